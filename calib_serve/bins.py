@@ -1,0 +1,192 @@
+"""Sums per confidence bin, and every number that follows from them alone.
+
+Metrics, plots, the monitor and the exporter all read this one record, so ECE means the
+same in a table, in a test and on a dashboard. Sums add up over shards, workers and
+replicas; ratios do not: a ratio is always taken last.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.errors import InputError, ShapeError
+
+__all__ = ["Bins", "Edges", "bin_index"]
+
+Edges = Literal["right", "left"]
+"""``right``: bins are (lo, hi] and the first holds 0. ``left``: [lo, hi) and the last holds 1."""
+
+Floats = NDArray[np.float64]
+
+
+def bin_index(confidence: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> NDArray[np.intp]:
+    """The equal-width bin of each confidence.
+
+    ``confidence``: any shape, in [0, 1]. Raises InputError outside of it or for NaN.
+
+    >>> bin_index([0.0, 0.5, 0.55, 1.0], bins=10).tolist()
+    [0, 4, 5, 9]
+    >>> bin_index([0.0, 0.5, 0.55, 1.0], bins=10, edges="left").tolist()
+    [0, 5, 5, 9]
+    """
+    if bins < 1:
+        raise InputError(f"bins must be at least 1, got {bins}")
+    if edges not in ("right", "left"):
+        raise InputError(f"edges must be 'right' or 'left', got {edges!r}")
+    c = np.asarray(confidence, np.float64)
+    if c.size and not (c.min() >= 0 and c.max() <= 1):  # also true for NaN
+        raise InputError("confidences must lie in [0, 1]; pass probabilities, not logits or percent")
+    inner = np.linspace(0, 1, bins + 1)[1:-1]
+    # Right-closed, like Prometheus `le`: one set of edges serves both.
+    return np.searchsorted(inner, c, side="left" if edges == "right" else "right")
+
+
+@dataclass(frozen=True, eq=False)
+class Bins:
+    """Sums over the predictions whose confidence fell into each bin; all float64 of shape (bins,).
+
+    ``count`` predictions, ``confidence`` the sum of their confidences, ``correct`` how many
+    were right. Read-only.
+
+    >>> b = Bins.tally([0.5, 0.55, 0.6, 0.45], [1, 1, 1, 1], bins=10)
+    >>> b.count.astype(int).tolist()
+    [0, 0, 0, 0, 2, 2, 0, 0, 0, 0]
+    >>> round(b.ece(), 4)
+    0.475
+    """
+
+    count: Floats
+    confidence: Floats
+    correct: Floats
+
+    def __post_init__(self) -> None:
+        for name in ("count", "confidence", "correct"):
+            sums = np.array(getattr(self, name), np.float64)
+            sums.setflags(write=False)
+            object.__setattr__(self, name, sums)
+        if not (self.count.ndim == 1 and self.count.shape == self.confidence.shape == self.correct.shape):
+            raise ShapeError(
+                "count, confidence and correct must be 1-D of one length, got "
+                f"{self.count.shape}, {self.confidence.shape}, {self.correct.shape}"
+            )
+
+    @classmethod
+    def zeros(cls, bins: int = 15) -> Bins:
+        """No prediction yet."""
+        return cls(np.zeros(bins), np.zeros(bins), np.zeros(bins))
+
+    @classmethod
+    def tally(
+        cls, confidence: ArrayLike, correct: ArrayLike, *, bins: int = 15, edges: Edges = "right"
+    ) -> Bins:
+        """Sum up top-1 confidences (n,) in [0, 1] and whether each prediction was right (n,)."""
+        c = np.asarray(confidence, np.float64)
+        y = np.asarray(correct, np.float64)
+        if c.ndim != 1 or c.shape != y.shape:
+            raise ShapeError(f"confidence and correct must both be (n,), got {c.shape} and {y.shape}")
+        index = bin_index(c, bins=bins, edges=edges)
+        return cls(
+            np.bincount(index, minlength=bins).astype(np.float64),
+            np.bincount(index, weights=c, minlength=bins).astype(np.float64),
+            np.bincount(index, weights=y, minlength=bins).astype(np.float64),
+        )
+
+    def merge(self, other: Bins) -> Bins:
+        """The sums over both; associative and commutative."""
+        if len(self) != len(other):
+            raise ShapeError(f"cannot merge {len(self)} bins with {len(other)}; use one bin count")
+        return Bins(
+            self.count + other.count, self.confidence + other.confidence, self.correct + other.correct
+        )
+
+    __add__ = merge
+
+    def __len__(self) -> int:
+        return len(self.count)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Bins) and all(
+            np.array_equal(getattr(self, name), getattr(other, name))
+            for name in ("count", "confidence", "correct")
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def n(self) -> float:
+        """How many predictions."""
+        return float(self.count.sum())
+
+    def _mean(self, total: float) -> float:
+        return total / self.n if self.n else math.nan
+
+    def _gaps(self) -> Floats:
+        return self.confidence - self.correct
+
+    def accuracy(self) -> float:
+        """Share of correct predictions; NaN when empty, like every ratio here."""
+        return self._mean(float(self.correct.sum()))
+
+    def mean_confidence(self) -> float:
+        """Mean top-1 confidence."""
+        return self._mean(float(self.confidence.sum()))
+
+    def signed_gap(self) -> float:
+        """Mean confidence minus accuracy: positive when overconfident."""
+        return self._mean(float(self._gaps().sum()))
+
+    def ece(self) -> float:
+        """Expected calibration error (Naeini 2015; Guo 2017, eq. 3)."""
+        return self._mean(float(np.abs(self._gaps()).sum()))
+
+    def mce(self, *, at_least: float = 1) -> float:
+        """Largest gap of a bin that holds ``at_least`` predictions (Guo 2017, eq. 5)."""
+        full = self.count >= max(at_least, np.finfo(float).tiny)
+        return float((np.abs(self._gaps())[full] / self.count[full]).max()) if full.any() else math.nan
+
+    def overconfidence_error(self) -> float:
+        """Mean over bins of confidence times its excess over accuracy (Thulasidasan 2019, eq. 4)."""
+        return self._weighted_excess(self._gaps())
+
+    def underconfidence_error(self) -> float:
+        """The twin of ``overconfidence_error``: confidence times its lack below accuracy."""
+        return self._weighted_excess(-self._gaps())
+
+    def _weighted_excess(self, gaps: Floats) -> float:
+        full = self.count > 0
+        excess = self.confidence[full] / self.count[full] * np.maximum(gaps[full], 0)
+        return self._mean(float(excess.sum()))
+
+    def noise_floor(self) -> float:
+        """E[ECE] of a perfectly calibrated model with these confidences, to first order.
+
+        A bin's gap is then normal with variance C (1 - C / N), and E|gap| = sqrt(2 / pi) sd.
+        """
+        full = self.count > 0
+        variance = self.confidence[full] * (1 - self.confidence[full] / self.count[full])
+        return self._mean(float(np.sqrt(2 / math.pi * np.maximum(variance, 0)).sum()))
+
+    def l2(self) -> float:
+        """Root mean squared gap, as estimated by plugging in (biased upward)."""
+        full = self.count > 0
+        return (
+            math.sqrt(self._mean(float((self._gaps()[full] ** 2 / self.count[full]).sum())))
+            if self.n
+            else math.nan
+        )
+
+    def debiased_l2_squared(self) -> float:
+        """Mean squared gap less the part that label noise alone explains (Kumar 2019, eq. 8).
+
+        Negative when the gaps are smaller than noise; bins with fewer than two predictions
+        tell nothing and are left out of the sum.
+        """
+        full = self.count > 1
+        n, gap = self.count[full], self._gaps()[full] / self.count[full]
+        accuracy = self.correct[full] / n
+        return self._mean(float((n * (gap**2 - accuracy * (1 - accuracy) / (n - 1))).sum()))

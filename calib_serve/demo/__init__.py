@@ -1,0 +1,1 @@
+"""The whole way on scikit-learn's digits, with nothing faked."""

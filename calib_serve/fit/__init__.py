@@ -1,0 +1,1 @@
+"""Fitters: calibration data in, an artifact out."""

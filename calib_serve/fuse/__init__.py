@@ -1,0 +1,1 @@
+"""Fusers: a model and an artifact in, a calibrated model out. They know steps, never algorithms."""

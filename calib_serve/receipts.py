@@ -1,0 +1,247 @@
+"""Receipts: what a served prediction is remembered by, signed so that nobody can invent one.
+
+A receipt travels to the client with the prediction and comes back with the label, to any
+worker on any host. It holds all that is needed to count the label, so no prediction is
+ever looked up.
+
+On the wire, base64url without padding of::
+
+    0x01 | len key_id | key_id | len model | model | len version | version
+         | time ms u64 | nonce 12 bytes | predicted u32 | confidence f64 | HMAC-SHA256, first 16 bytes
+
+Lengths are one byte, integers and floats big-endian, names UTF-8.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import json
+import math
+import os
+import secrets
+import struct
+import time as _time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from calib_serve.errors import InputError, KeyringError, Refused
+
+__all__ = ["DAY", "Keyring", "Label", "Receipt"]
+
+DAY = 86_400.0
+
+_VERSION = 1
+_NONCE = 12
+_MAC = 16
+_KEY = 32
+_DOMAIN = b"calib-serve receipt\x00"
+_TAIL = struct.Struct(f">Q{_NONCE}sId")
+_LONGEST = base64.urlsafe_b64encode(bytes(1 + 3 * 256 + _TAIL.size + _MAC)).__len__()
+_CLOCK_SKEW = 300.0  # how far a receipt's time may lie ahead of the verifier's clock, seconds
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """One served prediction: ``time`` in seconds since 1970, ``confidence`` in [0, 1]."""
+
+    key_id: str
+    model: str
+    version: str
+    time: float
+    nonce: bytes
+    predicted: int
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Label:
+    """The true class of the prediction that ``receipt`` stands for."""
+
+    receipt: Receipt
+    label: int
+
+    @property
+    def correct(self) -> bool:
+        """Whether the prediction was right."""
+        return self.receipt.predicted == self.label
+
+
+@dataclass(frozen=True, repr=False)
+class Keyring:
+    """Named signing keys, of which ``active`` signs; every one of them verifies.
+
+    >>> ring = Keyring("k1", {"k1": bytes(32)})
+    >>> token = ring.sign(model="digits", version="1.0", predicted=7, confidence=0.9, time=1000.0)
+    >>> ring.verify(token, now=1001.0).predicted
+    7
+    """
+
+    active: str
+    keys: Mapping[str, bytes]
+
+    def __post_init__(self) -> None:
+        if self.active not in self.keys:
+            raise KeyringError(f"the active key {self.active!r} is not in the keyring ({sorted(self.keys)})")
+        for key_id, key in self.keys.items():
+            if not 1 <= len(key_id.encode()) <= 255:
+                raise KeyringError(f"key id {key_id!r} must be 1 to 255 bytes long")
+            if len(key) < _KEY:
+                raise KeyringError(f"key {key_id!r} has {len(key)} bytes; at least {_KEY} are needed")
+
+    def __repr__(self) -> str:
+        return f"Keyring(active={self.active!r}, keys={sorted(self.keys)})"  # never the secrets
+
+    def sign(
+        self,
+        *,
+        model: str,
+        version: str,
+        predicted: int,
+        confidence: float,
+        time: float | None = None,
+        nonce: bytes | None = None,
+    ) -> str:
+        """A signed receipt; ``time`` defaults to now, ``nonce`` to 12 random bytes."""
+        if not 0 <= confidence <= 1:
+            raise InputError(f"confidence must be in [0, 1], got {confidence}")
+        nonce = os.urandom(_NONCE) if nonce is None else nonce
+        if len(nonce) != _NONCE:
+            raise InputError(f"nonce must be {_NONCE} bytes, got {len(nonce)}")
+        when = _time.time() if time is None else time
+        body = (
+            bytes([_VERSION])
+            + _short(self.active, "key id")
+            + _short(model, "model name")
+            + _short(version, "model version")
+            + _TAIL.pack(round(when * 1000), nonce, predicted, confidence)
+        )
+        return _encode(body + _mac(self.keys[self.active], body))
+
+    def verify(self, token: str, *, now: float | None = None, ttl: float = 30 * DAY) -> Receipt:
+        """The receipt behind ``token``, or Refused with its reason.
+
+        ``ttl``: seconds for which a label is welcome.
+        """
+        body, mac = _decode(token)
+        receipt = _parse(body)
+        key = self.keys.get(receipt.key_id)
+        if key is None:
+            raise Refused("unknown_key", f"no key {receipt.key_id!r} in the keyring; was it retired?")
+        if not hmac.compare_digest(mac, _mac(key, body)):
+            raise Refused("bad_signature", "the receipt's signature does not match its content")
+        age = (_time.time() if now is None else now) - receipt.time
+        if age > ttl:
+            raise Refused("expired", f"the receipt is {age:.0f} s old; labels are welcome for {ttl:.0f} s")
+        if age < -_CLOCK_SKEW:
+            raise Refused("expired", f"the receipt is dated {-age:.0f} s ahead; check the hosts' clocks")
+        return receipt
+
+    @classmethod
+    def load(cls, path: str | Path) -> Keyring:
+        """Read a keyring file; refuses one that others may read or its group may write."""
+        path = Path(path)
+        try:
+            mode = path.stat().st_mode
+            text = path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise KeyringError(
+                f"cannot read the keyring {path}: {error}; make one with: calib-serve keys new {path}"
+            ) from error
+        if mode & 0o027:
+            raise KeyringError(f"{path} has mode {mode & 0o777:o}; run: chmod 600 {path}")
+        try:
+            content = json.loads(text)
+            keys = {str(k): base64.b64decode(v, validate=True) for k, v in content["keys"].items()}
+            return cls(str(content["active"]), keys)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise KeyringError(
+                f'{path} is not a keyring; expected {{"active": ID, "keys": {{ID: base64}}}}'
+            ) from error
+
+    def save(self, path: str | Path) -> None:
+        """Write the keyring, readable by its owner alone, in one step."""
+        path = Path(path)
+        keys = {key_id: base64.b64encode(key).decode() for key_id, key in self.keys.items()}
+        partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                json.dump({"active": self.active, "keys": keys}, file, indent=2)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise KeyringError(f"cannot write the keyring {path}: {error}") from error
+
+    @classmethod
+    def new(cls, *, token_bytes: Callable[[int], bytes] = secrets.token_bytes) -> Keyring:
+        """A keyring of one fresh random key."""
+        key = token_bytes(_KEY)
+        return cls(_name(key), {_name(key): key})
+
+    def rotated(self, *, token_bytes: Callable[[int], bytes] = secrets.token_bytes) -> Keyring:
+        """The same keys and a fresh one that signs from now on."""
+        key = token_bytes(_KEY)
+        return Keyring(_name(key), {**self.keys, _name(key): key})
+
+    def without(self, key_id: str) -> Keyring:
+        """The keyring less one retired key; its receipts are refused from now on."""
+        if key_id == self.active:
+            raise KeyringError(f"{key_id!r} is the active key; rotate before retiring it")
+        if key_id not in self.keys:
+            raise KeyringError(f"no key {key_id!r} in the keyring ({sorted(self.keys)})")
+        return Keyring(self.active, {k: v for k, v in self.keys.items() if k != key_id})
+
+
+def _name(key: bytes) -> str:
+    return hmac.digest(key, b"calib-serve key id", "sha256").hex()[:8]
+
+
+def _mac(key: bytes, body: bytes) -> bytes:
+    return hmac.digest(key, _DOMAIN + body, "sha256")[:_MAC]
+
+
+def _short(text: str, what: str) -> bytes:
+    raw = text.encode()
+    if not 1 <= len(raw) <= 255:
+        raise InputError(f"a {what} must be 1 to 255 bytes of UTF-8, got {len(raw)}")
+    return bytes([len(raw)]) + raw
+
+
+def _encode(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _decode(token: str) -> tuple[bytes, bytes]:
+    """The signed body and its MAC."""
+    if not isinstance(token, str) or len(token) > _LONGEST:
+        raise Refused("malformed", f"a receipt is a string of at most {_LONGEST} characters")
+    try:
+        raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+    except (binascii.Error, ValueError) as error:
+        raise Refused("malformed", "the receipt is not base64url") from error
+    # base64 decoding forgives stray characters and bits; one prediction has one receipt.
+    if _encode(raw) != token:
+        raise Refused("malformed", "the receipt is not in canonical base64url")
+    return raw[:-_MAC], raw[-_MAC:]
+
+
+def _parse(body: bytes) -> Receipt:
+    try:
+        if body[0] != _VERSION:
+            raise Refused("malformed", f"receipt version {body[0]} is not known (this is {_VERSION})")
+        at, names = 1, []
+        for _ in range(3):
+            length = body[at]
+            names.append(body[at + 1 : at + 1 + length].decode())
+            at += 1 + length
+        milliseconds, nonce, predicted, confidence = _TAIL.unpack(body[at:])
+    except (IndexError, UnicodeDecodeError, struct.error) as error:
+        raise Refused("malformed", "the receipt is cut off or not a receipt") from error
+    if not (0 <= confidence <= 1) or math.isnan(confidence):
+        raise Refused("malformed", "the receipt's confidence is not in [0, 1]")
+    key_id, model, version = names
+    return Receipt(key_id, model, version, milliseconds / 1000, nonce, predicted, confidence)

@@ -1,0 +1,1 @@
+"""The TorchServe side: handlers, emission, and the server itself."""
