@@ -1,0 +1,19 @@
+"""Fixtures that many tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of real logits, models and streams; skips where it is not at hand, never in CI."""
+    folder = os.environ.get("CALIB_SERVE_DATA")
+    if folder:
+        return Path(folder)
+    if os.environ.get("CI") == "true":
+        pytest.fail("CALIB_SERVE_DATA is not set, and CI must not skip")
+    pytest.skip("CALIB_SERVE_DATA is not set: it names the folder of real logits, models and streams")
