@@ -1,0 +1,46 @@
+"""The Prometheus series we publish: one list that emitters, rules, dashboards and tests share.
+
+Every counter of a (model, version, bin) starts at 0 for every bin as soon as the model is
+loaded: a bin that was never created drops out of PromQL joins, and hides its gap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["SERIES", "Series"]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric family; ``labels`` in the order TorchServe's channel sends them."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    labels: tuple[str, ...]
+    help: str
+
+
+_BIN = ("model", "version", "bin")
+_MODEL = ("model", "version")
+
+SERIES: tuple[Series, ...] = (
+    Series("calib_predictions_total", "counter", _BIN, "Predictions served."),
+    Series("calib_predictions_confidence_total", "counter", _BIN, "Sum of their top-1 confidences."),
+    Series("calib_feedback_total", "counter", _BIN, "Labels counted."),
+    Series(
+        "calib_feedback_confidence_total", "counter", _BIN, "Sum of the confidences of labelled predictions."
+    ),
+    Series("calib_feedback_correct_total", "counter", _BIN, "Labelled predictions that were right."),
+    Series("calib_feedback_confidence_squared_total", "counter", _MODEL, "Sum of squared confidences."),
+    Series(
+        "calib_feedback_confidence_correct_total", "counter", _MODEL, "Sum of confidences that were right."
+    ),
+    Series("calib_feedback_refused_total", "counter", ("reason",), "Labels refused, by reason."),
+    Series("calib_invalid_outputs_total", "counter", _MODEL, "Model outputs with NaN or infinity."),
+    Series("calib_monitor_errors_total", "counter", ("stage",), "Failures of the monitoring itself."),
+    Series("calib_drift_alarms_total", "counter", _MODEL, "Alarms of the drift detector."),
+    Series("calib_drift_log_evidence", "gauge", _MODEL, "Natural log of the drift detector's statistic."),
+    Series("calib_drift_log_threshold", "gauge", _MODEL, "Where the drift detector alarms, same scale."),
+)
