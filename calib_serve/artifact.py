@@ -214,10 +214,11 @@ class ProbTable:
         rows, top = np.arange(len(p)), p.argmax(axis=1)
         old = p[rows, top]
         new = self.values[0][np.searchsorted(self.edges[0], old)]
-        rest = 1 - old
-        shared = np.where(
-            rest[:, None] > 0, p / np.where(rest > 0, rest, 1)[:, None], 1 / max(p.shape[1] - 1, 1)
-        )
+        others = p.copy()
+        others[rows, top] = 0
+        rest = others.sum(axis=1, keepdims=True)
+        even = 1 / max(p.shape[1] - 1, 1)
+        shared = np.where(rest > 0, others / np.where(rest > 0, rest, 1), even)
         out: NDArray[np.float64] = shared * (1 - new)[:, None]
         out[rows, top] = new
         return out
@@ -357,7 +358,7 @@ class Artifact:
 
     def _params(self) -> bytes:
         flat = {
-            f"step{i}.{name}": np.ascontiguousarray(array)
+            f"step{i}.{name}": np.asarray(array, order="C")
             for i, step in enumerate(self.steps)
             for name, array in _tensors(step).items()
         }
@@ -469,7 +470,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise SchemaError(f"{path} is not YAML: {error}") from error
     if not isinstance(manifest, dict) or "schema" not in manifest:
         raise SchemaError(f"{path} is not an artifact's manifest: it has no schema version")
-    if manifest["schema"] != SCHEMA:
+    if type(manifest["schema"]) is not int or manifest["schema"] != SCHEMA:
         raise SchemaError(
             f"{path} has schema {manifest['schema']!r}, this version of calib-serve reads {SCHEMA}; "
             "upgrade calib-serve or fit the artifact again"

@@ -1,0 +1,279 @@
+"""An artifact comes back from disk as it was, or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as save_tensors
+
+from calib_serve import Artifact, Bins, Head, InputShift, LogitMap, ProbTable
+from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError
+
+RNG = np.random.default_rng(0)
+
+SHIFT = InputShift(RNG.standard_normal((1, 4, 4)), 0.0, 1.0)
+HEAD = Head((RNG.standard_normal((5, 8)), RNG.standard_normal((3, 5))), (np.zeros(5), np.ones(3)))
+DIAGONAL = LogitMap(np.array([0.5, 1.0, 2.0]), np.array([0.1, 0.0, -0.1]), "log_probs")
+TABLE = ProbTable(np.tile([0.25, 0.5], (3, 1)), np.tile([0.1, 0.4, 0.8], (3, 1)))
+
+
+def full() -> Artifact:
+    return Artifact(
+        (SHIFT, HEAD, LogitMap.temperature(1.7), DIAGONAL, TABLE),
+        method="everything",
+        classes=3,
+        class_names=("cat", "dog", "Schnabeltier ✓"),
+        model={"fingerprint": "ab" * 32, "input_shape": [1, 4, 4]},
+        fit={"nll": np.float64(0.25), "undefined": float("nan"), "path": [1, 2.5, {"a": True}]},
+        before={"ece": {"value": 0.1, "low": 0.05, "high": 0.15}},
+        reference=Bins.tally([0.1, 0.9, 1.0], [0, 1, 1]),
+        versions={"numpy": np.__version__},
+    )
+
+
+def tamper(folder: Path, change) -> None:
+    """Change the manifest and make its hash right again, as a clever attacker would."""
+    manifest = yaml.safe_load((folder / "manifest.yaml").read_text())
+    manifest.pop("sha256")
+    change(manifest)
+    digest = json.dumps(manifest, sort_keys=True, allow_nan=True, ensure_ascii=False).encode()
+    manifest["sha256"] = hashlib.sha256(digest).hexdigest()
+    (folder / "manifest.yaml").write_text(yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True))
+
+
+def replace_tensor(folder: Path, name: str, value: np.ndarray) -> None:
+    tensors = load_tensors((folder / "params.safetensors").read_bytes()) | {name: value}
+    content = save_tensors(tensors)
+    (folder / "params.safetensors").write_bytes(content)
+    tamper(folder, lambda m: m.update(params_sha256=hashlib.sha256(content).hexdigest()))
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return full().save(tmp_path / "artifact")
+
+
+def test_round_trip_keeps_everything(saved: Path) -> None:
+    artifact = Artifact.load(saved)
+    assert artifact.fingerprint == full().fingerprint
+    assert artifact.class_names == full().class_names
+    assert artifact.reference == full().reference
+    assert artifact.fit == {"nll": 0.25, "undefined": None, "path": [1, 2.5, {"a": True}]}
+    logits = RNG.standard_normal((20, 3))
+    assert np.array_equal(artifact.probs(logits), full().probs(logits))
+    assert artifact.input_shift is not None
+    assert np.array_equal(artifact.input_shift.delta, SHIFT.delta)
+    assert artifact.head is not None
+    assert np.array_equal(artifact.head(np.ones((2, 8), "f4")), HEAD(np.ones((2, 8), "f4")))
+
+
+def test_saving_twice_writes_the_same_bytes(tmp_path: Path) -> None:
+    a, b = full().save(tmp_path / "a"), full().save(tmp_path / "b")
+    for name in ("manifest.yaml", "params.safetensors"):
+        assert (a / name).read_bytes() == (b / name).read_bytes()
+
+
+def test_saving_over_an_artifact_replaces_it_and_leaves_nothing_behind(saved: Path) -> None:
+    plain = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3)
+    plain.save(saved)
+    assert Artifact.load(saved).method == "temperature"
+    assert [p.name for p in saved.parent.iterdir()] == ["artifact"]
+
+
+def test_saving_over_anything_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ArtifactError, match="not an artifact"):
+        full().save(tmp_path)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written_is_our_error(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(ArtifactError, match="cannot write"):
+        full().save(tmp_path / "artifact")
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_one_flipped_byte_anywhere_is_noticed(tmp_path_factory: pytest.TempPathFactory, data) -> None:
+    folder = full().save(tmp_path_factory.mktemp("flip") / "artifact")
+    path = folder / data.draw(st.sampled_from(["manifest.yaml", "params.safetensors"]))
+    content = bytearray(path.read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(content)
+    try:
+        loaded = Artifact.load(folder)
+    except ArtifactError:
+        return
+    assert loaded.fingerprint == full().fingerprint  # only YAML's spelling changed, never its meaning
+
+
+@pytest.mark.parametrize("keep", [0, 1, 10, 100, -2])
+@pytest.mark.parametrize("name", ["manifest.yaml", "params.safetensors"])
+def test_a_cut_off_file_is_refused(saved: Path, name: str, keep: int) -> None:
+    content = (saved / name).read_bytes()
+    (saved / name).write_bytes(content[:keep])
+    with pytest.raises(ArtifactError):
+        Artifact.load(saved)
+
+
+@pytest.mark.parametrize("name", ["manifest.yaml", "params.safetensors"])
+def test_a_missing_file_is_refused(saved: Path, name: str) -> None:
+    (saved / name).unlink()
+    with pytest.raises(ArtifactError, match="cannot read"):
+        Artifact.load(saved)
+
+
+@pytest.mark.parametrize("schema", [0, 2, "1", None, True, [1]])
+def test_an_unknown_schema_is_refused_with_what_to_do(saved: Path, schema: object) -> None:
+    tamper(saved, lambda m: m.update(schema=schema))
+    with pytest.raises(SchemaError, match="upgrade"):
+        Artifact.load(saved)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.update(classes=4),
+        lambda m: m.update(classes="many"),
+        lambda m: m.update(classes=-1),
+        lambda m: m.update(steps=m["steps"][::-1]),
+        lambda m: m.update(steps=m["steps"][:-1]),
+        lambda m: m.update(steps="input_shift"),
+        lambda m: m.update(steps=[]),
+        lambda m: m["steps"][0].update(kind="../../etc/passwd"),
+        lambda m: m["steps"][0].update(low=2.0),
+        lambda m: m["steps"][1].update(layers=10**9),
+        lambda m: m["steps"][3].update(on="probs"),
+        lambda m: m.update(class_names=["one"]),
+        lambda m: m.update(reference={"count": [1], "confidence": [1, 2], "correct": [1]}),
+        lambda m: m.update(reference={"evil": 1}),
+        lambda m: m.pop("method"),
+        lambda m: m.update(fit={"x": float("nan")}),
+        lambda m: m.update(fit={"x": float("inf")}),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused(saved: Path, change) -> None:
+    tamper(saved, change)
+    with pytest.raises(SchemaError):
+        Artifact.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("step2.weight", np.array(-1.0)),
+        ("step2.weight", np.array(0.0)),
+        ("step2.weight", np.array(np.nan)),
+        ("step0.delta", np.full((1, 4, 4), np.inf, "f4")),
+        ("step1.weight1", np.zeros((3, 6), "f4")),
+        ("step4.values", np.full((3, 3), 1.5)),
+        ("step4.edges", np.tile([0.5, 0.25], (3, 1))),
+        ("step9.weight", np.array(1.0)),
+        ("step2.extra", np.array(1.0)),
+        ("../../evil", np.array(1.0)),
+    ],
+)
+def test_tensors_that_cannot_be_right_are_refused(saved: Path, name: str, value: np.ndarray) -> None:
+    replace_tensor(saved, name, value)
+    with pytest.raises(SchemaError):
+        Artifact.load(saved)
+
+
+def test_a_yaml_bomb_is_refused_at_once(saved: Path) -> None:
+    bomb = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
+    (saved / "manifest.yaml").write_text("schema: 1\n" + bomb)
+    with pytest.raises(SchemaError, match="aliases"):
+        Artifact.load(saved)
+
+
+def test_a_deep_manifest_is_refused(saved: Path) -> None:
+    (saved / "manifest.yaml").write_text("schema: 1\nfit: " + "[" * 20_000)
+    with pytest.raises(SchemaError):
+        Artifact.load(saved)
+
+
+def test_a_huge_manifest_is_refused_unread(saved: Path) -> None:
+    (saved / "manifest.yaml").write_text("schema: 1\n" + "#" * (1 << 20))
+    with pytest.raises(SchemaError, match="bytes"):
+        Artifact.load(saved)
+
+
+def test_python_tags_in_yaml_run_nothing(saved: Path, tmp_path: Path) -> None:
+    (saved / "manifest.yaml").write_text(f"schema: !!python/object/apply:os.mkdir ['{tmp_path}/owned']")
+    with pytest.raises(SchemaError):
+        Artifact.load(saved)
+    assert not (tmp_path / "owned").exists()
+
+
+def test_a_manifest_edited_by_hand_is_noticed(saved: Path) -> None:
+    text = (saved / "manifest.yaml").read_text()
+    (saved / "manifest.yaml").write_text(text.replace("method: everything", "method: nothing"))
+    with pytest.raises(IntegrityError, match="changed"):
+        Artifact.load(saved)
+
+
+@pytest.mark.parametrize("t", [0.0, -1.0, np.nan, np.inf])
+def test_temperatures_are_positive_and_finite(t: float) -> None:
+    with pytest.raises(InputError, match="temperature"):
+        LogitMap.temperature(t)
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ShapeError, match="chain"):
+        Head((np.zeros((5, 8)), np.zeros((3, 4))), (np.zeros(5), np.zeros(3)))
+    with pytest.raises(ShapeError):
+        LogitMap(np.zeros((3, 4)))
+    with pytest.raises(ShapeError):
+        LogitMap(np.ones(3), np.zeros(4))
+    with pytest.raises(ShapeError, match="for 3 classes"):
+        Artifact((DIAGONAL,), method="vector", classes=4)
+    with pytest.raises(ShapeError, match="logits must be"):
+        full().probs(np.zeros((2, 4)))
+    with pytest.raises(ShapeError, match="inputs must be"):
+        SHIFT(np.zeros((2, 4, 4), "f4"))
+
+
+def test_a_shift_clips_and_keeps_the_dtype() -> None:
+    x = RNG.random((5, 1, 4, 4)).astype("f4")
+    out = SHIFT(x)
+    assert out.dtype == np.float32
+    assert out.min() >= 0
+    assert out.max() <= 1
+
+
+LOGITS = arrays(np.float64, (7, 3), elements=st.floats(-30, 30))
+
+
+@given(LOGITS, st.floats(0.05, 20))
+def test_a_temperature_never_changes_the_order(logits: np.ndarray, t: float) -> None:
+    probs = Artifact((LogitMap.temperature(t),), method="temperature", classes=3).probs(logits)
+    assert np.allclose(probs.sum(axis=1), 1)
+    rows = np.arange(7)
+    assert (probs[rows, logits.argmax(1)] >= probs.max(1) - 1e-15).all()
+
+
+@given(LOGITS)
+def test_tables_give_distributions(logits: np.ndarray) -> None:
+    one = ProbTable(np.array([[0.5]]), np.array([[0.3, 0.9]]))
+    for table in (TABLE, one):
+        probs = Artifact((table,), method="histogram", classes=3).probs(logits)
+        assert np.allclose(probs.sum(axis=1), 1)
+        assert (probs >= 0).all()
+
+
+def test_a_top1_table_keeps_the_proportions_of_the_rest() -> None:
+    table = ProbTable(np.array([[0.5]]), np.array([[0.3, 0.8]]))
+    assert np.allclose(table(np.array([[0.6, 0.3, 0.1]])), [[0.8, 0.15, 0.05]])
+    assert np.allclose(table(np.array([[1.0, 0.0, 0.0]])), [[0.8, 0.1, 0.1]])
