@@ -1,0 +1,96 @@
+"""What every fitter writes into its artifact besides the steps."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.artifact import Artifact, Step
+from calib_serve.bins import Bins
+from calib_serve.errors import ShapeError
+from calib_serve.fit.samples import Samples
+
+__all__ = ["complete", "data_fingerprint", "reference_bins", "versions"]
+
+_HASHED_AT_ONCE = 1 << 24  # bytes; an array larger than memory is read through in pieces
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """The versions of Python, this package, numpy, and the named packages that are installed."""
+    found = {"python": platform.python_version()}
+    for name in ("calib-serve", "numpy", *packages):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def data_fingerprint(*arrays: NDArray[Any]) -> str:
+    """The sha256 of the arrays' types, shapes and bytes, in order.
+
+    >>> data_fingerprint(np.zeros(2)) == data_fingerprint(np.zeros(2))
+    True
+    >>> data_fingerprint(np.zeros(2)) == data_fingerprint(np.zeros((2, 1)))
+    False
+    """
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(f"{array.dtype.str}{array.shape};".encode())
+        rows = max(1, _HASHED_AT_ONCE // max(1, array.nbytes // max(1, len(array)))) if array.ndim else 1
+        pieces = [array] if array.ndim == 0 else (array[i : i + rows] for i in range(0, len(array), rows))
+        for piece in pieces:
+            digest.update(np.ascontiguousarray(piece).data)
+    return digest.hexdigest()
+
+
+def reference_bins(probs: NDArray[np.floating[Any]], labels: ArrayLike, *, bins: int = 15) -> Bins:
+    """The bins of calibrated probabilities (n, K) against class ids (n,): what monitoring compares with."""
+    y = np.asarray(labels)
+    if probs.ndim != 2 or y.shape != probs.shape[:1]:
+        raise ShapeError(f"probs (n, K) and labels (n,) do not fit: {probs.shape} and {y.shape}")
+    return Bins.tally(np.clip(probs.max(axis=1), 0, 1), probs.argmax(axis=1) == y, bins=bins)
+
+
+def complete(
+    steps: Sequence[Step],
+    samples: Samples,
+    *,
+    method: str,
+    fit: Mapping[str, Any],
+    data: Mapping[str, Any] | None = None,
+    model: Mapping[str, Any] | None = None,
+    class_names: Sequence[str] = (),
+    packages: Sequence[str] = (),
+) -> Artifact:
+    """An artifact of ``steps`` with its facts: data, versions of ``packages``, reference bins.
+
+    ``samples`` hold the logits that the output steps act on; with an InputShift or a Head among
+    the steps these are the logits of the model that already has them.
+    """
+    artifact = Artifact(
+        tuple(steps),
+        method=method,
+        classes=samples.classes,
+        fit=fit,
+        data={
+            "samples": len(samples),
+            "sha256": data_fingerprint(samples.logits, samples.labels),
+            "weighted": samples.weight is not None,
+            **(data or {}),
+        },
+        model=model or {},
+        class_names=tuple(class_names),
+        versions=versions(*packages),
+    )
+    bins = Bins.zeros()
+    for rows, chunk in samples.chunks():
+        bins += reference_bins(artifact.probs(chunk), samples.labels[rows])
+    return replace(artifact, reference=bins)
