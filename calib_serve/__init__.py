@@ -1,6 +1,6 @@
 """Calib Serve: calibrated confidence for deployed classifiers, proved in production."""
 
-from calib_serve.artifact import Artifact, Head, InputShift, LogitMap, ProbTable
+from calib_serve.artifact import Artifact, Head, InputShift, LogitMap, Mixture, ProbTable
 from calib_serve.bins import Bins
 from calib_serve.errors import CalibServeError
 from calib_serve.receipts import Keyring, Label, Receipt
@@ -16,6 +16,7 @@ __all__ = [
     "Keyring",
     "Label",
     "LogitMap",
+    "Mixture",
     "ProbTable",
     "Receipt",
     "__version__",

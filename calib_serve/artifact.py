@@ -1,4 +1,4 @@
-"""The artifact: what a fit found, as four kinds of steps that any runtime can carry out.
+"""The artifact: what a fit found, as five kinds of steps that any runtime can carry out.
 
 Fitters make artifacts; fusers, handlers and reports read them and know steps only, never
 algorithms. On disk an artifact is a folder of two files, ``manifest.yaml`` and
@@ -29,7 +29,7 @@ from calib_serve.bins import Bins
 from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError
 from calib_serve.metrics import log_softmax, softmax
 
-__all__ = ["SCHEMA", "Artifact", "Head", "InputShift", "LogitMap", "ProbTable", "Step"]
+__all__ = ["SCHEMA", "Artifact", "Head", "InputShift", "LogitMap", "Mixture", "ProbTable", "Step"]
 
 SCHEMA = 1
 MANIFEST = "manifest.yaml"
@@ -166,6 +166,42 @@ class LogitMap:
 
 
 @dataclass(frozen=True, eq=False)
+class Mixture:
+    """Probabilities as a weighted sum of softmaxes and the uniform distribution (Zhang 2020, eq. 7).
+
+    sum_m ``weights[m]`` softmax(``scales[m]`` z) + ``weights[M]`` / K: ``scales`` (M,) are 1 / T,
+    positive; ``weights`` (M + 1,), the uniform's last, are not negative and sum to 1.
+
+    >>> Mixture(scales=[1.0], weights=[0.5, 0.5])(np.array([[0.0, 1e9]])).tolist()
+    [[0.25, 0.75]]
+    """
+
+    kind: ClassVar[str] = "mixture"
+
+    scales: Floats
+    weights: Floats
+
+    def __post_init__(self) -> None:
+        scales, weights = _tensor(self.scales, "scales"), _tensor(self.weights, "weights")
+        if scales.ndim != 1 or not len(scales) or weights.shape != (len(scales) + 1,):
+            raise ShapeError(f"scales (M,) and weights (M + 1,) do not fit: {scales.shape}, {weights.shape}")
+        if (scales <= 0).any():
+            raise InputError("scales are 1 / T and must be positive")
+        if (weights < 0).any() or abs(weights.sum() - 1) > 1e-6:
+            raise InputError(f"weights must not be negative and must sum to 1, got {weights.tolist()}")
+        object.__setattr__(self, "scales", scales)
+        object.__setattr__(self, "weights", weights)
+
+    def __call__(self, logits: Floats) -> NDArray[np.float64]:
+        """Probabilities (n, K) of logits (n, K)."""
+        z = np.asarray(logits, np.float64)
+        p = np.full_like(z, self.weights[-1] / z.shape[1])
+        for scale, weight in zip(self.scales, self.weights, strict=False):
+            p += weight * softmax(scale * z)
+        return p
+
+
+@dataclass(frozen=True, eq=False)
 class ProbTable:
     """Look calibrated probabilities up by bin; bins are (lo, hi], the first holds 0.
 
@@ -224,8 +260,8 @@ class ProbTable:
         return out
 
 
-Step = Union[InputShift, Head, LogitMap, ProbTable]
-_STEPS: tuple[type[Step], ...] = (InputShift, Head, LogitMap, ProbTable)
+Step = Union[InputShift, Head, LogitMap, Mixture, ProbTable]
+_STEPS: tuple[type[Step], ...] = (InputShift, Head, LogitMap, Mixture, ProbTable)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,7 +269,7 @@ class Artifact:
     """What a fit found and what is known about it.
 
     ``steps`` in the order they act: at most one InputShift, at most one Head, any LogitMaps, at
-    most one ProbTable. ``model``, ``data``, ``fit`` are plain facts (str, numbers, lists,
+    most one Mixture, at most one ProbTable. ``model``, ``data``, ``fit`` are plain facts (str, numbers, lists,
     mappings); ``before`` and ``after`` map a metric's name to its value, low and high on held-out
     data; ``reference`` are the calibrated model's bins on the calibration set.
 
@@ -265,7 +301,9 @@ class Artifact:
         single = [i for i in order if _STEPS[i] is not LogitMap]
         if order != sorted(order) or len(single) != len(set(single)):
             kinds = ", ".join(step.kind for step in self.steps)
-            raise InputError(f"steps must be: input_shift, head, logit_map ..., prob_table; got {kinds}")
+            raise InputError(
+                f"steps must be: input_shift, head, logit_map ..., mixture, prob_table; got {kinds}"
+            )
         for step in self.steps:
             width = _width(step)
             if width not in (None, self.classes):
@@ -286,9 +324,9 @@ class Artifact:
         return next((s for s in self.steps if isinstance(s, Head)), None)
 
     @property
-    def output_steps(self) -> tuple[LogitMap | ProbTable, ...]:
+    def output_steps(self) -> tuple[LogitMap | Mixture | ProbTable, ...]:
         """The steps that need the logits alone."""
-        return tuple(s for s in self.steps if isinstance(s, (LogitMap, ProbTable)))
+        return tuple(s for s in self.steps if isinstance(s, (LogitMap, Mixture, ProbTable)))
 
     def probs(self, logits: Floats) -> NDArray[np.float64]:
         """Calibrated probabilities (n, K) of logits (n, K), by the output steps.
@@ -299,13 +337,16 @@ class Artifact:
         z = np.asarray(logits)
         if z.ndim != 2 or z.shape[1] != self.classes:
             raise ShapeError(f"logits must be (n, {self.classes}), got {z.shape}")
+        mixture: Mixture | None = None
         table: ProbTable | None = None
         for step in self.output_steps:
             if isinstance(step, ProbTable):
                 table = step
+            elif isinstance(step, Mixture):
+                mixture = step
             else:
                 z = step(z)
-        p = softmax(z)
+        p = softmax(z) if mixture is None else mixture(z)
         return p if table is None else table(p)
 
     @property
@@ -406,6 +447,8 @@ def _tensors(step: Step) -> dict[str, Floats]:
         return {f"{what}{i}": t for i, (w, b) in pairs for what, t in (("weight", w), ("bias", b))}
     if isinstance(step, LogitMap):
         return {"weight": step.weight} | ({} if step.bias is None else {"bias": step.bias})
+    if isinstance(step, Mixture):
+        return {"scales": step.scales, "weights": step.weights}
     return {"edges": step.edges, "values": step.values}
 
 
@@ -430,6 +473,8 @@ def _build_step(facts: Mapping[str, Any], tensors: dict[str, Floats]) -> Step:
         )
     if kind == LogitMap.kind:
         return LogitMap(tensors.pop("weight"), tensors.pop("bias", None), facts["on"])
+    if kind == Mixture.kind:
+        return Mixture(tensors.pop("scales"), tensors.pop("weights"))
     if kind == ProbTable.kind:
         return ProbTable(tensors.pop("edges"), tensors.pop("values"))
     raise SchemaError(f"unknown step kind {kind!r}; this version knows {[s.kind for s in _STEPS]}")

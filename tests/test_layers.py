@@ -126,6 +126,7 @@ def test_the_public_names_are_sorted_and_there() -> None:
         "Keyring",
         "Label",
         "LogitMap",
+        "Mixture",
         "ProbTable",
         "Receipt",
         "__version__",
