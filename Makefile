@@ -1,0 +1,45 @@
+# Every target sets itself up: a virtual environment with pinned packages, and for the tests
+# the programs they start for real (promtool, prometheus, redis-server, chromium).
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.PHONY: help setup demo test check constraints clean
+
+help:
+	@echo "make demo         the whole way, from a classifier to a dashboard query, in 3 minutes"
+	@echo "make test         the tests, real servers among them"
+	@echo "make check        format, lint, types, doctests, Prometheus rules"
+	@echo "make constraints  renew constraints.txt from the newest releases"
+	@echo "make clean        remove what these made"
+
+setup: $(READY)
+
+# torch first: it is pinned, so nothing after it may choose another build.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/calib-serve demo $(ARGS)
+
+test: $(READY)
+	scripts/system_tools.sh
+	$(BIN)/pytest $(ARGS)
+
+check: $(READY)
+	scripts/system_tools.sh
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q --ignore=tests calib_serve
+	scripts/check_prometheus.sh
+
+constraints:
+	PYTHON=$(PYTHON) scripts/refresh_constraints.sh
+
+clean:
+	rm -rf $(VENV) demo-out logs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# The programs that tests start for real. Installs what is missing where this is a Debian
+# machine and we may; elsewhere says what is missing, and the tests that need it skip.
+set -euo pipefail
+
+declare -A package=(
+  [promtool]=prometheus
+  [prometheus]=prometheus
+  [redis-server]=redis-server
+  [chromium]=chromium
+  [chromedriver]=chromium-driver
+)
+
+missing=()
+for program in "${!package[@]}"; do
+  command -v "$program" >/dev/null || missing+=("${package[$program]}")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
+
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+  echo "installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  # No server may start by itself: the tests start their own, on ports of their own.
+  policy=/usr/sbin/policy-rc.d
+  if [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod +x "$policy"
+    trap 'rm -f "$policy"' EXIT
+  fi
+  apt-get update -qq
+  apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+elif [ "${CI:-}" = true ]; then
+  echo "missing: ${missing[*]}; CI must not skip, so install them first" >&2
+  exit 1
+else
+  echo "missing: ${missing[*]}; the tests that need them will skip" >&2
+fi
