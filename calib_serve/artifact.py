@@ -270,8 +270,8 @@ class Artifact:
 
     ``steps`` in the order they act: at most one InputShift, at most one Head, any LogitMaps, at
     most one Mixture, at most one ProbTable. ``model``, ``data``, ``fit`` are plain facts (str,
-    numbers, lists, mappings); ``before`` and ``after`` map a metric's name to its value, low and high on held-out
-    data; ``reference`` are the calibrated model's bins on the calibration set.
+    numbers, lists, mappings); ``before`` and ``after`` map a metric's name to its value, low and
+    high on held-out data; ``reference`` are the calibrated model's bins on the calibration set.
 
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
     >>> artifact.probs(np.array([[0.0, 0.0]])).tolist()

@@ -20,7 +20,10 @@ app = typer.Typer(
     add_completion=False,
 )
 
-_COMMANDS: tuple[tuple[str, str], ...] = ()
+_COMMANDS: tuple[tuple[str, str], ...] = (
+    ("fit", "fit"),
+    ("inspect", "inspect"),
+)
 """(command, module in this package); the module's function ``run`` is the command."""
 
 for _name, _module in _COMMANDS:

@@ -1,0 +1,165 @@
+"""Logits and labels from one file: npz, npy, csv, parquet or safetensors.
+
+Array files (npz, safetensors) hold ``SPLIT_logits`` and ``SPLIT_labels``, or plain ``logits`` and
+``labels``; ``probs`` or ``log_probs`` may stand in for ``logits``. An npy file holds the logits
+alone, is memory-mapped, and wants its labels in a second npy file. Tables (csv, parquet) have a
+column ``label``, if wanted a column ``split``, and every other column holds one class's logit.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from calib_serve.errors import InputError, MissingDependency, ShapeError
+
+__all__ = ["LogitsFile", "read_logits"]
+
+_SCORES = ("logits", "log_probs", "probs")
+_ENDINGS = (".npz", ".npy", ".csv", ".parquet", ".safetensors")
+
+
+@dataclass(frozen=True, eq=False)
+class LogitsFile:
+    """Logits (n, K), class ids (n,) or None where the file has none, and class names if it tells them."""
+
+    logits: NDArray[np.floating[Any]]
+    labels: NDArray[Any] | None
+    class_names: tuple[str, ...] = ()
+
+
+def read_logits(
+    path: str | Path, *, split: str | None = None, labels: str | Path | None = None
+) -> LogitsFile:
+    """Read one split of a file of logits; ``labels`` names a second npy file that holds the labels.
+
+    Probabilities become their logarithm, with 0 as the smallest number that is not 0. Raises
+    InputError where the file cannot be read or has no such split, and then tells what it has.
+    """
+    path = Path(path)
+    if path.suffix not in _ENDINGS:
+        raise InputError(f"logits are read from {', '.join(_ENDINGS)} files, got {path.name!r}")
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    try:
+        found = _READERS[path.suffix](path, split)
+    except (OSError, ValueError, SafetensorError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"cannot read {path}: {error}") from error
+    if labels is not None:
+        found = LogitsFile(found.logits, _npy(Path(labels)), found.class_names)
+    n = len(found.logits)
+    if found.logits.ndim not in (1, 2) or (found.labels is not None and found.labels.shape != (n,)):
+        shape = None if found.labels is None else found.labels.shape
+        raise ShapeError(f"{path}: logits {found.logits.shape} and labels {shape} are not (n, K) and (n,)")
+    return found
+
+
+def _npy(path: Path) -> NDArray[Any]:
+    try:
+        return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+
+
+def _read_npy(path: Path, split: str | None) -> LogitsFile:
+    if split is not None:
+        raise InputError(f"{path} holds one array, so there is no split {split!r}; leave the split out")
+    return LogitsFile(_npy(path), None)
+
+
+def _read_npz(path: Path, split: str | None) -> LogitsFile:
+    with np.load(path, allow_pickle=False) as arrays:
+        return _from_arrays(path, arrays.files, arrays.__getitem__, split)
+
+
+def _read_safetensors(path: Path, split: str | None) -> LogitsFile:
+    with safe_open(path, framework="numpy") as arrays:
+        return _from_arrays(path, list(arrays.keys()), arrays.get_tensor, split)
+
+
+def _from_arrays(
+    path: Path, names: Collection[str], get: Callable[[str], NDArray[Any]], split: str | None
+) -> LogitsFile:
+    prefix = "" if split is None else f"{split}_"
+    scores = next((score for score in _SCORES if prefix + score in names), None)
+    if scores is None:
+        raise InputError(
+            f"{path} has no array {prefix}logits; it has {', '.join(sorted(names)) or 'none'}"
+            + (f", so name a split: {', '.join(_splits(names))}" if split is None and _splits(names) else "")
+        )
+    labels = get(f"{prefix}labels") if f"{prefix}labels" in names else None
+    class_names = tuple(map(str, get("class_names"))) if "class_names" in names else ()
+    values = get(prefix + scores)
+    return LogitsFile(_log(values) if scores == "probs" else values, labels, class_names)
+
+
+def _splits(names: Collection[str]) -> list[str]:
+    return sorted(n.removesuffix(f"_{score}") for n in names for score in _SCORES if n.endswith(f"_{score}"))
+
+
+def _log(probs: NDArray[Any]) -> NDArray[np.float64]:
+    if probs.size and not (probs.min() >= 0 and probs.max() <= 1):
+        raise InputError("probabilities must lie in [0, 1]; logits are named logits, not probs")
+    return np.log(np.maximum(np.asarray(probs, np.float64), np.finfo(np.float64).tiny))
+
+
+def _read_csv(path: Path, split: str | None) -> LogitsFile:
+    with path.open(newline="") as file:
+        header = next(csv.reader(file), [])
+        text = ["split"] if "split" in header else []
+        rows = np.loadtxt(file, delimiter=",", dtype=str, ndmin=2, quotechar='"', comments=None)
+    if rows.size and rows.shape[1] != len(header):
+        raise InputError(f"{path} has {len(header)} column names but {rows.shape[1]} columns")
+    columns = dict(zip(header, rows.reshape(-1, len(header)).T, strict=True))
+    return _from_table(path, {k: v if k in text else v.astype(np.float64) for k, v in columns.items()}, split)
+
+
+def _read_parquet(path: Path, split: str | None) -> LogitsFile:
+    try:
+        from pyarrow import ArrowException, parquet  # noqa: PLC0415 - an extra that few need
+    except ImportError as error:
+        raise MissingDependency("pyarrow", "fit") from error
+    try:
+        table = parquet.read_table(path)
+        columns = {name: table[name].to_numpy() for name in table.column_names}
+    except ArrowException as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+    return _from_table(path, columns, split)
+
+
+def _from_table(path: Path, columns: dict[str, NDArray[Any]], split: str | None) -> LogitsFile:
+    of = columns.pop("split", None)
+    labels = columns.pop("label", None)
+    if not columns:
+        raise InputError(f"{path} has no column of logits beside label and split")
+    if split is not None and of is None:
+        raise InputError(f"{path} has no column split, so there is no split {split!r}; leave the split out")
+    if of is not None:
+        known = sorted(set(of.tolist()))
+        if split not in known:
+            raise InputError(f"{path} has the splits {', '.join(map(str, known))}, got {split!r}")
+        columns = {name: values[of == split] for name, values in columns.items()}
+        labels = None if labels is None else labels[of == split]
+    # One class at a time: a row-major copy of all columns is the only one that is made.
+    logits = np.empty((len(next(iter(columns.values()))), len(columns)))
+    for k, values in enumerate(columns.values()):
+        logits[:, k] = values
+    return LogitsFile(logits, labels, tuple(columns))
+
+
+_READERS = {
+    ".npz": _read_npz,
+    ".npy": _read_npy,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+    ".safetensors": _read_safetensors,
+}
