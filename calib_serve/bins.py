@@ -149,6 +149,11 @@ class Bins:
         full = self.count >= max(at_least, np.finfo(float).tiny)
         return float((np.abs(self._gaps())[full] / self.count[full]).max()) if full.any() else math.nan
 
+    def ace(self) -> float:
+        """Unweighted mean gap of the bins that hold a prediction (Neumann 2018)."""
+        full = self.count > 0
+        return float((np.abs(self._gaps())[full] / self.count[full]).mean()) if full.any() else math.nan
+
     def overconfidence_error(self) -> float:
         """Mean over bins of confidence times its excess over accuracy (Thulasidasan 2019, eq. 4)."""
         return self._weighted_excess(self._gaps())

@@ -1,4 +1,4 @@
-"""Every number of (probs, labels) that is not a plain sum over bins."""
+"""From logits to probabilities, in float64."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ Floats = NDArray[np.floating[Any]]
 
 
 def log_softmax(logits: Floats) -> NDArray[np.float64]:
-    """Log-probabilities of logits (..., K), in float64."""
+    """Log-probabilities of logits (..., K), in float64.
+
+    >>> log_softmax(np.array([0.0, -1000.0])).tolist()
+    [0.0, -1000.0]
+    """
     z: NDArray[np.float64] = np.asarray(logits, np.float64)
     z = z - z.max(axis=-1, keepdims=True)
     z -= np.log(np.exp(z).sum(axis=-1, keepdims=True))
@@ -27,6 +31,7 @@ def softmax(logits: Floats) -> NDArray[np.float64]:
     [0.5, 0.5]
     """
     z = np.asarray(logits, np.float64)
-    e: NDArray[np.float64] = np.exp(z - z.max(axis=-1, keepdims=True))
+    e: NDArray[np.float64] = z - z.max(axis=-1, keepdims=True)
+    np.exp(e, out=e)
     e /= e.sum(axis=-1, keepdims=True)
     return e

@@ -1,0 +1,64 @@
+"""Every number of (probs, labels): one by one, or all at once with ``evaluate``.
+
+Probabilities are (n, K), labels class ids (n,); logits are taken only where a name says so.
+Everything is computed in float64, whatever comes in; errors and shares are fractions.
+"""
+
+from calib_serve.metrics.calibration import (
+    accuracy,
+    ace,
+    adaptive_ece,
+    ece,
+    mce,
+    mean_confidence,
+    noise_floor,
+    overconfidence_error,
+    rms,
+    rms_debiased,
+    signed_gap,
+    sweep_ece,
+    underconfidence_error,
+)
+from calib_serve.metrics.classwise import classwise_ece
+from calib_serve.metrics.evaluation import Evaluation, evaluate, evaluate_logits
+from calib_serve.metrics.intervals import Estimate, mean_interval, wilson_interval
+from calib_serve.metrics.logits import log_softmax, softmax
+from calib_serve.metrics.proper import brier, brier_top_label, entropy, nll, nll_from_logits
+from calib_serve.metrics.refinement import aupr_correct, aupr_incorrect, aurc, e_aurc, refinement_auroc
+from calib_serve.metrics.smooth import smooth_ece
+
+__all__ = [
+    "Estimate",
+    "Evaluation",
+    "accuracy",
+    "ace",
+    "adaptive_ece",
+    "aupr_correct",
+    "aupr_incorrect",
+    "aurc",
+    "brier",
+    "brier_top_label",
+    "classwise_ece",
+    "e_aurc",
+    "ece",
+    "entropy",
+    "evaluate",
+    "evaluate_logits",
+    "log_softmax",
+    "mce",
+    "mean_confidence",
+    "mean_interval",
+    "nll",
+    "nll_from_logits",
+    "noise_floor",
+    "overconfidence_error",
+    "refinement_auroc",
+    "rms",
+    "rms_debiased",
+    "signed_gap",
+    "smooth_ece",
+    "softmax",
+    "sweep_ece",
+    "underconfidence_error",
+    "wilson_interval",
+]

@@ -1,0 +1,79 @@
+"""Bins that hold equally many predictions, and the calibration errors taken over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.errors import InputError
+
+__all__ = ["Ranked", "equal_mass_edges"]
+
+Floats = NDArray[np.float64]
+
+
+def equal_mass_edges(n: int, bins: int) -> Floats:
+    """Where M equal-mass bins of n ranked samples begin and end, (M + 1,): np.array_split's rule.
+
+    >>> equal_mass_edges(7, 3).tolist()
+    [0.0, 3.0, 5.0, 7.0]
+    """
+    if bins < 1:
+        raise InputError(f"bins must be at least 1, got {bins}")
+    size, longer = divmod(n, bins)
+    ranks = np.arange(bins + 1)
+    return (ranks * size + np.minimum(ranks, longer)).astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """Cumulative sums (g + 1,) over predictions ranked by rising confidence, each from 0.
+
+    A bin's edge may fall among equal confidences. They then share their correct answers out
+    evenly, which is the mean over every order that they could be ranked in: so no number here
+    depends on the order of the samples.
+    """
+
+    mass: Floats
+    confidence: Floats
+    correct: Floats
+
+    @classmethod
+    def of(cls, confidence: ArrayLike, correct: ArrayLike) -> Ranked:
+        """Rank predictions (n,) that come in any order."""
+        c, y = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
+        order = np.argsort(c, kind="stable")
+        c, y = c[order], y[order]
+        ties = np.flatnonzero(np.diff(c, prepend=-1.0))
+        return cls.of_groups(*(np.add.reduceat(column, ties) for column in (np.ones_like(c), c, y)))
+
+    @classmethod
+    def of_groups(cls, mass: Floats, confidence: Floats, correct: Floats) -> Ranked:
+        """From the sums (g,) over each run of equal confidences, in rising order."""
+        return cls(*(np.concatenate([[0.0], np.cumsum(column)]) for column in (mass, confidence, correct)))
+
+    def sums(self, bins: int) -> tuple[Floats, Floats, Floats]:
+        """Count, sum of confidences and number correct of each equal-mass bin (bins,)."""
+        edges = equal_mass_edges(round(float(self.mass[-1])), bins)
+        confidence = np.interp(edges, self.mass, self.confidence)
+        correct = np.interp(edges, self.mass, self.correct)
+        return np.diff(edges), np.diff(confidence), np.diff(correct)
+
+    def ece(self, bins: int) -> float:
+        """Expected calibration error over equal-mass bins."""
+        count, confidence, correct = self.sums(bins)
+        return float(np.abs(confidence - correct).sum() / count.sum())
+
+    def sweep_ece(self) -> float:
+        """ECE over as many equal-mass bins as keep accuracy rising (Roelofs 2022, alg. 1)."""
+        bins = 1
+        while bins < self.mass[-1] and self._rises(bins + 1):
+            bins += 1
+        return self.ece(bins)
+
+    def _rises(self, bins: int) -> bool:
+        count, _, correct = self.sums(bins)
+        # Interpolation rounds; equal accuracies must not look like a fall.
+        return bool((np.diff(correct / count) >= -1e-12).all())

@@ -1,0 +1,97 @@
+"""Confidence intervals: analytic where one exists, else bootstrapped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.errors import InputError
+
+__all__ = ["Estimate", "mean_interval", "resamples", "wilson_interval"]
+
+Floats = NDArray[np.float64]
+
+_REPLICATE_BLOCK = 1 << 21  # resampled counts held at once: 16 MiB of float64
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number and its confidence interval; low and high are NaN where none was asked for."""
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+
+    def as_dict(self) -> dict[str, float | None]:
+        """For JSON, which knows no NaN and no infinity: None stands for them."""
+        return {
+            name: number if math.isfinite(number) else None
+            for name, number in (("value", self.value), ("low", self.low), ("high", self.high))
+        }
+
+    def __str__(self) -> str:
+        return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
+
+
+def quantile_of(level: float) -> float:
+    """The two-sided normal quantile of a level: 1.96 for 0.95."""
+    if not 0 < level < 1:
+        raise InputError(f"level must lie between 0 and 1, got {level}; 0.95 means 95 %")
+    return NormalDist().inv_cdf((1 + level) / 2)
+
+
+def wilson_interval(successes: float, n: float, *, level: float = 0.95) -> Estimate:
+    """A share and its score interval (Wilson 1927).
+
+    >>> str(wilson_interval(8, 10))
+    '0.8000 [0.4902, 0.9433]'
+    """
+    z2 = quantile_of(level) ** 2
+    share = successes / n
+    center = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n))) / (1 + z2 / n)
+    # At a share of 0 or 1 the two ends meet the share itself, but for rounding.
+    return Estimate(share, min(max(center - half, 0.0), share), max(min(center + half, 1.0), share))
+
+
+def mean_interval(values: ArrayLike, *, level: float = 0.95) -> Estimate:
+    """A mean and its normal interval, mean +- z s / sqrt(n)."""
+    v = np.asarray(values, np.float64)
+    mean = float(v.mean())
+    if len(v) < 2 or not math.isfinite(mean):
+        return Estimate(mean)
+    half = quantile_of(level) * float(v.std(ddof=1)) / math.sqrt(len(v))
+    return Estimate(mean, mean - half, mean + half)
+
+
+def bootstrap_interval(
+    value: float, replicates: Floats, *, level: float, lowest: float, highest: float
+) -> Estimate:
+    """The basic bootstrap interval (Davison and Hinkley 1997, eq. 5.6), within the metric's range.
+
+    Errors such as ECE are absolute values: resampling adds its noise on top of the sample's, and
+    replicates lie above the estimate as the estimate lies above the truth. Reflecting them about
+    the estimate takes that bias off, where plain percentiles would double it. The interval is
+    widened to hold the estimate itself.
+    """
+    known = replicates[np.isfinite(replicates)]
+    if not math.isfinite(value) or not len(known):
+        return Estimate(value)
+    near, far = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
+    low, high = max(2 * value - far, lowest), min(2 * value - near, highest)
+    return Estimate(value, float(min(low, value)), float(max(high, value)))
+
+
+def resamples(n: int, replicates: int, *, seed: int) -> Iterator[Floats]:
+    """How often each of n samples is drawn, (r, n), in blocks of bounded memory."""
+    rng = np.random.default_rng(seed)
+    step = max(1, _REPLICATE_BLOCK // n)
+    for start in range(0, replicates, step):
+        r = min(step, replicates - start)
+        draws = rng.integers(n, size=(r, n), dtype=np.int32) + n * np.arange(r, dtype=np.int64)[:, None]
+        yield np.bincount(draws.ravel(), minlength=r * n).reshape(r, n).astype(np.float64)

@@ -1,0 +1,137 @@
+"""What the metrics need of each prediction, taken in one pass over the probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.errors import InputError, ShapeError
+
+__all__ = ["Scores", "checked", "checked_labels", "row_blocks", "top_label"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.intp]
+
+_BLOCK = 1 << 16  # elements of a block of rows: 512 KiB of float64 stay in a core's cache
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Per-sample numbers (n,), in order of rising confidence; float64.
+
+    ``confidence`` of the top class, whether it is ``correct`` (0 or 1), ``nll`` -log p_y,
+    ``brier`` sum_k (p_k - y_k)^2, ``entropy`` -sum_k p_k log p_k in nats. ``order`` (n,) are the
+    rows of ``probs`` (n, K) and ``labels`` (n,) that they belong to.
+    """
+
+    confidence: Floats
+    correct: Floats
+    nll: Floats
+    brier: Floats
+    entropy: Floats
+    order: Ints
+    probs: NDArray[np.floating[Any]]
+    labels: Ints
+
+    @classmethod
+    def of(cls, probs: ArrayLike, labels: ArrayLike, *, nll: Floats | None = None) -> Scores:
+        """One pass over checked probabilities; ``nll`` (n,) where it is known better than -log p_y."""
+        p, y = checked(probs, labels)
+        columns = np.empty((4, len(p)))
+        for rows, block in row_blocks(p):
+            _describe(block, columns[:, rows])
+        confidence, predicted, squares, entropy = columns
+        p_true = p[np.arange(len(p)), y].astype(np.float64)
+        if nll is None:
+            nll = negative_log(p_true)
+        order = np.argsort(confidence, kind="stable")
+        unsorted = (confidence, predicted == y, nll, squares - 2 * p_true + 1, entropy)
+        return cls(*(np.asarray(column[order], np.float64) for column in unsorted), order, p, y)
+
+    @property
+    def n(self) -> int:
+        """How many predictions."""
+        return len(self.confidence)
+
+    @property
+    def classes(self) -> int:
+        """K."""
+        return int(self.probs.shape[1])
+
+    @cached_property
+    def ties(self) -> Ints:
+        """Where each run of equal confidences starts."""
+        return np.flatnonzero(np.diff(self.confidence, prepend=-1.0))
+
+
+def _describe(p: Floats, out: Floats) -> None:
+    """Confidence, predicted class, sum of squares and entropy of rows p (m, K), which are overwritten."""
+    predicted = p.argmax(axis=1)
+    out[0] = p[np.arange(len(p)), predicted]
+    out[1] = predicted
+    out[2] = np.einsum("ij,ij->i", p, p)
+    logs = np.log(np.maximum(p, np.finfo(np.float64).tiny))  # 0 log 0 = 0
+    out[3] = np.maximum(-np.einsum("ij,ij->i", p, logs), 0)
+
+
+def negative_log(p: Floats) -> Floats:
+    """-log p, and infinity at 0 without a warning: a certain and wrong prediction costs that much."""
+    with np.errstate(divide="ignore"):
+        return np.abs(np.log(p))
+
+
+def row_blocks(p: NDArray[np.floating[Any]]) -> Iterator[tuple[slice, Floats]]:
+    """Blocks of rows, copied to float64, that fit a core's cache; the copy may be overwritten."""
+    step = max(1, _BLOCK // p.shape[1])
+    for start in range(0, len(p), step):
+        rows = slice(start, min(start + step, len(p)))
+        yield rows, p[rows].astype(np.float64)
+
+
+def top_label(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
+    """Top-1 confidence (n,) and whether the prediction was right (n,)."""
+    p, y = checked(probs, labels)
+    predicted = p.argmax(axis=1)
+    return p[np.arange(len(p)), predicted].astype(np.float64), predicted == y
+
+
+def checked(probs: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating[Any]], Ints]:
+    """Probabilities (n, K) and class ids (n,), or an error that says what to pass."""
+    p = np.asarray(probs)
+    if p.dtype.kind not in "fiu":
+        raise InputError(f"probs must be numbers, got dtype {p.dtype}")
+    if p.ndim != 2 or not len(p) or p.shape[1] < 2:
+        raise ShapeError(
+            f"probs must be (n, K) with n >= 1 and K >= 2, got {p.shape}; for a binary "
+            "classifier pass np.stack([1 - p, p], axis=1)"
+        )
+    if p.dtype.kind != "f":
+        p = p.astype(np.float64)
+    total = p.sum(axis=1, dtype=np.float32 if p.dtype.itemsize < 4 else None)
+    tolerance = 1e-2 if p.dtype.itemsize < 4 else 1e-3
+    # Written so that a NaN fails too.
+    if not (p.min() >= 0 and np.abs(total - 1).max() <= tolerance):
+        raise InputError(
+            "each row of probs must be non-negative and sum to 1; pass probabilities, or "
+            "softmax(logits) if these are logits"
+        )
+    return p, checked_labels(labels, len(p), p.shape[1])
+
+
+def checked_labels(labels: ArrayLike, n: int, classes: int) -> Ints:
+    """Class ids (n,) within [0, classes), or an error that says what to pass."""
+    y = np.asarray(labels)
+    if y.shape != (n,):
+        raise ShapeError(f"labels must be ({n},), got {y.shape}; pass class ids, not one-hot")
+    if y.dtype.kind not in "iub":
+        raise InputError(f"labels must be integer class ids, got dtype {y.dtype}; convert with .astype(int)")
+    if n and not (y.min() >= 0 and y.max() < classes):
+        raise InputError(
+            f"labels must lie in [0, {classes}), got {y.min()} to {y.max()}; count classes from 0"
+        )
+    return y.astype(np.intp)
