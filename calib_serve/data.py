@@ -1,0 +1,128 @@
+"""The calibration set behind one face: inputs as the deployed model takes them, and class ids."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.errors import InputError, ShapeError
+
+__all__ = ["Dataset", "load_data"]
+
+_INPUTS = ("inputs", "images", "x")
+_LABELS = ("labels", "y")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """``inputs`` (n, ...) numbers, perhaps memory-mapped; ``labels`` (n,) class ids; class names or ().
+
+    >>> len(Dataset(np.zeros((3, 8)), np.array([0, 1, 0])))
+    3
+    """
+
+    inputs: NDArray[Any]
+    labels: NDArray[np.intp]
+    class_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "labels", _class_ids(self.labels, len(self.inputs)))
+        object.__setattr__(self, "class_names", tuple(map(str, self.class_names)))
+        if self.inputs.ndim < 2:
+            raise ShapeError(f"inputs must be (n, ...), got {self.inputs.shape}")
+        if self.inputs.dtype.kind not in "fiu":
+            raise InputError(f"inputs must be numbers, got {self.inputs.dtype}")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def check(self, input_shape: tuple[int, ...], classes: int) -> None:
+        """Raise InputError unless a model of such inputs and classes can be calibrated on this.
+
+        Looks at labels and shapes alone: pixels are checked as they stream by.
+        """
+        if self.inputs.shape[1:] != tuple(input_shape):
+            raise ShapeError(f"the model takes inputs of {tuple(input_shape)}, got {self.inputs.shape[1:]}")
+        if self.labels.max() >= classes:
+            raise InputError(f"labels go up to {self.labels.max()}, the model has classes 0..{classes - 1}")
+        if self.labels.min() == self.labels.max():
+            raise InputError(
+                f"all {len(self)} samples are of class {self.labels[0]}; calibrate on every class served"
+            )
+        if self.class_names and len(self.class_names) != classes:
+            raise ShapeError(f"the model has {classes} classes, the data names {len(self.class_names)}")
+
+
+def load_data(spec: str | Path, split: str | None = None) -> Dataset:
+    """The data behind ``spec``: an .npz file, or a folder of .npy files that are then memory-mapped.
+
+    Either holds ``inputs`` (or ``images``, ``x``) and ``labels`` (or ``y``), perhaps ``class_names``;
+    ``split`` "cal" reads ``cal_inputs`` and ``cal_labels``. Inputs are as the deployed model takes
+    them. Raises InputError for whatever cannot be read.
+    """
+    path = Path(spec)
+    if path.is_dir():
+        return _of_arrays(_mapped(path), split, path)
+    if not path.is_file():
+        raise InputError(f"there is no data at {path}")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise InputError(f"{path} holds one array; save inputs and labels together with np.savez")
+            wanted = {name: archive[name] for name in archive.files if _wanted(name, split)}
+            return _of_arrays(wanted, split, path, seen=archive.files)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"cannot read {path}: {error}; it must be an .npz without pickled objects"
+        ) from error
+
+
+def _wanted(name: str, split: str | None) -> bool:
+    return name == "class_names" or name.removeprefix(f"{split}_" if split else "") in (*_INPUTS, *_LABELS)
+
+
+def _mapped(folder: Path) -> dict[str, NDArray[Any]]:
+    arrays = {}
+    for file in sorted(folder.glob("*.npy")):
+        try:
+            arrays[file.stem] = np.load(file, mmap_mode="r", allow_pickle=False)
+        except (ValueError, OSError, EOFError) as error:
+            raise InputError(f"cannot read {file}: {error}") from error
+    return arrays
+
+
+def _of_arrays(
+    arrays: Mapping[str, NDArray[Any]], split: str | None, path: Path, seen: Sequence[str] = ()
+) -> Dataset:
+    prefix = f"{split}_" if split else ""
+
+    def one_of(names: Sequence[str]) -> NDArray[Any]:
+        found = [arrays[prefix + name] for name in names if prefix + name in arrays]
+        if len(found) != 1:
+            wanted = " or ".join(prefix + name for name in names)
+            raise InputError(f"{path} must hold one of {wanted}, it holds {sorted(seen or arrays)}")
+        return found[0]
+
+    names = arrays.get("class_names", np.array([], str))
+    return Dataset(one_of(_INPUTS), one_of(_LABELS), tuple(str(name) for name in names.tolist()))
+
+
+def _class_ids(labels: NDArray[Any], n: int) -> NDArray[np.intp]:
+    y = np.asarray(labels)
+    if n == 0:
+        raise InputError("there is no sample in the data")
+    if y.shape != (n,):
+        raise ShapeError(f"labels must be ({n},), got {y.shape}; pass class ids, not one-hot")
+    if y.dtype.kind not in "iu":
+        raise InputError(f"labels must be class ids (whole numbers), got {y.dtype}")
+    if y.min() < 0:
+        raise InputError(f"labels must not be negative, got {y.min()}")
+    return y.astype(np.intp)

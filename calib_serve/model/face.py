@@ -1,0 +1,122 @@
+"""What every deployed classifier can do for a fitter, whatever file it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Head, InputShift
+from calib_serve.errors import InputError, ModelError, ShapeError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Classifier", "Loss", "Outputs", "Progress", "as_logits", "batches", "checked_batch"]
+
+Floats = NDArray[np.floating[Any]]
+Outputs = Literal["logits", "probabilities", "log_probabilities"]
+Progress = Callable[[int, int], None]
+"""Called with (samples done, samples in all) after every batch."""
+
+Loss = Callable[["Tensor", slice], "Tensor"]
+"""(logits (b, K), their rows) to one loss a sample, (b,)."""
+
+
+class Classifier(Protocol):
+    """A frozen classifier: one call streams any number of inputs through it in batches.
+
+    ``inputs`` are (n, *input_shape), numbers, and may be memory-mapped. Logits and features come
+    back as float32. A ``shift`` is added to the inputs first. Raises ShapeError for inputs of
+    another shape, InputError for NaN, ModelError where the model cannot do what is asked.
+    """
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input, without the batch."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """K."""
+        ...
+
+    @property
+    def outputs(self) -> Outputs:
+        """What the model itself returns, as measured."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """The sha256 of the model file's bytes."""
+        ...
+
+    @property
+    def batch_size(self) -> int:
+        """How many inputs go through at once."""
+        ...
+
+    @property
+    def head(self) -> Head:
+        """The last linear layer; ModelError says why where there is none to replace."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What an artifact's manifest says of the model."""
+        ...
+
+    def logits(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """Logits (n, K); log-probabilities where the model ends in softmax."""
+        ...
+
+    def features(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """What the last linear layer sees, (n, d)."""
+        ...
+
+    def input_gradient(
+        self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """The summed loss's gradient with respect to one shift shared by all inputs, and the logits."""
+        ...
+
+
+def batches(inputs: Floats, size: int, input_shape: tuple[int, ...]) -> Iterator[tuple[slice, Floats]]:
+    """Runs of rows and their inputs, each checked as it comes."""
+    if inputs.shape[1:] != input_shape:
+        raise ShapeError(
+            f"the model takes inputs (n, {', '.join(map(str, input_shape))}), got {inputs.shape}"
+        )
+    for start in range(0, len(inputs), size):
+        rows = slice(start, min(start + size, len(inputs)))
+        yield rows, checked_batch(np.asarray(inputs[rows]), start)
+
+
+def checked_batch(batch: Floats, start: int = 0) -> Floats:
+    """One batch as float32, or InputError naming the first bad row."""
+    if batch.dtype.kind not in "fiu":
+        raise InputError(f"inputs must be numbers, got {batch.dtype}")
+    with np.errstate(over="ignore"):  # a float64 too large for float32 becomes infinite, and is refused
+        values = batch.astype(np.float32, copy=False)
+    finite = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+    if not finite.all():
+        raise InputError(
+            f"input {start + int(np.argmin(finite))} holds NaN or infinity; "
+            "mend or drop such inputs before fitting"
+        )
+    return values
+
+
+def as_logits(outputs: Floats, kind: Outputs, where: str) -> NDArray[np.float32]:
+    """A model's raw outputs (n, K) as logits, or ModelError where they are not finite."""
+    z = np.asarray(outputs, np.float32)
+    if kind == "probabilities":
+        z = np.log(np.maximum(z, np.finfo(np.float32).tiny))
+    if not np.isfinite(z).all():
+        raise ModelError(f"the model's outputs for {where} are NaN or infinite; is its file intact?")
+    return z

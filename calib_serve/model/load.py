@@ -1,0 +1,165 @@
+"""From a model file, or a factory and its weights, to a classifier."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import pickle
+import warnings
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from calib_serve.errors import ModelError
+from calib_serve.model.face import Classifier
+from calib_serve.model.torch_classifier import from_module
+
+__all__ = ["load_model"]
+
+Kind = Literal["onnx", "torchscript", "exported", "state_dict"]
+
+
+def load_model(
+    spec: str | Path,
+    *,
+    weights: str | Path | None = None,
+    input_shape: tuple[int, ...] | None = None,
+    last_linear: str | None = None,
+    device: str | None = None,
+    batch_size: int = 256,
+) -> Classifier:
+    """The classifier behind ``spec``: a TorchScript file, a .pt2 of torch.export, an ONNX file, or a factory.
+
+    A factory is ``package.module:name`` or ``path/to/file.py:name``, a function without arguments
+    that returns an ``nn.Module``; ``weights`` is its .safetensors file, or a state_dict that
+    ``torch.load`` reads with ``weights_only=True``. ``input_shape`` is one input's shape without
+    the batch; .pt2 and ONNX files know it. Loading TorchScript or a factory runs its code: load
+    what you would run. Raises ModelError for whatever cannot be loaded or is no classifier.
+    """
+    path = Path(spec)
+    options: dict[str, Any] = {"last_linear": last_linear, "device": device, "batch_size": batch_size}
+    if not path.is_file():
+        if ":" not in str(spec):
+            raise ModelError(f"there is no model file {path}; a factory is written package.module:name")
+        if input_shape is None:
+            raise ModelError(f"a factory does not say what its model takes: give input_shape for {spec}")
+        options["input_shape"] = input_shape
+        return _from_factory(str(spec), None if weights is None else Path(weights), options)
+    if weights is not None:
+        raise ModelError(f"{path} holds its own weights; give weights with a factory, package.module:name")
+    kind = _kind(path)
+    if kind == "onnx":
+        from calib_serve.model.onnx_classifier import load_onnx  # noqa: PLC0415 (needs the onnx extra)
+
+        return load_onnx(path, input_shape=input_shape, **options)
+    if kind == "state_dict":
+        raise ModelError(
+            f"{path} holds weights alone; name the code too: load_model('module:name', weights=)"
+        )
+    network, known = _torchscript(path) if kind == "torchscript" else _exported(path)
+    options["input_shape"] = input_shape or known
+    if options["input_shape"] is None:
+        raise ModelError(f"a TorchScript file does not say what it takes: give input_shape for {path}")
+    return from_module(network, fingerprint=file_fingerprint(path), source=path.name, **options)
+
+
+def file_fingerprint(path: Path) -> str:
+    """The sha256 of a file's bytes."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(1 << 20):
+                digest.update(piece)
+    except OSError as error:
+        raise ModelError(f"cannot read {path}: {error}") from error
+    return digest.hexdigest()
+
+
+def _kind(path: Path) -> Kind:
+    """What a file holds, by its content: endings are anybody's choice, except for ONNX."""
+    if path.suffix == ".onnx":
+        return "onnx"
+    if path.suffix == ".safetensors":
+        return "state_dict"
+    if not zipfile.is_zipfile(path):
+        raise ModelError(f"{path} is no TorchScript, .pt2, ONNX or weights file; was it cut off?")
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    inner = {name.partition("/")[2] for name in names}
+    if any(name.startswith("code/") for name in inner):
+        return "torchscript"
+    if path.suffix == ".pt2" or any(name.startswith("models/") for name in inner):
+        return "exported"
+    return "state_dict"
+
+
+def _torchscript(path: Path) -> tuple[nn.Module, tuple[int, ...] | None]:
+    with warnings.catch_warnings():  # torch asks authors to export otherwise; the file is what is deployed
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            return torch.jit.load(str(path), map_location="cpu"), None
+        except (RuntimeError, ValueError) as error:
+            raise ModelError(f"cannot load the TorchScript file {path}: {error}") from error
+
+
+def _exported(path: Path) -> tuple[nn.Module, tuple[int, ...] | None]:
+    try:
+        program = torch.export.load(str(path))
+        network = program.module()
+    except Exception as error:  # its loader raises whatever its parts raise
+        raise ModelError(f"cannot load the exported program {path}: {error}") from error
+    examples = program.example_inputs
+    inputs = examples[0] if examples else ()
+    known = tuple(inputs[0].shape[1:]) if len(inputs) == 1 and hasattr(inputs[0], "shape") else None
+    return network, known
+
+
+def _from_factory(spec: str, weights: Path | None, options: Mapping[str, Any]) -> Classifier:
+    network = _made(spec)
+    if weights is not None:
+        _load_weights(network, weights)
+    fingerprint = None if weights is None else file_fingerprint(weights)
+    return from_module(network.eval(), fingerprint=fingerprint, source=spec, **options)
+
+
+def _made(spec: str) -> nn.Module:
+    where, _, name = spec.rpartition(":")
+    try:
+        made = getattr(_module(where), name)()
+    except Exception as error:  # the factory is foreign code
+        raise ModelError(f"{spec} made no model: {type(error).__name__}: {error}") from error
+    if not isinstance(made, nn.Module):
+        raise ModelError(f"{spec} must return an nn.Module, got {type(made).__name__}")
+    return made
+
+
+def _module(where: str) -> ModuleType:
+    if not where.endswith(".py"):
+        return importlib.import_module(where)
+    found = importlib.util.spec_from_file_location(Path(where).stem, where)
+    if found is None or found.loader is None:
+        raise ImportError(f"cannot import {where}")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def _load_weights(network: nn.Module, path: Path) -> None:
+    try:
+        if path.suffix == ".safetensors":
+            state = load_file(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        if "state_dict" in state and isinstance(state["state_dict"], dict):
+            state = state["state_dict"]
+        network.load_state_dict(state)
+    except (OSError, RuntimeError, ValueError, TypeError, SafetensorError, pickle.UnpicklingError) as error:
+        raise ModelError(f"cannot load the weights {path}: {error}") from error

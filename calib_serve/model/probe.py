@@ -1,0 +1,77 @@
+"""What a model is, found out by running it: never by its name or its last layer's type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from calib_serve.errors import ModelError
+from calib_serve.model.face import Outputs
+
+__all__ = ["measured_outputs", "probe_inputs"]
+
+_ROWS = 8
+_SUM_TOLERANCE = 1e-4  # of probabilities in float32 over a thousand classes
+_NOISE = 1e-3  # how far one row's outputs may move, relative to the largest, as its batch changes
+
+
+def probe_inputs(input_shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """The same few inputs every time: half in [0, 1], half around zero."""
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.rand((_ROWS // 2, *input_shape), generator=generator)
+    centred = torch.randn((_ROWS // 2, *input_shape), generator=generator)
+    return torch.cat([pixels, centred]).to(device)
+
+
+def measured_outputs(network: Callable[[Tensor], Tensor], probe: Tensor) -> tuple[Outputs, int]:
+    """What ``network`` returns, and for how many classes.
+
+    Raises ModelError for a model that refuses the probe, does not return (n, K), or answers one
+    input differently from run to run or from batch to batch: it is in training mode.
+    """
+    with torch.no_grad():
+        out = _run(network, probe)
+        again = _run(network, probe)
+        alone = _run(network, probe[:1])
+        last = _run(network, probe[_ROWS // 2 :])
+    scale = float(out.abs().max()) + 1e-12
+    drift = max(
+        float((out - again).abs().max()),
+        float((out[:1] - alone).abs().max()),
+        float((out[_ROWS // 2 :] - last).abs().max()),
+    )
+    if not drift <= _NOISE * scale:
+        raise ModelError(
+            f"one input's outputs move by {drift:.2g} between runs or batches: the model is in training "
+            "mode (dropout or batch statistics are on); call model.eval() before exporting it"
+        )
+    return _kind(out.double()), int(out.shape[1])
+
+
+def _run(network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    try:
+        out = network(inputs)
+    except Exception as error:  # whatever a foreign model raises
+        raise ModelError(
+            f"the model refuses inputs of shape {tuple(inputs.shape)}: {_last_line(error)}; "
+            "check input_shape, and export with a batch dimension of any size"
+        ) from error
+    if not isinstance(out, Tensor) or out.ndim != 2 or out.shape[0] != len(inputs) or out.shape[1] < 2:
+        got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise ModelError(f"a classifier returns one tensor (n, K) with K of at least 2, this one {got}")
+    return out.detach()
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__
+
+
+def _kind(out: Tensor) -> Outputs:
+    if bool((out >= 0).all()) and bool(((out.sum(dim=1) - 1).abs() < _SUM_TOLERANCE).all()):
+        return "probabilities"
+    if bool((out <= 0).all()) and bool((out.logsumexp(dim=1).abs() < _SUM_TOLERANCE).all()):
+        return "log_probabilities"
+    return "logits"

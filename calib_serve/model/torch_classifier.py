@@ -1,0 +1,188 @@
+"""A classifier that torch runs: TorchScript, an exported program, or a module of your own."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from calib_serve.artifact import Head, InputShift
+from calib_serve.errors import InputError, ModelError
+from calib_serve.model.face import Floats, Loss, Outputs, Progress, as_logits, batches
+from calib_serve.model.last_linear import LastLinear, find_last_linear, frozen_copy
+from calib_serve.model.probe import measured_outputs, probe_inputs
+
+__all__ = ["TorchClassifier", "from_module"]
+
+
+@dataclass(frozen=True, eq=False)
+class TorchClassifier:
+    """See ``Classifier`` for what it does; made by ``load_model`` or ``from_module``.
+
+    ``last`` is the last linear layer, or the reason why there is none to replace.
+    """
+
+    network: nn.Module
+    input_shape: tuple[int, ...]
+    classes: int
+    outputs: Outputs
+    last: LastLinear | str
+    fingerprint: str
+    source: str
+    device: torch.device
+    batch_size: int = 256
+
+    @property
+    def head(self) -> Head:
+        """The last linear layer."""
+        return self._last().head
+
+    def facts(self) -> dict[str, Any]:
+        """What an artifact's manifest says of the model."""
+        return {
+            "sha256": self.fingerprint,
+            "source": self.source,
+            "input_shape": list(self.input_shape),
+            "input_dtype": "float32",
+            "outputs": self.outputs,
+            "last_linear": None if isinstance(self.last, str) else self.last.name,
+        }
+
+    def logits(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """Logits (n, K); log-probabilities where the model ends in softmax."""
+        raw = self._stream(self.network, inputs, shift, progress, self.classes)
+        return as_logits(raw, self.outputs, f"these {len(inputs)} inputs")
+
+    def features(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """What the last linear layer sees, (n, d)."""
+        last = self._last()
+        return self._stream(last.body, inputs, shift, progress, last.head.weights[0].shape[1])
+
+    def input_gradient(
+        self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """The summed loss's gradient with respect to one shift shared by all inputs, and the logits."""
+        total = np.zeros(self.input_shape)
+        logits = np.empty((len(inputs), self.classes), np.float32)
+        delta = _delta(shift, self.input_shape, self.device)
+        for rows, batch in batches(inputs, self.batch_size, self.input_shape):
+            delta.requires_grad_()
+            x = _shifted(_tensor(batch, self.device), delta, shift)
+            z = self._differentiable(self.network(x))
+            (gradient,) = torch.autograd.grad(loss(z, rows).sum(), delta)
+            # Sums over batches in float64: the result does not depend on how many there are.
+            total += gradient.double().cpu().numpy()
+            logits[rows] = z.detach().float().cpu().numpy()
+            if progress:
+                progress(rows.stop, len(inputs))
+        if not (np.isfinite(total).all() and np.isfinite(logits).all()):
+            raise ModelError("the model's gradient or logits are NaN or infinite; is its file intact?")
+        return total, logits
+
+    def _last(self) -> LastLinear:
+        if isinstance(self.last, str):
+            raise ModelError(self.last)
+        return self.last
+
+    def _differentiable(self, out: Tensor) -> Tensor:
+        if self.outputs == "probabilities":
+            return out.clamp_min(torch.finfo(out.dtype).tiny).log()
+        return out
+
+    def _stream(
+        self,
+        network: Callable[[Tensor], Tensor],
+        inputs: Floats,
+        shift: InputShift | None,
+        progress: Progress | None,
+        width: int,
+    ) -> NDArray[np.float32]:
+        out = np.empty((len(inputs), width), np.float32)
+        delta = None if shift is None else _delta(shift, self.input_shape, self.device)
+        with torch.inference_mode():
+            for rows, batch in batches(inputs, self.batch_size, self.input_shape):
+                x = _tensor(batch, self.device)
+                out[rows] = network(x if delta is None else _shifted(x, delta, shift)).float().cpu().numpy()
+                if progress:
+                    progress(rows.stop, len(inputs))
+        return out
+
+
+def from_module(
+    module: nn.Module,
+    *,
+    input_shape: tuple[int, ...],
+    last_linear: str | None = None,
+    device: str | torch.device | None = None,
+    batch_size: int = 256,
+    fingerprint: str | None = None,
+    source: str = "module",
+) -> TorchClassifier:
+    """A classifier of any torch module that maps (n, *input_shape) to (n, K); the module is copied.
+
+    ``last_linear`` names the last linear layer where finding it by measurement is not wanted.
+    ``device`` defaults to CUDA where there is one. Raises ModelError for a module in training mode
+    or one that is not a classifier of such inputs.
+    """
+    if batch_size < 1:
+        raise InputError(f"batch_size must be at least 1, got {batch_size}")
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    # An exported program's mode is baked in, and its flag says nothing; the probe measures it.
+    if getattr(module, "training", False) and not isinstance(module, torch.fx.GraphModule):
+        raise ModelError("the model is in training mode; call model.eval() before loading or exporting it")
+    network = frozen_copy(module).to(where)
+    shape = tuple(int(size) for size in input_shape)
+    probe = probe_inputs(shape, where)
+    outputs, classes = measured_outputs(network, probe)
+    last: LastLinear | str
+    try:
+        last = find_last_linear(network, probe, outputs, name=last_linear)
+    except ModelError as error:
+        if last_linear is not None:
+            raise
+        last = str(error)  # output calibrators do not need it; ``head`` and ``features`` will say
+    return TorchClassifier(
+        network,
+        shape,
+        classes,
+        outputs,
+        last,
+        fingerprint or weights_fingerprint(network),
+        source,
+        where,
+        batch_size,
+    )
+
+
+def weights_fingerprint(network: nn.Module) -> str:
+    """The sha256 of a module's named weights, for one that came from no file."""
+    digest = hashlib.sha256()
+    for name, value in network.state_dict().items():
+        digest.update(f"{name}{value.dtype}{tuple(value.shape)};".encode())
+        digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _tensor(batch: Floats, device: torch.device) -> Tensor:
+    # A memory map may be read-only, which torch warns of; a batch is small enough to copy.
+    return torch.from_numpy(np.require(batch, requirements=["C", "W"])).to(device)
+
+
+def _delta(shift: InputShift | None, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    value = np.zeros(shape, np.float32) if shift is None else shift.delta
+    return torch.tensor(value, dtype=torch.float32, device=device)
+
+
+def _shifted(x: Tensor, delta: Tensor, shift: InputShift | None) -> Tensor:
+    moved = x + delta
+    return moved if shift is None or shift.low is None else moved.clamp(shift.low, shift.high)
