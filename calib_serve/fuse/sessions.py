@@ -1,0 +1,91 @@
+"""onnxruntime sessions on the device that was asked for, or an error: never a silent fall-back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from calib_serve.errors import InputError, MissingDependency, ModelError
+
+__all__ = ["open_session", "providers"]
+
+_KINDS = {"cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
+_CPU = "CPUExecutionProvider"
+
+
+def providers(device: str, options: Mapping[str, Any] | None = None) -> list[tuple[str, dict[str, Any]]]:
+    """The providers of onnxruntime for "cpu", "cuda", "cuda:1", "tensorrt" or "tensorrt:1", best first.
+
+    ``options`` go to the first of them. CUDA stands behind TensorRT for the operators it lacks, and
+    the CPU behind both.
+
+    >>> providers("cuda:1")
+    [('CUDAExecutionProvider', {'device_id': 1}), ('CPUExecutionProvider', {})]
+    """
+    kind, colon, index = device.partition(":")
+    known = kind in _KINDS or device == "cpu"
+    if not known or (colon and not (index.isascii() and index.isdigit())):
+        raise InputError(
+            f"device must be 'cpu', 'cuda', 'cuda:N', 'tensorrt' or 'tensorrt:N', got {device!r}"
+        )
+    if device == "cpu":
+        return [(_CPU, dict(options or {}))]
+    where = {"device_id": int(index or 0)}
+    names = [_KINDS["tensorrt"], _KINDS["cuda"]] if kind == "tensorrt" else [_KINDS["cuda"]]
+    chosen: list[tuple[str, dict[str, Any]]] = [(name, dict(where)) for name in names]
+    chosen[0][1].update(options or {})
+    return [*chosen, (_CPU, {})]
+
+
+def open_session(
+    path: str | Path | bytes,
+    *,
+    device: str = "cpu",
+    threads: int | None = None,
+    allow_fallback: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Any:
+    """An ``onnxruntime.InferenceSession`` of a model file (or its bytes) on ``device``.
+
+    ``threads``: intra-op threads, None for onnxruntime's choice (all cores; one a worker is better
+    where several workers share a host). Raises ModelError when the model does not load, or when the
+    asked-for GPU is not what onnxruntime took, unless ``allow_fallback``.
+    """
+    try:
+        import onnxruntime as ort  # noqa: PLC0415  # the package works without it
+    except ImportError as error:
+        raise MissingDependency("onnxruntime", "onnx") from error
+    if threads is not None and threads < 1:
+        raise InputError(f"threads must be at least 1, got {threads}")
+    wanted = providers(device, options)
+    offered = ort.get_available_providers()
+    first = wanted[0][0]
+    if first not in offered and not allow_fallback:
+        raise ModelError(f"{device} was asked for, but this onnxruntime offers {offered}; {_HELP}")
+    settings = ort.SessionOptions()
+    settings.log_severity_level = 3  # errors; what matters is raised below
+    if threads is not None:
+        settings.intra_op_num_threads = threads
+        settings.inter_op_num_threads = 1
+    source = path if isinstance(path, bytes) else str(path)
+    try:
+        session = ort.InferenceSession(source, settings, providers=[w for w in wanted if w[0] in offered])
+    except Exception as error:  # onnxruntime raises a dozen unrelated types
+        raise ModelError(f"onnxruntime cannot load {_name(path)}: {error}") from error
+    taken = session.get_providers()
+    if first not in taken and not allow_fallback:
+        raise ModelError(f"{device} was asked for, but onnxruntime fell back to {taken}; {_HELP}")
+    # A provider that fails later must not be replaced behind our back.
+    if not allow_fallback:
+        session.disable_fallback()
+    return session
+
+
+_HELP = (
+    "install onnxruntime-gpu with the CUDA libraries it names, or allow the fall-back (allow_fallback=True)"
+)
+
+
+def _name(path: str | Path | bytes) -> str:
+    return f"a model of {len(path)} bytes" if isinstance(path, bytes) else str(path)
