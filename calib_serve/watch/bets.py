@@ -1,0 +1,45 @@
+"""Bets against calibration: what a label pays, to one who bet that the confidence is off.
+
+Every bet is a function of the confidence alone, so it is fixed when the prediction is made,
+however late the label comes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["SHIFTS", "payoffs"]
+
+Floats = NDArray[np.float64]
+
+SHIFTS: Floats = np.array([0.015, 0.03, 0.06, 0.12, 0.25, 0.5])
+SHIFTS.setflags(write=False)
+_SURE = 1e-3  # nobody is held to more than 99.9 %: there, one surprise would decide everything
+_KEEP = 0.1  # no bet claims more than that a chance is a tenth of what it should be
+
+
+def payoffs(
+    confidence: Floats, correct: Floats, *, tolerance: float, shifts: Floats = SHIFTS
+) -> NDArray[np.float64]:
+    """What each bet pays for each label: (n, 2 S); first S bets on overconfidence, then S on underconfidence.
+
+    Each is a likelihood ratio of two coins: the alternative ``shift`` beyond the tolerance, and the
+    chance nearest to it that the tolerance still allows. So its expectation is at most 1 whatever
+    the true accuracy p is, as long as ``|p - confidence| <= tolerance`` (Arnold, Henzi, Ziegel 2023,
+    section 3; the growth-optimal bet of Grünwald, de Heide, Koolen 2024 for a shift of that size).
+
+    >>> payoffs(np.array([0.8]), np.array([0.0]), tolerance=0.0, shifts=np.array([0.2])).round(3).tolist()
+    [[2.0, 0.1]]
+    """
+    c, right = confidence[:, None], correct[:, None] > 0
+    high = np.minimum(c - tolerance, 1 - _SURE)
+    low = np.maximum(c + tolerance, _SURE)
+    over, under = np.maximum(high - shifts, _KEEP * high), np.minimum(low + shifts, 1 - _KEEP * (1 - low))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        pays_over = np.where(right, over / high, (1 - over) / (1 - high))
+        pays_under = np.where(right, under / low, (1 - under) / (1 - low))
+    # Where the tolerance reaches 0 or 1 no coin lies beyond it: no bet.
+    pays_over = np.where(high > 0, pays_over, 1.0)
+    pays_under = np.where(low < 1, pays_under, 1.0)
+    return np.concatenate([pays_over, pays_under], axis=1)

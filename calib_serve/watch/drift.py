@@ -1,0 +1,255 @@
+"""When did calibration change: one sequential detector with a guaranteed run length.
+
+An e-detector (Shin, Ramdas, Rinaldo 2022): a statistic whose expectation grows by at most 1 a
+label while the model is calibrated within the tolerance, so that the average number of labels to
+a false alarm is at least the threshold, whatever the confidences are. Half of its stake bets that
+all confidences are off in one direction (a mixture of Shiryaev-Roberts recursions), half lets
+every bin find its own direction and size, from starting times that thin out geometrically.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.bins import bin_index
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.watch.bets import SHIFTS, payoffs
+
+__all__ = ["Alarm", "Detector", "Shifted"]
+
+Floats = NDArray[np.float64]
+Direction = Literal["overconfident", "underconfident", "mixed"]
+
+_SIGNED = 0.5  # the signed bets' share of the stake
+_IDLE = 0.5  # a bin's prior that nothing is wrong with it
+_SPACING = 16  # labels between two starting times
+_THIN = 1.25  # of two starts with ages closer than this ratio, one is enough
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """A bin that an alarm names: confidences in (low, high], and what was seen in it since."""
+
+    bin: int
+    low: float
+    high: float
+    count: int
+    confidence: float
+    accuracy: float
+    log_evidence: float
+
+    @property
+    def gap(self) -> float:
+        """Mean confidence minus accuracy: positive when overconfident."""
+        return self.confidence - self.accuracy
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """The detector crossed its threshold at label number ``label`` (1, 2, ... since it was made).
+
+    ``since_label`` and ``since_time`` estimate when the change began (seconds since 1970, NaN when
+    no times were given); ``evidence`` is the statistic and ``threshold`` what it crossed.
+    """
+
+    label: int
+    time: float
+    since_label: int
+    since_time: float
+    direction: Direction
+    bins: tuple[Shifted, ...]
+    gap: float
+    evidence: float
+    threshold: float
+
+
+class Detector:
+    """Alarms when confidence stops meaning what it says; falsely, at most once in ``arl`` labels on average.
+
+    ``arl``: the average run length to a false alarm, in labels, at least; after an alarm the
+    detector starts afresh. ``tolerance``: how far accuracy may be from confidence, in every
+    single prediction, without being called drift.
+
+    >>> d = Detector(arl=1000, tolerance=0.01)
+    >>> alarms = d.update(np.full(200, 0.9), np.zeros(200))
+    >>> alarms[0].direction, alarms[0].label < 10
+    ('overconfident', True)
+    """
+
+    def __init__(self, *, arl: float = 100_000, tolerance: float = 0.01, bins: int = 15) -> None:
+        if not arl >= 2:
+            raise InputError(f"arl is a number of labels, at least 2, got {arl}")
+        if not 0 <= tolerance < 0.5:
+            raise InputError(f"tolerance must be in [0, 0.5), got {tolerance}")
+        self.arl, self.tolerance, self.bins = float(arl), float(tolerance), int(bins)
+        self.labels = 0
+        self._restart()
+
+    def _restart(self) -> None:
+        bets = 2 * len(SHIFTS)
+        self._began = self.labels
+        self._signed = np.zeros(bets)
+        self._run = np.zeros(bets)  # CUSUM of each signed bet: where it last was 0, its change began
+        self._run_start = np.full((bets, 2), [self.labels + 1.0, math.nan])
+        self._starts = np.empty((0, 2))  # label number, time
+        self._capital = np.empty(0)
+        self._belief = np.empty((0, self.bins, bets + 1))
+        self._seen = np.empty((0, self.bins, 3))
+
+    def update(
+        self, confidence: ArrayLike, correct: ArrayLike, *, time: ArrayLike | None = None
+    ) -> list[Alarm]:
+        """Take labels in the order they came; the alarms they raised.
+
+        ``confidence``, ``correct`` (n,); ``time`` (n,) in seconds since 1970: when each prediction
+        was made.
+        """
+        c, y = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
+        t = np.full(c.shape, math.nan) if time is None else np.asarray(time, np.float64)
+        if c.ndim != 1 or c.shape != y.shape or c.shape != t.shape:
+            raise ShapeError(
+                f"confidence, correct and time must be (n,), got {c.shape}, {y.shape}, {t.shape}"
+            )
+        index = bin_index(c, bins=self.bins)
+        pays = payoffs(c, y, tolerance=self.tolerance)
+        alarms = []
+        for i, b in enumerate(index.tolist()):
+            self._step(b, (1.0, c[i], y[i]), t[i], pays[i])
+            if self.evidence >= self.arl:
+                alarms.append(self._alarm(t[i]))
+                self._restart()
+        return alarms
+
+    def _step(self, b: int, seen: tuple[float, float, float], t: float, pays: Floats) -> None:
+        self.labels += 1
+        self._signed = (self._signed + 1) * pays
+        fresh = self._run <= 0
+        self._run_start[fresh] = (self.labels, t)
+        self._run = np.where(fresh, 0.0, self._run) + np.log(pays)
+        if (self.labels - self._began - 1) % _SPACING == 0:
+            self._open(t)
+        belief = self._belief[:, b]
+        belief[:, 1:] *= pays
+        growth = belief.sum(axis=1)
+        belief /= growth[:, None]
+        self._capital *= growth
+        self._seen[:, b] += seen
+
+    def _open(self, t: float) -> None:
+        """Start another e-process, paid for with the labels since the last one started."""
+        last = self._starts[-1, 0] if len(self._starts) else self.labels - 1
+        prior = np.full((1, self.bins, 2 * len(SHIFTS) + 1), (1 - _IDLE) / (2 * len(SHIFTS)))
+        prior[..., 0] = _IDLE
+        self._starts = np.vstack([self._starts, (self.labels, t)])
+        self._capital = np.append(self._capital, self.labels - last)
+        self._belief = np.concatenate([self._belief, prior])
+        self._seen = np.concatenate([self._seen, np.zeros((1, self.bins, 3))])
+        self._thin()
+
+    def _thin(self) -> None:
+        """Let starts of nearly the same age share one belief; capital moves on, so no bet is lost."""
+        age = self.labels + _SPACING - self._starts[:, 0]
+        keep = [0]
+        for i in range(1, len(age) - 1):
+            if age[keep[-1]] <= _THIN * age[i + 1]:
+                self._capital[i + 1] += self._capital[i]
+            else:
+                keep.append(i)
+        if len(age) > 1:
+            keep.append(len(age) - 1)
+        self._starts, self._capital = self._starts[keep], self._capital[keep]
+        self._belief, self._seen = self._belief[keep], self._seen[keep]
+
+    @property
+    def evidence(self) -> float:
+        """The statistic: at most the number of labels since the restart, in expectation, without drift."""
+        return _SIGNED * float(self._signed.mean()) + (1 - _SIGNED) * float(self._capital.sum())
+
+    @property
+    def log_evidence(self) -> float:
+        """Natural log of the statistic; minus infinity before the first label."""
+        return math.log(self.evidence) if self.evidence > 0 else -math.inf
+
+    @property
+    def log_threshold(self) -> float:
+        """Natural log of the threshold, which is ``arl``."""
+        return math.log(self.arl)
+
+    def _alarm(self, t: float) -> Alarm:
+        signed = _SIGNED * self._signed.mean() > (1 - _SIGNED) * self._capital.sum()
+        best = int(self._signed.argmax())
+        since = self._run_start[best] if signed else self._starts[int(self._capital.argmax())]
+        at = int(np.abs(self._starts[:, 0] - since[0]).argmin())
+        bins = self._shifted(at)
+        seen = self._seen[at].sum(axis=0)
+        gap = float((seen[1] - seen[2]) / max(seen[0], 1))
+        signs = {math.copysign(1, s.gap) for s in bins}
+        direction: Direction = "overconfident" if gap > 0 else "underconfident"
+        return Alarm(
+            label=self.labels,
+            time=float(t),
+            since_label=int(since[0]),
+            since_time=float(since[1]),
+            direction="mixed" if len(signs) > 1 else direction,
+            bins=bins,
+            gap=gap,
+            evidence=self.evidence,
+            threshold=self.arl,
+        )
+
+    def _shifted(self, at: int) -> tuple[Shifted, ...]:
+        """The bins that speak for a shift since start ``at``, strongest first; never none.
+
+        A bin's evidence is how far its belief moved from the prior: log(prior idle / idle now).
+        """
+        idle = np.maximum(self._belief[at, :, 0], np.finfo(float).tiny)
+        evidence = np.log(_IDLE / idle)
+        speaking = np.flatnonzero(evidence >= min(1.0, evidence.max()))
+        edges = np.linspace(0, 1, self.bins + 1)
+        found = []
+        for b in sorted(speaking.tolist(), key=lambda b: -evidence[b]):
+            count, confidence, correct = self._seen[at, b].tolist()
+            if count:
+                mean, accuracy = confidence / count, correct / count
+                found.append(
+                    Shifted(b, edges[b], edges[b + 1], int(count), mean, accuracy, float(evidence[b]))
+                )
+        return tuple(found)
+
+    def state(self) -> bytes:
+        """All that the detector knows, to go on elsewhere; read back by ``restore``."""
+        file = io.BytesIO()
+        np.savez(
+            file,
+            format=_FORMAT,
+            options=[self.arl, self.tolerance, self.bins],
+            at=[self.labels, self._began],
+            **{name: getattr(self, f"_{name}") for name in _ARRAYS},
+        )
+        return file.getvalue()
+
+    @classmethod
+    def restore(cls, state: bytes) -> Detector:
+        """The detector whose ``state`` this was; InputError if it is not one."""
+        try:
+            with np.load(io.BytesIO(state), allow_pickle=False) as kept:
+                if int(kept["format"]) != _FORMAT:
+                    raise InputError(f"a detector state of format {int(kept['format'])}; this is {_FORMAT}")
+                arl, tolerance, bins = kept["options"].tolist()
+                detector = cls(arl=arl, tolerance=tolerance, bins=int(bins))
+                detector.labels, detector._began = map(int, kept["at"])
+                for name in _ARRAYS:
+                    setattr(detector, f"_{name}", kept[name])
+        except (OSError, KeyError, ValueError, EOFError) as error:
+            raise InputError(f"not a detector's state: {error}; start a new detector") from error
+        return detector
+
+
+_ARRAYS = ("signed", "run", "run_start", "starts", "capital", "belief", "seen")

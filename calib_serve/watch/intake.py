@@ -1,0 +1,169 @@
+"""Where labels come home: each one is checked, counted once, and put before the drift detector.
+
+receipt -> signature and age -> a model we know -> a label in its range -> the ledger -> detector.
+Whatever is wrong with one item is said for that item, and never spoils its batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from calib_serve.errors import InputError, Reason, Refused
+from calib_serve.receipts import DAY, Keyring, Label
+from calib_serve.watch.drift import Alarm, Detector
+from calib_serve.watch.ledger import Ledger, Version
+
+__all__ = ["Classes", "Intake", "Outcome"]
+
+
+@dataclass(frozen=True)
+class Classes:
+    """What a label of one model version may be: an id in [0, count), or one of ``names``.
+
+    >>> Classes(2, ("cat", "dog")).find("dog")
+    1
+    """
+
+    count: int
+    names: tuple[str, ...] = ()
+
+    def find(self, label: object) -> int:
+        """The class id of an id or a name, or Refused."""
+        if isinstance(label, str) and label in self.names:
+            return self.names.index(label)
+        if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < self.count:
+            return label
+        names = f" or one of {list(self.names[:5])} ..." if self.names else ""
+        raise Refused(
+            "bad_label", f"a label is a class id from 0 to {self.count - 1}{names}, got {str(label)[:40]!r}"
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one item: counted, or refused for ``reason``."""
+
+    accepted: bool
+    reason: Reason | None = None
+    message: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        if self.accepted:
+            return {"accepted": True}
+        return {"accepted": False, "reason": self.reason, "message": self.message}
+
+
+class Intake:
+    """Takes labels for the model versions in ``models`` and counts each of them once.
+
+    ``ttl``: seconds for which a label is welcome after its prediction. ``detector``: makes the drift
+    detector of a version whose first label comes in (None: no detection); its state is kept in the
+    ledger, so all processes that share a ledger feed one detector. ``refused`` counts refusals by
+    reason, ``alarms`` keeps the latest by version, both since this object was made.
+    """
+
+    def __init__(
+        self,
+        keyring: Keyring,
+        ledger: Ledger,
+        *,
+        models: Mapping[Version, Classes],
+        detector: Callable[[], Detector] | None = Detector,
+        ttl: float = 30 * DAY,
+        clock: Callable[[], float] = time.time,
+        on_counted: Callable[[Sequence[Label]], None] | None = None,
+        on_alarm: Callable[[Version, Alarm], None] | None = None,
+    ) -> None:
+        self.keyring, self.ledger, self.models = keyring, ledger, dict(models)
+        self.refused: Counter[Reason] = Counter()
+        self.alarms: Counter[Version] = Counter()
+        self.evidence: dict[Version, tuple[float, float]] = {}
+        self._detector, self._ttl, self._clock = detector, ttl, clock
+        self._on_counted, self._on_alarm = on_counted, on_alarm
+
+    def take(self, items: Sequence[object]) -> list[Outcome]:
+        """Count every item that is right; one outcome an item, in order.
+
+        An item is a mapping ``{"receipt": token, "label": id or name}``. Raises LedgerError when
+        the ledger cannot keep them: then none was counted, and all may be sent again.
+        """
+        now = self._clock()
+        checked = [self._check(item, now) for item in items]
+        labels = [label for label in checked if isinstance(label, Label)]
+        with self.ledger.transaction():
+            fresh = self.ledger.accept(labels, expires=[one.receipt.time + self._ttl for one in labels])
+            counted = [one for one, new in zip(labels, fresh, strict=True) if new]
+            raised = self._detect(counted) if self._detector else []
+        # Only what the ledger holds for good is told to anyone.
+        if counted and self._on_counted:
+            self._on_counted(counted)
+        for version, alarm in raised:
+            self.alarms[version] += 1
+            if self._on_alarm:
+                self._on_alarm(version, alarm)
+        news = iter(fresh)
+        outcomes = [_settle(one, next(news)) if isinstance(one, Label) else one for one in checked]
+        self.refused.update(o.reason for o in outcomes if o.reason)
+        return outcomes
+
+    def _check(self, item: object, now: float) -> Label | Outcome:
+        try:
+            if not isinstance(item, Mapping) or "receipt" not in item or "label" not in item:
+                raise Refused("malformed", 'an item is {"receipt": "...", "label": class id or name}')
+            receipt = self.keyring.verify(item["receipt"], now=now, ttl=self._ttl)
+            classes = self.models.get((receipt.model, receipt.version))
+            if classes is None:
+                raise Refused(
+                    "unknown_version", f"no model {receipt.model!r} version {receipt.version!r} here"
+                )
+            return Label(receipt, classes.find(item["label"]))
+        except Refused as refusal:
+            return Outcome(False, refusal.reason, str(refusal))
+
+    def _detect(self, counted: Sequence[Label]) -> list[tuple[Version, Alarm]]:
+        by_version: dict[Version, list[Label]] = {}
+        for label in counted:
+            by_version.setdefault((label.receipt.model, label.receipt.version), []).append(label)
+        raised = []
+        for version, labels in by_version.items():
+            detector = self._restored(version)
+            alarms = detector.update(
+                [one.receipt.confidence for one in labels],
+                [one.correct for one in labels],
+                time=[one.receipt.time for one in labels],
+            )
+            self.ledger.store(detector_key(version), detector.state())
+            self.evidence[version] = (detector.log_evidence, detector.log_threshold)
+            raised += [(version, alarm) for alarm in alarms]
+        return raised
+
+    def _restored(self, version: Version) -> Detector:
+        assert self._detector is not None
+        made = self._detector()
+        state = self.ledger.load(detector_key(version))
+        if state is None:
+            return made
+        try:
+            kept = Detector.restore(state)
+        except InputError:
+            return made  # a state of another format tells nothing; watching goes on from here
+        # Whoever changes the options wants them to hold from now on.
+        same = (kept.arl, kept.tolerance, kept.bins) == (made.arl, made.tolerance, made.bins)
+        return kept if same else made
+
+
+def detector_key(version: Version) -> str:
+    """Where a version's detector lives in the ledger."""
+    model, name = version
+    return f"detector/{len(model)}/{model}/{name}"
+
+
+def _settle(label: Label, fresh: bool) -> Outcome:
+    if fresh:
+        return Outcome(True)
+    return Outcome(False, "duplicate", "a label for this receipt was counted before")

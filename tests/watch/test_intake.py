@@ -1,0 +1,149 @@
+"""Every item of a batch is judged alone, and every refusal is counted with its reason."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calib_serve.errors import REASONS, LedgerError
+from calib_serve.receipts import Keyring
+from calib_serve.watch.drift import Detector
+from calib_serve.watch.intake import Classes, Intake, detector_key
+from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.sums import Sums
+
+NOW = 1_700_000_000.0
+RING = Keyring("k1", {"k1": bytes(32), "k2": bytes([1]) * 32})
+MODELS = {("digits", "1.0"): Classes(3, ("zero", "one", "two"))}
+
+
+def token(ring=RING, *, model="digits", version="1.0", predicted=1, confidence=0.9, time=NOW - 5):
+    return ring.sign(model=model, version=version, predicted=predicted, confidence=confidence, time=time)
+
+
+def make_intake(path, **options):
+    options = {"models": MODELS, "clock": lambda: NOW} | options
+    return Intake(RING, SqliteLedger(path, clock=lambda: NOW), **options)
+
+
+@pytest.fixture
+def intake(tmp_path):
+    intake = make_intake(tmp_path / "l.db")
+    yield intake
+    intake.ledger.close()
+
+
+def test_ids_and_names_are_both_labels(intake):
+    outcomes = intake.take([{"receipt": token(), "label": 1}, {"receipt": token(), "label": "two"}])
+    assert [o.as_dict() for o in outcomes] == [{"accepted": True}] * 2
+    assert intake.ledger.sums()["digits", "1.0"] == Sums.labelled([0.9, 0.9], [1, 0])
+
+
+def test_every_refusal_has_its_reason_and_spoils_nothing(intake):
+    stranger = Keyring("zz", {"zz": bytes([9]) * 32})
+    forger = Keyring("k1", {"k1": bytes([9]) * 32})
+    good = token()
+    items = {
+        "malformed": [
+            None,
+            7,
+            "x",
+            {},
+            {"receipt": good},
+            {"receipt": 5, "label": 1},
+            {"receipt": "!", "label": 1},
+        ],
+        "unknown_key": [{"receipt": token(stranger), "label": 1}],
+        "bad_signature": [{"receipt": token(forger), "label": 1}],
+        "expired": [
+            {"receipt": token(time=NOW - 31 * 86400), "label": 1},
+            {"receipt": token(time=NOW + 999), "label": 1},
+        ],
+        "unknown_version": [{"receipt": token(version="2.0"), "label": 1}],
+        "bad_label": [
+            {"receipt": token(), "label": bad} for bad in (3, -1, True, 1.0, "three", None, [1], 10**40)
+        ],
+        "duplicate": [{"receipt": good, "label": 1}, {"receipt": good, "label": 0}],
+    }
+    assert set(items) == set(REASONS)
+    first = {"receipt": good, "label": 1}
+    outcomes = intake.take([first, *(item for group in items.values() for item in group)])
+    assert outcomes[0].accepted
+    assert [o.reason for o in outcomes[1:]] == [reason for reason, group in items.items() for _ in group]
+    assert intake.refused == {reason: len(group) for reason, group in items.items()}
+    assert intake.ledger.sums()["digits", "1.0"].feedback.n == 1
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(
+        st.recursive(
+            st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+            lambda inner: (
+                st.lists(inner) | st.dictionaries(st.sampled_from(["receipt", "label", "x"]), inner)
+            ),
+        )
+    )
+)
+def test_no_json_breaks_the_intake(tmp_path_factory, items):
+    intake = make_intake(tmp_path_factory.mktemp("l") / "l.db")
+    outcomes = intake.take(items)
+    assert len(outcomes) == len(items)
+    assert not any(o.accepted for o in outcomes)
+    assert intake.ledger.sums() == {}
+    intake.ledger.close()
+
+
+def test_all_intakes_of_a_ledger_feed_one_detector_which_survives_restarts(tmp_path):
+    rng = np.random.default_rng(0)
+    c = rng.uniform(0.5, 1, 400)
+    right = rng.random(400) < c - 0.2
+    items = [
+        {"receipt": token(confidence=float(p)), "label": 1 if ok else 0}
+        for p, ok in zip(c, right, strict=True)
+    ]
+    alone = Detector(arl=1000)
+    alarms = alone.update(c, right, time=np.full(400, NOW - 5))
+    assert alarms
+
+    heard = []
+    for at in range(0, 400, 50):  # another process each time
+        intake = make_intake(
+            tmp_path / "l.db",
+            detector=lambda: Detector(arl=1000),
+            on_alarm=lambda version, alarm: heard.append((version, alarm)),
+        )
+        intake.take(items[at : at + 50])
+        intake.take(items[at : at + 50])  # replayed: refused, and not shown to the detector again
+        state = intake.ledger.load(detector_key(("digits", "1.0")))
+        intake.ledger.close()
+    assert heard == [(("digits", "1.0"), alarm) for alarm in alarms]
+    assert Detector.restore(state).labels == 400
+    assert Detector.restore(state).evidence == alone.evidence
+
+
+def test_a_ledger_that_fails_tells_nobody_and_the_batch_can_be_sent_again(intake):
+    heard = []
+    intake._on_counted = heard.extend
+    item = {"receipt": token(), "label": 1}
+    accept, intake.ledger.accept = intake.ledger.accept, _broken
+    with pytest.raises(LedgerError):
+        intake.take([item])
+    assert heard == []
+    intake.ledger.accept = accept
+    assert intake.take([item])[0].accepted
+    assert len(heard) == 1
+
+
+def _broken(labels, *, expires):
+    raise LedgerError("disk on fire")
+
+
+def test_other_options_or_a_spoilt_state_start_the_detector_afresh(tmp_path):
+    for state in (Detector(arl=77).state(), b"rubbish"):
+        intake = make_intake(tmp_path / "l.db", detector=lambda: Detector(arl=1000))
+        intake.ledger.store(detector_key(("digits", "1.0")), state)
+        assert intake.take([{"receipt": token(), "label": 1}])[0].accepted
+        kept = Detector.restore(intake.ledger.load(detector_key(("digits", "1.0"))))
+        assert (kept.arl, kept.labels) == (1000, 1)
+        intake.ledger.close()
