@@ -86,7 +86,7 @@ def train(split: Split, *, seed: int = 0, epochs: int = 200, batch: int = 50) ->
     images, labels = torch.from_numpy(split.images), torch.from_numpy(split.labels)
     optimizer = torch.optim.Adam(net.parameters(), lr=5e-3)
     for _ in range(epochs):
-        for rows in torch.randperm(len(labels)).split(batch):
+        for rows in torch.split(torch.randperm(len(labels)), batch):
             optimizer.zero_grad()
             nn.functional.cross_entropy(net(images[rows]), labels[rows]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -115,7 +115,7 @@ def export(net: DigitsNet, folder: Path) -> tuple[Path, Path]:
 
 @contextmanager
 def _quiet_torch() -> Iterator[None]:
-    """Torch deprecates TorchScript, which TorchServe's users have, and misses torchvision, which none needs."""
+    """Torch deprecates TorchScript, which TorchServe users have, and misses torchvision, which we do not."""
     exporter = logging.getLogger("torch.onnx")
     level = exporter.level
     exporter.setLevel(logging.ERROR)
