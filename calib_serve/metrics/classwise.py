@@ -60,9 +60,7 @@ def above_first_bin(probs: NDArray[np.floating[Any]], bins: int, edges: Edges) -
     return np.divmod(flat, probs.shape[1])
 
 
-def classwise_ece(
-    probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right"
-) -> float:
+def classwise_ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
     """Static calibration error: the mean over classes of each class's ECE (Nixon 2019, eq. 4; Kull 2019).
 
     All n samples count in each class, and all K columns of ``probs`` are classes, whether or not
