@@ -40,6 +40,7 @@ SERIES: tuple[Series, ...] = (
     Series("calib_feedback_refused_total", "counter", ("reason",), "Labels refused, by reason."),
     Series("calib_invalid_outputs_total", "counter", _MODEL, "Model outputs with NaN or infinity."),
     Series("calib_monitor_errors_total", "counter", ("stage",), "Failures of the monitoring itself."),
+    Series("calib_reference_share", "gauge", _BIN, "Share of confidences in the artifact's reference."),
     Series("calib_drift_alarms_total", "counter", _MODEL, "Alarms of the drift detector."),
     Series("calib_drift_log_evidence", "gauge", _MODEL, "Natural log of the drift detector's statistic."),
     Series("calib_drift_log_threshold", "gauge", _MODEL, "Where the drift detector alarms, same scale."),
