@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError
 
-__all__ = ["Ranked", "equal_mass_edges"]
+__all__ = ["Ranked", "cumulative", "equal_mass_edges", "tie_ends"]
 
 Floats = NDArray[np.float64]
 
@@ -25,6 +25,23 @@ def equal_mass_edges(n: int, bins: int) -> Floats:
     size, longer = divmod(n, bins)
     ranks = np.arange(bins + 1)
     return (ranks * size + np.minimum(ranks, longer)).astype(np.float64)
+
+
+def tie_ends(ranked: Floats) -> NDArray[np.intp]:
+    """How many of the ranked numbers (n,) lie at or below each distinct one (g,), after a 0.
+
+    >>> tie_ends(np.array([0.1, 0.5, 0.5, 0.5])).tolist()
+    [0, 1, 4]
+    """
+    last = np.flatnonzero(np.concatenate([ranked[1:] > ranked[:-1], [True]]))
+    return np.concatenate([[0], last + 1])
+
+
+def cumulative(values: Floats) -> Floats:
+    """Cumulative sums (..., n + 1) along the last axis, from 0."""
+    sums = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
+    np.cumsum(values, axis=-1, out=sums[..., 1:])
+    return sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,13 +63,8 @@ class Ranked:
         c, y = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
         order = np.argsort(c, kind="stable")
         c, y = c[order], y[order]
-        ties = np.flatnonzero(np.diff(c, prepend=-1.0))
-        return cls.of_groups(*(np.add.reduceat(column, ties) for column in (np.ones_like(c), c, y)))
-
-    @classmethod
-    def of_groups(cls, mass: Floats, confidence: Floats, correct: Floats) -> Ranked:
-        """From the sums (g,) over each run of equal confidences, in rising order."""
-        return cls(*(np.concatenate([[0.0], np.cumsum(column)]) for column in (mass, confidence, correct)))
+        ends = tie_ends(c)
+        return cls(*(cumulative(column)[ends] for column in (np.ones_like(c), c, y)))
 
     def sums(self, bins: int) -> tuple[Floats, Floats, Floats]:
         """Count, sum of confidences and number correct of each equal-mass bin (bins,)."""

@@ -16,7 +16,7 @@ __all__ = ["Estimate", "mean_interval", "resamples", "wilson_interval"]
 
 Floats = NDArray[np.float64]
 
-_REPLICATE_BLOCK = 1 << 21  # resampled counts held at once: 16 MiB of float64
+_BLOCK = 1 << 22  # resampled counts held at once: 32 MiB of float64
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def bootstrap_interval(
 def resamples(n: int, replicates: int, *, seed: int) -> Iterator[Floats]:
     """How often each of n samples is drawn, (r, n), in blocks of bounded memory."""
     rng = np.random.default_rng(seed)
-    step = max(1, _REPLICATE_BLOCK // n)
+    step = max(1, _BLOCK // n)
     for start in range(0, replicates, step):
         r = min(step, replicates - start)
         draws = rng.integers(n, size=(r, n), dtype=np.int32) + n * np.arange(r, dtype=np.int64)[:, None]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.metrics.equal_mass import cumulative, tie_ends
 from calib_serve.metrics.scores import top_label
 
 __all__ = ["Separation", "aupr_correct", "aupr_incorrect", "aurc", "e_aurc", "refinement_auroc"]
@@ -16,67 +18,81 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Separation:
-    """Right and wrong predictions (..., g) at each distinct confidence, in rising order.
+    """How many right and wrong predictions (..., g + 1) lie at or below each distinct confidence.
 
-    Leading axes are replicates. Equal confidences are one group: ties count half.
+    In rising order and from 0; leading axes are replicates. Equal confidences are one step: ties
+    count half.
     """
 
-    right: Floats
-    wrong: Floats
+    rights: Floats
+    wrongs: Floats
 
     @classmethod
     def of(cls, score: ArrayLike, positive: ArrayLike) -> Separation:
-        """Group samples (n,) by equal score; the positive ones are ``right``."""
+        """Rank samples (n,) by score; the positive ones are right."""
         s, y = np.asarray(score, np.float64), np.asarray(positive, np.float64)
         order = np.argsort(s, kind="stable")
-        s, y = s[order], y[order]
-        ties = np.flatnonzero(np.concatenate([[True], np.diff(s) > 0]))
-        return cls(np.add.reduceat(y, ties), np.add.reduceat(1 - y, ties))
+        ends = tie_ends(s[order])
+        rights = cumulative(y[order])[ends]
+        return cls(rights, ends - rights)
+
+    @cached_property
+    def right(self) -> Floats:
+        """Right predictions at each distinct confidence (..., g)."""
+        return np.diff(self.rights)
+
+    @cached_property
+    def wrong(self) -> Floats:
+        """Wrong predictions at each distinct confidence (..., g)."""
+        return np.diff(self.wrongs)
 
     def auroc(self) -> Floats:
         """P(right above wrong) + P(tie) / 2; NaN when either is missing."""
-        below = np.cumsum(self.wrong, axis=-1) - self.wrong / 2
-        with np.errstate(invalid="ignore"):
-            return (self.right * below).sum(axis=-1) / (self.right.sum(axis=-1) * self.wrong.sum(axis=-1))
+        pairs = _dot(self.right, self.wrongs[..., 1:] + self.wrongs[..., :-1]) / 2
+        return _ratio(pairs, self.rights[..., -1] * self.wrongs[..., -1])
 
     def aupr_right(self) -> Floats:
         """Average precision of finding the right ones from the highest confidence down."""
-        return _average_precision(self.right[..., ::-1], self.wrong[..., ::-1])
+        hits = self.rights[..., -1:] - self.rights[..., :-1]
+        misses = self.wrongs[..., -1:] - self.wrongs[..., :-1]
+        return _average_precision(self.right, hits, misses)
 
     def aupr_wrong(self) -> Floats:
         """Average precision of finding the wrong ones from the lowest confidence up."""
-        return _average_precision(self.wrong, self.right)
+        return _average_precision(self.wrong, self.wrongs[..., 1:], self.rights[..., 1:])
 
     def aurc(self) -> Floats:
         """Mean over coverages i / n of the error among the i most confident (Geifman 2018)."""
-        wrong = self.wrong[..., ::-1]
-        size = (self.right + self.wrong)[..., ::-1]
-        count, errors = np.cumsum(size, axis=-1), np.cumsum(wrong, axis=-1)
-        harmonic = _harmonic(round(float(count[..., -1].max())))
-        steps = harmonic[count.astype(np.intp)] - harmonic[(count - size).astype(np.intp)]
+        seen = self.rights + self.wrongs
+        above = seen[..., -1:] - seen
+        steps = -np.diff(_harmonic(round(float(seen[..., -1].max())))[above.astype(np.intp)])
         # Within a tie errors come evenly: sum_j (E + j e / m) / (C + j) has this closed form.
-        rate = wrong / np.where(size > 0, size, 1)
-        risk = wrong + (errors - wrong - (count - size) * rate) * steps
-        return np.asarray(risk.sum(axis=-1) / count[..., -1])
+        rate = self.wrong / np.maximum(self.right + self.wrong, 1)
+        errors_above = self.wrongs[..., -1:] - self.wrongs[..., 1:]
+        risk = _dot(errors_above - above[..., 1:] * rate, steps) + self.wrongs[..., -1]
+        return np.asarray(risk / seen[..., -1])
 
-    def e_aurc(self) -> Floats:
-        """AURC less that of the best possible order, all errors last (Geifman 2018).
-
-        The best order's AURC is its exact sum, not the paper's integral r + (1 - r) ln(1 - r).
-        """
-        errors, right = self.wrong.sum(axis=-1), self.right.sum(axis=-1)
-        n = errors + right
+    def best_aurc(self) -> Floats:
+        """AURC if all errors came last, as an exact sum; the paper's r + (1 - r) ln(1 - r) is its limit."""
+        right, errors = self.rights[..., -1], self.wrongs[..., -1]
+        n = right + errors
         harmonic = _harmonic(round(float(n.max())))
         steps = harmonic[n.astype(np.intp)] - harmonic[right.astype(np.intp)]
-        return np.asarray(np.maximum(self.aurc() - (errors - right * steps) / n, 0))
+        return np.asarray((errors - right * steps) / n)
 
 
-def _average_precision(found: Floats, other: Floats) -> Floats:
-    hits = np.cumsum(found, axis=-1)
-    seen = hits + np.cumsum(other, axis=-1)
-    precision = hits / np.where(seen > 0, seen, 1)
+def _average_precision(found: Floats, hits: Floats, misses: Floats) -> Floats:
+    precision = hits / np.maximum(hits + misses, 1)
+    return _ratio(_dot(found, precision), found.sum(axis=-1))
+
+
+def _dot(a: Floats, b: Floats) -> Floats:
+    return np.asarray(np.einsum("...i,...i->...", a, b))
+
+
+def _ratio(part: Floats, whole: Floats) -> Floats:
     with np.errstate(invalid="ignore"):
-        return np.asarray((found * precision).sum(axis=-1) / hits[..., -1])
+        return np.asarray(part / whole)
 
 
 def _harmonic(n: int) -> Floats:
@@ -112,4 +128,5 @@ def aurc(probs: ArrayLike, labels: ArrayLike) -> float:
 
 def e_aurc(probs: ArrayLike, labels: ArrayLike) -> float:
     """AURC less that of the best possible order (Geifman 2018); 0 is best."""
-    return float(Separation.of(*top_label(probs, labels)).e_aurc())
+    separation = Separation.of(*top_label(probs, labels))
+    return float(separation.aurc() - separation.best_aurc())

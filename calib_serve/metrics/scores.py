@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -50,8 +49,17 @@ class Scores:
         if nll is None:
             nll = negative_log(p_true)
         order = np.argsort(confidence, kind="stable")
-        unsorted = (confidence, predicted == y, nll, squares - 2 * p_true + 1, entropy)
-        return cls(*(np.asarray(column[order], np.float64) for column in unsorted), order, p, y)
+        correct = (predicted == y).astype(np.float64)
+        return cls(
+            confidence[order],
+            correct[order],
+            nll[order],
+            (squares - 2 * p_true + 1)[order],
+            entropy[order],
+            order=order,
+            probs=p,
+            labels=y,
+        )
 
     @property
     def n(self) -> int:
@@ -62,11 +70,6 @@ class Scores:
     def classes(self) -> int:
         """K."""
         return int(self.probs.shape[1])
-
-    @cached_property
-    def ties(self) -> Ints:
-        """Where each run of equal confidences starts."""
-        return np.flatnonzero(np.diff(self.confidence, prepend=-1.0))
 
 
 def _describe(p: Floats, out: Floats) -> None:

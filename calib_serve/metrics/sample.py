@@ -1,0 +1,103 @@
+"""A sample of predictions, and every metric of it under any weights: what the bootstrap resamples."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.bins import Bins, Edges, bin_index
+from calib_serve.metrics import smooth
+from calib_serve.metrics.classwise import Residuals
+from calib_serve.metrics.equal_mass import Ranked, cumulative, tie_ends
+from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.scores import Scores
+
+__all__ = ["Sample"]
+
+Floats = NDArray[np.float64]
+
+_BLOCK = 1 << 16  # weights looked at together: what is made of them stays in a core's cache
+
+
+class Sample:
+    """Scores with all that resampling leaves unchanged: bins, ties, grid nodes, residuals.
+
+    ``metrics(weights)`` takes how often each prediction was drawn (r, n), in order of rising
+    confidence, and gives each metric (r,) that is more than a mean.
+    """
+
+    def __init__(self, scores: Scores, *, bins: int, edges: Edges) -> None:
+        self.bins = bins
+        self.columns = np.stack([np.ones(scores.n), scores.confidence, scores.correct])
+        in_bin = bin_index(np.minimum(scores.confidence, 1), bins=bins, edges=edges)
+        self.bin_ends = np.searchsorted(in_bin, np.arange(bins + 1), side="left")
+        ends = tie_ends(scores.confidence)
+        self.tie_ends = ends if len(ends) <= scores.n else slice(None)  # a slice copies nothing
+        self.node, self.share = smooth.on_grid(scores.confidence)
+        self.gap = (scores.confidence - scores.correct) / scores.n
+        self.residuals = Residuals.of(
+            scores.probs[scores.order], scores.labels[scores.order], bins=bins, edges=edges
+        )
+
+    def tally(self) -> Bins:
+        """The bins of the whole sample."""
+        return Bins(*np.diff(cumulative(self.columns)[:, self.bin_ends]))
+
+    def metrics(self, weights: Floats) -> dict[str, Floats]:
+        """Every metric of each row of weights (r, n)."""
+        step = max(1, _BLOCK // weights.shape[1])
+        parts = [self._top_label(weights[i : i + step]) for i in range(0, len(weights), step)]
+        found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return {**found, "classwise_ece": self.residuals.ece(weights)}
+
+    def _top_label(self, weights: Floats) -> dict[str, Floats]:
+        sums = [cumulative(weights * column) for column in self.columns]
+        ranks = [s[:, self.tie_ends] for s in sums]
+        return {
+            **_binned(*(np.diff(s[:, self.bin_ends]) for s in sums)),
+            **_equal_mass(ranks, self.bins),
+            **_separation(Separation(rights=ranks[2], wrongs=ranks[0] - ranks[2])),
+            "smooth_ece": self._smooth(weights * self.gap),
+        }
+
+    def _smooth(self, gaps: Floats) -> Floats:
+        upper = gaps * self.share
+        mass = np.zeros((len(gaps), smooth.NODES + 1))
+        starts = np.flatnonzero(np.diff(self.node, prepend=-1))
+        nodes = self.node[starts]
+        mass[:, nodes] = np.add.reduceat(gaps - upper, starts, axis=1)
+        mass[:, nodes + 1] += np.add.reduceat(upper, starts, axis=1)
+        return smooth.smoothed(mass)
+
+
+def _binned(count: Floats, confidence: Floats, correct: Floats) -> dict[str, Floats]:
+    drawn = [Bins(*sums) for sums in zip(count, confidence, correct, strict=True)]
+    return {
+        "ece": np.array([b.ece() for b in drawn]),
+        "mce": np.array([b.mce() for b in drawn]),
+        "ace": np.array([b.ace() for b in drawn]),
+        "overconfidence_error": np.array([b.overconfidence_error() for b in drawn]),
+        "underconfidence_error": np.array([b.underconfidence_error() for b in drawn]),
+        "rms": np.array([b.l2() for b in drawn]),
+        "rms_debiased": np.sqrt([max(b.debiased_l2_squared(), 0) for b in drawn]),
+        "noise_floor": np.array([b.noise_floor() for b in drawn]),
+    }
+
+
+def _equal_mass(ranks: list[Floats], bins: int) -> dict[str, Floats]:
+    drawn = [Ranked(*sums) for sums in zip(*ranks, strict=True)]
+    return {
+        "adaptive_ece": np.array([ranked.ece(bins) for ranked in drawn]),
+        "sweep_ece": np.array([ranked.sweep_ece() for ranked in drawn]),
+    }
+
+
+def _separation(by_confidence: Separation) -> dict[str, Floats]:
+    aurc = by_confidence.aurc()
+    return {
+        "refinement_auroc": by_confidence.auroc(),
+        "aupr_correct": by_confidence.aupr_right(),
+        "aupr_incorrect": by_confidence.aupr_wrong(),
+        "aurc": aurc,
+        "e_aurc": aurc - by_confidence.best_aurc(),
+    }
