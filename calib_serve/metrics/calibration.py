@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from numpy.typing import ArrayLike
 
 from calib_serve.bins import Bins, Edges
@@ -94,7 +96,7 @@ def rms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "
 
 def rms_debiased(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
     """Root of the debiased mean squared gap (Kumar 2019, eq. 8); 0 where noise explains it all."""
-    return max(_bins(probs, labels, bins, edges).debiased_l2_squared(), 0.0) ** 0.5
+    return math.sqrt(max(_bins(probs, labels, bins, edges).debiased_l2_squared(), 0.0))
 
 
 def noise_floor(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:

@@ -57,9 +57,9 @@ class Residuals:
         found = np.empty(len(weights))
         for i, drawn in enumerate(weights):
             sums = np.bincount(self.code, drawn[self.row] * self.listed, minlength=classes * self.bins)
-            per_class = sums.reshape(classes, self.bins)
+            per_class = sums.astype(np.float64).reshape(classes, self.bins)  # integers if none is listed
             per_class[:, 0] += total[i] - per_class.sum(axis=1)
-            found[i] = np.abs(sums).sum() / (n * classes)
+            found[i] = np.abs(per_class).sum() / (n * classes)
         return found
 
 

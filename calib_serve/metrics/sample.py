@@ -26,13 +26,14 @@ class Sample:
     confidence, and gives each metric (r,) that is more than a mean.
     """
 
-    def __init__(self, scores: Scores, *, bins: int, edges: Edges) -> None:
+    def __init__(self, scores: Scores, bins: int, edges: Edges) -> None:
+        self.scores = scores
         self.bins = bins
         self.columns = np.stack([np.ones(scores.n), scores.confidence, scores.correct])
         in_bin = bin_index(np.minimum(scores.confidence, 1), bins=bins, edges=edges)
         self.bin_ends = np.searchsorted(in_bin, np.arange(bins + 1), side="left")
         ends = tie_ends(scores.confidence)
-        self.tie_ends = ends if len(ends) <= scores.n else slice(None)  # a slice copies nothing
+        self.tie_ends = ends if len(ends) <= scores.n else slice(None)
         self.node, self.share = smooth.on_grid(scores.confidence)
         self.gap = (scores.confidence - scores.correct) / scores.n
         self.residuals = Residuals.of(

@@ -30,9 +30,10 @@ def smooth_ece(probs: ArrayLike, labels: ArrayLike) -> float:
     confidence, correct = top_label(probs, labels)
     node, share = on_grid(confidence)
     residual = (confidence - correct) / len(confidence)
-    mass = np.bincount(node, weights=residual * (1 - share), minlength=NODES + 1)
-    mass = mass + np.bincount(node + 1, weights=residual * share, minlength=NODES + 1)
-    return float(smoothed(mass[None])[0])
+    mass = np.zeros((1, NODES + 1))
+    mass[0] += np.bincount(node, weights=residual * (1 - share), minlength=NODES + 1)
+    mass[0] += np.bincount(node + 1, weights=residual * share, minlength=NODES + 1)
+    return float(smoothed(mass)[0])
 
 
 def on_grid(confidence: Floats) -> tuple[NDArray[np.intp], Floats]:
