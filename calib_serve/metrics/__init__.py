@@ -5,6 +5,7 @@ Everything is computed in float64, whatever comes in; errors and shares are frac
 """
 
 from calib_serve.metrics.calibration import (
+    Split,
     accuracy,
     ace,
     adaptive_ece,
@@ -19,31 +20,53 @@ from calib_serve.metrics.calibration import (
     sweep_ece,
     underconfidence_error,
 )
-from calib_serve.metrics.classwise import classwise_ece
+from calib_serve.metrics.classwise import adaptive_classwise_ece, classwise_ece, classwise_rms_debiased
+from calib_serve.metrics.comparison import Change, paired_changes, welch
+from calib_serve.metrics.decomposition import (
+    BrierTerms,
+    EceTerms,
+    brier_terms,
+    brier_top_label_terms,
+    ece_terms,
+)
 from calib_serve.metrics.evaluation import Evaluation, evaluate, evaluate_logits
 from calib_serve.metrics.intervals import Estimate, mean_interval, wilson_interval
 from calib_serve.metrics.logits import log_softmax, softmax
+from calib_serve.metrics.outliers import fpr95, ood_auroc
 from calib_serve.metrics.proper import brier, brier_top_label, entropy, nll, nll_from_logits
 from calib_serve.metrics.refinement import aupr_correct, aupr_incorrect, aurc, e_aurc, refinement_auroc
+from calib_serve.metrics.selective import Abstention, abstention
 from calib_serve.metrics.smooth import smooth_ece
 
 __all__ = [
+    "Abstention",
+    "BrierTerms",
+    "Change",
+    "EceTerms",
     "Estimate",
     "Evaluation",
+    "Split",
+    "abstention",
     "accuracy",
     "ace",
+    "adaptive_classwise_ece",
     "adaptive_ece",
     "aupr_correct",
     "aupr_incorrect",
     "aurc",
     "brier",
+    "brier_terms",
     "brier_top_label",
+    "brier_top_label_terms",
     "classwise_ece",
+    "classwise_rms_debiased",
     "e_aurc",
     "ece",
+    "ece_terms",
     "entropy",
     "evaluate",
     "evaluate_logits",
+    "fpr95",
     "log_softmax",
     "mce",
     "mean_confidence",
@@ -51,7 +74,9 @@ __all__ = [
     "nll",
     "nll_from_logits",
     "noise_floor",
+    "ood_auroc",
     "overconfidence_error",
+    "paired_changes",
     "refinement_auroc",
     "rms",
     "rms_debiased",
@@ -60,5 +85,6 @@ __all__ = [
     "softmax",
     "sweep_ece",
     "underconfidence_error",
+    "welch",
     "wilson_interval",
 ]

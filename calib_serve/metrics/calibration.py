@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from calib_serve.bins import Bins, Edges
+from calib_serve.errors import InputError
 from calib_serve.metrics.equal_mass import Ranked
 from calib_serve.metrics.scores import top_label
 
 __all__ = [
+    "Split",
     "accuracy",
     "ace",
     "adaptive_ece",
@@ -25,6 +29,10 @@ __all__ = [
     "sweep_ece",
     "underconfidence_error",
 ]
+
+
+Split = Literal["equal", "interpolated", "quantile"]
+"""How equal-mass bins part the ranked confidences."""
 
 
 def _bins(probs: ArrayLike, labels: ArrayLike, bins: int, edges: Edges) -> Bins:
@@ -104,12 +112,29 @@ def noise_floor(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: E
     return _bins(probs, labels, bins, edges).noise_floor()
 
 
-def adaptive_ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15) -> float:
+def adaptive_ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, split: Split = "equal") -> float:
     """Expected calibration error over equal-mass bins: np.array_split of the ranked confidences.
 
-    Tied confidences that a bin's edge would part share their correct answers out evenly.
+    Tied confidences that a bin's edge would part share their correct answers out evenly. The other
+    ``split`` are for comparison with numbers made elsewhere, and put ties on one side:
+    "interpolated" edges between ranks drop the smallest confidences (Mukhoti 2020's code);
+    "quantile" edges are np.quantile's, closed on the left (netcal).
     """
-    return Ranked.of(*top_label(probs, labels)).ece(bins)
+    confidence, correct = top_label(probs, labels)
+    if split == "equal":
+        return Ranked.of(confidence, correct).ece(bins)
+    if split not in ("interpolated", "quantile"):
+        raise InputError(f"split must be 'equal', 'interpolated' or 'quantile', got {split!r}")
+    n = len(confidence)
+    if split == "interpolated":
+        cuts = np.interp(np.linspace(0, n, bins + 1), np.arange(n), np.sort(confidence))
+        index = np.searchsorted(cuts, confidence, side="left") - 1
+    else:
+        cuts = np.quantile(confidence, np.linspace(0, 1, bins + 1))
+        index = np.minimum(np.searchsorted(cuts, confidence, side="right") - 1, bins - 1)
+    kept = index >= 0
+    gaps = np.bincount(index[kept], (confidence - correct)[kept], minlength=bins)
+    return float(np.abs(gaps).sum() / n)
 
 
 def sweep_ece(probs: ArrayLike, labels: ArrayLike) -> float:

@@ -2,19 +2,69 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.bins import Edges, bin_index
+from calib_serve.bins import Bins, Edges, bin_index
+from calib_serve.errors import InputError
+from calib_serve.metrics.equal_mass import Ranked
 from calib_serve.metrics.scores import checked, row_blocks
 
-__all__ = ["classwise_ece"]
+__all__ = ["Residuals", "adaptive_classwise_ece", "classwise_ece", "classwise_rms_debiased"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
+
+
+def classwise_ece(
+    probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right", threshold: float = 0.0
+) -> float:
+    """Static calibration error: the mean over classes of each class's ECE (Nixon 2019, eq. 4; Kull 2019).
+
+    All n samples count in each class, and all K columns of ``probs`` are classes, whether or not
+    a label of theirs is present. Probabilities below ``threshold`` are left out of the sums, with
+    their labels (thresholded SCE: Nixon 2019, section 3.3), and not out of the denominator n.
+
+    >>> round(classwise_ece([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=1), 12)  # |1.3 - 1| / 2, twice
+    0.15
+    """
+    p, y = checked(probs, labels)
+    residuals = Residuals.of(p, y, bins=bins, edges=edges, threshold=threshold)
+    return float(residuals.ece(np.ones((1, len(p))))[0])
+
+
+def adaptive_classwise_ece(
+    probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, threshold: float = 0.0
+) -> float:
+    """The mean over classes of each class's ECE over equal-mass bins (Nixon 2019, eq. 5: ACE, or TACE).
+
+    With a ``threshold``, a class's bins share the probabilities from it on (TACE), and n stays
+    the denominator.
+    """
+    p, y = checked(probs, labels)
+    found = []
+    for k, column in enumerate(p.T):
+        kept = column >= threshold
+        if kept.any():
+            found.append(Ranked.of(column[kept], y[kept] == k).ece(bins) * float(kept.mean()))
+    return math.fsum(found) / p.shape[1]
+
+
+def classwise_rms_debiased(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15) -> float:
+    """Root of the debiased squared gap, averaged over classes (Kumar 2019, eq. 8, marginal).
+
+    Over equal-mass bins; a class whose gaps noise explains counts 0.
+    """
+    p, y = checked(probs, labels)
+    squares = [
+        max(Bins(*Ranked.of(column, y == k).sums(bins)).debiased_l2_squared(), 0.0)
+        for k, column in enumerate(p.T)
+    ]
+    return math.sqrt(sum(squares) / len(squares))
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,10 +82,21 @@ class Residuals:
     row: Ints
     code: Ints
     listed: Floats
+    threshold: float
 
     @classmethod
-    def of(cls, probs: NDArray[np.floating[Any]], labels: Ints, *, bins: int, edges: Edges) -> Residuals:
-        """List the entries above the first bin."""
+    def of(
+        cls,
+        probs: NDArray[np.floating[Any]],
+        labels: Ints,
+        *,
+        bins: int,
+        edges: Edges,
+        threshold: float = 0.0,
+    ) -> Residuals:
+        """List the entries above the first bin; those below the threshold count nowhere."""
+        if not 0 <= threshold <= 1:
+            raise InputError(f"threshold must be a probability, got {threshold}")
         edge = np.linspace(0, 1, bins + 1)[1]
         above = np.greater if edges == "right" else np.greater_equal
         found: list[tuple[Ints, Floats]] = []
@@ -45,14 +106,18 @@ class Residuals:
         row, column = np.divmod(np.concatenate([flat for flat, _ in found]), probs.shape[1])
         p = np.concatenate([p for _, p in found])
         code = column * bins + bin_index(np.minimum(p, 1), bins=bins, edges=edges)
-        return cls(probs, labels, bins, row, code, listed=p - (labels[row] == column))
+        listed = (p - (labels[row] == column)) * (p >= threshold)
+        return cls(probs, labels, bins, row, code, listed, threshold)
 
     def ece(self, weights: Floats) -> Floats:
         """Classwise ECE (r,) when row i counts weights[:, i] times."""
         n, classes = self.probs.shape
         total = np.zeros((len(weights), classes))
         for rows, p in row_blocks(self.probs):
+            dropped = p < self.threshold if self.threshold > 0 else None
             p[np.arange(len(p)), self.labels[rows]] -= 1
+            if dropped is not None:
+                p[dropped] = 0
             total += weights[:, rows] @ p
         found = np.empty(len(weights))
         for i, drawn in enumerate(weights):
@@ -61,16 +126,3 @@ class Residuals:
             per_class[:, 0] += total[i] - per_class.sum(axis=1)
             found[i] = np.abs(per_class).sum() / (n * classes)
         return found
-
-
-def classwise_ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Static calibration error: the mean over classes of each class's ECE (Nixon 2019, eq. 4; Kull 2019).
-
-    All n samples count in each class, and all K columns of ``probs`` are classes, whether or not
-    a label of theirs is present.
-
-    >>> round(classwise_ece([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=1), 12)  # |1.3 - 1| / 2, twice
-    0.15
-    """
-    p, y = checked(probs, labels)
-    return float(Residuals.of(p, y, bins=bins, edges=edges).ece(np.ones((1, len(p))))[0])

@@ -71,6 +71,23 @@ class Scores:
         """K."""
         return int(self.probs.shape[1])
 
+    def means(self) -> dict[str, Floats]:
+        """What the metrics that are plain means average (n,), in the order of the rows."""
+        gap = self.confidence - self.correct
+        ranked = {
+            "accuracy": self.correct,
+            "mean_confidence": self.confidence,
+            "signed_gap": gap,
+            "nll": self.nll,
+            "brier": self.brier,
+            "brier_top_label": gap**2,
+            "entropy": self.entropy,
+        }
+        given = {name: np.empty(self.n) for name in ranked}
+        for name, column in ranked.items():
+            given[name][self.order] = column
+        return given
+
 
 def _describe(p: Floats, out: Floats) -> None:
     """Confidence, predicted class, sum of squares and entropy of rows p (m, K), which are overwritten."""

@@ -1,0 +1,115 @@
+"""Differences between two methods, and whether they are chance."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.bins import Edges
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.metrics.intervals import Estimate, mean_interval, quantile_of, resamples
+from calib_serve.metrics.sample import Sample
+from calib_serve.metrics.scores import Scores
+from calib_serve.metrics.tails import student_beyond, student_quantile
+
+__all__ = ["Change", "paired_changes", "welch"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Change:
+    """After minus before with its interval, and the two-sided p-value of no change; NaN if undefined."""
+
+    difference: Estimate
+    p: float
+
+
+def welch(before: ArrayLike, after: ArrayLike, *, level: float = 0.95) -> Change:
+    """The change of a metric's mean over independent runs (a,) and (b,) of two methods (Welch 1947).
+
+    Needs two runs or more of each. The t statistic has Welch and Satterthwaite's degrees of freedom.
+
+    >>> change = welch([1.0, 2.0, 3.0], [3.0, 4.0, 5.0])  # t = 2 / sqrt(2 / 3), 4 degrees of freedom
+    >>> round(change.difference.value, 4), round(change.p, 4)
+    (2.0, 0.0705)
+    """
+    a, b = np.asarray(before, np.float64), np.asarray(after, np.float64)
+    if a.ndim != 1 or b.ndim != 1 or min(len(a), len(b)) < 2:
+        raise ShapeError(f"pass the values of 2 or more runs of each method, got {a.shape} and {b.shape}")
+    quantile_of(level)
+    shares = [float(runs.var(ddof=1)) / len(runs) for runs in (a, b)]
+    difference, error = float(b.mean() - a.mean()), math.sqrt(sum(shares))
+    if not error > 0:
+        return Change(Estimate(difference), 1.0 if difference == 0 else math.nan)
+    freedom = sum(shares) ** 2 / sum(s**2 / (len(r) - 1) for s, r in zip(shares, (a, b), strict=True))
+    half = student_quantile(level, freedom) * error
+    interval = Estimate(difference, difference - half, difference + half)
+    return Change(interval, student_beyond(difference / error, freedom))
+
+
+def paired_changes(
+    before: ArrayLike,
+    after: ArrayLike,
+    labels: ArrayLike,
+    *,
+    bins: int = 15,
+    edges: Edges = "right",
+    replicates: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Change]:
+    """The change of each metric from probabilities ``before`` to ``after`` (n, K) of the same samples.
+
+    Means are compared sample by sample with a paired z-test. All else is resampled, the same
+    samples for both (paired bootstrap; Efron and Tibshirani 1993, section 16.4): p is how often
+    the resampled change strays from the change as far as the change strays from 0.
+    """
+    quantile_of(level)
+    sides = [Scores.of(probs, labels) for probs in (before, after)]
+    if sides[0].probs.shape != sides[1].probs.shape:
+        raise ShapeError(
+            f"before and after must be of the same samples, got {sides[0].probs.shape} and "
+            f"{sides[1].probs.shape}"
+        )
+    if replicates < 0:
+        raise InputError(f"replicates must be 0 or more, got {replicates}")
+    first, second = (side.means() for side in sides)
+    changes = {name: _change_of_mean(second[name] - first[name], level) for name in first}
+    samples = [Sample(side, bins, edges) for side in sides]
+    n = sides[0].n
+    whole = _differences(samples, np.ones((1, n)))
+    drawn = [_differences(samples, weights) for weights in resamples(n, replicates, seed=seed)]
+    for name, value in whole.items():
+        block = np.concatenate([d[name] for d in drawn]) if drawn else np.empty(0)
+        changes[name] = _resampled_change(float(value[0]), block[np.isfinite(block)], level)
+    return changes
+
+
+def _differences(samples: list[Sample], weights: Floats) -> dict[str, Floats]:
+    before, after = (sample.metrics(weights[:, sample.scores.order]) for sample in samples)
+    return {name: after[name] - before[name] for name in before}
+
+
+def _change_of_mean(differences: Floats, level: float) -> Change:
+    if not np.isfinite(differences).all():
+        return Change(Estimate(math.nan), math.nan)
+    estimate = mean_interval(differences, level=level)
+    error = float(differences.std(ddof=1)) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
+    if error == 0:
+        return Change(estimate, 1.0 if estimate.value == 0 else math.nan)
+    return Change(estimate, 2 * NormalDist().cdf(-abs(estimate.value) / error))
+
+
+def _resampled_change(value: float, drawn: Floats, level: float) -> Change:
+    if not math.isfinite(value) or not len(drawn):
+        return Change(Estimate(value), math.nan)
+    near, far = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    interval = Estimate(value, min(2 * value - float(far), value), max(2 * value - float(near), value))
+    # Counting the estimate itself as one replicate keeps p above 0.
+    strays = float((np.abs(drawn - value) >= abs(value)).sum())
+    return Change(interval, (1 + strays) / (1 + len(drawn)))
