@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,10 +10,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import InputError, ShapeError
+from calib_serve.receipts import Label
 
-__all__ = ["Key", "Sums"]
+__all__ = ["Key", "Sums", "Version", "by_key", "merge_segments"]
 
 Floats = NDArray[np.float64]
+
+Version = tuple[str, str]
+"""(model, version)."""
 
 
 @dataclass(frozen=True, order=True)
@@ -93,36 +98,31 @@ class Sums:
             raise InputError(f"factor must not be negative, got {factor}")
         return Sums.zeros(len(self.feedback))._combine(self, factor)
 
-    def _combine(self, other: Sums, sign: float) -> Sums:
-        if len(self.feedback) != len(other.feedback):
-            raise ShapeError(
-                f"cannot combine {len(self.feedback)} bins with {len(other.feedback)}; use one bin count"
-            )
-        mine, theirs = self.feedback, other.feedback
-        return Sums(
-            self.predictions + sign * other.predictions,
-            self.predictions_confidence + sign * other.predictions_confidence,
-            Bins(
-                mine.count + sign * theirs.count,
-                mine.confidence + sign * theirs.confidence,
-                mine.correct + sign * theirs.correct,
-            ),
-            self.confidence_squared + sign * other.confidence_squared,
-            self.confidence_correct + sign * other.confidence_correct,
-        )
+    def _combine(self, other: Sums, factor: float) -> Sums:
+        if len(self) != len(other):
+            raise ShapeError(f"cannot combine {len(self)} bins with {len(other)}; use one bin count")
+        return Sums.from_flat(self.flat() + factor * other.flat())
+
+    def flat(self) -> Floats:
+        """Every sum in one vector (5 bins + 2,), for stores; read back by ``from_flat``."""
+        f = self.feedback
+        columns = (self.predictions, self.predictions_confidence, f.count, f.confidence, f.correct)
+        return np.concatenate([*columns, (self.confidence_squared, self.confidence_correct)])
+
+    @classmethod
+    def from_flat(cls, flat: ArrayLike) -> Sums:
+        """The sums behind ``flat()``."""
+        v = np.asarray(flat, np.float64)
+        if v.ndim != 1 or len(v) < 7 or len(v) % 5 != 2:
+            raise ShapeError(f"flat sums are (5 bins + 2,), got {v.shape}")
+        p, pc, n, c, y = v[:-2].reshape(5, -1)
+        return cls(p, pc, Bins(n, c, y), float(v[-2]), float(v[-1]))
 
     def __len__(self) -> int:
         return len(self.feedback)
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Sums)
-            and np.array_equal(self.predictions, other.predictions)
-            and np.array_equal(self.predictions_confidence, other.predictions_confidence)
-            and self.feedback == other.feedback
-            and self.confidence_squared == other.confidence_squared
-            and self.confidence_correct == other.confidence_correct
-        )
+        return isinstance(other, Sums) and np.array_equal(self.flat(), other.flat())
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -131,3 +131,26 @@ class Sums:
         n = self.feedback.n
         total = self.confidence_squared - 2 * self.confidence_correct + float(self.feedback.correct.sum())
         return total / n if n else float("nan")
+
+
+def by_key(
+    labels: Sequence[Label], segments: Sequence[str], *, counted: Sequence[bool], bins: int
+) -> dict[Key, Sums]:
+    """The sums of the labels that were ``counted``, by model, version and segment."""
+    members: dict[Key, list[Label]] = {}
+    for one, segment, new in zip(labels, segments, counted, strict=True):
+        if new:
+            members.setdefault(Key(one.receipt.model, one.receipt.version, segment), []).append(one)
+    return {
+        key: Sums.labelled([m.receipt.confidence for m in ms], [m.correct for m in ms], bins=bins)
+        for key, ms in members.items()
+    }
+
+
+def merge_segments(sums: Mapping[Key, Sums]) -> dict[Version, Sums]:
+    """The sums of whole model versions."""
+    found: dict[Version, Sums] = {}
+    for key, more in sums.items():
+        version = (key.model, key.version)
+        found[version] = found[version] + more if version in found else more
+    return found
