@@ -44,6 +44,7 @@ def open_session(
     device: str = "cpu",
     threads: int | None = None,
     allow_fallback: bool = False,
+    optimize: bool = True,
     options: Mapping[str, Any] | None = None,
 ) -> Any:
     """An ``onnxruntime.InferenceSession`` of a model file (or its bytes) on ``device``.
@@ -64,6 +65,8 @@ def open_session(
     if first not in offered and not allow_fallback:
         raise ModelError(f"{device} was asked for, but this onnxruntime offers {offered}; {_HELP}")
     settings = ort.SessionOptions()
+    if not optimize:
+        settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     settings.log_severity_level = 3  # errors; what matters is raised below
     if threads is not None:
         settings.intra_op_num_threads = threads

@@ -140,7 +140,7 @@ def _replace_last(
     name = _find_linear(model, wanted, name)
     old = dict(model.named_modules())[name]  # scripted modules have no get_submodule
     head = artifact.head or Head(
-        (old.weight.detach().double().cpu().numpy(),),  # type: ignore[operator]
+        (old.weight.detach().double().cpu().numpy(),),
         (_bias(old),),
     )
     made = layers(_fold(head, folded))

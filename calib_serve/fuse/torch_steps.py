@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from calib_serve.artifact import Floats, Head, InputShift, LogitMap, Mixture, ProbTable
+from calib_serve.fuse.edges import rounded_down
 
-__all__ = ["Everything", "Logits", "Outputs", "Probabilities", "Shift", "layers", "rounded_down"]
+__all__ = ["Everything", "Logits", "Outputs", "Probabilities", "Shift", "layers"]
 
 
 class Outputs(NamedTuple):
@@ -23,16 +24,6 @@ class Outputs(NamedTuple):
     confidence: Tensor
     predicted: Tensor
     bin: Tensor
-
-
-def rounded_down(edges: Floats, dtype: type[np.floating] = np.float32) -> Floats:
-    """The largest ``dtype`` not above each edge: c > edge means the same for every c of that dtype.
-
-    >>> bool(rounded_down(np.array([0.1]))[0] <= 0.1 < np.float32(0.1))
-    True
-    """
-    near = edges.astype(dtype)
-    return np.where(near > edges, np.nextafter(near, dtype(-np.inf)), near)
 
 
 class Shift(nn.Module):

@@ -1,0 +1,179 @@
+"""The few things every pass does to a graph: read constants, make nodes, move users of a value."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from calib_serve.errors import FuseError
+
+__all__ = ["FLOATS", "Editor", "attribute", "constant", "describe", "users", "work_type"]
+
+FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+_HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
+
+def constant(value: ir.Value | None) -> NDArray[Any] | None:
+    """The numbers of a value that no run can change, or None.
+
+    An initializer that is also a graph input may be overridden, so it is no constant.
+    """
+    if value is None or value.is_graph_input():
+        return None
+    node = value.producer()
+    if node is not None and node.op_type == "Identity" and node.domain == "":
+        return constant(node.inputs[0])
+    try:
+        tensor = ir.convenience.get_const_tensor(value)
+    except ValueError:
+        return None
+    if tensor is None or tensor.dtype == ir.DataType.STRING:
+        return None
+    return tensor.numpy()
+
+
+def attribute(node: ir.Node, name: str, default: Any) -> Any:
+    """An attribute's value, or its default."""
+    found = node.attributes.get(name)
+    return default if found is None else found.value
+
+
+def users(value: ir.Value) -> list[ir.Node]:
+    """The nodes that read a value, each once."""
+    return list(dict.fromkeys(use.node for use in value.uses()))
+
+
+def describe(node: ir.Node) -> str:
+    """A node as an error names it: "Gemm 'fc/Gemm'"."""
+    return f"{node.op_type} {(node.name or node.outputs[0].name)!r}"
+
+
+class Editor:
+    """Makes nodes and constants with fresh names in one graph, and knows which nodes are its own."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.graph = model.graph
+        self.opset = model.graph.opset_imports[""]
+        self.made: set[ir.Node] = set()
+        self._names = _names(model.graph)
+
+    def name(self, wish: str) -> str:
+        """``wish``, or with a number behind it where the graph has that name already."""
+        name, i = wish, 1
+        while name in self._names:
+            name, i = f"{wish}_{i}", i + 1
+        self._names.add(name)
+        return name
+
+    def number(self, array: Any, dtype: ir.DataType, wish: str) -> ir.Value:
+        """A new initializer; floats are rounded to ``dtype``, once."""
+        numbers = np.asarray(array).astype(dtype.numpy())
+        if not np.isfinite(numbers.astype(np.float64)).all():
+            raise FuseError(f"{wish} does not fit into {dtype.name}; export the model in FLOAT")
+        tensor = ir.tensor(numbers, dtype=dtype, name=self.name(f"calib_serve.{wish}"))
+        value = ir.Value(
+            name=tensor.name, type=ir.TensorType(dtype), shape=ir.Shape(numbers.shape), const_value=tensor
+        )
+        self.graph.register_initializer(value)
+        return value
+
+    def node(
+        self,
+        op: str,
+        inputs: Sequence[ir.Value],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        after: ir.Node | None = None,
+        before: ir.Node | None = None,
+        dtype: ir.DataType | None = None,
+        shape: ir.Shape | None = None,
+        domain: str = "",
+    ) -> ir.Value:
+        """The output of a new node, placed after ``after``, before ``before``, or where its inputs allow."""
+        wish = f"calib_serve.{op}"
+        value = ir.Value(name=self.name(wish), shape=shape)
+        value.dtype = dtype or inputs[0].dtype or ir.DataType.FLOAT
+        made = ir.node(op, list(inputs), attributes, domain=domain, outputs=[value], name=value.name)
+        self.made.add(made)
+        if before is not None:
+            self.graph.insert_before(before, made)
+            return value
+        behind = after or self._last(inputs)
+        if behind is not None:
+            self.graph.insert_after(behind, made)
+        elif len(self.graph):
+            self.graph.insert_before(self.graph[0], made)
+        else:
+            self.graph.append(made)
+        return value
+
+    def _last(self, inputs: Sequence[ir.Value]) -> ir.Node | None:
+        producers = [p for v in inputs if (p := v.producer()) is not None and p.graph is self.graph]
+        if len(producers) < 2:
+            return producers[0] if producers else None
+        order = {node: i for i, node in enumerate(self.graph)}
+        return max(producers, key=order.__getitem__)
+
+    def move(self, old: ir.Value, new: ir.Value, nodes: Collection[ir.Node]) -> None:
+        """Let ``nodes`` read ``new`` where they read ``old``."""
+        for use in list(old.uses()):
+            if use.node in nodes:
+                use.node.replace_input_with(use.idx, new)
+
+    def replace_output(self, old: ir.Value, new: Sequence[ir.Value], names: Sequence[str]) -> None:
+        """Let the ``new`` values be graph outputs, called ``names``, in the place of ``old``."""
+        shown = [v for v in self.graph.outputs if v is not old]
+        place = self.graph.outputs.index(old)
+        # A value has one name: what another output shows already, or a graph input, needs its own.
+        own = [
+            self.node("Identity", [v], shape=v.shape) if v in shown or v.is_graph_input() else v for v in new
+        ]
+        self.graph.outputs[place : place + 1] = own
+        for value, name in zip(own, names, strict=True):
+            self._rename(value, name)
+
+    def _rename(self, value: ir.Value, name: str) -> None:
+        taken = next((v for v in _values(self.graph) if v.name == name and v is not value), None)
+        if taken is not None:
+            if taken.is_graph_input() or taken.is_graph_output():
+                raise FuseError(f"the graph has another input or output called {name!r}; rename that one")
+            taken.name = self.name(f"calib_serve.raw.{name}")
+        self._names.add(name)
+        value.name = name
+
+    def remove_unused(self, value: ir.Value) -> None:
+        """Remove what makes ``value``, as far back as nothing else needs it."""
+        node = value.producer()
+        if node is None:
+            if value.is_initializer() and not value.uses() and not value.is_graph_output():
+                self.graph.initializers.pop(str(value.name))
+            return
+        if any(v.uses() or v.is_graph_output() for v in node.outputs) or node.graph is not self.graph:
+            return
+        inputs = [v for v in node.inputs if v is not None]
+        self.graph.remove(node, safe=True)
+        for v in inputs:
+            if not v.is_graph_input():
+                self.remove_unused(v)
+
+
+def work_type(dtype: ir.DataType | None) -> ir.DataType:
+    """What probabilities are computed in: float32 where the model's own is narrower."""
+    return ir.DataType.FLOAT if dtype is None or dtype in _HALF else dtype
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph.all_nodes():
+        yield from node.outputs
+
+
+def _names(graph: ir.Graph) -> set[str]:
+    nested = {v.name for g in graph.subgraphs() for v in (*g.inputs, *g.initializers.values())}
+    return {v.name or "" for v in _values(graph)} | {n or "" for n in nested} | {n.name or "" for n in graph}

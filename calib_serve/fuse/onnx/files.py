@@ -1,0 +1,167 @@
+"""ONNX files in and out: hostile ones refused, large ones never loaded whole, results whole or absent."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import ShapeInferencePass
+
+from calib_serve.errors import FuseError, ModelError
+
+__all__ = ["MARK", "OPSET", "pending", "read", "sha256", "write"]
+
+MARK = "calib_serve.fingerprint"
+"""The metadata key that holds the artifact's fingerprint; where it is, a calibration is inside."""
+
+OPSET = 13
+"""The oldest opset whose Softmax works along one axis."""
+
+
+def sha256(path: Path) -> str:
+    """The sha256 of a file's bytes."""
+    with path.open("rb") as file:
+        return (
+            hashlib.file_digest(file, "sha256").hexdigest()
+            if hasattr(hashlib, "file_digest")
+            else _hash(file)
+        )
+
+
+def _hash(file: object) -> str:
+    digest = hashlib.sha256()
+    while block := file.read(1 << 20):  # type: ignore[attr-defined]
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def read(path: Path, *, infer: bool = True) -> ir.Model:
+    """A checked model; its external tensors stay on disk until read.
+
+    Raises ModelError for a file that is not a sound ONNX model or reaches outside of its folder,
+    FuseError for one that cannot be edited: too old an opset, or calibrated already.
+    """
+    try:
+        model = ir.load(path)
+    except Exception as error:  # protobuf and onnx-ir raise unrelated types
+        raise ModelError(f"{path} is not an ONNX model: {error or type(error).__name__}") from error
+    for tensor in _external(model):
+        _check_contained(tensor, path)
+    try:
+        onnx.checker.check_model(str(path))
+    except Exception as error:
+        raise ModelError(f"{path} fails onnx's checker: {_first_line(error)}") from error
+    if MARK in model.metadata_props:
+        raise FuseError(
+            f"{path} is calibrated already ({model.metadata_props[MARK][:12]}); fuse into the original"
+        )
+    opset = model.graph.opset_imports.get("")
+    if opset is None or opset < OPSET:
+        raise FuseError(
+            f"{path} has opset {opset}, fusing needs {OPSET} or newer; export again, or use "
+            "onnx.version_converter.convert_version"
+        )
+    return ShapeInferencePass()(model).model if infer else model
+
+
+def _external(model: ir.Model) -> Iterator[ir.ExternalTensor]:
+    graphs = [model.graph, *model.graph.subgraphs()]
+    for graph in graphs:
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                yield value.const_value
+        for node in graph:
+            for attr in node.attributes.values():
+                if isinstance(attr.value, ir.ExternalTensor):
+                    yield attr.value
+
+
+def _check_contained(tensor: ir.ExternalTensor, path: Path) -> None:
+    folder = path.parent.resolve()
+    try:
+        target = (folder / tensor.location).resolve()
+        size = target.stat().st_size
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} keeps {tensor.name!r} in {tensor.location!r}: {error}") from error
+    if not target.is_relative_to(folder):
+        raise ModelError(
+            f"{path} keeps {tensor.name!r} outside of its folder, in {tensor.location!r}; "
+            "put the data file beside the model"
+        )
+    end = (tensor.offset or 0) + tensor.nbytes
+    if end > size or (tensor.length is not None and tensor.length < tensor.nbytes):
+        raise ModelError(
+            f"{path} keeps {tensor.name!r} in {tensor.location!r}, which ends before it: {size} < {end}"
+        )
+
+
+@contextmanager
+def pending(out: Path) -> Iterator[Path]:
+    """A hidden path beside ``out`` that becomes ``out`` when the block ends well, else goes."""
+    partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        yield partial
+        partial.replace(out)
+    except OSError as error:
+        raise FuseError(f"cannot write {out}: {error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write(model: ir.Model, partial: Path, *, source: Path, out: Path, strict: bool = True) -> None:
+    """Write a model whose external data stay where they are, or come along to another folder."""
+    if partial.parent.resolve() != source.parent.resolve():
+        _bring(model, source, out)
+    ir.save(model, partial)
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    if not strict:
+        return
+    try:
+        onnx.checker.check_model(str(partial), full_check=True)
+    except Exception as error:
+        raise FuseError(f"the fused model fails onnx's full check: {_first_line(error)}") from error
+
+
+def _bring(model: ir.Model, source: Path, out: Path) -> None:
+    """Copy data files beside ``out``, under names that follow from the model they belong to."""
+    mark = sha256(source)[:8]
+    names: dict[str, str] = {}
+    for graph in (model.graph, *model.graph.subgraphs()):
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor):
+                location = str(tensor.location)
+                if location not in names:
+                    names[location] = f"{out.stem}.{mark}.{len(names)}.data"
+                    _copy(source.parent / location, out.parent / names[location])
+                value.const_value = ir.ExternalTensor(
+                    names[location],
+                    tensor.offset,
+                    tensor.length,
+                    tensor.dtype,
+                    shape=tensor.shape,
+                    name=tensor.name,
+                    base_dir=out.parent,
+                )
+
+
+def _copy(old: Path, new: Path) -> None:
+    if new.exists() and new.stat().st_size == old.stat().st_size:
+        return
+    partial = new.with_name(f".{new.name}.{secrets.token_hex(4)}")
+    shutil.copyfile(old, partial)
+    partial.replace(new)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

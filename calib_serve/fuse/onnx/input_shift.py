@@ -1,0 +1,274 @@
+"""InputShift: into the normalisation or first layer the graph starts with, else one Add."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from calib_serve.artifact import InputShift
+from calib_serve.errors import FuseError
+from calib_serve.fuse.onnx.edit import FLOATS, Editor, attribute, constant, describe, users
+from calib_serve.fuse.onnx.linear import Linear, find_linear
+
+__all__ = ["Normalization", "shift_input", "shifted_input"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Normalization:
+    """(x - mean) / std, per channel (C,) or a number: what a graph expects to be done before it."""
+
+    mean: Floats
+    std: Floats
+
+    def __post_init__(self) -> None:
+        mean, std = np.asarray(self.mean, np.float64), np.asarray(self.std, np.float64)
+        if mean.ndim > 1 or std.ndim > 1 or not (np.isfinite(mean).all() and np.isfinite(std).all()):
+            raise FuseError(f"mean and std must be one number or one a channel, got {mean} and {std}")
+        if (std <= 0).any():
+            raise FuseError(f"std must be positive, got {std}")
+        object.__setattr__(self, "mean", mean)
+        object.__setattr__(self, "std", std)
+
+    def shaped(self, rank: int) -> tuple[Floats, Floats]:
+        """Mean and std that broadcast against (n, C, ...) of this rank."""
+        shape = (1, -1, *(1,) * (rank - 2))
+        return self.mean.reshape(shape), self.std.reshape(shape)
+
+
+def shifted_input(editor: Editor, shape: tuple[int, ...] | None, name: str | None) -> ir.Value:
+    """The graph input a shift of ``shape`` belongs to; by name, or the only floating one that fits."""
+    inputs = [v for v in editor.graph.inputs if not v.is_initializer()]
+    if name is not None and name not in [v.name for v in inputs]:
+        raise FuseError(f"the graph has no input {name!r}; it has {[v.name for v in inputs]}")
+    named = [v for v in inputs if name in (None, v.name)]
+    fits = [v for v in named if v.dtype in FLOATS and _fits(v.shape, shape)]
+    if len(fits) == 1:
+        return fits[0]
+    have = ", ".join(f"{v.name!r} {v.dtype} {v.shape}" for v in named)
+    if not fits:
+        raise FuseError(
+            f"no floating-point input takes a shift of shape {shape}; the graph has {have}; "
+            "the artifact is of another model, or its input must be named"
+        )
+    raise FuseError(f"several inputs take the shift: {have}; name one (input=)")
+
+
+def _fits(actual: ir.Shape | None, shape: tuple[int, ...] | None) -> bool:
+    if actual is None or shape is None:
+        return True
+    dims = list(actual)[1:]
+    return len(actual) == len(shape) + 1 and all(
+        not isinstance(d, int) or d == s for d, s in zip(dims, shape, strict=True)
+    )
+
+
+def shift_input(
+    editor: Editor,
+    step: InputShift | None,
+    *,
+    name: str | None = None,
+    normalization: Normalization | None = None,
+) -> str:
+    """Put the shift, and a normalisation before it where given, at the graph's input.
+
+    Requires: a floating-point input of the shift's shape. Ensures: the graph computes, of x, what
+    it did of clip((x - mean) / std + delta). Says in words what was done.
+    """
+    delta = None if step is None else step.delta.astype(np.float64)
+    value = shifted_input(editor, None if delta is None else delta.shape, name)
+    if normalization is not None:
+        return _prefix(editor, value, step, normalization)
+    if step is None or delta is None:
+        return ""
+    if step.low is None:
+        if not delta.any():
+            return "the shift is zero: nothing to do"
+        folded = _fold(editor, value, delta)
+        if folded is not None:
+            return f"shift folded into {folded}"
+    _insert(editor, value, [("Add", delta[None])], step)
+    return f"shift added to input {value.name!r}" + ("" if step.low is None else " and clipped")
+
+
+def _prefix(editor: Editor, value: ir.Value, step: InputShift | None, normal: Normalization) -> str:
+    if value.shape is None or len(value.shape) < 2:
+        raise FuseError(f"a normalisation needs an input (n, C, ...), {value.name!r} is {value.shape}")
+    mean, std = normal.shaped(len(value.shape))
+    channels = value.shape[1]
+    if mean.size > 1 and isinstance(channels, int) and mean.size != channels:
+        raise FuseError(f"the input {value.name!r} has {channels} channels, the normalisation {mean.size}")
+    if step is not None:
+        mean = mean - step.delta[None].astype(np.float64) * std  # (x - m) / s + d = (x - (m - d s)) / s
+    _insert(editor, value, [("Sub", mean), ("Div", std)], step)
+    return f"normalisation put before input {value.name!r}" + (
+        "" if step is None else ", the shift in its mean"
+    )
+
+
+def _insert(editor: Editor, value: ir.Value, work: list[tuple[str, Floats]], step: InputShift | None) -> None:
+    dtype = value.dtype or ir.DataType.FLOAT
+    readers = users(value)
+    new = value
+    for op, numbers in work:
+        new = _at_start(editor, op, [new, editor.number(numbers, dtype, op.lower())], value)
+    if step is not None and step.low is not None:
+        ends = [editor.number(end, dtype, "clip") for end in (step.low, step.high)]
+        new = _at_start(editor, "Clip", [new, *ends], value)
+    editor.move(value, new, readers)
+
+
+def _at_start(editor: Editor, op: str, inputs: list[ir.Value], like: ir.Value) -> ir.Value:
+    first = None if inputs[0].producer() is not None else next(iter(editor.graph), None)
+    return editor.node(op, inputs, before=first, shape=like.shape)
+
+
+def _fold(editor: Editor, value: ir.Value, shift: Floats) -> str | None:
+    """Follow the only way the input goes until a constant takes the shift; None where none does."""
+    dtype = value.dtype
+    while len(users(value)) == 1 and len(list(value.uses())) == 1 and not value.is_graph_output():
+        node = users(value)[0]
+        if node.graph is not editor.graph or node.domain != "" or node.outputs[0].dtype not in (dtype, None):
+            return None
+        if _absorb(editor, node, value, shift):
+            return describe(node)
+        carried = _carry(node, value, shift)
+        if carried is None:
+            return None
+        value, shift = node.outputs[0], carried
+    return None
+
+
+def _carry(node: ir.Node, value: ir.Value, shift: Floats) -> Floats | None:
+    """The shift behind a node that is linear in its input, or None."""
+    rank = shift.ndim + 1
+    if node.op_type == "Identity":
+        return shift
+    if node.op_type == "Flatten" and attribute(node, "axis", 1) == 1:
+        return shift.reshape(-1)
+    if node.op_type == "Transpose":
+        order = list(attribute(node, "perm", range(rank)[::-1]))
+        return shift.transpose([p - 1 for p in order[1:]]) if order[0] == 0 and len(order) == rank else None
+    if node.op_type in ("Mul", "Div"):
+        other = _other(node, value)
+        factor = _per_sample(constant(other), shift)
+        if factor is None or (node.op_type == "Div" and node.inputs[0] is not value):
+            return None
+        return shift * factor if node.op_type == "Mul" else shift / factor
+    return None
+
+
+def _absorb(editor: Editor, node: ir.Node, value: ir.Value, shift: Floats) -> bool:
+    """Let the node's own constants take the shift, where that is exact."""
+    if node.op_type in ("Add", "Sub"):
+        return _absorb_sum(editor, node, value, shift)
+    if node.op_type == "BatchNormalization":
+        return _absorb_batch_norm(editor, node, shift)
+    if node.op_type == "Conv":
+        return _absorb_conv(editor, node, shift)
+    if node.op_type in ("Gemm", "MatMul"):
+        return _absorb_linear(editor, node, value, shift)
+    return False
+
+
+def _absorb_sum(editor: Editor, node: ir.Node, value: ir.Value, shift: Floats) -> bool:
+    other = _other(node, value)
+    old = _per_sample(constant(other), shift)
+    if old is None or other is None:
+        return False
+    new = old + shift if node.op_type == "Add" else old - shift
+    _put(editor, node, 1 - list(node.inputs).index(value), new[None])
+    return True
+
+
+def _absorb_batch_norm(editor: Editor, node: ir.Node, shift: Floats) -> bool:
+    scale, bias, _, var = (constant(v) for v in node.inputs[1:5])
+    per_channel = _per_channel(shift)
+    if (
+        per_channel is None
+        or scale is None
+        or bias is None
+        or var is None
+        or attribute(node, "training_mode", 0)
+    ):
+        return False
+    root = np.sqrt(var.astype(np.float64) + attribute(node, "epsilon", 1e-5))
+    _put(editor, node, 2, bias.astype(np.float64) + per_channel * scale.astype(np.float64) / root)
+    return True
+
+
+def _absorb_conv(editor: Editor, node: ir.Node, shift: Floats) -> bool:
+    weight = constant(node.inputs[1])
+    old = constant(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
+    if weight is None or (old is None and len(node.inputs) > 2 and node.inputs[2] is not None):
+        return False
+    padded = any(attribute(node, "pads", ())) or attribute(node, "auto_pad", "NOTSET") not in (
+        "NOTSET",
+        "VALID",
+    )
+    if padded or attribute(node, "group", 1) != 1 or weight.shape[1] != len(shift):
+        return False  # at a padded edge the shift would be missing, and the bias could not know
+    w = weight.astype(np.float64)
+    per_channel = _per_channel(shift)
+    if w.shape[1:] == shift.shape:
+        more = (w * shift).reshape(len(w), -1).sum(axis=1)
+    elif per_channel is not None:
+        more = w.reshape(len(w), w.shape[1], -1).sum(axis=2) @ per_channel
+    else:
+        return False
+    if len(node.inputs) < 3:
+        node.resize_inputs(3)
+    _put(editor, node, 2, more if old is None else old.astype(np.float64) + more)
+    return True
+
+
+def _absorb_linear(editor: Editor, node: ir.Node, value: ir.Value, shift: Floats) -> bool:
+    if shift.ndim != 1 or node.inputs[0] is not value:
+        return False
+    output = node.outputs[0]
+    following = users(output)
+    if node.op_type == "MatMul" and len(following) == 1 and following[0].op_type == "Add":
+        output = following[0].outputs[0]
+    linear = find_linear(output)
+    if not isinstance(linear, Linear) or linear.product is not node:
+        linear = find_linear(node.outputs[0])
+    if not isinstance(linear, Linear) or linear.weight.shape[1] != len(shift):
+        return False
+    more = linear.weight @ shift
+    return linear.rewrite(editor, linear.weight, more if linear.bias is None else linear.bias + more)
+
+
+def _put(editor: Editor, node: ir.Node, place: int, numbers: Floats) -> None:
+    old = node.inputs[place]
+    dtype = node.outputs[0].dtype or node.inputs[0].dtype or ir.DataType.FLOAT  # type: ignore[union-attr]
+    node.replace_input_with(place, editor.number(numbers, dtype, "shifted"))
+    if old is not None:
+        editor.remove_unused(old)
+
+
+def _other(node: ir.Node, value: ir.Value) -> ir.Value | None:
+    return node.inputs[1] if node.inputs[0] is value else node.inputs[0]
+
+
+def _per_sample(numbers: NDArray[np.generic] | None, shift: Floats) -> Floats | None:
+    """A constant as it meets every sample, broadcast to the shift's shape; None if it does not."""
+    if numbers is None or numbers.ndim > shift.ndim + 1:
+        return None
+    if numbers.ndim == shift.ndim + 1:
+        if len(numbers) != 1:
+            return None
+        numbers = numbers[0]
+    try:
+        return np.broadcast_to(numbers.astype(np.float64), shift.shape)
+    except ValueError:
+        return None
+
+
+def _per_channel(shift: Floats) -> Floats | None:
+    """(C,) of a shift that is the same all over each channel."""
+    flat = shift.reshape(len(shift), -1)
+    return flat[:, 0] if bool((flat == flat[:, :1]).all()) else None

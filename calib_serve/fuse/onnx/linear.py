@@ -1,0 +1,168 @@
+"""The last linear layer: a Gemm, or a MatMul with an Add, over constant weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from calib_serve.fuse.onnx.edit import Editor, attribute, constant, describe, users
+
+__all__ = ["Linear", "NotLinear", "find_linear"]
+
+_THROUGH = ("Identity", "Dropout")
+
+
+@dataclass(frozen=True)
+class NotLinear:
+    """Why a value is not made by a linear layer whose weights we may change."""
+
+    why: str
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """features (n, d) -> output (n, K) = features weight.T + bias.
+
+    ``weight`` (K, d) and ``bias`` (K,) or None are float64; ``product`` is the Gemm or MatMul and
+    ``addition`` the Add behind a MatMul, if any.
+    """
+
+    output: ir.Value
+    features: ir.Value
+    weight: NDArray[np.float64]
+    bias: NDArray[np.float64] | None
+    product: ir.Node
+    addition: ir.Node | None
+
+    @property
+    def values(self) -> tuple[ir.Value, ...]:
+        """What the layer's own nodes give, first the product."""
+        return tuple(dict.fromkeys((self.product.outputs[0], self.output)))
+
+    def rewrite(self, editor: Editor, weight: NDArray[np.float64], bias: NDArray[np.float64] | None) -> bool:
+        """Put another weight (K, d) and bias into the same nodes; the old constants stay for others.
+
+        False, and nothing done, where a bias has no place: a MatMul alone whose features are not
+        known to be a matrix.
+        """
+        dtype = self.output.dtype or ir.DataType.FLOAT
+        if self.product.op_type == "Gemm":
+            self._rewrite_gemm(editor, weight, bias, dtype)
+            return True
+        if self.addition is None and bias is not None:
+            return self._become_gemm(editor, weight, bias, dtype)
+        self._put(editor, self.product, 1, editor.number(weight.T, dtype, "weight"))
+        if self.addition is not None and bias is not None:
+            side = 1 if constant(self.addition.inputs[1]) is not None else 0
+            self._put(editor, self.addition, side, editor.number(bias, dtype, "bias"))
+        return True
+
+    def _rewrite_gemm(
+        self,
+        editor: Editor,
+        weight: NDArray[np.float64],
+        bias: NDArray[np.float64] | None,
+        dtype: ir.DataType,
+    ) -> None:
+        gemm = self.product
+        stored = weight if attribute(gemm, "transB", 0) else weight.T
+        self._put(editor, gemm, 1, editor.number(stored, dtype, "weight"))
+        for scale in ("alpha", "beta"):
+            gemm.attributes.pop(scale, None)  # both are in the numbers now
+        if bias is not None:
+            if len(gemm.inputs) < 3:
+                gemm.resize_inputs(3)
+            self._put(editor, gemm, 2, editor.number(bias, dtype, "bias"))
+
+    def _become_gemm(
+        self, editor: Editor, weight: NDArray[np.float64], bias: NDArray[np.float64], dtype: ir.DataType
+    ) -> bool:
+        if self.features.shape is None or len(self.features.shape) != 2:
+            return False
+        self._put(editor, self.product, 1, editor.number(weight.T, dtype, "weight"))
+        self.product.op_type = "Gemm"
+        self.product.resize_inputs(3)
+        self.product.replace_input_with(2, editor.number(bias, dtype, "bias"))
+        return True
+
+    @staticmethod
+    def _put(editor: Editor, node: ir.Node, place: int, value: ir.Value) -> None:
+        old = node.inputs[place]
+        node.replace_input_with(place, value)
+        if old is not None and not old.is_graph_input():
+            editor.remove_unused(old)
+
+
+def find_linear(value: ir.Value) -> Union[Linear, NotLinear]:
+    """The linear layer that makes ``value``, seen through Identity and inference-time Dropout."""
+    node = value.producer()
+    while node is not None and node.domain == "" and node.op_type in _THROUGH and node.inputs[0] is not None:
+        if len(users(node.inputs[0])) != 1 or node.inputs[0].is_graph_output():
+            return NotLinear(f"the input of {describe(node)} is used elsewhere too")
+        value = node.inputs[0]
+        node = value.producer()
+    if node is None:
+        return NotLinear(f"{value.name!r} is an input or a constant of the graph")
+    if node.domain == "" and node.op_type == "Gemm":
+        return _gemm(node)
+    if node.domain == "" and node.op_type == "MatMul":
+        return _matmul(node, None, None)
+    if node.domain == "" and node.op_type == "Add":
+        return _addition(node)
+    return NotLinear(f"the logits come from {describe(node)}, not from a Gemm or MatMul")
+
+
+def _gemm(node: ir.Node) -> Union[Linear, NotLinear]:
+    stored = constant(node.inputs[1])
+    features = node.inputs[0]
+    if stored is None or features is None:
+        return NotLinear(f"the weight of {describe(node)} is not a constant")
+    if attribute(node, "transA", 0):
+        return NotLinear(f"{describe(node)} transposes its features")
+    weight = stored.astype(np.float64) * attribute(node, "alpha", 1.0)
+    weight = weight if attribute(node, "transB", 0) else weight.T
+    bias = None
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        bias = _row(node.inputs[2], len(weight))
+        if bias is None:
+            return NotLinear(f"the bias of {describe(node)} is not a constant row")
+        bias = bias * attribute(node, "beta", 1.0)
+    return Linear(node.outputs[0], features, weight, bias, node, None)
+
+
+def _matmul(node: ir.Node, addition: ir.Node | None, bias: ir.Value | None) -> Union[Linear, NotLinear]:
+    stored, features = constant(node.inputs[1]), node.inputs[0]
+    if stored is None or stored.ndim != 2 or features is None:
+        return NotLinear(f"the weight of {describe(node)} is not a constant matrix on the right")
+    weight = stored.astype(np.float64).T
+    if addition is None:
+        return Linear(node.outputs[0], features, weight, None, node, None)
+    row = _row(bias, len(weight))
+    if row is None:
+        return NotLinear(f"what {describe(addition)} adds is not a constant row of {len(weight)}")
+    if len(users(node.outputs[0])) != 1 or node.outputs[0].is_graph_output():
+        return NotLinear(f"the product of {describe(node)} is used elsewhere too")
+    return Linear(addition.outputs[0], features, weight, row, node, addition)
+
+
+def _addition(node: ir.Node) -> Union[Linear, NotLinear]:
+    for value, other in (node.inputs, reversed(node.inputs)):
+        product = None if value is None else value.producer()
+        if product is None or product.domain != "" or product.op_type != "MatMul":
+            continue
+        if constant(other) is not None:
+            return _matmul(product, node, other)
+    return NotLinear(f"{describe(node)} does not add a constant to a MatMul")
+
+
+def _row(value: ir.Value | None, width: int) -> NDArray[np.float64] | None:
+    """A constant that broadcasts to (K,) for every sample, as (K,)."""
+    numbers = constant(value)
+    if numbers is None or numbers.ndim > 2 or (numbers.ndim == 2 and numbers.shape[0] != 1):
+        return None
+    flat = numbers.astype(np.float64).reshape(-1)
+    return np.broadcast_to(flat, (width,)).copy() if flat.size in (1, width) else None

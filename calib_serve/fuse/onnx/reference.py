@@ -1,0 +1,140 @@
+"""What a fused graph must give: the raw graph's own numbers, calibrated in numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Artifact, LogitMap, Mixture, ProbTable
+from calib_serve.errors import FuseError, InputError
+from calib_serve.fuse.onnx.input_shift import Normalization
+from calib_serve.fuse.onnx.tail import Meaning
+from calib_serve.metrics import log_softmax, softmax
+
+__all__ = ["Expected", "Plan", "expect", "prepare"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What the raw graph gives and what was asked of the fused one.
+
+    ``source`` names the raw graph's tensor the calibration starts from: features for an artifact
+    with a Head, else the scores, which hold ``meaning``; ``opened`` where these are probabilities
+    that no Softmax makes.
+    """
+
+    artifact: Artifact
+    source: str
+    meaning: Meaning
+    opened: bool
+    dtype: ir.DataType
+    outputs: str
+    output: str
+    shifted: str | None
+    normalization: Normalization | None
+
+    @property
+    def shows_logits(self) -> bool:
+        """Whether the chosen output holds logits or log-probabilities."""
+        return self.outputs == "same" and self.meaning in ("logits", "log_probs")
+
+    @property
+    def table(self) -> ProbTable | None:
+        """The artifact's table, if any."""
+        return next((s for s in self.artifact.steps if isinstance(s, ProbTable)), None)
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """Probabilities (n, K) as the output means them, logits (n, K) or None where the steps leave none.
+
+    ``scale`` is the size of the logits; ``sure`` (n,) is False where a probability lies within
+    ``near`` of a table's edge, so that either bin is right.
+    """
+
+    probs: Floats
+    logits: Floats | None
+    scale: float
+    sure: NDArray[np.bool_]
+
+
+def prepare(feeds: Mapping[str, NDArray[Any]], plan: Plan) -> dict[str, NDArray[Any]]:
+    """What the raw graph must get: normalised and shifted in numpy."""
+    ready = dict(feeds)
+    if plan.shifted is None:
+        return ready
+    if plan.shifted not in ready:
+        raise InputError(f"the inputs lack {plan.shifted!r}; they are {sorted(ready)}")
+    x = ready[plan.shifted]
+    dtype = x.dtype
+    if plan.normalization is not None:
+        mean, std = plan.normalization.shaped(x.ndim)
+        x = (x.astype(np.float64) - mean) / std
+    step = plan.artifact.input_shift
+    ready[plan.shifted] = (x if step is None else step(x)).astype(dtype)
+    return ready
+
+
+def expect(raw: Floats, plan: Plan, near: float) -> Expected:
+    """The calibrated answer for what the raw graph gave at ``plan.source``, (n, d) or (n, K)."""
+    logits = _logits(raw, plan)
+    mapped = logits
+    for step in plan.artifact.steps:
+        if isinstance(step, LogitMap):
+            mapped = np.asarray(step(mapped), np.float64)
+    scale = max(1.0, float(np.abs(mapped).max(initial=1.0)))
+    everyone = np.ones(len(mapped), np.bool_)
+    if plan.meaning == "sigmoid":
+        pair = raw.shape[1] == 1  # one logit z stands for the two logits (0, z)
+        return Expected(_sigmoid(mapped[:, 1:] - mapped[:, :1] if pair else mapped), None, scale, everyone)
+    probs = plan.artifact.probs(logits)
+    if plan.table is not None:
+        return Expected(probs, None, scale, _sure(_before_table(mapped, plan), plan.table, near * scale))
+    if any(isinstance(s, Mixture) for s in plan.artifact.steps):
+        return Expected(probs, None, scale, everyone)
+    return Expected(probs, log_softmax(mapped) if plan.meaning == "log_probs" else mapped, scale, everyone)
+
+
+def _logits(raw: Floats, plan: Plan) -> Floats:
+    if plan.artifact.head is not None:
+        return np.asarray(plan.artifact.head(raw), np.float64)
+    if plan.opened:
+        return np.log(np.maximum(raw, np.finfo(np.float32).tiny))
+    if plan.meaning == "sigmoid" and raw.shape[1] == 1:
+        return np.concatenate([np.zeros_like(raw), raw], axis=1)
+    if (
+        plan.meaning == "logits"
+        and len(raw) > 1
+        and (raw >= 0).all()
+        and np.allclose(raw.sum(1), 1, atol=1e-3)
+    ):
+        raise FuseError(
+            f"{plan.source!r} holds probabilities, but no Softmax makes them; say meaning='probabilities'"
+        )
+    return raw
+
+
+def _before_table(mapped: Floats, plan: Plan) -> Floats:
+    mixture = next((s for s in plan.artifact.steps if isinstance(s, Mixture)), None)
+    return softmax(mapped) if mixture is None else mixture(mapped)
+
+
+def _sure(probs: Floats, table: ProbTable, near: float) -> NDArray[np.bool_]:
+    if len(table.edges) > 1:
+        close = (np.abs(probs[:, :, None] - table.edges[None]) <= near).any(axis=(1, 2))
+        return np.logical_not(close)
+    ordered = np.sort(probs, axis=1)
+    tied = ordered[:, -1] - ordered[:, -2] <= near
+    close = (np.abs(ordered[:, -1:] - table.edges) <= near).any(axis=1)
+    return np.logical_not(tied | close)
+
+
+def _sigmoid(z: Floats) -> Floats:
+    return 0.5 * (1 + np.tanh(0.5 * z))

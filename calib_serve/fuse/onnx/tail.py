@@ -1,0 +1,208 @@
+"""Where a graph turns logits into its answer: the value to calibrate, and the way from there out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import onnx_ir as ir
+
+from calib_serve.errors import FuseError
+from calib_serve.fuse.onnx.edit import FLOATS, Editor, attribute, describe, users
+
+__all__ = ["Meaning", "Tail", "find_tail"]
+
+Meaning = Literal["logits", "log_probs", "probabilities", "sigmoid"]
+
+_ACTIVATIONS: dict[str, Meaning] = {
+    "Softmax": "probabilities",
+    "LogSoftmax": "log_probs",
+    "Sigmoid": "sigmoid",
+}
+_SCORERS = (
+    "LinearClassifier",
+    "SVMClassifier",
+    "TreeEnsembleClassifier",
+    "TreeEnsemble",
+    "Normalizer",
+)
+"""Operators of scikit-learn exports that give probabilities and keep their logits to themselves."""
+
+_DECISIONS = ("ArgMax", "Hardmax", "TopK")
+"""What is decided from the scores follows the calibrated ones, whatever else stays."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tail:
+    """``logits`` -> activation (if any) -> ``path`` -> ``output``, one of the graph's outputs.
+
+    ``path`` are the nodes from the logits to the output, the activation among them; ``meaning``
+    says what the output holds.
+    """
+
+    logits: ir.Value
+    output: ir.Value
+    path: tuple[ir.Node, ...]
+    activation: ir.Node | None
+    meaning: Meaning
+
+    def readers(self, value: ir.Value) -> list[ir.Node]:
+        """The nodes that must see the calibrated ``value``: the way out, and decisions."""
+        return [n for n in users(value) if n in self.path or (n.domain == "" and n.op_type in _DECISIONS)]
+
+    def strangers(self, value: ir.Value) -> list[str]:
+        """What else reads ``value``, by name: it must not change for them."""
+        ours = self.readers(value)
+        others = [describe(n) for n in users(value) if n not in ours]
+        shown = value.is_graph_output() and value is not self.output
+        return others + ([f"the graph output {value.name!r}"] if shown else [])
+
+    def replace_logits(self, editor: Editor, new: ir.Value) -> Tail:
+        """Calibrated logits in the place of the old; only the new value's own nodes still read those."""
+        old = self.logits
+        editor.move(old, new, [n for n in self.readers(old) if n is not new.producer()])
+        if old is self.output:
+            editor.replace_output(old, [new], [str(old.name)])
+            return replace(self, logits=new, output=new)
+        return replace(self, logits=new)
+
+    def replace_scores(self, editor: Editor, old: ir.Value, new: ir.Value, keep: Collection[ir.Node]) -> Tail:
+        """``new`` in the place of ``old``, a value on the way out, except for the nodes in ``keep``."""
+        editor.move(old, new, [n for n in self.readers(old) if n not in keep])
+        if old is self.output:
+            editor.replace_output(old, [new], [str(old.name)])
+            return replace(self, output=new)
+        return self
+
+
+def find_tail(editor: Editor, *, output: str | None, meaning: Meaning | None, classes: int) -> Tail:
+    """Find the logits behind the chosen output, and make the way out private to it."""
+    chosen = _choose(editor.graph, output, classes)
+    path: list[ir.Node] = []
+    value = chosen
+    while (node := value.producer()) is not None and _passes(node):
+        path.insert(0, node)
+        value = node.inputs[0]  # type: ignore[assignment]  # _passes made sure
+    activation = None
+    found: Meaning = "logits"
+    if node is not None and node.domain == "" and node.op_type in _ACTIVATIONS:
+        _check_axis(node)
+        activation, found = node, _ACTIVATIONS[node.op_type]
+        path.insert(0, node)
+        value = node.inputs[0]  # type: ignore[assignment]
+    elif node is not None and node.domain == "ai.onnx.ml" and node.op_type in _SCORERS:
+        found = "probabilities"
+    if meaning is not None and activation is None:
+        found = meaning
+    _check_logits(value, classes, found, chosen)
+    tail = Tail(value, chosen, tuple(path), activation, found)
+    return _private(editor, tail)
+
+
+def _choose(graph: ir.Graph, name: str | None, classes: int) -> ir.Value:
+    names = [v.name for v in graph.outputs]
+    if name is not None:
+        if name not in names:
+            raise FuseError(f"the graph has no output {name!r}; it has {names}")
+        return graph.outputs[names.index(name)]
+    scores = [v for v in graph.outputs if _may_hold_scores(v, classes)]
+    if len(scores) == 1:
+        return scores[0]
+    if not scores:
+        raise FuseError(
+            f"no output of the graph can hold scores of {classes} classes, (n, {classes}); it has "
+            + ", ".join(f"{v.name!r} {v.type} {v.shape}" for v in graph.outputs)
+        )
+    raise FuseError(f"several outputs may hold the scores: {[v.name for v in scores]}; name one (output=)")
+
+
+def _may_hold_scores(value: ir.Value, classes: int) -> bool:
+    node = value.producer()
+    if node is not None and node.op_type == "ZipMap":
+        return True
+    if value.dtype is not None and value.dtype not in FLOATS:
+        return False
+    if value.shape is None:
+        return True
+    dims = list(value.shape)
+    while len(dims) > 2 and dims[-1] == 1:
+        dims.pop()
+    wide = dims[-1] if dims else None
+    return len(dims) == 2 and (not isinstance(wide, int) or wide == classes or (classes == 2 and wide == 1))
+
+
+def _passes(node: ir.Node) -> bool:
+    """Whether a node gives on what it gets, class by class."""
+    if not node.inputs or node.inputs[0] is None:
+        return False
+    if node.domain == "ai.onnx.ml":
+        return node.op_type == "ZipMap"
+    if node.domain != "":
+        return False
+    if node.op_type == "Cast":
+        return node.inputs[0].dtype in FLOATS and node.outputs[0].dtype in FLOATS
+    return node.op_type == "Identity"
+
+
+def _check_axis(node: ir.Node) -> None:
+    value = node.inputs[0]
+    rank = None if value is None or value.shape is None else len(value.shape)
+    axis = attribute(node, "axis", -1)
+    if node.op_type == "Sigmoid" or axis == 1 or (axis == -1 and rank in (None, 2)):
+        return
+    raise FuseError(f"{describe(node)} works on axis {axis} of {rank}, not over the classes of (n, K) logits")
+
+
+def _check_logits(value: ir.Value, classes: int, meaning: Meaning, output: ir.Value) -> None:
+    if value.dtype not in FLOATS:
+        raise FuseError(
+            f"the scores {value.name!r} are {value.dtype}, not floating point; name another output"
+        )
+    if value.shape is None:
+        raise FuseError(
+            f"the shape of {value.name!r} is not known; run onnx.shape_inference, or give the export a shape"
+        )
+    dims = list(value.shape)
+    if len(dims) != 2:
+        raise FuseError(
+            f"the scores {value.name!r} behind output {output.name!r} have shape {value.shape}, not (n, K); "
+            "add a Flatten before them"
+        )
+    pair = meaning == "sigmoid" and dims[1] == 1 and classes == 2
+    if isinstance(dims[1], int) and dims[1] != classes and not pair:
+        raise FuseError(
+            f"the artifact is for {classes} classes, but {value.name!r} has {dims[1]}; "
+            "fit one for this model or name another output (output=)"
+        )
+
+
+def _private(editor: Editor, tail: Tail) -> Tail:
+    """Copy the way out where others use it too, so that calibration reaches the chosen output only."""
+    shared = [v for n in tail.path for v in n.outputs if tail.strangers(v)]
+    if not shared:
+        return tail
+    renamed: dict[ir.Value, ir.Value] = {}
+    copies: list[ir.Node] = []
+    for node in tail.path:
+        value = node.outputs[0]
+        inputs = [renamed.get(v, v) for v in node.inputs if v is not None]
+        new = editor.node(
+            node.op_type,
+            inputs,
+            node.attributes,
+            after=copies[-1] if copies else node,
+            dtype=value.dtype,
+            shape=value.shape,
+            domain=node.domain,
+        )
+        renamed[value] = new
+        made = new.producer()
+        if made is not None:
+            copies.append(made)
+        editor.move(value, new, [n for n in tail.readers(value) if n not in tail.path])
+    output = renamed.get(tail.output, tail.output)
+    if output is not tail.output:
+        editor.replace_output(tail.output, [output], [str(tail.output.name)])
+    activation = None if tail.activation is None else copies[tail.path.index(tail.activation)]
+    return replace(tail, output=output, path=tuple(copies), activation=activation)

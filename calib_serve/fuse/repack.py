@@ -1,0 +1,82 @@
+"""An archive that is served already, packed again with a calibration around its inference."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from calib_serve.artifact import Artifact
+from calib_serve.errors import FuseError
+from calib_serve.fuse.archive import CONFIG, HASHES, MANIFEST, read_archive, sha256_of, write_archive
+from calib_serve.fuse.mar import artifact_files, package_files
+from calib_serve.fuse.mar_options import SECTION, ModelOptions
+from calib_serve.fuse.shipped import shipped
+
+__all__ = ["repack"]
+
+_ENTRY = "calibrated_wrapper.py"
+
+
+def repack(
+    source: str | Path,
+    artifact: Artifact | str | Path,
+    out: str | Path,
+    *,
+    name: str | None = None,
+    standalone: bool = False,
+    **options: Any,
+) -> Path:
+    """Write ``out/name.mar`` (default: the old name): the same handler, its inference calibrated.
+
+    The handler must be a class with ``inference``, as every handler of TorchServe's own kind is;
+    what its postprocess receives has the same form as before. ``options``: more fields of
+    ``ModelOptions``, such as ``outputs="probabilities"`` for a model that ends in softmax.
+    """
+    old = read_archive(Path(source))
+    fitted = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
+    handler = old.model.get("handler", "")
+    if ":" in handler:
+        raise FuseError(f"the handler {handler!r} is a function; only a class with inference can be wrapped")
+    if SECTION in old.config or _ENTRY in old.files:
+        raise FuseError(f"{source} is calibrated already; pack the archive that it was made from")
+    serialized = old.model.get("serializedFile", "")
+    sha256 = sha256_of(old.read(serialized)) if serialized else ""
+    if fitted.model.get("sha256") not in (None, sha256):
+        raise FuseError(f"{serialized} in {source} is not the model that the artifact was fitted on")
+    facts = {key: fitted.model[key] for key in ("outputs", "last_linear") if fitted.model.get(key)}
+    section = ModelOptions(
+        kind="wrapped",
+        model=serialized,
+        sha256=sha256,
+        wraps=handler,
+        workers=int(old.config.get("minWorkers", 1)),
+        artifact="calibration",
+        **{**facts, **options},
+    )
+    config = yaml.safe_dump({**old.config, SECTION: section.as_dict()}, sort_keys=False, allow_unicode=True)
+    entry = shipped(f"handlers/{_ENTRY}")
+    with tempfile.TemporaryDirectory() as scratch:
+        kept = {entry: old.read(entry) for entry in old.files if entry not in (MANIFEST, HASHES)}
+        return write_archive(
+            Path(out) / f"{name or old.name}.mar",
+            {
+                **kept,
+                **artifact_files(fitted, Path(scratch), name="calibration"),
+                **(package_files("calib_serve.serve.wrapped") if standalone else {}),
+                _ENTRY: entry,
+                CONFIG: config.encode(),
+            },
+            name=name or old.name,
+            version=old.version,
+            **{**_rest(old.model), "handler": _ENTRY},
+        )
+
+
+def _rest(model: Any) -> dict[str, str]:
+    """The manifest's entries that stay as they are."""
+    return {
+        key: value for key, value in model.items() if key not in ("modelName", "modelVersion", "configFile")
+    }
