@@ -109,6 +109,8 @@ def _splits(names: Collection[str]) -> list[str]:
 def _log(probs: NDArray[Any]) -> NDArray[np.float64]:
     if probs.size and not (probs.min() >= 0 and probs.max() <= 1):
         raise InputError("probabilities must lie in [0, 1]; logits are named logits, not probs")
+    if probs.ndim == 2 and probs.size and np.abs(probs.sum(axis=1, dtype=np.float64) - 1).max() > 1e-2:
+        raise InputError("each row of probs must sum to 1; logits are named logits, not probs")
     return np.log(np.maximum(np.asarray(probs, np.float64), np.finfo(np.float64).tiny))
 
 

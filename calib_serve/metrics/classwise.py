@@ -51,7 +51,7 @@ def adaptive_classwise_ece(
         kept = column >= threshold
         if kept.any():
             found.append(Ranked.of(column[kept], y[kept] == k).ece(bins) * float(kept.mean()))
-    return math.fsum(found) / p.shape[1]
+    return float(math.fsum(found) / p.shape[1])
 
 
 def classwise_rms_debiased(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15) -> float:
