@@ -21,8 +21,12 @@ app = typer.Typer(
 )
 
 _COMMANDS: tuple[tuple[str, str], ...] = (
+    ("evaluate", "evaluate"),
     ("fit", "fit"),
     ("inspect", "inspect"),
+    ("keys", "keys"),
+    ("pack", "pack"),
+    ("serve", "serve"),
 )
 """(command, module in this package); the module's function ``run`` is the command."""
 

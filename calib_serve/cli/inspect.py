@@ -17,13 +17,11 @@ __all__ = ["run"]
 
 
 def run(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The artifact's folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR|MAR", help="An artifact's folder, or an archive.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Check an artifact's hashes and show its steps, its fit and its data."""
-    from calib_serve.artifact import Artifact
-
-    artifact = Artifact.load(folder)
+    """Check the hashes of an artifact, or of an archive and the artifact in it, and show what it holds."""
+    artifact = _load(folder)
     if as_json:
         typer.echo(json.dumps({"artifact": str(folder), **facts(artifact)}))
         return
@@ -32,6 +30,17 @@ def run(
     console = Console()
     for table in tables(artifact):
         console.print(table)
+
+
+def _load(path: Path) -> Artifact:
+    if path.suffix == ".mar":
+        from calib_serve.fuse.archive import read_archive
+        from calib_serve.fuse.mar import artifact_of
+
+        return artifact_of(read_archive(path))
+    from calib_serve.artifact import Artifact
+
+    return Artifact.load(path)
 
 
 def facts(artifact: Artifact) -> dict[str, Any]:

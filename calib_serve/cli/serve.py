@@ -1,0 +1,92 @@
+"""``calib-serve serve``: a TorchServe over calibrated archives, stopped as cleanly as started."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+if TYPE_CHECKING:
+    from calib_serve.serve.server import Server
+
+__all__ = ["run"]
+
+
+def run(
+    models: Annotated[
+        Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time, also on 3.10
+        typer.Argument(help="Archives of the store; default: every one in it, by name."),
+    ] = None,
+    *,
+    store: Annotated[Path, typer.Option("--store", help="The model store.")] = Path("model_store"),
+    folder: Annotated[
+        Path, typer.Option("--folder", help="Where it runs: logs, tokens, keyring, ledger.")
+    ] = Path("serving"),
+    config: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--config", help="A config.properties to start from; default: the safe one."),
+    ] = None,
+    keyring: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--keyring", help="Keys that sign receipts; default: FOLDER/keyring.json, made if missing."
+        ),
+    ] = None,
+    ledger: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--ledger", help="Where labels are counted: a file, or redis://..."),
+    ] = None,
+    free_ports: Annotated[
+        bool, typer.Option("--free-ports", help="Take any free ports instead of the config's.")
+    ] = False,
+) -> None:
+    """Start TorchServe, print where it listens and where the tokens are, and stop it on Ctrl-C."""
+    from calib_serve.receipts import Keyring
+    from calib_serve.serve.properties import Ports
+    from calib_serve.serve.server import Server
+
+    own = folder / "keyring.json"
+    if keyring is None and not own.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        Keyring.new().save(own)
+    names = models or sorted(path.name for path in store.glob("*.mar"))
+    server = Server(
+        store,
+        names,
+        folder=folder,
+        config=config,
+        ports=Ports.free() if free_ports else None,
+        keyring=keyring,
+        ledger=ledger,
+    )
+    # Ctrl-C and SIGTERM leave through the same door, which stops the server.
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        with server:
+            _show(server, names)
+            code = server.wait()
+    except KeyboardInterrupt:
+        typer.echo("stopped")
+        return
+    raise typer.Exit(code or 1)  # it was not asked to end
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _show(server: Server, names: list[str]) -> None:
+    typer.echo(f"serving {', '.join(names)}")
+    for what, where in (
+        ("predict", f"{server.inference}/predictions/MODEL"),
+        ("manage", server.management),
+        ("metrics", f"{server.metrics}/metrics  (no token)"),
+        ("gRPC", server.grpc),
+        ("tokens", f"{server.key_file}  (inference, management)"),
+        ("logs", str(server.folder / "logs")),
+    ):
+        typer.echo(f"  {what:8} {where}")
+    typer.echo("Ctrl-C stops it")

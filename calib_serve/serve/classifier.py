@@ -1,0 +1,221 @@
+"""The TorchServe handler of a calibrated classifier.
+
+One bad item never costs its neighbours, and nothing that watches ever changes a prediction:
+decoding, the model, and monitoring each fail on their own, each with its own count.
+Request content is never logged: the server reads metrics from the log, so a line in a request
+could forge one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Artifact
+from calib_serve.errors import InputError, ModelError
+from calib_serve.fuse.mar_options import ModelOptions
+from calib_serve.serve.inputs import ImageOptions, Payload, decode
+from calib_serve.serve.observer import observe
+from calib_serve.serve.runtime import Run, load_runtime, to_logits
+
+__all__ = ["CalibratedClassifier", "Failure", "Prediction"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """One answer: ``probabilities`` (K,) float64; ``receipt`` None where receipts are off."""
+
+    probabilities: NDArray[np.float64]
+    predicted: int
+    confidence: float
+    receipt: str | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why one item has no answer; ``reason`` is shown to the client."""
+
+    status: int
+    reason: str
+
+
+Result = Union[Prediction, Failure]
+
+
+class CalibratedClassifier:
+    """Subclass it to change ``preprocess`` (one payload to one input) or ``postprocess`` (one reply).
+
+    ``options``, ``artifact``, ``name`` and ``version`` are there once the model is loaded.
+    """
+
+    options: ModelOptions
+    artifact: Artifact
+    name: str
+    version: str
+
+    def initialize(self, ctx: Any) -> None:
+        """Load the model and the calibration, warm up, and start the counters at 0."""
+        folder = Path(ctx.system_properties["model_dir"])
+        self.options = ModelOptions.read(ctx.model_yaml_config or {})
+        self.artifact = Artifact.load(folder / self.options.artifact)
+        self.name = str(ctx.manifest["model"]["modelName"])
+        self.version = str(ctx.manifest["model"]["modelVersion"])
+        self._run = self._load(folder, ctx)
+        self._warm_up(int(ctx.system_properties.get("batch_size") or 1))
+        self._observer = observe(self.options, self.artifact, model=self.name, version=self.version)
+        self._worker = str(os.getpid())
+
+    def preprocess(self, payload: Payload) -> NDArray[Any]:
+        """One request's payload as one input of the model, without the batch.
+
+        Raise InputError for a payload that cannot be used: its text goes to the client as a 400.
+        """
+        o = self.options
+        image = ImageOptions(o.mean, o.std, o.max_pixels)
+        return decode(payload, shape=o.input_shape, dtype=o.input_dtype, image=image)
+
+    def postprocess(self, prediction: Prediction) -> Any:
+        """The reply to one request: anything that JSON can hold."""
+        p, names = prediction.probabilities, self.artifact.class_names
+        order = np.argsort(-p, kind="stable")[: self.options.top].tolist()
+        reply: dict[str, Any] = {
+            "predicted": prediction.predicted,
+            **({"label": names[prediction.predicted]} if names else {}),
+            "confidence": prediction.confidence,
+            "top": [
+                {"class": k, **({"label": names[k]} if names else {}), "probability": float(p[k])}
+                for k in order
+            ],
+            "model": self.name,
+            "version": self.version,
+        }
+        if self.options.probabilities:
+            reply["probabilities"] = p.tolist()
+        if self.options.abstain_below is not None:
+            reply["abstain"] = prediction.confidence < self.options.abstain_below
+        if prediction.receipt is not None:
+            reply["receipt"] = prediction.receipt
+        return reply
+
+    def handle(self, data: Sequence[dict[str, Any]], ctx: Any) -> list[str]:
+        """One JSON text an item, in order; what failed has its own status."""
+        inputs = [self._read(row) for row in data]
+        results = self._predict(inputs)
+        return [self._reply(index, result, ctx) for index, result in enumerate(results)]
+
+    def _load(self, folder: Path, ctx: Any) -> Run:
+        return load_runtime(folder, self.options, self.artifact, device=device_of(ctx))
+
+    def _warm_up(self, batch_size: int) -> None:
+        shape = [1 if size is None else size for size in self.options.input_shape]
+        for n in sorted({1, batch_size}):
+            outputs = to_logits(
+                self._run(np.zeros((n, *shape), self.options.input_dtype)), self.options.outputs
+            )
+            if outputs.shape[1] != self.artifact.classes:
+                raise ModelError(
+                    f"the model returns {outputs.shape[1]} classes, "
+                    f"the artifact is for {self.artifact.classes}"
+                )
+
+    def _read(self, row: dict[str, Any]) -> NDArray[Any] | Failure:
+        payload = row.get("data", row.get("body"))
+        if payload is None or (isinstance(payload, (bytes, bytearray, str)) and not payload):
+            return Failure(400, "the request has no body")
+        try:
+            return self.preprocess(payload)
+        except InputError as error:
+            return Failure(400, str(error))
+        except (Exception, SystemExit) as error:  # a subclass's preprocess may raise anything
+            return Failure(400, f"the input cannot be read ({type(error).__name__})")
+
+    def _predict(self, inputs: list[NDArray[Any] | Failure]) -> list[Result]:
+        results: list[Result] = [item if isinstance(item, Failure) else _PENDING for item in inputs]
+        by_kind: dict[tuple[Any, ...], list[int]] = {}
+        for index, item in enumerate(inputs):
+            if not isinstance(item, Failure):
+                by_kind.setdefault((item.shape, item.dtype.str), []).append(index)
+        for indices in by_kind.values():
+            # A failed item's place is kept: other rows would else run in a batch of another size,
+            # and some kernels then round them differently.
+            alone = len(by_kind) == 1
+            rows = list(range(len(inputs))) if alone else indices
+            blank = np.zeros_like(inputs[indices[0]])
+            batch = np.stack([b if not isinstance(b := inputs[i], Failure) else blank for i in rows])
+            for i, result in zip(rows, self._run_rows(batch), strict=True):
+                if i in indices:
+                    results[i] = result
+        return self._observed(results)
+
+    def _run_rows(self, batch: NDArray[Any]) -> list[Result]:
+        try:
+            logits = to_logits(self._run(batch), self.options.outputs)
+            if len(logits) != len(batch):
+                raise ModelError(f"the model returned {len(logits)} rows for {len(batch)} inputs")
+        except (Exception, SystemExit) as error:  # whatever a model may raise
+            if len(batch) > 1:  # one input may be to blame: the others are run without it
+                return [self._run_rows(batch[i : i + 1])[0] for i in range(len(batch))]
+            log.warning("the model failed on an input: %s", type(error).__name__)
+            return [Failure(500, "the model failed on this input")]
+        finite = np.asarray(np.isfinite(logits).all(axis=1))
+        probs = self.artifact.probs(np.where(finite[:, None], logits, 0.0))
+        top = probs.argmax(axis=1)
+        return [
+            Prediction(p, k, min(float(p[k]), 1.0)) if ok else _INVALID
+            for p, k, ok in zip(probs, top.tolist(), finite.tolist(), strict=True)
+        ]
+
+    def _observed(self, results: list[Result]) -> list[Result]:
+        receipts = iter(
+            self._observer.served(
+                [(r.predicted, r.confidence) for r in results if isinstance(r, Prediction)],
+                invalid=sum(r is _INVALID for r in results),
+            )
+        )
+        return [
+            Prediction(r.probabilities, r.predicted, r.confidence, next(receipts))
+            if isinstance(r, Prediction)
+            else r
+            for r in results
+        ]
+
+    def _reply(self, index: int, result: Result, ctx: Any) -> str:
+        ctx.set_response_header(index, "x-calib-worker", self._worker)
+        ctx.set_response_content_type(index, "application/json")
+        if isinstance(result, Prediction):
+            try:
+                return json.dumps(self.postprocess(result), allow_nan=False)
+            except (Exception, SystemExit) as error:  # a subclass's postprocess may raise anything
+                log.warning("postprocess failed: %s", type(error).__name__)
+                result = Failure(500, "the reply could not be written")
+        ctx.set_response_status(result.status, _PHRASE[result.status], index)
+        return json.dumps({"code": result.status, "message": result.reason})
+
+
+_PENDING = Failure(500, "the model gave no answer")
+_INVALID = Failure(500, "the model's output for this input is NaN or infinite")
+_PHRASE = {400: "Bad Request", 500: "Internal Server Error"}
+
+
+def device_of(ctx: Any) -> str:
+    """Where this worker runs: the GPU the server gave it, else the CPU."""
+    gpu = ctx.system_properties.get("gpu_id")
+    if gpu is None:
+        return "cpu"
+    with contextlib.suppress(ImportError):
+        import torch  # noqa: PLC0415
+
+        if not torch.cuda.is_available():
+            return "cpu"
+    return f"cuda:{gpu}"

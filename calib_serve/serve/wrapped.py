@@ -1,0 +1,121 @@
+"""A handler that somebody already runs, with a calibration around its inference.
+
+Its preprocess and postprocess stay as they are, and so does the form of what it returns: where it
+saw logits, it now sees calibrated log-probabilities, whose softmax are the calibrated
+probabilities. Receipts travel in the response header ``x-calib-receipt``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from calib_serve.artifact import Artifact
+from calib_serve.errors import ModelError
+from calib_serve.fuse.mar_options import ModelOptions
+from calib_serve.serve.observer import observe
+from calib_serve.serve.runtime import check_file, to_logits
+
+__all__ = ["CalibratedWrapper"]
+
+
+class CalibratedWrapper:
+    """Stands in for the handler ``options.wraps`` of the archive."""
+
+    options: ModelOptions
+    artifact: Artifact
+
+    def initialize(self, ctx: Any) -> None:
+        """Let the wrapped handler load its model, then put the calibration around its inference."""
+        folder = Path(ctx.system_properties["model_dir"])
+        self.options = ModelOptions.read(ctx.model_yaml_config or {})
+        self.artifact = Artifact.load(folder / self.options.artifact)
+        if self.options.model:
+            check_file(folder / self.options.model, self.options.sha256)
+        self._inner = _handler_class(self.options.wraps or "")()
+        self._inner.initialize(ctx)
+        self._calibrate_model()
+        self._inference = self._inner.inference
+        self._inner.inference = self._calibrated
+        model = ctx.manifest["model"]
+        self._observer = observe(
+            self.options, self.artifact, model=str(model["modelName"]), version=str(model["modelVersion"])
+        )
+        self._seen: list[tuple[float, str | None] | None] = []
+        self._worker = str(os.getpid())
+
+    def handle(self, data: Sequence[dict[str, Any]], ctx: Any) -> Any:
+        """What the wrapped handler answers; receipts and confidences go into the headers."""
+        self._seen = []
+        replies = self._inner.handle(data, ctx)
+        for index in range(len(data)):
+            ctx.set_response_header(index, "x-calib-worker", self._worker)
+        # A handler may make several rows of one request: then no row is the request's prediction.
+        if len(self._seen) == len(data):
+            for index, seen in enumerate(self._seen):
+                if seen is not None:
+                    ctx.set_response_header(index, "x-calib-confidence", repr(seen[0]))
+                    if seen[1] is not None:
+                        ctx.set_response_header(index, "x-calib-receipt", seen[1])
+        return replies
+
+    def _calibrate_model(self) -> None:
+        steps = [s for s in (self.artifact.input_shift, self.artifact.head) if s is not None]
+        if steps:
+            from calib_serve.fuse.torch_module import calibrated  # noqa: PLC0415 - only these need torch
+
+            self._inner.model = calibrated(
+                self._inner.model,
+                replace(self.artifact, steps=tuple(steps)),
+                output="logits",
+                last_linear=self.options.last_linear,
+            )
+
+    def _calibrated(self, *args: Any, **kwargs: Any) -> Any:
+        outputs = self._inference(*args, **kwargs)
+        raw = outputs.detach().float().cpu().numpy() if hasattr(outputs, "detach") else np.asarray(outputs)
+        logits = to_logits(raw, self.options.outputs)
+        finite = np.asarray(np.isfinite(logits).all(axis=1))
+        probs = self.artifact.probs(np.where(finite[:, None], logits, 0.0))
+        top = probs.argmax(axis=1).tolist()
+        shown = [(k, min(float(p[k]), 1.0)) for p, k, ok in zip(probs, top, finite, strict=True) if ok]
+        receipts = iter(self._observer.served(shown, invalid=int((~finite).sum())))
+        confidences = iter(shown)
+        self._seen += [(next(confidences)[1], next(receipts)) if ok else None for ok in finite]
+        if self.options.outputs == "probabilities":
+            result = probs
+        else:
+            result = np.log(np.maximum(probs, np.finfo(np.float32).tiny))
+        result = np.where(finite[:, None], result, raw)  # what was NaN stays NaN
+        return outputs.new_tensor(result) if hasattr(outputs, "new_tensor") else result.astype(raw.dtype)
+
+
+def _handler_class(name: str) -> Any:
+    """The one class that ``name`` (a file of the archive, or a handler of TorchServe) defines."""
+    module = _module(Path(name).name.removesuffix(".py"))
+    classes = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and value.__module__ == module.__name__ and hasattr(value, "handle")
+    ]
+    if len(classes) != 1 or not hasattr(classes[0], "inference"):
+        raise ModelError(
+            f"the handler {name!r} is not one class with inference and handle; it cannot be wrapped"
+        )
+    return classes[0]
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        return importlib.import_module(f"ts.torch_handler.{name}")

@@ -1,0 +1,133 @@
+"""Real archives, and one real TorchServe that tests of one module share."""
+
+from __future__ import annotations
+
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+
+from calib_serve import Artifact, Keyring, LogitMap
+from calib_serve.fuse.mar import Batching, pack, pack_feedback
+from calib_serve.serve.properties import Ports
+from calib_serve.serve.server import Server
+
+CLASSES, WIDTH = 10, 16
+NAMES = tuple(f"digit {k}" for k in range(CLASSES))
+
+
+def network() -> torch.nn.Module:
+    """A small classifier, the same at every call."""
+    generator = torch.Generator().manual_seed(7)
+    net = torch.nn.Sequential(torch.nn.Linear(WIDTH, 32), torch.nn.ReLU(), torch.nn.Linear(32, CLASSES))
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator) * 0.5)
+    return net.eval()
+
+
+def torchscript(path: Path, net: torch.nn.Module | None = None) -> Path:
+    """``net`` as a TorchScript file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.save(torch.jit.script(net or network()), str(path))
+    return path
+
+
+def temperature_artifact(t: float = 2.0, **more: Any) -> Artifact:
+    """A temperature for the small classifier."""
+    facts = {"model": {"input_shape": [WIDTH]}, "class_names": NAMES, **more}
+    return Artifact((LogitMap.temperature(t),), method="temperature", classes=CLASSES, **facts)
+
+
+def inputs(n: int, seed: int = 0) -> np.ndarray:
+    """(n, WIDTH) float32."""
+    return np.random.default_rng(seed).normal(size=(n, WIDTH)).astype(np.float32)
+
+
+def samples(text: str, name: str) -> dict[tuple[tuple[str, str], ...], float]:
+    """One family of a Prometheus text: labels without the host, to values."""
+    found = {}
+    for line in text.splitlines():
+        match = re.fullmatch(rf"{name}\{{(.*)\}} (\S+)", line)
+        if match:
+            labels = re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', match.group(1))
+            found[tuple((k, v) for k, v in labels if k != "Hostname")] = float(match.group(2))
+    return found
+
+
+def total(text: str, name: str, **labels: str) -> float:
+    """The sum of a family's samples that have ``labels``."""
+    wanted = set(labels.items())
+    return sum(value for key, value in samples(text, name).items() if wanted <= set(key))
+
+
+def until(condition: Callable[[], Any], *, seconds: float = 20.0) -> Any:
+    """The first true result of ``condition``; fails when there is none in time."""
+    end = time.monotonic() + seconds
+    while not (result := condition()):
+        assert time.monotonic() < end, f"not true within {seconds} s"
+        time.sleep(0.1)
+    return result
+
+
+@dataclass
+class Running:
+    """A server under test and a client that holds its token."""
+
+    server: Server
+    http: httpx.Client
+    keyring: Keyring
+    served: list[dict[str, Any]] = field(default_factory=list)  # the client's own record
+
+    def predict(self, x: Any, model: str = "digits", **kwargs: Any) -> httpx.Response:
+        """One prediction over REST."""
+        body = kwargs or {"json": x}
+        reply = self.http.post(f"/predictions/{model}", **body)
+        if reply.status_code == 200:
+            self.served.append(reply.json())
+        return reply
+
+    def predict_all(self, xs: Any, model: str = "digits", *, threads: int = 8) -> list[httpx.Response]:
+        """Many at once, replies in order."""
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(lambda x: self.predict(x.tolist(), model), xs))
+
+    def settled(self) -> str:
+        """The metrics once every served prediction has arrived; fails if they never do."""
+        name, n = "calib_predictions_total", len(self.served)
+        until(lambda: total(self.server.scrape(), name) >= n)
+        return self.server.scrape()
+
+    def label(self, items: Any) -> httpx.Response:
+        """Labels for receipts."""
+        return self.http.post("/predictions/calibration_feedback", json=items)
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model store of one classifier, two workers, batches of 8, and the feedback model."""
+    folder = tmp_path_factory.mktemp("store")
+    model = torchscript(folder / "net.pt")
+    pack(model, temperature_artifact(), folder, name="digits", batching=Batching(workers=2, batch_size=8))
+    pack_feedback(folder)
+    return folder
+
+
+def serve(store: Path, models: list[str], folder: Path, **settings: str) -> Iterator[Running]:
+    """A running server with receipts on, stopped afterwards."""
+    folder.mkdir(parents=True, exist_ok=True)
+    keyring = Keyring.new()
+    keyring.save(folder / "keyring.json")
+    server = Server(store, models, folder=folder, ports=Ports.free(), settings=settings)
+    with server, server.client() as http:
+        yield Running(server, http, keyring)

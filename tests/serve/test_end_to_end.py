@@ -1,0 +1,96 @@
+"""A real TorchServe over REST: predictions, receipts, labels, counters, on two workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from live_server import NAMES, Running, inputs, network, samples, serve, temperature_artifact, total, until
+
+from calib_serve import Bins
+from calib_serve.fuse.mar import pack_feedback
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def running(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    yield from serve(store, ["digits.mar", "calibration_feedback.mar"], tmp_path_factory.mktemp("run"))
+
+
+def test_a_prediction_is_the_calibrated_model_s(running: Running) -> None:
+    x = inputs(5, seed=1)
+    with torch.inference_mode():
+        expected = temperature_artifact().probs(network()(torch.from_numpy(x)).numpy())
+    for row, probs in zip(x, expected, strict=True):
+        reply = running.predict(row.tolist()).json()
+        np.testing.assert_allclose(reply["probabilities"], probs, rtol=1e-5)
+        assert reply["predicted"] == probs.argmax()
+        assert reply["label"] == NAMES[reply["predicted"]]
+        receipt = running.keyring.verify(reply["receipt"])
+        assert receipt.confidence == reply["confidence"] == max(reply["probabilities"])
+        assert (receipt.model, receipt.version, receipt.predicted) == ("digits", "1.0", reply["predicted"])
+
+
+def test_without_the_token_nothing_is_answered_but_the_metrics(running: Running) -> None:
+    bare = httpx.post(f"{running.server.inference}/predictions/digits", json=[0.0] * 16, trust_env=False)
+    assert bare.status_code == 400
+    assert "Token" in bare.json()["message"]
+    assert httpx.get(f"{running.server.inference}/ping", trust_env=False).status_code == 400
+    assert "calib_predictions_total" in running.server.scrape()
+
+
+def test_five_thousand_requests_on_two_workers_are_counted_to_the_last(running: Running) -> None:
+    replies = running.predict_all(inputs(5000, seed=2))
+    assert {r.status_code for r in replies} == {200}
+    assert len({r.headers["x-calib-worker"] for r in replies}) == 2, "both workers must have answered"
+    confidence = [r["confidence"] for r in running.served]
+    own = Bins.tally(confidence, np.ones(len(confidence)))
+    text = running.settled()
+    for name, sums in (
+        ("calib_predictions_total", own.count),
+        ("calib_predictions_confidence_total", own.confidence),
+    ):
+        live = [total(text, name, model="digits", version="1.0", bin=str(b)) for b in range(15)]
+        np.testing.assert_allclose(live, sums, rtol=1e-12)
+        assert len(samples(text, name)) == 15, "every bin exists, empty ones too"
+
+
+def test_labels_come_home_once_and_the_live_ece_is_the_offline_ece(running: Running) -> None:
+    replies = [r.json() for r in running.predict_all(inputs(300, seed=3))]
+    labels = np.random.default_rng(0).integers(0, 10, 300).tolist()
+    items = [{"receipt": r["receipt"], "label": y} for r, y in zip(replies, labels, strict=True)]
+    items[0]["label"] = NAMES[labels[0]]  # by name
+    assert running.label(items).json()["accepted"] == 300
+    again = running.label(items[:50]).json()
+    assert (again["accepted"], {o["reason"] for o in again["outcomes"]}) == (0, {"duplicate"})
+    own = Bins.tally(
+        [r["confidence"] for r in replies],
+        [r["predicted"] == y for r, y in zip(replies, labels, strict=True)],
+    )
+    until(lambda: total(running.server.scrape(), "calib_feedback_total") >= 300)
+    text = running.server.scrape()
+    live = Bins(
+        *(
+            np.array([total(text, name, model="digits", bin=str(b)) for b in range(15)])
+            for name in (
+                "calib_feedback_total",
+                "calib_feedback_confidence_total",
+                "calib_feedback_correct_total",
+            )
+        )
+    )
+    assert live.count.tolist() == own.count.tolist()
+    assert live.correct.tolist() == own.correct.tolist()
+    assert abs(live.ece() - own.ece()) < 1e-9
+    refused = "calib_feedback_refused_total"
+    until(lambda: total(running.server.scrape(), refused, reason="duplicate") == 50)
+
+
+def test_an_archive_is_the_same_bytes_every_time(store: Path, tmp_path: Path) -> None:
+    first, second = pack_feedback(tmp_path / "a"), pack_feedback(tmp_path / "b")
+    assert first.read_bytes() == second.read_bytes() == (store / first.name).read_bytes()
