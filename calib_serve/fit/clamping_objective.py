@@ -1,0 +1,148 @@
+"""What Neural Clamping minimises over the shift delta and the temperature T (Tang 2024, eq. 8 and 9).
+
+Mean focal loss of f(x + delta) / T plus lambda times the norm of delta; one evaluation is one
+forward and backward pass over the calibration set.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+
+from calib_serve.artifact import InputShift
+from calib_serve.errors import FitError, InputError
+from calib_serve.fit.losses import focal
+from calib_serve.model import Classifier
+
+__all__ = ["Objective", "best_temperature", "focal_loss"]
+
+Floats = NDArray[np.floating[Any]]
+Vector = NDArray[np.float64]
+
+_LOG_T = (-4.0, 5.0)  # T from 0.018 to 148
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """Eq. 9 as a function of one vector: delta's coefficients, then log T.
+
+    ``gamma`` of the focal loss (0 is cross-entropy), ``weight`` is lambda, ``power`` 1 or 2 of the L2
+    norm. ``scale`` (input_shape or broadcast to it) multiplies delta, and is the preprocessing's
+    standard deviation where delta lives after normalisation. ``resolution`` r gives each channel of
+    delta r x r coefficients and enlarges them bilinearly. ``clip`` is the range that shifted inputs are kept in.
+    """
+
+    classifier: Classifier
+    inputs: Floats
+    labels: NDArray[np.intp]
+    gamma: float = 0.0
+    weight: float = 0.0
+    power: Literal[1, 2] = 1
+    scale: float | Floats = 1.0
+    resolution: int | None = None
+    clip: tuple[float, float] | None = None
+    _enlarge: tuple[Vector, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_enlarge", _enlargers(self.classifier.input_shape, self.resolution))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of delta's coefficients."""
+        if self.resolution is None:
+            return self.classifier.input_shape
+        return (self.classifier.input_shape[0], self.resolution, self.resolution)
+
+    def delta(self, coefficients: Floats) -> Vector:
+        """The shift of these coefficients, before ``scale``."""
+        theta = np.asarray(coefficients, np.float64).reshape(self.shape)
+        return (
+            np.einsum("hr,crs,ws->chw", self._enlarge[0], theta, self._enlarge[1]) if self._enlarge else theta
+        )
+
+    def coefficients(self, shift: Floats) -> Vector:
+        """The coefficients nearest to a shift of the model's inputs."""
+        return self._reduced(np.asarray(shift, np.float64) / self.scale)
+
+    def shift(self, coefficients: Floats) -> InputShift:
+        """What is added to the model's inputs."""
+        low, high = self.clip or (None, None)
+        return InputShift(self.delta(coefficients) * self.scale, low, high)
+
+    def __call__(self, vector: Vector) -> tuple[float, Vector, NDArray[np.float32]]:
+        """The objective, its gradient, and the logits of the shifted inputs."""
+        theta, t = vector[:-1], math.exp(vector[-1])
+        labels = torch.from_numpy(self.labels)
+
+        def loss(logits: torch.Tensor, rows: slice) -> torch.Tensor:
+            y = labels[rows].to(logits.device)
+            return focal(logits / t, y, gamma=self.gamma, reduction="none")
+
+        gradient, logits = self.classifier.input_gradient(self.inputs, loss, shift=self.shift(theta))
+        value, slope = focal_loss(logits, self.labels, t, self.gamma)
+        along = self._reduced(gradient * self.scale / len(self.inputs)) + self._pull(theta)
+        if self.power == 1 and not theta.any():
+            # The norm has a kink at 0: what its least subgradient leaves is the way down, if any.
+            along *= max(0.0, 1 - self.weight / max(float(np.linalg.norm(along)), 1e-300))
+        return value + self.penalty(theta), np.append(along, slope), logits
+
+    def penalty(self, coefficients: Floats) -> float:
+        """Lambda times the norm of delta, which is the norm of its coefficients."""
+        return self.weight * float(np.linalg.norm(coefficients)) ** self.power
+
+    def _pull(self, theta: Vector) -> Vector:
+        if self.power == 2:
+            return 2 * self.weight * theta
+        return theta * (self.weight / max(float(np.linalg.norm(theta)), 1e-300))
+
+    def _reduced(self, delta: Vector) -> Vector:
+        """The adjoint of ``delta``: a gradient of the shift as one of its coefficients."""
+        if not self._enlarge:
+            return delta.ravel()
+        return np.einsum("hr,chw,ws->crs", self._enlarge[0], delta, self._enlarge[1]).ravel()
+
+
+def focal_loss(logits: Floats, labels: NDArray[np.intp], t: float, gamma: float) -> tuple[float, float]:
+    """The mean focal loss of logits (n, K) / T and its derivative with respect to log T, in float64."""
+    z = torch.from_numpy(np.asarray(logits, np.float64))
+    log_t = torch.tensor(math.log(t), dtype=torch.float64, requires_grad=True)
+    value = focal(z / log_t.exp(), torch.from_numpy(labels), gamma=gamma).mean()
+    (slope,) = torch.autograd.grad(value, log_t)
+    return float(value.detach()), float(slope)
+
+
+def best_temperature(logits: Floats, labels: NDArray[np.intp], gamma: float) -> float:
+    """The T of least mean focal loss of logits (n, K) / T; FitError where there is none."""
+    found = minimize_scalar(
+        lambda log_t: focal_loss(logits, labels, math.exp(log_t), gamma)[0],
+        bounds=_LOG_T,
+        method="bounded",
+        options={"xatol": 1e-7},
+    )
+    if min(found.x - _LOG_T[0], _LOG_T[1] - found.x) < 1e-3:
+        raise FitError(
+            f"no finite temperature is best (it runs to {math.exp(found.x):g}): every sample is right, or the "
+            "labels say nothing of these logits; calibrate on samples the model was not trained on"
+        )
+    return math.exp(found.x)
+
+
+def _enlargers(shape: tuple[int, ...], resolution: int | None) -> tuple[Vector, ...]:
+    """Orthonormal bases (size, r) of what bilinear enlargement makes of r coefficients, by axis."""
+    if resolution is None:
+        return ()
+    if len(shape) != 3 or not 1 <= resolution <= min(shape[1:]):
+        raise InputError(f"resolution {resolution} needs inputs (C, H, W) of at least that size, got {shape}")
+    eye = torch.eye(resolution, dtype=torch.float64)[None]
+    enlarged = (
+        torch.nn.functional.interpolate(eye, size=size, mode="linear", align_corners=False)[0].T
+        for size in shape[1:]
+    )
+    # Orthonormal, so that the norm of delta is the norm of its coefficients.
+    return tuple(torch.linalg.qr(matrix).Q.numpy() for matrix in enlarged)
