@@ -1,0 +1,59 @@
+"""A report that people look at: one HTML file, and every figure of it for your own axes.
+
+``prepare_report`` collects the numbers, ``render`` and ``write_report`` make the page, and each
+figure is a pair: ``reliability`` prepares what ``plot_reliability`` draws.
+"""
+
+from calib_serve.errors import MissingDependency
+
+try:
+    import jinja2 as _jinja2  # noqa: F401
+    import matplotlib as _matplotlib  # noqa: F401
+except ImportError as error:
+    raise MissingDependency(error.name or "matplotlib", "report") from error
+
+from calib_serve.report.classes import ClassRow, class_table
+from calib_serve.report.consistency import CalibrationTest, calibration_test
+from calib_serve.report.contents import Contents, prepare_report
+from calib_serve.report.page import render, write_plots, write_report
+from calib_serve.report.plot import (
+    plot_bin_counts,
+    plot_counts,
+    plot_density,
+    plot_histogram,
+    plot_reliability,
+    plot_risk_coverage,
+)
+from calib_serve.report.prepare import (
+    bin_count_curve,
+    confidence_density,
+    confidence_histogram,
+    reliability,
+    risk_coverage,
+)
+from calib_serve.report.verdict import Verdict, judge
+
+__all__ = [
+    "CalibrationTest",
+    "ClassRow",
+    "Contents",
+    "Verdict",
+    "bin_count_curve",
+    "calibration_test",
+    "class_table",
+    "confidence_density",
+    "confidence_histogram",
+    "judge",
+    "plot_bin_counts",
+    "plot_counts",
+    "plot_density",
+    "plot_histogram",
+    "plot_reliability",
+    "plot_risk_coverage",
+    "prepare_report",
+    "reliability",
+    "render",
+    "risk_coverage",
+    "write_plots",
+    "write_report",
+]

@@ -1,0 +1,61 @@
+"""Whether a calibration error is more than chance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.bins import Bins, Edges
+
+__all__ = ["CalibrationTest", "calibration_test"]
+
+_BLOCK = 1 << 21  # simulated labels held at once
+
+
+@dataclass(frozen=True)
+class CalibrationTest:
+    """Whether an ECE is more than chance.
+
+    ``expected`` and ``critical`` are the mean and the 95 % quantile of the ECE of a calibrated model
+    with the same confidences; ``p`` is how often it shows this ``ece`` or more.
+    """
+
+    ece: float
+    expected: float
+    critical: float
+    p: float
+
+
+def calibration_test(
+    confidence: ArrayLike,
+    correct: ArrayLike,
+    *,
+    bins: int = 15,
+    edges: Edges = "right",
+    replicates: int = 1000,
+    seed: int = 0,
+) -> CalibrationTest:
+    """Test of calibration by consistency resampling (Vaicenavicius 2019, section 5).
+
+    Labels are drawn ``replicates`` times so that every confidence (n,) is true.
+    """
+    c = np.asarray(confidence, np.float64)
+    ece = Bins.tally(c, correct, bins=bins, edges=edges).ece()
+    order = np.argsort(c, kind="stable")
+    c = np.minimum(c[order], 1)
+    sums = Bins.tally(c, np.zeros(len(c)), bins=bins, edges=edges)
+    starts = np.concatenate([[0], np.cumsum(sums.count)])[:-1].astype(np.intp)[sums.count > 0]
+    confident = sums.confidence[sums.count > 0]
+    rng = np.random.default_rng(seed)
+    drawn: list[NDArray[np.float64]] = []
+    step = max(1, _BLOCK // len(c))
+    for first in range(0, replicates, step):
+        labels = rng.random((min(step, replicates - first), len(c)), np.float32) < c
+        right = np.add.reduceat(labels, starts, axis=1, dtype=np.float64)
+        drawn.append(np.abs(right - confident).sum(axis=1) / len(c))
+    null = np.concatenate(drawn)
+    # Equal sums may differ in their last bits.
+    p = (1 + float((null >= ece - 1e-12).sum())) / (1 + len(null))
+    return CalibrationTest(ece, float(null.mean()), float(np.quantile(null, 0.95)), p)

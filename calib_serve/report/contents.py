@@ -1,0 +1,189 @@
+"""All that a report says, as numbers, before any of it is drawn or written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from calib_serve.artifact import Artifact
+from calib_serve.bins import Edges
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.metrics import Change, Evaluation, evaluate, paired_changes
+from calib_serve.metrics.scores import checked, top_label
+from calib_serve.report.classes import ClassRow, class_table
+from calib_serve.report.consistency import CalibrationTest, calibration_test
+from calib_serve.report.prepare import (
+    BinCountCurve,
+    Density,
+    Histogram,
+    Reliability,
+    RiskCoverage,
+    bin_count_curve,
+    confidence_density,
+    confidence_histogram,
+    default_risk,
+    reliability,
+    risk_coverage,
+    to_json,
+)
+from calib_serve.report.verdict import Verdict, judge
+
+__all__ = ["Contents", "Predictions", "Side", "prepare_report", "printable"]
+
+Predictions = tuple[ArrayLike, ArrayLike]
+"""Probabilities (n, K) and class ids (n,)."""
+
+_LONGEST = 80  # characters of a name
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One model on the test samples: its metrics, and what each figure shows of it."""
+
+    name: str
+    color: str
+    metrics: Evaluation
+    test: CalibrationTest
+    reliability: Reliability
+    histogram: Histogram
+    density: Density
+    risk_coverage: RiskCoverage
+    bin_counts: BinCountCurve
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """A whole report: one side, or two of the same samples with what changed between them."""
+
+    title: str
+    sides: tuple[Side, ...]
+    changes: Mapping[str, Change]
+    classes: tuple[ClassRow, ...]
+    verdict: Verdict
+    artifact: Artifact | None
+    bins: int
+    tolerance: float
+
+    @property
+    def before(self) -> Side | None:
+        """The side to compare with, if any."""
+        return self.sides[0] if len(self.sides) == 2 else None
+
+    @property
+    def after(self) -> Side:
+        """The side that the verdict is about."""
+        return self.sides[-1]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every number of the report, for JSON."""
+        fitted = self.artifact
+        return {
+            "title": self.title,
+            "verdict": to_json(self.verdict),
+            "bins": self.bins,
+            "tolerance": self.tolerance,
+            "sides": [{**to_json(side), "metrics": side.metrics.as_dict()} for side in self.sides],
+            "changes": to_json(dict(self.changes)),
+            "classes": [{**to_json(row), "certain_gap": row.certain_gap} for row in self.classes],
+            "artifact": None if fitted is None else {"method": fitted.method, "sha256": fitted.fingerprint},
+        }
+
+
+def printable(text: str) -> str:
+    r"""A user's text on one line, without control and direction characters, and not too long.
+
+    >>> printable("cat\x00\u202egod")
+    'cat��god'
+    """
+    clean = "".join(ch if ch.isprintable() else "\N{REPLACEMENT CHARACTER}" for ch in str(text))
+    return clean if len(clean) <= _LONGEST else f"{clean[: _LONGEST - 1]}…"
+
+
+def prepare_report(
+    *,
+    title: str,
+    after: Predictions,
+    before: Predictions | None = None,
+    artifact: Artifact | None = None,
+    names: tuple[str, str] = ("before", "after"),
+    class_names: Sequence[str] = (),
+    bins: int = 15,
+    edges: Edges = "right",
+    tolerance: float = 0.02,
+    target_risk: float | None = None,
+    replicates: int = 1000,
+    seed: int = 0,
+) -> Contents:
+    """Everything that the report of ``after``, or of ``before`` and ``after``, will show.
+
+    Both are (probs (n, K), labels (n,)) of the same samples in the same order. ``tolerance`` is the
+    mean gap that users can live with, ``target_risk`` the share of errors to abstain down to.
+    Raises InputError or ShapeError where the two do not match.
+    """
+    if not 0 < tolerance < 1:
+        raise InputError(f"tolerance must lie between 0 and 1, got {tolerance}; 0.02 means two points")
+    if before is not None:
+        _refuse_other_samples(before, after)
+    pairs = [after] if before is None else [before, after]
+    colors = ["after"] if before is None else ["before", "after"]
+    if target_risk is None:
+        # One target for both sides: half the error of the first.
+        target_risk = default_risk(top_label(*pairs[0])[1])
+    options: dict[str, Any] = {"bins": bins, "edges": edges, "replicates": replicates, "seed": seed}
+    sides = tuple(
+        _side(printable(name), color, pair, target_risk=target_risk, **options)
+        for name, color, pair in zip(names[-len(pairs) :], colors, pairs, strict=True)
+    )
+    changes = {} if before is None else paired_changes(before[0], after[0], after[1], **options)
+    named = class_names or (artifact.class_names if artifact else ())
+    classes = class_table(*after, class_names=[printable(n) for n in named], bins=bins, edges=edges)
+    verdict = judge(
+        sides[-1].metrics,
+        sides[-1].test,
+        before=sides[0].metrics if before is not None else None,
+        changes=changes,
+        classes=classes,
+        artifact=artifact,
+        tolerance=tolerance,
+    )
+    return Contents(printable(title), sides, changes, classes, verdict, artifact, bins, tolerance)
+
+
+def _refuse_other_samples(before: Predictions, after: Predictions) -> None:
+    (p, y), (q, z) = checked(*before), checked(*after)
+    if p.shape != q.shape:
+        raise ShapeError(f"before and after must be of the same samples, got {p.shape} and {q.shape}")
+    if not np.array_equal(y, z):
+        raise InputError("before and after have different labels; pass the same samples in the same order")
+
+
+def _side(
+    name: str,
+    color: str,
+    predictions: Predictions,
+    *,
+    target_risk: float | None,
+    bins: int,
+    edges: Edges,
+    replicates: int,
+    seed: int,
+) -> Side:
+    probs, labels = predictions
+    draws = replicates or 200  # the test has no meaning without any
+    found = evaluate(probs, labels, bins=bins, edges=edges, replicates=replicates, seed=seed)
+    confidence, correct = top_label(probs, labels)
+    return Side(
+        name,
+        color,
+        metrics=found,
+        test=calibration_test(confidence, correct, bins=bins, edges=edges, replicates=draws, seed=seed),
+        reliability=reliability(probs, labels, bins=bins, edges=edges),
+        histogram=confidence_histogram(probs, labels),
+        density=confidence_density(probs, labels),
+        risk_coverage=risk_coverage(probs, labels, target=target_risk),
+        bin_counts=bin_count_curve(probs, labels, edges=edges),
+    )

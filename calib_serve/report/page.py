@@ -1,0 +1,97 @@
+"""One HTML file that needs nothing else: no network, no fonts, no libraries."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import secrets
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+import calib_serve
+from calib_serve.errors import InputError
+from calib_serve.report.contents import Contents, prepare_report, printable
+from calib_serve.report.figures import pictures
+from calib_serve.report.svg import drawing, inline_svg
+from calib_serve.report.tables import artifact_facts, metric_rows
+from calib_serve.report.verdict import percent
+
+__all__ = ["render", "write_plots", "write_report"]
+
+# Inline SVG of a few hundred classes stays far below; a table of more would only be scrolled past.
+_MOST_CLASSES = 1000
+
+
+def write_report(path: str | Path, **facts: Any) -> Path:
+    """Write the report of ``prepare_report``'s arguments to ``path``, whole or not at all.
+
+        write_report("report.html", title="digits", before=(p, y), after=(q, y), artifact=artifact)
+
+    ``before`` and ``after`` are (probs (n, K), labels (n,)) of the same samples.
+    """
+    path = Path(path)
+    page = render(prepare_report(**facts))
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(page, encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise InputError(f"cannot write the report {path}: {error}; choose another place") from error
+    return path
+
+
+def render(contents: Contents) -> str:
+    """The page of prepared contents. The same contents give the same bytes."""
+    environment = Environment(
+        loader=PackageLoader("calib_serve.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(percent=percent, printable=printable)
+    script = _asset("report.js")
+    return environment.get_template("report.html").render(
+        contents=contents,
+        verdict=contents.verdict,
+        rows=metric_rows(contents),
+        pictures=[
+            (p, inline_svg(p.figure, name=p.name, title=p.title, text=p.text)) for p in pictures(contents)
+        ],
+        classes=contents.classes[:_MOST_CLASSES],
+        facts=artifact_facts(contents.artifact) if contents.artifact else (),
+        style=_asset("report.css"),
+        script=script,
+        # The page may run this one script and reach nothing: even a hole in the escaping stays shut.
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        version=calib_serve.__version__,
+    )
+
+
+def _asset(name: str) -> Markup:
+    return Markup(resources.files("calib_serve.report").joinpath("templates", name).read_text("utf-8"))  # noqa: S704
+
+
+def write_plots(folder: str | Path, contents: Contents, *, kind: Literal["png", "svg"] = "svg") -> list[Path]:
+    """Write each figure as a file of its own, and all numbers as ``numbers.json``; returns the paths."""
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        drawn = pictures(contents)
+        paths = [folder / f"{picture.name}.{kind}" for picture in drawn]
+        with drawing():
+            for path, picture in zip(paths, drawn, strict=True):
+                metadata = {"Title": picture.title, **({"Date": None} if kind == "svg" else {})}
+                picture.figure.savefig(path, format=kind, dpi=200, metadata=metadata)
+        numbers = folder / "numbers.json"
+        numbers.write_text(json.dumps(contents.as_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write plots to {folder}: {error}; choose another folder") from error
+    return [*paths, numbers]

@@ -1,0 +1,259 @@
+"""Draw each prepared record into your own matplotlib axes.
+
+    figure, axes = plt.subplots()
+    plot_reliability(axes, reliability(probs, labels))
+
+Confidence and accuracy are drawn in percent. Every function returns the axes it drew into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+
+from calib_serve.report.prepare import BinCountCurve, Density, Histogram, Reliability, RiskCoverage
+
+__all__ = [
+    "PALETTE",
+    "STYLE",
+    "plot_bin_counts",
+    "plot_counts",
+    "plot_density",
+    "plot_histogram",
+    "plot_reliability",
+    "plot_risk_coverage",
+]
+
+PALETTE: Mapping[str, str] = MappingProxyType(
+    {
+        "ink": "#1b1f24",
+        "muted": "#5b6471",
+        "grid": "#dfe3e8",
+        "band": "#e3e9ef",
+        "before": "#b8541a",
+        "after": "#0f6ba8",
+        "right": "#1c7c5c",
+        "wrong": "#b02a4c",
+    }
+)
+"""Names of what a colour means; each pair tells apart in print and with any colour vision."""
+
+STYLE: Mapping[Any, Any] = MappingProxyType(
+    {
+        "axes.edgecolor": PALETTE["muted"],
+        "axes.labelcolor": PALETTE["muted"],
+        "axes.titlecolor": PALETTE["ink"],
+        "axes.titlelocation": "left",
+        "axes.titlesize": 11.5,
+        "axes.titleweight": "bold",
+        "axes.titlepad": 10,
+        "axes.labelsize": 9.5,
+        "axes.linewidth": 0.8,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "font.size": 9.5,
+        "legend.frameon": False,
+        "legend.fontsize": 9,
+        "svg.fonttype": "none",
+        "text.color": PALETTE["ink"],
+        # A name such as "$\frac" is text, not mathematics.
+        "text.parse_math": False,
+        "xtick.color": PALETTE["muted"],
+        "ytick.color": PALETTE["muted"],
+        "xtick.labelsize": 9,
+        "ytick.labelsize": 9,
+    }
+)
+"""What the report draws with: ``with matplotlib.rc_context(STYLE): ...``."""
+
+
+def _percent(axes: Axes, *, x: bool = False, y: bool = False, decimals: int | None = 0) -> None:
+    if x:
+        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=decimals))
+    if y:
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=decimals))
+
+
+def _grid(axes: Axes, axis: Any = "both") -> None:
+    axes.grid(True, axis=axis, color=PALETTE["grid"], linewidth=0.7)
+    axes.tick_params(length=0)
+
+
+def plot_reliability(
+    axes: Axes, data: Reliability, *, color: str = PALETTE["after"], title: str = ""
+) -> Axes:
+    """Accuracy against confidence, with Wilson intervals and the band of a calibrated model.
+
+    A point outside of the grey band is more than chance.
+    """
+    full = data.count > 0
+    x, y = data.confidence[full], data.accuracy[full]
+    left, width = data.edges[:-1][full], np.diff(data.edges)[full]
+    _grid(axes)
+    axes.bar(
+        left + width / 2,
+        (data.expected_high - data.expected_low)[full],
+        width * 0.98,
+        bottom=data.expected_low[full],
+        color=PALETTE["band"],
+        label="where a calibrated model lies",
+    )
+    axes.plot([0, 1], [0, 1], color=PALETTE["muted"], linewidth=1, linestyle=(0, (4, 3)))
+    axes.vlines(x, np.minimum(x, y), np.maximum(x, y), color=color, linewidth=5, alpha=0.22)
+    spread = np.maximum([y - data.low[full], data.high[full] - y], 0)
+    axes.errorbar(
+        x, y, yerr=spread, fmt="none", ecolor=color, elinewidth=1.2, capsize=2.5, label="its 95 % interval"
+    )
+    # The area of a point grows with the share of predictions that it speaks for.
+    area = 14 + 90 * np.sqrt(data.count[full] / data.n)
+    axes.plot(x, y, color=color, linewidth=1.2, alpha=0.55)
+    axes.scatter(x, y, s=area, color=color, edgecolors="none", zorder=3, clip_on=False, label="this model")
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", title=title)
+    axes.set_aspect("equal", adjustable="box")
+    _percent(axes, x=True, y=True)
+    return axes
+
+
+def plot_counts(axes: Axes, data: Reliability, *, color: str = PALETTE["after"]) -> Axes:
+    """How many predictions are behind each point of the diagram; the count is written above its bar."""
+    width = np.diff(data.edges)
+    axes.bar(data.edges[:-1] + width / 2, data.count, width * 0.9, color=color, alpha=0.75)
+    for left, w, count in zip(data.edges, width, data.count, strict=False):
+        if count:
+            axes.annotate(
+                f"{int(count):,}",
+                (left + w / 2, count),
+                xytext=(0, 2),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                fontsize=6.5,
+                color=PALETTE["muted"],
+            )
+    axes.set(xlim=(0, 1), xlabel="confidence", ylabel="predictions")
+    axes.set_ylim(0, float(data.count.max()) * 1.2)
+    axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.0f}"))
+    axes.tick_params(length=0)
+    _percent(axes, x=True)
+    return axes
+
+
+def plot_histogram(axes: Axes, data: Histogram, *, color: str = PALETTE["after"], title: str = "") -> Axes:
+    """The histogram of confidences as shares, with the mean confidence and the accuracy as lines."""
+    width = np.diff(data.edges)
+    total = max(float(data.count.sum()), 1)
+    axes.bar(data.edges[:-1] + width / 2, data.count / total, width * 0.92, color=color, alpha=0.7)
+    _grid(axes, "y")
+    axes.axvline(
+        data.mean_confidence,
+        color=PALETTE["ink"],
+        linewidth=1.3,
+        label=f"mean confidence {data.mean_confidence:.1%}",
+    )
+    axes.axvline(
+        data.accuracy,
+        color=PALETTE["ink"],
+        linewidth=1.3,
+        linestyle=(0, (3, 2)),
+        label=f"accuracy {data.accuracy:.1%}",
+    )
+    axes.set(xlim=(0, 1), xlabel="confidence", ylabel="share of predictions", title=title)
+    axes.legend(loc="upper left")
+    _percent(axes, x=True, y=True)
+    return axes
+
+
+_ODDS_TICKS = (0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97, 0.99, 0.999, 0.9999, 0.99999)
+
+
+def plot_density(axes: Axes, data: Density, *, title: str = "") -> Axes:
+    """Where right and where wrong predictions have their confidence, evenly spaced in log-odds."""
+    x = data.log_odds
+    for name, density, count in (("right", data.right, data.n_right), ("wrong", data.wrong, data.n_wrong)):
+        color = PALETTE[name]
+        axes.fill_between(x, density, color=color, alpha=0.18, linewidth=0)
+        style = "-" if name == "right" else (0, (5, 2))
+        axes.plot(x, density, color=color, linewidth=1.6, linestyle=style, label=f"{name} ({count:,})")
+    _grid(axes)
+    ticks = np.array([t for t in _ODDS_TICKS if data.grid[0] <= t <= data.grid[-1]])
+    axes.set_xticks(np.log(ticks) - np.log1p(-ticks), [f"{100 * t:.5g}%" for t in ticks])
+    axes.tick_params("x", labelsize=8)
+    axes.set(xlim=(x[0], x[-1]), xlabel="confidence, in log-odds", ylabel="density", title=title)
+    axes.set_ylim(0, 1.45 * max(data.right.max(), data.wrong.max(), 1e-9))
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.legend(loc="upper left", title=f"AUROC {data.auroc:.3f}", alignment="left", ncols=2)
+    return axes
+
+
+def plot_risk_coverage(
+    axes: Axes,
+    data: RiskCoverage,
+    *,
+    color: str = PALETTE["after"],
+    label: str = "",
+    marked: bool = True,
+    width: float = 1.7,
+) -> Axes:
+    """Error by how much is answered; ``marked`` adds the point where the target is met."""
+    axes.plot(data.coverage, data.risk, color=color, linewidth=width, alpha=0.9, label=label or None)
+    found = data.abstention
+    if marked and found.coverage:
+        axes.axhline(data.target, color=PALETTE["muted"], linewidth=0.9, linestyle=(0, (4, 3)))
+        axes.plot([found.coverage], [1 - found.accuracy], "o", color=color, markersize=7)
+        says = f"answer from {found.threshold:.1%} on:\n{found.coverage:.0%} of all, "
+        says += f"{1 - found.accuracy:.1%} wrong"
+        axes.annotate(
+            says,
+            (found.coverage, 1 - found.accuracy),
+            xytext=(-12, 26),
+            textcoords="offset points",
+            ha="right",
+        )
+    _grid(axes)
+    axes.set(
+        xlim=(0, 1.005), xlabel="share of inputs answered, the most confident first", ylabel="share wrong"
+    )
+    # The first few answers alone have no rate worth an axis.
+    settled = data.risk[data.coverage > 0.05]
+    axes.set_ylim(0, max(1.15 * float(settled.max(initial=0)), 1.6 * data.target))
+    _percent(axes, x=True)
+    _percent(axes, y=True, decimals=None)
+    return axes
+
+
+def plot_bin_counts(
+    axes: Axes, data: BinCountCurve, *, color: str = PALETTE["after"], label: str = ""
+) -> Axes:
+    """ECE by bin count: equal-width (solid), equal-mass (dashed), and what chance alone gives (dotted)."""
+    named = f"{label}, " if label else ""
+    axes.plot(data.bins, data.equal_width, "-o", color=color, markersize=3.5, label=f"{named}equal width")
+    axes.plot(
+        data.bins,
+        data.equal_mass,
+        "s",
+        linestyle=(0, (5, 2)),
+        color=color,
+        markersize=3.5,
+        label=f"{named}equal mass",
+    )
+    axes.plot(
+        data.bins,
+        data.noise_floor,
+        color=color,
+        alpha=0.7,
+        linewidth=1,
+        linestyle=(0, (1, 2)),
+        label=f"{named}if calibrated",
+    )
+    _grid(axes)
+    axes.set(xlabel="number of bins", ylabel="ECE")
+    axes.set_ylim(bottom=0)
+    _percent(axes, y=True, decimals=None)
+    return axes

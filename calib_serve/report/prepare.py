@@ -1,0 +1,260 @@
+"""What each figure shows, as numbers: probabilities and labels in, a small frozen record out.
+
+Nothing here draws. ``plot`` has a function for each record that draws it into your own axes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.bins import Bins, Edges
+from calib_serve.metrics import Abstention, abstention, refinement_auroc, wilson_interval
+from calib_serve.metrics.equal_mass import Ranked
+from calib_serve.metrics.scores import top_label
+
+__all__ = [
+    "BinCountCurve",
+    "Density",
+    "Histogram",
+    "Reliability",
+    "RiskCoverage",
+    "bin_count_curve",
+    "confidence_density",
+    "confidence_histogram",
+    "default_risk",
+    "reliability",
+    "risk_coverage",
+    "to_json",
+]
+
+Floats = NDArray[np.float64]
+
+_CURVE_POINTS = 400  # of a risk-coverage curve: finer than a screen shows
+_BIN_COUNTS = (5, 8, 10, 12, 15, 20, 25, 30, 40, 50, 75, 100)
+_DENSITY_RANGE = (1e-4, 1 - 1e-5)
+_NARROWEST = 0.1  # bandwidth of a density, in log-odds
+_FINE = 2001  # cells that a density's samples are counted in first
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """A reliability diagram: each array is (bins,), NaN where a bin holds nothing.
+
+    ``low`` and ``high`` are Wilson's interval of the accuracy. ``expected_low`` and
+    ``expected_high`` hold the accuracy of a calibrated model with these confidences, at the same
+    level (the consistency bars of Bröcker and Smith 2007, to first order).
+    """
+
+    edges: Floats
+    count: Floats
+    confidence: Floats
+    accuracy: Floats
+    low: Floats
+    high: Floats
+    expected_low: Floats
+    expected_high: Floats
+    ece: float
+    n: int
+
+
+def reliability(
+    probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right", level: float = 0.95
+) -> Reliability:
+    """The reliability diagram of probabilities (n, K) and class ids (n,).
+
+    >>> r = reliability([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10)
+    >>> r.confidence[~np.isnan(r.confidence)].tolist(), r.accuracy[~np.isnan(r.accuracy)].tolist()
+    ([0.6, 0.7], [0.0, 1.0])
+    """
+    sums = Bins.tally(*top_label(probs, labels), bins=bins, edges=edges)
+    n, full = sums.count, sums.count > 0
+    confidence, accuracy = (np.full(bins, np.nan) for _ in range(2))
+    confidence[full] = sums.confidence[full] / n[full]
+    accuracy[full] = sums.correct[full] / n[full]
+    intervals = np.full((4, bins), np.nan)
+    for b in np.flatnonzero(full):
+        seen = wilson_interval(sums.correct[b], n[b], level=level)
+        expected = wilson_interval(min(sums.confidence[b], n[b]), n[b], level=level)
+        intervals[:, b] = seen.low, seen.high, expected.low, expected.high
+    return Reliability(
+        edges=np.linspace(0, 1, bins + 1),
+        count=n,
+        confidence=confidence,
+        accuracy=accuracy,
+        low=intervals[0],
+        high=intervals[1],
+        expected_low=intervals[2],
+        expected_high=intervals[3],
+        ece=sums.ece(),
+        n=round(sums.n),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """How many predictions (bins,) have which confidence, with the two means that should agree."""
+
+    edges: Floats
+    count: Floats
+    mean_confidence: float
+    accuracy: float
+
+
+def confidence_histogram(
+    probs: ArrayLike, labels: ArrayLike, *, bins: int = 20, edges: Edges = "right"
+) -> Histogram:
+    """The histogram of top-1 confidences over equal-width bins."""
+    sums = Bins.tally(*top_label(probs, labels), bins=bins, edges=edges)
+    return Histogram(np.linspace(0, 1, bins + 1), sums.count, sums.mean_confidence(), sums.accuracy())
+
+
+@dataclass(frozen=True, eq=False)
+class Density:
+    """Density of confidence among right and among wrong predictions (Singh 2021, fig. 2).
+
+    Both (g,) are per unit of log-odds, log(c / (1 - c)), at the confidences ``grid`` (g,): a plain
+    axis would press most networks' predictions against its right end. Each integrates to 1 over
+    the log-odds, and is 0 where there is no such prediction. ``auroc`` says how well the two are
+    told apart.
+    """
+
+    grid: Floats
+    right: Floats
+    wrong: Floats
+    n_right: int
+    n_wrong: int
+    auroc: float
+
+    @property
+    def log_odds(self) -> Floats:
+        """The grid, evenly spaced in log-odds."""
+        return np.log(self.grid) - np.log1p(-self.grid)
+
+
+def confidence_density(probs: ArrayLike, labels: ArrayLike, *, points: int = 201) -> Density:
+    """Gaussian kernel densities over the log-odds of confidence, Silverman's bandwidth for each.
+
+    Confidences beyond 0.0001 and 0.99999 are drawn there.
+    """
+    confidence, correct = top_label(probs, labels)
+    inside = np.clip(confidence, *_DENSITY_RANGE)
+    odds = np.log(inside) - np.log1p(-inside)
+    grid = np.linspace(odds.min() - 1.5, odds.max() + 1.5, points)
+    right, wrong = (_kernel_density(odds[part], grid) for part in (correct, ~correct))
+    hits = int(correct.sum())
+    auroc = refinement_auroc(probs, labels)
+    return Density(1 / (1 + np.exp(-grid)), right, wrong, hits, len(correct) - hits, auroc)
+
+
+def _kernel_density(values: Floats, grid: Floats) -> Floats:
+    if not len(values):
+        return np.zeros_like(grid)
+    low, high = np.quantile(values, [0.25, 0.75])
+    spread = min(float(values.std()), float(high - low) / 1.349) or float(values.std())
+    width = max(0.9 * spread * len(values) ** -0.2, _NARROWEST)
+    fine = np.linspace(grid[0], grid[-1], _FINE)
+    cell = np.rint((values - fine[0]) / (fine[1] - fine[0])).astype(np.intp)
+    mass = np.bincount(cell, minlength=_FINE) / len(values)
+    kernel = np.exp(-0.5 * ((grid[:, None] - fine[None, :]) / width) ** 2)
+    return np.asarray(kernel @ mass / (width * math.sqrt(2 * math.pi)))
+
+
+@dataclass(frozen=True, eq=False)
+class RiskCoverage:
+    """Error among the most confident share of predictions, by that share (Geifman 2017).
+
+    ``confidence`` (m,) is the threshold at which ``coverage`` (m,) are answered with ``risk`` (m,).
+    ``abstention`` answers the most inputs at a risk of ``target`` or less, with its guarantee.
+    """
+
+    coverage: Floats
+    risk: Floats
+    confidence: Floats
+    target: float
+    abstention: Abstention
+
+
+def risk_coverage(
+    probs: ArrayLike, labels: ArrayLike, *, target: float | None = None, level: float = 0.95
+) -> RiskCoverage:
+    """The risk-coverage curve, and the threshold that holds the risk at ``target``.
+
+    ``target`` is a fraction in (0, 1), by default half the error of answering everything.
+    Predictions of equal confidence are answered together.
+
+    >>> curve = risk_coverage([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]], [0, 0, 1])
+    >>> curve.confidence.tolist(), curve.risk.round(2).tolist()
+    ([0.9, 0.8, 0.7], [0.0, 0.0, 0.33])
+    """
+    confidence, correct = top_label(probs, labels)
+    if target is None:
+        target = default_risk(correct)
+    order = np.argsort(-confidence, kind="stable")
+    ranked, errors = confidence[order], np.cumsum(~correct[order])
+    ends = np.flatnonzero(np.diff(ranked, append=-1.0))  # the last of each run of equal confidences
+    shown = ends[np.unique(np.linspace(0, len(ends) - 1, _CURVE_POINTS).astype(np.intp))]
+    return RiskCoverage(
+        (shown + 1) / len(ranked),
+        errors[shown] / (shown + 1),
+        ranked[shown],
+        target,
+        abstention(probs, labels, target=1 - target, level=level),
+    )
+
+
+def default_risk(correct: ArrayLike) -> float:
+    """Half of the error rate of (n,) answers; half an error where there is none."""
+    right = np.asarray(correct, np.float64)
+    return max(1 - float(right.mean()), 1 / len(right)) / 2
+
+
+@dataclass(frozen=True, eq=False)
+class BinCountCurve:
+    """ECE by the number of bins ``bins`` (m,): how much of a number is its binning.
+
+    ``noise_floor`` (m,) is what a calibrated model would show by chance over equal-width bins.
+    """
+
+    bins: NDArray[np.intp]
+    equal_width: Floats
+    equal_mass: Floats
+    noise_floor: Floats
+
+
+def bin_count_curve(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    counts: tuple[int, ...] = _BIN_COUNTS,
+    edges: Edges = "right",
+) -> BinCountCurve:
+    """ECE over each of ``counts`` equal-width and equal-mass bins; counts above n are left out."""
+    confidence, correct = top_label(probs, labels)
+    counts = tuple(c for c in counts if c <= len(confidence))
+    widths = [Bins.tally(confidence, correct, bins=c, edges=edges) for c in counts]
+    ranked = Ranked.of(confidence, correct)
+    return BinCountCurve(
+        np.array(counts, np.intp),
+        np.array([b.ece() for b in widths]),
+        np.array([ranked.ece(c) for c in counts]),
+        np.array([b.noise_floor() for b in widths]),
+    )
+
+
+def to_json(value: Any) -> Any:
+    """A prepared record as JSON holds it: arrays as lists, NaN and infinity as None."""
+    if is_dataclass(value):
+        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [to_json(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

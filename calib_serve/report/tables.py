@@ -1,0 +1,159 @@
+"""The report's tables as text: metrics with intervals, and what was fitted on what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from calib_serve.artifact import Artifact
+from calib_serve.metrics import Change, Estimate
+from calib_serve.report.contents import Contents, printable
+from calib_serve.report.verdict import MINUS
+
+__all__ = ["MetricRow", "artifact_facts", "metric_rows"]
+
+
+class Shown(NamedTuple):
+    """A metric as the table names it; ``better`` when lower (-1), higher (1) or neither (0)."""
+
+    name: str
+    words: str
+    explanation: str
+    better: Literal[-1, 0, 1]
+    percent: bool = True
+
+
+_SHOWN = (
+    Shown("accuracy", "Accuracy", "share of predictions that are right", 1),
+    Shown("mean_confidence", "Mean confidence", "what it says on average", 0),
+    Shown("signed_gap", "Signed gap", "mean confidence minus accuracy; positive is overconfident", 0),
+    Shown("ece", "ECE", "mean distance of confidence from accuracy, over equal-width bins", -1),
+    Shown("adaptive_ece", "Adaptive ECE", "the same over bins that hold equally many", -1),
+    Shown("smooth_ece", "Smooth ECE", "the same without bins", -1),
+    Shown("classwise_ece", "Classwise ECE", "the same for every class's probability, averaged", -1),
+    Shown("mce", "MCE", "the largest distance of any bin, however few it holds", -1),
+    Shown("overconfidence_error", "Overconfidence error", "excess of confidence, times confidence", -1),
+    Shown("rms_debiased", "RMS error, debiased", "root mean squared distance less what chance gives", -1),
+    Shown("noise_floor", "Noise floor", "the ECE that a calibrated model shows by chance", 0),
+    Shown("nll", "NLL", "negative log-likelihood, in nats", -1, percent=False),
+    Shown("brier", "Brier score", "squared distance of probabilities from the truth", -1, percent=False),
+    Shown("entropy", "Entropy", "mean uncertainty of the predictions, in nats", 0, percent=False),
+    Shown("refinement_auroc", "AUROC right from wrong", "0.5 is a coin, 1 is perfect", 1, percent=False),
+    Shown("aurc", "AURC", "area under the risk-coverage curve", -1, percent=False),
+)
+
+
+@dataclass(frozen=True)
+class MetricRow:
+    """One line of the metrics table; ``verdict`` says in a word whether the change is good."""
+
+    name: str
+    explanation: str
+    values: tuple[str, ...]
+    intervals: tuple[str, ...]
+    change: str
+    interval: str
+    p: str
+    verdict: Literal["better", "worse", "changed", "no clear change", ""]
+
+
+def metric_rows(contents: Contents) -> tuple[MetricRow, ...]:
+    """The metrics of each side with intervals, and what changed."""
+    return tuple(_metric_row(contents, shown) for shown in _SHOWN)
+
+
+def _metric_row(contents: Contents, shown: Shown) -> MetricRow:
+    found: list[Estimate] = [getattr(side.metrics, shown.name) for side in contents.sides]
+    change = contents.changes.get(shown.name)
+    return MetricRow(
+        shown.words,
+        shown.explanation,
+        tuple(_number(e.value, shown.percent) for e in found),
+        tuple(_interval(e, shown.percent) for e in found),
+        "" if change is None else _number(change.difference.value, shown.percent, sign=True),
+        "" if change is None else _interval(change.difference, shown.percent, sign=True),
+        "" if change is None else _p(change.p),
+        _word(change, shown.better),
+    )
+
+
+def _number(value: float, share: bool, *, sign: bool = False) -> str:
+    if not math.isfinite(value):
+        return "undefined" if math.isnan(value) else "infinite"
+    plus = "+" if sign else ""
+    text = f"{100 * value:{plus}.2f}\N{NO-BREAK SPACE}%" if share else f"{value:{plus}.4f}"
+    return text.replace("-", MINUS)
+
+
+def _interval(estimate: Estimate, share: bool, *, sign: bool = False) -> str:
+    if math.isnan(estimate.low):
+        return ""
+    ends = [
+        _number(v, share, sign=sign).removesuffix("\N{NO-BREAK SPACE}%")
+        for v in (estimate.low, estimate.high)
+    ]
+    return f"{ends[0]} to {ends[1]}"
+
+
+def _p(p: float) -> str:
+    if math.isnan(p):
+        return ""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _word(change: Change | None, better: int) -> Literal["better", "worse", "changed", "no clear change", ""]:
+    if change is None or math.isnan(change.p):
+        return ""
+    if change.p >= 0.05 or change.difference.value == 0:
+        return "no clear change"
+    if not better:
+        return "changed"
+    return "better" if better * change.difference.value > 0 else "worse"
+
+
+def artifact_facts(artifact: Artifact) -> tuple[tuple[str, str], ...]:
+    """What the artifact does, what it was fitted on, and how it can be told from others."""
+    steps = tuple(f"{step.kind} {_sizes(vars(step))}".strip() for step in artifact.steps)
+    facts: dict[str, Any] = {
+        "method": artifact.method,
+        "steps": list(steps) or "none",
+        "classes": artifact.classes,
+        "fit": artifact.fit,
+        "calibration data": artifact.data,
+        "model": artifact.model,
+        "versions": artifact.versions,
+        "sha256": artifact.fingerprint,
+    }
+    return tuple(line for name, value in facts.items() for line in _lines(name, value))
+
+
+def _sizes(fields: Mapping[str, Any]) -> str:
+    shown = []
+    for name, value in fields.items():
+        if getattr(value, "shape", None) == ():
+            shown.append(f"{name} {float(value):.6g}")
+        elif hasattr(value, "shape"):
+            shown.append(f"{name} {' by '.join(map(str, value.shape))}")
+        elif isinstance(value, (str, float)):
+            shown.append(f"{name} {value}")
+    return f"({', '.join(shown)})" if shown else ""
+
+
+def _lines(name: str, value: Any) -> list[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        return [line for key, item in value.items() for line in _lines(f"{name}: {key}", item)]
+    if isinstance(value, list) and any(isinstance(item, (Mapping, list)) for item in value):
+        return [line for i, item in enumerate(value, 1) for line in _lines(f"{name} {i}", item)]
+    if value in (None, "", []):
+        return []
+    if isinstance(value, list):
+        value = ", ".join(map(_plain, value[:12])) + (
+            f" and {len(value) - 12} more" if len(value) > 12 else ""
+        )
+    return [(printable(name), printable(_plain(value)))]
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,176 @@
+"""The written page: one file, safe, complete, and true to its numbers."""
+
+from __future__ import annotations
+
+import html
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.metrics import ece, softmax
+from calib_serve.report import prepare_report, render, write_plots, write_report
+
+RNG = np.random.default_rng(5)
+LOGITS = 2 * RNG.standard_normal((1500, 4))
+LABELS = np.array([RNG.choice(4, p=p) for p in softmax(LOGITS)])
+BEFORE = softmax(2.5 * LOGITS), LABELS  # overconfident
+AFTER = softmax(LOGITS), LABELS  # calibrated by construction
+ARTIFACT = Artifact(
+    (LogitMap.temperature(2.5),),
+    method="temperature",
+    classes=4,
+    class_names=("cat", "dog", "frog", "newt"),
+    fit={"temperature": 2.5},
+    data={"samples": 900},
+)
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&$\\frac{1}{</title>\u202e\x00"
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the ids of the page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attrs for name, attrs in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return render(prepare_report(title="pets", before=BEFORE, after=AFTER, artifact=ARTIFACT, replicates=100))
+
+
+def text_of(page: str) -> str:
+    return html.unescape(re.sub(r"<[^>]*>", " ", page)).replace("\xa0", " ")
+
+
+def test_the_page_is_one_small_file_that_loads_nothing(tmp_path: Path) -> None:
+    path = write_report(tmp_path / "new" / "r.html", title="pets", before=BEFORE, after=AFTER, replicates=50)
+    assert [p.name for p in path.parent.iterdir()] == ["r.html"]
+    assert path.stat().st_size < 2_000_000
+    tags = Page(path.read_text()).tags
+    links = [v for _, attrs in tags for k, v in attrs.items() if k in ("src", "href", "xlink:href", "action")]
+    assert all(link.startswith(("#", "data:")) for link in links if link)
+    assert "url(http" not in path.read_text()
+
+
+def test_the_same_numbers_give_the_same_bytes(page: str) -> None:
+    again = render(
+        prepare_report(title="pets", before=BEFORE, after=AFTER, artifact=ARTIFACT, replicates=100)
+    )
+    assert again == page
+
+
+def test_every_figure_has_a_text_alternative_and_every_id_is_its_own(page: str) -> None:
+    parsed = Page(page)
+    assert len(parsed.all("svg")) == 5
+    ids = [attrs["id"] for _, attrs in parsed.tags if attrs.get("id")]
+    assert len(ids) == len(set(ids))
+    for svg in parsed.all("svg"):
+        assert svg["role"] == "img"
+        assert {svg["aria-labelledby"], svg["aria-describedby"]} <= set(ids)
+    for described in re.findall(r"<desc[^>]*>(.*?)</desc>", page):
+        assert len(described) > 40
+    assert all(ref in ids for ref in re.findall(r'(?:url\(#|href="#)([^)"]+)', page))
+
+
+def test_the_verdict_tells_the_numbers(page: str) -> None:
+    told = text_of(page)
+    assert f"fell from {ece(*BEFORE):.2%} to {ece(*AFTER):.2%}".replace("%", " %") in told
+    accuracy = (AFTER[0].argmax(1) == LABELS).mean()
+    assert f"right in {100 * accuracy:.1f} % of 1,500" in told
+    assert "Accuracy stayed at" in told
+
+
+def test_the_artifact_and_its_classes_are_in_the_page(page: str) -> None:
+    told = text_of(page)
+    assert ARTIFACT.fingerprint in told
+    for name in ARTIFACT.class_names:
+        assert name in told
+
+
+def test_hostile_names_stay_text() -> None:
+    artifact = Artifact(
+        (),
+        method=HOSTILE,
+        classes=4,
+        class_names=(HOSTILE, "b", "c", "d"),
+        model={HOSTILE: HOSTILE},
+        fit={"note": [HOSTILE] * 3},
+    )
+    contents = prepare_report(
+        title=HOSTILE,
+        before=BEFORE,
+        after=AFTER,
+        artifact=artifact,
+        names=(HOSTILE, "$\\frac"),
+        replicates=20,
+    )
+    page = render(contents)
+    parsed = Page(page)
+    assert len(parsed.all("script")) == 1
+    assert not parsed.all("img")
+    assert not any(name.startswith("on") for _, attrs in parsed.tags for name in attrs)
+    assert "\u202e" not in page
+    assert "\x00" not in page
+    assert "$\\frac" in page
+
+
+def test_only_the_pages_own_script_may_run(page: str) -> None:
+    policy = next(a["content"] for a in Page(page).all("meta") if a.get("http-equiv"))
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe-inline" not in policy.split("script-src")[1]
+
+
+def test_drawing_leaves_the_callers_matplotlib_alone(page: str) -> None:
+    before = dict(mpl.rcParams)
+    render(prepare_report(title="x", after=AFTER, replicates=0))
+    assert dict(mpl.rcParams) == before
+
+
+def test_a_report_on_one_model_has_no_comparison() -> None:
+    page = render(prepare_report(title="alone", after=AFTER, replicates=20))
+    assert "What changed?" not in page
+    assert 'scope="col">change' not in page
+
+
+def test_predictions_of_other_samples_are_refused() -> None:
+    with pytest.raises(ShapeError, match="same samples"):
+        prepare_report(title="x", before=(BEFORE[0][:-1], LABELS[:-1]), after=AFTER)
+    with pytest.raises(InputError, match="different labels"):
+        prepare_report(title="x", before=(BEFORE[0], LABELS[::-1]), after=AFTER)
+    with pytest.raises(InputError, match="tolerance"):
+        prepare_report(title="x", after=AFTER, tolerance=2)
+
+
+@pytest.mark.parametrize("labels", [AFTER[0].argmax(1), AFTER[0].argmin(1)], ids=["all right", "all wrong"])
+def test_a_perfect_and_a_hopeless_model_get_a_page_too(labels: np.ndarray) -> None:
+    page = render(prepare_report(title="edge", after=(AFTER[0], labels), replicates=20))
+    assert "Not calibrated" in text_of(page)
+
+
+def test_plots_are_written_beside_all_numbers(tmp_path: Path) -> None:
+    contents = prepare_report(title="pets", before=BEFORE, after=AFTER, replicates=20)
+    paths = write_plots(tmp_path / "plots", contents, kind="png")
+    assert [p.name for p in paths] == [
+        "reliability.png",
+        "histograms.png",
+        "densities.png",
+        "risk.png",
+        "bins.png",
+        "numbers.json",
+    ]
+    assert all(p.read_bytes().startswith(b"\x89PNG") for p in paths[:-1])

@@ -1,0 +1,155 @@
+"""What each figure shows, against numpy."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from calib_serve.errors import InputError
+from calib_serve.metrics import adaptive_ece, ece, softmax
+from calib_serve.report import (
+    bin_count_curve,
+    calibration_test,
+    class_table,
+    confidence_density,
+    confidence_histogram,
+    reliability,
+    risk_coverage,
+)
+from calib_serve.report.prepare import to_json
+
+RNG = np.random.default_rng(3)
+PROBS = softmax(2.5 * RNG.standard_normal((4000, 6)))
+LABELS = np.where(RNG.random(4000) < 0.6, PROBS.argmax(1), RNG.integers(0, 6, 4000))
+CONFIDENCE = PROBS.max(1)
+CORRECT = PROBS.argmax(1) == LABELS
+
+
+def test_a_reliability_diagram_holds_the_mean_of_each_bin() -> None:
+    data = reliability(PROBS, LABELS, bins=10)
+    for b in range(10):
+        inside = (data.edges[b] < CONFIDENCE) & (data.edges[b + 1] >= CONFIDENCE)
+        assert data.count[b] == inside.sum()
+        if inside.any():
+            assert data.confidence[b] == pytest.approx(CONFIDENCE[inside].mean())
+            assert data.accuracy[b] == pytest.approx(CORRECT[inside].mean())
+            assert data.low[b] <= data.accuracy[b] <= data.high[b]
+        else:
+            assert np.isnan(data.accuracy[b])
+    assert data.ece == pytest.approx(ece(PROBS, LABELS, bins=10))
+
+
+def test_a_calibrated_model_lies_in_its_band_nineteen_times_in_twenty() -> None:
+    inside = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        p = rng.uniform(0.5, 1, 3000)
+        data = reliability(np.stack([p, 1 - p], 1), (rng.random(3000) > p).astype(int))
+        full = data.count > 20
+        inside += ((data.accuracy >= data.expected_low) & (data.accuracy <= data.expected_high))[
+            full
+        ].tolist()
+    assert 0.92 < np.mean(inside) < 0.98
+
+
+def test_a_histogram_counts_every_prediction_once() -> None:
+    data = confidence_histogram(PROBS, LABELS)
+    assert data.count.sum() == len(LABELS)
+    np.testing.assert_array_equal(data.count, np.histogram(CONFIDENCE, 20, (0, 1))[0])
+    assert data.mean_confidence - data.accuracy == pytest.approx(CONFIDENCE.mean() - CORRECT.mean())
+
+
+def test_the_densities_integrate_to_one_over_log_odds_and_sit_where_their_samples_are() -> None:
+    data = confidence_density(PROBS, LABELS)
+    odds = np.log(CONFIDENCE / (1 - CONFIDENCE))
+    step = data.log_odds[1] - data.log_odds[0]
+    for density, part in ((data.right, CORRECT), (data.wrong, ~CORRECT)):
+        assert density.sum() * step == pytest.approx(1, abs=0.02)
+        assert (density * data.log_odds).sum() * step == pytest.approx(odds[part].mean(), abs=0.1)
+    assert (data.n_right, data.n_wrong) == (CORRECT.sum(), (~CORRECT).sum())
+
+
+def test_all_right_has_a_density_of_wrong_ones_that_is_zero() -> None:
+    data = confidence_density(PROBS, PROBS.argmax(1))
+    assert not data.wrong.any()
+    assert data.right.any()
+
+
+def test_the_risk_coverage_curve_is_the_error_among_the_most_confident() -> None:
+    data = risk_coverage(PROBS, LABELS)
+    for coverage, risk, threshold in zip(data.coverage, data.risk, data.confidence, strict=True):
+        answered = threshold <= CONFIDENCE
+        assert coverage == pytest.approx(answered.mean())
+        assert risk == pytest.approx((~CORRECT[answered]).mean())
+    assert data.coverage[-1] == 1
+    assert data.target == pytest.approx((~CORRECT).mean() / 2)
+
+
+def test_a_coarser_threshold_than_the_data_has_is_refused() -> None:
+    with pytest.raises(InputError):
+        risk_coverage(PROBS, LABELS, target=5)
+
+
+def test_the_bin_count_curve_is_the_ece_at_each_bin_count() -> None:
+    data = bin_count_curve(PROBS, LABELS)
+    for count, wide, mass in zip(data.bins, data.equal_width, data.equal_mass, strict=True):
+        assert wide == pytest.approx(ece(PROBS, LABELS, bins=int(count)))
+        assert mass == pytest.approx(adaptive_ece(PROBS, LABELS, bins=int(count)))
+
+
+def test_the_class_table_has_every_class_with_its_own_gap() -> None:
+    rows = class_table(PROBS, LABELS, class_names=list("abcdef"))
+    assert sorted(row.name for row in rows) == list("abcdef")
+    predicted = PROBS.argmax(1)
+    for row in rows:
+        k = "abcdef".index(row.name)
+        own = predicted == k
+        assert (row.occurs, row.predicted) == ((k == LABELS).sum(), own.sum())
+        assert row.gap.value == pytest.approx(CONFIDENCE[own].mean() - CORRECT[own].mean())
+        assert row.precision == pytest.approx(CORRECT[own].mean())
+    assert [row.certain_gap for row in rows] == sorted((row.certain_gap for row in rows), reverse=True)
+
+
+def test_a_rare_class_does_not_outrank_a_sure_error() -> None:
+    # Class 0: 1,000 predictions, 30 points too confident. Class 1: 2 predictions, both wrong.
+    probs = np.concatenate([np.tile([0.9, 0.1], (1000, 1)), np.tile([0.2, 0.8], (2, 1))])
+    labels = np.concatenate([np.arange(1000) % 5 < 2, np.zeros(2)]).astype(int)
+    rows = class_table(probs, labels)
+    assert abs(rows[1].gap.value) > abs(rows[0].gap.value) > 0.25
+    assert [row.name for row in rows] == ["0", "1"]
+
+
+def test_a_class_that_is_never_predicted_has_no_gap() -> None:
+    rows = class_table([[0.8, 0.2]] * 5, [0, 0, 0, 1, 1])
+    never = next(row for row in rows if row.name == "1")
+    assert never.predicted == 0
+    assert np.isnan(never.gap.value)
+    assert never.certain_gap == 0
+
+
+def test_the_calibration_test_holds_its_level_and_finds_an_error() -> None:
+    ps = []
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        c = rng.uniform(0.3, 1, 800)
+        ps.append(calibration_test(c, rng.random(800) < c, replicates=200, seed=seed).p)
+    rejected = np.mean(np.array(ps) < 0.05)
+    assert 0.01 < rejected < 0.1  # 0.05, give or take 3 standard errors
+    rng = np.random.default_rng(0)
+    c = rng.uniform(0.3, 1, 800)
+    off = calibration_test(c, rng.random(800) < c - 0.1, replicates=200)
+    assert off.p < 0.01
+    assert off.ece > off.critical > off.expected
+
+
+def test_every_prepared_record_survives_json() -> None:
+    records = [
+        reliability(PROBS, LABELS),
+        confidence_density(PROBS, LABELS),
+        risk_coverage(PROBS, PROBS.argmax(1)),
+        bin_count_curve(PROBS, LABELS),
+    ]
+    for record in records:
+        assert json.loads(json.dumps(to_json(record), allow_nan=False))
