@@ -8,5 +8,5 @@ if ! command -v promtool >/dev/null; then
   exit 0
 fi
 promtool check config prometheus.yml
-promtool check rules rules/*.yml
-promtool test rules tests/*.yml
+promtool check rules rules.yml alerts.yml
+promtool test rules ./*_test.yml
