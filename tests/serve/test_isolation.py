@@ -1,0 +1,141 @@
+"""One bad request in a batch of eight: it alone is refused, its neighbours' answers do not change."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from hostile import MATRIX, npy, png
+from live_server import Running, network, serve, temperature_artifact, torchscript, total, until
+from safetensors.numpy import save
+
+from calib_serve.fuse.mar import Batching, pack
+
+pytestmark = pytest.mark.server
+WHOLE_BATCH = Batching(workers=1, batch_size=8, delay=2000)  # eight at once always share one batch
+
+
+class Overflowing(torch.nn.Module):
+    """The small classifier on 4 x 4 images; NaN where an input is close to float32's end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = network()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        flat = x.flatten(1)
+        much = flat[:, :1] * 10
+        return self.net(flat.clamp(-100, 100)) + (much - much)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("isolation")
+    model = torchscript(folder / "net.pt", Overflowing())
+    artifact = temperature_artifact(model={"input_shape": [1, 4, 4]})
+    pack(model, artifact, folder, name="pictures", batching=WHOLE_BATCH)
+    yield from serve(folder, ["pictures.mar"], folder / "run")
+
+
+NEIGHBOURS = np.random.default_rng(9).normal(size=(7, 1, 4, 4)).astype(np.float32)
+
+
+def eight(
+    running: Running, body: bytes, content_type: str
+) -> tuple[httpx.Response, list[dict[str, Any]], set[str]]:
+    """The reply to ``body``, the seven neighbours' replies, and which workers answered."""
+
+    def send(i: int) -> httpx.Response:
+        if i == 7:
+            return running.predict(None, "pictures", content=body, headers={"content-type": content_type})
+        return running.predict(NEIGHBOURS[i].tolist(), "pictures")
+
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(send, range(8)))
+    good = [reply.json() for reply in replies[:7]]
+    for one in good:
+        assert one.pop("receipt")
+    return replies[7], good, {r.headers["x-calib-worker"] for r in replies[:7]}
+
+
+@pytest.fixture(scope="module")
+def clean(running: Running) -> tuple[list[dict[str, Any]], set[str]]:
+    reply, good, workers = eight(running, npy(NEIGHBOURS[0]), "application/octet-stream")
+    assert reply.status_code == 200
+    return good, workers
+
+
+@pytest.mark.parametrize(("body", "kind", "status"), [m[1:] for m in MATRIX], ids=[m[0] for m in MATRIX])
+def test_only_the_bad_one_is_refused(
+    running: Running, clean: tuple[list[dict[str, Any]], set[str]], body: bytes, kind: str, status: int
+) -> None:
+    reply, good, workers = eight(running, body, kind)
+    assert reply.status_code == status
+    if status == 400:
+        assert 10 < len(reply.json()["message"]) < 300, "a reason, and not the request's own content"
+    assert good == clean[0], "the neighbours' answers are the same to the last bit"
+    assert workers == clean[1], "the same worker process answered"
+
+
+def test_outputs_that_are_nan_are_counted(running: Running) -> None:
+    seen = total(running.server.scrape(), "calib_invalid_outputs_total", model="pictures")
+    reply, _, _ = eight(running, *next(m[1:3] for m in MATRIX if m[3] == 500))
+    assert "NaN" in reply.json()["message"]
+    until(lambda: total(running.server.scrape(), "calib_invalid_outputs_total", model="pictures") == seen + 1)
+
+
+@pytest.mark.parametrize("kind", ["npy", "fortran npy", "safetensors", "json object", "untyped json"])
+def test_every_way_to_write_an_input_gives_the_same_answer(
+    running: Running, clean: tuple[list[dict[str, Any]], set[str]], kind: str
+) -> None:
+    x = NEIGHBOURS[3]
+    body, content_type = {
+        "npy": (npy(x), "application/octet-stream"),
+        "fortran npy": (npy(np.asfortranarray(x)), "application/octet-stream"),
+        "safetensors": (save({"x": x}), "application/octet-stream"),
+        "json object": (str({"data": x.tolist()}).replace("'", '"').encode(), "application/json"),
+        "untyped json": (str(x.tolist()).encode(), "application/octet-stream"),
+    }[kind]
+    reply, good, _ = eight(running, body, content_type)
+    answer = reply.json()
+    assert answer.pop("receipt")
+    assert answer == clean[0][3]
+    assert good == clean[0]
+
+
+def test_an_image_is_scaled_to_the_input(running: Running) -> None:
+    black, _, _ = eight(running, png(64, 64), "image/png")
+    zeros, _, _ = eight(running, npy(np.zeros((1, 4, 4), np.float32)), "application/octet-stream")
+    assert black.json()["probabilities"] == zeros.json()["probabilities"]
+
+
+def test_headers_of_any_bytes_reach_no_worker_s_end(running: Running) -> None:
+    (pid,) = running.server.workers("pictures")
+    where = urlsplit(running.server.inference)
+    token = running.server.tokens.inference
+    for value in (b"\xff\xfe\x80", b"\xe2\x80\xa8[METRICS]x", b"a" * 7000):
+        with socket.create_connection((where.hostname, where.port), timeout=10) as raw:
+            raw.sendall(
+                b"POST /predictions/pictures HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+                + f"Authorization: Bearer {token}\r\n".encode()
+                + b"X-Odd: "
+                + value
+                + b"\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]"
+            )
+            assert raw.recv(100).startswith(b"HTTP/1.1 4")
+    assert running.server.workers("pictures") == [pid]
+
+
+def test_a_body_beyond_the_limit_is_refused_before_it_reaches_a_worker(running: Running) -> None:
+    (pid,) = running.server.workers("pictures")
+    body, json_type = b"[" + b"1," * 4_000_000, {"content-type": "application/json"}
+    reply = running.predict(None, "pictures", content=body, headers=json_type)
+    assert reply.status_code == 413
+    assert running.server.workers("pictures") == [pid]

@@ -1,0 +1,112 @@
+"""What is lost when a worker dies under load: after SIGTERM nothing, after SIGKILL its last second."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from live_server import Running, inputs, serve, total, until
+
+from calib_serve.watch.ledger import open_ledger
+
+pytestmark = pytest.mark.server
+
+FLUSH = 1.0  # seconds between a worker's flushes
+
+
+@pytest.fixture(scope="module")
+def running(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    yield from serve(store, ["digits.mar", "calibration_feedback.mar"], tmp_path_factory.mktemp("run"))
+
+
+class Load:
+    """Four connections that predict until told to stop; remembers (time, worker) of each answer."""
+
+    def __init__(self, running: Running) -> None:
+        self.running, self.answered, self.failed = running, [], 0
+        self._xs, self._stop = inputs(64, seed=5).tolist(), threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(i,)) for i in range(4)]
+
+    def _run(self, offset: int) -> None:
+        while not self._stop.is_set():
+            for x in self._xs[offset::4]:
+                try:
+                    reply = self.running.predict(x)
+                except httpx.HTTPError:
+                    self.failed += 1
+                    continue
+                if reply.status_code == 200:
+                    self.answered.append((time.monotonic(), int(reply.headers["x-calib-worker"])))
+                else:
+                    self.failed += 1
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def counted(running: Running) -> float:
+    """Predictions that have arrived once no more come in."""
+    time.sleep(FLUSH * 1.5)
+    return total(running.server.scrape(), "calib_predictions_total", model="digits")
+
+
+def end_one_under_load(running: Running, how: signal.Signals) -> tuple[Load, int, float, float]:
+    before = counted(running)
+    with Load(running) as load:
+        time.sleep(2.5)
+        victim = running.server.workers("digits")[0]
+        os.kill(victim, how)
+        at = time.monotonic()
+        time.sleep(2.5)
+    until(lambda: len(running.server.workers("digits")) == 2)
+    assert victim not in running.server.workers("digits"), "the server must have started another worker"
+    return load, victim, at, counted(running) - before
+
+
+def test_after_sigterm_every_answered_prediction_is_counted(running: Running) -> None:
+    load, victim, at, live = end_one_under_load(running, signal.SIGTERM)
+    assert sum(pid == victim and when < at for when, pid in load.answered) > 100, "it was under load"
+    assert live == len(load.answered)
+
+
+def test_after_sigkill_only_the_victim_s_last_flush_is_missing(running: Running) -> None:
+    load, victim, at, live = end_one_under_load(running, signal.SIGKILL)
+    unflushed = sum(pid == victim and when > at - FLUSH - 0.5 for when, pid in load.answered)
+    missing = len(load.answered) - live
+    assert 0 < unflushed < len(load.answered) / 2, "the test must be able to fail"
+    # A batch that was counted but whose answer died with the worker may outweigh.
+    assert -8 <= missing <= unflushed
+
+
+def test_a_killed_feedback_worker_loses_no_acknowledged_label(running: Running) -> None:
+    receipts = [r.json()["receipt"] for r in running.predict_all(inputs(400, seed=6))]
+    before = total(running.server.scrape(), "calib_feedback_total")
+    acknowledged = 0
+    for batch in np.array_split(receipts, 8):
+        acknowledged += running.label([{"receipt": str(r), "label": 1} for r in batch]).json()["accepted"]
+    (victim,) = running.server.workers("calibration_feedback")
+    os.kill(victim, signal.SIGKILL)
+    until(lambda: running.server.workers("calibration_feedback") not in ([], [victim]))
+    until(lambda: total(running.server.scrape(), "calib_feedback_total") - before >= acknowledged)
+    time.sleep(1.5)
+    assert acknowledged == 400
+    assert total(running.server.scrape(), "calib_feedback_total") - before == acknowledged
+    again = running.label([{"receipt": r, "label": 1} for r in receipts]).json()
+    assert again["accepted"] == 0, "the new worker knows what the old one counted"
+    ledger = open_ledger(str(running.server.folder / "ledger.sqlite"))
+    assert ledger.sums()["digits", "1.0"].feedback.n == acknowledged
+    ledger.close()
