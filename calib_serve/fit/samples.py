@@ -25,12 +25,14 @@ _CHUNK = 1 << 17
 class Samples:
     """Logits (n, K) of any float type, class ids (n,) and weights (n,) of mean 1, or None for equal.
 
-    ``logits`` may be memory-mapped and larger than memory: read them by ``chunks``.
+    ``logits`` may be memory-mapped and larger than memory: read them by ``chunks``. ``rows`` are
+    the rows of ``logits`` that belong to these samples, or None for all; a fold copies nothing.
     """
 
     logits: Floats
     labels: NDArray[np.intp]
     weight: NDArray[np.float64] | None = None
+    rows: NDArray[np.intp] | None = None
 
     @classmethod
     def of(
@@ -67,20 +69,24 @@ class Samples:
         """K."""
         return int(self.logits.shape[1])
 
-    def chunks(self, dtype: type[np.floating[Any]] | None = None) -> Iterator[tuple[slice, Floats]]:
-        """Runs of rows and their logits, converted to ``dtype`` if given."""
-        step = max(1, _CHUNK // self.classes)
+    def chunks(
+        self, dtype: type[np.floating[Any]] | None = None, *, values: int = _CHUNK
+    ) -> Iterator[tuple[slice, Floats]]:
+        """Runs of samples and their logits, converted to ``dtype`` if given, about ``values`` at once."""
+        step = max(1, values // self.classes)
         for start in range(0, len(self), step):
-            rows = slice(start, min(start + step, len(self)))
-            chunk = self.logits[rows]
-            yield rows, np.asarray(chunk if dtype is None else chunk.astype(dtype, copy=False))
+            part = slice(start, min(start + step, len(self)))
+            chunk = self.logits[part if self.rows is None else self.rows[part]]
+            yield part, np.asarray(chunk if dtype is None else chunk.astype(dtype, copy=False))
 
-    def take(self, rows: slice | NDArray[Any]) -> Samples:
-        """A part of the samples; weights get mean 1 again."""
-        weight = None if self.weight is None else self.weight[rows]
+    def take(self, index: slice | NDArray[Any]) -> Samples:
+        """A part of the samples, by position or mask; weights get mean 1 again."""
+        rows = (np.arange(len(self)) if self.rows is None else self.rows)[index]
+        weight = None if self.weight is None else self.weight[index]
         if weight is not None:
-            weight = weight * (len(weight) / weight.sum()) if weight.sum() > 0 else np.ones(len(weight))
-        return Samples(self.logits[rows], self.labels[rows], weight)
+            total = weight.sum()
+            weight = weight * (len(weight) / total) if total > 0 else np.ones(len(weight))
+        return Samples(self.logits, self.labels[index], weight, rows)
 
 
 def two_columns(logits: ArrayLike) -> Floats:

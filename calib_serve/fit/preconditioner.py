@@ -1,0 +1,133 @@
+"""Approximate inverse Hessians of penalised softmax regression.
+
+With p the probabilities and x~ = (x, 1), the Hessian is the mean of (diag p - p p^T) (x) x~ x~^T plus
+the penalty. Few parameters: we factor it whole. A full matrix of many classes: we keep the blocks
+of one class each, mean p_k (1 - p_k) x~ x~^T, and give them all one shape, h_k C, so that a single
+eigendecomposition inverts them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve, eigh
+
+__all__ = ["Chunk", "Solve", "of_blocks", "of_diagonal", "of_matrix", "of_pairs"]
+
+Vector = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
+Chunk = tuple[Floats, Floats, NDArray[np.float64]]
+"""Features x (m, K), probabilities p (m, K) and weights (m,) that sum to 1 over all chunks."""
+Solve = Callable[[Vector], Vector]
+"""Applies the inverse."""
+
+
+def of_matrix(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
+    """The Hessian of W's rows (K, K), then b (K,), factored whole: for K up to a few dozen.
+
+    ``ridge`` is the penalty's second derivative, one number a parameter.
+    """
+    size = classes * (classes + 1)
+    blocks = np.zeros((classes, classes + 1, classes, classes + 1))
+    hessian = blocks.reshape(size, size)
+    for x, p, w in chunks:
+        x1 = _with_one(x)
+        weighted = p * np.sqrt(w)[:, None]
+        outer = (weighted[:, :, None] * x1[:, None, :]).reshape(len(x), size)
+        hessian -= outer.T @ outer
+        for k in range(classes):
+            blocks[k, :, k, :] += (x1 * (p[:, k] * w)[:, None]).T @ x1
+    # A block is a row of W with its b; the parameters are all rows of W, then all of b.
+    order = np.arange(size).reshape(classes, classes + 1)
+    order = np.concatenate([order[:, :-1].ravel(), order[:, -1]])
+    return _factored(hessian[np.ix_(order, order)], ridge)
+
+
+def of_diagonal(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
+    """The Hessian of a diagonal (K,) and b (K,), factored whole: for K up to a thousand or so."""
+    hessian = np.zeros((2 * classes, 2 * classes))
+    own = np.zeros((3, classes))
+    for x, p, w in chunks:
+        pw = p * w[:, None]
+        px = p * x
+        both = np.concatenate([px, p], axis=1) * np.sqrt(w)[:, None].astype(p.dtype)
+        hessian -= both.T @ both
+        own += [np.einsum("nk,nk->k", px * w[:, None], x), (px * w[:, None]).sum(axis=0), pw.sum(axis=0)]
+    k = np.arange(classes)
+    hessian[k, k] += own[0]
+    hessian[k, classes + k] += own[1]
+    hessian[classes + k, k] += own[1]
+    hessian[classes + k, classes + k] += own[2]
+    return _factored(hessian, ridge)
+
+
+def of_pairs(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
+    """The 2 x 2 blocks of a diagonal (K,) and b (K,), one a class: for any K."""
+    own = np.zeros((3, classes))
+    for x, p, w in chunks:
+        u = p * (1 - p) * w[:, None]
+        own += [np.einsum("nk,nk->k", u * x, x), (u * x).sum(axis=0), u.sum(axis=0)]
+    floor = 1e-8 * max(float(own.max()), 1e-300)
+    a, c = own[0] + ridge[:classes] + floor, own[2] + ridge[classes:] + floor
+    b = own[1]
+    determinant = a * c - b * b
+
+    def solve(g: Vector) -> Vector:
+        top, bottom = g[:classes], g[classes:]
+        return np.concatenate([c * top - b * bottom, a * bottom - b * top]) / np.tile(determinant, 2)
+
+    return solve
+
+
+def of_blocks(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
+    """The blocks of one class each, all taken to be h_k C plus the ridge: for many classes.
+
+    With D the ridge of a row and its b, C v = omega D v gives (h_k C + D)^-1 = V diag(1 / (h_k
+    omega + 1)) V^T; the diagonal entry's own ridge is one rank-one change a class (Sherman-Morrison).
+    """
+    h = np.zeros(classes)
+    c = np.zeros((classes + 1, classes + 1))
+    spread = 0.0
+    for x, p, w in chunks:
+        u = p * (1 - p)
+        share = u.sum(axis=1, dtype=np.float64) * w
+        h += w @ u
+        spread += float(share.sum())
+        x1 = _with_one(x)
+        c += (x1 * share[:, None].astype(x.dtype)).T @ x1
+    h, c = np.maximum(h / spread, 1e-12), c / 1.0
+    off = ridge[1] if classes > 1 else ridge[0]
+    row = np.append(np.full(classes, off), ridge[-1])
+    row = np.maximum(row, 1e-9 * np.trace(c) / len(c))
+    root = 1 / np.sqrt(row)
+    omega, v = eigh(root[:, None] * c * root)
+    v = root[:, None] * v
+    gain = 1 / (h[:, None] * np.maximum(omega, 0) + 1)  # (K, K + 1)
+    # A_k^-1 e_k, a row a class, and how much the diagonal's ridge differs from the others'.
+    column = (gain * v[:classes]) @ v.T
+    change = ridge[0] - row[0]
+    own = column[np.arange(classes), np.arange(classes)]
+    factor = change / np.maximum(1 + change * own, 1e-3)
+
+    def solve(g: Vector) -> Vector:
+        rows = np.concatenate([g[:-classes].reshape(classes, classes), g[-classes:, None]], axis=1)
+        y = ((rows @ v) * gain) @ v.T
+        y -= (factor * y[np.arange(classes), np.arange(classes)])[:, None] * column
+        return np.concatenate([y[:, :-1].ravel(), y[:, -1]])
+
+    return solve
+
+
+def _with_one(x: Floats) -> Floats:
+    return np.concatenate([x, np.ones((len(x), 1), x.dtype)], axis=1)
+
+
+def _factored(hessian: NDArray[np.float64], ridge: Vector) -> Solve:
+    # Adding one number to all scores changes no probability: the Hessian is singular but for the
+    # ridge, and where that is 0 this floor stands in.
+    floor = 1e-9 * np.trace(hessian) / len(hessian) + 1e-300
+    factor = cho_factor(hessian + np.diag(np.maximum(ridge, floor)), overwrite_a=True, check_finite=False)
+    return lambda g: np.asarray(cho_solve(factor, g, check_finite=False))
