@@ -2,9 +2,13 @@
 
 An e-detector (Shin, Ramdas, Rinaldo 2022): a statistic whose expectation grows by at most 1 a
 label while the model is calibrated within the tolerance, so that the average number of labels to
-a false alarm is at least the threshold, whatever the confidences are. Half of its stake bets that
-all confidences are off in one direction (a mixture of Shiryaev-Roberts recursions), half lets
-every bin find its own direction and size, from starting times that thin out geometrically.
+a false alarm is at least the threshold, whatever the confidences are.
+
+Half of its stake bets that all confidences are off in one direction: a mixture, over sizes, of
+Shiryaev-Roberts recursions. Half bets that every bin is off by one size, in a direction of its
+own that the bets learn, or not at all: so errors that cancel over bins are found as well. These
+run from many starting times at once, thinned out geometrically, and the older a start is, the
+farther it is from its neighbours.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import io
 import math
 from dataclasses import dataclass
 from typing import Literal
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,15 +32,19 @@ Floats = NDArray[np.float64]
 Direction = Literal["overconfident", "underconfident", "mixed"]
 
 _SIGNED = 0.5  # the signed bets' share of the stake
-_IDLE = 0.5  # a bin's prior that nothing is wrong with it
+_IDLE = 0.2  # a bin's prior that nothing is wrong with it
+_PRIOR = np.array([_IDLE, (1 - _IDLE) / 2, (1 - _IDLE) / 2])  # nothing, over-, underconfident
 _SPACING = 16  # labels between two starting times
 _THIN = 1.25  # of two starts with ages closer than this ratio, one is enough
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
 class Shifted:
-    """A bin that an alarm names: confidences in (low, high], and what was seen in it since."""
+    """A bin that an alarm names: confidences in (low, high], and what was seen in it since.
+
+    ``log_evidence``: how strongly it speaks against being calibrated, in nats.
+    """
 
     bin: int
     low: float
@@ -56,7 +65,8 @@ class Alarm:
     """The detector crossed its threshold at label number ``label`` (1, 2, ... since it was made).
 
     ``since_label`` and ``since_time`` estimate when the change began (seconds since 1970, NaN when
-    no times were given); ``evidence`` is the statistic and ``threshold`` what it crossed.
+    no times were given); ``gap`` is mean confidence minus accuracy since then; ``evidence`` is the
+    statistic and ``threshold`` what it crossed.
     """
 
     label: int
@@ -84,7 +94,7 @@ class Detector:
     """
 
     def __init__(self, *, arl: float = 100_000, tolerance: float = 0.01, bins: int = 15) -> None:
-        if not arl >= 2:
+        if not 2 <= arl < math.inf:
             raise InputError(f"arl is a number of labels, at least 2, got {arl}")
         if not 0 <= tolerance < 0.5:
             raise InputError(f"tolerance must be in [0, 0.5), got {tolerance}")
@@ -92,16 +102,27 @@ class Detector:
         self.labels = 0
         self._restart()
 
+    @classmethod
+    def for_days(
+        cls, days: float, *, labels_a_day: float, tolerance: float = 0.01, bins: int = 15
+    ) -> Detector:
+        """A detector with a false alarm in ``days`` days at most, on average, at this rate of labels.
+
+        >>> Detector.for_days(365, labels_a_day=200).arl
+        73000.0
+        """
+        return cls(arl=days * labels_a_day, tolerance=tolerance, bins=bins)
+
     def _restart(self) -> None:
-        bets = 2 * len(SHIFTS)
+        sizes = len(SHIFTS)
         self._began = self.labels
-        self._signed = np.zeros(bets)
-        self._run = np.zeros(bets)  # CUSUM of each signed bet: where it last was 0, its change began
-        self._run_start = np.full((bets, 2), [self.labels + 1.0, math.nan])
+        self._signed = np.zeros(2 * sizes)
+        self._run = np.zeros(2 * sizes)  # CUSUM of each signed bet: its change began where it was last 0
+        self._run_start = np.full((2 * sizes, 2), [self.labels + 1.0, math.nan])
         self._starts = np.empty((0, 2))  # label number, time
-        self._capital = np.empty(0)
-        self._belief = np.empty((0, self.bins, bets + 1))
-        self._seen = np.empty((0, self.bins, 3))
+        self._capital = np.empty((0, sizes))
+        self._belief = np.empty((0, self.bins, 3, sizes))  # of each direction, by start, bin and size
+        self._seen = np.empty((0, self.bins, 3))  # labels, their confidences, how many were right
 
     def update(
         self, confidence: ArrayLike, correct: ArrayLike, *, time: ArrayLike | None = None
@@ -136,7 +157,7 @@ class Detector:
         if (self.labels - self._began - 1) % _SPACING == 0:
             self._open(t)
         belief = self._belief[:, b]
-        belief[:, 1:] *= pays
+        belief[:, 1:] *= pays.reshape(2, -1)
         growth = belief.sum(axis=1)
         belief /= growth[:, None]
         self._capital *= growth
@@ -145,10 +166,11 @@ class Detector:
     def _open(self, t: float) -> None:
         """Start another e-process, paid for with the labels since the last one started."""
         last = self._starts[-1, 0] if len(self._starts) else self.labels - 1
-        prior = np.full((1, self.bins, 2 * len(SHIFTS) + 1), (1 - _IDLE) / (2 * len(SHIFTS)))
-        prior[..., 0] = _IDLE
+        sizes = len(SHIFTS)
+        stake = np.full((1, sizes), (self.labels - last) / sizes)
+        prior = np.broadcast_to(_PRIOR[:, None], (1, self.bins, 3, sizes))
         self._starts = np.vstack([self._starts, (self.labels, t)])
-        self._capital = np.append(self._capital, self.labels - last)
+        self._capital = np.concatenate([self._capital, stake])
         self._belief = np.concatenate([self._belief, prior])
         self._seen = np.concatenate([self._seen, np.zeros((1, self.bins, 3))])
         self._thin()
@@ -183,21 +205,22 @@ class Detector:
         return math.log(self.arl)
 
     def _alarm(self, t: float) -> Alarm:
-        signed = _SIGNED * self._signed.mean() > (1 - _SIGNED) * self._capital.sum()
-        best = int(self._signed.argmax())
-        since = self._run_start[best] if signed else self._starts[int(self._capital.argmax())]
+        all_one_way = _SIGNED * self._signed.mean() > (1 - _SIGNED) * self._capital.sum()
+        by_start = self._capital.sum(axis=1)
+        since = (
+            self._run_start[int(self._signed.argmax())] if all_one_way else self._starts[by_start.argmax()]
+        )
         at = int(np.abs(self._starts[:, 0] - since[0]).argmin())
         bins = self._shifted(at)
-        seen = self._seen[at].sum(axis=0)
-        gap = float((seen[1] - seen[2]) / max(seen[0], 1))
-        signs = {math.copysign(1, s.gap) for s in bins}
-        direction: Direction = "overconfident" if gap > 0 else "underconfident"
+        count, confidence, correct = self._seen[at].sum(axis=0).tolist()
+        gap = (confidence - correct) / max(count, 1)
+        both = min(b.gap for b in bins) < 0 < max(b.gap for b in bins)
         return Alarm(
             label=self.labels,
             time=float(t),
             since_label=int(since[0]),
             since_time=float(since[1]),
-            direction="mixed" if len(signs) > 1 else direction,
+            direction="mixed" if both else "overconfident" if gap > 0 else "underconfident",
             bins=bins,
             gap=gap,
             evidence=self.evidence,
@@ -205,22 +228,21 @@ class Detector:
         )
 
     def _shifted(self, at: int) -> tuple[Shifted, ...]:
-        """The bins that speak for a shift since start ``at``, strongest first; never none.
+        """The bins that speak for a shift since start ``at``, strongest first; at least one.
 
-        A bin's evidence is how far its belief moved from the prior: log(prior idle / idle now).
+        A bin's evidence is how far its belief that nothing is wrong fell: log(prior / now).
         """
-        idle = np.maximum(self._belief[at, :, 0], np.finfo(float).tiny)
-        evidence = np.log(_IDLE / idle)
+        size = int(self._capital[at].argmax())
+        idle = np.maximum(self._belief[at, :, 0, size], np.finfo(float).tiny)
+        evidence = np.where(self._seen[at, :, 0] > 0, np.log(_IDLE / idle), -math.inf)
         speaking = np.flatnonzero(evidence >= min(1.0, evidence.max()))
         edges = np.linspace(0, 1, self.bins + 1)
         found = []
         for b in sorted(speaking.tolist(), key=lambda b: -evidence[b]):
             count, confidence, correct = self._seen[at, b].tolist()
-            if count:
-                mean, accuracy = confidence / count, correct / count
-                found.append(
-                    Shifted(b, edges[b], edges[b + 1], int(count), mean, accuracy, float(evidence[b]))
-                )
+            mean, accuracy = confidence / count, correct / count
+            low, high = float(edges[b]), float(edges[b + 1])
+            found.append(Shifted(b, low, high, int(count), mean, accuracy, float(evidence[b])))
         return tuple(found)
 
     def state(self) -> bytes:
@@ -247,7 +269,7 @@ class Detector:
                 detector.labels, detector._began = map(int, kept["at"])
                 for name in _ARRAYS:
                     setattr(detector, f"_{name}", kept[name])
-        except (OSError, KeyError, ValueError, EOFError) as error:
+        except (OSError, KeyError, ValueError, EOFError, BadZipFile) as error:
             raise InputError(f"not a detector's state: {error}; start a new detector") from error
         return detector
 

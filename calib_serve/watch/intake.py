@@ -64,7 +64,8 @@ class Intake:
     ``ttl``: seconds for which a label is welcome after its prediction. ``detector``: makes the drift
     detector of a version whose first label comes in (None: no detection); its state is kept in the
     ledger, so all processes that share a ledger feed one detector. ``refused`` counts refusals by
-    reason, ``alarms`` keeps the latest by version, both since this object was made.
+    reason and ``alarms`` counts alarms by version, both since this object was made. ``segment``
+    says under which segment to count a label that came with one (by default: none).
     """
 
     def __init__(
@@ -78,13 +79,14 @@ class Intake:
         clock: Callable[[], float] = time.time,
         on_counted: Callable[[Sequence[Label]], None] | None = None,
         on_alarm: Callable[[Version, Alarm], None] | None = None,
+        segment: Callable[[Version, str], str] = lambda _version, _name: "",
     ) -> None:
         self.keyring, self.ledger, self.models = keyring, ledger, dict(models)
         self.refused: Counter[Reason] = Counter()
         self.alarms: Counter[Version] = Counter()
         self.evidence: dict[Version, tuple[float, float]] = {}
         self._detector, self._ttl, self._clock = detector, ttl, clock
-        self._on_counted, self._on_alarm = on_counted, on_alarm
+        self._on_counted, self._on_alarm, self._segment = on_counted, on_alarm, segment
 
     def take(self, items: Sequence[object]) -> list[Outcome]:
         """Count every item that is right; one outcome an item, in order.
@@ -95,8 +97,14 @@ class Intake:
         now = self._clock()
         checked = [self._check(item, now) for item in items]
         labels = [label for label in checked if isinstance(label, Label)]
+        segments = [
+            self._segment_of(item, one)
+            for item, one in zip(items, checked, strict=True)
+            if isinstance(one, Label)
+        ]
         with self.ledger.transaction():
-            fresh = self.ledger.accept(labels, expires=[one.receipt.time + self._ttl for one in labels])
+            expires = [one.receipt.time + self._ttl for one in labels]
+            fresh = self.ledger.accept(labels, expires=expires, segments=segments)
             counted = [one for one, new in zip(labels, fresh, strict=True) if new]
             raised = self._detect(counted) if self._detector else []
         # Only what the ledger holds for good is told to anyone.
@@ -124,6 +132,11 @@ class Intake:
             return Label(receipt, classes.find(item["label"]))
         except Refused as refusal:
             return Outcome(False, refusal.reason, str(refusal))
+
+    def _segment_of(self, item: object, label: Label) -> str:
+        name = item.get("segment", "") if isinstance(item, Mapping) else ""
+        version = (label.receipt.model, label.receipt.version)
+        return self._segment(version, name) if isinstance(name, str) else ""
 
     def _detect(self, counted: Sequence[Label]) -> list[tuple[Version, Alarm]]:
         by_version: dict[Version, list[Label]] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["SERIES", "Series"]
+__all__ = ["SEGMENTS", "SERIES", "WATCH", "Series"]
 
 
 @dataclass(frozen=True)
@@ -45,3 +45,27 @@ SERIES: tuple[Series, ...] = (
     Series("calib_drift_log_evidence", "gauge", _MODEL, "Natural log of the drift detector's statistic."),
     Series("calib_drift_log_threshold", "gauge", _MODEL, "Where the drift detector alarms, same scale."),
 )
+
+_SEGMENT = ("model", "version", "segment", "bin")
+
+SEGMENTS: tuple[Series, ...] = (
+    Series("calib_segment_predictions_total", "counter", _SEGMENT, "Predictions served, by segment."),
+    Series("calib_segment_feedback_total", "counter", _SEGMENT, "Labels counted, by segment."),
+    Series("calib_segment_feedback_confidence_total", "counter", _SEGMENT, "Their confidences, by segment."),
+    Series("calib_segment_feedback_correct_total", "counter", _SEGMENT, "Right ones, by segment."),
+)
+"""Published by ``calib-serve watch`` for versions whose predictions or labels name a segment."""
+
+WATCH: tuple[Series, ...] = (
+    Series(
+        "calib_shift_alarms_total", "counter", _MODEL, "Alarms of the label-free confidence shift detector."
+    ),
+    Series("calib_shift_log_evidence", "gauge", _MODEL, "Natural log of that detector's statistic."),
+    Series(
+        "calib_expected_accuracy", "gauge", _MODEL, "Accuracy to expect from confidences, without labels."
+    ),
+    Series("calib_expected_accuracy_error", "gauge", _MODEL, "Its standard error."),
+    Series("calib_request_seconds_total", "counter", ("route",), "Seconds spent answering."),
+    Series("calib_requests_total", "counter", ("route", "status"), "Requests answered."),
+)
+"""Published by ``calib-serve watch`` alone."""

@@ -135,7 +135,7 @@ def test_a_ledger_that_fails_tells_nobody_and_the_batch_can_be_sent_again(intake
     assert len(heard) == 1
 
 
-def _broken(labels, *, expires):
+def _broken(labels, **_):
     raise LedgerError("disk on fire")
 
 

@@ -1,0 +1,22 @@
+// Renews <main> from the server every few seconds; the page is whole without it.
+"use strict";
+
+const seconds = 5;
+const live = document.getElementById("live");
+
+async function renew() {
+  const main = document.getElementById("main");
+  // What somebody is reading with the keyboard, or has opened, stays where it is.
+  if (document.hidden || main.contains(document.activeElement) || main.querySelector("details[open]")) return;
+  try {
+    const answer = await fetch(location.href, { cache: "no-store" });
+    if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    main.replaceChildren(...page.getElementById("main").childNodes);
+    live.textContent = `Live, as of ${new Date().toLocaleTimeString()}.`;
+  } catch (error) {
+    live.textContent = `Not renewed since a while: ${error.message}.`;
+  }
+}
+
+setInterval(renew, seconds * 1000);
