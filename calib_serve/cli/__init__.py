@@ -26,6 +26,7 @@ _COMMANDS: tuple[tuple[str, str], ...] = (
     ("inspect", "inspect"),
     ("keys", "keys"),
     ("pack", "pack"),
+    ("report", "report"),
     ("serve", "serve"),
 )
 """(command, module in this package); the module's function ``run`` is the command."""

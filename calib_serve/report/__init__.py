@@ -15,7 +15,7 @@ except ImportError as error:
 from calib_serve.report.classes import ClassRow, class_table
 from calib_serve.report.consistency import CalibrationTest, calibration_test
 from calib_serve.report.contents import Contents, prepare_report
-from calib_serve.report.page import render, write_plots, write_report
+from calib_serve.report.page import render, write_page, write_plots, write_report
 from calib_serve.report.plot import (
     plot_bin_counts,
     plot_counts,
@@ -54,6 +54,7 @@ __all__ = [
     "reliability",
     "render",
     "risk_coverage",
+    "write_page",
     "write_plots",
     "write_report",
 ]

@@ -53,15 +53,17 @@ def class_table(
 ) -> tuple[ClassRow, ...]:
     """One row a class of probabilities (n, K) and class ids (n,), by falling certain gap, then ECE.
 
-    A rare class with a wide interval so never outranks a frequent one that is surely off.
+    A rare class with a wide interval so never outranks a frequent one that is surely off. The
+    intervals hold for all K classes at once (Bonferroni), or some class would always stand out.
     """
     p, y = checked(probs, labels)
     names = tuple(class_names) or tuple(str(k) for k in range(p.shape[1]))
     if len(names) != p.shape[1]:
         raise ShapeError(f"{p.shape[1]} classes but {len(names)} class names")
     predicted = p.argmax(axis=1)
+    together = 1 - (1 - level) / p.shape[1]
     rows = [
-        _row(name, p[:, k], predicted == k, y == k, level=level, bins=bins, edges=edges)
+        _row(name, p[:, k], predicted == k, y == k, level=together, bins=bins, edges=edges)
         for k, name in enumerate(names)
     ]
     return tuple(sorted(rows, key=lambda row: (-row.certain_gap, -row.ece)))

@@ -21,7 +21,7 @@ from calib_serve.report.svg import drawing, inline_svg
 from calib_serve.report.tables import artifact_facts, metric_rows
 from calib_serve.report.verdict import percent
 
-__all__ = ["render", "write_plots", "write_report"]
+__all__ = ["render", "write_page", "write_plots", "write_report"]
 
 # Inline SVG of a few hundred classes stays far below; a table of more would only be scrolled past.
 _MOST_CLASSES = 1000
@@ -34,8 +34,13 @@ def write_report(path: str | Path, **facts: Any) -> Path:
 
     ``before`` and ``after`` are (probs (n, K), labels (n,)) of the same samples.
     """
+    return write_page(path, prepare_report(**facts))
+
+
+def write_page(path: str | Path, contents: Contents) -> Path:
+    """Write prepared contents to ``path``, whole or not at all."""
     path = Path(path)
-    page = render(prepare_report(**facts))
+    page = render(contents)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
