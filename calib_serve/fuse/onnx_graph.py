@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +128,8 @@ def fuse_onnx(
 
 
 def _check_owner(artifact: Artifact, fingerprint: str, source: Path, force: bool) -> None:
-    claimed = artifact.model.get("fingerprint")
-    if claimed is not None and claimed != fingerprint and not force:
+    claimed = artifact.model.get("sha256") or artifact.model.get("fingerprint")
+    if claimed and claimed != fingerprint and not force:
         raise FuseError(
             f"the artifact was fitted for model {str(claimed)[:12]}, {source} is {fingerprint[:12]}; "
             "fit it for this model, or force where this is another export of the same one"
@@ -148,10 +148,10 @@ def _edit(model: ir.Model, artifact: Artifact, choices: _Choices) -> tuple[list[
     if artifact.head is not None:
         tail, what = replace_head(editor, tail, artifact.head, _features(editor, tail, artifact, choices))
         done.append(what)
-    for step in artifact.steps:
-        if isinstance(step, LogitMap):
-            tail, what = map_logits(editor, tail, step)
-            done.append(what)
+    for i, step in enumerate(s for s in artifact.steps if isinstance(s, LogitMap)):
+        first = plan.on_log_probs and i == 0
+        tail, what = map_logits(editor, tail, replace(step, on="log_probs") if first else step)
+        done.append(what)
     done += finish(editor, tail, artifact, choices.outputs)
     # Last: the passes above look for features and layers by what the graph was.
     if plan.shifted is not None:
@@ -188,6 +188,11 @@ def _plan(editor: Editor, tail: Tail, artifact: Artifact, choices: _Choices) -> 
         str(tail.output.name),
         shifted,
         choices.normalization,
+        # A fitter sees a model that ends in a softmax through its log-probabilities.
+        on_log_probs=artifact.head is None
+        and tail.activation is not None
+        and tail.meaning in ("probabilities", "log_probs")
+        and artifact.model.get("outputs") in ("probabilities", "log_probabilities"),
     )
 
 

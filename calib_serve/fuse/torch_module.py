@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from calib_serve.artifact import Artifact, Head, InputShift, LogitMap, Mixture, ProbTable
 from calib_serve.errors import FuseError, InputError
-from calib_serve.fuse.torch_steps import Everything, Logits, Outputs, Probabilities, Shift, layers
+from calib_serve.fuse.torch_steps import Everything, Log, Logits, Outputs, Probabilities, Shift, layers
 
-__all__ = ["Calibrated", "Output", "Outputs", "calibrated"]
+__all__ = ["Calibrated", "Output", "Outputs", "Returns", "calibrated"]
 
 Output = Literal["probabilities", "logits", "all"]
+Returns = Literal["logits", "probabilities", "log_probabilities"]
 _Tail = Union[Logits, Probabilities, Everything]
 
 
@@ -51,13 +52,16 @@ def calibrated(
     artifact: Artifact,
     *,
     output: Output = "probabilities",
+    returns: Returns | None = None,
     last_linear: str | None = None,
     fold: bool = False,
 ) -> nn.Module:
     """``model`` with the artifact inside it; the model itself is left as it is.
 
-    ``model`` maps inputs (n, ...) to logits (n, K), as the artifact's fit saw it. ``output`` is
-    "probabilities" (n, K), "logits" (n, K), or "all" (an ``Outputs``). ``last_linear`` names the
+    ``output`` is "probabilities" (n, K), "logits" (n, K), or "all" (an ``Outputs``). ``returns``
+    says what the model makes of inputs (n, ...): left out, what the artifact was fitted on, else
+    logits. Probabilities are calibrated through their logarithm; where nothing acts behind the
+    model and logits are asked for, what it returns is handed on. ``last_linear`` names the
     layer that makes the logits, for an artifact with a Head and for ``fold``, which multiplies
     the logit maps into that layer; left out, it is found by its shape. Tensors are shared with
     ``model``, but for the layer that changes. Returned in evaluation mode, on the model's device
@@ -70,6 +74,11 @@ def calibrated(
     if output not in ("probabilities", "logits", "all"):
         raise InputError(f"output must be 'probabilities', 'logits' or 'all', got {output!r}")
     maps, rest = _split(artifact)
+    returns = returns or artifact.model.get("outputs", "logits")
+    if returns != "logits" and (fold or artifact.head is not None):
+        raise FuseError(
+            f"the model returns {returns}: its last linear layer does not make what is calibrated"
+        )
     folded = tuple(maps) if fold else ()
     if any(m.on == "log_probs" for m in folded):
         raise FuseError("a map on log-probabilities cannot be folded into a layer; leave fold off")
@@ -79,6 +88,8 @@ def calibrated(
     steps = (*(() if fold else maps), *rest)
     device, dtype = _home(model)
     tail = _tail(steps, artifact, output, torch.float64 if dtype == torch.float64 else torch.float32)
+    if returns == "probabilities" and (output != "logits" or artifact.output_steps):
+        extra.append(Log())
     shift = artifact.input_shift
     whole = (Calibrated if _takes_one_input(model) else CalibratedMany)(
         nn.Identity() if shift is None or _is_nothing(shift) else Shift(shift).to(device),

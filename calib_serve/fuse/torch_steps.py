@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from calib_serve.artifact import Floats, Head, InputShift, LogitMap, Mixture, ProbTable
 from calib_serve.fuse.edges import rounded_down
 
-__all__ = ["Everything", "Logits", "Outputs", "Probabilities", "Shift", "layers"]
+__all__ = ["Everything", "Log", "Logits", "Outputs", "Probabilities", "Shift", "layers"]
 
 
 class Outputs(NamedTuple):
@@ -54,6 +54,19 @@ def layers(head: Head, first: int = 0) -> list[nn.Module]:
             linear.bias = nn.Parameter(torch.tensor(bias), requires_grad=False)
             made += [nn.ReLU(), linear] if i else [linear]
     return made
+
+
+class Log(nn.Module):
+    """Logits of a model that returns probabilities: their logarithm, finite where one is 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.least = torch.finfo(torch.float32).tiny
+
+    def forward(self, probs: Tensor) -> Tensor:
+        """(n, K) to (n, K), at least float32."""
+        exact = probs if probs.dtype == torch.float64 else probs.float()
+        return exact.clamp_min(self.least).log()
 
 
 class _Map(nn.Module):

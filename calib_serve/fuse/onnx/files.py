@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
+import onnx.shape_inference
 import onnx_ir as ir
-from onnx_ir.passes.common import ShapeInferencePass
 
 from calib_serve.errors import FuseError, ModelError
 
@@ -42,14 +42,14 @@ def _hash(file: object) -> str:
     return digest.hexdigest()
 
 
-def read(path: Path, *, infer: bool = True) -> ir.Model:
+def read(path: Path) -> ir.Model:
     """A checked model; its external tensors stay on disk until read.
 
     Raises ModelError for a file that is not a sound ONNX model or reaches outside of its folder,
     FuseError for one that cannot be edited: too old an opset, or calibrated already.
     """
     try:
-        model = ir.load(path)
+        model = _load(path)
     except Exception as error:  # protobuf and onnx-ir raise unrelated types
         raise ModelError(f"{path} is not an ONNX model: {error or type(error).__name__}") from error
     for tensor in _external(model):
@@ -68,7 +68,33 @@ def read(path: Path, *, infer: bool = True) -> ir.Model:
             f"{path} has opset {opset}, fusing needs {OPSET} or newer; export again, or use "
             "onnx.version_converter.convert_version"
         )
-    return ShapeInferencePass()(model).model if infer else model
+    return model
+
+
+def _load(path: Path) -> ir.Model:
+    """A model with shapes inferred; outputs that are maps, which onnx-ir has no type for, wait in ``meta`` until it is written."""
+    proto = onnx.shape_inference.infer_shapes(onnx.load(path, load_external_data=False))
+    maps: dict[str, onnx.TypeProto] = {}
+    for output in proto.graph.output:
+        if output.type.WhichOneof("value") in ("map_type", "sequence_type"):
+            maps[output.name] = onnx.TypeProto()
+            maps[output.name].CopyFrom(output.type)
+            output.ClearField("type")
+    known = [v for v in proto.graph.value_info if v.type.WhichOneof("value") == "tensor_type"]
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(known)
+    model = ir.from_proto(proto)
+    ir.external_data.set_base_dir(model.graph, path.parent)
+    model.meta["maps"] = maps
+    return model
+
+
+def _save(model: ir.Model, path: Path) -> None:
+    proto = ir.to_proto(model)
+    for output in proto.graph.output:
+        if output.name in model.meta.get("maps", {}):
+            output.type.CopyFrom(model.meta["maps"][output.name])
+    onnx.save_model(proto, path)
 
 
 def _external(model: ir.Model) -> Iterator[ir.ExternalTensor]:
@@ -120,7 +146,7 @@ def write(model: ir.Model, partial: Path, *, source: Path, out: Path, strict: bo
     """Write a model whose external data stay where they are, or come along to another folder."""
     if partial.parent.resolve() != source.parent.resolve():
         _bring(model, source, out)
-    ir.save(model, partial)
+    _save(model, partial)
     with partial.open("rb") as file:
         os.fsync(file.fileno())
     if not strict:

@@ -24,7 +24,7 @@ def open_scores(editor: Editor, tail: Tail) -> tuple[Tail, str]:
 
     Requires: a tail whose scores are probabilities without an activation we can stand before.
     """
-    old = tail.logits
+    old, name = tail.logits, tail.logits.name
     before = set(editor.made)
     logits = clamped_log(editor, old)
     probs = softmax(editor, logits)
@@ -32,7 +32,7 @@ def open_scores(editor: Editor, tail: Tail) -> tuple[Tail, str]:
     activation = probs.producer()
     path = tail.path if activation is None else (activation, *tail.path)
     opened = Tail(logits, tail.output, path, activation, "probabilities")
-    return opened, f"{old.name!r} holds probabilities: logits are their logarithm (Max, Log, Softmax added)"
+    return opened, f"{name!r} holds probabilities: their logarithm is calibrated (Max, Log, Softmax added)"
 
 
 def finish(editor: Editor, tail: Tail, artifact: Artifact, outputs: Outputs) -> list[str]:

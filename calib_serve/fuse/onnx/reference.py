@@ -27,7 +27,8 @@ class Plan:
 
     ``source`` names the raw graph's tensor the calibration starts from: features for an artifact
     with a Head, else the scores, which hold ``meaning``; ``opened`` where these are probabilities
-    that no Softmax makes.
+    that no Softmax makes; ``on_log_probs`` where the artifact was fitted on log-probabilities though
+    ``source`` holds the logits behind them.
     """
 
     artifact: Artifact
@@ -39,6 +40,7 @@ class Plan:
     output: str
     shifted: str | None
     normalization: Normalization | None
+    on_log_probs: bool
 
     @property
     def shows_logits(self) -> bool:
@@ -105,6 +107,8 @@ def expect(raw: Floats, plan: Plan, near: float) -> Expected:
 def _logits(raw: Floats, plan: Plan) -> Floats:
     if plan.artifact.head is not None:
         return np.asarray(plan.artifact.head(raw), np.float64)
+    if plan.on_log_probs:
+        return log_softmax(raw)
     if plan.opened:
         return np.log(np.maximum(raw, np.finfo(np.float32).tiny))
     if plan.meaning == "sigmoid" and raw.shape[1] == 1:

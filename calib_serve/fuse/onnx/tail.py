@@ -93,6 +93,8 @@ def find_tail(editor: Editor, *, output: str | None, meaning: Meaning | None, cl
         value = node.inputs[0]  # type: ignore[assignment]
     elif node is not None and node.domain == "ai.onnx.ml" and node.op_type in _SCORERS:
         found = "probabilities"
+        if value.dtype is None:  # onnx infers nothing for these operators; their scores are float32 (n, K)
+            value.dtype, value.shape = ir.DataType.FLOAT, ir.Shape((None, classes))
     if meaning is not None and activation is None:
         found = meaning
     _check_logits(value, classes, found, chosen)

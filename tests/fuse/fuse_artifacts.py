@@ -1,0 +1,60 @@
+"""Artifacts of every kind of step, and what each must give, computed without the fuser."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from calib_serve import Artifact, Head, InputShift, LogitMap, Mixture, ProbTable
+
+KINDS = ["temperature", "vector", "matrix", "bias", "scaled bias", "dirichlet", "mixture", "top", "classwise"]
+
+
+def output_steps(kind: str, classes: int, rng: np.random.Generator) -> tuple:
+    """The steps on logits and probabilities that a kind stands for."""
+    near_one = np.eye(classes) + 0.1 * rng.normal(size=(classes, classes))
+    bias = 0.3 * rng.normal(size=classes)
+    edges = np.sort(rng.uniform(0.05, 0.95, (classes, 4)), axis=1)
+    return {
+        "none": (),
+        "temperature": (LogitMap.temperature(1.7),),
+        "vector": (LogitMap(np.diag(near_one)),),
+        "matrix": (LogitMap(near_one, bias),),
+        "bias": (LogitMap(np.ones(classes), bias),),
+        "scaled bias": (LogitMap(np.array(0.8), bias),),
+        "dirichlet": (LogitMap(near_one, bias, "log_probs"),),
+        "mixture": (LogitMap.temperature(1.2), Mixture([1.0, 0.5], [0.6, 0.3, 0.1])),
+        "top": (ProbTable(edges[:1], rng.uniform(0.3, 1, (1, 5))),),
+        "classwise": (LogitMap.temperature(1.4), ProbTable(edges, rng.random((classes, 5)))),
+    }[kind]
+
+
+def head(width: int, classes: int, layers: int, rng: np.random.Generator) -> Head:
+    """A head of one or two layers."""
+    sizes = [width, 5, classes] if layers == 2 else [width, classes]
+    pairs = list(zip(sizes[:-1], sizes[1:], strict=True))
+    return Head(
+        tuple(0.5 * rng.normal(size=(o, i)) for i, o in pairs),
+        tuple(0.2 * rng.normal(size=o) for _, o in pairs),
+    )
+
+
+def artifact(*steps, classes: int, **facts) -> Artifact:
+    """An artifact of steps, with a name."""
+    return Artifact(steps, method="test", classes=classes, **facts)
+
+
+@st.composite
+def artifacts(draw, shape: tuple[int, ...], classes: int, features: int | None) -> Artifact:
+    """Any artifact that fits a model's input and, where it has one, its last layer."""
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    steps: list = []
+    if draw(st.booleans()):
+        per_channel = draw(st.booleans())
+        delta = 0.3 * rng.normal(size=(shape[0], *(1,) * (len(shape) - 1)) if per_channel else shape)
+        clip = draw(st.sampled_from([(None, None), (None, None), (-1.0, 1.5)]))
+        steps.append(InputShift(np.broadcast_to(delta, shape), *clip))
+    if features is not None and draw(st.booleans()):
+        steps.append(head(features, classes, draw(st.sampled_from([1, 2])), rng))
+    steps += output_steps(draw(st.sampled_from(["none", *KINDS])), classes, rng)
+    return artifact(*steps, classes=classes)

@@ -1,0 +1,140 @@
+"""Whatever the graph: a fused file is right, or there is none and an error says why."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+from fuse_artifacts import artifacts
+from fuse_graphs import CLASSES, Example, examples, run
+from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import strategies as st
+
+from calib_serve import Artifact, ProbTable
+from calib_serve.errors import FuseError
+from calib_serve.fuse.onnx_graph import fuse_onnx
+from calib_serve.metrics import log_softmax, softmax
+
+TOLERANCE = {np.dtype("f8"): 1e-9, np.dtype("f4"): 2e-5, np.dtype("f2"): 2e-2}
+
+
+def reference(example: Example, artifact: Artifact, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict]:
+    """Probabilities and logits by the artifact in numpy, and all raw outputs, of a shifted input."""
+    shifted = x if artifact.input_shift is None else artifact.input_shift(x)
+    inside = example.features if artifact.head is not None else example.logits
+    raw = run(example.inside(inside), {"x": shifted.astype(x.dtype)}, optimize=False)
+    z = raw[inside].astype(np.float64)
+    if artifact.head is not None:
+        z = artifact.head(z)
+    probs = artifact.probs(z)
+    for step in artifact.output_steps:
+        if step.kind == "logit_map":
+            z = step(z)
+    return probs, z, raw
+
+
+def shown(probs: np.ndarray, z: np.ndarray, example: Example, artifact: Artifact) -> np.ndarray:
+    """What the drop-in output must hold."""
+    if example.meaning == "probabilities":
+        return probs
+    if example.meaning == "sigmoid":
+        return 1 / (1 + np.exp(-z))
+    if any(s.kind in ("mixture", "prob_table") for s in artifact.steps):
+        return np.log(np.maximum(probs, 1e-30))
+    return log_softmax(z) if example.meaning == "log_probs" else z
+
+
+def sure(z: np.ndarray, artifact: Artifact, near: float) -> np.ndarray:
+    """Rows whose probabilities stay clear of every table edge and of a tie."""
+    table = next((s for s in artifact.steps if isinstance(s, ProbTable)), None)
+    if table is None:
+        return np.ones(len(z), bool)
+    p = softmax(z)
+    ordered = np.sort(p, axis=1)
+    clear = (np.abs(p[:, :, None] - table.edges.reshape(1, 1, -1)) > near).all(axis=(1, 2))
+    return clear & (ordered[:, -1] - ordered[:, -2] > near)
+
+
+@settings(
+    max_examples=200,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate, Phase.shrink],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(data=st.data())
+def test_a_fused_graph_is_right_or_refused(data) -> None:
+    example = data.draw(examples())
+    artifact = data.draw(artifacts(example.shape, CLASSES, None if example.features is None else 6))
+    outputs = data.draw(st.sampled_from(["same", "same", "probabilities", "all"]))
+    with tempfile.TemporaryDirectory() as folder:
+        raw, fused = Path(folder) / "raw.onnx", Path(folder) / "fused.onnx"
+        onnx.save(example.model, raw)
+        try:
+            report = fuse_onnx(raw, artifact, fused, outputs=outputs, output=example.output)
+        except FuseError as error:
+            event(f"refused: {str(error).split(':')[0][:60]}")
+            assert not fused.exists()
+            assert [p.name for p in Path(folder).iterdir()] == ["raw.onnx"]
+            return
+        event(f"fused into {example.meaning}")
+        onnx.checker.check_model(str(fused), full_check=True)
+        check(example, artifact, outputs, str(fused), report.nodes_after)
+
+
+def check(example: Example, artifact: Artifact, outputs: str, fused: str, nodes: int) -> None:
+    """Compare every output with the numpy reference, at batch 1 and more."""
+    assert len(onnx.load(fused).graph.node) == nodes
+    x = example.sample(seed=7)
+    for batch in {len(x), 1 if example.batch == "n" else len(x)}:
+        feed = x[:batch]
+        probs, z, raw = reference(example, artifact, feed)
+        near = TOLERANCE[example.dtype] * max(1.0, np.abs(z).max())
+        keep = sure(z, artifact, near)
+        # onnxruntime's optimiser fuses a MatMul and a Mul with a float32 factor, also in float64.
+        got = run(fused, {"x": feed}, optimize=example.dtype != np.float64)
+        if outputs == "same":
+            want = shown(probs, z, example, artifact)
+            assert list(got) == [o.name for o in example.model.graph.output]
+            assert got[example.output].dtype == example.dtype
+            own = got[example.output].astype(np.float64)
+            if (
+                example.meaning in ("logits", "log_probs")
+                and artifact.steps
+                and artifact.steps[-1].kind
+                in (
+                    "mixture",
+                    "prob_table",
+                )
+            ):
+                own, want = np.exp(own), np.exp(want)
+            np.testing.assert_allclose(own[keep], want[keep], atol=near, rtol=0)
+        else:
+            p = got["probabilities"].astype(np.float64)
+            np.testing.assert_allclose(p[keep], probs[keep], atol=near, rtol=0)
+        if outputs == "all":
+            check_all(got)
+        check_others(example, artifact, raw, got, near)
+
+
+def check_all(got: dict) -> None:
+    p = got["probabilities"]
+    np.testing.assert_array_equal(got["confidence"], p.max(axis=1))
+    np.testing.assert_array_equal(got["predicted"], p.argmax(axis=1))
+    inner = np.linspace(0, 1, 16)[1:-1]
+    np.testing.assert_array_equal(got["bin"], np.searchsorted(inner, got["confidence"].astype(np.float64)))
+    assert got["logits"].shape == p.shape
+
+
+def check_others(example: Example, artifact: Artifact, raw: dict, got: dict, near: float) -> None:
+    """Outputs that were not chosen give what the raw graph gives (decisions follow the calibration)."""
+    for name in example.others:
+        if raw[name].dtype == np.int64:
+            scores = got.get(example.output, got.get("probabilities"))
+            np.testing.assert_array_equal(
+                np.take_along_axis(scores, got[name][:, None], 1)[:, 0], scores.max(axis=1)
+            )
+        else:
+            np.testing.assert_allclose(got[name], raw[name], atol=near, rtol=0)
