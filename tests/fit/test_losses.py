@@ -1,0 +1,320 @@
+"""Losses: golden values and gradients, gradcheck, and stability where a probability is 0 or 1."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.fit import losses as L
+
+WEIGHTS = {
+    "focal 0.5": L.focal_weight(gamma=0.5),
+    "focal 3": L.focal_weight(gamma=3.0),
+    "flsd": L.flsd_weight(),
+    "dual focal": L.dual_focal_weight(gamma=5.0),
+    "inverse focal": L.inverse_focal_weight(gamma=2.0),
+    "brier 1 1": L.brier_weight(gamma=1.0, beta=1.0),
+    "brier 4 2": L.brier_weight(gamma=4.0, beta=2.0),
+}
+
+LOSSES = {
+    "cross entropy": L.cross_entropy,
+    "focal": L.focal,
+    "flsd": L.flsd,
+    "dual focal": L.dual_focal,
+    "inverse focal": L.inverse_focal,
+    "brier": L.brier,
+    "label smoothing": L.label_smoothing,
+    "entropy regularised": L.entropy_regularised,
+    "logit norm 1": L.logit_norm_regularised,
+    "logit norm 2": partial(L.logit_norm_regularised, p=2.0),
+    "bsce": lambda z, y, **k: L.weighted_nll(z, y, WEIGHTS["brier 4 2"], **k),
+    "bsce-gra": lambda z, y, **k: L.weighted_nll(z, y, WEIGHTS["brier 4 2"], detach=True, **k),
+}
+
+
+@pytest.fixture(scope="module")
+def batch() -> tuple[Tensor, Tensor]:
+    rng = np.random.default_rng(0)
+    z = (3 * rng.standard_normal((500, 7))).astype("f4")
+    y = np.where(rng.random(500) < 0.7, z.argmax(1), rng.integers(0, 7, 500))
+    return torch.tensor(z), torch.tensor(y)
+
+
+def brier_weighted(gamma: float, beta: float, *, detach: bool):
+    weight = L.brier_weight(gamma=gamma, beta=beta)
+    return partial(L.weighted_nll, weight=weight, detach=detach, reduction="sum")
+
+
+# (loss, value, norm of the gradient, its first entry), as the authors' codes give them.
+GOLDEN = {
+    "focal 0": (partial(L.focal, gamma=0.0), 1.5687425136566162, 0.03168532997369766, 4.593525591189973e-05),
+    "focal 0.5": (
+        partial(L.focal, gamma=0.5),
+        1.4559482336044312,
+        0.031607139855623245,
+        4.922546577290632e-05,
+    ),
+    "focal 1": (partial(L.focal, gamma=1.0), 1.3842897415161133, 0.03128688037395477, 5.201112071517855e-05),
+    "focal 2": (partial(L.focal, gamma=2.0), 1.2995680570602417, 0.030719300732016563, 5.624823461403139e-05),
+    "focal 1 summed": (
+        partial(L.focal, gamma=1.0, reduction="sum"),
+        692.1448974609375,
+        15.643440246582031,
+        0.02600555308163166,
+    ),
+    "focal 3 summed": (
+        partial(L.focal, gamma=3.0, reduction="sum"),
+        625.863525390625,
+        15.246207237243652,
+        0.02948594279587269,
+    ),
+    "flsd-53": (
+        partial(L.flsd, reduction="sum"),
+        613.9229736328125,
+        15.788704872131348,
+        0.030471589416265488,
+    ),
+    "brier": (L.brier, 0.5019800662994385, 0.013941971585154533, -4.635004006559029e-05),
+    "mmce": (L.mmce, 0.006682735402137041, 0.0018643031362444162, -1.0806940736074466e-05),
+    "dual focal 5": (
+        partial(L.dual_focal, gamma=5.0, reduction="sum"),
+        660.3548583984375,
+        24.906578063964844,
+        0.02890712209045887,
+    ),
+    "bsce 2 2": (
+        brier_weighted(2.0, 2.0, detach=False),
+        1050.97509765625,
+        30.377254486083984,
+        -0.019058886915445328,
+    ),
+    "bsce-gra 2 2": (
+        brier_weighted(2.0, 2.0, detach=True),
+        1050.97509765625,
+        21.39792251586914,
+        0.03261196240782738,
+    ),
+    "bsce 4 2": (
+        brier_weighted(4.0, 2.0, detach=False),
+        1641.59326171875,
+        64.31918334960938,
+        -0.10042987763881683,
+    ),
+    "bsce-gra 4 2": (
+        brier_weighted(4.0, 2.0, detach=True),
+        1641.59326171875,
+        35.153160095214844,
+        0.0463060587644577,
+    ),
+    "bsce 5 1": (brier_weighted(5.0, 1.0, detach=False), 19180.5625, 490.9676208496094, 0.9750909805297852),
+    "bsce-gra 5 1": (
+        brier_weighted(5.0, 1.0, detach=True),
+        19180.5625,
+        388.45074462890625,
+        0.4160364270210266,
+    ),
+    "bsce 4 1": (
+        brier_weighted(4.0, 1.0, detach=False),
+        9766.755859375,
+        244.17184448242188,
+        0.4836694598197937,
+    ),
+    "bsce-gra 4 1": (
+        brier_weighted(4.0, 1.0, detach=True),
+        9766.755859375,
+        197.2132568359375,
+        0.2330925017595291,
+    ),
+}
+
+
+def gradient(loss, logits: Tensor, labels: Tensor) -> Tensor:
+    leaf = logits.clone().requires_grad_()
+    loss(leaf, labels).sum().backward()
+    assert leaf.grad is not None
+    return leaf.grad
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_value_and_gradient_equal_the_golden_numbers(name: str, batch: tuple[Tensor, Tensor]) -> None:
+    loss, value, norm, first = GOLDEN[name]
+    assert loss(*batch).item() == pytest.approx(value, rel=1e-6)
+    grad = gradient(loss, *batch)
+    assert grad.norm().item() == pytest.approx(norm, rel=1e-5)
+    assert grad[0, 0].item() == pytest.approx(first, rel=1e-5)
+
+
+def small() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    z = 2 * torch.randn(2, 3, 5, generator=generator, dtype=torch.float64)
+    return z, torch.randint(5, (2, 3), generator=generator)
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "bsce-gra"])
+def test_gradients_are_right(name: str) -> None:
+    z, y = small()
+    assert torch.autograd.gradcheck(lambda x: LOSSES[name](x, y), (z.requires_grad_(),))
+
+
+def test_the_gradient_of_mmce_is_right() -> None:
+    z, y = small()
+    assert torch.autograd.gradcheck(lambda x: L.mmce(x, y), (z.requires_grad_(),))
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_a_detached_weight_scales_the_gradient_of_cross_entropy_exactly(
+    name: str, batch: tuple[Tensor, Tensor]
+) -> None:
+    z, y = batch[0].double(), batch[1]
+    u = WEIGHTS[name](torch.log_softmax(z, -1), y)
+    weighted = gradient(partial(L.weighted_nll, weight=WEIGHTS[name], detach=True, reduction="sum"), z, y)
+    plain = gradient(partial(L.cross_entropy, reduction="sum"), z, y)
+    assert torch.allclose(weighted, u[:, None] * plain, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_weights_and_gradients_are_finite_where_a_probability_is_0_or_1(name: str, dtype) -> None:
+    z = torch.tensor([[60000.0, 0, 0], [-60000.0, 0, 0], [0, 0, 0], [90.0, 0, -90.0]]).to(dtype)
+    y = torch.tensor([0, 0, 1, 0])
+    for detach in (False, True):
+        loss = partial(L.weighted_nll, weight=WEIGHTS[name], detach=detach, reduction="none")
+        assert torch.isfinite(loss(z, y)).all()
+        assert torch.isfinite(gradient(loss, z, y)).all()
+    for other in LOSSES.values():
+        assert torch.isfinite(other(z, y))
+        assert torch.isfinite(gradient(other, z, y)).all()
+    assert torch.isfinite(gradient(L.mmce, z, y)).all()
+
+
+def test_the_focal_weight_keeps_its_digits_where_p_rounds_to_one() -> None:
+    # 1 - p = 2 e^-20 / (1 + 2 e^-20) = 4.1e-9: below float32's step at 1, so 1 - p as such would be 0.
+    log_p = torch.log_softmax(torch.tensor([[20.0, 0.0, 0.0]]), -1)
+    weight = L.focal_weight(gamma=1.0)(log_p, torch.tensor([0]))
+    assert weight.item() == pytest.approx(4.1223e-9, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_reductions_agree_and_any_batch_shape_is_taken(name: str) -> None:
+    z, y = small()
+    each = LOSSES[name](z, y, reduction="none")
+    assert each.shape == y.shape
+    assert LOSSES[name](z, y, reduction="sum").item() == pytest.approx(each.sum().item())
+    assert LOSSES[name](z, y).item() == pytest.approx(each.mean().item())
+    assert LOSSES[name](z[0, 0], y[0, 0]).item() == pytest.approx(each[0, 0].item())
+    assert LOSSES[name](z.float(), y.to(torch.int32)).item() == pytest.approx(each.mean().item(), rel=1e-5)
+
+
+def test_half_precision_is_computed_in_single(batch: tuple[Tensor, Tensor]) -> None:
+    z, y = batch
+    for dtype in (torch.bfloat16, torch.float16):
+        half = z.to(dtype)
+        assert L.focal(half, y).dtype == torch.float32
+        assert L.focal(half, y).item() == L.focal(half.float(), y).item()
+        assert gradient(L.focal, half, y).dtype == dtype
+
+
+@given(st.floats(0.25, 6), st.integers(0, 2**31))
+@settings(deadline=None, max_examples=25)
+def test_with_beta_1_the_brier_weight_is_a_scaled_focal_weight(gamma: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    log_p = torch.log_softmax(3 * torch.randn(20, 6, generator=generator, dtype=torch.float64), -1)
+    y = torch.randint(6, (20,), generator=generator)
+    brier = L.brier_weight(gamma=gamma, beta=1.0)(log_p, y)
+    assert torch.allclose(brier, 2**gamma * L.focal_weight(gamma=gamma)(log_p, y), rtol=1e-9)
+    assert (L.brier_weight(gamma=gamma, beta=2.0)(log_p, y) <= brier + 1e-12).all()
+
+
+def test_dual_focal_takes_the_largest_probability_strictly_below_the_labels() -> None:
+    p = torch.tensor([[0.2, 0.5, 0.3], [0.5, 0.3, 0.2], [0.4, 0.4, 0.2]], dtype=torch.float64)
+    weight = L.dual_focal_weight(gamma=1.0)(p.log(), torch.tensor([0, 1, 0]))
+    # Nothing below .2; .2 below .3; the tied .4 is not strictly below .4.
+    assert torch.allclose(weight, torch.tensor([0.8, 0.9, 0.8], dtype=torch.float64))
+
+
+def test_flsd_chooses_gamma_by_the_probability_of_the_label() -> None:
+    p = torch.tensor([[0.1, 0.9], [0.2, 0.8], [0.6, 0.4]], dtype=torch.float64)
+    weight = L.flsd_weight()(p.log(), torch.tensor([0, 0, 0]))
+    assert torch.allclose(weight, torch.tensor([0.9**5, 0.8**3, 0.4**3], dtype=torch.float64))
+
+
+def test_inconsistency_is_high_between_classes_low_far_from_the_border_and_seeded() -> None:
+    log_p = torch.log_softmax(torch.tensor([[0.0, 0.01], [50.0, 0.0]]), -1).requires_grad_()
+    y = torch.tensor([0, 0])
+    weights = [
+        L.inconsistency_weight(samples=400, generator=torch.Generator().manual_seed(0))(log_p, y)
+        for _ in range(2)
+    ]
+    assert torch.equal(*weights)
+    assert weights[0][0].item() == pytest.approx(0.5, abs=0.1)
+    assert weights[0][1].item() == 0
+    assert not weights[0].requires_grad
+
+
+def test_mixup_weighs_the_losses_of_both_labels() -> None:
+    z, a = small()
+    b = (a + 1) % 5
+    mixed = L.mixup(partial(L.focal, gamma=2.0), z, a, b, 0.3)
+    assert mixed.item() == pytest.approx(
+        0.3 * L.focal(z, a, gamma=2.0).item() + 0.7 * L.focal(z, b, gamma=2.0).item()
+    )
+    share = torch.rand(a.shape, dtype=z.dtype)
+    each = L.mixup(partial(L.brier, reduction="none"), z, a, b, share)
+    expected = share * L.brier(z, a, reduction="none") + (1 - share) * L.brier(z, b, reduction="none")
+    assert torch.allclose(each, expected)
+    # Of the cross-entropy it is the cross-entropy against the mixed target.
+    target = 0.3 * torch.nn.functional.one_hot(a, 5) + 0.7 * torch.nn.functional.one_hot(b, 5)
+    soft = -(target * torch.log_softmax(z, -1)).sum(-1).mean()
+    assert L.mixup(L.cross_entropy, z, a, b, 0.3).item() == pytest.approx(soft.item())
+
+
+def test_regularised_losses_equal_torchs_own_and_their_formulas(batch: tuple[Tensor, Tensor]) -> None:
+    z, y = batch
+    smooth = torch.nn.functional.cross_entropy(z, y, label_smoothing=0.1)
+    assert L.label_smoothing(z, y, epsilon=0.1).item() == pytest.approx(smooth.item(), rel=1e-6)
+    assert L.cross_entropy(z, y).item() == pytest.approx(torch.nn.functional.cross_entropy(z, y).item())
+    entropy = torch.distributions.Categorical(logits=z).entropy().mean().item()
+    assert L.entropy_regularised(z, y, strength=0.4).item() == pytest.approx(
+        L.cross_entropy(z, y).item() - 0.4 * entropy, rel=1e-5
+    )
+    norm = z.abs().sum(-1).mean().item()
+    assert L.logit_norm_regularised(z, y, strength=0.2).item() == pytest.approx(
+        L.cross_entropy(z, y).item() + 0.2 * norm, rel=1e-5
+    )
+
+
+def test_mmce_is_zero_for_right_certain_predictions_and_grows_with_overconfidence() -> None:
+    y = torch.zeros(8, dtype=torch.long)
+    sure = torch.tensor([[50.0, 0.0]]).repeat(8, 1)
+    assert L.mmce(sure, y).item() == pytest.approx(0, abs=1e-9)
+    assert L.mmce(sure, 1 - y).item() == pytest.approx(1)
+
+
+def test_input_that_cannot_be_right_is_refused() -> None:
+    z, y = small()
+    with pytest.raises(ShapeError, match="not one-hot"):
+        L.focal(z, torch.nn.functional.one_hot(y, 5))
+    with pytest.raises(InputError, match="integer class ids"):
+        L.focal(z, y.double())
+    with pytest.raises(ShapeError, match="K >= 2"):
+        L.focal(z[..., :1], y)
+    with pytest.raises(InputError, match="gamma"):
+        L.focal(z, y, gamma=-1.0)
+    with pytest.raises(InputError, match="beta"):
+        L.brier_weight(gamma=1.0, beta=0.0)
+    with pytest.raises(InputError, match="reduction"):
+        L.focal(z, y, reduction="median")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="epsilon"):
+        L.label_smoothing(z, y, epsilon=1.0)
+    with pytest.raises(InputError, match="norm"):
+        L.logit_norm_regularised(z, y, p=0.5)
+    with pytest.raises(InputError, match="noise"):
+        L.inconsistency_weight(noise=0.0)

@@ -1,0 +1,124 @@
+"""Input that cannot be right is refused with an error that says what to pass."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from calib_serve import metrics
+from calib_serve.errors import CalibServeError, InputError, ShapeError
+
+PROBS = np.array([[0.7, 0.3], [0.4, 0.6], [0.5, 0.5]])
+LABELS = np.array([0, 1, 0])
+
+OF_PROBS = [
+    metrics.accuracy,
+    metrics.adaptive_classwise_ece,
+    metrics.brier,
+    metrics.classwise_ece,
+    metrics.ece,
+    metrics.ece_terms,
+    metrics.entropy,
+    metrics.evaluate,
+    metrics.nll,
+    metrics.refinement_auroc,
+    metrics.smooth_ece,
+]
+
+BAD = {
+    "one-hot labels": (PROBS, np.eye(2)[LABELS], ShapeError, "not one-hot"),
+    "labels of another length": (PROBS, LABELS[:2], ShapeError, r"labels must be \(3,\), got \(2,\)"),
+    "a label that is no class": (PROBS, [0, 2, 0], InputError, r"\[0, 2\), got 0 to 2"),
+    "a negative label": (PROBS, [0, -1, 0], InputError, "count classes from 0"),
+    "float labels": (PROBS, [0.0, 1.0, 0.0], InputError, r"\.astype\(int\)"),
+    "labels as text": (PROBS, ["a", "b", "a"], InputError, "integer class ids"),
+    "NaN": (np.where(PROBS == 0.7, np.nan, PROBS), LABELS, InputError, "sum to 1"),
+    "infinity": (np.where(PROBS == 0.7, np.inf, PROBS), LABELS, InputError, "sum to 1"),
+    "logits": (np.log(PROBS), LABELS, InputError, r"softmax\(logits\)"),
+    "percent": (100 * PROBS, LABELS, InputError, "sum to 1"),
+    "rows that do not sum to one": (PROBS * 0.9, LABELS, InputError, "sum to 1"),
+    "a negative probability": (PROBS + [[0.5, -0.5]], LABELS, InputError, "non-negative"),
+    "no sample": (np.empty((0, 2)), np.empty(0, int), ShapeError, "n >= 1"),
+    "one class": (np.ones((3, 1)), [0, 0, 0], ShapeError, r"np\.stack\(\[1 - p, p\]"),
+    "binary scores": (PROBS[:, 1], LABELS, ShapeError, r"np\.stack\(\[1 - p, p\]"),
+    "an image batch": (PROBS[None], LABELS, ShapeError, r"\(n, K\)"),
+    "complex numbers": (PROBS + 0j, LABELS, InputError, "must be numbers"),
+    "text": (np.array([["a", "b"]]), [0], InputError, "must be numbers"),
+}
+
+
+@pytest.mark.parametrize("metric", OF_PROBS, ids=lambda metric: metric.__name__)
+@pytest.mark.parametrize("case", BAD)
+def test_every_metric_refuses(case: str, metric) -> None:
+    probs, labels, error, message = BAD[case]
+    with pytest.raises(error, match=message):
+        metric(probs, labels)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"bins": 0}, {"edges": "both"}, {"replicates": -1}, {"level": 0.0}, {"level": 1.0}, {"level": 95}],
+    ids=str,
+)
+def test_evaluate_refuses_options_that_cannot_be_right(options: dict[str, object]) -> None:
+    with pytest.raises(InputError):
+        metrics.evaluate(PROBS, LABELS, **options)
+
+
+def test_logits_are_refused_when_not_finite() -> None:
+    with pytest.raises(InputError, match="check the model's outputs"):
+        metrics.nll_from_logits([[0.0, np.nan]], [0])
+    with pytest.raises(InputError, match="finite"):
+        metrics.evaluate_logits([[0.0, np.inf]], [0])
+    with pytest.raises(ShapeError, match=r"np\.zeros_like"):
+        metrics.nll_from_logits([0.0, 1.0], [0, 1])
+
+
+def test_thresholds_that_are_no_probability_are_refused() -> None:
+    with pytest.raises(InputError, match="threshold"):
+        metrics.classwise_ece(PROBS, LABELS, threshold=5.0)
+    with pytest.raises(InputError, match="0.95 means 95 %"):
+        metrics.abstention(PROBS, LABELS, target=95)
+    with pytest.raises(InputError, match="'equal'"):
+        metrics.adaptive_ece(PROBS, LABELS, split="width")  # type: ignore[arg-type]
+
+
+def test_outlier_scores_must_be_one_number_a_sample() -> None:
+    with pytest.raises(ShapeError, match="outside"):
+        metrics.ood_auroc([0.5], [])
+    with pytest.raises(InputError, match="NaN"):
+        metrics.fpr95([0.5, np.nan], [0.1])
+
+
+def test_all_errors_are_of_one_tree_and_are_value_errors() -> None:
+    with pytest.raises(CalibServeError):
+        metrics.ece(PROBS, LABELS[:1])
+    with pytest.raises(ValueError, match="labels"):
+        metrics.ece(PROBS, LABELS[:1])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble])
+def test_every_float_type_is_taken_and_computed_in_float64(dtype: type) -> None:
+    rng = np.random.default_rng(1)
+    probs = metrics.softmax(rng.standard_normal((300, 20))).astype(dtype)
+    labels = rng.integers(0, 20, 300)
+    exact = probs.astype(np.float64)
+    for metric in (metrics.ece, metrics.nll, metrics.entropy, metrics.brier, metrics.classwise_ece):
+        assert metric(probs, labels) == pytest.approx(metric(exact / 1.0, labels), rel=1e-12)
+
+
+def test_integer_and_boolean_arrays_are_taken_for_what_they_are() -> None:
+    certain = np.array([[1, 0], [0, 1], [1, 0]])
+    assert metrics.accuracy(certain, np.array([True, True, False])) == 2 / 3
+    assert metrics.brier(certain, LABELS.astype(np.uint8)) == 0
+
+
+def test_lists_readonly_and_strided_arrays_are_taken_and_left_as_they_were() -> None:
+    labels = [1, 1, 0]  # one wrong, so that no measure is undefined
+    wide = np.repeat(PROBS, 2, axis=0)[::2]
+    wide.setflags(write=False)
+    before = wide.copy()
+    assert metrics.evaluate(wide, np.array(labels), replicates=10) == metrics.evaluate(
+        PROBS.tolist(), labels, replicates=10
+    )
+    assert np.array_equal(wide, before)

@@ -1,0 +1,187 @@
+"""What holds for any predictions whatever."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from calib_serve import metrics
+from calib_serve.bins import Bins
+from calib_serve.metrics.equal_mass import Ranked, cumulative, equal_mass_edges
+from calib_serve.metrics.refinement import Separation
+
+
+@st.composite
+def samples(draw, max_n: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities with many ties, zeros and ones among them, and labels."""
+    n, classes = draw(st.integers(1, max_n)), draw(st.integers(2, 5))
+    counts = draw(hnp.arrays(np.int64, (n, classes), elements=st.integers(0, 4)))
+    counts[:, 0] += counts.sum(axis=1) == 0
+    labels = draw(hnp.arrays(np.int64, n, elements=st.integers(0, classes - 1)))
+    return counts / counts.sum(axis=1, keepdims=True), labels
+
+
+@given(samples(), st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_the_order_of_the_samples_changes_nothing(sample, random) -> None:
+    probs, labels = sample
+    order = list(range(len(labels)))
+    random.shuffle(order)
+    before = metrics.evaluate(probs, labels, replicates=0).estimates()
+    after = metrics.evaluate(probs[order], labels[order], replicates=0).estimates()
+    for name, estimate in before.items():
+        assert estimate.value == pytest.approx(after[name].value, abs=1e-9, nan_ok=True), name
+
+
+@given(samples())
+@settings(deadline=None)
+def test_shares_and_errors_lie_where_they_can(sample) -> None:
+    found = metrics.evaluate(*sample, replicates=0).estimates()
+    lowest = {"signed_gap": -1.0}
+    highest = {
+        "nll": np.inf,
+        "entropy": np.log(sample[0].shape[1]) + 1e-12,
+        "brier": 2.0,
+        "rms_debiased": np.inf,
+    }
+    for name, estimate in found.items():
+        if not np.isnan(estimate.value):
+            assert lowest.get(name, -1e-12) <= estimate.value <= highest.get(name, 1 + 1e-12), name
+    if 0 < found["accuracy"].value < 1:
+        assert not np.isnan(found["refinement_auroc"].value)
+
+
+@given(samples())
+def test_ece_is_never_less_than_what_coarser_bins_show(sample) -> None:
+    # Each of 5 bins is a union of 3 of 15: joining bins can only let gaps cancel.
+    fine, coarse = (metrics.ece(*sample, bins=bins) for bins in (15, 5))
+    assert coarse <= fine + 1e-12
+    assert abs(metrics.signed_gap(*sample)) <= coarse + 1e-12
+
+
+@given(st.integers(1, 500), st.integers(1, 40))
+def test_equal_mass_bins_hold_n_over_m_within_one(n: int, bins: int) -> None:
+    sizes = np.diff(equal_mass_edges(n, bins))
+    assert sizes.tolist() == [len(part) for part in np.array_split(np.arange(n), bins)]
+    assert np.abs(sizes - n / bins).max() < 1
+
+
+@given(samples())
+@settings(deadline=None)
+def test_adaptive_ece_is_the_mean_over_every_order_that_ties_could_have(sample) -> None:
+    probs, labels = sample
+    confidence, correct = probs.max(axis=1), (probs.argmax(axis=1) == labels).astype(float)
+    rng = np.random.default_rng(0)
+    gaps = []
+    for _ in range(200):  # bins' mean gaps over random orders; ties average out before |.|
+        order = np.lexsort((rng.random(len(labels)), confidence))
+        parts = np.array_split((confidence - correct)[order], 3)
+        gaps.append([part.sum() for part in parts])
+    expected = np.abs(np.mean(gaps, axis=0)).sum() / len(labels)
+    spread = np.std(gaps, axis=0).sum() / np.sqrt(200) / len(labels)
+    assert metrics.adaptive_ece(probs, labels, bins=3) == pytest.approx(expected, abs=5 * spread + 1e-12)
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=50))
+def test_auroc_is_the_share_of_pairs_in_order(pairs: list[tuple[int, bool]]) -> None:
+    right = np.array([score for score, positive in pairs if positive])
+    wrong = np.array([score for score, positive in pairs if not positive])
+    auroc = Separation.of([s for s, _ in pairs], [p for _, p in pairs]).auroc()
+    if len(right) == 0 or len(wrong) == 0:
+        assert np.isnan(auroc)
+    else:
+        won = (right[:, None] > wrong).mean() + (right[:, None] == wrong).mean() / 2
+        assert float(auroc) == pytest.approx(won)
+
+
+@given(samples())
+@settings(deadline=None)
+def test_a_rising_map_of_confidence_leaves_the_ranking_measures_alone(sample) -> None:
+    probs, labels = sample
+    confidence = probs.max(axis=1)
+    correct = probs.argmax(axis=1) == labels
+    plain, mapped = Separation.of(confidence, correct), Separation.of(np.exp(3 * confidence) - 7, correct)
+    for measure in ("auroc", "aupr_right", "aupr_wrong", "aurc", "best_aurc"):
+        assert np.array_equal(getattr(plain, measure)(), getattr(mapped, measure)(), equal_nan=True)
+
+
+@given(samples())
+@settings(deadline=None)
+def test_aurc_is_the_mean_risk_over_coverages_with_ties_shared(sample) -> None:
+    probs, labels = sample
+    confidence = probs.max(axis=1)
+    wrong = (probs.argmax(axis=1) != labels).astype(float)
+    # Spread each tie's errors evenly, then take the definition.
+    even = np.array([wrong[confidence == c].mean() for c in confidence])[np.argsort(-confidence)]
+    n = len(labels)
+    assert metrics.aurc(probs, labels) == pytest.approx((np.cumsum(even) / np.arange(1, n + 1)).mean())
+    best = np.cumsum(np.sort(wrong)) / np.arange(1, n + 1)
+    assert metrics.e_aurc(probs, labels) == pytest.approx(metrics.aurc(probs, labels) - best.mean())
+
+
+@given(samples())
+@settings(deadline=None)
+def test_brier_terms_add_up_to_the_brier_score(sample) -> None:
+    for terms, score in (
+        (metrics.brier_terms(*sample), metrics.brier(*sample)),
+        (metrics.brier_top_label_terms(*sample), metrics.brier_top_label(*sample)),
+    ):
+        total = terms.calibration - terms.resolution + terms.uncertainty + terms.within_bins
+        assert total == pytest.approx(score, abs=1e-12)
+        assert terms.brier == pytest.approx(score, abs=1e-12)
+        assert terms.refinement >= -1e-12
+        assert min(terms.calibration, terms.resolution, terms.uncertainty) >= 0
+
+
+@given(samples())
+@settings(deadline=None)
+def test_classwise_ece_equals_its_definition(sample) -> None:
+    probs, labels = sample
+    classes = range(probs.shape[1])
+    for edges in ("right", "left"):
+        each = [Bins.tally(probs[:, k], labels == k, edges=edges).ece() for k in classes]
+        assert metrics.classwise_ece(probs, labels, edges=edges) == pytest.approx(np.mean(each), abs=1e-12)
+    each = []
+    for k in classes:
+        kept = probs[:, k] >= 0.2
+        each.append(
+            Bins.tally(probs[kept, k], (labels == k)[kept]).ece() * kept.mean() if kept.any() else 0.0
+        )
+    assert metrics.classwise_ece(probs, labels, threshold=0.2) == pytest.approx(np.mean(each), abs=1e-12)
+
+
+@given(samples())
+@settings(deadline=None)
+def test_ece_terms_add_up_to_the_ece(sample) -> None:
+    terms = metrics.ece_terms(*sample)
+    total = terms.confidence - terms.refinement - terms.base_rate + terms.residual
+    assert total == pytest.approx(terms.ece, abs=1e-12)
+
+
+@given(samples(max_n=12), st.integers(0, 2**31))
+@settings(deadline=None, max_examples=40)
+def test_a_weight_counts_like_that_many_copies(sample, seed: int) -> None:
+    """What the bootstrap computes from weights is what it would from the drawn rows themselves."""
+    from calib_serve.metrics.sample import Sample
+    from calib_serve.metrics.scores import Scores
+
+    probs, labels = sample
+    n = len(labels)
+    drawn = np.random.default_rng(seed).integers(n, size=n)
+    scores = Scores.of(probs, labels)
+    weights = np.bincount(drawn, minlength=n).astype(float)[scores.order]
+    weighted = Sample(scores, 15, "right").metrics(weights[None])
+    copied = metrics.evaluate(probs[drawn], labels[drawn], replicates=0).estimates()
+    for name, values in weighted.items():
+        assert values[0] == pytest.approx(copied[name].value, abs=1e-9, nan_ok=True), name
+
+
+def test_cumulative_sums_start_at_zero_and_ranked_bins_hold_all() -> None:
+    assert cumulative(np.array([[1.0, 2.0]])).tolist() == [[0.0, 1.0, 3.0]]
+    count, confidence, correct = Ranked.of([0.9, 0.5, 0.7], [1, 0, 1]).sums(2)
+    assert count.tolist() == [2.0, 1.0]
+    assert confidence == pytest.approx([1.2, 0.9])
+    assert correct.tolist() == [1.0, 1.0]

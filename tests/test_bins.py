@@ -1,0 +1,144 @@
+"""Bins: one edge convention, sums that merge, and the numbers that follow from them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calib_serve.bins import Bins, bin_index
+from calib_serve.errors import InputError, ShapeError
+
+shares = st.floats(0, 1)
+predictions = st.lists(st.tuples(shares, st.booleans()), max_size=60)
+
+
+def tally(pairs: list[tuple[float, bool]], bins: int = 15) -> Bins:
+    return Bins.tally([c for c, _ in pairs], [y for _, y in pairs], bins=bins)
+
+
+def close(a: Bins, b: Bins) -> bool:
+    return all(np.allclose(x, y, rtol=1e-12) for x, y in zip(vars(a).values(), vars(b).values(), strict=True))
+
+
+def test_each_convention_puts_a_confidence_on_an_edge_where_it_says() -> None:
+    assert bin_index([0.25, 0.3, 0.5, 0.75], bins=4, edges="right").tolist() == [0, 1, 1, 2]
+    assert bin_index([0.25, 0.3, 0.5, 0.75], bins=4, edges="left").tolist() == [1, 1, 2, 3]
+
+
+def test_the_conventions_differ_in_ece_as_other_implementations_do() -> None:
+    # These four predictions give .05, .20 or .225 in the wild. 0.6 lies just below np.linspace's edge as
+    # a float64 and just above it as a float32, so the left-closed convention gives both of the others.
+    confidence, correct = [0.5, 0.55, 0.6, 0.45], [1, 0, 1, 0]
+    single = np.array(confidence, np.float32)
+    assert Bins.tally(confidence, correct, bins=10, edges="right").ece() == pytest.approx(0.05)
+    assert Bins.tally(confidence, correct, bins=10, edges="left").ece() == pytest.approx(0.20)
+    assert Bins.tally(single, correct, bins=10, edges="left").ece() == pytest.approx(0.225)
+
+
+def test_zero_and_one_fall_into_the_first_and_last_bin_under_both_conventions() -> None:
+    for edges in ("right", "left"):
+        assert bin_index([0.0, 1.0], bins=7, edges=edges).tolist() == [0, 6]
+
+
+def test_every_inner_edge_is_the_upper_end_of_its_bin() -> None:
+    for bins in (2, 3, 10, 15, 100):
+        edges = np.linspace(0, 1, bins + 1)[1:-1]
+        assert bin_index(edges, bins=bins).tolist() == list(range(bins - 1))
+        assert bin_index(np.nextafter(edges, 1), bins=bins).tolist() == list(range(1, bins))
+
+
+@given(predictions, predictions)
+def test_merge_is_commutative(a: list[tuple[float, bool]], b: list[tuple[float, bool]]) -> None:
+    assert tally(a) + tally(b) == tally(b) + tally(a)
+
+
+@given(predictions, predictions, predictions)
+def test_merge_is_associative(
+    a: list[tuple[float, bool]], b: list[tuple[float, bool]], c: list[tuple[float, bool]]
+) -> None:
+    assert close((tally(a) + tally(b)) + tally(c), tally(a) + (tally(b) + tally(c)))
+
+
+@given(predictions, st.integers(0, 60))
+def test_bins_of_shards_merge_to_the_bins_of_the_whole(pairs: list[tuple[float, bool]], cut: int) -> None:
+    assert close(tally(pairs[:cut]) + tally(pairs[cut:]), tally(pairs))
+
+
+@given(predictions)
+def test_nothing_is_lost_or_counted_twice(pairs: list[tuple[float, bool]]) -> None:
+    bins = tally(pairs)
+    assert bins.n == len(pairs)
+    assert bins.correct.sum() == sum(y for _, y in pairs)
+    assert bins.confidence.sum() == pytest.approx(math.fsum(c for c, _ in pairs))
+
+
+@given(predictions.filter(bool), st.integers(1, 40))
+def test_errors_lie_in_the_unit_interval_and_in_their_order(
+    pairs: list[tuple[float, bool]], count: int
+) -> None:
+    bins = tally(pairs, count)
+    slack = 1e-12
+    assert abs(bins.signed_gap()) <= bins.ece() + slack
+    assert bins.ece() <= bins.l2() + slack
+    assert bins.l2() <= bins.mce() + slack
+    assert 0 <= bins.mce() <= 1
+    assert 0 <= bins.ace() <= bins.mce() + slack
+    assert 0 <= bins.noise_floor() <= 1
+    assert bins.overconfidence_error() + bins.underconfidence_error() <= bins.ece() + slack
+
+
+def test_over_and_underconfidence_split_the_gaps_by_sign() -> None:
+    # One bin 0.2 overconfident at confidence 0.9, one 0.4 underconfident at 0.6, half of the samples each.
+    bins = Bins(count=[10, 10], confidence=[9.0, 6.0], correct=[7, 10])
+    assert bins.overconfidence_error() == pytest.approx(0.9 * 0.2 / 2)
+    assert bins.underconfidence_error() == pytest.approx(0.6 * 0.4 / 2)
+    assert bins.signed_gap() == pytest.approx((0.2 - 0.4) / 2)
+    assert bins.ace() == pytest.approx((0.2 + 0.4) / 2)
+
+
+def test_a_calibrated_model_shows_an_ece_within_the_noise_floors_band() -> None:
+    rng = np.random.default_rng(5)
+    confidence = rng.beta(5, 2, size=4000)
+    drawn = [Bins.tally(confidence, rng.random(4000) < confidence) for _ in range(200)]
+    eces = np.array([b.ece() for b in drawn])
+    assert eces.mean() == pytest.approx(drawn[0].noise_floor(), rel=0.05)
+    # And the debiased squared error is 0 on average, as the plain one is not.
+    squares = np.array([b.debiased_l2_squared() for b in drawn])
+    assert abs(squares.mean()) < 3 * squares.std() / math.sqrt(len(squares))
+    assert min(b.l2() for b in drawn) > 0
+
+
+def test_ratios_of_no_prediction_are_nan() -> None:
+    empty = Bins.zeros(5)
+    for ratio in (empty.accuracy, empty.ece, empty.mce, empty.ace, empty.l2, empty.noise_floor):
+        assert math.isnan(ratio())
+
+
+@pytest.mark.parametrize("confidence", [[-0.1], [1.1], [math.nan], [math.inf], [70.0]])
+def test_a_confidence_outside_the_unit_interval_is_refused(confidence: list[float]) -> None:
+    with pytest.raises(InputError, match="not logits or percent"):
+        Bins.tally(confidence, [1])
+
+
+def test_options_and_shapes_that_cannot_be_right_are_refused() -> None:
+    with pytest.raises(InputError, match="at least 1"):
+        bin_index([0.5], bins=0)
+    with pytest.raises(InputError, match="'right' or 'left'"):
+        bin_index([0.5], edges="middle")  # type: ignore[arg-type]
+    with pytest.raises(ShapeError, match=r"both be \(n,\)"):
+        Bins.tally([0.5, 0.5], [1])
+    with pytest.raises(ShapeError, match="one bin count"):
+        Bins.zeros(10).merge(Bins.zeros(15))
+
+
+def test_the_sums_are_read_only_and_their_own_copy() -> None:
+    count = np.ones(3)
+    bins = Bins(count, count, count)
+    count[0] = 7
+    assert bins.count[0] == 1
+    with pytest.raises(ValueError, match="read-only"):
+        bins.count[0] = 2
