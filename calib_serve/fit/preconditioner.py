@@ -77,7 +77,8 @@ def of_pairs(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
 
     def solve(g: Vector) -> Vector:
         top, bottom = g[:classes], g[classes:]
-        return np.concatenate([c * top - b * bottom, a * bottom - b * top]) / np.tile(determinant, 2)
+        solved = np.concatenate([c * top - b * bottom, a * bottom - b * top])
+        return np.asarray(solved / np.tile(determinant, 2))
 
     return solve
 
@@ -98,7 +99,7 @@ def of_blocks(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
         spread += float(share.sum())
         x1 = _with_one(x)
         c += (x1 * share[:, None].astype(x.dtype)).T @ x1
-    h, c = np.maximum(h / spread, 1e-12), c / 1.0
+    h = np.maximum(h / spread, 1e-12)
     off = ridge[1] if classes > 1 else ridge[0]
     row = np.append(np.full(classes, off), ridge[-1])
     row = np.maximum(row, 1e-9 * np.trace(c) / len(c))

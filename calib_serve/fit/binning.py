@@ -1,0 +1,174 @@
+"""Histogram binning (Zadrozny 2001) and isotonic regression (Zadrozny 2002), as tables of probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.artifact import Artifact, ProbTable
+from calib_serve.errors import InputError, MissingDependency
+from calib_serve.fit.facts import complete
+from calib_serve.fit.samples import ClassWeight, Samples
+from calib_serve.metrics import softmax
+
+__all__ = ["Of", "fit_histogram_mass", "fit_histogram_width", "fit_isotonic"]
+
+Floats = NDArray[np.float64]
+Of = Literal["top", "each"]
+"""``top``: one table for the confidence in the predicted class. ``each``: one a class, renormalised."""
+
+
+def fit_histogram_width(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    *,
+    bins: int = 15,
+    of: Of = "top",
+    prior: float = 1.0,
+    sample_weight: ArrayLike | None = None,
+    class_weight: ClassWeight = None,
+) -> Artifact:
+    """Bins of equal width, and in each the share of samples that came true.
+
+    ``logits`` (n, K), ``labels`` (n,). ``prior`` pretended samples with the bin's own confidence (its
+    middle, where it is empty) keep the values between 0 and 1; 0 gives the bare shares. Raises
+    InputError for arrays and options that cannot be right. Zadrozny 2001, section 3.
+    """
+    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
+    _check(of, bins, prior)
+    edges = np.linspace(0, 1, bins + 1)[1:-1]
+    return _histogram(samples, "histogram-width", lambda p: edges, of=of, bins=bins, prior=prior)
+
+
+def fit_histogram_mass(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    *,
+    bins: int = 15,
+    of: Of = "top",
+    prior: float = 1.0,
+    sample_weight: ArrayLike | None = None,
+    class_weight: ClassWeight = None,
+) -> Artifact:
+    """Bins of equal numbers of samples; otherwise as ``fit_histogram_width``.
+
+    Confidences that tie share a bin, so that there may be fewer than ``bins``. With ``of="each"`` and
+    many classes nearly all probabilities are near 0, the bins crowd there, and accuracy falls.
+    """
+    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
+    _check(of, bins, prior)
+    inner = np.linspace(0, 1, bins + 1)[1:-1]
+    return _histogram(
+        samples,
+        "histogram-mass",
+        lambda p: np.unique(np.quantile(p, inner, method="inverted_cdf")),
+        of=of,
+        bins=bins,
+        prior=prior,
+    )
+
+
+def fit_isotonic(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    *,
+    of: Of = "each",
+    sample_weight: ArrayLike | None = None,
+    class_weight: ClassWeight = None,
+) -> Artifact:
+    """The rising step function of least squared error, by scikit-learn; one a class unless ``of="top"``.
+
+    ``logits`` (n, K), ``labels`` (n,). On the calibration set it is scikit-learn's to rounding; between
+    two neighbouring steps ours changes half way, where scikit-learn's interpolates. Values are kept
+    1 / (K (n + 1)) away from 0 and 1: a bare isotonic fit calls outcomes impossible. Raises
+    InputError for arrays that cannot be right. Zadrozny 2002, section 3.
+    """
+    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
+    _check(of, 1, 0)
+    floor = 1 / (samples.classes * (len(samples) + 1))
+    rows = [_isotonic_row(*column, floor) for column in _columns(samples, of)]
+    return complete(
+        [_table(rows)],
+        samples,
+        method="isotonic",
+        fit={"objective": "squared error", "of": of, "steps": [len(values) for _, values in rows]},
+        packages=("scikit-learn",),
+    )
+
+
+def _isotonic_row(p: Floats, came_true: Floats, weight: Floats, floor: float) -> tuple[Floats, Floats]:
+    try:
+        from sklearn.isotonic import IsotonicRegression  # noqa: PLC0415 - slow to import, needed here alone
+    except ImportError as error:
+        raise MissingDependency("scikit-learn", "fit") from error
+    fitted = IsotonicRegression(y_min=floor, y_max=1 - floor).fit(p, came_true, sample_weight=weight)
+    x, values = fitted.X_thresholds_, fitted.y_thresholds_
+    changes = np.flatnonzero(np.diff(values) > 0)
+    return (x[changes] + x[changes + 1]) / 2, np.append(values[changes], values[-1])
+
+
+def _histogram(
+    samples: Samples, method: str, edges_of: Callable[[Floats], Floats], *, of: Of, bins: int, prior: float
+) -> Artifact:
+    rows = []
+    for p, came_true, weight in _columns(samples, of):
+        edges = edges_of(p)
+        index = np.searchsorted(edges, p)
+        count, confidence, correct = (
+            np.bincount(index, weights=weight * what, minlength=len(edges) + 1)
+            for what in (np.ones(len(p)), p, came_true)
+        )
+        bounds = np.concatenate([[0.0], edges, [1.0]])
+        middle = (bounds[1:] + bounds[:-1]) / 2
+        mean = np.where(count > 0, confidence / np.where(count > 0, count, 1), middle)
+        seen = count + prior
+        rows.append(
+            (edges, np.where(seen > 0, (correct + prior * mean) / np.where(seen > 0, seen, 1), middle))
+        )
+    return complete(
+        [_table(rows)],
+        samples,
+        method=method,
+        fit={"objective": "share of each bin", "of": of, "bins": bins, "prior": prior},
+    )
+
+
+def _columns(samples: Samples, of: Of) -> Iterator[tuple[Floats, Floats, Floats]]:
+    """What each table is made of: probabilities (n,), whether they came true (n,), weights (n,)."""
+    weight = np.ones(len(samples)) if samples.weight is None else samples.weight
+    if of == "top":
+        parts = [
+            (p.max(axis=1), p.argmax(axis=1)) for p in (softmax(z) for _, z in samples.chunks(np.float64))
+        ]
+        confidence, predicted = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        yield np.minimum(confidence, 1.0), (predicted == samples.labels).astype(np.float64), weight
+        return
+    log_total = np.concatenate([_logsumexp(z) for _, z in samples.chunks(np.float64)])
+    for k in range(samples.classes):
+        column = np.concatenate([z[:, k] for _, z in samples.chunks()]).astype(np.float64)
+        yield np.minimum(np.exp(column - log_total), 1.0), (samples.labels == k).astype(np.float64), weight
+
+
+def _logsumexp(z: NDArray[np.floating[Any]]) -> Floats:
+    top = z.max(axis=1)
+    return np.asarray(top + np.log(np.exp(z - top[:, None]).sum(axis=1)))
+
+
+def _table(rows: list[tuple[Floats, Floats]]) -> ProbTable:
+    """Rows of unlike length side by side: what a short one lacks are bins above 1, which nothing falls in."""
+    most = max(len(values) for _, values in rows)
+    edges = np.stack([np.pad(e, (0, most - 1 - len(e)), constant_values=1.0) for e, _ in rows])
+    values = np.stack([np.pad(v, (0, most - len(v)), mode="edge") for _, v in rows])
+    return ProbTable(edges, np.clip(values, 0, 1))
+
+
+def _check(of: str, bins: int, prior: float) -> None:
+    if of not in ("top", "each"):
+        raise InputError(f"of must be 'top' or 'each', got {of!r}")
+    if bins < 1:
+        raise InputError(f"bins must be at least 1, got {bins}")
+    if not (np.isfinite(prior) and prior >= 0):
+        raise InputError(f"prior must be a number of samples, 0 or more, got {prior}")
