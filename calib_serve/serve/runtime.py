@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact import Artifact, Head
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import ModelOptions
 
@@ -37,7 +37,9 @@ def load_runtime(folder: Path, options: ModelOptions, artifact: Artifact, *, dev
     if options.kind == "onnx":
         return _shifted(_onnx(path, options, device), artifact)
     network = _torch(path, options, device)
-    if artifact.head is not None:
+    if artifact.head is not None and options.kind == "exported":
+        network = _headed_export(network, artifact.head, artifact.classes, options.last_linear)
+    elif artifact.head is not None:
         from calib_serve.fuse.torch_module import calibrated  # noqa: PLC0415 - only heads need it
 
         # The InputShift stays outside: numpy and torch add floats alike.
@@ -113,6 +115,32 @@ def _torch(path: Path, options: ModelOptions, device: str) -> nn.Module:
         return _eager(path, options).to(device).eval()
     except Exception as error:  # loaders raise whatever their parts raise
         raise ModelError(f"the model {path.name} does not load: {type(error).__name__}: {error}") from error
+
+
+def _headed_export(network: nn.Module, head: Head, classes: int, name: str | None) -> nn.Module:
+    """The exported program with the head's first layer in its last one's place, and the rest behind.
+
+    In an exported graph layers are calls, but their tensors keep their names.
+    """
+    from torch import nn  # noqa: PLC0415
+
+    from calib_serve.fuse.torch_steps import layers  # noqa: PLC0415
+
+    wanted = (classes, head.weights[0].shape[1])
+    fits = [
+        parameter.removesuffix(".weight")
+        for parameter, value in network.named_parameters()
+        if parameter.endswith(".weight") and tuple(value.shape) == wanted
+    ]
+    if name not in fits and (name is not None or len(fits) != 1):
+        raise ModelError(f"the new head fits {fits or 'no layer'}; pack with last_linear=NAME, one of these")
+    tensors, path = dict(network.named_parameters()), name or fits[0]
+    if f"{path}.bias" not in tensors:
+        raise ModelError(f"{path} has no bias to replace; export the model with one")
+    first, *rest = layers(head)
+    for parameter, value in first.named_parameters():
+        tensors[f"{path}.{parameter}"].data = value.detach()
+    return nn.Sequential(network, *rest)
 
 
 def _eager(path: Path, options: ModelOptions) -> nn.Module:

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -32,6 +33,8 @@ from calib_serve.serve.properties import Ports, changed, read_properties
 __all__ = ["Server", "Tokens"]
 
 _STOP_SECONDS = 15.0
+_LOAD_FAILED = "Backend worker process died."
+_ERROR = re.compile(r"(?:MODEL_LOG - |\bERROR\b.*? - )((?:[\w.]+(?:Error|Exception|Dependency)|.*rror)\b.*)")
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,6 +87,7 @@ class Server:
         self._environment = self._worker_settings(keyring, ledger)
         self._process: subprocess.Popen[bytes] | None = None
         self._scratch: Path | None = None
+        self._log_start = 0
 
     @property
     def config_file(self) -> Path:
@@ -97,8 +101,8 @@ class Server:
 
     @property
     def log_file(self) -> Path:
-        """What the server itself printed."""
-        return self.folder / "torchserve.log"
+        """What the server and its workers told; it is bounded, see handlers/log4j2.xml."""
+        return self.folder / "logs" / "torchserve.log"
 
     @property
     def tokens(self) -> Tokens:
@@ -142,13 +146,14 @@ class Server:
         self.key_file.unlink(missing_ok=True)  # an old one would be taken for the new server's
         # Sockets of workers live here, and a socket's path may have 108 bytes: keep it short.
         self._scratch = Path(tempfile.mkdtemp(prefix="calib-"))
-        with self.log_file.open("ab") as log:
+        self._log_start = self.log_file.stat().st_size if self.log_file.is_file() else 0
+        with (self.folder / "java.out").open("wb") as output:
             self._process = subprocess.Popen(
                 self._command(find_java()),
                 cwd=self.folder,
                 env={**os.environ, **self._environment},
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C comes to us, and we stop it in order
             )
@@ -247,6 +252,7 @@ class Server:
             str(java),
             f"-Dmodel_server_home={package.parent}",
             f"-Djava.io.tmpdir={self._scratch}",
+            f"-Dlog4j.configurationFile={shipped('handlers/log4j2.xml').as_uri()}",
             "-cp",
             f"{package / 'frontend'}/*",
             "org.pytorch.serve.ModelServer",
@@ -270,6 +276,8 @@ class Server:
                 raise ServerError(
                     f"TorchServe ended at once (code {self._process.returncode}); {self._hint()}"
                 )
+            if _LOAD_FAILED in (text := self._log()):
+                raise ServerError(f"a model does not load; {self._hint(text)}")
             with contextlib.suppress(httpx.HTTPError, ServerError, KeyError, ValueError):
                 if all(self._is_ready(name) for name in names):
                     return
@@ -286,8 +294,14 @@ class Server:
             for version in reply
         )
 
-    def _hint(self) -> str:
-        """The last lines that speak of an error, for whoever must mend it."""
-        text = self.log_file.read_text("utf-8", "replace") if self.log_file.is_file() else ""
-        told = [line for line in text.splitlines() if "Error" in line or "ERROR" in line][-5:]
-        return "\n".join([f"see {self.log_file}", *told])
+    def _log(self) -> str:
+        """What was logged since the start; what Java itself printed where it did not get so far."""
+        with contextlib.suppress(OSError), self.log_file.open("rb") as file:
+            file.seek(self._log_start)
+            return file.read().decode("utf-8", "replace")
+        return (self.folder / "java.out").read_text("utf-8", "replace")
+
+    def _hint(self, text: str | None = None) -> str:
+        """The last errors in the log, for whoever must mend it."""
+        told = _ERROR.findall(self._log() if text is None else text)
+        return "\n  ".join([f"see {self.log_file}", *dict.fromkeys(told[-3:])])

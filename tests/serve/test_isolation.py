@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -85,6 +86,7 @@ def test_only_the_bad_one_is_refused(
 
 
 def test_outputs_that_are_nan_are_counted(running: Running) -> None:
+    time.sleep(1.5)  # what other tests sent has been flushed by now
     seen = total(running.server.scrape(), "calib_invalid_outputs_total", model="pictures")
     reply, _, _ = eight(running, *next(m[1:3] for m in MATRIX if m[3] == 500))
     assert "NaN" in reply.json()["message"]
