@@ -1,0 +1,121 @@
+"""The offline half of the demo: train and export, fit three calibrations, fuse the best of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Artifact
+from calib_serve.demo import digits
+from calib_serve.demo.digits import Digits, Split
+from calib_serve.fit.clamping import fit_neural_clamping
+from calib_serve.fit.masked_head import fit_masked_head
+from calib_serve.fit.scaling import fit_temperature
+from calib_serve.fuse.onnx_graph import FuseReport, fuse_onnx
+from calib_serve.fuse.sessions import open_session
+from calib_serve.metrics import Evaluation, evaluate, nll, softmax
+from calib_serve.model import Classifier, load_model
+
+__all__ = ["Calibrated", "Deployed", "Fused", "calibrate", "deploy", "fuse"]
+
+CLASS_NAMES = tuple(str(digit) for digit in range(10))
+
+Probs = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """A trained classifier as it would be deployed, and the data around it."""
+
+    digits: Digits
+    script: Path
+    onnx: Path
+    classifier: Classifier
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Three candidates judged: ``chosen`` has the least NLL on the choice split.
+
+    ``probs`` and ``evaluations`` are of the test split, which nothing was fitted to or chosen on.
+    """
+
+    artifacts: Mapping[str, Artifact]
+    chosen: str
+    probs: Mapping[str, Probs]
+    evaluations: Mapping[str, Evaluation]
+
+    @property
+    def artifact(self) -> Artifact:
+        """The chosen one."""
+        return self.artifacts[self.chosen]
+
+
+@dataclass(frozen=True)
+class Fused:
+    """The artifact on disk, the fused graph, and how far onnxruntime is from torch with it."""
+
+    artifact: Path
+    onnx: Path
+    report: FuseReport
+    max_difference: float
+
+
+def deploy(out: Path, *, seed: int = 0) -> Deployed:
+    """Train on 100 digits and export, then know the classifier by its TorchScript file alone."""
+    torch.set_num_threads(1)  # so small a network only waits for a second thread
+    data = digits.load(seed=seed)
+    script, onnx = digits.export(digits.train(data.train, seed=seed), out / "model")
+    return Deployed(data, script, onnx, load_model(script, input_shape=(1, 8, 8)))
+
+
+def calibrate(deployed: Deployed, *, seed: int = 0) -> Calibrated:
+    """Fit temperature scaling, Neural Clamping and the masked head; choose among them."""
+    classifier, data = deployed.classifier, deployed.digits
+    images, labels = data.calibration.images, data.calibration.labels
+    artifacts = {
+        "temperature": fit_temperature(classifier.logits(images), labels),
+        "neural clamping": fit_neural_clamping(
+            classifier, images, labels, clip=(0.0, 1.0), class_names=CLASS_NAMES, seed=seed
+        ),
+        "masked head": fit_masked_head(
+            classifier.features(data.train.images),
+            data.train.labels,
+            classifier.features(images),
+            labels,
+            class_names=CLASS_NAMES,
+            seed=seed,
+        ),
+    }
+    choice = {
+        name: nll(_probs(classifier, a, data.choice), data.choice.labels) for name, a in artifacts.items()
+    }
+    probs = {"uncalibrated": softmax(classifier.logits(data.test.images))}
+    probs |= {name: _probs(classifier, artifact, data.test) for name, artifact in artifacts.items()}
+    evaluations = {name: evaluate(p, data.test.labels, seed=seed) for name, p in probs.items()}
+    return Calibrated(artifacts, min(choice, key=choice.__getitem__), probs, evaluations)
+
+
+def fuse(deployed: Deployed, calibrated: Calibrated, out: Path) -> Fused:
+    """Save the chosen artifact, put it into the ONNX graph, and compare onnxruntime with torch."""
+    artifact = calibrated.artifact.save(out / "artifact")
+    fused = out / "model" / "digits-calibrated.onnx"
+    # The artifact was fitted on the TorchScript export; this graph is another export of the same network,
+    # which the comparison below proves.
+    report = fuse_onnx(deployed.onnx, calibrated.artifact, fused, outputs="probabilities", force=True)
+    session = open_session(fused, threads=1)
+    (probs,) = session.run(None, {session.get_inputs()[0].name: deployed.digits.test.images})
+    difference = np.abs(probs - calibrated.probs[calibrated.chosen]).max()
+    return Fused(artifact, fused, report, float(difference))
+
+
+def _probs(classifier: Classifier, artifact: Artifact, split: Split) -> Probs:
+    """Calibrated probabilities, each step where it belongs."""
+    if artifact.head is None:
+        return artifact.probs(classifier.logits(split.images, shift=artifact.input_shift))
+    return artifact.probs(artifact.head(classifier.features(split.images, shift=artifact.input_shift)))

@@ -1,0 +1,166 @@
+"""The online half of the demo: a real TorchServe, real labels, and what its counters say."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+from prometheus_client.parser import text_string_to_metric_families
+
+from calib_serve.bins import Bins
+from calib_serve.demo.digits import Split
+from calib_serve.errors import ServerError
+from calib_serve.fuse.mar import Batching, pack, pack_feedback
+from calib_serve.receipts import Keyring
+from calib_serve.serve.properties import Ports
+from calib_serve.serve.server import Server
+
+__all__ = ["FEEDBACK", "MODEL", "Answers", "Counters", "label", "predict", "refusals", "server"]
+
+MODEL = "digits"
+VERSION = "1.0"
+FEEDBACK = "calibration_feedback"
+_BATCH = 250  # labels a request
+_PATIENCE = 30.0  # seconds until counters must have arrived
+
+
+def server(model: Path, artifact: Path, *, store: Path, folder: Path, ports: Ports | None) -> Server:
+    """Pack both archives into ``store`` and make, not start, the server that runs in ``folder``."""
+    pack(
+        model,
+        artifact,
+        store,
+        name=MODEL,
+        version=VERSION,
+        input_shape=(1, 8, 8),
+        batching=Batching(workers=2, batch_size=8),
+    )
+    pack_feedback(store, archives=[store / f"{MODEL}.mar"], name=FEEDBACK)
+    folder.mkdir(parents=True, exist_ok=True)
+    keyring = folder / "keyring.json"
+    if not keyring.exists():
+        Keyring.new().save(keyring)
+    return Server(store, [f"{MODEL}.mar", f"{FEEDBACK}.mar"], folder=folder, ports=ports)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the server said to ``n`` images, in their order."""
+
+    replies: Sequence[Mapping[str, Any]]
+    labels: NDArray[np.int64]
+    workers: Mapping[str, int]
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        """Each receipt with its true label, as the feedback endpoint takes them."""
+        pairs = zip(self.replies, self.labels.tolist(), strict=True)
+        return [{"receipt": reply["receipt"], "label": label} for reply, label in pairs]
+
+    @property
+    def bins(self) -> Bins:
+        """The client's own record of these predictions."""
+        predicted = np.array([reply["predicted"] for reply in self.replies])
+        return Bins.tally([reply["confidence"] for reply in self.replies], predicted == self.labels)
+
+
+def predict(server: Server, split: Split, *, connections: int = 8) -> Answers:
+    """Send every image over HTTP, several at a time."""
+    with server.client() as client, ThreadPoolExecutor(connections) as pool:
+        replies = list(pool.map(lambda image: _predict(client, image), split.images))
+    workers = Counter(reply.headers["x-calib-worker"] for reply in replies)
+    return Answers([reply.json() for reply in replies], split.labels, workers)
+
+
+def _predict(client: httpx.Client, image: NDArray[np.float32]) -> httpx.Response:
+    reply = client.post(f"/predictions/{MODEL}", json=image.tolist())
+    if reply.status_code != 200:
+        raise ServerError(f"a prediction was answered with {reply.status_code}: {reply.text[:200]}")
+    return reply
+
+
+def label(server: Server, items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Send labels home; the outcome of each, in order."""
+    outcomes: list[dict[str, Any]] = []
+    with server.client() as client:
+        for start in range(0, len(items), _BATCH):
+            reply = client.post(f"/predictions/{FEEDBACK}", json=items[start : start + _BATCH])
+            if reply.status_code != 200:
+                raise ServerError(f"labels were answered with {reply.status_code}: {reply.text[:200]}")
+            outcomes += reply.json()["outcomes"]
+    return outcomes
+
+
+def refusals(server: Server, answers: Answers) -> dict[str, dict[str, Any]]:
+    """What the server says to a forged receipt, to one that comes twice, and to labels that cannot be."""
+    good = answers.items[0]
+    token = str(good["receipt"])
+    middle = len(token) // 2
+    forged = token[:middle] + ("A" if token[middle] != "A" else "B") + token[middle + 1 :]
+    attempts = {
+        "forged receipt": {**good, "receipt": forged},
+        "replayed receipt": good,
+        "bad label": {**answers.items[1], "label": 10},
+        "no receipt": {"label": 3},
+    }
+    return dict(zip(attempts, label(server, list(attempts.values())), strict=True))
+
+
+@dataclass(frozen=True)
+class Counters:
+    """One scrape of the metrics endpoint: family, then its labels, then the value."""
+
+    samples: Mapping[str, Mapping[tuple[tuple[str, str], ...], float]]
+
+    @classmethod
+    def scrape(cls, server: Server) -> Counters:
+        """As Prometheus would."""
+        samples: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+        for family in text_string_to_metric_families(server.scrape()):
+            for sample in family.samples:
+                samples.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+        return cls(samples)
+
+    @classmethod
+    def after(cls, server: Server, labels: int) -> Counters:
+        """The scrape in which ``labels`` labels have arrived."""
+        return cls.until(server, "calib_feedback_total", labels)
+
+    @classmethod
+    def until(cls, server: Server, name: str, total: int) -> Counters:
+        """The scrape in which a family adds up to ``total``; counters are flushed once a second."""
+        end = time.monotonic() + _PATIENCE
+        while (now := cls.scrape(server)).total(name) < total:
+            if time.monotonic() > end:
+                raise ServerError(
+                    f"{name} should be {total} and is {now.total(name):.0f} after {_PATIENCE:.0f} s; "
+                    f"see {server.log_file}"
+                )
+            time.sleep(0.2)
+        return now
+
+    def total(self, name: str) -> float:
+        """The sum over all labels of one family."""
+        return sum(self.samples.get(name, {}).values())
+
+    def by(self, name: str, label: str) -> dict[str, float]:
+        """One family's values by one of its labels."""
+        sums: dict[str, float] = {}
+        for labels, value in self.samples.get(name, {}).items():
+            key = dict(labels)[label]
+            sums[key] = sums.get(key, 0.0) + value
+        return sums
+
+    def feedback(self) -> Bins:
+        """The bins that the feedback counters hold."""
+        columns = [self.by(f"calib_feedback{part}_total", "bin") for part in ("", "_confidence", "_correct")]
+        order = sorted(columns[0], key=int)
+        return Bins(*(np.array([column.get(b, 0.0) for b in order]) for column in columns))
