@@ -1,0 +1,13 @@
+"""The experiments that calibration papers are made of, on your own data.
+
+Each returns a ``Study``: a table, curves, and what they say in plain words.
+"""
+
+from calib_serve.study.bin_effect import bin_effect
+from calib_serve.study.optimum import optimal_temperature
+from calib_serve.study.result import Curve, Study
+from calib_serve.study.shift import shift
+from calib_serve.study.size import validation_size
+from calib_serve.study.stability import stability
+
+__all__ = ["Curve", "Study", "bin_effect", "optimal_temperature", "shift", "stability", "validation_size"]

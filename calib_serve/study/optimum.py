@@ -1,0 +1,88 @@
+"""How much better could any temperature do? (Wang 2021, section 5.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.bins import Bins
+from calib_serve.errors import InputError
+from calib_serve.fit.scaling import fit_temperature
+from calib_serve.metrics import noise_floor, softmax
+from calib_serve.study.result import Curve, Samples, Study
+
+__all__ = ["ece_by_temperature", "optimal_temperature"]
+
+_POOL = np.arange(1, 1001) / 100  # Wang 2021's: 0.01, 0.02, ..., 10
+
+
+def ece_by_temperature(
+    logits: ArrayLike, labels: ArrayLike, temperatures: ArrayLike, *, bins: int = 15
+) -> NDArray[np.float64]:
+    """ECE (t,) of logits (n, K) at each temperature (t,); the top class never changes.
+
+    >>> ece_by_temperature([[0.0, np.log(3)]], [1], [1.0]).round(4).tolist()  # confidence 3 / 4
+    [0.25]
+    """
+    z = np.asarray(logits, np.float64)
+    correct = z.argmax(axis=1) == np.asarray(labels)
+    below = z - z.max(axis=1, keepdims=True)
+    confidences = (1 / np.exp(below / t).sum(axis=1) for t in np.asarray(temperatures, np.float64))
+    return np.array([Bins.tally(c, correct, bins=bins).ece() for c in confidences])
+
+
+def optimal_temperature(cal: Samples, test: Samples, *, pool: Sequence[float] = (), bins: int = 15) -> Study:
+    """The lowest test ECE that any temperature of ``pool`` has, and how near a fitted one comes.
+
+    The optimum is found on the test set itself: a bound that no temperature fitted on ``cal`` can
+    beat on the pool, and a measure of how calibratable the model is, not a result.
+    """
+    grid = np.asarray(pool or _POOL, np.float64)
+    if grid.ndim != 1 or not (grid > 0).all():
+        raise InputError("temperatures must be positive numbers")
+    z, y = np.asarray(test[0]), np.asarray(test[1])
+    by_nll = float(fit_temperature(*cal).fit["temperature"])
+    by_ece = float(grid[ece_by_temperature(*cal, grid, bins=bins).argmin()])
+    on_test = ece_by_temperature(z, y, grid, bins=bins)
+    best = float(grid[on_test.argmin()])
+    chosen = {
+        "none": 1.0,
+        "fitted by NLL on cal": by_nll,
+        "fitted by ECE on cal": by_ece,
+        "best for test": best,
+    }
+    found = {name: float(ece_by_temperature(z, y, [t], bins=bins)[0]) for name, t in chosen.items()}
+    rows = tuple(
+        (name, t, found[name], noise_floor(softmax(z / t), y, bins=bins)) for name, t in chosen.items()
+    )
+    return Study(
+        title="Optimal ECE: the best that any temperature can do on the test set",
+        header=("temperature", "T", "ECE", "noise floor"),
+        rows=rows,
+        says=_says(found, rows[-1]),
+        curves=(Curve("test ECE", tuple(grid.tolist()), tuple(on_test.tolist())),),
+        x_label="temperature",
+        y_label="ECE",
+        log_x=True,
+    )
+
+
+def _says(found: dict[str, float], optimum: Sequence[Any]) -> tuple[str, ...]:
+    before, best = found["none"], found["best for test"]
+    floor = float(optimum[3])
+    room = before - best
+    says = [
+        f"the best temperature would bring the ECE from {before:.2%} to {best:.2%} (T = {optimum[1]:.2f})"
+    ]
+    if room > 0:
+        for name in ("fitted by NLL on cal", "fitted by ECE on cal"):
+            says.append(f"{name}: {(before - found[name]) / room:.0%} of that room is used")
+    if best > 2 * floor:
+        says.append(
+            f"the optimum is still {best / floor:.1f} times what chance gives ({floor:.2%}): "
+            "a temperature alone cannot calibrate this model"
+        )
+    return tuple(says)

@@ -1,0 +1,162 @@
+"""The studies, on logits whose answer is known by construction."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from calib_serve.cli import app
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.metrics import ece, softmax
+from calib_serve.study import bin_effect, optimal_temperature, shift, stability, validation_size
+from calib_serve.study.corruptions import CORRUPTIONS, corrupt
+from calib_serve.study.optimum import ece_by_temperature
+
+
+def drawn(n: int, seed: int, *, temperature: float = 2.5) -> tuple[np.ndarray, np.ndarray]:
+    """Logits that are calibrated after division by ``temperature``."""
+    rng = np.random.default_rng(seed)
+    z = 2 * rng.standard_normal((n, 5))
+    labels = np.array([rng.choice(5, p=p) for p in softmax(z)])
+    return temperature * z, labels
+
+
+CAL, TEST = drawn(3000, 1), drawn(3000, 2)
+
+
+def test_the_ece_at_each_temperature_is_that_of_the_scaled_softmax() -> None:
+    grid = [0.5, 1.0, 2.5, 7.0]
+    expected = [ece(softmax(TEST[0] / t), TEST[1]) for t in grid]
+    np.testing.assert_allclose(ece_by_temperature(*TEST, grid), expected, atol=1e-12)
+
+
+def test_the_optimum_is_found_and_nothing_fitted_beats_it() -> None:
+    study = optimal_temperature(CAL, TEST)
+    found = {row[0]: row for row in study.rows}
+    assert found["best for test"][1] == pytest.approx(2.5, rel=0.15)
+    assert found["best for test"][2] == min(row[2] for row in study.rows)
+    assert found["none"][2] == pytest.approx(ece(softmax(TEST[0]), TEST[1]))
+    assert min(study.curves[0].y) == found["best for test"][2]
+
+
+def test_a_temperature_pays_off_early() -> None:
+    study = validation_size(CAL, TEST, sizes=[50, 200, 1000], repeats=4)
+    assert [row[1] for row in study.rows] == [50, 200, 1000, 3000]
+    by_size = {row[1]: row[2] for row in study.rows}
+    assert by_size[1000] < by_size[50] < ece(softmax(TEST[0]), TEST[1])
+    assert "from 200 samples on" in study.says[1] or "from 1000 samples on" in study.says[1]
+
+
+def test_a_method_without_a_gain_is_told_so() -> None:
+    study = validation_size(drawn(500, 3, temperature=1), drawn(500, 4, temperature=1), methods=["none"])
+    assert "does not pay" in study.says[1]
+
+
+def test_stability_tests_every_sample_once_and_compares_by_welch() -> None:
+    study = stability([CAL], folds=5)
+    found = {(row[0], row[1]): row[2:] for row in study.rows}
+    whole = (CAL[0].argmax(1) == CAL[1]).mean()
+    assert found["none", "accuracy"][0] == pytest.approx(whole)
+    assert found["temperature", "accuracy"][0] == pytest.approx(whole)
+    assert found["temperature", "ece"][0] < found["none", "ece"][0]
+    assert study.says[0].startswith("best by ece: temperature, then none")
+
+
+def test_the_bin_study_holds_the_eces() -> None:
+    study = bin_effect(CAL, TEST, counts=(10, 20))
+    raw = {row[1]: row[2] for row in study.rows if row[0] == "none"}
+    assert raw == {count: pytest.approx(ece(softmax(TEST[0]), TEST[1], bins=count)) for count in (10, 20)}
+    assert "the same at every bin count" in study.says[0]
+
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (4, 3, 16, 16), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+@pytest.mark.parametrize(
+    "images", [IMAGES, IMAGES.transpose(0, 2, 3, 1), IMAGES[:, :1], IMAGES[:, 0]], ids=str
+)
+def test_a_corruption_keeps_shape_dtype_and_meaning(name: str, images: np.ndarray) -> None:
+    images = np.ascontiguousarray(images)
+    done = corrupt(images, name, 3)
+    assert (done.shape, done.dtype) == (images.shape, np.uint8)
+    assert (done != images).any()
+    floats = corrupt((images / 255).astype(np.float32), name, 3)
+    assert floats.dtype == np.float32
+    np.testing.assert_allclose(floats * 255, done, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", CORRUPTIONS)
+def test_severity_moves_images_further(name: str) -> None:
+    smooth = np.kron(IMAGES[:, :, ::4, ::4], np.ones((4, 4), np.uint8))
+    moved = [np.abs(corrupt(smooth, name, s).astype(float) - smooth).mean() for s in (1, 3, 5)]
+    assert moved == sorted(moved)
+    assert moved[0] > 0
+
+
+def test_layouts_agree() -> None:
+    first = corrupt(IMAGES, "blur", 2)
+    last = corrupt(np.ascontiguousarray(IMAGES.transpose(0, 2, 3, 1)), "blur", 2)
+    np.testing.assert_array_equal(first.transpose(0, 2, 3, 1), last)
+
+
+def test_what_is_not_an_image_is_refused() -> None:
+    with pytest.raises(InputError, match="before normalising"):
+        corrupt(np.full((2, 3, 8, 8), -1.0), "jpeg", 1)
+    with pytest.raises(ShapeError):
+        corrupt(np.zeros((2, 5, 8, 7), np.uint8), "jpeg", 1)
+    with pytest.raises(InputError, match="severity 1 to 5"):
+        corrupt(IMAGES, "fog", 1)
+
+
+def test_the_shift_study_measures_the_model_on_corrupted_images() -> None:
+    rng = np.random.default_rng(1)
+    weight = rng.standard_normal((3 * 8 * 8, 4)) / 8
+
+    def model(images: np.ndarray) -> np.ndarray:
+        return 3 * (images.reshape(len(images), -1) - 0.5) @ weight
+
+    images = rng.random((400, 3, 8, 8)).astype(np.float32)
+    labels = np.array([rng.choice(4, p=p) for p in softmax(model(images) / 3)])
+    halves = (images[:200], labels[:200]), (images[200:], labels[200:])
+    study = shift(model, *halves, corruptions=["noise", "brightness"], severities=[5])
+    found = {row[:3]: row[3:] for row in study.rows}
+    corrupted = softmax(model(corrupt(images[200:], "noise", 5)))
+    assert found["noise", 5, "none"][1] == pytest.approx(ece(corrupted, labels[200:]))
+    assert found["clean", 0, "temperature"][1] < found["clean", 0, "none"][1]
+    assert study.says[0].startswith("temperature keeps up with")
+
+
+@pytest.fixture
+def logits_file(tmp_path: Path) -> Path:
+    path = tmp_path / "logits.npz"
+    np.savez(path, cal_logits=CAL[0], cal_labels=CAL[1], test_logits=TEST[0], test_labels=TEST[1])
+    return path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["size", "--sizes", "100,500", "--repeats", "2"],
+        ["optimum"],
+        ["stability", "--folds", "3"],
+        ["bins"],
+    ],
+    ids=lambda a: a[0],
+)
+def test_each_study_is_a_command(arguments: list[str], logits_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = CliRunner().invoke(
+        app, ["study", *arguments, "--logits", str(logits_file), "--json", "-o", str(out)]
+    )
+    assert result.exit_code == 0, result.output
+    study = json.loads(result.stdout)
+    assert study["rows"]
+    assert study["says"]
+    assert json.loads((out / "study.json").read_text()) == study
+    assert len((out / "study.csv").read_text().splitlines()) == len(study["rows"]) + 1
+    assert (out / "study.svg").exists() == bool(study["curves"])
