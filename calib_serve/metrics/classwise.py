@@ -33,8 +33,7 @@ def classwise_ece(
     0.15
     """
     p, y = checked(probs, labels)
-    residuals = Residuals.of(p, y, bins=bins, edges=edges, threshold=threshold)
-    return float(residuals.ece(np.ones((1, len(p))))[0])
+    return Residuals.of(p, bins=bins, edges=edges, threshold=threshold).ece(y)
 
 
 def adaptive_classwise_ece(
@@ -69,60 +68,66 @@ def classwise_rms_debiased(probs: ArrayLike, labels: ArrayLike, *, bins: int = 1
 
 @dataclass(frozen=True, eq=False)
 class Residuals:
-    """The residuals p - y of probabilities (n, K): what lies above the first bin is listed by entry.
+    """What classwise ECE needs of probabilities (n, K): what lies above the first bin, by entry.
 
     A row sums to 1, so fewer than ``bins`` of its entries lie above the first bin. The list is
-    short, and a class's residual in the first bin is its column's total less what is listed.
-    ``row``, ``code`` (class * bins + bin) and ``listed`` (m,) are one entry each.
+    short, and what a class holds in the first bin is its column's ``total`` less what is listed.
+    ``row``, ``column``, ``code`` (column * bins + bin) and ``listed`` (m,) are one entry each.
     """
 
     probs: NDArray[np.floating[Any]]
-    labels: Ints
     bins: int
+    threshold: float
+    total: Floats
     row: Ints
+    column: Ints
     code: Ints
     listed: Floats
-    threshold: float
 
     @classmethod
     def of(
-        cls,
-        probs: NDArray[np.floating[Any]],
-        labels: Ints,
-        *,
-        bins: int,
-        edges: Edges,
-        threshold: float = 0.0,
+        cls, probs: NDArray[np.floating[Any]], *, bins: int, edges: Edges, threshold: float = 0.0
     ) -> Residuals:
         """List the entries above the first bin; those below the threshold count nowhere."""
         if not 0 <= threshold <= 1:
             raise InputError(f"threshold must be a probability, got {threshold}")
-        edge = np.linspace(0, 1, bins + 1)[1]
+        first_edge = np.linspace(0, 1, bins + 1)[1]
         above = np.greater if edges == "right" else np.greater_equal
+        total = np.zeros(probs.shape[1])
         found: list[tuple[Ints, Floats]] = []
         for rows, p in row_blocks(probs):
-            flat = np.flatnonzero(above(p, edge)) if bins > 1 else np.empty(0, np.intp)
+            if threshold > 0:
+                p[p < threshold] = 0
+            total += p.sum(axis=0)
+            flat = np.flatnonzero(above(p, first_edge)) if bins > 1 else np.empty(0, np.intp)
             found.append((flat + rows.start * p.shape[1], p.ravel()[flat]))
         row, column = np.divmod(np.concatenate([flat for flat, _ in found]), probs.shape[1])
-        p = np.concatenate([p for _, p in found])
-        code = column * bins + bin_index(np.minimum(p, 1), bins=bins, edges=edges)
-        listed = (p - (labels[row] == column)) * (p >= threshold)
-        return cls(probs, labels, bins, row, code, listed, threshold)
+        listed = np.concatenate([p for _, p in found])
+        code = column * bins + bin_index(np.minimum(listed, 1), bins=bins, edges=edges)
+        return cls(probs, bins, threshold, total, row, column, code, listed)
 
-    def ece(self, weights: Floats) -> Floats:
+    def ece(self, labels: Ints) -> float:
+        """Classwise ECE for class ids (n,)."""
+        counted = labels
+        if self.threshold > 0:
+            counted = labels[self.probs[np.arange(len(labels)), labels] >= self.threshold]
+        total = self.total - np.bincount(counted, minlength=len(self.total))
+        return self._mean_gap(total, self.listed - (labels[self.row] == self.column))
+
+    def resampled(self, labels: Ints, weights: Floats) -> Floats:
         """Classwise ECE (r,) when row i counts weights[:, i] times."""
-        n, classes = self.probs.shape
-        total = np.zeros((len(weights), classes))
+        total = np.zeros((len(weights), len(self.total)))
         for rows, p in row_blocks(self.probs):
-            dropped = p < self.threshold if self.threshold > 0 else None
-            p[np.arange(len(p)), self.labels[rows]] -= 1
-            if dropped is not None:
-                p[dropped] = 0
+            p[np.arange(len(p)), labels[rows]] -= 1
             total += weights[:, rows] @ p
-        found = np.empty(len(weights))
-        for i, drawn in enumerate(weights):
-            sums = np.bincount(self.code, drawn[self.row] * self.listed, minlength=classes * self.bins)
-            per_class = sums.astype(np.float64).reshape(classes, self.bins)  # integers if none is listed
-            per_class[:, 0] += total[i] - per_class.sum(axis=1)
-            found[i] = np.abs(per_class).sum() / (n * classes)
-        return found
+        gaps = self.listed - (labels[self.row] == self.column)
+        drawn = zip(total, weights, strict=True)
+        return np.array([self._mean_gap(whole, weight[self.row] * gaps) for whole, weight in drawn])
+
+    def _mean_gap(self, total: Floats, gaps: Floats) -> float:
+        """From each class's summed residual (K,) and the listed entries' residuals (m,)."""
+        n, classes = self.probs.shape
+        sums = np.bincount(self.code, gaps, minlength=classes * self.bins)
+        per_class = sums.astype(np.float64).reshape(classes, self.bins)  # integers if none is listed
+        per_class[:, 0] += total - per_class.sum(axis=1)
+        return float(np.abs(per_class).sum() / (n * classes))

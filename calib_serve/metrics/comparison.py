@@ -82,11 +82,11 @@ def paired_changes(
     changes = {name: _change_of_mean(second[name] - first[name], level) for name in first}
     samples = [Sample(side, bins, edges) for side in sides]
     n = sides[0].n
-    whole = _differences(samples, np.ones((1, n)))
+    whole = [sample.values() for sample in samples]
     drawn = [_differences(samples, weights) for weights in resamples(n, replicates, seed=seed)]
-    for name, value in whole.items():
+    for name, value in whole[1].items():
         block = np.concatenate([d[name] for d in drawn]) if drawn else np.empty(0)
-        changes[name] = _resampled_change(float(value[0]), block[np.isfinite(block)], level)
+        changes[name] = _resampled_change(value - whole[0][name], block[np.isfinite(block)], level)
     return changes
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.bins import Bins, Edges
 from calib_serve.errors import InputError
 from calib_serve.metrics.intervals import (
     Estimate,
     bootstrap_interval,
+    calibrated_labels,
     mean_interval,
     quantile_of,
     resamples,
+    widened_to_zero,
     wilson_interval,
 )
 from calib_serve.metrics.logits import softmax
@@ -24,6 +27,26 @@ from calib_serve.metrics.sample import Sample
 from calib_serve.metrics.scores import Scores
 
 __all__ = ["Evaluation", "evaluate", "evaluate_logits"]
+
+Floats = NDArray[np.float64]
+
+_CHANCE = 200  # draws of labels that a calibrated model would see
+_ERRORS = frozenset(
+    (
+        "ece",
+        "adaptive_ece",
+        "classwise_ece",
+        "mce",
+        "ace",
+        "overconfidence_error",
+        "underconfidence_error",
+        "rms",
+        "rms_debiased",
+        "sweep_ece",
+        "smooth_ece",
+    )
+)
+"""What is 0 for a calibrated model, and above 0 by chance alone."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +108,8 @@ def evaluate(
     """All metrics of probabilities (n, K) and class ids (n,), with intervals of the given level.
 
     Means and shares have analytic intervals; the others are bootstrapped from ``replicates``
-    resamples, and have none when that is 0.
+    resamples, and have none when that is 0. Errors that a calibrated model often shows by chance
+    have intervals that begin at 0.
 
     >>> e = evaluate([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10, replicates=0)
     >>> e.accuracy.value, round(e.ece.value, 12)  # (|0.7 - 1| + |0.6 - 0|) / 2
@@ -118,13 +142,22 @@ def _evaluate(
     if replicates < 0:
         raise InputError(f"replicates must be 0 or more, got {replicates}")
     sample = Sample(scores, bins=bins, edges=edges)
-    value = {name: float(v[0]) for name, v in sample.metrics(np.ones((1, scores.n))).items()}
-    blocks = [sample.metrics(drawn) for drawn in resamples(scores.n, replicates, seed=seed)]
     found = _analytic(scores, level)
-    for name in value.keys() - found.keys():
-        drawn = np.concatenate([block[name] for block in blocks]) if blocks else np.empty(0)
-        found[name] = bootstrap_interval(value[name], drawn, level=level, lowest=0, highest=1)
+    drawn = _joined([sample.metrics(weights) for weights in resamples(scores.n, replicates, seed=seed)])
+    chance = min(replicates, _CHANCE)
+    calibrated = _joined([sample.relabelled(y) for y in calibrated_labels(scores.probs, chance, seed=seed)])
+    for name, value in sample.values().items():
+        interval = bootstrap_interval(value, drawn[name], level=level, lowest=0, highest=1)
+        if name in _ERRORS:
+            interval = widened_to_zero(interval, calibrated[name], level=level)
+        found[name] = interval
     return Evaluation(n=scores.n, classes=scores.classes, bins=sample.tally(), **found)
+
+
+def _joined(blocks: list[dict[str, Floats]]) -> defaultdict[str, Floats]:
+    names = blocks[0] if blocks else ()
+    found = {name: np.concatenate([block[name] for block in blocks]) for name in names}
+    return defaultdict(lambda: np.empty(0), found)
 
 
 def _analytic(scores: Scores, level: float) -> dict[str, Estimate]:

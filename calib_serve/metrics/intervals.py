@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError
+from calib_serve.metrics.scores import row_blocks
 
 __all__ = ["Estimate", "mean_interval", "resamples", "wilson_interval"]
 
@@ -85,6 +87,37 @@ def bootstrap_interval(
     near, far = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
     low, high = max(2 * value - far, lowest), min(2 * value - near, highest)
     return Estimate(value, float(min(low, value)), float(max(high, value)))
+
+
+def widened_to_zero(error: Estimate, calibrated: Floats, *, level: float) -> Estimate:
+    """The interval of an error, from 0 on where a calibrated model often shows as much.
+
+    ``calibrated`` are such errors under labels drawn from the probabilities themselves. Near 0 the
+    noise alone makes an error, and no resampling of one sample can tell it from the truth.
+    """
+    if len(calibrated) and error.value <= np.quantile(calibrated, (1 + level) / 2):
+        return Estimate(error.value, 0.0, error.high)
+    return error
+
+
+def calibrated_labels(
+    probs: NDArray[np.floating[Any]], replicates: int, *, seed: int
+) -> Iterator[NDArray[np.intp]]:
+    """Class ids (r, n) drawn from probs (n, K), in blocks of bounded memory."""
+    rng = np.random.default_rng([seed, 1])
+    n, classes = probs.shape
+    step = max(1, _BLOCK // n)
+    for start in range(0, replicates, step):
+        r = min(step, replicates - start)
+        labels = np.empty((r, n), np.intp)
+        for rows, p in row_blocks(probs):
+            # Cumulative rows, each shifted by its number, are one sorted array to search in.
+            cumulated = np.cumsum(p, axis=1)
+            shift = np.arange(len(p))
+            cumulated = cumulated / cumulated[:, -1:] + shift[:, None]
+            found = np.searchsorted(cumulated.ravel(), rng.random((r, len(p))) + shift, side="right")
+            labels[:, rows] = np.minimum(found - shift * classes, classes - 1)
+        yield labels
 
 
 def resamples(n: int, replicates: int, *, seed: int) -> Iterator[Floats]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,45 +23,56 @@ _BLOCK = 1 << 16  # weights looked at together: what is made of them stays in a 
 
 
 class Sample:
-    """Scores with all that resampling leaves unchanged: bins, ties, grid nodes, residuals.
-
-    ``metrics(weights)`` takes how often each prediction was drawn (r, n), in order of rising
-    confidence, and gives each metric (r,) that is more than a mean.
-    """
+    """Scores with all that resampling leaves unchanged: bins, ties, grid nodes, residuals."""
 
     def __init__(self, scores: Scores, bins: int, edges: Edges) -> None:
         self.scores = scores
         self.bins = bins
-        self.columns = np.stack([np.ones(scores.n), scores.confidence, scores.correct])
         in_bin = bin_index(np.minimum(scores.confidence, 1), bins=bins, edges=edges)
         self.bin_ends = np.searchsorted(in_bin, np.arange(bins + 1), side="left")
         ends = tie_ends(scores.confidence)
         self.tie_ends = ends if len(ends) <= scores.n else slice(None)
         self.node, self.share = smooth.on_grid(scores.confidence)
-        self.gap = (scores.confidence - scores.correct) / scores.n
-        self.residuals = Residuals.of(
-            scores.probs[scores.order], scores.labels[scores.order], bins=bins, edges=edges
-        )
+        self.rank = np.empty(scores.n, np.intp)
+        self.rank[scores.order] = np.arange(scores.n)
+        self.residuals = Residuals.of(scores.probs, bins=bins, edges=edges)
 
     def tally(self) -> Bins:
         """The bins of the whole sample."""
-        return Bins(*np.diff(cumulative(self.columns)[:, self.bin_ends]))
+        columns = np.stack([np.ones(self.scores.n), self.scores.confidence, self.scores.correct])
+        return Bins(*np.diff(cumulative(columns)[:, self.bin_ends]))
+
+    def values(self) -> dict[str, float]:
+        """Every metric that is more than a mean."""
+        found = self._top_label(np.ones((1, self.scores.n)), self.scores.correct)
+        values = {name: float(value[0]) for name, value in found.items()}
+        return {**values, "classwise_ece": self.residuals.ece(self.scores.labels)}
 
     def metrics(self, weights: Floats) -> dict[str, Floats]:
-        """Every metric of each row of weights (r, n)."""
-        step = max(1, _BLOCK // weights.shape[1])
-        parts = [self._top_label(weights[i : i + step]) for i in range(0, len(weights), step)]
-        found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        return {**found, "classwise_ece": self.residuals.ece(weights)}
+        """These metrics (r,) when predictions were drawn weights (r, n) times, by rising confidence."""
+        found = _in_blocks(lambda part: self._top_label(weights[part], self.scores.correct), weights.shape)
+        classwise = self.residuals.resampled(self.scores.labels, weights[:, self.rank])
+        return {**found, "classwise_ece": classwise}
 
-    def _top_label(self, weights: Floats) -> dict[str, Floats]:
-        sums = [cumulative(weights * column) for column in self.columns]
+    def relabelled(self, labels: NDArray[np.intp]) -> dict[str, Floats]:
+        """These metrics (r,) had the labels been labels (r, n), by row of the probabilities."""
+        correct = self.scores.predicted == labels[:, self.scores.order]
+        once = np.ones((1, self.scores.n))
+        found = _in_blocks(lambda part: self._top_label(once, correct[part]), labels.shape)
+        return {**found, "classwise_ece": np.array([self.residuals.ece(y) for y in labels])}
+
+    def _top_label(self, weights: Floats, correct: NDArray[Any]) -> dict[str, Floats]:
+        """Of weights (r, n) and correct (n,), or of weights (1, n) and correct (r, n)."""
+        right = weights * correct
+        confidence = weights * self.scores.confidence
+        gaps = (confidence - right) / self.scores.n
+        sums = np.broadcast_arrays(*(cumulative(s) for s in (weights, confidence, right)))
         ranks = [s[:, self.tie_ends] for s in sums]
         return {
             **_binned(*(np.diff(s[:, self.bin_ends]) for s in sums)),
             **_equal_mass(ranks, self.bins),
             **_separation(Separation(rights=ranks[2], wrongs=ranks[0] - ranks[2])),
-            "smooth_ece": self._smooth(weights * self.gap),
+            "smooth_ece": self._smooth(gaps),
         }
 
     def _smooth(self, gaps: Floats) -> Floats:
@@ -69,6 +83,12 @@ class Sample:
         mass[:, nodes] = np.add.reduceat(gaps - upper, starts, axis=1)
         mass[:, nodes + 1] += np.add.reduceat(upper, starts, axis=1)
         return smooth.smoothed(mass)
+
+
+def _in_blocks(metrics: Callable[[slice], dict[str, Floats]], shape: tuple[int, ...]) -> dict[str, Floats]:
+    step = max(1, _BLOCK // shape[1])
+    parts = [metrics(slice(start, start + step)) for start in range(0, shape[0], step)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _binned(count: Floats, confidence: Floats, correct: Floats) -> dict[str, Floats]:

@@ -24,8 +24,8 @@ class Scores:
     """Per-sample numbers (n,), in order of rising confidence; float64.
 
     ``confidence`` of the top class, whether it is ``correct`` (0 or 1), ``nll`` -log p_y,
-    ``brier`` sum_k (p_k - y_k)^2, ``entropy`` -sum_k p_k log p_k in nats. ``order`` (n,) are the
-    rows of ``probs`` (n, K) and ``labels`` (n,) that they belong to.
+    ``brier`` sum_k (p_k - y_k)^2, ``entropy`` -sum_k p_k log p_k in nats, ``predicted`` the top
+    class. ``order`` (n,) are the rows of ``probs`` (n, K) and ``labels`` (n,) that they belong to.
     """
 
     confidence: Floats
@@ -33,6 +33,7 @@ class Scores:
     nll: Floats
     brier: Floats
     entropy: Floats
+    predicted: Ints
     order: Ints
     probs: NDArray[np.floating[Any]]
     labels: Ints
@@ -56,6 +57,7 @@ class Scores:
             nll[order],
             (squares - 2 * p_true + 1)[order],
             entropy[order],
+            predicted=predicted[order].astype(np.intp),
             order=order,
             probs=p,
             labels=y,
