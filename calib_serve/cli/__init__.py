@@ -23,16 +23,24 @@ app = typer.Typer(
 _COMMANDS: tuple[tuple[str, str], ...] = (
     ("evaluate", "evaluate"),
     ("fit", "fit"),
+    ("fuse", "fuse"),
     ("inspect", "inspect"),
     ("keys", "keys"),
+    ("label", "label"),
     ("pack", "pack"),
     ("report", "report"),
     ("serve", "serve"),
+    ("study", "study"),
+    ("watch", "watch"),
 )
-"""(command, module in this package); the module's function ``run`` is the command."""
+"""(command, module in this package); the module's ``run`` is the command, its ``group`` several."""
 
 for _name, _module in _COMMANDS:
-    app.command(_name)(importlib.import_module(f"{__name__}.{_module}").run)
+    _command = importlib.import_module(f"{__name__}.{_module}")
+    if hasattr(_command, "group"):
+        app.add_typer(_command.group, name=_name)
+    else:
+        app.command(_name)(_command.run)
 
 
 def main() -> None:

@@ -33,6 +33,7 @@ class Calibrated(nn.Module):
         self.model = model
         self.head = head
         self.tail = tail
+        self.training = False
 
     def forward(self, inputs: Tensor):
         """What ``output`` said, for one batch of inputs."""
@@ -91,13 +92,22 @@ def calibrated(
     if returns == "probabilities" and (output != "logits" or artifact.output_steps):
         extra.append(Log())
     shift = artifact.input_shift
-    whole = (Calibrated if _takes_one_input(model) else CalibratedMany)(
+    return (Calibrated if _takes_one_input(model) else CalibratedMany)(
         nn.Identity() if shift is None or _is_nothing(shift) else Shift(shift).to(device),
-        model,
-        nn.Sequential(*extra),
-        tail.to(device),
+        _evaluating(model),
+        nn.Sequential(*extra).eval(),
+        tail.to(device).eval(),
     )
-    return whole.eval()
+
+
+def _evaluating(model: nn.Module) -> nn.Module:
+    """The model in evaluation mode: itself where it is already, else a copy that shares its tensors."""
+    if not any(m.training for m in model.modules()):
+        return model
+    try:
+        return _shell(model).eval()
+    except NotImplementedError:  # an exported program has one mode, whatever its flag says
+        return model
 
 
 def _split(artifact: Artifact) -> tuple[list[LogitMap], list[Mixture | ProbTable]]:

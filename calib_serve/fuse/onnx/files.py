@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from calib_serve.errors import FuseError, ModelError
 
-__all__ = ["MARK", "OPSET", "pending", "read", "sha256", "write"]
+__all__ = ["MARK", "OPSET", "pending", "read", "sha256", "write", "write_text"]
 
 MARK = "calib_serve.fingerprint"
 """The metadata key that holds the artifact's fingerprint; where it is, a calibration is inside."""
@@ -72,7 +72,10 @@ def read(path: Path) -> ir.Model:
 
 
 def _load(path: Path) -> ir.Model:
-    """A model with shapes inferred; outputs that are maps, which onnx-ir has no type for, wait in ``meta`` until it is written."""
+    """A model with shapes inferred; the types of outputs that are maps wait in ``meta``.
+
+    onnx-ir has no such types: they come back when the model is written.
+    """
     proto = onnx.shape_inference.infer_shapes(onnx.load(path, load_external_data=False))
     maps: dict[str, onnx.TypeProto] = {}
     for output in proto.graph.output:
@@ -155,6 +158,12 @@ def write(model: ir.Model, partial: Path, *, source: Path, out: Path, strict: bo
         onnx.checker.check_model(str(partial), full_check=True)
     except Exception as error:
         raise FuseError(f"the fused model fails onnx's full check: {_first_line(error)}") from error
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a small text file, whole or not at all."""
+    with pending(path) as partial:
+        partial.write_text(content, encoding="utf-8")
 
 
 def _bring(model: ir.Model, source: Path, out: Path) -> None:

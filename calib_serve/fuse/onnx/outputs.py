@@ -51,6 +51,8 @@ def finish(editor: Editor, tail: Tail, artifact: Artifact, outputs: Outputs) -> 
     probs = _probabilities(editor, tail, mixture, table, artifact.classes)
     own = tail.logits.dtype or ir.DataType.FLOAT
     done = [f"{s.kind.replace('_', ' ')} put in as standard operators" for s in stepped]
+    if table is not None:
+        _decide_on(editor, tail, probs, editor.made - before)
     if outputs == "same":
         _same(editor, tail, probs, editor.made - before)
     elif outputs == "probabilities":
@@ -87,6 +89,15 @@ def _same(editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]) -> No
     shown = cast(editor, shown, own)
     tail.replace_scores(editor, scores, shown, made | (editor.made - known))
     editor.remove_unused(scores)
+
+
+def _decide_on(editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]) -> None:
+    """Let an ArgMax elsewhere in the graph choose by the table, which may change the order of classes."""
+    scores = (tail.logits, *(node.outputs[0] for node in tail.path))
+    for value in scores:
+        deciding = [n for n in tail.readers(value) if n.op_type in ("ArgMax", "Hardmax")]
+        editor.move(value, probs, [n for n in deciding if n not in tail.path and n not in made])
+    editor.graph.sort()
 
 
 def _show(editor: Editor, tail: Tail, values: list[ir.Value], names: list[str]) -> None:

@@ -1,0 +1,47 @@
+"""Protobuf's text format, as far as a Triton config.pbtxt needs it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["Block", "Word", "text"]
+
+Block = dict[str, Any]
+"""A message: fields to numbers, strings, Words, messages, or lists of these."""
+
+
+class Word(str):
+    """Text that stands without quotes: the name of an enum's value."""
+
+
+def text(block: Mapping[str, Any], indent: str = "") -> str:
+    r"""A message in text format, one field a line.
+
+    >>> print(text({"name": "m", "input": [{"dims": [3, -1], "data_type": Word("TYPE_FP32")}]}), end="")
+    name: "m"
+    input {
+      dims: [3, -1]
+      data_type: TYPE_FP32
+    }
+    """
+    lines = []
+    for field, value in block.items():
+        if isinstance(value, list) and not any(isinstance(v, Mapping) for v in value):
+            lines.append(f"{indent}{field}: [{', '.join(map(_scalar, value))}]\n")
+            continue
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, Mapping):
+                lines.append(f"{indent}{field} {{\n{text(one, indent + '  ')}{indent}}}\n")
+            else:
+                lines.append(f"{indent}{field}: {_scalar(one)}\n")
+    return "".join(lines)
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, Word):
+        return str(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value)  # numbers as they are; quotes and escapes of JSON are protobuf's too
