@@ -21,6 +21,8 @@ app = typer.Typer(
 )
 
 _COMMANDS: tuple[tuple[str, str], ...] = (
+    ("apply", "apply"),
+    ("compare", "compare"),
     ("evaluate", "evaluate"),
     ("fit", "fit"),
     ("fuse", "fuse"),

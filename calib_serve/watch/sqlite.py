@@ -128,8 +128,11 @@ class SqliteLedger:
                 f"one expiry and one segment a label, got {len(labels)}, {len(expires)} and {len(segments)}"
             )
         with self.transaction():
+            # What a sweep may have forgotten is never fresh: clocks jump back.
+            swept = self._swept()
             fresh = [
-                self._remember(one.receipt.nonce, until) for one, until in zip(labels, expires, strict=True)
+                until > swept and self._remember(one.receipt.nonce, until)
+                for one, until in zip(labels, expires, strict=True)
             ]
             self._add(by_key(labels, segments, counted=fresh, bins=self.bins))
             self._prune_sometimes()
@@ -138,15 +141,15 @@ class SqliteLedger:
     def add(self, sums: Mapping[Key, Sums], *, once: bytes | None = None, expires: float = 0.0) -> bool:
         """Add sums of predictions; with ``once`` a second call does nothing until it expires."""
         with self.transaction():
-            fresh = once is None or self._remember(once, expires)
+            fresh = once is None or (expires > self._swept() and self._remember(once, expires))
             if fresh:
                 self._add(sums)
         return fresh
 
+    def _swept(self) -> float:
+        return float(self.load(_PRUNED) or b"-inf")
+
     def _remember(self, nonce: bytes, expires: float) -> bool:
-        # What a sweep may have forgotten is never fresh: clocks jump back.
-        if expires <= float(self.load(_PRUNED) or b"-inf"):
-            return False
         return self._db.execute("INSERT OR IGNORE INTO nonces VALUES (?, ?)", (nonce, expires)).rowcount == 1
 
     def _add(self, sums: Mapping[Key, Sums]) -> None:

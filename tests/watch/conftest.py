@@ -1,11 +1,17 @@
-"""A real Redis for the tests that need one."""
+"""Real servers for the tests that need one: Redis, and ``calib-serve watch``."""
 
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import time
+from contextlib import ExitStack
 
+import httpx
 import pytest
+
+from calib_serve.receipts import Keyring
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +43,76 @@ def _wait(port):
         else:
             return
     raise AssertionError("Redis did not start within 10 s")
+
+
+class Server:
+    """A real ``calib-serve watch`` process."""
+
+    def __init__(self, folder, *options, models=("digits:1.0=3",), port=None):
+        self.folder, self.port = folder, port or _free_port()
+        self.command = [
+            sys.executable,
+            "-c",
+            "from calib_serve.cli import main; main()",
+            "watch",
+            *models,
+            *("--keyring", str(folder / "keys.json"), "--ledger", str(folder / "ledger.db")),
+            *("--port", str(self.port), "--step", "1", *options),
+        ]
+        if not (folder / "keys.json").exists():
+            Keyring.new().save(folder / "keys.json")
+        self.process = None
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self):
+        self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True)
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            assert self.process.poll() is None, self.process.stderr.read()
+            try:
+                httpx.get(f"{self.url}/healthz", timeout=2)
+            except httpx.TransportError:
+                time.sleep(0.1)
+            else:
+                return self
+        raise AssertionError("watch did not start within 60 s")
+
+    def stop(self, how=signal.SIGTERM):
+        self.process.send_signal(how)
+        code = self.process.wait(timeout=30)
+        self.process.stderr.close()
+        return code
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.stop()
+        elif not self.process.stderr.closed:
+            self.process.stderr.close()
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def make_server(tmp_path):
+    """Makes servers that are stopped when the test ends."""
+    with ExitStack() as stack:
+
+        def make(*options, folder=tmp_path, **more):
+            return stack.enter_context(Server(folder, *options, **more))
+
+        yield make
+
+
+@pytest.fixture
+def free_port():
+    return _free_port()

@@ -1,0 +1,61 @@
+"""``calib-serve label``: send a file of labels; safe to repeat."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["run"]
+
+
+def run(
+    file: Annotated[Path, typer.Argument(help="CSV or Parquet with the columns receipt, label[, segment].")],
+    *,
+    url: Annotated[
+        str, typer.Option("--url", help="Where labels are taken.")
+    ] = "http://127.0.0.1:9300/v1/labels",
+    token_file: Annotated[
+        str, typer.Option("--token-file", help="File with the token; or set CALIB_SERVE_TOKEN.")
+    ] = "",
+    batch: Annotated[int, typer.Option("--batch", min=1, max=10_000, help="Labels a request.")] = 1000,
+    tries: Annotated[int, typer.Option("--tries", min=1, help="Times to try a request.")] = 8,
+    receipt: Annotated[str, typer.Option("--receipt-column", help="Column of receipts.")] = "receipt",
+    label: Annotated[str, typer.Option("--label-column", help="Column of labels.")] = "label",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+) -> None:
+    """Send late labels in bulk, with retries.
+
+    A label that was counted before is refused as a duplicate, so a run that broke off is simply
+    repeated. Exit code 1 when any label was refused for another reason.
+    """
+    import json
+
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from calib_serve.watch.sender import read_labels, send_labels
+
+    given = Path(token_file).read_text("utf-8").split() if token_file else []
+    token = given[0] if given else os.environ.get("CALIB_SERVE_TOKEN", "")
+    columns = (TextColumn("labels"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    total = sum(1 for _ in read_labels(file, receipt=receipt, label=label))
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("labels", total=total)
+        sent = send_labels(
+            read_labels(file, receipt=receipt, label=label),
+            url,
+            token=token,
+            batch=batch,
+            tries=tries,
+            progress=lambda count: bar.advance(task, count),
+        )
+    if as_json:
+        typer.echo(json.dumps({"accepted": sent.accepted, "refused": dict(sent.refused)}))
+    else:
+        refused = ", ".join(f"{count} {reason}" for reason, count in sent.refused.most_common())
+        typer.echo(f"{sent.accepted} counted" + (f"; refused: {refused}" if refused else ""))
+    if set(sent.refused) - {"duplicate"}:
+        raise typer.Exit(1)

@@ -1,0 +1,138 @@
+"""The real process: started, killed at the worst moment, restarted, and stopped."""
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import threading
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from calib_serve.cli import app as cli
+from calib_serve.receipts import Keyring
+from calib_serve.watch.ledger import SqliteLedger
+
+pytestmark = pytest.mark.server
+
+CALIB_SERVE = (sys.executable, "-c", "from calib_serve.cli import main; main()")
+
+
+def predictions(count, confidence=0.9):
+    one = {"model": "digits", "version": "1.0", "predicted": 1, "confidence": confidence}
+    return {"items": [one] * count}
+
+
+def get_receipts(server, count):
+    answer = httpx.post(f"{server.url}/v1/predictions", json=predictions(count), timeout=30).json()
+    return [one["receipt"] for one in answer["items"]]
+
+
+def counted(server):
+    ledger = SqliteLedger(server.folder / "ledger.db")
+    n = ledger.sums()["digits", "1.0"].feedback.n
+    ledger.close()
+    return n
+
+
+def test_killed_between_ledger_and_acknowledgement_no_label_is_lost_or_doubled(make_server):
+    server = make_server()
+    receipts = get_receipts(server, 2000)
+    labels = [{"receipt": r, "label": 1} for r in receipts]
+    acknowledged, stop = [], threading.Event()
+
+    def send():
+        for at in range(0, len(labels), 20):
+            try:
+                answer = httpx.post(f"{server.url}/v1/labels", json=labels[at : at + 20], timeout=10)
+            except httpx.TransportError:
+                return
+            acknowledged.append(answer.json()["accepted"])
+            if len(acknowledged) == 8:
+                stop.set()
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    assert stop.wait(60)
+    server.stop(signal.SIGKILL)
+    sender.join()
+    before = counted(server)
+    assert sum(acknowledged) <= before < 2000
+    server.start()
+    again = httpx.post(f"{server.url}/v1/labels", json=labels, timeout=60).json()
+    assert again["accepted"] == 2000 - before
+    assert again["refused"] == before
+    assert counted(server) == 2000
+    assert server.stop() in (0, -signal.SIGTERM)
+
+
+def test_label_sends_a_file_and_repeats_safely(make_server, tmp_path):
+    server = make_server("--token-file", str(write_tokens(tmp_path)))
+    auth = {"authorization": "Bearer 0123456789abcdef"}
+    answer = httpx.post(f"{server.url}/v1/predictions", json=predictions(250), headers=auth, timeout=30)
+    receipts = [one["receipt"] for one in answer.json()["items"]]
+    path = tmp_path / "labels.csv"
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["receipt", "label"])
+        rows.writerows((r, 1) for r in receipts)
+    arguments = [
+        "label", str(path), "--url", f"{server.url}/v1/labels", "--token-file", str(tmp_path / "tokens"),
+        "--batch", "100", "--json",
+    ]  # fmt: skip
+    first, again = (CliRunner().invoke(cli, arguments) for _ in range(2))
+    assert first.exit_code == again.exit_code == 0, first.output
+    assert json.loads(first.stdout) == {"accepted": 250, "refused": {}}
+    assert json.loads(again.stdout) == {"accepted": 0, "refused": {"duplicate": 250}}
+    assert counted(server) == 250
+
+
+def write_tokens(folder):
+    path = folder / "tokens"
+    path.write_text("0123456789abcdef\n")
+    path.chmod(0o600)
+    return path
+
+
+def test_label_waits_for_a_server_that_is_restarting(make_server, tmp_path):
+    server = make_server()
+    receipts = get_receipts(server, 5)
+    path = tmp_path / "labels.csv"
+    path.write_text("receipt,label\n" + "".join(f"{r},2\n" for r in receipts))
+    server.stop()
+    sender = subprocess.Popen(
+        [*CALIB_SERVE, "label", str(path), "--url", f"{server.url}/v1/labels"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    server.start()
+    out, _ = sender.communicate(timeout=60)
+    assert (sender.returncode, out.strip()) == (0, "5 counted")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["digits=3"], "NAME:VERSION=ARTIFACT"),
+        (["digits:1=3", "--host", "0.0.0.0"], "can be reached by others"),
+        (["digits:1=3", "--arl", "0"], "arl is a number of labels"),
+        (["digits:1=/nowhere"], "/nowhere"),
+    ],
+)
+def test_options_that_cannot_be_are_said_before_it_starts(tmp_path, arguments, says):
+    Keyring.new().save(tmp_path / "keys.json")
+    options = ["--keyring", str(tmp_path / "keys.json"), "--ledger", str(tmp_path / "l.db")]
+    result = CliRunner().invoke(cli, ["watch", *arguments, *options])
+    assert says in str(result.exception)
+
+
+def test_tokens_that_others_may_read_are_refused(tmp_path):
+    Keyring.new().save(tmp_path / "keys.json")
+    path = write_tokens(tmp_path)
+    path.chmod(0o644)
+    options = ["--keyring", str(tmp_path / "keys.json"), "--ledger", str(tmp_path / "l.db")]
+    result = CliRunner().invoke(cli, ["watch", "d:1=3", "--token-file", str(path), *options])
+    assert "chmod 600" in str(result.exception)
