@@ -25,18 +25,19 @@ def fit_on_model(
 
     ``quiet``: show no progress. An output method is fitted to the logits that the model gives.
     """
+    from calib_serve.cli.fit import fit_output
     from calib_serve.data import load_data
-    from calib_serve.fit.candidates import fit_by_name
     from calib_serve.model import load_model
 
     classifier = load_model(model)
     samples = load_data(data, split=split)
-    artifact = fit_by_name(
+    artifact = fit_output(
         method,
         classifier.logits(samples.inputs),
         samples.labels,
         class_names=samples.class_names or (),
+        options=options,
         seed=seed,
-        **options,
+        quiet=quiet,
     )
     return replace(artifact, model={"fingerprint": classifier.fingerprint})

@@ -70,18 +70,38 @@ def tables(artifact: Artifact) -> list[Table]:
 
     known = facts(artifact)
     before, after = known.pop("before"), known.pop("after")
+    scores = dict(known["fit"].get("selection", {})).pop("scores", [])
+    if scores:
+        selection = {k: v for k, v in known["fit"]["selection"].items() if k != "scores"}
+        known["fit"] = {**known["fit"], "selection": selection}
     table = Table(
         "fact", "value", title=f"{artifact.method}, {artifact.classes} classes", title_justify="left"
     )
     for name, value in known.items():
         for key, text in _lines(name, value):
             table.add_row(key, text)
+    shown = [table, *([_candidates(scores)] if scores else [])]
     if not before and not after:
-        return [table]
+        return shown
     held_out = Table("metric", "before", "after", title="held out", title_justify="left")
     for name in after or before:
         held_out.add_row(name, _estimate(before.get(name)), _estimate(after.get(name)))
-    return [table, held_out]
+    return [*shown, held_out]
+
+
+def _candidates(scores: list[dict[str, Any]]) -> Table:
+    from rich.table import Table
+
+    table = Table("candidate", "score", "above best", "refused", title="candidates", title_justify="left")
+    for row in scores:
+        score, above, error = (row.get(name) for name in ("score", "above_best", "standard_error"))
+        table.add_row(
+            row["method"],
+            "" if score is None else f"{score:.5f}",
+            "" if above is None else f"{above:.5f} ± {error:.5f}",
+            row.get("refused", ""),
+        )
+    return table
 
 
 def _lines(name: str, value: Any) -> list[tuple[str, str]]:

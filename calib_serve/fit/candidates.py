@@ -12,11 +12,17 @@ from numpy.typing import ArrayLike
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
+from calib_serve.fit.binning import fit_histogram_mass, fit_histogram_width, fit_isotonic
+from calib_serve.fit.ece_grid import fit_temperature_ece
 from calib_serve.fit.facts import complete
+from calib_serve.fit.linear import fit_matrix, fit_vector
+from calib_serve.fit.mixture import fit_ensemble_temperature, fit_temperature_mixture
+from calib_serve.fit.odir import fit_dirichlet_odir, fit_matrix_odir
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.scaling import fit_temperature
+from calib_serve.fit.structured import fit_structured_matrix, fit_structured_vector
 
-__all__ = ["CANDIDATES", "Fitter", "fit_by_name", "fit_none"]
+__all__ = ["CANDIDATES", "Fitter", "fit_by_name", "fit_none", "options_of"]
 
 Fitter = Callable[..., Artifact]
 """(logits, labels, *, sample_weight=None, ...) -> Artifact."""
@@ -34,12 +40,30 @@ def fit_none(
     return complete([], samples, method="none", fit={})
 
 
-CANDIDATES: Mapping[str, Fitter] = MappingProxyType({"none": fit_none, "temperature": fit_temperature})
+CANDIDATES: Mapping[str, Fitter] = MappingProxyType(
+    {
+        "none": fit_none,
+        "temperature": fit_temperature,
+        "temperature-ece": fit_temperature_ece,
+        "temperature-mixture": fit_temperature_mixture,
+        "ensemble-temperature": fit_ensemble_temperature,
+        "structured-vector": fit_structured_vector,
+        "vector": fit_vector,
+        "structured-matrix": fit_structured_matrix,
+        "ms-odir": fit_matrix_odir,
+        "dirichlet-odir": fit_dirichlet_odir,
+        "matrix": fit_matrix,
+        "histogram-width": fit_histogram_width,
+        "histogram-mass": fit_histogram_mass,
+        "isotonic": fit_isotonic,
+    }
+)
+"""Name -> fitter, in the order of how much they can bend: one number, a vector, a matrix, a table."""
 
 
 def fit_by_name(
     method: str,
-    logits: ArrayLike,
+    logits: ArrayLike | Samples,
     labels: ArrayLike,
     *,
     class_names: Sequence[str] = (),
@@ -50,13 +74,19 @@ def fit_by_name(
 
     Raises InputError for a name or an option that does not exist, and tells those that do.
     """
-    if method not in CANDIDATES:
-        raise InputError(f"there is no method {method!r}; choose one of {', '.join(CANDIDATES)}")
-    fitter = CANDIDATES[method]
-    known = [name for name in inspect.signature(fitter).parameters if name not in ("logits", "labels")]
+    known = options_of(method)
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise InputError(f"{method} has no option {', '.join(unknown)}; it has {', '.join(known)}")
     if "seed" in known:
         options["seed"] = seed
-    return replace(fitter(logits, labels, **options), class_names=tuple(class_names))
+    artifact = CANDIDATES[method](logits, labels, **options)
+    return replace(artifact, class_names=tuple(class_names)) if class_names else artifact
+
+
+def options_of(method: str) -> list[str]:
+    """The names of a method's own options; InputError for a method that does not exist."""
+    if method not in CANDIDATES:
+        raise InputError(f"there is no method {method!r}; choose one of {', '.join(CANDIDATES)}")
+    parameters = inspect.signature(CANDIDATES[method]).parameters
+    return [name for name in parameters if name not in ("logits", "labels")]

@@ -82,7 +82,8 @@ def complete(
         fit=fit,
         data={
             "samples": len(samples),
-            "sha256": data_fingerprint(samples.logits, samples.labels),
+            # A fold's artifact is scored and thrown away: only whole files are worth a fingerprint.
+            **({} if samples.rows is not None else _fingerprint(samples)),
             "weighted": samples.weight is not None,
             **(data or {}),
         },
@@ -94,3 +95,7 @@ def complete(
     for rows, chunk in samples.chunks():
         bins += reference_bins(artifact.probs(chunk), samples.labels[rows])
     return replace(artifact, reference=bins)
+
+
+def _fingerprint(samples: Samples) -> dict[str, str]:
+    return {"sha256": data_fingerprint(samples.logits, samples.labels)}

@@ -37,18 +37,20 @@ class Samples:
     @classmethod
     def of(
         cls,
-        logits: ArrayLike,
+        logits: ArrayLike | Samples,
         labels: ArrayLike,
         *,
         sample_weight: ArrayLike | None = None,
         class_weight: ClassWeight = None,
     ) -> Samples:
-        """Check and take over what a caller passed.
+        """Check and take over what a caller passed; samples that are checked already stay as they are.
 
         One logit a sample, (n,) or (n, 1), is a binary model's: class 0 gets logit 0. A class weight
         multiplies the weight of its samples; "balanced" makes every class that occurs weigh the same.
         Raises ShapeError, or InputError for NaN, infinities, labels outside 0..K-1 and bad weights.
         """
+        if isinstance(logits, Samples):
+            return logits
         z = two_columns(logits)
         y = _class_ids(labels, z)
         samples = cls(z, y, _weights(y, z.shape[1], sample_weight, class_weight))

@@ -1,0 +1,56 @@
+"""``calib-serve apply``: logits in, calibrated probabilities out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from calib_serve.errors import InputError
+
+__all__ = ["run"]
+
+
+def run(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The artifact's folder.")],
+    *,
+    logits: Annotated[Path, typer.Option("--logits", help="npz, npy, csv, parquet or safetensors.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The npz file to write.")],
+    split: Annotated[
+        Optional[str],  # noqa: UP045 - typer reads the annotation at run time, also on 3.10
+        typer.Option("--split", help="Which split of the file, such as test."),
+    ] = None,
+    labels: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--labels", help="Labels in an npy file of their own."),
+    ] = None,
+) -> None:
+    """Write calibrated probabilities, predictions and confidences of a file of logits.
+
+    The npz holds probs (n, K), predictions and confidence (n,), and labels (n,) where the file has
+    them; it can be read again as a file of probabilities.
+    """
+    import numpy as np
+
+    from calib_serve.artifact import Artifact
+    from calib_serve.fit.samples import two_columns
+    from calib_serve.logits_file import read_logits
+
+    if out.suffix != ".npz":
+        raise InputError(f"the output is an npz file, got {out.name!r}")
+    artifact = Artifact.load(folder)
+    if artifact.input_shift is not None or artifact.head is not None:
+        raise InputError(
+            f"{folder} changes the model itself, so logits alone are not enough; fuse it into the model"
+        )
+    found = read_logits(logits, split=split, labels=labels)
+    probs = artifact.probs(two_columns(found.logits))
+    arrays = {"probs": probs, "predictions": probs.argmax(axis=1), "confidence": probs.max(axis=1)}
+    if found.labels is not None:
+        arrays["labels"] = np.asarray(found.labels)
+    try:
+        np.savez_compressed(out, allow_pickle=False, **arrays)
+    except OSError as error:
+        raise InputError(f"cannot write {out}: {error}") from error
+    typer.echo(f"{len(probs)} samples, {artifact.classes} classes: {out}")
