@@ -15,6 +15,7 @@ from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.edit import Editor
 from calib_serve.fuse.onnx.files import MARK, pending, read, sha256, write
+from calib_serve.fuse.onnx.flatten import flatten_scores, is_flat
 from calib_serve.fuse.onnx.head import find_features, replace_head
 from calib_serve.fuse.onnx.input_shift import Normalization, shift_input, shifted_input
 from calib_serve.fuse.onnx.logit_map import map_logits
@@ -142,6 +143,9 @@ def _edit(model: ir.Model, artifact: Artifact, choices: _Choices) -> tuple[list[
     tail = find_tail(editor, output=choices.output, meaning=choices.meaning, classes=artifact.classes)
     plan = _plan(editor, tail, artifact, choices)
     done = []
+    if not is_flat(tail.logits) and not _keeps_shape(artifact, choices):
+        tail = flatten_scores(editor, tail)
+        done.append("scores of more than two dimensions flattened (Flatten, Unsqueeze added)")
     if plan.opened:
         tail, what = open_scores(editor, tail)
         done.append(what)
@@ -160,6 +164,14 @@ def _edit(model: ir.Model, artifact: Artifact, choices: _Choices) -> tuple[list[
         )
         done.insert(0, what)
     return done, plan
+
+
+def _keeps_shape(artifact: Artifact, choices: _Choices) -> bool:
+    """Whether a single number is all that meets the scores: then their shape does not matter."""
+    scalars = [
+        isinstance(s, LogitMap) and s.weight.ndim == 0 and s.bias is None for s in artifact.output_steps
+    ]
+    return choices.outputs == "same" and artifact.head is None and all(scalars)
 
 
 def _features(editor: Editor, tail: Tail, artifact: Artifact, choices: _Choices) -> ir.Value:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -32,7 +34,7 @@ def output_steps(kind: str, classes: int, rng: np.random.Generator) -> tuple:
 def head(width: int, classes: int, layers: int, rng: np.random.Generator) -> Head:
     """A head of one or two layers."""
     sizes = [width, 5, classes] if layers == 2 else [width, classes]
-    pairs = list(zip(sizes[:-1], sizes[1:], strict=True))
+    pairs = list(pairwise(sizes))
     return Head(
         tuple(0.5 * rng.normal(size=(o, i)) for i, o in pairs),
         tuple(0.2 * rng.normal(size=o) for _, o in pairs),

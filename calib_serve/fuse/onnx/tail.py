@@ -152,7 +152,7 @@ def _check_axis(node: ir.Node) -> None:
     rank = None if value is None or value.shape is None else len(value.shape)
     axis = attribute(node, "axis", -1)
     if node.op_type == "Sigmoid" or axis == 1 or (axis == -1 and rank in (None, 2)):
-        return
+        return  # axis 1 is right for (n, K, 1, 1) too
     raise FuseError(f"{describe(node)} works on axis {axis} of {rank}, not over the classes of (n, K) logits")
 
 
@@ -166,7 +166,7 @@ def _check_logits(value: ir.Value, classes: int, meaning: Meaning, output: ir.Va
             f"the shape of {value.name!r} is not known; run onnx.shape_inference, or give the export a shape"
         )
     dims = list(value.shape)
-    if len(dims) != 2:
+    if len(dims) < 2 or any(d != 1 for d in dims[2:]):
         raise FuseError(
             f"the scores {value.name!r} behind output {output.name!r} have shape {value.shape}, not (n, K); "
             "add a Flatten before them"

@@ -1,0 +1,261 @@
+"""Files that lie, are cut off, are too large, or are not what the artifact was fitted for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from fuse_artifacts import artifact
+from fuse_graphs import Builder, run
+from onnx import TensorProto, helper
+from onnx.external_data_helper import set_external_data
+
+from calib_serve import LogitMap
+from calib_serve.errors import FuseError, ModelError
+from calib_serve.fuse.onnx.files import MARK, sha256
+from calib_serve.fuse.onnx_graph import fuse_onnx
+
+K = 3
+STEP = artifact(LogitMap.temperature(2.0), classes=K)
+X = np.random.default_rng(1).normal(size=(5, 6)).astype("f4")
+
+
+def info(name: str, *shape):
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def classifier() -> onnx.ModelProto:
+    b = Builder(np.dtype("f4"), np.random.default_rng(0))
+    hidden = b.node("Relu", b.node("Gemm", "x", b.normal(6, 8), b.normal(8)))
+    z = b.node("Gemm", hidden, b.normal(8, K), b.normal(K), output="z")
+    return b.model([info("x", "n", 6)], [info(z, "n", K)])
+
+
+@pytest.fixture
+def raw(tmp_path) -> Path:
+    path = tmp_path / "raw.onnx"
+    onnx.save(classifier(), path)
+    return path
+
+
+def external(folder: Path, location: str = "weights.bin", offset: int = 0) -> Path:
+    """The classifier with its weights in another file, said to be at ``location`` from ``offset`` on."""
+    model = classifier()
+    folder.mkdir(parents=True, exist_ok=True)
+    content = b""
+    for tensor in model.graph.initializer:
+        data = tensor.raw_data
+        set_external_data(tensor, location, offset=offset + len(content), length=len(data))
+        tensor.ClearField("raw_data")
+        content += data
+    (folder / "weights.bin").write_bytes(content)
+    path = folder / "raw.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def only(folder: Path, *names: str) -> None:
+    assert sorted(p.name for p in folder.iterdir()) == sorted(names)
+
+
+# --- what is written --------------------------------------------------------------------------
+
+
+def test_the_fingerprint_is_in_the_metadata_and_a_second_fusion_is_refused(raw, tmp_path):
+    out = tmp_path / "out.onnx"
+    fuse_onnx(raw, STEP, out)
+    metadata = {p.key: p.value for p in onnx.load(out).metadata_props}
+    assert metadata[MARK] == STEP.fingerprint
+    assert metadata["calib_serve.model"] == sha256(raw)
+    with pytest.raises(FuseError, match=r"calibrated already.*fuse into the original"):
+        fuse_onnx(out, STEP, tmp_path / "twice.onnx")
+    only(tmp_path, "out.onnx", "raw.onnx")
+
+
+def test_the_same_file_can_be_written_over(raw):
+    expected = run(str(raw), {"x": X})["z"] / 2
+    fuse_onnx(raw, STEP, raw)
+    np.testing.assert_allclose(run(str(raw), {"x": X})["z"], expected, rtol=1e-5)
+
+
+def test_nothing_is_left_behind_where_parity_does_not_hold(raw, tmp_path, monkeypatch):
+    out = tmp_path / "out.onnx"
+    out.write_bytes(b"the model that is served now")
+    # A pass that is wrong: the proof must catch it.
+    monkeypatch.setattr(
+        "calib_serve.fuse.onnx_graph.map_logits", lambda editor, tail, step: (tail, "did nothing")
+    )
+    with pytest.raises(FuseError, match=r"probabilities differ by .*rounding allows"):
+        fuse_onnx(raw, STEP, out)
+    assert out.read_bytes() == b"the model that is served now"
+    only(tmp_path, "out.onnx", "raw.onnx")
+
+
+def test_given_inputs_are_what_parity_is_measured_on(raw, tmp_path):
+    assert fuse_onnx(raw, STEP, tmp_path / "out.onnx", inputs={"x": X}).samples == len(X)
+    with pytest.raises(FuseError, match="give inputs that fit it"):
+        fuse_onnx(raw, STEP, tmp_path / "other.onnx", inputs={"x": X[:, :3]})
+    only(tmp_path, "out.onnx", "raw.onnx")
+
+
+# --- the artifact of another model ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["sha256", "fingerprint"])
+def test_an_artifact_of_another_model_needs_force(key, raw, tmp_path):
+    other = artifact(LogitMap.temperature(2.0), classes=K, model={key: "f" * 64})
+    with pytest.raises(FuseError, match=r"fitted for model ffffffffffff.*or force"):
+        fuse_onnx(raw, other, tmp_path / "out.onnx")
+    fuse_onnx(raw, other, tmp_path / "out.onnx", force=True)
+    own = artifact(LogitMap.temperature(2.0), classes=K, model={key: sha256(raw)})
+    fuse_onnx(raw, own, tmp_path / "own.onnx")
+
+
+def test_another_class_count_is_refused(raw, tmp_path):
+    four = artifact(LogitMap.temperature(2.0), classes=4)
+    with pytest.raises(FuseError, match="no output of the graph can hold scores of 4 classes"):
+        fuse_onnx(raw, four, tmp_path / "out.onnx")
+    with pytest.raises(FuseError, match="the artifact is for 4 classes, but 'z' has 3"):
+        fuse_onnx(raw, four, tmp_path / "out.onnx", output="z")
+
+
+# --- hostile files ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])
+def test_a_truncated_file_is_no_model(share, raw, tmp_path):
+    content = raw.read_bytes()
+    raw.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(ModelError, match=r"not an ONNX model|fails onnx's checker"):
+        fuse_onnx(raw, STEP, tmp_path / "out.onnx")
+    only(tmp_path, "raw.onnx")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"PK\x03\x04 a zip", b"# a text\n", os.urandom(500)])
+def test_other_files_are_no_models(content, tmp_path):
+    (tmp_path / "raw.onnx").write_bytes(content)
+    with pytest.raises(ModelError, match=r"not an ONNX model|fails onnx's checker"):
+        fuse_onnx(tmp_path / "raw.onnx", STEP, tmp_path / "out.onnx")
+
+
+def test_a_missing_file_and_a_folder_are_no_models(tmp_path):
+    for path in (tmp_path / "none.onnx", tmp_path):
+        with pytest.raises(ModelError, match="not an ONNX model"):
+            fuse_onnx(path, STEP, tmp_path / "out.onnx")
+
+
+def test_a_cyclic_graph_is_refused(tmp_path):
+    nodes = [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["b"])]
+    graph = helper.make_graph(nodes, "g", [info("x", "n", K)], [info("b", "n", K)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    onnx.save(model, tmp_path / "raw.onnx")
+    with pytest.raises(ModelError, match="fails onnx's checker"):
+        fuse_onnx(tmp_path / "raw.onnx", STEP, tmp_path / "out.onnx")
+    only(tmp_path, "raw.onnx")
+
+
+@pytest.mark.parametrize("location", ["../weights.bin", "sub/../../weights.bin"])
+def test_external_data_outside_of_the_folder_is_refused(location, tmp_path):
+    external(tmp_path)  # weights.bin lies above the model's folder
+    path = external(tmp_path / "model", location)
+    (tmp_path / "model" / "sub").mkdir()
+    with pytest.raises(ModelError, match="outside of its folder"):
+        fuse_onnx(path, STEP, tmp_path / "out" / "out.onnx")
+    assert not (tmp_path / "out").exists()
+
+
+def test_external_data_at_an_absolute_path_is_refused(tmp_path):
+    external(tmp_path)
+    path = external(tmp_path / "model", str(tmp_path / "weights.bin"))
+    with pytest.raises(ModelError, match="outside of its folder"):
+        fuse_onnx(path, STEP, tmp_path / "out.onnx")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="symbolic links need rights on Windows")
+def test_external_data_behind_a_link_out_of_the_folder_is_refused(tmp_path):
+    path = external(tmp_path / "model")
+    (tmp_path / "model" / "weights.bin").rename(tmp_path / "elsewhere.bin")
+    (tmp_path / "model" / "weights.bin").symlink_to(tmp_path / "elsewhere.bin")
+    with pytest.raises(ModelError, match="outside of its folder"):
+        fuse_onnx(path, STEP, tmp_path / "out.onnx")
+
+
+def test_external_data_that_is_missing_or_too_short_is_refused(tmp_path):
+    path = external(tmp_path / "short", offset=100)
+    with pytest.raises(ModelError, match="ends before it"):
+        fuse_onnx(path, STEP, tmp_path / "out.onnx")
+    path = external(tmp_path / "gone")
+    (tmp_path / "gone" / "weights.bin").unlink()
+    with pytest.raises(ModelError, match="No such file"):
+        fuse_onnx(path, STEP, tmp_path / "out.onnx")
+
+
+# --- large models -----------------------------------------------------------------------------
+
+
+def test_external_data_stay_where_they_are_in_the_same_folder(tmp_path):
+    path = external(tmp_path)
+    before = (tmp_path / "weights.bin").read_bytes()
+    fuse_onnx(path, STEP, tmp_path / "out.onnx")
+    only(tmp_path, "out.onnx", "raw.onnx", "weights.bin")
+    assert (tmp_path / "weights.bin").read_bytes() == before
+    expected = run(str(path), {"x": X})["z"] / 2
+    np.testing.assert_allclose(run(str(tmp_path / "out.onnx"), {"x": X})["z"], expected, rtol=1e-5)
+
+
+def test_external_data_come_along_to_another_folder(tmp_path):
+    path = external(tmp_path / "model")
+    out = tmp_path / "out" / "fused.onnx"
+    fuse_onnx(path, STEP, out)
+    data = f"fused.{sha256(path)[:8]}.0.data"
+    only(out.parent, "fused.onnx", data)
+    expected = run(str(path), {"x": X})["z"] / 2
+    (tmp_path / "model" / "weights.bin").unlink()
+    np.testing.assert_allclose(run(str(out), {"x": X})["z"], expected, rtol=1e-5)
+    onnx.checker.check_model(str(out), full_check=True)
+
+
+def test_more_than_two_gigabytes_are_not_loaded(tmp_path):
+    """A model whose data file is 2.2 GB, nearly all of it holes: fusing must not need that memory."""
+    width = 24_000
+    rows = 23_000  # 24,000 x 23,000 floats
+    shapes = {"big": (width, rows), "w": (rows, K)}
+    tensors = [onnx.TensorProto(name=n, data_type=TensorProto.FLOAT, dims=d) for n, d in shapes.items()]
+    sizes = [width * rows * 4, rows * K * 4]
+    for tensor, offset, size in zip(tensors, (0, sizes[0]), sizes, strict=True):
+        tensor.raw_data = b"-"  # set_external_data wants some
+        set_external_data(tensor, "weights.bin", offset=offset, length=size)
+        tensor.ClearField("raw_data")
+    nodes = [helper.make_node("Gather", ["big", "x"], ["f"]), helper.make_node("MatMul", ["f", "w"], ["z"])]
+    x = helper.make_tensor_value_info("x", TensorProto.INT64, ["n"])
+    graph = helper.make_graph(nodes, "g", [x], [info("z", "n", K)], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    (tmp_path / "raw.onnx").write_bytes(model.SerializeToString())
+    with (tmp_path / "weights.bin").open("wb") as file:
+        file.truncate(sum(sizes))
+    STEP.save(tmp_path / "artifact")
+    # Edited in a process of its own, to read the memory it needed. Running such a model needs its
+    # weights in memory, so what is measured is everything but the parity check.
+    code = (
+        "import json, resource, sys\nfrom pathlib import Path\n"
+        "from calib_serve import Artifact\nfrom calib_serve.fuse import onnx_graph as g\n"
+        "from calib_serve.fuse.onnx.files import pending, read, write\n"
+        "folder = Path(sys.argv[1])\nmodel = read(folder / 'raw.onnx')\n"
+        "choices = g._Choices('same', None, None, None, None, None)\n"
+        "done, _ = g._edit(model, Artifact.load(folder / 'artifact'), choices)\n"
+        "with pending(folder / 'out.onnx') as partial:\n"
+        "    write(model, partial, source=folder / 'raw.onnx', out=folder / 'out.onnx')\n"
+        "print(json.dumps([done, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))\n"
+    )
+    done, kilobytes = json.loads(
+        subprocess.check_output([sys.executable, "-c", code, str(tmp_path)], text=True)
+    )
+    assert done == ["logit map folded into MatMul 'z'"]
+    assert kilobytes < 500_000
+    assert (tmp_path / "out.onnx").stat().st_size < 1_000_000

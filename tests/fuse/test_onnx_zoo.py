@@ -1,0 +1,209 @@
+"""Graphs as known exporters leave them: the public zoo's shapes, Keras', scikit-learn's, torch's two."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from fuse_artifacts import KINDS, artifact, output_steps
+from fuse_graphs import Builder, run
+from onnx import TensorProto, helper
+from skl2onnx import to_onnx
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import nn
+
+from calib_serve import InputShift, LogitMap
+from calib_serve.errors import FuseError
+from calib_serve.fuse.onnx_graph import fuse_onnx
+from calib_serve.metrics import log_softmax, softmax
+
+K = 4
+
+
+def info(name: str, *shape, kind: int = TensorProto.FLOAT):
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def fuse(model: onnx.ModelProto, folder, *steps, classes: int = K, **options):
+    onnx.save(model, folder / "raw.onnx")
+    out = folder / "fused.onnx"
+    report = fuse_onnx(folder / "raw.onnx", artifact(*steps, classes=classes), out, **options)
+    onnx.checker.check_model(str(out), full_check=True)
+    return report, str(out)
+
+
+# --- the zoo ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("tail", ["", "Softmax"])
+@pytest.mark.parametrize("batch", ["N", 1])
+def test_squeezenets_scores_have_four_dimensions(kind, tail, batch, tmp_path):
+    b = Builder(np.dtype("f4"), np.random.default_rng(0))
+    z = b.node("GlobalAveragePool", b.node("Conv", "data_0", b.normal(K, 3, 1, 1), b.normal(K)))
+    y = b.node(tail, z, axis=1) if tail else z
+    model = b.model([info("data_0", batch, 3, 6, 6)], [info(y, batch, K, 1, 1)])
+    steps = output_steps(kind, K, np.random.default_rng(0))
+    report, path = fuse(model, tmp_path, *steps)
+    x = np.random.default_rng(0).normal(size=(1, 3, 6, 6)).astype("f4")
+    got = run(path, {"data_0": x})[y]
+    assert got.shape == (1, K, 1, 1)
+    raw = run(model, {"data_0": x})[y][:, :, 0, 0].astype("f8")
+    expected = artifact(*steps, classes=K).probs(np.log(raw) if tail and kind != "matrix" else raw)
+    if not tail:
+        got = softmax(got[:, :, 0, 0].astype("f8"))[:, :, None, None]
+    if tail and kind in ("matrix", "vector"):  # acts on logits, which the raw output does not show
+        return
+    np.testing.assert_allclose(got[:, :, 0, 0], expected, atol=1e-6)
+    assert report.nodes_after == report.nodes_before + 1 or kind != "temperature"
+
+
+@pytest.mark.parametrize("outputs", ["probabilities", "all"])
+def test_scores_of_four_dimensions_come_out_as_rows_when_asked(outputs, tmp_path):
+    b = Builder(np.dtype("f4"), np.random.default_rng(0))
+    y = b.node("Softmax", b.node("GlobalAveragePool", "x"), axis=1)
+    model = b.model([info("x", 2, K, 5, 5)], [info(y, 2, K, 1, 1)])
+    _, path = fuse(model, tmp_path, LogitMap.temperature(0.5), outputs=outputs)
+    x = np.random.default_rng(0).normal(size=(2, K, 5, 5)).astype("f4")
+    got = run(path, {"x": x})
+    np.testing.assert_allclose(got["probabilities"], softmax(2 * x.mean(axis=(2, 3))), atol=1e-6)
+
+
+def test_a_static_batch_and_a_reshape_before_the_classifier(tmp_path):
+    """ResNet and VGG of the zoo: batch 1, Reshape or Flatten, one Gemm with transB."""
+    b = Builder(np.dtype("f4"), np.random.default_rng(0))
+    y = b.node("Reshape", b.node("GlobalAveragePool", "data"), b.number([1, -1], "i8"))
+    z = b.node("Gemm", y, b.normal(K, 3), b.normal(K), transB=1, alpha=1.0, beta=1.0)
+    model = b.model([info("data", 1, 3, 8, 8)], [info(z, 1, K)])
+    report, _ = fuse(model, tmp_path, *output_steps("matrix", K, np.random.default_rng(0)))
+    assert report.nodes_after == report.nodes_before
+    assert report.samples == 1
+
+
+# --- Keras ------------------------------------------------------------------------------------
+
+
+def keras(final: str) -> onnx.ModelProto:
+    """What tf2onnx makes of Rescaling, Conv2D, GlobalAveragePooling2D and Dense: NHWC, odd names."""
+    b = Builder(np.dtype("f4"), np.random.default_rng(0), "model/")
+    x = b.node("Mul", "keras_tensor:0", b.number(1 / 127.5))
+    x = b.node("Add", x, b.number(-1.0))
+    x = b.node("Transpose", x, perm=[0, 3, 1, 2])
+    y = b.node("Relu", b.node("Conv", x, b.normal(5, 3, 3, 3, scale=0.3), b.normal(5), auto_pad="SAME_UPPER"))
+    y = b.node("ReduceMean", b.node("Transpose", y, perm=[0, 2, 3, 1]), axes=[1, 2], keepdims=0)
+    y = b.node("Add", b.node("MatMul", y, b.normal(5, K)), b.normal(K), output="model/dense/BiasAdd:0")
+    y = b.node(final, y, output="dense") if final else b.node("Identity", y, output="dense")
+    return b.model([info("keras_tensor:0", "unk__6", 8, 8, 3)], [info("dense", "unk__7", K)], opset=15)
+
+
+@pytest.mark.parametrize("final", ["Softmax", ""])
+def test_a_keras_export_takes_shift_and_matrix_without_a_node(final, tmp_path):
+    delta = 20 * np.random.default_rng(1).normal(size=(8, 8, 3))
+    steps = output_steps("matrix", K, np.random.default_rng(0))
+    report, path = fuse(keras(final), tmp_path, InputShift(delta), *steps)
+    assert report.nodes_after == report.nodes_before
+    assert len(report.folded) == 2
+    x = np.random.default_rng(2).uniform(0, 255, (3, 8, 8, 3)).astype("f4")
+    z = run(keras(""), {"keras_tensor:0": (x + delta).astype("f4")})["dense"]
+    got = run(path, {"keras_tensor:0": x})["dense"]
+    np.testing.assert_allclose(
+        softmax(got) if not final else got, artifact(*steps, classes=K).probs(z), atol=1e-5
+    )
+
+
+# --- scikit-learn -----------------------------------------------------------------------------
+
+MAKERS = {
+    "logistic": LogisticRegression,
+    "pipeline": lambda: make_pipeline(StandardScaler(), LogisticRegression()),
+    "forest": lambda: RandomForestClassifier(5, max_depth=3, random_state=0),
+    "network": lambda: MLPClassifier(8, max_iter=20, random_state=0),
+}
+
+
+def learned(maker, classes: int):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 4)).astype("f4")
+    y = (x[:, 0] + 0.5 * rng.normal(size=200) > 0).astype(int) + (classes == 3) * (x[:, 1] > 0.3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # twenty steps do not converge, and need not
+        return maker().fit(x, y), x[:20]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("maps", [True, False], ids=["maps", "tensor"])
+def test_scikit_learns_exports_are_calibrated_in_their_own_output(name, classes, maps, tmp_path):
+    model, x = learned(MAKERS[name], classes)
+    exported = to_onnx(model, x[:1], target_opset=17, options={"zipmap": maps})
+    binary_network = name == "network" and classes == 2  # ends in Sigmoid, Sub, Concat
+    meaning = {"meaning": "probabilities"} if binary_network else {}
+    report, path = fuse(exported, tmp_path, LogitMap.temperature(2.0), classes=classes, **meaning)
+    label, scores = run(path, {"X": x}).values()
+    np.testing.assert_array_equal(label, model.predict(x))
+    got = np.array([[row[k] for k in range(classes)] for row in scores]) if maps else scores
+    raw = np.maximum(model.predict_proba(x), np.finfo("f4").tiny)
+    np.testing.assert_allclose(got, softmax(np.log(raw) / 2), atol=1e-5)
+    folds = name == "network" and classes == 3
+    assert (report.nodes_after == report.nodes_before) == folds
+
+
+def test_probabilities_nobody_announced_are_not_taken_for_logits(tmp_path):
+    model, x = learned(GaussianNB, 3)
+    exported = to_onnx(model, x[:1], target_opset=17, options={"zipmap": False})
+    with pytest.raises(FuseError, match="say meaning='probabilities'"):
+        fuse(exported, tmp_path, LogitMap.temperature(2.0), classes=3)
+
+
+# --- torch ------------------------------------------------------------------------------------
+
+
+class Small(nn.Module):
+    def __init__(self, log: bool = False) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.Dropout(0.3)
+        )
+        self.fc = nn.Linear(6, K)
+        self.log = log
+
+    def forward(self, x):
+        z = self.fc(self.body((x - 0.5) / 0.25).mean((2, 3)))
+        return torch.log_softmax(z, 1) if self.log else z
+
+
+@pytest.mark.parametrize("dynamo", [False, True], ids=["old exporter", "new exporter"])
+@pytest.mark.parametrize("free", [False, True], ids=["static batch", "dynamic batch"])
+@pytest.mark.parametrize("log", [False, True])
+def test_both_exporters_of_torch(dynamo, free, log, tmp_path):
+    torch.manual_seed(0)
+    model, x = Small(log).eval(), torch.randn(4, 3, 8, 8)
+    path = tmp_path / "raw.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the old exporter, that it is the old one
+        if dynamo:
+            shapes = ({0: torch.export.Dim("n")},) if free else None
+            torch.onnx.export(model, (x,), path, dynamo=True, dynamic_shapes=shapes, verbose=False)
+        else:
+            axes = {"x": {0: "n"}} if free else None
+            torch.onnx.export(model, (x,), path, dynamo=False, input_names=["x"], dynamic_axes=axes)
+    delta = 0.1 * np.random.default_rng(0).normal(size=(3, 8, 8))
+    fitted = artifact(InputShift(delta), *output_steps("vector", K, np.random.default_rng(0)), classes=K)
+    report = fuse_onnx(path, fitted, tmp_path / "fused.onnx")
+    assert report.nodes_after <= report.nodes_before  # the old exporter's Constant became an initializer
+    assert len(report.folded) == 2
+    batch = x[:3] if free else x
+    with torch.no_grad():
+        z = model.fc(model.body((batch + torch.tensor(delta, dtype=torch.float32) - 0.5) / 0.25).mean((2, 3)))
+    name = onnx.load(path, load_external_data=False).graph.input[0].name
+    got = next(iter(run(str(tmp_path / "fused.onnx"), {name: batch.numpy()}).values()))
+    mapped = fitted.output_steps[0](z.numpy())
+    np.testing.assert_allclose(got, log_softmax(mapped) if log else mapped, atol=2e-5)
