@@ -93,7 +93,8 @@ def widened_to_zero(error: Estimate, calibrated: Floats, *, level: float) -> Est
     """The interval of an error, from 0 on where a calibrated model often shows as much.
 
     ``calibrated`` are such errors under labels drawn from the probabilities themselves. Near 0 the
-    noise alone makes an error, and no resampling of one sample can tell it from the truth.
+    noise alone makes an error, and no resampling of one sample can tell it from the truth: without
+    this, 95 % intervals of a calibrated model's ECE, n = 1000, hold 0 two times out of three.
     """
     if len(calibrated) and error.value <= np.quantile(calibrated, (1 + level) / 2):
         return Estimate(error.value, 0.0, error.high)

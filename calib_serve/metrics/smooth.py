@@ -63,9 +63,10 @@ def _error_at(sigma: Floats, cosines: Floats) -> Floats:
 
     A reflected Gaussian kernel is a factor exp(-(pi k sigma)^2 / 2) on the k-th cosine.
     """
-    k = np.arange(cosines.shape[1])
+    # Where pi k sigma > 8.6 the factor is below 1e-16.
+    k = np.arange(min(cosines.shape[1], int(8.6 / (np.pi * sigma.min())) + 2))
     kernel = np.exp(-((np.pi * sigma[:, None] * k) ** 2) / 2)
-    return np.asarray(np.abs(np.fft.irfft(cosines * kernel)).sum(axis=1))
+    return np.asarray(np.abs(np.fft.irfft(cosines[:, : len(k)] * kernel, 2 * NODES)).sum(axis=1))
 
 
 def _fixed_point(cosines: Floats) -> Floats:

@@ -37,7 +37,7 @@ BAD = {
     "logits": (np.log(PROBS), LABELS, InputError, r"softmax\(logits\)"),
     "percent": (100 * PROBS, LABELS, InputError, "sum to 1"),
     "rows that do not sum to one": (PROBS * 0.9, LABELS, InputError, "sum to 1"),
-    "a negative probability": (PROBS + [[0.5, -0.5]], LABELS, InputError, "non-negative"),
+    "a negative probability": (PROBS + np.array([0.5, -0.5]), LABELS, InputError, "non-negative"),
     "no sample": (np.empty((0, 2)), np.empty(0, int), ShapeError, "n >= 1"),
     "one class": (np.ones((3, 1)), [0, 0, 0], ShapeError, r"np\.stack\(\[1 - p, p\]"),
     "binary scores": (PROBS[:, 1], LABELS, ShapeError, r"np\.stack\(\[1 - p, p\]"),
@@ -77,7 +77,7 @@ def test_logits_are_refused_when_not_finite() -> None:
 def test_thresholds_that_are_no_probability_are_refused() -> None:
     with pytest.raises(InputError, match="threshold"):
         metrics.classwise_ece(PROBS, LABELS, threshold=5.0)
-    with pytest.raises(InputError, match="0.95 means 95 %"):
+    with pytest.raises(InputError, match="means 95 %"):
         metrics.abstention(PROBS, LABELS, target=95)
     with pytest.raises(InputError, match="'equal'"):
         metrics.adaptive_ece(PROBS, LABELS, split="width")  # type: ignore[arg-type]

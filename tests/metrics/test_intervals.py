@@ -1,0 +1,131 @@
+"""Intervals: the analytic ones by their formulas, the bootstrapped ones by their coverage."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from calib_serve import metrics
+from calib_serve.errors import InputError
+from calib_serve.metrics.intervals import bootstrap_interval, calibrated_labels, resamples
+from calib_serve.metrics.sample import Sample
+from calib_serve.metrics.scores import Scores
+
+
+def draw(rng: np.random.Generator, n: int, power: float) -> tuple[np.ndarray, np.ndarray]:
+    """Binary predictions at confidence c that are right with probability c ** power."""
+    c = 0.5 + 0.5 * rng.beta(3, 1.2, n)
+    return np.stack([c, 1 - c], axis=1), np.where(rng.random(n) < c**power, 0, 1)
+
+
+def test_shares_have_wilsons_interval() -> None:
+    for k, n, level in ((8, 10, 0.95), (0, 7, 0.9), (7, 7, 0.99), (500, 1000, 0.5)):
+        found = metrics.wilson_interval(k, n, level=level)
+        scipys = stats.binomtest(k, n).proportion_ci(level, method="wilson")
+        assert (found.low, found.high) == pytest.approx((scipys.low, scipys.high), abs=1e-12)
+
+
+def test_means_have_the_normal_interval() -> None:
+    values = np.random.default_rng(0).exponential(size=200)
+    found = metrics.mean_interval(values, level=0.9)
+    low, high = stats.norm.interval(0.9, values.mean(), stats.sem(values))
+    assert (found.value, found.low, found.high) == pytest.approx((values.mean(), low, high))
+
+
+def test_intervals_hold_their_estimate_and_are_the_same_for_the_same_seed() -> None:
+    rng = np.random.default_rng(1)
+    sample = draw(rng, 300, 1.2)
+    found = metrics.evaluate(*sample, replicates=100)
+    for name, e in found.estimates().items():
+        assert e.low <= e.value <= e.high, name
+    assert found == metrics.evaluate(*sample, replicates=100)
+    other = metrics.evaluate(*sample, replicates=100, seed=1)
+    assert found.ece.value == other.ece.value
+    assert found.ece.high != other.ece.high
+    wider = metrics.evaluate(*sample, replicates=100, level=0.99)
+    assert wider.ece.high >= found.ece.high
+    assert wider.nll.high > found.nll.high
+
+
+@pytest.mark.parametrize("power", [1.0, 1.5])
+def test_95_percent_intervals_hold_the_truth_about_as_often(power: float) -> None:
+    rng = np.random.default_rng(7)
+    p, y = draw(rng, 200_000, power)
+    truth = Sample(Scores.of(p, y), 15, "right").values()
+    if power == 1:
+        truth.update(ece=0.0, rms=0.0, classwise_ece=0.0, adaptive_ece=0.0, smooth_ece=0.0)
+    truth["accuracy"] = float((y == 0).mean())
+    names = (
+        "ece",
+        "rms",
+        "classwise_ece",
+        "adaptive_ece",
+        "smooth_ece",
+        "refinement_auroc",
+        "aurc",
+        "accuracy",
+    )
+    held = dict.fromkeys(names, 0)
+    runs = 30
+    for run in range(runs):
+        found = metrics.evaluate(*draw(rng, 500, power), replicates=60, seed=run).estimates()
+        for name in names:
+            held[name] += found[name].low <= truth[name] <= found[name].high
+    # Of 30 intervals that hold with probability .95, fewer than 24 do with probability 5e-4.
+    assert min(held.values()) >= 24, held
+
+
+def test_resamples_draw_n_rows_each_and_every_row_as_often_as_another() -> None:
+    blocks = list(resamples(1000, 500, seed=3))
+    counts = np.concatenate(blocks)
+    assert counts.shape == (500, 1000)
+    assert (counts.sum(axis=1) == 1000).all()
+    assert counts.var() == pytest.approx(1, rel=0.02)  # multinomial: n p (1 - p)
+    assert np.abs(counts.mean(axis=0) - 1).max() < 5 / math.sqrt(500)
+
+
+def test_memory_is_bounded_however_many_replicates() -> None:
+    sizes = [block.nbytes for block in resamples(3_000_000, 5, seed=0)]
+    assert len(sizes) == 5
+    assert max(sizes) <= 3_000_000 * 8
+
+
+def test_calibrated_labels_come_as_often_as_their_probabilities_say() -> None:
+    p = np.array([[0.7, 0.2, 0.1], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], np.float32)
+    labels = np.concatenate(list(calibrated_labels(p, 20_000, seed=0)))
+    assert (labels[:, 1] == 1).all()
+    assert (labels[:, 2] == 2).all()
+    assert np.bincount(labels[:, 0]) / 20_000 == pytest.approx(p[0], abs=0.015)
+
+
+def test_the_bootstrap_reflects_replicates_about_the_estimate() -> None:
+    replicates = np.linspace(0.1, 0.3, 101)  # the 95 % between .105 and .295
+    found = bootstrap_interval(0.15, replicates, level=0.95, lowest=0, highest=1)
+    assert (found.low, found.high) == pytest.approx((2 * 0.15 - 0.295, 2 * 0.15 - 0.105))
+
+
+def test_without_replicates_only_the_analytic_intervals_are_there() -> None:
+    found = metrics.evaluate(*draw(np.random.default_rng(0), 50, 1.0), replicates=0)
+    assert math.isnan(found.ece.low)
+    assert not math.isnan(found.nll.low)
+    content = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert content["ece"]["low"] is None
+    assert content["n"] == 50
+
+
+def test_infinite_and_undefined_metrics_are_told_as_such() -> None:
+    found = metrics.evaluate([[1.0, 0.0], [1.0, 0.0]], [1, 1], replicates=20)
+    assert found.nll.value == math.inf
+    assert math.isnan(found.refinement_auroc.value)  # no right prediction to compare with
+    assert found.as_dict()["nll"] == {"value": None, "low": None, "high": None}
+    sure = metrics.evaluate_logits([[1000.0, 0.0], [1000.0, 0.0]], [1, 1], replicates=20)
+    assert sure.nll.value == 1000
+
+
+def test_levels_that_are_none_are_refused() -> None:
+    with pytest.raises(InputError, match="means 95 %"):
+        metrics.wilson_interval(1, 2, level=95)

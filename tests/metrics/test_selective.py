@@ -1,0 +1,138 @@
+"""Abstention, outliers and the decompositions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from calib_serve import metrics
+
+
+def binary(confidence: np.ndarray, correct: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return np.stack([confidence, 1 - confidence], axis=1), np.where(correct, 0, 1)
+
+
+def test_the_abstention_threshold_keeps_its_promise_on_new_data() -> None:
+    # Right with probability c: answering above t is right with probability (1 + t) / 2 for uniform c.
+    rng = np.random.default_rng(0)
+    broken, coverage = 0, []
+    runs = 200
+    for _ in range(runs):
+        c = rng.uniform(0.5, 1, 2000)
+        found = metrics.abstention(*binary(c, rng.random(2000) < c), target=0.9, level=0.9)
+        true_accuracy = (1 + max(found.threshold, 0.5)) / 2
+        broken += true_accuracy < 0.9
+        coverage.append(found.coverage)
+        assert found.accuracy_low >= 0.9
+        assert found.accuracy >= found.accuracy_low
+    assert broken <= 0.1 * runs
+    assert np.mean(coverage) > 0.25  # and not by answering next to nothing; 40 % is the most there is
+
+
+def test_abstention_answers_all_or_nothing_where_that_is_right() -> None:
+    sure = np.full(500, 0.99)
+    everything = metrics.abstention(*binary(sure, np.ones(500, bool)), target=0.95)
+    assert (everything.threshold, everything.coverage) == (0.99, 1.0)
+    nothing = metrics.abstention(*binary(sure, np.zeros(500, bool)), target=0.95)
+    assert nothing.threshold == math.inf
+    assert nothing.coverage == 0
+    few = metrics.abstention(*binary(sure[:5], np.ones(5, bool)), target=0.95)
+    assert few.threshold == math.inf  # five right answers do not prove 95 %
+
+
+def test_outlier_measures_equal_scikit_learns() -> None:
+    from sklearn.metrics import roc_auc_score, roc_curve
+
+    rng = np.random.default_rng(0)
+    inside, outside = np.round(rng.beta(5, 2, 400), 2), np.round(rng.beta(2, 2, 300), 2)
+    known = np.repeat([1, 0], [400, 300])
+    scores = np.concatenate([inside, outside])
+    assert metrics.ood_auroc(inside, outside) == pytest.approx(roc_auc_score(known, scores))
+    false, true, _ = roc_curve(known, scores, drop_intermediate=False)
+    assert metrics.fpr95(inside, outside) == pytest.approx(false[true >= 0.95][0])
+
+
+def test_ranking_measures_equal_scikit_learns_with_ties() -> None:
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    rng = np.random.default_rng(0)
+    c = np.round(rng.uniform(0.5, 1, 800), 2)
+    correct = rng.random(800) < c
+    sample = binary(c, correct)
+    assert metrics.refinement_auroc(*sample) == pytest.approx(roc_auc_score(correct, c))
+    assert metrics.aupr_correct(*sample) == pytest.approx(average_precision_score(correct, c))
+    assert metrics.aupr_incorrect(*sample) == pytest.approx(average_precision_score(~correct, -c))
+
+
+def test_bins_equal_scikit_learns_calibration_curve() -> None:
+    from sklearn.calibration import calibration_curve
+
+    rng = np.random.default_rng(0)
+    c = np.concatenate([rng.uniform(0.5, 1, 500), [0.6, 0.7, 0.8, 1.0]])
+    correct = rng.random(504) < c
+    found = metrics.evaluate(*binary(c, correct), bins=10, replicates=0).bins
+    used = found.count > 0
+    accuracy, confidence = calibration_curve(correct, c, n_bins=10)
+    assert found.correct[used] / found.count[used] == pytest.approx(accuracy)
+    assert found.confidence[used] / found.count[used] == pytest.approx(confidence)
+
+
+def test_proper_scores_equal_scikit_learns() -> None:
+    from sklearn.metrics import brier_score_loss, log_loss
+
+    rng = np.random.default_rng(0)
+    p = metrics.softmax(rng.standard_normal((300, 5)))
+    y = rng.integers(0, 5, 300)
+    assert metrics.nll(p, y) == pytest.approx(log_loss(y, p))
+    assert metrics.brier(p, y) == pytest.approx(brier_score_loss(y, p, labels=range(5)))
+
+
+def test_brier_terms_of_a_forecast_that_is_constant_in_each_bin_are_murphys() -> None:
+    # .9 right 8 of 10 times, .6 right 6 of 10; no variation within a bin.
+    confidence = np.repeat([0.9, 0.6], 10)
+    correct = np.concatenate([np.arange(10) < 8, np.arange(10) < 6])
+    terms = metrics.brier_top_label_terms(*binary(confidence, correct))
+    assert terms.calibration == pytest.approx((0.1**2 + 0) / 2)
+    assert terms.resolution == pytest.approx(0.1**2)
+    assert terms.uncertainty == pytest.approx(0.7 * 0.3)
+    assert terms.within_bins == pytest.approx(0, abs=1e-12)
+    assert terms.refinement == pytest.approx((0.8 * 0.2 + 0.6 * 0.4) / 2)
+    both = metrics.brier_terms(*binary(confidence, correct))  # the second class mirrors the first
+    assert both.calibration == pytest.approx(2 * terms.calibration)
+
+
+def test_ece_terms_by_hand() -> None:
+    # Two right at .9, one wrong at .9 and one wrong at .8: r = (2 / 2 + 2) / 4 of the four pairs.
+    sample = binary(np.array([0.9, 0.9, 0.9, 0.8]), np.array([1, 1, 0, 0], bool))
+    terms = metrics.ece_terms(*sample)
+    assert terms.confidence == pytest.approx(0.875)
+    assert terms.refinement == pytest.approx(0.75 * 2 * 2 * 2 / 16)
+    assert terms.base_rate == pytest.approx((4 + 4) / 32)
+    assert terms.ece == pytest.approx(abs(2.7 - 2) / 4 + 0.8 / 4)
+    assert terms.residual == pytest.approx(terms.ece - (0.875 - 0.375 - 0.25))
+
+
+def test_sweep_ece_takes_the_last_bin_count_that_keeps_accuracy_rising() -> None:
+    # Right: 0 1 | 0 1 in rank order. Halves .5, .5 rise (not fall); thirds .5, 0, 1 fall: two bins.
+    confidence = np.array([0.6, 0.7, 0.8, 0.9])
+    sample = binary(confidence, np.array([0, 1, 0, 1], bool))
+    assert metrics.sweep_ece(*sample) == pytest.approx(metrics.adaptive_ece(*sample, bins=2))
+    assert metrics.sweep_ece(*sample) != pytest.approx(metrics.adaptive_ece(*sample, bins=4))
+
+
+def test_adaptive_classwise_ece_is_the_mean_of_the_classes_adaptive_ece() -> None:
+    rng = np.random.default_rng(0)
+    p = metrics.softmax(2 * rng.standard_normal((200, 3)))
+    y = rng.integers(0, 3, 200)
+
+    def one(column: np.ndarray, hit: np.ndarray) -> float:
+        order = np.argsort(column)
+        return sum(abs(part.sum()) for part in np.array_split((column - hit)[order], 15)) / len(y)
+
+    whole = [one(p[:, k], y == k) for k in range(3)]
+    assert metrics.adaptive_classwise_ece(p, y) == pytest.approx(np.mean(whole))
+    kept = p >= 0.05
+    cut = [one(p[kept[:, k], k], (y == k)[kept[:, k]]) for k in range(3)]
+    assert metrics.adaptive_classwise_ece(p, y, threshold=0.05) == pytest.approx(np.mean(cut))
