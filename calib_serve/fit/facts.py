@@ -69,11 +69,13 @@ def complete(
     model: Mapping[str, Any] | None = None,
     class_names: Sequence[str] = (),
     packages: Sequence[str] = (),
+    reference: Bins | None = None,
 ) -> Artifact:
     """An artifact of ``steps`` with its facts: data, versions of ``packages``, reference bins.
 
     ``samples`` hold the logits that the output steps act on; with an InputShift or a Head among
-    the steps these are the logits of the model that already has them.
+    the steps these are the logits of the model that already has them. ``reference`` are the bins,
+    where a fitter has them already.
     """
     artifact = Artifact(
         tuple(steps),
@@ -91,10 +93,11 @@ def complete(
         class_names=tuple(class_names),
         versions=versions(*packages),
     )
-    bins = Bins.zeros()
-    for rows, chunk in samples.chunks():
-        bins += reference_bins(artifact.probs(chunk), samples.labels[rows])
-    return replace(artifact, reference=bins)
+    if reference is None:
+        reference = Bins.zeros()
+        for part, chunk in samples.chunks():
+            reference += reference_bins(artifact.probs(chunk), samples.labels[part])
+    return replace(artifact, reference=reference)
 
 
 def _fingerprint(samples: Samples) -> dict[str, str]:

@@ -54,9 +54,10 @@ class Samples:
         z = two_columns(logits)
         y = _class_ids(labels, z)
         samples = cls(z, y, _weights(y, z.shape[1], sample_weight, class_weight))
-        for rows, chunk in samples.chunks():
-            if not np.isfinite(chunk).all():
-                bad = rows.start + int(np.argmax(~np.isfinite(chunk).all(axis=1)))
+        for part, chunk in samples.chunks():
+            # A sum is finite only if all its terms are, and needs no second array.
+            if not np.isfinite(chunk.sum(dtype=np.float64)) and not np.isfinite(chunk).all():
+                bad = part.start + int(np.argmax(~np.isfinite(chunk).all(axis=1)))
                 raise InputError(
                     f"logits must be finite, row {bad} is not; clip them first, "
                     "for example with np.nan_to_num(logits, neginf=-1e4)"
@@ -71,15 +72,23 @@ class Samples:
         """K."""
         return int(self.logits.shape[1])
 
+    def parts(self, values: int = _CHUNK) -> Iterator[slice]:
+        """Runs of samples that hold about ``values`` logits each."""
+        step = max(1, values // self.classes)
+        for start in range(0, len(self), step):
+            yield slice(start, min(start + step, len(self)))
+
+    def read(self, part: slice, dtype: type[np.floating[Any]] | None = None) -> Floats:
+        """The logits of a run of samples, converted to ``dtype`` if given."""
+        chunk = self.logits[part if self.rows is None else self.rows[part]]
+        return np.asarray(chunk if dtype is None else chunk.astype(dtype, copy=False))
+
     def chunks(
         self, dtype: type[np.floating[Any]] | None = None, *, values: int = _CHUNK
     ) -> Iterator[tuple[slice, Floats]]:
-        """Runs of samples and their logits, converted to ``dtype`` if given, about ``values`` at once."""
-        step = max(1, values // self.classes)
-        for start in range(0, len(self), step):
-            part = slice(start, min(start + step, len(self)))
-            chunk = self.logits[part if self.rows is None else self.rows[part]]
-            yield part, np.asarray(chunk if dtype is None else chunk.astype(dtype, copy=False))
+        """Runs of samples with their logits, one after the other."""
+        for part in self.parts(values):
+            yield part, self.read(part, dtype)
 
     def take(self, index: slice | NDArray[Any]) -> Samples:
         """A part of the samples, by position or mask; weights get mean 1 again."""
