@@ -51,7 +51,7 @@ def fit_neural_clamping(
     *,
     gamma: float | Sequence[float] = 0.0,
     penalty: Penalty | Sequence[Penalty] = "tenth",
-    resolution: int | None | Sequence[int | None] = None,
+    resolution: int | Sequence[int | None] | None = None,
     judge: Judge = "folds",
     folds: int = 3,
     start: Start = "zero",

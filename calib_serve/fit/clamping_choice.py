@@ -45,7 +45,7 @@ class Candidate:
 def candidates(
     gamma: float | Sequence[float],
     penalty: Penalty | Sequence[Penalty],
-    resolution: int | None | Sequence[int | None],
+    resolution: int | Sequence[int | None] | None,
 ) -> list[Candidate]:
     """Every combination, resolutions outermost so that neighbours can start from each other."""
     settings = [
@@ -95,7 +95,7 @@ def choose(
             for _, one in solved(base, logits, settings, solve, start)
         ]
     elif judge == "folds":
-        scores = _held_out_nll(base, logits, settings, solve, start, folds, seed)
+        scores = _held_out_nll(base, logits, settings, solve, start, folds=folds, seed=seed)
     else:
         raise InputError(f"judge must be 'folds' or 'calibration-ece', got {judge!r}")
     table = [
@@ -111,6 +111,7 @@ def _held_out_nll(
     settings: Sequence[Candidate],
     solve: Solver,
     start: Start,
+    *,
     folds: int,
     seed: int,
 ) -> list[float]:

@@ -35,7 +35,7 @@ class Objective:
     ``gamma`` of the focal loss (0 is cross-entropy), ``weight`` is lambda, ``power`` 1 or 2 of the L2
     norm. ``scale`` (input_shape or broadcast to it) multiplies delta, and is the preprocessing's
     standard deviation where delta lives after normalisation. ``resolution`` r gives each channel of
-    delta r x r coefficients and enlarges them bilinearly. ``clip`` is the range that shifted inputs are kept in.
+    delta r x r coefficients and enlarges them bilinearly. ``clip`` is the range of shifted inputs.
     """
 
     classifier: Classifier
@@ -127,8 +127,8 @@ def best_temperature(logits: Floats, labels: NDArray[np.intp], gamma: float) -> 
     )
     if min(found.x - _LOG_T[0], _LOG_T[1] - found.x) < 1e-3:
         raise FitError(
-            f"no finite temperature is best (it runs to {math.exp(found.x):g}): every sample is right, or the "
-            "labels say nothing of these logits; calibrate on samples the model was not trained on"
+            f"no finite temperature is best (it runs to {math.exp(found.x):g}): every sample is right, or "
+            "the labels say nothing of these logits; calibrate on samples the model was not trained on"
         )
     return math.exp(found.x)
 

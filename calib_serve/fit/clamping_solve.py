@@ -51,14 +51,16 @@ class QuasiNewton:
         """The solution from these coefficients on."""
         first = objective.classifier.logits(objective.inputs, shift=objective.shift(start))
         t = best_temperature(first, objective.labels, objective.gamma)
+        done: list[float] = []
         seen: list[tuple[float, Vector, NDArray[np.float32]]] = []
 
         def evaluate(vector: Vector) -> tuple[float, Vector]:
             value, gradient, logits = objective(vector)
             if not seen or value < seen[0][0]:
                 seen[:] = [(value, vector.copy(), logits)]
+            done.append(value)
             if self.progress:
-                self.progress(min(evaluate.count, self.passes), self.passes)  # type: ignore[attr-defined]
+                self.progress(min(len(done), self.passes), self.passes)
             return value, gradient
 
         found = minimize(
@@ -90,8 +92,8 @@ class PaperSchedule:
         velocity = np.zeros(len(theta) + 1)
         n = len(objective.labels)
         for epoch in range(self.epochs):
-            for rows in np.split(rng.permutation(n), range(self.batch, n, self.batch)):
-                rows = np.sort(rows)
+            for drawn in np.split(rng.permutation(n), range(self.batch, n, self.batch)):
+                rows = np.sort(drawn)  # in order, so that memory-mapped inputs are read forwards
                 part = replace(objective, inputs=objective.inputs[rows], labels=objective.labels[rows])
                 _, gradient, _ = part(np.append(theta, math.log(t)))
                 gradient[-1] /= t  # the paper steps on T, not on log T

@@ -1,0 +1,220 @@
+"""Training a classifier's head under random masks: the second stage of MaC-Cal (Ni 2025, algorithm 1).
+
+Each layer's weight W acts as M * W, with M drawn from Bernoulli(q) for every batch or every epoch; the
+gradient is masked likewise (eq. 8 to 11). Features were computed once: only small matrices remain.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from calib_serve.artifact import Head
+from calib_serve.errors import FitError, InputError
+from calib_serve.fit.losses import cross_entropy
+from calib_serve.fit.retention import Retention
+from calib_serve.model import Progress
+
+__all__ = ["Epoch", "Masking", "Trained", "train_masked"]
+
+Floats = NDArray[np.floating[Any]]
+_UPDATES = 2_000
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(logits (b, K), class ids (b,)) -> the mean loss."""
+
+
+@dataclass(frozen=True)
+class Masking:
+    """What is trained and how; the defaults are the paper's (section 5.1) except where it is silent.
+
+    ``hidden`` is the bottleneck's width, None for a single linear layer. ``inference`` "expected" scales
+    every masked weight by q in the finished head, "unmasked" leaves it, as the paper reads.
+    ``schedule`` "cosine" lets the learning rate fall to 0. ``epochs`` and ``batch`` None are 40 and 128, or
+    what gives a small training set its 2,000 updates.
+    """
+
+    hidden: int | None = 128
+    retention: Retention = field(default_factory=Retention)
+    inference: Literal["expected", "unmasked"] = "expected"
+    draw: Literal["batch", "epoch"] = "batch"
+    masked_gradient: bool = True
+    loss: Loss = cross_entropy
+    epochs: int | None = None
+    batch: int | None = None
+    rate: float = 0.1
+    schedule: Literal["constant", "cosine"] = "cosine"
+    momentum: float = 0.9
+    decay: float = 5e-4
+
+    def __post_init__(self) -> None:
+        if self.hidden is not None and self.hidden < 1:
+            raise InputError(f"hidden must be at least 1, or None for one layer, got {self.hidden}")
+        if min(self.epochs or 1, self.batch or 1) < 1:
+            raise InputError(f"epochs and batch must be at least 1, got {self.epochs} and {self.batch}")
+        for name, allowed in (
+            ("inference", ("expected", "unmasked")),
+            ("draw", ("batch", "epoch")),
+            ("schedule", ("constant", "cosine")),
+        ):
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
+
+    def sized(self, n: int) -> Masking:
+        """The same with ``epochs`` and ``batch`` decided for n samples.
+
+        >>> Masking().sized(50_000).epochs, Masking().sized(50_000).batch
+        (40, 128)
+        >>> Masking().sized(160).epochs, Masking().sized(160).batch
+        (250, 20)
+        """
+        batch = self.batch or min(128, max(16, n // 8))
+        epochs = self.epochs or max(40, math.ceil(_UPDATES / math.ceil(n / batch)))
+        return replace(self, batch=batch, epochs=epochs)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch trained with and led to; accuracy and confidence are those that moved q."""
+
+    q: float
+    loss: float
+    accuracy: float
+    confidence: float
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """The finished head and how training went."""
+
+    head: Head
+    q: float
+    epochs: tuple[Epoch, ...]
+
+
+def train_masked(
+    features: Floats,
+    labels: NDArray[np.intp],
+    classes: int,
+    *,
+    held_out: tuple[Floats, NDArray[np.intp]] | None = None,
+    masking: Masking | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> Trained:
+    """A head for ``features`` (n, d), or (V, n, d) of which each epoch sees the next view.
+
+    ``held_out`` (features, labels) move q where ``Retention.adapt`` says so. Raises FitError when
+    training diverges.
+    """
+    how = (masking or Masking()).sized(len(labels))
+    views = features[None] if features.ndim == 2 else features
+    # One rate suits features of any size once their root mean square is 1; the head takes the unit back.
+    unit = float(np.sqrt(np.mean(np.square(views, dtype=np.float64)))) or 1.0
+    layers = _Layers.drawn(views.shape[2], classes, how, seed=seed, device=device)
+    y = torch.from_numpy(np.ascontiguousarray(labels, np.int64)).to(layers.device)
+    q, history = how.retention.first, []
+    for epoch in range(1, how.epochs + 1):
+        view = views[(epoch - 1) % len(views)]
+        x = torch.from_numpy(np.asarray(view, np.float32) / np.float32(unit)).to(layers.device)
+        # Every epoch draws from a generator of its own, so that a fit can go on after any of them.
+        generator = torch.Generator(layers.device).manual_seed(seed * 1_000_003 + epoch)
+        rate = how.rate
+        if how.schedule == "cosine":
+            rate *= (1 + math.cos(math.pi * (epoch - 1) / how.epochs)) / 2
+        loss = layers.epoch(x, y, q, rate=rate, how=how, generator=generator)
+        if not math.isfinite(loss):
+            raise FitError(f"training diverged in epoch {epoch}; lower rate (now {how.rate})")
+        head = layers.head(q, unit, how)
+        seen = held_out if how.retention.adapt == "held-out" and held_out else (view, labels)
+        accuracy, confidence = _feedback(head, *seen)
+        history.append(Epoch(q, loss, accuracy, confidence))
+        if progress:
+            progress(epoch, how.epochs)
+        if epoch < how.epochs:
+            q = how.retention.moved(
+                q, confidence=confidence, accuracy=accuracy, epoch=epoch, epochs=how.epochs
+            )
+    return Trained(head, q, tuple(history))
+
+
+@dataclass(eq=False)
+class _Layers:
+    """Weights, biases and their velocities, changed in place by ``epoch``."""
+
+    weights: list[Tensor]
+    biases: list[Tensor]
+    velocities: list[Tensor]
+    device: torch.device
+
+    @classmethod
+    def drawn(cls, width: int, classes: int, how: Masking, seed: int, device: torch.device | None) -> _Layers:
+        """Uniform in +-1/sqrt(fan in), like torch.nn.Linear."""
+        generator = torch.Generator().manual_seed(seed)
+        sizes = [width, *([] if how.hidden is None else [how.hidden]), classes]
+        where = torch.device(device or "cpu")  # matrices this small gain nothing from a GPU
+        weights, biases = [], []
+        for fan_in, fan_out in itertools.pairwise(sizes):
+            bound = 1 / math.sqrt(fan_in)
+            drawn = torch.rand((fan_out, fan_in + 1), generator=generator) * 2 * bound - bound
+            weights.append(drawn[:, :-1].contiguous().to(where))
+            biases.append(drawn[:, -1].contiguous().to(where))
+        return cls(weights, biases, [torch.zeros_like(p) for p in (*weights, *biases)], where)
+
+    def epoch(
+        self, x: Tensor, y: Tensor, q: float, *, rate: float, how: Masking, generator: torch.Generator
+    ) -> float:
+        """One pass of masked stochastic gradient descent; the mean loss on the way."""
+        order = torch.randperm(len(y), generator=generator, device=self.device)
+        total, masks = torch.zeros((), device=self.device), self._masks(q, generator)
+        for rows in order.split(how.batch):
+            if how.draw == "batch":
+                masks = self._masks(q, generator)
+            loss, gradients = self._gradients(x[rows], y[rows], masks, how)
+            total += loss * len(rows)
+            parameters = [*self.weights, *self.biases]
+            torch._foreach_add_(gradients, parameters, alpha=how.decay)
+            torch._foreach_mul_(self.velocities, how.momentum)
+            torch._foreach_add_(self.velocities, gradients)
+            torch._foreach_add_(parameters, self.velocities, alpha=-rate)
+        return float(total) / len(y)
+
+    def head(self, q: float, unit: float, how: Masking) -> Head:
+        """The deterministic head that these layers stand for, on features in units of 1."""
+        scale = q if how.inference == "expected" else 1.0
+        weights = [w * scale for w in self.weights]
+        weights[0] = weights[0] / unit
+        return Head(tuple(w.cpu().numpy() for w in weights), tuple(b.cpu().numpy() for b in self.biases))
+
+    def _masks(self, q: float, generator: torch.Generator) -> list[Tensor]:
+        return [torch.empty_like(w).bernoulli_(q, generator=generator) for w in self.weights]
+
+    def _gradients(
+        self, x: Tensor, y: Tensor, masks: list[Tensor], how: Masking
+    ) -> tuple[Tensor, list[Tensor]]:
+        used = [(w * m).requires_grad_() for w, m in zip(self.weights, masks, strict=True)]
+        biases = [b.detach().requires_grad_() for b in self.biases]
+        hidden = x
+        for i, (w, b) in enumerate(zip(used, biases, strict=True)):
+            hidden = torch.nn.functional.linear(hidden.relu() if i else hidden, w, b)
+        loss = how.loss(hidden, y)
+        gradients = list(torch.autograd.grad(loss, [*used, *biases]))
+        if how.masked_gradient:  # eq. 11
+            gradients[: len(masks)] = [g * m for g, m in zip(gradients, masks, strict=False)]
+        return loss.detach(), gradients
+
+
+def _feedback(head: Head, features: Floats, labels: NDArray[np.intp]) -> tuple[float, float]:
+    """Accuracy and mean confidence of the finished head."""
+    with torch.no_grad():
+        z = torch.from_numpy(head(np.asarray(features, np.float32))).softmax(dim=1)
+    confidence, predicted = z.max(dim=1)
+    return float((predicted.numpy() == labels).mean()), float(confidence.double().mean())
