@@ -1,0 +1,158 @@
+"""Make docs/images: concept figures and photographs of a real report, from scikit-learn's digits.
+
+    python scripts/docs_pictures.py
+
+Needs the extras fit and report, and chromium with chromedriver for the photographs.
+"""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from sklearn.datasets import load_digits
+
+from calib_serve.bins import Bins
+from calib_serve.fit.scaling import fit_temperature
+from calib_serve.metrics import softmax
+from calib_serve.report import confidence_density, plot_density, plot_reliability, reliability, write_report
+from calib_serve.report.curves import draw_curves
+from calib_serve.report.plot import PALETTE
+from calib_serve.report.svg import drawing
+from calib_serve.study import Curve, validation_size
+
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+Predictions = tuple[np.ndarray, np.ndarray]
+
+
+def digits_network() -> tuple[Predictions, Predictions]:
+    """Logits and labels of two unseen parts, from a network trained on 120 noisy digits."""
+    torch.manual_seed(4)
+    rng = np.random.default_rng(4)
+    x, y = load_digits(return_X_y=True)
+    x = np.clip(x / 16 + 0.2 * rng.standard_normal(x.shape), 0, 1).astype("float32")
+    train, cal, test = np.split(rng.permutation(len(y)), [120, 700])
+    network = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+    optimiser = torch.optim.Adam(network.parameters(), lr=5e-3)
+    for _ in range(300):
+        z = network(torch.from_numpy(x[train]))
+        loss = torch.nn.functional.cross_entropy(z, torch.from_numpy(y[train]))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    with torch.inference_mode():
+        logits = network(torch.from_numpy(x)).double().numpy()
+    return (logits[cal], y[cal]), (logits[test], y[test])
+
+
+def save(figure: Figure, name: str) -> None:
+    """As SVG on white, the same bytes every time."""
+    import matplotlib as mpl  # noqa: PLC0415
+
+    with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "path"}):
+        figure.savefig(IMAGES / f"{name}.svg", facecolor="white", metadata={"Date": None})
+
+
+def three_diagrams(test: Predictions, t: float) -> Figure:
+    """The same network, too sharp, right, and too soft."""
+    with drawing():
+        figure = Figure(figsize=(10, 3.8), layout="constrained")
+        settings = (
+            ("overconfident", 1.0, "before"),
+            ("calibrated", t, "after"),
+            ("underconfident", 2.6 * t, "wrong"),
+        )
+        for axes, (title, temperature, color) in zip(
+            figure.subplots(1, 3, sharey=True), settings, strict=True
+        ):
+            data = reliability(softmax(test[0] / temperature), test[1], bins=10)
+            plot_reliability(axes, data, color=PALETTE[color], title=f"{title}: ECE {data.ece:.1%}")
+            axes.label_outer()
+    return figure
+
+
+def noise_floor_by_size() -> Figure:
+    """ECE of calibrated predictions, drawn 200 times at each size."""
+    rng = np.random.default_rng(0)
+    sizes = np.array([50, 100, 200, 500, 1000, 2000, 5000, 10_000])
+    found = []
+    for n in sizes:
+        c = rng.beta(6, 1.5, (200, n))
+        found.append([Bins.tally(row, rng.random(n) < row).ece() for row in c])
+    low, middle, high = np.quantile(found, [0.05, 0.5, 0.95], axis=1)
+    curve = Curve(
+        "a perfectly calibrated model, 90 % of 200 draws", *(tuple(v) for v in (sizes, middle, low, high))
+    )
+    return draw_curves(
+        [curve], title="The ECE that chance alone gives", x_label="samples", y_label="ECE", log_x=True
+    )
+
+
+def refinement(test: Predictions, t: float) -> Figure:
+    """Right against wrong."""
+    with drawing():
+        figure = Figure(figsize=(7, 3.4), layout="constrained")
+        plot_density(figure.subplots(), confidence_density(softmax(test[0] / t), test[1]))
+    return figure
+
+
+def photograph(report: Path) -> None:
+    """The report's first screen in both modes."""
+    options = Options()
+    options.binary_location = str(shutil.which("chromium"))
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    try:
+        for mode in ("light", "dark"):
+            media = [{"name": "prefers-color-scheme", "value": mode}]
+            driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
+            size = {"width": 1080, "height": 1420, "deviceScaleFactor": 1, "mobile": False}
+            driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+            driver.get(report.as_uri())
+            shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
+            (IMAGES / f"report-{mode}.png").write_bytes(base64.b64decode(shot["data"]))
+    finally:
+        driver.quit()
+
+
+def main() -> None:
+    """Everything in docs/images."""
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    cal, test = digits_network()
+    artifact = fit_temperature(*cal)
+    t = float(artifact.fit["temperature"])
+    save(three_diagrams(test, t), "reliability")
+    save(noise_floor_by_size(), "noise-floor")
+    save(refinement(test, t), "refinement")
+    study = validation_size(cal, test, methods=["temperature", "histogram-mass", "isotonic"], repeats=20)
+    save(
+        draw_curves(
+            study.curves, title=study.title, x_label=study.x_label, y_label=study.y_label, log_x=True
+        ),
+        "size",
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        report = write_report(
+            Path(folder) / "report.html",
+            title="Handwritten digits",
+            before=(softmax(test[0]), test[1]),
+            after=(artifact.probs(test[0]), test[1]),
+            artifact=artifact,
+            class_names=NAMES,
+        )
+        photograph(report)
+
+
+if __name__ == "__main__":
+    main()
