@@ -127,7 +127,7 @@ class _TopTable(nn.Module):
         others = probs.scatter(1, top, torch.zeros_like(old))
         # Summing the others is exact where 1 - old has lost its digits.
         rest = others.sum(dim=1, keepdim=True)
-        alike = torch.full_like(others, 1.0 / max(probs.shape[1] - 1, 1))
+        alike = torch.ones_like(others) / (probs.shape[1] - 1)
         shared = torch.where(rest > 0, others / torch.where(rest > 0, rest, torch.ones_like(rest)), alike)
         return (shared * (1 - new)).scatter(1, top, new)
 

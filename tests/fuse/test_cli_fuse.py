@@ -1,0 +1,108 @@
+"""The command line of fusion, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from fuse_artifacts import artifact
+from fuse_graphs import Builder, run
+from onnx import TensorProto, helper
+from typer.testing import CliRunner
+
+from calib_serve import InputShift, LogitMap
+from calib_serve.cli import app
+from calib_serve.errors import FuseError, InputError
+
+K = 3
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    b = Builder(np.dtype("f4"), np.random.default_rng(0))
+    z = b.node("Gemm", b.node("Flatten", "x"), b.normal(12, K), b.normal(K), output="z")
+    model = b.model(
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 2, 2])],
+        [helper.make_tensor_value_info(z, TensorProto.FLOAT, ["n", K])],
+    )
+    onnx.save(model, tmp_path / "raw.onnx")
+    step = artifact(InputShift(np.full((3, 2, 2), 0.1)), LogitMap.temperature(2.0), classes=K)
+    step.save(tmp_path / "artifact")
+    return tmp_path
+
+
+def call(folder: Path, kind: str, *options: str, out: str = "out.onnx"):
+    arguments = ["fuse", kind, str(folder / "raw.onnx"), str(folder / "artifact"), "-o", str(folder / out)]
+    return CliRunner().invoke(app, [*arguments, *options], catch_exceptions=False)
+
+
+def test_it_says_what_was_folded_what_it_cost_and_how_exact_it_is(folder):
+    shown = call(folder, "onnx").output
+    assert "shift folded into Gemm" in shown
+    assert "logit map folded into Gemm" in shown
+    assert "2 -> 2" in shown
+    assert "at most on 8 inputs" in shown
+    assert (folder / "out.onnx").exists()
+
+
+def test_json_has_the_facts(folder):
+    facts = json.loads(call(folder, "onnx", "--json", "--outputs", "all", "--samples", "3").output)
+    assert len(facts["folded"]) == 2
+    assert facts["nodes_before"] == 2
+    assert facts["nodes_after"] == len(onnx.load(folder / "out.onnx").graph.node)
+    assert 0 <= facts["max_abs_diff"] <= facts["tolerance"]
+    assert facts["samples"] == 3
+    assert facts["outputs"] == ["logits", "probabilities", "confidence", "predicted", "bin"]
+
+
+def test_a_normalisation_is_written_channel_by_channel(folder):
+    call(folder, "onnx", "--with-normalization", "0.5/0.4/0.3,0.25")
+    x = np.random.default_rng(0).random((2, 3, 2, 2)).astype("f4")
+    normal = (x - np.array([0.5, 0.4, 0.3]).reshape(3, 1, 1)) / 0.25 + 0.1
+    expected = run(str(folder / "raw.onnx"), {"x": normal.astype("f4")})["z"] / 2
+    np.testing.assert_allclose(run(str(folder / "out.onnx"), {"x": x})["z"], expected, atol=1e-5)
+    with pytest.raises(InputError, match="MEAN,STD"):
+        call(folder, "onnx", "--with-normalization", "0.5")
+
+
+def test_parity_on_inputs_of_ones_own(folder):
+    np.savez(folder / "mine.npz", x=np.ones((5, 3, 2, 2), "f4"))
+    facts = json.loads(call(folder, "onnx", "--json", "--inputs", str(folder / "mine.npz")).output)
+    assert facts["samples"] == 5
+    (folder / "mine.npz").write_bytes(b"no")
+    with pytest.raises(InputError, match="is not an npz"):
+        call(folder, "onnx", "--inputs", str(folder / "mine.npz"))
+
+
+def test_an_error_is_one_line_and_exit_code_2(folder):
+    call(folder, "onnx")
+    again = [sys.executable, "-c", "from calib_serve.cli import main; main()", "fuse", "onnx"]
+    again += [str(folder / "out.onnx"), str(folder / "artifact"), "-o", str(folder / "twice.onnx")]
+    done = subprocess.run(again, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("calib-serve: ")
+    assert done.stderr.count("\n") == 1
+    assert "calibrated already" in done.stderr
+
+
+def test_a_triton_repository(folder):
+    call(folder, "triton", "--name", "pets", "--device", "cpu", out="repo")
+    assert sorted(p.name for p in (folder / "repo").iterdir()) == ["pets", "pets_onnx", "pets_receipts"]
+    with pytest.raises(FuseError, match="choose another --version"):
+        call(folder, "triton", "--name", "pets", out="repo")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_torch_file(folder):
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, K)).eval()
+    torch.jit.save(torch.jit.script(net), str(folder / "raw.onnx"))
+    facts = json.loads(call(folder, "torch", "--json", "--output", "logits", out="out.pt").output)
+    assert facts["kind"] == "torchscript"
+    x = torch.randn(2, 3, 2, 2)
+    torch.testing.assert_close(torch.jit.load(folder / "out.pt")(x), net(x + 0.1) / 2)

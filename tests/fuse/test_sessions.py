@@ -1,0 +1,91 @@
+"""A session runs where it was asked to, or there is none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fuse_graphs import Builder
+from onnx import TensorProto, helper
+
+from calib_serve.errors import InputError, ModelError
+from calib_serve.fuse.sessions import open_session, providers
+
+
+def works_on_gpu() -> bool:
+    try:
+        open_session(model(), device="cuda")
+    except ModelError:
+        return False
+    return True
+
+
+def model() -> bytes:
+    b = Builder(np.dtype("f4"), np.random.default_rng(0))
+    z = b.node("Gemm", "x", b.normal(6, 3), b.normal(3), output="z")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 6])
+    return b.model([x], [helper.make_tensor_value_info(z, TensorProto.FLOAT, ["n", 3])]).SerializeToString()
+
+
+def test_it_runs_a_file_and_bytes_alike(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(model())
+    x = {"x": np.ones((2, 6), "f4")}
+    one, other = open_session(tmp_path / "m.onnx", threads=1), open_session(model())
+    np.testing.assert_array_equal(one.run(None, x)[0], other.run(None, x)[0])
+    assert one.get_providers() == ["CPUExecutionProvider"]
+
+
+def test_threads_are_what_was_asked():
+    options = open_session(model(), threads=2).get_session_options()
+    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (2, 1)
+
+
+def test_devices_by_name():
+    assert providers("cpu") == [("CPUExecutionProvider", {})]
+    assert [p for p, _ in providers("tensorrt:1", {"trt_fp16_enable": True})] == [
+        "TensorrtExecutionProvider",
+        "CUDAExecutionProvider",
+        "CPUExecutionProvider",
+    ]
+    assert providers("tensorrt:1", {"trt_fp16_enable": True})[0][1] == {
+        "device_id": 1,
+        "trt_fp16_enable": True,
+    }
+    assert providers("tensorrt:1", {"trt_fp16_enable": True})[1][1] == {"device_id": 1}
+
+
+@pytest.mark.parametrize("device", ["", "gpu", "cuda:", "cuda:x", "cpu:0", "cuda:-1", "cuda:٣"])
+def test_other_devices_are_refused(device):
+    with pytest.raises(InputError, match="device must be"):
+        open_session(model(), device=device)
+
+
+def test_no_threads_are_refused():
+    with pytest.raises(InputError, match="threads must be at least 1"):
+        open_session(model(), threads=0)
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    (tmp_path / "m.onnx").write_bytes(model()[:50])
+    with pytest.raises(ModelError, match=r"onnxruntime cannot load .*m\.onnx"):
+        open_session(tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="cannot load a model of 7 bytes"):
+        open_session(b"nothing")
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:3", "tensorrt"])
+def test_a_gpu_that_is_not_there_is_an_error_unless_allowed(device):
+    if works_on_gpu():
+        pytest.skip("this machine has a GPU; what happens without one is tested where there is none")
+    with pytest.raises(ModelError, match=r"was asked for, but.*allow_fallback=True"):
+        open_session(model(), device=device)
+    session = open_session(model(), device=device, allow_fallback=True)
+    assert session.get_providers() == ["CPUExecutionProvider"]
+
+
+def test_cuda_gives_what_the_cpu_gives():
+    if not works_on_gpu():
+        pytest.skip("no GPU that onnxruntime can use: the CUDA provider is tested where there is one")
+    x = {"x": np.random.default_rng(0).normal(size=(8, 6)).astype("f4")}
+    on_gpu = open_session(model(), device="cuda:0")
+    assert on_gpu.get_providers()[0] == "CUDAExecutionProvider"
+    np.testing.assert_allclose(on_gpu.run(None, x)[0], open_session(model()).run(None, x)[0], atol=1e-3)

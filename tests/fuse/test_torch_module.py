@@ -1,0 +1,283 @@
+"""A calibrated torch module is the artifact, whatever is then done to the module."""
+
+from __future__ import annotations
+
+import copy
+import io
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from fuse_artifacts import KINDS, artifact, head, output_steps
+from torch import nn
+
+from calib_serve import Artifact, InputShift, LogitMap
+from calib_serve.bins import bin_index
+from calib_serve.errors import FuseError, InputError
+from calib_serve.fuse.torch_file import fuse_torch
+from calib_serve.fuse.torch_module import Outputs, calibrated
+from calib_serve.metrics import softmax
+
+K = 4
+
+
+class Net(nn.Module):
+    def __init__(self, bias: bool = True) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 3)
+        self.drop = nn.Dropout(0.5)
+        self.fc = nn.Linear(6, K, bias=bias)
+
+    def features(self, x):
+        return self.drop(torch.relu(self.conv(x)).mean((2, 3)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.drop(torch.relu(self.conv(x)).mean((2, 3))))
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit, that it is old
+        yield
+
+
+def loaded(model: nn.Module) -> nn.Module:
+    """The model through a TorchScript file."""
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.script(model), file)
+    file.seek(0)
+    return torch.jit.load(file)
+
+
+SOURCES = {
+    "eager": lambda model, x: model,
+    "loaded": lambda model, x: loaded(model),
+    "traced": torch.jit.trace,
+}
+WAYS = {
+    "as it is": lambda model, x: model,
+    "scripted": lambda model, x: torch.jit.script(model),
+    "traced": torch.jit.trace,
+    "frozen": lambda model, x: torch.jit.freeze(torch.jit.script(model)),
+}
+
+
+def fitted(kind: str, *, shift: bool = False, layers: int = 0) -> Artifact:
+    rng = np.random.default_rng(0)
+    steps = [InputShift(0.2 * rng.normal(size=(3, 8, 8)), -1.5, 1.5)] if shift else []
+    steps += [head(6, K, layers, rng)] if layers else []
+    return artifact(*steps, *output_steps(kind, K, rng), classes=K)
+
+
+def reference(model: Net, step: Artifact, x: torch.Tensor) -> np.ndarray:
+    shifted = x if step.input_shift is None else torch.from_numpy(step.input_shift(x.numpy()))
+    if step.head is not None:
+        return step.probs(step.head(model.features(shifted).numpy().astype("f8")))
+    return step.probs(model(shifted).numpy())
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_gives_the_artifacts_probabilities(source, way, kind):
+    model, x = Net().eval(), torch.randn(7, 3, 8, 8)
+    step = fitted(kind, shift=True)
+    expected = reference(model, step, x)
+    whole = WAYS[way](calibrated(SOURCES[source](model, x), step), x)
+    for batch in (x, x[:1]):
+        np.testing.assert_allclose(whole(batch).numpy(), expected[: len(batch)], atol=1e-6)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_head_takes_the_last_layers_place(source, layers, bias):
+    model, x = Net(bias).eval(), torch.randn(7, 3, 8, 8)
+    step = fitted("temperature", layers=layers)
+    whole = calibrated(SOURCES[source](model, x), step)
+    np.testing.assert_allclose(whole(x).numpy(), reference(model, step, x), atol=1e-6)
+    np.testing.assert_allclose(torch.jit.script(whole)(x).numpy(), reference(model, step, x), atol=1e-6)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("kind", ["temperature", "vector", "matrix", "bias"])
+def test_maps_fold_into_the_last_layer_when_asked(source, kind):
+    model, x = Net().eval(), torch.randn(7, 3, 8, 8)
+    step = fitted(kind)
+    whole = calibrated(SOURCES[source](model, x), step, fold=True)
+    np.testing.assert_allclose(whole(x).numpy(), reference(model, step, x), atol=1e-6)
+    assert not list(whole.tail.maps.children())
+
+
+@pytest.mark.parametrize("fold", [False, True])
+@pytest.mark.parametrize("layers", [0, 2])
+def test_the_model_itself_is_left_as_it_is(fold, layers):
+    model, x = Net().train(), torch.randn(2, 3, 8, 8)
+    before = copy.deepcopy(model.state_dict())
+    step = fitted("temperature", layers=layers)
+    whole = calibrated(model, step, fold=fold)
+    assert model.training
+    assert model.fc.weight.shape == (K, 6)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+    assert whole(x).equal(whole(x))  # no dropout: it evaluates
+    assert whole.model.conv.weight is model.conv.weight  # and shares what it does not change
+
+
+def test_all_outputs_agree_with_each_other():
+    model, x = Net().eval(), torch.randn(50, 3, 8, 8)
+    for way in ("as it is", "scripted"):
+        out = WAYS[way](calibrated(model, fitted("temperature"), output="all"), x)(x)
+        assert out._fields == Outputs._fields
+        logits, probs, confidence, predicted, index = (t.numpy() for t in out)
+        np.testing.assert_allclose(probs, softmax(logits), atol=1e-6)
+        np.testing.assert_array_equal(confidence, probs.max(axis=1))
+        np.testing.assert_array_equal(predicted, probs.argmax(axis=1))
+        np.testing.assert_array_equal(index, bin_index(confidence))
+
+
+def test_bins_are_those_of_numpy_on_the_edges_themselves():
+    """Confidences that are the float32 next to an edge, on either side."""
+    edges = np.linspace(0, 1, 16)[1:-1].astype("f4")
+    c = np.concatenate([np.nextafter(edges, np.float32(d)) for d in (0, 1)] + [edges])
+    c = c[c > 0.5]
+    tail = calibrated(nn.Identity(), artifact(classes=2), output="all", returns="probabilities").tail
+    index = torch.bucketize(torch.from_numpy(c), tail.inner_edges).numpy()
+    np.testing.assert_array_equal(index, bin_index(c))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_keeps_the_dtype(dtype, kind):
+    model, x = Net().eval(), torch.randn(7, 3, 8, 8)
+    step = fitted(kind)
+    expected = step.probs(copy.deepcopy(model).to(dtype)(x.to(dtype)).double().numpy())
+    got = calibrated(copy.deepcopy(model).to(dtype), step, output="all")(x.to(dtype))
+    assert {t.dtype for t in got[:3]} == {dtype}
+    atol = {torch.float64: 1e-12, torch.float16: 5e-4, torch.bfloat16: 4e-3}[dtype]  # its own rounding
+    np.testing.assert_allclose(got.probabilities.double().numpy(), expected, atol=atol)
+
+
+def test_nothing_to_do_is_the_model_to_the_last_bit():
+    model, x = Net().eval(), torch.randn(7, 3, 8, 8)
+    step = artifact(InputShift(np.zeros((3, 8, 8))), LogitMap.temperature(1.0), classes=K)
+    for fold in (False, True):
+        assert torch.equal(calibrated(model, step, output="logits", fold=fold)(x), model(x))
+
+
+def test_its_state_is_tensors_and_comes_back(tmp_path):
+    model, x = Net().eval(), torch.randn(7, 3, 8, 8)
+    whole = calibrated(model, fitted("classwise", shift=True, layers=2))
+    assert all(isinstance(t, torch.Tensor) for t in whole.state_dict().values())
+    torch.save(whole.state_dict(), tmp_path / "state.pt")
+    again = calibrated(Net().eval(), fitted("classwise", shift=True, layers=2))
+    again.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert torch.equal(again(x), whole(x))
+
+
+@pytest.mark.parametrize("kind", ["matrix", "classwise", "top", "mixture"])
+def test_it_exports_with_a_free_batch_and_compiles(kind):
+    model, x = Net().eval(), torch.randn(7, 3, 8, 8)
+    step = fitted(kind, shift=True)
+    whole = calibrated(model, step)
+    program = torch.export.export(whole, (x,), dynamic_shapes=({0: torch.export.Dim("n")},))
+    np.testing.assert_allclose(program.module()(x[:3]).numpy(), reference(model, step, x)[:3], atol=1e-6)
+    compiled = torch.compile(whole, backend="eager", fullgraph=True)  # fullgraph: no break in the graph
+    np.testing.assert_allclose(compiled(x).numpy(), reference(model, step, x), atol=1e-6)
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(5, K)
+
+    def forward(self, x, mask):
+        return self.fc(x * mask)
+
+
+def test_a_model_of_two_inputs_is_shifted_in_the_first():
+    model, x, mask = Two().eval(), torch.randn(3, 5), torch.ones(3, 5)
+    step = artifact(InputShift(np.ones(5)), LogitMap.temperature(2.0), classes=K)
+    whole = calibrated(model, step)
+    np.testing.assert_allclose(whole(x, mask).numpy(), step.probs(model(x + 1, mask).numpy()), atol=1e-6)
+    np.testing.assert_allclose(whole(x, mask=mask).numpy(), whole(x, mask).numpy())
+
+
+def test_a_model_that_returns_probabilities_is_calibrated_through_their_logarithm():
+    model, x = nn.Sequential(Net(), nn.Softmax(dim=1)).eval(), torch.randn(7, 3, 8, 8)
+    step = artifact(LogitMap.temperature(2.0), classes=K, model={"outputs": "probabilities"})
+    expected = softmax(np.log(model(x).numpy()) / 2)
+    np.testing.assert_allclose(calibrated(model, step)(x).numpy(), expected, atol=1e-6)
+    plain = artifact(LogitMap.temperature(2.0), classes=K)
+    got = calibrated(model, plain, returns="probabilities")(x).numpy()
+    np.testing.assert_allclose(got, expected, atol=1e-6)
+    with pytest.raises(FuseError, match="the model returns probabilities"):
+        calibrated(model, step, fold=True)
+
+
+def test_layers_that_cannot_be_told_apart_or_are_not_there_are_named():
+    twins = nn.Sequential(nn.Linear(6, K), nn.Linear(K, 6), nn.Linear(6, K))
+    step = artifact(head(6, K, 1, np.random.default_rng(0)), classes=K)
+    with pytest.raises(FuseError, match=r"several linear layers have weight \(4, 6\): \['0', '2'\]"):
+        calibrated(twins, step)
+    assert calibrated(twins, step, last_linear="2")(torch.ones(1, 6)).shape == (1, K)
+    with pytest.raises(FuseError, match="'nope' is not a linear layer"):
+        calibrated(twins, step, last_linear="nope")
+    with pytest.raises(FuseError, match=r"'1' has weight \(6, 4\)"):
+        calibrated(twins, step, last_linear="1")
+    with pytest.raises(FuseError, match="no linear layer of weight"):
+        calibrated(nn.Conv2d(1, 1, 1), step)
+    with pytest.raises(InputError, match="output must be"):
+        calibrated(twins, step, output="everything")
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["torchscript", "exported"])
+@pytest.mark.parametrize("output", ["probabilities", "logits", "all"])
+def test_a_file_is_calibrated_into_a_file_of_its_kind(kind, output, tmp_path):
+    model, x = Net().eval(), torch.randn(7, 3, 8, 8)
+    source, out = tmp_path / f"model.{kind}", tmp_path / "out.pt2"
+    if kind == "torchscript":
+        torch.jit.script(model).save(str(source))
+        load = torch.jit.load
+    else:
+        source = tmp_path / "model.pt2"
+        torch.export.save(
+            torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("n")},)), source
+        )
+        load = lambda path: torch.export.load(path).module()  # noqa: E731
+    step = fitted("matrix", shift=True)
+    assert fuse_torch(source, step, out, output=output) == kind
+    expected = calibrated(model, step, output=output)(x[:3])
+    got = load(out)(x[:3])
+    for one, other in zip(
+        got if output == "all" else [got], expected if output == "all" else [expected], strict=True
+    ):
+        torch.testing.assert_close(one, other)
+    with pytest.raises(FuseError, match="calibrated already"):
+        fuse_torch(
+            out if kind == "exported" else out.rename(tmp_path / "out.pt"), step, tmp_path / "twice.pt2"
+        )
+
+
+def test_files_that_are_no_models_and_artifacts_of_others_are_refused(tmp_path):
+    from calib_serve.errors import ModelError
+
+    (tmp_path / "weights.pt").write_bytes(b"PK not a zip")
+    with pytest.raises(ModelError, match="neither TorchScript nor"):
+        fuse_torch(tmp_path / "weights.pt", fitted("temperature"), tmp_path / "out.pt")
+    torch.jit.script(Net().eval()).save(str(tmp_path / "model.pt"))
+    other = artifact(LogitMap.temperature(2.0), classes=K, model={"sha256": "0" * 64})
+    with pytest.raises(FuseError, match="fitted for model 000000000000"):
+        fuse_torch(tmp_path / "model.pt", other, tmp_path / "out.pt")
+    fuse_torch(tmp_path / "model.pt", other, tmp_path / "out.pt", force=True)
+    cut = tmp_path / "cut.pt"
+    cut.write_bytes((tmp_path / "model.pt").read_bytes()[:-40])
+    with pytest.raises(ModelError):
+        fuse_torch(cut, fitted("temperature"), tmp_path / "no.pt")
+    assert not (tmp_path / "no.pt").exists()
