@@ -26,17 +26,18 @@ class _Frame:
     x1: float = 1.0
     top: float = 1.0
     wide: float = _WIDE
+    high: float = _HIGH
 
     def x(self, value: float) -> float:
         span = max(self.x1 - self.x0, 1e-12)
         return round(_LEFT + (value - self.x0) / span * (self.wide - _LEFT - _PAD), 2)
 
     def y(self, value: float) -> float:
-        return round(_HIGH - _FOOT - min(max(value / self.top, 0), 1) * (_HIGH - _FOOT - _PAD), 2)
+        return round(self.high - _FOOT - min(max(value / self.top, 0), 1) * (self.high - _FOOT - _PAD), 2)
 
     def svg(self, title: str, parts: Sequence[str]) -> str:
         return (
-            f'<svg viewBox="0 0 {self.wide:g} {_HIGH:g}" role="img" aria-label="{title}">'
+            f'<svg viewBox="0 0 {self.wide:g} {self.high:g}" role="img" aria-label="{title}">'
             f"<title>{title}</title>{''.join(parts)}</svg>"
         )
 
@@ -52,14 +53,14 @@ class _Frame:
             out.append(f'<text class="tick" x="{_LEFT - 5}" y="{y + 4}" text-anchor="end">{text}</text>')
             if x_axis:
                 out.append(
-                    f'<text class="tick" x="{self.x(share)}" y="{_HIGH - _FOOT + 16}" '
-                    f'text-anchor="middle">{share:.0%}</text>'
+                    f'<text class="tick" x="{self.x(share)}" y="{self.high - _FOOT + 16}" '
+                    f'text-anchor="{"end" if i == 4 else "middle"}">{share:.0%}</text>'
                 )
         return out
 
     def caption(self, text: str) -> str:
         middle = (self.wide + _LEFT) / 2
-        return f'<text class="axis" x="{middle:g}" y="{_HIGH - 3}" text-anchor="middle">{text}</text>'
+        return f'<text class="axis" x="{middle:g}" y="{self.high - 3}" text-anchor="middle">{text}</text>'
 
 
 def reliability(bins: Bins) -> str:
@@ -114,15 +115,15 @@ def curve(points: Sequence[Point], alarms: Sequence[float], *, span: int = 12, l
             bins = bins + point.sums.feedback
         if bins.n >= least:
             rows.append((points[i].time, bins.ece(), bins.noise_floor()))
-    wide = 2 * _WIDE
+    wide, high = 2 * _WIDE, 0.75 * _HIGH
     if len(rows) < 2:
-        middle = f'<text class="axis" x="{wide / 2:g}" y="{_HIGH / 2:g}" text-anchor="middle">'
-        return _Frame(wide=wide).svg(
+        middle = f'<text class="axis" x="{wide / 2:g}" y="{high / 2:g}" text-anchor="middle">'
+        return _Frame(wide=wide, high=high).svg(
             "ECE over time: not enough labels yet",
             [f"{middle}The curve starts after two steps with labels.</text>"],
         )
     top = max(max(ece for _, ece, _ in rows) * 1.1, 0.05)
-    f = _Frame(x0=rows[0][0], x1=rows[-1][0], top=top, wide=wide)
+    f = _Frame(x0=rows[0][0], x1=rows[-1][0], top=top, wide=wide, high=high)
     floor = [(f.x(t), f.y(n)) for t, _, n in rows]
     area = [*floor, (f.x(rows[-1][0]), f.y(0)), (f.x(rows[0][0]), f.y(0))]
     parts = [

@@ -67,13 +67,16 @@ def verdict(bins: Bins) -> Verdict:
 
 
 def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "") -> str:
-    """The page's HTML for one model version (by default the first) and segment (by default all)."""
+    """The page's HTML for a model version (by default the most labelled) and segment (by default all)."""
     segments = watch.ledger.by_segment()
     whole = merge_segments(segments)
     versions = sorted({*watch.models, *whole})
-    chosen: Version = (model, version) if (model, version) in versions else versions[0]
-    named = sorted(key.segment for key in segments if (key.model, key.version) == chosen and key.segment)
     zeros = Sums.zeros(watch.ledger.bins)
+    busiest = max(
+        versions, key=lambda v: (whole.get(v, zeros).feedback.n, whole.get(v, zeros).predictions.sum())
+    )
+    chosen: Version = (model, version) if (model, version) in versions else busiest
+    named = sorted(key.segment for key in segments if (key.model, key.version) == chosen and key.segment)
     sums = segments.get(Key(*chosen, segment), zeros) if segment in named else whole.get(chosen, zeros)
     watched = watch.models.get(chosen)
     reference = watched.reference if watched else None

@@ -116,3 +116,8 @@ def make_server(tmp_path):
 @pytest.fixture
 def free_port():
     return _free_port()
+
+
+@pytest.fixture(scope="session")
+def server_class():
+    return Server

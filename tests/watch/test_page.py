@@ -1,0 +1,217 @@
+"""The page of ``watch`` in a real Chromium: live, whole without the network, for every reader."""
+
+import base64
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.bins import Bins
+
+pytestmark = pytest.mark.server
+
+CONTRAST = """
+const parse = text => text.match(/[\\d.]+/g).map(Number);
+const light = rgb => { const [r, g, b] = rgb.slice(0, 3).map(v => { v /= 255;
+  return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return .2126*r + .7152*g + .0722*b; };
+const ground = node => { for (let n = node; n; n = n.parentElement) {
+  const c = parse(getComputedStyle(n).backgroundColor); if (c.length < 4 || c[3] > 0) return c; }
+  return [255, 255, 255]; };
+const poor = [];
+for (const node of document.querySelectorAll("h1,h2,p,dt,dd,th,td,a,figcaption,summary,svg text")) {
+  if (!node.textContent.trim() || node.closest(".skip") || !node.getClientRects().length) continue;
+  const style = getComputedStyle(node);
+  const a = light(parse(node.closest("svg") ? style.fill : style.color)), b = light(ground(node));
+  const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+  if (ratio < 4.5) poor.push(`${node.tagName} ${node.textContent.trim().slice(0, 30)}: ${ratio.toFixed(2)}`);
+}
+return poor;
+"""
+
+
+class Browser:
+    def __init__(self, driver):
+        self.driver = driver
+
+    def open(self, url, *, dark=False, width=1100):
+        media = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        for log in ("browser", "performance"):
+            self.driver.get_log(log)
+        self.driver.get(url)
+
+    def run(self, script):
+        return self.driver.execute_script(script)
+
+    def complaints(self):
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+    def requests(self):
+        events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        return [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+
+    def wait(self, script, seconds=20):
+        until = time.monotonic() + seconds
+        while not (found := self.run(script)):
+            assert time.monotonic() < until, f"{script} was never true"
+            time.sleep(0.2)
+        return found
+
+
+@pytest.fixture(scope="module")
+def browser():
+    programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
+    if None in programs:
+        if os.environ.get("CI") == "true":
+            pytest.fail("chromium and chromedriver are missing, and CI must not skip")
+        pytest.skip("chromium and chromedriver are not installed")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.options import Options
+    from selenium.webdriver.chrome.service import Service
+
+    options = Options()
+    options.binary_location = programs[0]
+    for flag in (
+        "--headless=new",
+        "--no-sandbox",  # a container's root has no other way
+        "--disable-dev-shm-usage",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--disable-background-networking",
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    ):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(programs[1]))
+    try:
+        yield Browser(driver)
+    finally:
+        driver.quit()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, server_class):
+    """A watch that has seen calibrated labels of two segments, then overconfident ones."""
+    folder = tmp_path_factory.mktemp("watch")
+    rng = np.random.default_rng(0)
+    reference = Bins.tally(rng.beta(6, 2, 2000), np.ones(2000))
+    Artifact((LogitMap.temperature(1.5),), method="temperature", classes=3, reference=reference).save(
+        folder / "artifact"
+    )
+    models = (f"digits:1.0={folder / 'artifact'}", "digits:0.9=3")
+    with server_class(folder, "--arl", "10000", models=models) as server:
+        for step in range(8):
+            c = rng.beta(6, 2, 250)
+            send(server, c, rng.random(250) < c - (0.15 if step > 4 else 0), rng)
+            time.sleep(1.1)
+        yield server
+
+
+def send(server, confidence, right, rng):
+    segments = ["north", "south"]
+    items = [
+        {
+            "model": "digits",
+            "version": "1.0",
+            "predicted": 1,
+            "confidence": float(c),
+            "segment": segments[int(rng.integers(2))],
+        }
+        for c in confidence
+    ]
+    answer = httpx.post(f"{server.url}/v1/predictions", json={"items": items}, timeout=30).json()
+    labels = [
+        {"receipt": one["receipt"], "label": int(y), "segment": item["segment"]}
+        for one, y, item in zip(answer["items"], right, items, strict=True)
+    ]
+    assert httpx.post(f"{server.url}/v1/labels", json=labels, timeout=30).json()["refused"] == 0
+
+
+def test_it_shows_what_is_going_on_and_complains_of_nothing(browser, server):
+    browser.open(server.url)
+    text = browser.run("return document.body.innerText")
+    assert "Overconfident: it says" in text
+    assert "overconfident, gap +" in text
+    assert browser.run("return document.querySelectorAll('svg .dot').length") >= 8
+    assert browser.run("return document.querySelectorAll('svg .bar').length") == 15
+    assert browser.run("return document.querySelectorAll('svg polyline.ece').length") == 1
+    assert browser.run("return document.querySelectorAll('svg line.alarm').length") >= 1
+    assert browser.run("return document.querySelectorAll('svg polyline.reference').length") == 1
+    assert browser.complaints() == []
+
+
+def test_it_asks_nobody_but_its_own_server(browser, server):
+    browser.open(server.url)
+    assert all(url.startswith((server.url, "data:")) for url in browser.requests())
+
+
+def test_numbers_renew_themselves(browser, server):
+    browser.open(server.url)
+    count = "return document.querySelectorAll('.tiles dd')[0].textContent"
+    before = browser.run(count)
+    one = {"model": "digits", "version": "1.0", "predicted": 1, "confidence": 0.9}
+    httpx.post(f"{server.url}/v1/predictions", json={"items": [one] * 7}, timeout=30)
+    browser.wait(f"{count} !== {before!r}")
+    assert "Live, as of" in browser.run("return document.getElementById('live').textContent")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [360, 1100])
+def test_it_is_readable_on_a_phone_and_in_the_dark(browser, server, dark, width):
+    browser.open(server.url, dark=dark, width=width)
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+    assert browser.run(CONTRAST) == []
+    ground = browser.run("return getComputedStyle(document.body).backgroundColor")
+    assert (ground == "rgb(17, 20, 24)") == dark
+
+
+def test_the_keyboard_reaches_versions_segments_and_tables(browser, server):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    browser.open(server.url)
+    seen = []
+    for _ in range(20):
+        browser.driver.switch_to.active_element.send_keys(Keys.TAB)
+        seen.append(
+            browser.run(
+                "const n = document.activeElement, s = getComputedStyle(n);"
+                "return [n.textContent.trim().slice(0, 40), s.outlineStyle !== 'none']"
+            )
+        )
+    names = [name for name, _ in seen]
+    assert names[0] == "Skip to the figures"
+    for link in ("digits 0.9", "digits 1.0", "north", "south"):
+        assert link in names
+    assert all(outlined for name, outlined in seen if name in ("digits 0.9", "north"))
+    link = browser.driver.find_element(By.LINK_TEXT, "north")
+    link.send_keys(Keys.ENTER)
+    browser.wait("return document.querySelector('h2').textContent.includes('north')")
+
+
+def test_what_is_open_or_focused_is_not_torn_away(browser, server):
+    browser.open(server.url)
+    browser.run("document.querySelector('details').open = true")
+    time.sleep(6)
+    assert browser.run("return document.querySelector('details').open")
+
+
+def test_it_is_photographed_for_the_docs_when_asked(browser, server, tmp_path):
+    path = Path(os.environ.get("CALIB_SERVE_SCREENSHOT", tmp_path / "page.png"))
+    browser.open(server.url)
+    height = browser.run("return document.documentElement.scrollHeight")
+    clip = {"x": 0, "y": 0, "width": 1100, "height": height, "scale": 1}
+    shot = browser.driver.execute_cdp_cmd(
+        "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
+    )
+    path.write_bytes(base64.b64decode(shot["data"]))
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.stat().st_size > 20_000
