@@ -134,7 +134,8 @@ def fit_temperature_ece(
 
 def ece_of_grid(gaps: Gaps, grid: Floats, *, bins: int = 15) -> Floats:
     """ECE (g,) at every temperature of a rising ``grid`` (g,), to within a few 1e-6."""
-    inner = np.linspace(0, 1, bins + 1)[1:-1]
+    # Tied logits can hold many samples on an edge, at 1/3 say; edges belong to the bin below.
+    inner = np.linspace(0, 1, bins + 1)[1:-1] + 1e-9
     log_t = np.log(grid)
     knots = np.linspace(log_t[0], log_t[-1], 1 + max(1, int(np.ceil((log_t[-1] - log_t[0]) / _KNOT))))
     cell = np.clip(np.searchsorted(knots, log_t, side="right") - 1, 0, len(knots) - 2)

@@ -170,21 +170,21 @@ def _newton(f: Callable[[float], Slope], start: float, *, tolerance: float) -> t
 
 def _why_none(samples: Samples, s: float, end: Slope) -> str | None:
     """Why the NLL has no minimum at a finite T > 0: its slope never crosses zero."""
-    if end.lost == 0:
-        return (
-            "every sample is classified right, so that T would be 0 and all confidences 1; calibrate on "
-            "more samples, none that the model was trained on, or use temperature-mixture"
-        )
-    if s * math.sqrt(end.second) > _FLAT:
+    if end.lost > 0 and s * math.sqrt(end.second) > _FLAT:
         return None
     gain = 0.0
     for part, z in samples.chunks(np.float64):
         y = samples.labels[part]
         above = z[np.arange(len(y)), y] - z.mean(axis=1)
         gain += float(above.sum() if samples.weight is None else above @ samples.weight[part])
-    if gain > 1e-12 * len(samples):
-        return None
-    return (
-        "the logits of the true classes are no higher than those of the others, so that T would be "
-        "infinite; check that the labels belong to these logits and classes are in one order"
-    )
+    if gain <= 1e-12 * len(samples):
+        return (
+            "the logits of the true classes are no higher than those of the others, so that T would be "
+            "infinite; check that the labels belong to these logits and classes are in one order"
+        )
+    if end.lost == 0:
+        return (
+            "every sample is classified right, so that T would be 0 and all confidences 1; calibrate on "
+            "more samples, none that the model was trained on, or use temperature-mixture"
+        )
+    return None
