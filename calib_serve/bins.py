@@ -16,12 +16,20 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
 
-__all__ = ["Bins", "Edges", "bin_index"]
+__all__ = ["Bins", "Edges", "bin_index", "check_binning"]
 
 Edges = Literal["right", "left"]
 """``right``: bins are (lo, hi] and the first holds 0. ``left``: [lo, hi) and the last holds 1."""
 
 Floats = NDArray[np.float64]
+
+
+def check_binning(bins: int, edges: Edges) -> None:
+    """Raise InputError for a bin count or a convention that is none."""
+    if bins < 1:
+        raise InputError(f"bins must be at least 1, got {bins}")
+    if edges not in ("right", "left"):
+        raise InputError(f"edges must be 'right' or 'left', got {edges!r}")
 
 
 def bin_index(confidence: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> NDArray[np.intp]:
@@ -34,16 +42,20 @@ def bin_index(confidence: ArrayLike, *, bins: int = 15, edges: Edges = "right") 
     >>> bin_index([0.0, 0.5, 0.55, 1.0], bins=10, edges="left").tolist()
     [0, 5, 5, 9]
     """
-    if bins < 1:
-        raise InputError(f"bins must be at least 1, got {bins}")
-    if edges not in ("right", "left"):
-        raise InputError(f"edges must be 'right' or 'left', got {edges!r}")
+    check_binning(bins, edges)
     c = np.asarray(confidence, np.float64)
     if c.size and not (c.min() >= 0 and c.max() <= 1):  # also true for NaN
         raise InputError("confidences must lie in [0, 1]; pass probabilities, not logits or percent")
-    inner = np.linspace(0, 1, bins + 1)[1:-1]
-    # Right-closed, like Prometheus `le`: one set of edges serves both.
-    return np.searchsorted(inner, c, side="left" if edges == "right" else "right")
+    cuts = np.linspace(0, 1, bins + 1)
+    # A guess by multiplication, which rounds, put right by comparing with the bin's own two ends.
+    index = np.minimum((c * bins).astype(np.intp), bins - 1)
+    if edges == "right":  # right-closed, like Prometheus `le`: one set of edges serves both
+        index += c > cuts[index + 1]
+        index -= c <= cuts[index]
+        return np.maximum(index, 0)
+    index += c >= cuts[index + 1]
+    index -= c < cuts[index]
+    return np.minimum(index, bins - 1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,6 +51,15 @@ def test_every_inner_edge_is_the_upper_end_of_its_bin() -> None:
         assert bin_index(np.nextafter(edges, 1), bins=bins).tolist() == list(range(1, bins))
 
 
+@given(st.integers(1, 200), st.lists(shares, max_size=20))
+def test_the_index_is_what_a_search_among_the_edges_finds(bins: int, confidence: list[float]) -> None:
+    edges = np.linspace(0, 1, bins + 1)
+    near = np.clip(np.concatenate([confidence, edges, np.nextafter(edges, 0), np.nextafter(edges, 1)]), 0, 1)
+    for convention, side in (("right", "left"), ("left", "right")):
+        found = bin_index(near, bins=bins, edges=convention)
+        assert np.array_equal(found, np.searchsorted(edges[1:-1], near, side=side))
+
+
 @given(predictions, predictions)
 def test_merge_is_commutative(a: list[tuple[float, bool]], b: list[tuple[float, bool]]) -> None:
     assert tally(a) + tally(b) == tally(b) + tally(a)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.bins import Bins, Edges, bin_index
+from calib_serve.bins import Bins, Edges, bin_index, check_binning
 from calib_serve.errors import InputError
 from calib_serve.metrics.equal_mass import Ranked
 from calib_serve.metrics.scores import checked, row_blocks
@@ -91,6 +91,7 @@ class Residuals:
         """List the entries above the first bin; those below the threshold count nowhere."""
         if not 0 <= threshold <= 1:
             raise InputError(f"threshold must be a probability, got {threshold}")
+        check_binning(bins, edges)
         first_edge = np.linspace(0, 1, bins + 1)[1]
         above = np.greater if edges == "right" else np.greater_equal
         total = np.zeros(probs.shape[1])

@@ -61,7 +61,7 @@ class Ranked:
     def of(cls, confidence: ArrayLike, correct: ArrayLike) -> Ranked:
         """Rank predictions (n,) that come in any order."""
         c, y = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
-        order = np.argsort(c, kind="stable")
+        order = np.argsort(c)
         c, y = c[order], y[order]
         ends = tie_ends(c)
         return cls(*(cumulative(column)[ends] for column in (np.ones_like(c), c, y)))

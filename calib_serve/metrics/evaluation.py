@@ -161,5 +161,5 @@ def _joined(blocks: list[dict[str, Floats]]) -> defaultdict[str, Floats]:
 
 
 def _analytic(scores: Scores, level: float) -> dict[str, Estimate]:
-    found = {name: mean_interval(values, level=level) for name, values in scores.means().items()}
+    found = {name: mean_interval(values, level=level) for name, values in scores.columns().items()}
     return {**found, "accuracy": wilson_interval(float(scores.correct.sum()), scores.n, level=level)}

@@ -31,7 +31,7 @@ class Separation:
     def of(cls, score: ArrayLike, positive: ArrayLike) -> Separation:
         """Rank samples (n,) by score; the positive ones are right."""
         s, y = np.asarray(score, np.float64), np.asarray(positive, np.float64)
-        order = np.argsort(s, kind="stable")
+        order = np.argsort(s)
         ends = tie_ends(s[order])
         rights = cumulative(y[order])[ends]
         return cls(rights, ends - rights)
@@ -45,6 +45,12 @@ class Separation:
     def wrong(self) -> Floats:
         """Wrong predictions at each distinct confidence (..., g)."""
         return np.diff(self.wrongs)
+
+    @cached_property
+    def harmonic(self) -> Floats:
+        """H(0) to H(n) for the largest n of the replicates."""
+        n = int((self.rights[..., -1] + self.wrongs[..., -1]).max())
+        return cumulative(1 / np.arange(1, n + 1))
 
     def auroc(self) -> Floats:
         """P(right above wrong) + P(tie) / 2; NaN when either is missing."""
@@ -65,7 +71,7 @@ class Separation:
         """Mean over coverages i / n of the error among the i most confident (Geifman 2018)."""
         seen = self.rights + self.wrongs
         above = seen[..., -1:] - seen
-        steps = -np.diff(_harmonic(round(float(seen[..., -1].max())))[above.astype(np.intp)])
+        steps = -np.diff(self.harmonic[above.astype(np.intp)])
         # Within a tie errors come evenly: sum_j (E + j e / m) / (C + j) has this closed form.
         rate = self.wrong / np.maximum(self.right + self.wrong, 1)
         errors_above = self.wrongs[..., -1:] - self.wrongs[..., 1:]
@@ -76,8 +82,7 @@ class Separation:
         """AURC if all errors came last, as an exact sum; the paper's r + (1 - r) ln(1 - r) is its limit."""
         right, errors = self.rights[..., -1], self.wrongs[..., -1]
         n = right + errors
-        harmonic = _harmonic(round(float(n.max())))
-        steps = harmonic[n.astype(np.intp)] - harmonic[right.astype(np.intp)]
+        steps = self.harmonic[n.astype(np.intp)] - self.harmonic[right.astype(np.intp)]
         return np.asarray((errors - right * steps) / n)
 
 
@@ -93,11 +98,6 @@ def _dot(a: Floats, b: Floats) -> Floats:
 def _ratio(part: Floats, whole: Floats) -> Floats:
     with np.errstate(invalid="ignore"):
         return np.asarray(part / whole)
-
-
-def _harmonic(n: int) -> Floats:
-    """H(0) to H(n)."""
-    return np.concatenate([[0.0], np.cumsum(1 / np.arange(1, n + 1))])
 
 
 def refinement_auroc(probs: ArrayLike, labels: ArrayLike) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.bins import Bins, Edges, bin_index
+from calib_serve.bins import Bins, Edges, check_binning
 from calib_serve.metrics import smooth
 from calib_serve.metrics.classwise import Residuals
 from calib_serve.metrics.equal_mass import Ranked, cumulative, tie_ends
@@ -26,10 +26,11 @@ class Sample:
     """Scores with all that resampling leaves unchanged: bins, ties, grid nodes, residuals."""
 
     def __init__(self, scores: Scores, bins: int, edges: Edges) -> None:
+        check_binning(bins, edges)
         self.scores = scores
         self.bins = bins
-        in_bin = bin_index(np.minimum(scores.confidence, 1), bins=bins, edges=edges)
-        self.bin_ends = np.searchsorted(in_bin, np.arange(bins + 1), side="left")
+        inner = np.searchsorted(scores.confidence, np.linspace(0, 1, bins + 1)[1:-1], side=edges)
+        self.bin_ends = np.concatenate([[0], inner, [scores.n]])
         ends = tie_ends(scores.confidence)
         self.tie_ends = ends if len(ends) <= scores.n else slice(None)
         self.node, self.share = smooth.on_grid(scores.confidence)

@@ -49,7 +49,7 @@ class Scores:
         p_true = p[np.arange(len(p)), y].astype(np.float64)
         if nll is None:
             nll = negative_log(p_true)
-        order = np.argsort(confidence, kind="stable")
+        order = np.argsort(confidence)
         correct = (predicted == y).astype(np.float64)
         return cls(
             confidence[order],
@@ -73,10 +73,10 @@ class Scores:
         """K."""
         return int(self.probs.shape[1])
 
-    def means(self) -> dict[str, Floats]:
-        """What the metrics that are plain means average (n,), in the order of the rows."""
+    def columns(self) -> dict[str, Floats]:
+        """What the metrics that are plain means average (n,)."""
         gap = self.confidence - self.correct
-        ranked = {
+        return {
             "accuracy": self.correct,
             "mean_confidence": self.confidence,
             "signed_gap": gap,
@@ -85,8 +85,11 @@ class Scores:
             "brier_top_label": gap**2,
             "entropy": self.entropy,
         }
-        given = {name: np.empty(self.n) for name in ranked}
-        for name, column in ranked.items():
+
+    def by_row(self) -> dict[str, Floats]:
+        """The columns in the order of the rows of ``probs``."""
+        given = {name: np.empty(self.n) for name in self.columns()}
+        for name, column in self.columns().items():
             given[name][self.order] = column
         return given
 

@@ -47,7 +47,7 @@ def abstention(probs: ArrayLike, labels: ArrayLike, *, target: float, level: flo
         if not 0 < share < 1:
             raise InputError(f"{name} must lie between 0 and 1, got {share}; 0.95 means 95 %")
     confidence, correct = top_label(probs, labels)
-    order = np.argsort(confidence, kind="stable")
+    order = np.argsort(confidence)
     confidence, errors = confidence[order], np.cumsum(~correct[order][::-1])
     n = len(confidence)
     starts = tie_ends(confidence)[:-1]  # answering from a tie's first on answers all of it

@@ -33,7 +33,7 @@ def test_the_order_of_the_samples_changes_nothing(sample, random) -> None:
     before = metrics.evaluate(probs, labels, replicates=0).estimates()
     after = metrics.evaluate(probs[order], labels[order], replicates=0).estimates()
     for name, estimate in before.items():
-        assert estimate.value == pytest.approx(after[name].value, abs=1e-9, nan_ok=True), name
+        assert estimate.value == pytest.approx(after[name].value, abs=1e-7, nan_ok=True), name
 
 
 @given(samples())
@@ -176,7 +176,8 @@ def test_a_weight_counts_like_that_many_copies(sample, seed: int) -> None:
     weighted = Sample(scores, 15, "right").metrics(weights[None])
     copied = metrics.evaluate(probs[drawn], labels[drawn], replicates=0).estimates()
     for name, values in weighted.items():
-        assert values[0] == pytest.approx(copied[name].value, abs=1e-9, nan_ok=True), name
+        # The noise floor takes the root of a variance, which may be 0 but for its last bits.
+        assert values[0] == pytest.approx(copied[name].value, abs=1e-7, nan_ok=True), name
 
 
 def test_cumulative_sums_start_at_zero_and_ranked_bins_hold_all() -> None:
