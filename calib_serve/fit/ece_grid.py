@@ -45,11 +45,12 @@ class Gaps:
     """What confidences depend on: how far each logit lies below its sample's largest.
 
     ``below`` (n, K) and ``correct``, ``weight`` (n,) are sorted by ``second`` (n,), the smallest
-    positive distance: at a low T only the first rows are unsure.
+    positive distance: at a low T only the first rows are unsure. ``ties`` (n,) logits are the largest.
     """
 
     below: Floats
     second: Floats
+    ties: Floats
     correct: Floats
     weight: Floats
 
@@ -65,9 +66,9 @@ class Gaps:
         second = np.where(gaps > 0, gaps, np.inf).min(axis=1)
         order = np.argsort(second, kind="stable")
         weight = np.ones(len(samples)) if samples.weight is None else samples.weight
-        return cls(
-            gaps[order], second[order], np.concatenate(correct)[order].astype(np.float64), weight[order]
-        )
+        gaps, right = gaps[order], np.concatenate(correct)[order].astype(np.float64)
+        ties = (gaps == 0).sum(axis=1).astype(np.float64)
+        return cls(gaps, second[order], ties, right, weight[order])
 
     def confidence(self, t: float) -> Floats:
         """Top-1 confidence (n,) at temperature ``t``."""
@@ -79,9 +80,8 @@ class Gaps:
 
     def knot(self, t: float) -> Floats:
         """Confidence and its first two derivatives in log T, (3, n)."""
-        ties = 1.0 if self.second[0] > 0 else (self.below == 0).sum(axis=1)
         out = np.zeros((3, len(self.second)))
-        out[0] = 1 / ties
+        out[0] = 1 / self.ties
         unsure = self.unsure(t)
         d = self.below[:unsure] / t
         e = np.exp(-d)
