@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.bins import Bins
-from calib_serve.errors import InputError
+from calib_serve.fit.ece_grid import fit_temperature_ece
 from calib_serve.fit.scaling import fit_temperature
 from calib_serve.metrics import noise_floor, softmax
 from calib_serve.study.result import Curve, Samples, Study
 
 __all__ = ["ece_by_temperature", "optimal_temperature"]
 
-_POOL = np.arange(1, 1001) / 100  # Wang 2021's: 0.01, 0.02, ..., 10
+_SHOWN = np.geomspace(0.1, 10, 101)  # temperatures of the curve
 
 
 def ece_by_temperature(
@@ -34,36 +34,30 @@ def ece_by_temperature(
     return np.array([Bins.tally(c, correct, bins=bins).ece() for c in confidences])
 
 
-def optimal_temperature(cal: Samples, test: Samples, *, pool: Sequence[float] = (), bins: int = 15) -> Study:
-    """The lowest test ECE that any temperature of ``pool`` has, and how near a fitted one comes.
+def optimal_temperature(cal: Samples, test: Samples, *, bins: int = 15) -> Study:
+    """The lowest test ECE of any temperature of Wang's pool, and how near a fitted one comes.
 
-    The optimum is found on the test set itself: a bound that no temperature fitted on ``cal`` can
-    beat on the pool, and a measure of how calibratable the model is, not a result.
+    The optimum is found on the test set itself: a bound that no temperature of the pool (0.01,
+    0.02, ..., 10) can beat, and a measure of how calibratable the model is, not a result.
     """
-    grid = np.asarray(pool or _POOL, np.float64)
-    if grid.ndim != 1 or not (grid > 0).all():
-        raise InputError("temperatures must be positive numbers")
     z, y = np.asarray(test[0]), np.asarray(test[1])
-    by_nll = float(fit_temperature(*cal).fit["temperature"])
-    by_ece = float(grid[ece_by_temperature(*cal, grid, bins=bins).argmin()])
-    on_test = ece_by_temperature(z, y, grid, bins=bins)
-    best = float(grid[on_test.argmin()])
-    chosen = {
-        "none": 1.0,
-        "fitted by NLL on cal": by_nll,
-        "fitted by ECE on cal": by_ece,
-        "best for test": best,
+    fits = {
+        "fitted by NLL on cal": fit_temperature(*cal),
+        "fitted by ECE on cal": fit_temperature_ece(*cal, grid="medium", bins=bins),
+        "best for test": fit_temperature_ece(z, y, grid="medium", bins=bins),
     }
+    chosen = {"none": 1.0} | {name: float(fit.fit["temperature"]) for name, fit in fits.items()}
     found = {name: float(ece_by_temperature(z, y, [t], bins=bins)[0]) for name, t in chosen.items()}
     rows = tuple(
         (name, t, found[name], noise_floor(softmax(z / t), y, bins=bins)) for name, t in chosen.items()
     )
+    curve = ece_by_temperature(z, y, _SHOWN, bins=bins)
     return Study(
         title="Optimal ECE: the best that any temperature can do on the test set",
         header=("temperature", "T", "ECE", "noise floor"),
         rows=rows,
         says=_says(found, rows[-1]),
-        curves=(Curve("test ECE", tuple(grid.tolist()), tuple(on_test.tolist())),),
+        curves=(Curve("test ECE", tuple(_SHOWN.tolist()), tuple(curve.tolist())),),
         x_label="temperature",
         y_label="ECE",
         log_x=True,
