@@ -1,0 +1,16 @@
+"""A hook of mkdocs: every page in docs/benchmarks is in the navigation, without being listed by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+def on_config(config: Any) -> Any:
+    """Fill the section Benchmarks from the folder."""
+    folder = Path(config["docs_dir"])
+    pages = sorted(path.relative_to(folder).as_posix() for path in (folder / "benchmarks").glob("*.md"))
+    for section in config["nav"]:
+        if "Benchmarks" in section:
+            section["Benchmarks"] = pages
+    return config
