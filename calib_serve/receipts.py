@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hmac
 import json
 import math
@@ -111,13 +112,8 @@ class Keyring:
         if len(nonce) != _NONCE:
             raise InputError(f"nonce must be {_NONCE} bytes, got {len(nonce)}")
         when = _time.time() if time is None else time
-        body = (
-            bytes([_VERSION])
-            + _short(self.active, "key id")
-            + _short(model, "model name")
-            + _short(version, "model version")
-            + _TAIL.pack(round(when * 1000), nonce, predicted, confidence)
-        )
+        tail = _TAIL.pack(round(when * 1000), nonce, predicted, confidence)
+        body = _head(self.active, model, version) + tail
         return _encode(body + _mac(self.keys[self.active], body))
 
     def verify(self, token: str, *, now: float | None = None, ttl: float = 30 * DAY) -> Receipt:
@@ -202,6 +198,13 @@ def _name(key: bytes) -> str:
 
 def _mac(key: bytes, body: bytes) -> bytes:
     return hmac.digest(key, _DOMAIN + body, "sha256")[:_MAC]
+
+
+@functools.lru_cache(maxsize=1024)
+def _head(key_id: str, model: str, version: str) -> bytes:
+    # A server signs for the same model over and over.
+    names = _short(key_id, "key id") + _short(model, "model name") + _short(version, "model version")
+    return bytes([_VERSION]) + names
 
 
 def _short(text: str, what: str) -> bytes:

@@ -87,21 +87,21 @@ class CalibratedClassifier:
 
     def postprocess(self, prediction: Prediction) -> Any:
         """The reply to one request: anything that JSON can hold."""
-        p, names = prediction.probabilities, self.artifact.class_names
-        order = np.argsort(-p, kind="stable")[: self.options.top].tolist()
+        p, names = prediction.probabilities.tolist(), self.artifact.class_names
         reply: dict[str, Any] = {
             "predicted": prediction.predicted,
             **({"label": names[prediction.predicted]} if names else {}),
             "confidence": prediction.confidence,
-            "top": [
-                {"class": k, **({"label": names[k]} if names else {}), "probability": float(p[k])}
-                for k in order
-            ],
             "model": self.name,
             "version": self.version,
         }
+        if self.options.top:
+            order = np.argsort(-prediction.probabilities, kind="stable")[: self.options.top].tolist()
+            reply["top"] = [
+                {"class": k, **({"label": names[k]} if names else {}), "probability": p[k]} for k in order
+            ]
         if self.options.probabilities:
-            reply["probabilities"] = p.tolist()
+            reply["probabilities"] = p
         if self.options.abstain_below is not None:
             reply["abstain"] = prediction.confidence < self.options.abstain_below
         if prediction.receipt is not None:
@@ -195,7 +195,7 @@ class CalibratedClassifier:
         ctx.set_response_content_type(index, "application/json")
         if isinstance(result, Prediction):
             try:
-                return json.dumps(self.postprocess(result), allow_nan=False)
+                return _ENCODE(self.postprocess(result))
             except (Exception, SystemExit) as error:  # a subclass's postprocess may raise anything
                 log.warning("postprocess failed: %s", type(error).__name__)
                 result = Failure(500, "the reply could not be written")
@@ -203,6 +203,7 @@ class CalibratedClassifier:
         return json.dumps({"code": result.status, "message": result.reason})
 
 
+_ENCODE = json.JSONEncoder(allow_nan=False).encode  # made once: json.dumps would make one each time
 _PENDING = Failure(500, "the model gave no answer")
 _INVALID = Failure(500, "the model's output for this input is NaN or infinite")
 _PHRASE = {400: "Bad Request", 500: "Internal Server Error"}

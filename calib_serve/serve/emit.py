@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from calib_serve.errors import InputError
 from calib_serve.serve.labels import BY_NAME, label_value, metric_line
@@ -72,10 +72,14 @@ class Emitter:
 
     def add(self, name: str, value: float, *labels: str) -> None:
         """Add ``value`` to a counter."""
-        key = (name, labels)
+        self.add_all({(name, labels): value})
+
+    def add_all(self, changes: Mapping[Key, float]) -> None:
+        """Add to many counters at once: (name, labels) to value."""
         with self._lock:
-            self._waiting[key] = self._waiting.get(key, 0) + value
-            self._updates += 1
+            for key, value in changes.items():
+                self._waiting[key] = self._waiting.get(key, 0) + value
+            self._updates += len(changes)
             if self._updates >= self._limit:
                 self.flush()
 

@@ -15,7 +15,7 @@ import numpy as np
 from calib_serve.artifact import Artifact
 from calib_serve.fuse.mar_options import KEYRING, ModelOptions, from_environment
 from calib_serve.receipts import Keyring
-from calib_serve.serve.emit import Emitter
+from calib_serve.serve.emit import Emitter, Key
 from calib_serve.serve.lifecycle import end_cleanly
 
 __all__ = ["FEEDBACK", "Observer", "observe"]
@@ -58,7 +58,7 @@ class Observer:
         self._emitter, self._model, self._version, self._keyring = emitter, model, version, keyring
         # The same edges as bins.bin_index, which is made for arrays: bisect is quicker for a few.
         self._inner = np.linspace(0, 1, bins + 1)[1:-1].tolist()
-        self._bin_names = [str(b) for b in range(bins)]
+        self._keys = [tuple((name, (model, version, str(b))) for name in _SERVED[:2]) for b in range(bins)]
         # Labels may come before the feedback model counts its first: its series start here too.
         emitter.create((*_SERVED, *FEEDBACK), model=model, version=version, bins=bins)
         emitter.add("calib_monitor_errors_total", 0, "record")
@@ -69,12 +69,12 @@ class Observer:
     def served(self, predictions: Sequence[tuple[int, float]], *, invalid: int = 0) -> list[str | None]:
         """Count (predicted class, confidence) pairs and sign a receipt for each."""
         try:
+            changes: dict[Key, float] = {}
             for _, confidence in predictions:
-                name = self._bin_names[bisect.bisect_left(self._inner, confidence)]
-                self._emitter.add("calib_predictions_total", 1, self._model, self._version, name)
-                self._emitter.add(
-                    "calib_predictions_confidence_total", confidence, self._model, self._version, name
-                )
+                count, total = self._keys[bisect.bisect_left(self._inner, confidence)]
+                changes[count] = changes.get(count, 0) + 1
+                changes[total] = changes.get(total, 0) + confidence
+            self._emitter.add_all(changes)
             if invalid:
                 self._emitter.add("calib_invalid_outputs_total", invalid, self._model, self._version)
         except Exception as error:  # fails open
