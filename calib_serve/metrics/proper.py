@@ -7,7 +7,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.logits import log_softmax
-from calib_serve.metrics.scores import Scores, checked, checked_labels, negative_log, top_label
+from calib_serve.metrics.scores import (
+    checked,
+    checked_labels,
+    entropies,
+    negative_log,
+    row_blocks,
+    top_label,
+)
 
 __all__ = ["brier", "brier_top_label", "entropy", "nll", "nll_from_logits"]
 
@@ -59,7 +66,10 @@ def brier(probs: ArrayLike, labels: ArrayLike) -> float:
     >>> brier([[0.5, 0.5]], [0])
     0.5
     """
-    return float(Scores.of(probs, labels).brier.mean())
+    p, y = checked(probs, labels)
+    squares = sum(float(np.einsum("ij,ij->", block, block)) for _, block in row_blocks(p))
+    p_true = p[np.arange(len(p)), y].astype(np.float64)
+    return squares / len(p) + float((1 - 2 * p_true).mean())
 
 
 def brier_top_label(probs: ArrayLike, labels: ArrayLike) -> float:
@@ -70,4 +80,5 @@ def brier_top_label(probs: ArrayLike, labels: ArrayLike) -> float:
 
 def entropy(probs: ArrayLike, labels: ArrayLike) -> float:
     """Mean predictive entropy in nats; labels are checked and not used."""
-    return float(Scores.of(probs, labels).entropy.mean())
+    p, _ = checked(probs, labels)
+    return sum(float(entropies(block).sum()) for _, block in row_blocks(p)) / len(p)

@@ -95,13 +95,19 @@ class Scores:
 
 
 def _describe(p: Floats, out: Floats) -> None:
-    """Confidence, predicted class, sum of squares and entropy of rows p (m, K), which are overwritten."""
+    """Confidence, predicted class, sum of squares and entropy of rows p (m, K)."""
     predicted = p.argmax(axis=1)
     out[0] = p[np.arange(len(p)), predicted]
     out[1] = predicted
     out[2] = np.einsum("ij,ij->i", p, p)
-    logs = np.log(np.maximum(p, np.finfo(np.float64).tiny))  # 0 log 0 = 0
-    out[3] = np.maximum(-np.einsum("ij,ij->i", p, logs), 0)
+    out[3] = entropies(p)
+
+
+def entropies(p: Floats) -> Floats:
+    """-sum_k p_k log p_k of each row (m,), in nats; 0 log 0 is 0."""
+    logs = np.maximum(p, np.finfo(np.float64).tiny)
+    np.log(logs, out=logs)
+    return np.maximum(-np.einsum("ij,ij->i", p, logs), 0)
 
 
 def negative_log(p: Floats) -> Floats:

@@ -1,0 +1,246 @@
+"""Is every metric faster than the fastest peer's, and does it give the same number?
+
+    python benchmarks/metrics.py [--quick]
+
+The same probabilities (float32) and labels for all, in one run, the candidates taking turns; peers
+that want tensors get them ready made, over the same memory. Our side checks its input each time
+and sums in float64; it has one thread, the peers on torch have all cores.
+Writes benchmarks/results/metrics.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+import tracemalloc
+import types
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
+
+import peers  # noqa: E402
+
+if __name__ == "__main__":
+    peers.rerun_in("requirements-metrics.txt")
+
+import calibration as uncertainty_calibration  # noqa: E402
+import netcal.metrics  # noqa: E402
+import numpy as np  # noqa: E402
+import relplot  # noqa: E402
+import torch  # noqa: E402
+from probmetrics import metrics as probmetrics  # noqa: E402
+from torchmetrics.functional import classification as torchmetrics  # noqa: E402
+
+from calib_serve import metrics as ours  # noqa: E402
+
+SIZES = ((20_000, 100), (20_000, 10), (25_000, 1000))
+GOALS = {("classwise_ece", 100): 0.012, ("classwise_ece", 1000): 0.1}
+PURE_PYTHON = 2_000_000  # uncertainty-calibration walks over entries in Python: no more than these
+
+
+def torch_uncertainty() -> Any:
+    """Its classification metrics alone: the package's own front imports torchvision, unused here."""
+    for name in ("torch_uncertainty", "torch_uncertainty.metrics"):
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        package = types.ModuleType(name)
+        package.__path__ = list(spec.submodule_search_locations or ())
+        sys.modules[name] = package
+    return importlib.import_module("torch_uncertainty.metrics.classification")
+
+
+TU = torch_uncertainty()
+Calls = dict[str, Callable[[], Any]]
+
+
+def sample(n: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    logits = 3 * rng.standard_normal((n, classes), dtype=np.float32)
+    labels = np.where(rng.random(n) < 0.7, logits.argmax(1), rng.integers(0, classes, n))
+    return ours.softmax(logits).astype(np.float32), labels
+
+
+def candidates(p: np.ndarray, y: np.ndarray) -> dict[str, Calls]:
+    """For each metric, ours first, and the peers whose definition is the same or as near as they have."""
+    k = p.shape[1]
+    tp, ty = torch.from_numpy(p), torch.from_numpy(y)
+
+    def tm(norm: str) -> Callable[[], Any]:
+        return lambda: torchmetrics.multiclass_calibration_error(tp, ty, k, n_bins=15, norm=norm)
+
+    def tu(metric: Any) -> Callable[[], Any]:
+        def call() -> Any:
+            metric.reset()
+            metric.update(tp, ty)
+            return metric.compute()
+
+        return call
+
+    def pm(name: str) -> Callable[[], Any]:
+        metric = probmetrics.Metric.from_name(name)
+        return lambda: metric.compute_from_labels_probs(ty, tp)
+
+    def smece() -> Any:
+        return relplot.smECE(*relplot.multiclass_logits_to_confidences(p, y, probs=True))
+
+    def auroc() -> Any:
+        confidence, predicted = tp.max(dim=1)
+        return torchmetrics.binary_auroc(confidence, (predicted == ty).long())
+
+    def entropy() -> Any:
+        metric = TU.Entropy()
+        metric.update(tp)
+        return metric.compute()
+
+    uc = uncertainty_calibration
+    marginal: Calls = {}
+    if p.size <= PURE_PYTHON:
+        marginal = {"uncertainty-calibration": lambda: uc.get_ece(p, y, mode="marginal")}
+    return {
+        "ece": {
+            "calib-serve": lambda: ours.ece(p, y),
+            "torchmetrics": tm("l1"),
+            "netcal": lambda: netcal.metrics.ECE(15).measure(p, y),
+            "uncertainty-calibration": lambda: uc.get_ece(p, y),
+            "torch-uncertainty": tu(TU.CalibrationError(task="multiclass", num_classes=k, num_bins=15)),
+        },
+        "mce": {
+            "calib-serve": lambda: ours.mce(p, y),
+            "torchmetrics": tm("max"),
+            "netcal": lambda: netcal.metrics.MCE(15).measure(p, y),
+        },
+        "ace": {
+            "calib-serve": lambda: ours.ace(p, y),
+            "netcal": lambda: netcal.metrics.ACE(15).measure(p, y),
+        },
+        "rms": {"calib-serve": lambda: ours.rms(p, y), "torchmetrics": tm("l2")},
+        "adaptive_ece": {
+            "calib-serve": lambda: ours.adaptive_ece(p, y),
+            "netcal": lambda: netcal.metrics.ECE(15, equal_intervals=False).measure(p, y),
+            "uncertainty-calibration": lambda: uc.get_ece_em(p, y),
+            "torch-uncertainty": tu(
+                TU.AdaptiveCalibrationError(task="multiclass", num_classes=k, num_bins=15)
+            ),
+        },
+        "classwise_ece": {
+            "calib-serve": lambda: ours.classwise_ece(p, y),
+            "torch-uncertainty": tu(TU.ClasswiseCalibrationError(num_classes=k, num_bins=15)),
+            "plain numpy": lambda: plain_classwise_ece(p, y),
+            **marginal,
+        },
+        "smooth_ece": {"calib-serve": lambda: ours.smooth_ece(p, y), "relplot": smece},
+        "nll": {
+            "calib-serve": lambda: ours.nll(p, y),
+            "torch-uncertainty": tu(TU.CategoricalNLL()),
+            "probmetrics": pm("logloss"),
+        },
+        "brier": {
+            "calib-serve": lambda: ours.brier(p, y),
+            "torch-uncertainty": tu(TU.BrierScore(num_classes=k)),
+            "probmetrics": pm("brier"),
+        },
+        "entropy": {"calib-serve": lambda: ours.entropy(p, y), "torch-uncertainty": entropy},
+        "refinement_auroc": {"calib-serve": lambda: ours.refinement_auroc(p, y), "torchmetrics": auroc},
+        "aurc": {"calib-serve": lambda: ours.aurc(p, y), "torch-uncertainty": tu(TU.AURC())},
+        "accuracy": {
+            "calib-serve": lambda: ours.accuracy(p, y),
+            "torchmetrics": lambda: torchmetrics.multiclass_accuracy(tp, ty, k, average="micro"),
+        },
+    }
+
+
+def plain_classwise_ece(p: np.ndarray, y: np.ndarray) -> float:
+    """What one would write: three bincounts over every entry."""
+    n, k = p.shape
+    index = np.clip(np.ceil(p * 15).astype(np.intp) - 1, 0, 14) + 15 * np.arange(k)
+    confidence = np.bincount(index.ravel(), p.ravel(), minlength=15 * k)
+    correct = np.bincount(index[np.arange(n), y], minlength=15 * k)
+    return float(np.abs(confidence - correct).sum() / (n * k))
+
+
+def number(result: Any) -> float:
+    return float(result.detach() if isinstance(result, torch.Tensor) else result)
+
+
+def measure_metric(name: str, calls: Calls, classes: int, rounds: int) -> dict[str, Any]:
+    values = {}
+    for who in list(calls):
+        try:
+            values[who] = number(calls[who]())
+        except (
+            AssertionError,
+            ValueError,
+            RuntimeError,
+            TypeError,
+            IndexError,
+            NotImplementedError,
+        ) as error:
+            print(f"{name}, K = {classes}: {who} fails: {type(error).__name__}: {str(error)[:90]}")
+            del calls[who]
+    timed = {who: peers.summary(s) for who, s in peers.alternate(calls, rounds=rounds).items()}
+    fastest = min((who for who in timed if who not in ("calib-serve", "plain numpy")), key=_median(timed))
+    ratio = timed[fastest]["median_s"] / timed["calib-serve"]["median_s"]
+    print(f"{name:18} {1e3 * timed['calib-serve']['median_s']:9.2f} ms  {fastest:24}", end="")
+    print(f"{1e3 * timed[fastest]['median_s']:9.2f} ms {ratio:7.1f} x", end="")
+    difference = abs(values[fastest] - values["calib-serve"])
+    print(f"   value {values['calib-serve']:.6f}, theirs differs by {difference:.1e}")
+    result = {"times": timed, "values": values, "fastest_peer": fastest, "times_faster": ratio}
+    if (name, classes) in GOALS:
+        result["goal_s"] = GOALS[name, classes]
+    return result
+
+
+def _median(timed: dict[str, dict[str, float]]) -> Callable[[str], float]:
+    return lambda who: timed[who]["median_s"]
+
+
+def measure_evaluate(p: np.ndarray, y: np.ndarray, rounds: int) -> dict[str, Any]:
+    """``evaluate`` without bootstrap against one softmax of the same array, and its memory."""
+    logits = np.log(p)
+    calls: Calls = {
+        "evaluate": lambda: ours.evaluate(p, y, replicates=0),
+        "softmax": lambda: ours.softmax(logits),
+    }
+    timed = {who: peers.summary(s) for who, s in peers.alternate(calls, rounds=3 * rounds).items()}
+    ratio = timed["evaluate"]["median_s"] / timed["softmax"]["median_s"]
+    tracemalloc.start()
+    ours.evaluate(p, y, replicates=0)
+    peak = tracemalloc.get_traced_memory()[1] / p.nbytes
+    tracemalloc.stop()
+    print(
+        f"evaluate, 24 metrics: {1e3 * timed['evaluate']['median_s']:.1f} ms, {ratio:.2f} times one ", end=""
+    )
+    print(f"softmax; allocates {peak:.2f} times the input")
+    return {"times": timed, "softmaxes": ratio, "allocated_inputs": peak}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one small size, three turns")
+    quick = parser.parse_args().quick
+    warnings.simplefilter("ignore")
+    packages = ("numpy", "torch", "torchmetrics", "netcal", "uncertainty-calibration", "relplot")
+    result: dict[str, Any] = {
+        "machine": peers.machine(*packages, "torch-uncertainty", "probmetrics"),
+        "torch_threads": torch.get_num_threads(),
+        "sizes": {},
+    }
+    rounds = 3 if quick else 7
+    for n, classes in ((2_000, 10),) if quick else SIZES:
+        print(f"\nN = {n}, K = {classes}")
+        p, y = sample(n, classes)
+        metrics = {
+            name: measure_metric(name, calls, classes, rounds) for name, calls in candidates(p, y).items()
+        }
+        result["sizes"][f"{n}x{classes}"] = {"metrics": metrics, "evaluate": measure_evaluate(p, y, rounds)}
+    if not quick:
+        print(f"\nwritten to {peers.save('metrics', result)}")
+
+
+if __name__ == "__main__":
+    main()
