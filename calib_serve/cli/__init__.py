@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 
 _COMMANDS: tuple[tuple[str, str], ...] = (
+    ("demo", "demo"),
     ("apply", "apply"),
     ("compare", "compare"),
     ("evaluate", "evaluate"),

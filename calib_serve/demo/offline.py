@@ -15,6 +15,7 @@ from calib_serve.demo import digits
 from calib_serve.demo.digits import Digits, Split
 from calib_serve.fit.clamping import fit_neural_clamping
 from calib_serve.fit.masked_head import fit_masked_head
+from calib_serve.fit.masked_training import Masking
 from calib_serve.fit.scaling import fit_temperature
 from calib_serve.fuse.onnx_graph import FuseReport, fuse_onnx
 from calib_serve.fuse.sessions import open_session
@@ -84,10 +85,10 @@ def calibrate(deployed: Deployed, *, seed: int = 0) -> Calibrated:
             classifier, images, labels, clip=(0.0, 1.0), class_names=CLASS_NAMES, seed=seed
         ),
         "masked head": fit_masked_head(
-            classifier.features(data.train.images),
-            data.train.labels,
             classifier.features(images),
             labels,
+            masking=Masking(epochs=100, batch=32),  # 375 digits are 12 batches an epoch
+            model=classifier.facts(),
             class_names=CLASS_NAMES,
             seed=seed,
         ),
