@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from calib_serve.errors import InputError
+
 if TYPE_CHECKING:
     from calib_serve.serve.server import Server
 
@@ -39,6 +41,10 @@ def run(
         Optional[str],  # noqa: UP045
         typer.Option("--ledger", help="Where labels are counted: a file, or redis://..."),
     ] = None,
+    settings: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--set", metavar="KEY=VALUE", help="A line of config.properties; may be repeated."),
+    ] = None,
     free_ports: Annotated[
         bool, typer.Option("--free-ports", help="Take any free ports instead of the config's.")
     ] = False,
@@ -59,6 +65,7 @@ def run(
         folder=folder,
         config=config,
         ports=Ports.free() if free_ports else None,
+        settings=_pairs(settings or []),
         keyring=keyring,
         ledger=ledger,
     )
@@ -72,6 +79,13 @@ def run(
         typer.echo("stopped")
         return
     raise typer.Exit(code or 1)  # it was not asked to end
+
+
+def _pairs(lines: list[str]) -> dict[str, str]:
+    pairs = [line.partition("=") for line in lines]
+    if odd := [key for key, equals, _ in pairs if not (key and equals)]:
+        raise InputError(f"--set takes KEY=VALUE, such as job_queue_size=100; got {odd}")
+    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:

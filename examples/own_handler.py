@@ -1,0 +1,27 @@
+"""A handler of your own: text in, and a reply of another shape out.
+
+    calib-serve pack --model model.pt --artifact artifact/ --name letters --handler own_handler.py
+
+TorchServe needs exactly one class in this file. Bad input raises InputError: its text goes to the
+client as a 400, and the other requests of the batch are answered as if nothing had happened.
+"""
+
+import numpy as np
+
+from calib_serve.errors import InputError
+from calib_serve.serve.classifier import CalibratedClassifier, Prediction
+
+
+class Handler(CalibratedClassifier):
+    """Counts letters: what a bag-of-letters model takes."""
+
+    def preprocess(self, payload):
+        """One payload to one input; the server has decoded JSON already."""
+        if not isinstance(payload, str) or not payload.isascii():
+            raise InputError("send plain ASCII text")
+        letters = np.frombuffer(payload.lower().encode(), np.uint8)
+        return np.bincount(letters, minlength=128)[97:123].astype(np.float32)
+
+    def postprocess(self, prediction: Prediction):
+        """One reply; keep the receipt in it, or no label can come home."""
+        return {"sure": prediction.confidence > 0.9, "receipt": prediction.receipt}
