@@ -36,7 +36,7 @@ _IDLE = 0.2  # a bin's prior that nothing is wrong with it
 _PRIOR = np.array([_IDLE, (1 - _IDLE) / 2, (1 - _IDLE) / 2])  # nothing, over-, underconfident
 _SPACING = 16  # labels between two starting times
 _THIN = 1.25  # of two starts with ages closer than this ratio, one is enough
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,9 @@ class Detector:
 
     ``arl``: the average run length to a false alarm, in labels, at least; after an alarm the
     detector starts afresh. ``tolerance``: how far accuracy may be from confidence, in every
-    single prediction, without being called drift.
+    single prediction, without being called drift. ``block``: labels that may depend on one another
+    (errors that come in runs, as in weather or prices: choose a day's worth); each block then counts
+    as one bet, the mean of its labels' bets, which needs no independence within it.
 
     >>> d = Detector(arl=1000, tolerance=0.01)
     >>> alarms = d.update(np.full(200, 0.9), np.zeros(200))
@@ -93,25 +95,30 @@ class Detector:
     ('overconfident', True)
     """
 
-    def __init__(self, *, arl: float = 100_000, tolerance: float = 0.01, bins: int = 15) -> None:
+    def __init__(
+        self, *, arl: float = 100_000, tolerance: float = 0.01, bins: int = 15, block: int = 1
+    ) -> None:
+        if block < 1:
+            raise InputError(f"block is a number of labels, at least 1, got {block}")
         if not 2 <= arl < math.inf:
             raise InputError(f"arl is a number of labels, at least 2, got {arl}")
         if not 0 <= tolerance < 0.5:
             raise InputError(f"tolerance must be in [0, 0.5), got {tolerance}")
-        self.arl, self.tolerance, self.bins = float(arl), float(tolerance), int(bins)
+        self.arl, self.tolerance, self.bins, self.block = float(arl), float(tolerance), int(bins), int(block)
         self.labels = 0
+        self._waiting = np.empty((0, 3))  # confidence, correct, time of a block that is not whole yet
         self._restart()
 
     @classmethod
     def for_days(
-        cls, days: float, *, labels_a_day: float, tolerance: float = 0.01, bins: int = 15
+        cls, days: float, *, labels_a_day: float, tolerance: float = 0.01, bins: int = 15, block: int = 1
     ) -> Detector:
         """A detector with a false alarm in ``days`` days at most, on average, at this rate of labels.
 
         >>> Detector.for_days(365, labels_a_day=200).arl
         73000.0
         """
-        return cls(arl=days * labels_a_day, tolerance=tolerance, bins=bins)
+        return cls(arl=days * labels_a_day, tolerance=tolerance, bins=bins, block=block)
 
     def _restart(self) -> None:
         sizes = len(SHIFTS)
@@ -138,46 +145,56 @@ class Detector:
             raise ShapeError(
                 f"confidence, correct and time must be (n,), got {c.shape}, {y.shape}, {t.shape}"
             )
-        index = bin_index(c, bins=self.bins)
-        pays = payoffs(c, y, tolerance=self.tolerance)
+        rows = np.concatenate([self._waiting, np.stack([c, y, t], axis=1)])
+        whole = len(rows) - len(rows) % self.block
+        rows, self._waiting = rows[:whole], rows[whole:]
+        index = bin_index(rows[:, 0], bins=self.bins)
+        pays = payoffs(rows[:, 0], rows[:, 1], tolerance=self.tolerance)
         alarms = []
-        for i, b in enumerate(index.tolist()):
-            self._step(b, (1.0, c[i], y[i]), t[i], pays[i])
+        for i in range(0, whole, self.block):
+            block = slice(i, i + self.block)
+            self._step(index[block], rows[block], pays[block])
             if self.evidence >= self.arl:
-                alarms.append(self._alarm(t[i]))
+                alarms.append(self._alarm(rows[i, 2]))
                 self._restart()
         return alarms
 
-    def _step(self, b: int, seen: tuple[float, float, float], t: float, pays: Floats) -> None:
-        self.labels += 1
-        self._signed = (self._signed + 1) * pays
+    def _step(self, index: NDArray[np.intp], rows: Floats, pays: Floats) -> None:
+        """One block of labels: their bins, (confidence, correct, time), and what each bet pays for each."""
+        n, first, t = len(rows), self.labels + 1, rows[0, 2]
+        self.labels += n
+        mean = pays.mean(axis=0)
+        self._signed = (self._signed + n) * mean
         fresh = self._run <= 0
-        self._run_start[fresh] = (self.labels, t)
-        self._run = np.where(fresh, 0.0, self._run) + np.log(pays)
-        if (self.labels - self._began - 1) % _SPACING == 0:
-            self._open(t)
-        belief = self._belief[:, b]
-        belief[:, 1:] *= pays.reshape(2, -1)
-        growth = belief.sum(axis=1)
-        belief /= growth[:, None]
-        self._capital *= growth
-        self._seen[:, b] += seen
+        self._run_start[fresh] = (first, t)
+        self._run = np.where(fresh, 0.0, self._run) + np.log(mean)
+        if not len(self._starts) or first - self._starts[-1, 0] >= _SPACING:
+            self._open(first, t)
+        growth = np.zeros_like(self._capital)
+        for b, pay in zip(index.tolist(), pays.reshape(n, 2, -1), strict=True):
+            growth += self._belief[:, b, 0] + (self._belief[:, b, 1:] * pay).sum(axis=1)
+        self._capital *= growth / n
+        for b, row, pay in zip(index.tolist(), rows, pays.reshape(n, 2, -1), strict=True):
+            belief = self._belief[:, b]
+            belief[:, 1:] *= pay if n == 1 else pay ** (1 / n)  # a block teaches as much as one label
+            belief /= belief.sum(axis=1, keepdims=True)
+            self._seen[:, b] += (1.0, row[0], row[1])
 
-    def _open(self, t: float) -> None:
+    def _open(self, first: int, t: float) -> None:
         """Start another e-process, paid for with the labels since the last one started."""
-        last = self._starts[-1, 0] if len(self._starts) else self.labels - 1
+        last = self._starts[-1, 0] if len(self._starts) else first - 1
         sizes = len(SHIFTS)
         stake = np.full((1, sizes), (self.labels - last) / sizes)
         prior = np.broadcast_to(_PRIOR[:, None], (1, self.bins, 3, sizes))
-        self._starts = np.vstack([self._starts, (self.labels, t)])
+        self._starts = np.vstack([self._starts, (first, t)])
         self._capital = np.concatenate([self._capital, stake])
         self._belief = np.concatenate([self._belief, prior])
         self._seen = np.concatenate([self._seen, np.zeros((1, self.bins, 3))])
-        self._thin()
+        self._thin(first)
 
-    def _thin(self) -> None:
+    def _thin(self, first: int) -> None:
         """Let starts of nearly the same age share one belief; capital moves on, so no bet is lost."""
-        age = self.labels + _SPACING - self._starts[:, 0]
+        age = first + _SPACING - self._starts[:, 0]
         keep = [0]
         for i in range(1, len(age) - 1):
             if age[keep[-1]] <= _THIN * age[i + 1]:
@@ -188,6 +205,11 @@ class Detector:
             keep.append(len(age) - 1)
         self._starts, self._capital = self._starts[keep], self._capital[keep]
         self._belief, self._seen = self._belief[keep], self._seen[keep]
+
+    @property
+    def options(self) -> tuple[float, float, int, int]:
+        """What it was made with: arl, tolerance, bins, block."""
+        return self.arl, self.tolerance, self.bins, self.block
 
     @property
     def evidence(self) -> float:
@@ -251,7 +273,7 @@ class Detector:
         np.savez(
             file,
             format=_FORMAT,
-            options=[self.arl, self.tolerance, self.bins],
+            options=self.options,
             at=[self.labels, self._began],
             **{name: getattr(self, f"_{name}") for name in _ARRAYS},
         )
@@ -264,8 +286,8 @@ class Detector:
             with np.load(io.BytesIO(state), allow_pickle=False) as kept:
                 if int(kept["format"]) != _FORMAT:
                     raise InputError(f"a detector state of format {int(kept['format'])}; this is {_FORMAT}")
-                arl, tolerance, bins = kept["options"].tolist()
-                detector = cls(arl=arl, tolerance=tolerance, bins=int(bins))
+                arl, tolerance, bins, block = kept["options"].tolist()
+                detector = cls(arl=arl, tolerance=tolerance, bins=int(bins), block=int(block))
                 detector.labels, detector._began = map(int, kept["at"])
                 for name in _ARRAYS:
                     setattr(detector, f"_{name}", kept[name])
@@ -274,4 +296,4 @@ class Detector:
         return detector
 
 
-_ARRAYS = ("signed", "run", "run_start", "starts", "capital", "belief", "seen")
+_ARRAYS = ("signed", "run", "run_start", "starts", "capital", "belief", "seen", "waiting")

@@ -166,7 +166,7 @@ class Intake:
         except InputError:
             return made  # a state of another format tells nothing; watching goes on from here
         # Whoever changes the options wants them to hold from now on.
-        same = (kept.arl, kept.tolerance, kept.bins) == (made.arl, made.tolerance, made.bins)
+        same = kept.options == made.options
         return kept if same else made
 
 

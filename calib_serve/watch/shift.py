@@ -42,7 +42,8 @@ class ConfidenceShift:
         self.arl, self.tolerance, self.predictions, self.alarms = float(arl), float(tolerance), 0, 0
         # Half a prediction more in every bin: one that the calibration set missed is not impossible.
         share = (reference.count + 0.5) / (reference.n + 0.5 * len(reference))
-        self._log_pays = np.log(_alternatives(share) / (share * (1 + tolerance)))
+        bets = _alternatives(share)
+        self._log_pays = np.log(bets / _nearest(bets, share * (1 + tolerance)))
         self._log_capital = np.full(len(self._log_pays), -math.inf)
 
     def update(self, counts: ArrayLike) -> bool:
@@ -78,3 +79,19 @@ def _alternatives(share: Floats) -> Floats:
     tilted = share * np.exp(_TILTS[:, None] * place)
     fuller = [(1 - extra) * share + extra * np.eye(len(share)) for extra in _EXTRA]
     return np.concatenate([tilted / tilted.sum(axis=1, keepdims=True), *fuller])
+
+
+def _nearest(bets: Floats, most: Floats) -> Floats:
+    """Of the histograms with at most ``most`` in each bin, the one nearest to each bet (bets, bins).
+
+    Against it the bet is a fair likelihood ratio, and against all others in that set a losing one
+    (the reverse information projection; Larsson, Ramdas, Ruf 2024): min(most, scale x bet), where
+    the scale makes it sum to 1.
+    """
+    low, high = np.ones((len(bets), 1)), np.full((len(bets), 1), 1 / bets.min())
+    for _ in range(100):
+        scale = (low + high) / 2
+        short = np.minimum(most, scale * bets).sum(axis=1, keepdims=True) < 1
+        low, high = np.where(short, scale, low), np.where(short, high, scale)
+    nearest: Floats = np.minimum(most, high * bets)
+    return nearest
