@@ -85,7 +85,14 @@ def run(
         if data is None:
             raise InputError("--model needs --data: the images or arrays to calibrate it on")
         artifact = fit_on_model(
-            str(model), data, split=split, method=method, options=options, seed=seed, quiet=as_json
+            str(model),
+            data,
+            split=split,
+            eval_split=eval_split,
+            method=method,
+            options=options,
+            seed=seed,
+            quiet=as_json,
         )
     artifact.save(out)
     _show(artifact, out, as_json=as_json)

@@ -10,20 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, InputShift, LogitMap
-from calib_serve.bins import Bins
 from calib_serve.errors import InputError, ShapeError
+from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fit.clamping_choice import Candidate, Judge, Penalty, candidates, choose, solved
 from calib_serve.fit.clamping_objective import Objective, best_temperature, focal_loss
 from calib_serve.fit.clamping_solve import PaperSchedule, QuasiNewton, Solution, Solver
+from calib_serve.fit.ece_grid import fit_temperature_ece
 from calib_serve.fit.entropy_shift import entropy_shift, mean_entropy
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.samples import Samples
+from calib_serve.fit.scaling import fit_temperature
 from calib_serve.metrics import softmax
 from calib_serve.model import Classifier, Progress
 
@@ -60,6 +63,7 @@ def fit_neural_clamping(
     clip: tuple[float, float] | None = None,
     input_range: tuple[float, float] | None = None,
     solver: Solver | None = None,
+    checkpoints: str | Path | None = None,
     class_names: Sequence[str] = (),
     seed: int = 0,
     progress: Progress | None = None,
@@ -73,7 +77,8 @@ def fit_neural_clamping(
     paper does. ``start`` is the first delta: zero, the ``data``-driven one of Theorem 3.2 within
     ``input_range``, or ``random``. ``normalisation`` (mean, std) of the preprocessing puts delta
     behind it; ``clip`` keeps shifted inputs in a range. ``solver`` defaults to ``QuasiNewton()``;
-    ``PaperSchedule()`` is the paper's. Raises ShapeError and InputError for data that does not fit
+    ``PaperSchedule()`` is the paper's. ``checkpoints`` is a folder in which a killed fit finds its way
+    again. Raises ShapeError and InputError for data that does not fit
     the model, FitError where no temperature is best.
     """
     y = checked(classifier, inputs, labels)
@@ -86,10 +91,11 @@ def fit_neural_clamping(
         power=norm_power,
         scale=_scale(normalisation, classifier.input_shape),
         clip=clip,
+        checkpoints=None if checkpoints is None else Checkpoints(Path(checkpoints)),
     )
     begin = _Begin(start, input_range, seed)
     logits = classifier.logits(inputs)
-    chosen, scores = settings[0], []
+    chosen, scores = settings[0], list[dict[str, Any]]()
     if len(settings) > 1:
         chosen, scores = choose(base, logits, settings, solve, begin, judge=judge, folds=folds, seed=seed)
     objective, found = solved(base, logits, [chosen], solve, begin)[0]
@@ -133,7 +139,8 @@ def fit_neural_clamping_efficient(
     found = entropy_shift(classifier, inputs, input_range=input_range, progress=progress)
     shift = InputShift(found.delta)
     logits = classifier.logits(inputs, shift=shift, progress=progress)
-    t = best_temperature(logits, y, 0.0) if search == "nll" else _grid_temperature(logits, y)
+    by = fit_temperature if search == "nll" else fit_temperature_ece
+    t = float(by(logits, y).fit["temperature"])
     before = mean_entropy(softmax(found.logits))
     return complete(
         [shift, LogitMap.temperature(t)],
@@ -213,16 +220,6 @@ def _facts(
         "objective_value": found.objective,
         "passes": found.passes,
     }
-
-
-def _grid_temperature(logits: NDArray[np.float32], labels: NDArray[np.intp]) -> float:
-    """The T of least ECE among 0.001, 0.002 .. 5 (section 4.1)."""
-    z = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    correct = logits.argmax(axis=1) == labels
-    # The top-1 probability of every T is 1 / sum exp((z - max) / T); ECE needs no more.
-    grid = np.arange(1, 5001) / 1000
-    eces = [Bins.tally(1 / np.exp(z / t).sum(axis=1), correct).ece() for t in grid]
-    return float(grid[int(np.argmin(eces))])
 
 
 def _scale(normalisation: tuple[ArrayLike, ArrayLike] | None, shape: tuple[int, ...]) -> float | Floats:

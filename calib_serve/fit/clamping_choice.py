@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar, Union
+from typing import Any, Literal, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,6 @@ Penalty = Union[float, Literal["tenth"]]
 Judge = Literal["folds", "calibration-ece"]
 Start = Callable[[Objective, NDArray[np.float32]], NDArray[np.float64]]
 """(objective, uncalibrated logits) -> delta's first coefficients."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -129,9 +127,9 @@ def _held_out_nll(
     return list(total / n)
 
 
-def _several(value: T | Sequence[T]) -> Sequence[T]:
+def _several(value: Any) -> Sequence[Any]:
     if isinstance(value, (list, tuple)):
         if not value:
             raise InputError("an empty list leaves nothing to choose from")
         return value
-    return (value,)  # type: ignore[return-value]
+    return (value,)

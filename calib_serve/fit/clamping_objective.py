@@ -6,8 +6,10 @@ forward and backward pass over the calibration set.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +19,8 @@ from scipy.optimize import minimize_scalar
 
 from calib_serve.artifact import InputShift
 from calib_serve.errors import FitError, InputError
+from calib_serve.fit.checkpoint import Checkpoints
+from calib_serve.fit.facts import data_fingerprint
 from calib_serve.fit.losses import focal
 from calib_serve.model import Classifier
 
@@ -36,6 +40,7 @@ class Objective:
     norm. ``scale`` (input_shape or broadcast to it) multiplies delta, and is the preprocessing's
     standard deviation where delta lives after normalisation. ``resolution`` r gives each channel of
     delta r x r coefficients and enlarges them bilinearly. ``clip`` is the range of shifted inputs.
+    With ``checkpoints`` every value is kept: the same search, begun again, runs through those it knows.
     """
 
     classifier: Classifier
@@ -47,6 +52,7 @@ class Objective:
     scale: float | Floats = 1.0
     resolution: int | None = None
     clip: tuple[float, float] | None = None
+    checkpoints: Checkpoints | None = None
     _enlarge: tuple[Vector, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -61,10 +67,11 @@ class Objective:
 
     def delta(self, coefficients: Floats) -> Vector:
         """The shift of these coefficients, before ``scale``."""
-        theta = np.asarray(coefficients, np.float64).reshape(self.shape)
-        return (
-            np.einsum("hr,crs,ws->chw", self._enlarge[0], theta, self._enlarge[1]) if self._enlarge else theta
-        )
+        theta: Vector = np.asarray(coefficients, np.float64).reshape(self.shape)
+        if not self._enlarge:
+            return theta
+        enlarged: Vector = np.einsum("hr,crs,ws->chw", self._enlarge[0], theta, self._enlarge[1])
+        return enlarged
 
     def coefficients(self, shift: Floats) -> Vector:
         """The coefficients nearest to a shift of the model's inputs."""
@@ -75,8 +82,23 @@ class Objective:
         low, high = self.clip or (None, None)
         return InputShift(self.delta(coefficients) * self.scale, low, high)
 
-    def __call__(self, vector: Vector) -> tuple[float, Vector, NDArray[np.float32]]:
-        """The objective, its gradient, and the logits of the shifted inputs."""
+    def __call__(self, vector: Vector) -> tuple[float, Vector]:
+        """The objective and its gradient."""
+        if self.checkpoints is None:
+            return self._evaluated(vector)
+        key = f"{self._identity} {hashlib.sha256(vector.tobytes()).hexdigest()}"
+        saved = self.checkpoints.load(key)
+        if saved is None:
+            value, gradient = self._evaluated(vector)
+            self.checkpoints.save(key, {"value": value, "gradient": gradient})
+            return value, gradient
+        return float(saved["value"]), saved["gradient"]
+
+    def logits(self, coefficients: Floats) -> NDArray[np.float32]:
+        """Logits of the shifted inputs."""
+        return self.classifier.logits(self.inputs, shift=self.shift(coefficients))
+
+    def _evaluated(self, vector: Vector) -> tuple[float, Vector]:
         theta, t = vector[:-1], math.exp(vector[-1])
         labels = torch.from_numpy(self.labels)
 
@@ -90,7 +112,14 @@ class Objective:
         if self.power == 1 and not theta.any():
             # The norm has a kink at 0: what its least subgradient leaves is the way down, if any.
             along *= max(0.0, 1 - self.weight / max(float(np.linalg.norm(along)), 1e-300))
-        return value + self.penalty(theta), np.append(along, slope), logits
+        return value + self.penalty(theta), np.append(along, slope)
+
+    @cached_property
+    def _identity(self) -> str:
+        """All that a value depends on beside the vector."""
+        data = data_fingerprint(np.asarray(self.inputs), self.labels, np.asarray(self.scale))
+        settings = (self.gamma, self.weight, self.power, self.resolution, self.clip)
+        return f"clamping {self.classifier.fingerprint} {self.classifier.batch_size} {data} {settings}"
 
     def penalty(self, coefficients: Floats) -> float:
         """Lambda times the norm of delta, which is the norm of its coefficients."""
@@ -105,7 +134,8 @@ class Objective:
         """The adjoint of ``delta``: a gradient of the shift as one of its coefficients."""
         if not self._enlarge:
             return delta.ravel()
-        return np.einsum("hr,chw,ws->crs", self._enlarge[0], delta, self._enlarge[1]).ravel()
+        reduced: Vector = np.einsum("hr,chw,ws->crs", self._enlarge[0], delta, self._enlarge[1])
+        return reduced.ravel()
 
 
 def focal_loss(logits: Floats, labels: NDArray[np.intp], t: float, gamma: float) -> tuple[float, float]:

@@ -20,7 +20,7 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """Delta's coefficients and T, the objective there, and how many passes over the data it took.
+    """Delta's coefficients and T, the objective there, and how many gradients of all the data it took.
 
     ``logits`` are those of the shifted calibration inputs.
     """
@@ -28,7 +28,7 @@ class Solution:
     coefficients: Vector
     temperature: float
     objective: float
-    passes: float
+    passes: int
     logits: NDArray[np.float32]
 
 
@@ -40,7 +40,8 @@ Solver = Callable[[Objective, Vector], Solution]
 class QuasiNewton:
     """L-BFGS over delta and log T together, with T solved exactly before and after.
 
-    Stops after ``passes`` over the data, or when a step gains less than ``tolerance`` of the objective.
+    Stops after ``passes`` gradients over the data, or when a step gains less than the share
+    ``tolerance`` of the objective.
     """
 
     passes: int = 25
@@ -49,29 +50,30 @@ class QuasiNewton:
 
     def __call__(self, objective: Objective, start: Vector) -> Solution:
         """The solution from these coefficients on."""
-        first = objective.classifier.logits(objective.inputs, shift=objective.shift(start))
-        t = best_temperature(first, objective.labels, objective.gamma)
-        done: list[float] = []
-        seen: list[tuple[float, Vector, NDArray[np.float32]]] = []
+        t = best_temperature(objective.logits(start), objective.labels, objective.gamma)
+        best, least, calls = np.append(start, math.log(t)), math.inf, 0
 
         def evaluate(vector: Vector) -> tuple[float, Vector]:
-            value, gradient, logits = objective(vector)
-            if not seen or value < seen[0][0]:
-                seen[:] = [(value, vector.copy(), logits)]
-            done.append(value)
+            nonlocal best, least, calls
+            value, gradient = objective(vector)
+            if value < least:
+                best, least = vector.copy(), value
+            calls += 1
             if self.progress:
-                self.progress(min(len(done), self.passes), self.passes)
+                self.progress(min(calls, self.passes), self.passes)
             return value, gradient
 
-        found = minimize(
+        minimize(
             evaluate,
-            np.append(start, math.log(t)),
+            best,
             jac=True,
             method="L-BFGS-B",
             options={"maxfun": self.passes, "ftol": self.tolerance, "gtol": 1e-7},
         )
-        _, best, logits = seen[0]
-        return _polished(objective, best[:-1], logits, passes=found.nfev + 1)
+        theta = best[:-1]
+        logits = objective.logits(theta)
+        t = best_temperature(logits, objective.labels, objective.gamma)
+        return _solution(objective, theta, t, logits, passes=calls)
 
 
 @dataclass(frozen=True)
@@ -95,21 +97,18 @@ class PaperSchedule:
             for drawn in np.split(rng.permutation(n), range(self.batch, n, self.batch)):
                 rows = np.sort(drawn)  # in order, so that memory-mapped inputs are read forwards
                 part = replace(objective, inputs=objective.inputs[rows], labels=objective.labels[rows])
-                _, gradient, _ = part(np.append(theta, math.log(t)))
+                _, gradient = part(np.append(theta, math.log(t)))
                 gradient[-1] /= t  # the paper steps on T, not on log T
                 velocity = self.momentum * velocity + gradient
                 theta = theta - self.rate * velocity[:-1]
                 t = max(t - self.rate * float(velocity[-1]), 1e-3)
             if self.progress:
                 self.progress(epoch + 1, self.epochs)
-        logits = objective.classifier.logits(objective.inputs, shift=objective.shift(theta))
-        value = focal_loss(logits, objective.labels, t, objective.gamma)[0] + objective.penalty(theta)
-        return Solution(theta, t, value, float(self.epochs), logits)
+        return _solution(objective, theta, t, objective.logits(theta), passes=self.epochs)
 
 
-def _polished(
-    objective: Objective, coefficients: Vector, logits: NDArray[np.float32], *, passes: float
+def _solution(
+    objective: Objective, coefficients: Vector, t: float, logits: NDArray[np.float32], *, passes: int
 ) -> Solution:
-    t = best_temperature(logits, objective.labels, objective.gamma)
     value = focal_loss(logits, objective.labels, t, objective.gamma)[0] + objective.penalty(coefficients)
     return Solution(coefficients, t, value, passes, logits)

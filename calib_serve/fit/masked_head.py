@@ -14,6 +14,7 @@ samples, which measured better. ``PAPER`` is the paper's reading.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ShapeError
+from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.masked_training import Masking, Trained, train_masked
 from calib_serve.fit.retention import Retention
@@ -48,6 +50,7 @@ def fit_masked_head(
     class_names: Sequence[str] = (),
     seed: int = 0,
     device: str | None = None,
+    checkpoints: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Artifact:
     """A new head for ``features`` (n, d) of the training set, with ``labels`` (n,) class ids.
@@ -55,7 +58,8 @@ def fit_masked_head(
     ``features`` may be (V, n, d): V augmented views, of which each epoch sees the next. Held-out features
     (m, d) and labels steer q, and the artifact's reference bins are theirs; without them ``held_share`` of
     the samples is held out. ``classes`` defaults to the number of class names or the largest label plus 1;
-    ``model`` are the classifier's ``facts()``. Raises InputError for one class, NaN or labels outside of
+    ``model`` are the classifier's ``facts()``. ``checkpoints`` is a folder in
+    which a killed fit finds its way again. Raises InputError for one class, NaN or labels outside of
     the classes, FitError when training diverges.
     """
     x, y = _checked(features, labels)
@@ -70,8 +74,18 @@ def fit_masked_head(
     k = classes or len(class_names) or int(max(y.max(), held[1].max())) + 1
     if max(y.max(), held[1].max()) >= k:
         raise InputError(f"labels must lie in 0..{k - 1}, got {max(y.max(), held[1].max())}")
-    how = (masking or Masking()).sized(len(y))
-    trained = train_masked(x, y, k, held_out=held, masking=how, seed=seed, device=device, progress=progress)
+    how = masking or Masking.suited(len(y))
+    trained = train_masked(
+        x,
+        y,
+        k,
+        held_out=held,
+        masking=how,
+        seed=seed,
+        device=device,
+        checkpoints=None if checkpoints is None else Checkpoints(Path(checkpoints)),
+        progress=progress,
+    )
     return complete(
         [trained.head],
         Samples.of(trained.head(np.asarray(held[0], np.float32)), held[1]),

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +20,8 @@ from torch import Tensor
 
 from calib_serve.artifact import Head
 from calib_serve.errors import FitError, InputError
+from calib_serve.fit.checkpoint import Checkpoints
+from calib_serve.fit.facts import data_fingerprint
 from calib_serve.fit.losses import cross_entropy
 from calib_serve.fit.retention import Retention
 from calib_serve.model import Progress
@@ -27,6 +30,7 @@ __all__ = ["Epoch", "Masking", "Trained", "train_masked"]
 
 Floats = NDArray[np.floating[Any]]
 _UPDATES = 2_000
+_ONE_THREAD = 1 << 23  # multiplications of a batch
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(logits (b, K), class ids (b,)) -> the mean loss."""
 
@@ -37,8 +41,7 @@ class Masking:
 
     ``hidden`` is the bottleneck's width, None for a single linear layer. ``inference`` "expected" scales
     every masked weight by q in the finished head, "unmasked" leaves it, as the paper reads.
-    ``schedule`` "cosine" lets the learning rate fall to 0. ``epochs`` and ``batch`` None are 40 and 128, or
-    what gives a small training set its 2,000 updates.
+    ``schedule`` "cosine" lets the learning rate fall to 0.
     """
 
     hidden: int | None = 128
@@ -47,8 +50,8 @@ class Masking:
     draw: Literal["batch", "epoch"] = "batch"
     masked_gradient: bool = True
     loss: Loss = cross_entropy
-    epochs: int | None = None
-    batch: int | None = None
+    epochs: int = 40
+    batch: int = 128
     rate: float = 0.1
     schedule: Literal["constant", "cosine"] = "cosine"
     momentum: float = 0.9
@@ -57,7 +60,7 @@ class Masking:
     def __post_init__(self) -> None:
         if self.hidden is not None and self.hidden < 1:
             raise InputError(f"hidden must be at least 1, or None for one layer, got {self.hidden}")
-        if min(self.epochs or 1, self.batch or 1) < 1:
+        if min(self.epochs, self.batch) < 1:
             raise InputError(f"epochs and batch must be at least 1, got {self.epochs} and {self.batch}")
         for name, allowed in (
             ("inference", ("expected", "unmasked")),
@@ -67,17 +70,17 @@ class Masking:
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
 
-    def sized(self, n: int) -> Masking:
-        """The same with ``epochs`` and ``batch`` decided for n samples.
+    @classmethod
+    def suited(cls, n: int) -> Masking:
+        """The defaults, with more epochs and smaller batches where n samples are few: 2,000 updates at least.
 
-        >>> Masking().sized(50_000).epochs, Masking().sized(50_000).batch
-        (40, 128)
-        >>> Masking().sized(160).epochs, Masking().sized(160).batch
-        (250, 20)
+        >>> Masking.suited(50_000) == Masking(epochs=40, batch=128)
+        True
+        >>> Masking.suited(160) == Masking(epochs=250, batch=20)
+        True
         """
-        batch = self.batch or min(128, max(16, n // 8))
-        epochs = self.epochs or max(40, math.ceil(_UPDATES / math.ceil(n / batch)))
-        return replace(self, batch=batch, epochs=epochs)
+        batch = min(128, max(16, n // 8))
+        return cls(epochs=max(40, math.ceil(_UPDATES / math.ceil(n / batch))), batch=batch)
 
 
 @dataclass(frozen=True)
@@ -108,42 +111,86 @@ def train_masked(
     masking: Masking | None = None,
     seed: int = 0,
     device: str | None = None,
+    checkpoints: Checkpoints | None = None,
     progress: Progress | None = None,
 ) -> Trained:
     """A head for ``features`` (n, d), or (V, n, d) of which each epoch sees the next view.
 
-    ``held_out`` (features, labels) move q where ``Retention.adapt`` says so. Raises FitError when
-    training diverges.
+    ``held_out`` (features, labels) move q where ``Retention.adapt`` says so. With ``checkpoints`` a fit
+    that was killed goes on after its last epoch and ends the same. Raises FitError when training
+    diverges.
     """
-    how = (masking or Masking()).sized(len(labels))
+    how = masking or Masking.suited(len(labels))
     views = features[None] if features.ndim == 2 else features
     # One rate suits features of any size once their root mean square is 1; the head takes the unit back.
     unit = float(np.sqrt(np.mean(np.square(views, dtype=np.float64)))) or 1.0
     layers = _Layers.drawn(views.shape[2], classes, how, seed=seed, device=device)
     y = torch.from_numpy(np.ascontiguousarray(labels, np.int64)).to(layers.device)
-    q, history = how.retention.first, []
-    for epoch in range(1, how.epochs + 1):
+    key = _key(views, labels, held_out, how, seed) if checkpoints else ""
+    history = layers.resumed(checkpoints.load(key)) if checkpoints else []
+    for epoch in range(len(history) + 1, how.epochs + 1):
+        q = _next_q(history, how)
         view = views[(epoch - 1) % len(views)]
         x = torch.from_numpy(np.asarray(view, np.float32) / np.float32(unit)).to(layers.device)
         # Every epoch draws from a generator of its own, so that a fit can go on after any of them.
         generator = torch.Generator(layers.device).manual_seed(seed * 1_000_003 + epoch)
-        rate = how.rate
-        if how.schedule == "cosine":
-            rate *= (1 + math.cos(math.pi * (epoch - 1) / how.epochs)) / 2
-        loss = layers.epoch(x, y, q, rate=rate, how=how, generator=generator)
+        with _threads_for(how, x.shape[1]):
+            loss = layers.epoch(x, y, q, rate=_rate(epoch, how), how=how, generator=generator)
         if not math.isfinite(loss):
             raise FitError(f"training diverged in epoch {epoch}; lower rate (now {how.rate})")
-        head = layers.head(q, unit, how)
         seen = held_out if how.retention.adapt == "held-out" and held_out else (view, labels)
-        accuracy, confidence = _feedback(head, *seen)
-        history.append(Epoch(q, loss, accuracy, confidence))
+        history.append(Epoch(q, loss, *_feedback(layers.head(q, unit, how), *seen)))
+        if checkpoints:
+            checkpoints.save(key, layers.state(history))
         if progress:
             progress(epoch, how.epochs)
-        if epoch < how.epochs:
-            q = how.retention.moved(
-                q, confidence=confidence, accuracy=accuracy, epoch=epoch, epochs=how.epochs
-            )
-    return Trained(head, q, tuple(history))
+    q = history[-1].q
+    return Trained(layers.head(q, unit, how), q, tuple(history))
+
+
+@contextmanager
+def _threads_for(how: Masking, width: int) -> Iterator[None]:
+    """One thread where a batch is so little work that handing it out costs more than doing it."""
+    threads = torch.get_num_threads()
+    if how.batch * width * (how.hidden or 1) < _ONE_THREAD:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _next_q(history: Sequence[Epoch], how: Masking) -> float:
+    """The q that follows the epochs so far."""
+    if not history:
+        return how.retention.first
+    last = history[-1]
+    return how.retention.moved(
+        last.q,
+        confidence=last.confidence,
+        accuracy=last.accuracy,
+        epoch=len(history),
+        epochs=how.epochs,
+    )
+
+
+def _rate(epoch: int, how: Masking) -> float:
+    if how.schedule == "constant":
+        return how.rate
+    return how.rate * (1 + math.cos(math.pi * (epoch - 1) / how.epochs)) / 2
+
+
+def _key(
+    views: Floats,
+    labels: NDArray[np.intp],
+    held_out: tuple[Floats, NDArray[np.intp]] | None,
+    how: Masking,
+    seed: int,
+) -> str:
+    """All that the state after an epoch depends on."""
+    data = data_fingerprint(views, labels, *(held_out or ()))
+    settings = {**vars(how), "loss": getattr(how.loss, "__qualname__", repr(how.loss))}
+    return f"masked head {data} {settings} {seed} {torch.__version__}"
 
 
 @dataclass(eq=False)
@@ -156,7 +203,7 @@ class _Layers:
     device: torch.device
 
     @classmethod
-    def drawn(cls, width: int, classes: int, how: Masking, seed: int, device: torch.device | None) -> _Layers:
+    def drawn(cls, width: int, classes: int, how: Masking, *, seed: int, device: str | None) -> _Layers:
         """Uniform in +-1/sqrt(fan in), like torch.nn.Linear."""
         generator = torch.Generator().manual_seed(seed)
         sizes = [width, *([] if how.hidden is None else [how.hidden]), classes]
@@ -169,13 +216,28 @@ class _Layers:
             biases.append(drawn[:, -1].contiguous().to(where))
         return cls(weights, biases, [torch.zeros_like(p) for p in (*weights, *biases)], where)
 
+    def state(self, history: Sequence[Epoch]) -> dict[str, NDArray[Any]]:
+        """Everything that the next epoch needs."""
+        tensors = [*self.weights, *self.biases, *self.velocities]
+        saved = {f"tensor{i}": t.cpu().numpy() for i, t in enumerate(tensors)}
+        rows = [(e.q, e.loss, e.accuracy, e.confidence) for e in history]
+        return {**saved, "history": np.array(rows)}
+
+    def resumed(self, state: Mapping[str, NDArray[Any]] | None) -> list[Epoch]:
+        """Take over a saved state, if there is one; the epochs it has behind it."""
+        if state is None:
+            return []
+        for i, tensor in enumerate([*self.weights, *self.biases, *self.velocities]):
+            tensor.copy_(torch.from_numpy(state[f"tensor{i}"]))
+        return [Epoch(*row) for row in state["history"].tolist()]
+
     def epoch(
         self, x: Tensor, y: Tensor, q: float, *, rate: float, how: Masking, generator: torch.Generator
     ) -> float:
         """One pass of masked stochastic gradient descent; the mean loss on the way."""
         order = torch.randperm(len(y), generator=generator, device=self.device)
         total, masks = torch.zeros((), device=self.device), self._masks(q, generator)
-        for rows in order.split(how.batch):
+        for rows in torch.split(order, how.batch):
             if how.draw == "batch":
                 masks = self._masks(q, generator)
             loss, gradients = self._gradients(x[rows], y[rows], masks, how)

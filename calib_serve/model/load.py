@@ -105,7 +105,7 @@ def _torchscript(path: Path) -> tuple[nn.Module, tuple[int, ...] | None]:
     with warnings.catch_warnings():  # torch asks authors to export otherwise; the file is what is deployed
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
-            return torch.jit.load(str(path), map_location="cpu"), None
+            return torch.jit.load(str(path), map_location="cpu"), None  # type: ignore[no-untyped-call]
         except (RuntimeError, ValueError) as error:
             raise ModelError(f"cannot load the TorchScript file {path}: {error}") from error
 
@@ -117,8 +117,8 @@ def _exported(path: Path) -> tuple[nn.Module, tuple[int, ...] | None]:
     except Exception as error:  # its loader raises whatever its parts raise
         raise ModelError(f"cannot load the exported program {path}: {error}") from error
     examples = program.example_inputs
-    inputs = examples[0] if examples else ()
-    known = tuple(inputs[0].shape[1:]) if len(inputs) == 1 and hasattr(inputs[0], "shape") else None
+    inputs: tuple[Any, ...] = tuple(examples[0]) if examples else ()
+    known = tuple(inputs[0].shape[1:]) if len(inputs) == 1 and isinstance(inputs[0], torch.Tensor) else None
     return network, known
 
 

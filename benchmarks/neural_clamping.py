@@ -1,0 +1,173 @@
+"""Does Neural Clamping beat output methods on real networks, and how fast is it beside the paper's schedule?
+
+    CALIB_SERVE_DATA=... python benchmarks/neural_clamping.py [--models resnet20] [--splits 1] [--images 2000]
+
+Two residual networks on CIFAR-10, 5,000 test images to calibrate on and 5,000 to test, five random splits:
+a table like Table 2 of Tang 2024. Without options the full measurement runs, for hours on two cores; the
+JSON says what was trimmed. Also: the entropy that Theorem 3.2 promises against what comes, and the reference
+schedule (SGD, rate .001, batch 512, 100 epochs, start N(0, .01)) against ours from the same start.
+
+Writes benchmarks/results/neural_clamping.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from cifar import cifar10_test, data_dir
+
+from calib_serve.artifact import InputShift
+from calib_serve.fit.candidates import fit_by_name
+from calib_serve.fit.clamping import (
+    GAMMAS,
+    PaperSchedule,
+    QuasiNewton,
+    fit_neural_clamping,
+    fit_neural_clamping_efficient,
+)
+from calib_serve.fit.entropy_shift import entropy_shift, mean_entropy
+from calib_serve.metrics import accuracy, adaptive_ece, classwise_ece, ece, nll, softmax
+from calib_serve.model import load_model
+
+HERE = Path(__file__).parent
+OUTPUT_METHODS = {
+    "uncalibrated": "none",
+    "TS": "temperature",
+    "TS grid": "temperature-ece",
+    "VS": "vector",
+    "MS-ODIR": "ms-odir",
+    "Dir-ODIR": "dirichlet-odir",
+}
+COLUMNS = ("accuracy", "entropy", "ece", "aece", "sce", "nll")
+
+
+def scores(probs, labels):
+    return {
+        "accuracy": accuracy(probs, labels),
+        "entropy": mean_entropy(probs),
+        "ece": ece(probs, labels),
+        "aece": adaptive_ece(probs, labels),
+        "sce": classwise_ece(probs, labels),
+        "nll": nll(probs, labels),
+    }
+
+
+def clamped(model, fit, x_test):
+    start = time.perf_counter()
+    artifact = fit()
+    seconds = time.perf_counter() - start
+    probs = artifact.probs(model.logits(x_test, shift=artifact.input_shift))
+    return probs, {"seconds": seconds, **{k: v for k, v in artifact.fit.items() if k != "candidates"}}
+
+
+def split_table(model, x, y, cal, test, asked):
+    """Every method's scores on the test part of one split."""
+    z_cal, z_test = model.logits(x[cal]), model.logits(x[test])
+    solver = QuasiNewton(passes=asked.passes)
+    rows = {}
+    for name, method in OUTPUT_METHODS.items():
+        rows[name] = scores(fit_by_name(method, z_cal, y[cal]).probs(z_test), y[test])
+    fits = {
+        "NC (CE)": lambda: fit_neural_clamping(model, x[cal], y[cal], solver=solver),
+        "NC (CE), 4 x 4": lambda: fit_neural_clamping(model, x[cal], y[cal], resolution=4, solver=solver),
+        "NC (FL)": lambda: fit_neural_clamping(
+            model, x[cal], y[cal], gamma=asked.gammas, judge="calibration-ece", solver=solver
+        ),
+        "NC (Eff.)": lambda: fit_neural_clamping_efficient(model, x[cal], y[cal], input_range=(0.0, 1.0)),
+    }
+    for name, fit in fits.items():
+        probs, facts = clamped(model, fit, x[test])
+        rows[name] = {**scores(probs, y[test]), "fit": facts}
+        print(f"  {name}: {facts['seconds']:.0f} s, ECE {rows[name]['ece']:.4f}", flush=True)
+    return rows
+
+
+def entropy_gains(model, x):
+    """Theorem 3.2's promise, delta . g / N, and the gain that came, at fractions of the shift."""
+    found = entropy_shift(model, x, input_range=(0.0, 1.0))
+    before = mean_entropy(softmax(found.logits))
+    gains = []
+    for share in (0.01, 0.1, 1.0):
+        shifted = model.logits(x, shift=InputShift(found.delta * share))
+        came = mean_entropy(softmax(shifted)) - before
+        gains.append({"share": share, "promised": found.gain * share, "came": came})
+    return {"zero_share": found.zero_share, "entropy": before, "gains": gains}
+
+
+def against_reference(model, x, y, epochs, passes):
+    """Objective and seconds of the paper's schedule and of ours, one after the other from one start."""
+    out = {}
+    for name, solver in (("reference", PaperSchedule(epochs=epochs)), ("ours", QuasiNewton(passes=passes))):
+        start = time.perf_counter()
+        fit = fit_neural_clamping(model, x, y, start="random", solver=solver).fit
+        out[name] = {"seconds": time.perf_counter() - start, "passes": fit["passes"]}
+        out[name] |= {k: fit[k] for k in ("objective_value", "loss", "temperature", "delta_norm")}
+    out["times_faster"] = out["reference"]["seconds"] / out["ours"]["seconds"]
+    return out
+
+
+def table(rows):
+    print(f"{'':16}" + "".join(f"{c:>20}" for c in COLUMNS))
+    for name in rows[0]:
+        cells = []
+        for column in COLUMNS:
+            values = [row[name][column] for row in rows]
+            cells.append(f"{np.mean(values):11.4f} +-{np.std(values):.4f}")
+        print(f"{name:16}" + "".join(f"{c:>20}" for c in cells))
+
+
+def main():
+    asked = arguments()
+    torch.set_num_threads(asked.threads)
+    folder = data_dir()
+    x, y = cifar10_test(folder)
+    result = {"asked": vars(asked), "machine": platform.processor(), "torch": torch.__version__, "models": {}}
+    result["trimmed"] = [n for n, v in vars(asked).items() if v != arguments([]).__dict__[n]]
+    for name in asked.models:
+        weights = folder / "models" / f"akamaster_{name}_c10.safetensors"
+        model = load_model(f"{HERE / 'cifar.py'}:{name}", weights=weights, input_shape=(3, 32, 32))
+        splits = []
+        for split in range(asked.splits):
+            order = np.random.default_rng(split).permutation(len(y))
+            cal, test = np.sort(order[: asked.images]), np.sort(order[5000:])
+            print(f"{name}, split {split}", flush=True)
+            splits.append(split_table(model, x, y, cal, test, asked))
+        found = {"splits": splits, "entropy": entropy_gains(model, x[cal])}
+        table(splits)
+        print("entropy:", json.dumps(found["entropy"]), flush=True)
+        result["models"][name] = found
+        save(result)
+        if asked.reference_epochs:
+            found["reference"] = against_reference(
+                model, x[cal], y[cal], asked.reference_epochs, asked.passes
+            )
+            print("reference:", json.dumps(found["reference"]), flush=True)
+            save(result)
+
+
+def save(result):
+    path = HERE / "results" / "neural_clamping.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def arguments(given=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", default=["resnet20", "resnet56"])
+    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--images", type=int, default=5000, help="calibration images of each split")
+    parser.add_argument("--gammas", type=float, nargs="+", default=list(GAMMAS))
+    parser.add_argument("--passes", type=int, default=25)
+    parser.add_argument("--reference-epochs", type=int, default=100, help="0 leaves the comparison out")
+    parser.add_argument("--threads", type=int, default=2)
+    return parser.parse_args(given)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""One classifier over several processes: ``torchrun --nproc-per-node N -m calib_serve fit ...``.
+
+Every rank streams a run of whole batches and all of them get the whole result, so that a fitter
+computes the same on every rank and need not know that there are any.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Head, InputShift
+from calib_serve.model.face import Classifier, Floats, Loss, Outputs, Progress
+
+__all__ = ["RankedClassifier", "join", "rank_device"]
+
+
+def rank_device() -> str | None:
+    """The GPU of this process where torchrun started it and there are GPUs, else None."""
+    rank = os.environ.get("LOCAL_RANK")
+    return f"cuda:{rank}" if rank is not None and torch.cuda.is_available() else None
+
+
+def join(classifier: Classifier) -> Classifier:
+    """The same classifier shared among the processes that torchrun started, if it did."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return classifier
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    return RankedClassifier(classifier, dist.get_rank(), dist.get_world_size())
+
+
+@dataclass(frozen=True, eq=False)
+class RankedClassifier:
+    """See ``Classifier``; ``inner`` does this rank's share."""
+
+    inner: Classifier
+    rank: int
+    world: int
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return self.inner.input_shape
+
+    @property
+    def classes(self) -> int:
+        """K."""
+        return self.inner.classes
+
+    @property
+    def outputs(self) -> Outputs:
+        """What the model returns."""
+        return self.inner.outputs
+
+    @property
+    def fingerprint(self) -> str:
+        """The sha256 of the model file's bytes."""
+        return self.inner.fingerprint
+
+    @property
+    def batch_size(self) -> int:
+        """How many inputs go through at once, on each rank."""
+        return self.inner.batch_size
+
+    @property
+    def head(self) -> Head:
+        """The last linear layer."""
+        return self.inner.head
+
+    def facts(self) -> dict[str, Any]:
+        """What an artifact's manifest says of the model."""
+        return self.inner.facts()
+
+    def logits(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """Logits (n, K) of all inputs, on every rank."""
+        mine = self._share(len(inputs))
+        return self._gathered(
+            self.inner.logits(inputs[mine], shift=shift, progress=progress), mine, len(inputs)
+        )
+
+    def features(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """Features (n, d) of all inputs, on every rank."""
+        mine = self._share(len(inputs))
+        return self._gathered(
+            self.inner.features(inputs[mine], shift=shift, progress=progress), mine, len(inputs)
+        )
+
+    def input_gradient(
+        self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """The gradient summed over all inputs and all logits, on every rank."""
+        mine = self._share(len(inputs))
+
+        def of_all(logits: torch.Tensor, rows: slice) -> torch.Tensor:
+            return loss(logits, slice(rows.start + mine.start, rows.stop + mine.start))
+
+        gradient, logits = self.inner.input_gradient(inputs[mine], of_all, shift=shift, progress=progress)
+        return self._summed(gradient), self._gathered(logits, mine, len(inputs))
+
+    def _share(self, n: int) -> slice:
+        """Whole batches, so that each has the inputs it would have in one process."""
+        size = self.batch_size
+        count = math.ceil(n / size)
+        first, end = (count * r // self.world for r in (self.rank, self.rank + 1))
+        return slice(first * size, min(end * size, n))
+
+    def _gathered(self, part: NDArray[np.float32], mine: slice, n: int) -> NDArray[np.float32]:
+        whole = np.zeros((n, part.shape[1]), np.float32)
+        whole[mine] = part
+        return self._summed(whole)  # the other ranks' rows are zeros here: a sum is exact
+
+    def _summed(self, array: NDArray[Any]) -> NDArray[Any]:
+        on_gpu = dist.get_backend() == "nccl"
+        tensor = torch.from_numpy(array).to(torch.device("cuda") if on_gpu else "cpu")
+        dist.all_reduce(tensor)
+        return tensor.cpu().numpy()
