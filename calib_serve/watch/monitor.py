@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import ShapeError
 from calib_serve.watch.sums import Key, Sums
@@ -21,21 +21,26 @@ OTHER = "other"
 
 _BUFFER = 1024
 
+Floats = NDArray[np.float64]
+
 
 class _Cell:
     """One key's sums, and the confidences that are not in them yet."""
 
-    __slots__ = ("invalid", "key", "sums", "waiting")
+    __slots__ = ("arrays", "held", "invalid", "key", "sums", "waiting")
 
     def __init__(self, key: Key, bins: int) -> None:
-        self.key, self.sums, self.invalid = key, Sums.zeros(bins), 0
+        self.key, self.sums, self.invalid, self.held = key, Sums.zeros(bins), 0, 0
         self.waiting: list[float] = []
+        self.arrays: list[Floats] = []  # ``held`` confidences in all
 
     def settle(self) -> None:
-        if not self.waiting:
+        if not (self.waiting or self.held):
             return
-        c = np.array(self.waiting, np.float64)
+        c = np.concatenate([np.array(self.waiting, np.float64), *self.arrays])
         self.waiting.clear()
+        self.arrays.clear()
+        self.held = 0
         good = (c >= 0) & (c <= 1)  # also false for NaN
         self.invalid += int(len(c) - good.sum())
         self.sums += Sums.served(c[good], bins=len(self.sums))
@@ -89,13 +94,16 @@ class Monitor:
         predicted: int | None = None,
     ) -> None:
         """Count served predictions with these top-1 confidences (n,)."""
-        values = np.asarray(confidence, np.float64)
+        values = np.array(confidence, np.float64)
         if values.ndim != 1:
             raise ShapeError(f"confidence must be (n,), got {values.shape}")
         with self._lock:
-            cell = self._cell(model, version, segment, predicted)
-            cell.waiting.extend(values.tolist())
-            if len(cell.waiting) >= _BUFFER:
+            cell = self._cells.get((model, version, segment, predicted)) or self._cell(
+                model, version, segment, predicted
+            )
+            cell.arrays.append(values)
+            cell.held += len(values)
+            if cell.held >= _BUFFER:
                 cell.settle()
 
     def labelled(
