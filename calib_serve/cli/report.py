@@ -43,6 +43,10 @@ def run(
         Optional[str],  # noqa: UP045
         typer.Option("--model", help="The deployed model, instead of its logits."),
     ] = None,
+    weights: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--weights", help="The weights of a model that is a factory, module:factory."),
+    ] = None,
     data: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option("--data", help="The test data for --model."),
@@ -81,7 +85,7 @@ def run(
         raise InputError("--against wants --artifact: the calibration to report on")
     from calib_serve.report import prepare_report, write_page, write_plots
 
-    source = _source(logits, labels, model, data, split)
+    source = _source(logits=logits, labels=labels, model=model, weights=weights, data=data, split=split)
     calibrations = _calibrations(artifact, against)
     sides = [(source.probs(calibration), source.labels) for calibration in calibrations]
     contents = prepare_report(
@@ -162,7 +166,13 @@ class _Model(NamedTuple):
 
 
 def _source(
-    logits: Path | None, labels: Path | None, model: str | None, data: str | None, split: str | None
+    *,
+    logits: Path | None,
+    labels: Path | None,
+    model: str | None,
+    weights: Path | None,
+    data: str | None,
+    split: str | None,
 ) -> _Logits | _Model:
     if (logits is None) == (model is None):
         raise InputError("say what to report on: --logits FILE, or --model MODEL with --data DATA")
@@ -179,9 +189,9 @@ def _source(
     from calib_serve.model import load_model
 
     samples = load_data(data, split=split)
-    return _Model(
-        Path(str(model)).stem, load_model(str(model)), samples.inputs, samples.labels, samples.class_names
-    )
+    classifier = load_model(str(model), weights=weights, input_shape=samples.inputs.shape[1:])
+    samples.check(classifier.input_shape, classifier.classes)
+    return _Model(Path(str(model)).stem, classifier, samples.inputs, samples.labels, samples.class_names)
 
 
 def _show(verdict: Any, written: list[Path]) -> None:

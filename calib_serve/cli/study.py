@@ -141,6 +141,10 @@ def bins(
 def shift(
     *,
     model: Annotated[str, typer.Option("--model", help="The deployed model.")],
+    weights: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--weights", help="The weights of a model that is a factory, module:factory."),
+    ] = None,
     data: Annotated[str, typer.Option("--data", help="Images and labels; uint8, or floats in [0, 1].")],
     fit_split: FitSplit = "cal",
     test_split: TestSplit = "test",
@@ -158,8 +162,8 @@ def shift(
     from calib_serve.model import load_model
     from calib_serve.study import shift as run_shift
 
-    classifier = load_model(model)
     cal, test = (load_data(data, split=split) for split in (fit_split, test_split))
+    classifier = load_model(model, weights=weights, input_shape=cal.inputs.shape[1:])
     with _progress(as_json) as progress:
         study = run_shift(
             classifier.logits,

@@ -1,0 +1,125 @@
+"""``calib-serve report`` and ``study shift`` on logits and on the model itself."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from calib_serve.artifact import Artifact, Head, InputShift, LogitMap
+from calib_serve.cli import app
+from calib_serve.metrics import ece, softmax
+
+RNG = np.random.default_rng(8)
+WEIGHT = RNG.standard_normal((3, 12)).astype(np.float32)
+INPUTS = RNG.random((600, 3, 2, 2)).astype(np.float32)
+LOGITS = 4 * (INPUTS.reshape(600, 12) - 0.5) @ WEIGHT.T
+LABELS = np.array([RNG.choice(3, p=p) for p in softmax(LOGITS / 2)])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("report")
+    linear = torch.nn.Linear(12, 3)
+    with torch.no_grad():
+        linear.weight.copy_(torch.from_numpy(4 * WEIGHT))
+        linear.bias.copy_(torch.from_numpy(-2 * WEIGHT.sum(axis=1)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        traced = torch.jit.trace(torch.nn.Sequential(torch.nn.Flatten(), linear), torch.zeros(1, 3, 2, 2))
+        torch.jit.save(traced, str(place / "model.pt"))
+    np.savez(place / "logits.npz", logits=LOGITS, labels=LABELS)
+    np.savez(
+        place / "data.npz",
+        cal_inputs=INPUTS[:300],
+        cal_labels=LABELS[:300],
+        test_inputs=INPUTS[300:],
+        test_labels=LABELS[300:],
+    )
+    Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3).save(place / "cool")
+    Artifact((LogitMap.temperature(3.0),), method="temperature", classes=3).save(place / "cooler")
+    shift = InputShift(np.full((3, 2, 2), 0.01, np.float32), 0.0, 1.0)
+    head = Head((2 * WEIGHT,), (-WEIGHT.sum(axis=1),))
+    Artifact((shift, head), method="neural-clamping", classes=3).save(place / "deep")
+    return place
+
+
+def report(folder: Path, *arguments: str) -> dict:
+    out = folder / "out.html"
+    result = CliRunner().invoke(
+        app, ["report", *arguments, "-o", str(out), "--replicates", "20", "--json"], catch_exceptions=False
+    )
+    assert result.exit_code == 0, result.output
+    assert out.read_text().startswith("<!doctype html>")
+    return json.loads(result.stdout)
+
+
+def eces(found: dict) -> list[float]:
+    return [side["metrics"]["ece"]["value"] for side in found["sides"]]
+
+
+def test_a_report_compares_with_no_calibration(folder: Path) -> None:
+    found = report(folder, "--logits", str(folder / "logits.npz"), "--artifact", str(folder / "cool"))
+    expected = [ece(softmax(LOGITS), LABELS), ece(softmax(LOGITS / 2), LABELS)]
+    assert eces(found) == pytest.approx(expected)
+    assert found["artifact"]["method"] == "temperature"
+    assert found["title"] == "logits"
+
+
+def test_a_report_compares_two_calibrations(folder: Path) -> None:
+    artifacts = ("--artifact", str(folder / "cool"), "--against", str(folder / "cooler"))
+    found = report(folder, "--logits", str(folder / "logits.npz"), *artifacts)
+    assert [side["name"] for side in found["sides"]] == ["cooler", "cool"]
+    assert eces(found)[0] == pytest.approx(ece(softmax(LOGITS / 3), LABELS))
+
+
+def test_a_report_needs_no_calibration(folder: Path) -> None:
+    found = report(folder, "--logits", str(folder / "logits.npz"))
+    assert eces(found) == pytest.approx([ece(softmax(LOGITS), LABELS)])
+    assert found["changes"] == {}
+
+
+def test_a_model_that_is_changed_inside_is_run_on_its_data(folder: Path) -> None:
+    arguments = ("--model", str(folder / "model.pt"), "--data", str(folder / "data.npz"), "--split", "test")
+    found = report(folder, *arguments, "--artifact", str(folder / "deep"))
+    moved = np.clip(INPUTS[300:] + 0.01, 0, 1).reshape(300, 12)
+    expected = 2 * (moved - 0.5) @ WEIGHT.T
+    assert eces(found) == pytest.approx(
+        [ece(softmax(LOGITS[300:]), LABELS[300:]), ece(softmax(expected), LABELS[300:])], abs=1e-5
+    )
+
+
+def test_what_logits_cannot_show_is_said(folder: Path) -> None:
+    arguments = ["report", "--logits", str(folder / "logits.npz"), "--artifact", str(folder / "deep")]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code != 0
+    assert "--model and --data" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "--logits FILE, or --model"),
+        (["--logits", "a.npz", "--against", "x"], "--against wants --artifact"),
+        (["--logits", "a.npz", "--plots-as", "pdf"], "svg or png"),
+        (["--model", "m.pt"], "--data"),
+    ],
+)
+def test_options_that_do_not_fit_are_told(arguments: list[str], says: str) -> None:
+    result = CliRunner().invoke(app, ["report", *arguments])
+    assert says in str(result.exception)
+
+
+def test_the_shift_study_runs_the_model(folder: Path) -> None:
+    arguments = ["--model", str(folder / "model.pt"), "--data", str(folder / "data.npz")]
+    options = ["--corruptions", "noise,brightness", "--severities", "5", "--json"]
+    result = CliRunner().invoke(app, ["study", "shift", *arguments, *options], catch_exceptions=False)
+    rows = json.loads(result.stdout)["rows"]
+    clean = {row["method"]: row["ece"] for row in rows if row["shift"] == "clean"}
+    assert clean["none"] == pytest.approx(ece(softmax(LOGITS[300:]), LABELS[300:]), abs=1e-5)
+    assert {row["shift"] for row in rows} == {"clean", "noise", "brightness"}
