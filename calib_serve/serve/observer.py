@@ -38,11 +38,17 @@ def observe(options: ModelOptions, artifact: Artifact, *, model: str, version: s
     path = from_environment(KEYRING)
     if path is None:
         log.warning("receipts are off: %s does not name a keyring (calib-serve keys new FILE)", KEYRING)
+    reference = artifact.reference
+    emitter = Emitter(interval=options.flush_seconds)
+    if reference is not None and reference.n:
+        # What the calibration set looked like, the same from every worker: drift is seen against it.
+        for b, count in enumerate(reference.count.tolist()):
+            emitter.set("calib_reference_share", count / reference.n, model, version, str(b))
     observer = Observer(
-        Emitter(interval=options.flush_seconds),
+        emitter,
         model=model,
         version=version,
-        bins=15 if artifact.reference is None else len(artifact.reference),
+        bins=15 if reference is None else len(reference),
         keyring=None if path is None else Keyring.load(path),
     )
     end_cleanly(observer.close)

@@ -58,6 +58,7 @@ def test_five_thousand_requests_on_two_workers_are_counted_to_the_last(running: 
         live = [total(text, name, model="digits", version="1.0", bin=str(b)) for b in range(15)]
         np.testing.assert_allclose(live, sums, rtol=1e-12)
         assert len(samples(text, name)) == 15, "every bin exists, empty ones too"
+    assert len(samples(text, "calib_feedback_total")) == 15, "and so do those of labels to come"
 
 
 def test_labels_come_home_once_and_the_live_ece_is_the_offline_ece(running: Running) -> None:

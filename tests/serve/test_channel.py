@@ -1,0 +1,133 @@
+"""The metrics channel: what we send is what the server's expression reads, to the last character."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calib_serve.errors import InputError
+from calib_serve.serve.emit import Emitter
+from calib_serve.serve.labels import LINE, label_value, metric_line
+from calib_serve.serve.observer import Observer
+from calib_serve.watch.series import SERIES
+
+anything = st.text(st.characters(codec=None, exclude_categories=()), max_size=80)
+
+
+def read_back(line: str) -> tuple[str, float, list[tuple[str, str]]]:
+    """What the server makes of a line: it splits labels at commas, and each at its colon."""
+    match = LINE.fullmatch(line)
+    assert match, line
+    pairs = [pair.split(":") for pair in match.group(4).split(",")]
+    assert all(len(pair) == 2 and all(pair) for pair in pairs), line
+    return match.group(1), float(match.group(3)), [(key, value) for key, value in pairs]
+
+
+@given(model=anything, version=anything, value=st.floats(0, 1e15))
+def test_any_name_and_any_value_arrive_whole(model: str, version: str, value: float) -> None:
+    labels = (label_value(model), label_value(version), "3")
+    line = metric_line("calib_predictions_total", value, labels, host="h", second=7)
+    assert len(line.splitlines()) == 1
+    name, read, pairs = read_back(line)
+    assert (name, read) == ("calib_predictions_total", value)
+    assert pairs == list(zip(("model", "version", "bin"), labels, strict=True))
+
+
+@given(a=anything, b=anything)
+def test_different_short_names_stay_different(a: str, b: str) -> None:
+    x, y = label_value(a), label_value(b)
+    if max(len(x), len(y)) < 200:
+        assert (x == y) == (a == b)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e16, -1.0])
+def test_a_value_that_the_server_would_drop_is_never_sent(value: float) -> None:
+    with pytest.raises(InputError, match="drop"):
+        metric_line("calib_predictions_total", value, ("m", "v", "0"), host="h", second=0)
+
+
+def test_every_series_has_a_line_of_its_own_shape() -> None:
+    for series in SERIES:
+        line = metric_line(series.name, 0.5, tuple("x" for _ in series.labels), host="h", second=0)
+        assert [key for key, _ in read_back(line)[2]] == list(series.labels)
+
+
+def test_deltas_add_up_over_threads_and_flushes() -> None:
+    sent: list[str] = []
+    emitter = Emitter(write=sent.append, interval=0.01, limit=100)
+    emitter.start()
+    threads = [
+        threading.Thread(
+            target=lambda: [
+                emitter.add("calib_predictions_total", 1, "m", "1", str(i % 3)) for i in range(3000)
+            ]
+        )
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    emitter.close()
+    lines = "".join(sent).splitlines()
+    assert sum(read_back(line)[1] for line in lines) == 12_000
+    assert len(lines) < 1000, "deltas, not one line an update"
+
+
+def test_the_size_bound_flushes_before_the_timer() -> None:
+    sent: list[str] = []
+    emitter = Emitter(write=sent.append, interval=3600, limit=10)
+    for _ in range(25):
+        emitter.add("calib_feedback_refused_total", 1, "expired")
+    assert [read_back(text.strip())[1] for text in sent] == [10, 10]
+
+
+def test_gauges_keep_their_last_value_and_counters_refuse_to_be_set() -> None:
+    sent: list[str] = []
+    emitter = Emitter(write=sent.append)
+    for value in (1.0, -3.0, 2.5):
+        emitter.set("calib_drift_log_evidence", value, "m", "1")
+    emitter.flush()
+    assert read_back(sent[0].strip())[1] == 2.5
+    with pytest.raises(InputError):
+        emitter.set("calib_predictions_total", 1, "m", "1", "0")
+
+
+def test_all_bins_start_at_zero() -> None:
+    sent: list[str] = []
+    Observer(Emitter(write=sent.append), model="m", version="1", bins=15, keyring=None)
+    lines = [read_back(line) for line in "".join(sent).splitlines()]
+    assert {value for _, value, _ in lines} == {0.0}
+    for series in SERIES:
+        if "bin" in series.labels and series.kind == "counter":
+            bins = {dict(pairs)["bin"] for name, _, pairs in lines if name == series.name}
+            assert bins == {str(b) for b in range(15)}, series.name
+
+
+class Broken(Exception):
+    """What a monitor may raise."""
+
+
+def broken(*_: object, **__: object) -> None:
+    raise Broken
+
+
+@pytest.mark.parametrize("part", ["_emitter", "_keyring", "_keys"])
+def test_whatever_breaks_in_it_the_observer_does_not(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    observer = Observer(Emitter(write=sent.append), model="m", version="1", bins=15, keyring=None)
+    if part == "_emitter":
+        monkeypatch.setattr(observer._emitter, "add_all", broken)
+    elif part == "_keyring":
+        observer._keyring = object()  # type: ignore[assignment]
+    else:
+        observer._keys = []
+    assert observer.served([(1, 0.5), (2, 0.9)], invalid=1) == [None, None]
+    if part != "_emitter":
+        observer.close()
+        errors = [read_back(line) for line in "".join(sent).splitlines() if "monitor_errors" in line]
+        assert sum(value for _, value, _ in errors) >= 1

@@ -1,0 +1,116 @@
+"""Bodies become inputs or reasons: never anything else, whatever the bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+
+import numpy as np
+import pytest
+from hostile import GOOD, MATRIX, npy
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from PIL import Image
+from safetensors.numpy import save
+
+from calib_serve.errors import InputError
+from calib_serve.serve.feedback import parse_items
+from calib_serve.serve.inputs import ImageOptions, decode
+
+SHAPE = (1, 4, 4)
+floats = hnp.arrays(np.float32, SHAPE, elements=st.floats(-1e6, 1e6, width=32))
+
+
+@settings(deadline=None)
+@given(x=floats)
+def test_all_ways_to_write_an_array_mean_the_same(x: np.ndarray) -> None:
+    for payload in (
+        x.tolist(),
+        {"data": x.tolist()},
+        str(x.tolist()).encode(),
+        str(x.tolist()),
+        npy(x),
+        npy(np.asfortranarray(x)),
+        npy(x.astype(">f8")),
+        bytearray(save({"x": x})),
+    ):
+        found = decode(payload, shape=SHAPE)  # type: ignore[arg-type]
+        assert found.dtype == np.float32
+        assert np.array_equal(found, x)
+
+
+@settings(deadline=None)
+@given(raw=st.binary(max_size=200))
+@example(raw=b"\x93NUMPY\x01\x00\x06\x00{'a':}")
+@example(raw=b"\x93NUMPY\x02\x00")
+@example(raw=b"\x93NUMPY\xff\xff\xff\xff\xff\xff")
+@example(raw=b"\x08\x00\x00\x00\x00\x00\x00\x00{}      ")
+@example(raw=b"\x89PNG\r\n\x1a\n")
+@example(raw=b"RIFF\xff\xff\xff\xffWEBP")
+def test_any_bytes_are_an_input_or_a_reason(raw: bytes) -> None:
+    with contextlib.suppress(InputError):
+        assert decode(raw, shape=SHAPE).shape == SHAPE
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"), [(m[1], m[2]) for m in MATRIX if m[3] == 400], ids=[m[0] for m in MATRIX if m[3] == 400]
+)
+def test_the_matrix_is_refused_by_our_own_error(body: bytes, kind: str) -> None:
+    with pytest.raises(InputError):
+        decode(body, shape=SHAPE)
+
+
+def test_a_good_one_passes_the_same_way() -> None:
+    assert decode(GOOD, shape=SHAPE).tolist() == GOOD
+
+
+def test_integer_inputs_take_whole_numbers_only() -> None:
+    assert decode([1, 2], shape=(2,), dtype="int64").dtype == np.int64
+    for odd in ([1.5, 2], [2**70, 1], [300, 1]):
+        with pytest.raises(InputError):
+            decode(odd, shape=(2,), dtype="int8")
+
+
+def test_a_size_that_may_vary_may_vary() -> None:
+    assert decode([1, 2, 3], shape=(None,)).shape == (3,)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "P", "1", "I;16", "CMYK"])
+def test_images_of_every_mode_become_channels_first_in_zero_to_one(mode: str) -> None:
+    stream = io.BytesIO()
+    white = Image.new("RGB", (30, 20), "white").convert(mode if mode != "I;16" else "L")
+    white.save(stream, "TIFF")
+    x = decode(stream.getvalue(), shape=(3, 8, 6), image=ImageOptions(mean=(0.5,) * 3, std=(0.25,) * 3))
+    assert x.shape == (3, 8, 6)
+    np.testing.assert_allclose(x, 2.0, atol=0.02)
+
+
+def test_an_image_beyond_the_limit_is_refused_by_its_header() -> None:
+    stream = io.BytesIO()
+    Image.new("1", (2000, 2000)).save(stream, "PNG")
+    with pytest.raises(InputError, match="pixels"):
+        decode(stream.getvalue(), shape=(1, 4, 4), image=ImageOptions(max_pixels=1_000_000))
+
+
+@pytest.mark.parametrize(
+    ("body", "items"),
+    [
+        (b'{"receipt": "a", "label": 1}', 1),
+        ([{"receipt": "a"}] * 3, 3),
+        ({"items": [1, 2]}, 2),
+        (b'{"a": 1}\n{"b": 2}\n', 2),
+        (b'{"a": 1}\nnot json\n\n{"b": 2}', 3),
+        (b"[]", 0),
+    ],
+)
+def test_labels_come_as_json_or_line_by_line(body: object, items: int) -> None:
+    assert len(parse_items(body)) == items
+
+
+@pytest.mark.parametrize(
+    "body", [None, b"", b"7", b'"x"', b"not json", b"[" * 99_999, [0] * 10_001, b"x\n" * 10_001]
+)
+def test_other_bodies_are_refused_as_a_whole(body: object) -> None:
+    with pytest.raises(InputError):
+        parse_items(body)
