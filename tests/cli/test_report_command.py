@@ -31,7 +31,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         linear.bias.copy_(torch.from_numpy(-2 * WEIGHT.sum(axis=1)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        traced = torch.jit.trace(torch.nn.Sequential(torch.nn.Flatten(), linear), torch.zeros(1, 3, 2, 2))
+        traced = torch.jit.trace(
+            torch.nn.Sequential(torch.nn.Flatten(), linear).eval(), torch.zeros(1, 3, 2, 2)
+        )
         torch.jit.save(traced, str(place / "model.pt"))
     np.savez(place / "logits.npz", logits=LOGITS, labels=LABELS)
     np.savez(
