@@ -218,7 +218,7 @@ def dark_side(folder):
         tuple(rows),
         "Its networks trained by label smoothing, mixup, ERL and focal loss are not published; the losses "
         f"above stand for them. A temperature moves the AUROC by up to {moved:.2f} points here, by 0.09 in "
-        "the paper. The residual is what the decomposition's assumption (every bin overconfident) leaves over.",
+        "the paper. The residual is what the decomposition's assumption (every bin overconfident) leaves.",
     )
 
 
