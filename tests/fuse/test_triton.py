@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -11,13 +12,17 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import yaml
 from fuse_artifacts import artifact
 from fuse_graphs import Builder, run
 from google.protobuf import json_format, text_format
 from onnx import TensorProto, helper
+from typer.testing import CliRunner
 
 from calib_serve import Bins, InputShift, Keyring, LogitMap
+from calib_serve.cli import app
 from calib_serve.errors import FuseError, InputError
+from calib_serve.fuse.mar_options import KEYRING
 from calib_serve.fuse.triton import Settings, write_repository
 from calib_serve.fuse.triton_config import Word, text
 from calib_serve.watch.series import SERIES
@@ -294,3 +299,45 @@ def test_a_failure_of_monitoring_does_not_reach_the_client(repository, triton, t
     assert response["receipt"].tolist() == [[b""]]
     assert values("calib_monitor_errors_total")[(("stage", "receipt"),)] == 1
     assert json.dumps(list(FAMILIES))
+
+
+# --- the files to deploy it with: what can be held of them without a container engine -----------
+
+DEPLOY = Path(__file__).parents[2] / "deploy" / "triton"
+
+
+def test_the_example_shows_nothing_beyond_this_host_and_mounts_what_is_there():
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    published = [port for s in services.values() for port in s.get("ports", [])]
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published)
+    ignored = (DEPLOY / ".gitignore").read_text().split()
+    for mount in (m for s in services.values() for m in s["volumes"] if m.startswith(".")):
+        source = mount.split(":")[0]
+        assert (DEPLOY / source).exists() or f"/{source.removeprefix('./')}/" in ignored, mount
+    assert services["triton"]["environment"] == {KEYRING: "/keys/keyring.json"}
+
+
+def test_the_examples_watch_takes_the_options_it_is_given():
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    known = CliRunner().invoke(app, ["watch", "--help"], env={"COLUMNS": "200"}).output
+    options = [part.split("=")[0] for part in services["watch"]["command"] if part.startswith("--")]
+    assert options
+    assert all(option in known for option in options)
+
+
+def test_the_examples_prometheus_scrapes_both_sides_and_loads_the_rules():
+    config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+    targets = {t for job in config["scrape_configs"] for s in job["static_configs"] for t in s["targets"]}
+    assert targets == {"127.0.0.1:8002", "127.0.0.1:9300"}
+    assert all((DEPLOY.parent / "prometheus" / name).is_file() for name in config["rule_files"])
+
+
+def test_the_image_copies_files_that_are_there_and_the_step_needs_no_more_than_the_ground():
+    for line in (DEPLOY / "Dockerfile").read_text().splitlines():
+        if line.startswith("COPY"):
+            for source in line.split()[1:-1]:
+                assert (DEPLOY.parents[1] / source).exists(), source
+    code = "import sys, calib_serve.fuse.triton_backend; print(*sys.modules)"
+    loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
+    assert not {"torch", "onnx", "onnx_ir", "onnxruntime", "scipy"} & set(loaded)
