@@ -160,6 +160,7 @@ def test_an_unknown_schema_is_refused_with_what_to_do(saved: Path, schema: objec
         lambda m: m.update(reference={"count": [1], "confidence": [1, 2], "correct": [1]}),
         lambda m: m.update(reference={"evil": 1}),
         lambda m: m.pop("method"),
+        lambda m: m.update(class_names=[1, 2, 3]),
         lambda m: m.update(fit={"x": float("nan")}),
         lambda m: m.update(fit={"x": float("inf")}),
     ],
@@ -188,6 +189,12 @@ def test_a_manifest_that_contradicts_itself_is_refused(saved: Path, change) -> N
 def test_tensors_that_cannot_be_right_are_refused(saved: Path, name: str, value: np.ndarray) -> None:
     replace_tensor(saved, name, value)
     with pytest.raises(SchemaError):
+        Artifact.load(saved)
+
+
+def test_a_manifest_without_the_hash_of_its_tensors_is_refused(saved: Path) -> None:
+    tamper(saved, lambda m: m.pop("params_sha256"))
+    with pytest.raises(IntegrityError):
         Artifact.load(saved)
 
 

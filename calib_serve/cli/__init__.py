@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from calib_serve.errors import CalibServeError
+from calib_serve.errors import CalibServeError, MissingDependency
 
 app = typer.Typer(
     name="calib-serve",
@@ -21,9 +21,9 @@ app = typer.Typer(
 )
 
 _COMMANDS: tuple[tuple[str, str], ...] = (
-    ("demo", "demo"),
     ("apply", "apply"),
     ("compare", "compare"),
+    ("demo", "demo"),
     ("evaluate", "evaluate"),
     ("fit", "fit"),
     ("fuse", "fuse"),
@@ -52,4 +52,9 @@ def main() -> None:
         app()
     except CalibServeError as error:
         sys.stderr.write(f"calib-serve: {error}\n")
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("calib_serve"):
+            raise
+        sys.stderr.write(f"calib-serve: {MissingDependency(str(error.name), 'all')}\n")
         sys.exit(2)

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calib_serve.artifact import Floats, Head, InputShift, LogitMap, Mixture, ProbTable
 from calib_serve.fuse.edges import rounded_down
+from calib_serve.steps import Floats, Head, InputShift, LogitMap, Mixture, ProbTable
 
 __all__ = ["Everything", "Log", "Logits", "Outputs", "Probabilities", "Shift", "layers"]
 

@@ -1,0 +1,190 @@
+"""How an artifact lies on disk: its manifest and its tensors, written and checked.
+
+``manifest.yaml`` holds the sha256 of itself and of ``params.safetensors``. It is read as data alone: size,
+aliases, depth, schema and hashes are checked before anything is believed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as save_tensors
+
+from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError
+from calib_serve.steps import STEPS, Floats, Head, InputShift, LogitMap, Mixture, ProbTable, Step
+
+__all__ = [
+    "MANIFEST",
+    "PARAMS",
+    "SCHEMA",
+    "digest",
+    "pack_steps",
+    "plain",
+    "read_bytes",
+    "read_manifest",
+    "sha256",
+    "step_facts",
+    "unpack_steps",
+    "write_bytes",
+]
+
+SCHEMA = 1
+MANIFEST = "manifest.yaml"
+PARAMS = "params.safetensors"
+_MANIFEST_LIMIT = 1 << 20  # bytes; a manifest is a page or two
+
+
+def pack_steps(steps: Sequence[Step]) -> bytes:
+    """All tensors of the steps as safetensors, named ``step0.weight`` and so on."""
+    flat = {
+        f"step{i}.{name}": np.asarray(array, order="C")
+        for i, step in enumerate(steps)
+        for name, array in _tensors(step).items()
+    }
+    return save_tensors(flat)
+
+
+def step_facts(step: Step) -> dict[str, Any]:
+    """What the manifest says of a step besides its tensors."""
+    return {"kind": step.kind, **_options(step)}
+
+
+def unpack_steps(facts: Sequence[Mapping[str, Any]], params: bytes) -> tuple[Step, ...]:
+    """The steps that ``pack_steps`` and ``step_facts`` were made from; every tensor must belong to one."""
+    tensors = load_tensors(params)
+    steps = []
+    for i, one in enumerate(facts):
+        prefix = f"step{i}."
+        own = {name[len(prefix) :]: tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
+        steps.append(_build_step(one, own))
+        if own:
+            raise SchemaError(f"step {i} has tensors it does not know: {sorted(own)}")
+    if tensors:
+        raise SchemaError(f"tensors that belong to no step: {sorted(tensors)}")
+    return tuple(steps)
+
+
+def _tensors(step: Step) -> dict[str, Floats]:
+    if isinstance(step, InputShift):
+        return {"delta": step.delta}
+    if isinstance(step, Head):
+        pairs = enumerate(zip(step.weights, step.biases, strict=True))
+        return {f"{what}{i}": t for i, (w, b) in pairs for what, t in (("weight", w), ("bias", b))}
+    if isinstance(step, LogitMap):
+        return {"weight": step.weight} | ({} if step.bias is None else {"bias": step.bias})
+    if isinstance(step, Mixture):
+        return {"scales": step.scales, "weights": step.weights}
+    return {"edges": step.edges, "values": step.values}
+
+
+def _options(step: Step) -> dict[str, Any]:
+    if isinstance(step, InputShift):
+        return {"low": step.low, "high": step.high}
+    if isinstance(step, LogitMap):
+        return {"on": step.on}
+    if isinstance(step, Head):
+        return {"layers": len(step.weights)}
+    return {}
+
+
+def _build_step(facts: Mapping[str, Any], tensors: dict[str, Floats]) -> Step:
+    kind = facts["kind"]
+    if kind == InputShift.kind:
+        return InputShift(tensors.pop("delta"), facts["low"], facts["high"])
+    if kind == Head.kind:
+        layers = range(int(facts["layers"]))
+        return Head(
+            tuple(tensors.pop(f"weight{i}") for i in layers), tuple(tensors.pop(f"bias{i}") for i in layers)
+        )
+    if kind == LogitMap.kind:
+        return LogitMap(tensors.pop("weight"), tensors.pop("bias", None), facts["on"])
+    if kind == Mixture.kind:
+        return Mixture(tensors.pop("scales"), tensors.pop("weights"))
+    if kind == ProbTable.kind:
+        return ProbTable(tensors.pop("edges"), tensors.pop("values"))
+    raise SchemaError(f"unknown step kind {kind!r}; this version knows {[s.kind for s in STEPS]}")
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest less its own hash, once that and its schema are checked."""
+    text = read_bytes(path, limit=_MANIFEST_LIMIT)
+    try:
+        # Aliases let a few bytes stand for gigabytes; ours has none.
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+            raise SchemaError(f"{path} has YAML aliases; an artifact's manifest has none")
+        manifest = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SchemaError(f"{path} is not YAML: {error}") from error
+    if not isinstance(manifest, dict) or "schema" not in manifest:
+        raise SchemaError(f"{path} is not an artifact's manifest: it has no schema version")
+    if type(manifest["schema"]) is not int or manifest["schema"] != SCHEMA:
+        raise SchemaError(
+            f"{path} has schema {manifest['schema']!r}, this version of calib-serve reads {SCHEMA}; "
+            "upgrade calib-serve or fit the artifact again"
+        )
+    claimed = manifest.pop("sha256", None)
+    try:
+        actual = digest(manifest)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SchemaError(f"{path} holds values that a manifest cannot: {error}") from error
+    if claimed != actual:
+        raise IntegrityError(f"{path} was changed after it was written; fit or copy it again")
+    return manifest
+
+
+def read_bytes(path: Path, limit: int | None = None) -> bytes:
+    """A file of an artifact; SchemaError above ``limit``, ArtifactError where unreadable."""
+    try:
+        if limit is not None and path.stat().st_size > limit:
+            raise SchemaError(f"{path} has {path.stat().st_size} bytes, more than the {limit} allowed")
+        return path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(
+            f"cannot read {path}: {error}; an artifact is a folder of {MANIFEST} and {PARAMS}"
+        ) from error
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file and wait until it is on the disk."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sha256(content: bytes) -> str:
+    """In hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def digest(content: Mapping[str, Any]) -> str:
+    """The sha256 of plain values, however YAML spells them."""
+    return sha256(json.dumps(content, sort_keys=True, allow_nan=False, ensure_ascii=False).encode())
+
+
+def plain(value: Any, name: str) -> Any:
+    """``value`` as what YAML and JSON both hold; a metric that is NaN (undefined) becomes null."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        if math.isinf(value):
+            raise InputError(f"{name} holds an infinite number")
+        return None if math.isnan(value) else value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item, name) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist(), name)
+    if isinstance(value, Sequence):
+        return [plain(item, name) for item in value]
+    raise InputError(f"{name} holds a {type(value).__name__}; use strings, numbers, lists and mappings")

@@ -1,0 +1,268 @@
+"""The five kinds of steps that a calibration is made of; any runtime can carry them out.
+
+``InputShift`` -> model up to its last linear layer -> ``Head`` -> ``LogitMap`` ... -> ``Mixture`` or
+softmax -> ``ProbTable``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.metrics import log_softmax, softmax
+
+__all__ = [
+    "STEPS",
+    "Floats",
+    "Head",
+    "InputShift",
+    "LogitMap",
+    "Mixture",
+    "ProbTable",
+    "Step",
+    "step_classes",
+]
+
+Floats = NDArray[np.floating[Any]]
+
+
+def _tensor(value: Any, name: str, dtype: type[np.floating[Any]] = np.float64) -> Floats:
+    array = np.array(value, dtype)
+    if not np.isfinite(array).all():
+        raise InputError(f"{name} must be finite, got NaN or infinity")
+    array.setflags(write=False)
+    return array
+
+
+@dataclass(frozen=True, eq=False)
+class InputShift:
+    """Add ``delta`` (one input's shape, without the batch) to every input, then clip to [low, high].
+
+    ``low`` and ``high`` are both numbers or both None (no clipping).
+    """
+
+    kind: ClassVar[str] = "input_shift"
+
+    delta: Floats
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "delta", _tensor(self.delta, "delta", np.float32))
+        if (self.low is None) != (self.high is None):
+            raise InputError("give both low and high to clip, or neither")
+        if self.low is not None and not (math.isfinite(self.low) and self.low < (self.high or 0.0)):
+            raise InputError(f"low must be below high, got {self.low} and {self.high}")
+
+    def __call__(self, inputs: Floats) -> Floats:
+        """Shifted inputs (n, *delta.shape), in the dtype they came in."""
+        if inputs.shape[1:] != self.delta.shape:
+            raise ShapeError(
+                f"inputs must be (n, {', '.join(map(str, self.delta.shape))}), got {inputs.shape}"
+            )
+        shifted = (inputs + self.delta).astype(inputs.dtype)
+        return shifted if self.low is None else np.clip(shifted, self.low, self.high)
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """Replace the last linear layer: ``weights[i]`` (out, in) and ``biases[i]`` (out,), ReLU between."""
+
+    kind: ClassVar[str] = "head"
+
+    weights: tuple[Floats, ...]
+    biases: tuple[Floats, ...]
+
+    def __post_init__(self) -> None:
+        weights = tuple(_tensor(w, "head weight", np.float32) for w in self.weights)
+        biases = tuple(_tensor(b, "head bias", np.float32) for b in self.biases)
+        if not weights or len(weights) != len(biases):
+            raise ShapeError(
+                f"a head needs one bias a weight, got {len(weights)} weights and {len(biases)} biases"
+            )
+        width = None
+        for w, b in zip(weights, biases, strict=True):
+            if w.ndim != 2 or b.shape != (w.shape[0],) or width not in (None, w.shape[1]):
+                raise ShapeError(
+                    f"head layers do not chain: weight {w.shape}, bias {b.shape}, input width {width}"
+                )
+            width = w.shape[0]
+        object.__setattr__(self, "weights", weights)
+        object.__setattr__(self, "biases", biases)
+
+    def __call__(self, features: Floats) -> Floats:
+        """Logits (n, K) of features (n, d)."""
+        if features.ndim != 2 or features.shape[1] != self.weights[0].shape[1]:
+            raise ShapeError(f"features must be (n, {self.weights[0].shape[1]}), got {features.shape}")
+        hidden = features
+        for i, (w, b) in enumerate(zip(self.weights, self.biases, strict=True)):
+            hidden = (np.maximum(hidden, 0) if i else hidden) @ w.T + b
+        return hidden
+
+
+@dataclass(frozen=True, eq=False)
+class LogitMap:
+    """W z + b on logits or on log-probabilities.
+
+    ``weight`` is () for a scalar (1 / T, so positive), (K,) for a diagonal, (K, K) for a full
+    matrix (row k makes logit k); ``bias`` is (K,) or None.
+
+    >>> LogitMap.temperature(2.0)(np.array([[2.0, 0.0]])).tolist()
+    [[1.0, 0.0]]
+    """
+
+    kind: ClassVar[str] = "logit_map"
+
+    weight: Floats
+    bias: Floats | None = None
+    on: Literal["logits", "log_probs"] = "logits"
+
+    def __post_init__(self) -> None:
+        weight = _tensor(self.weight, "weight")
+        object.__setattr__(self, "weight", weight)
+        if self.on not in ("logits", "log_probs"):
+            raise InputError(f"on must be 'logits' or 'log_probs', got {self.on!r}")
+        if weight.ndim > 2 or (weight.ndim == 2 and weight.shape[0] != weight.shape[1]):
+            raise ShapeError(f"weight must be (), (K,) or (K, K), got {weight.shape}")
+        if weight.ndim == 0 and weight <= 0:
+            raise InputError(f"a scalar weight is 1 / T and must be positive, got {float(weight)}")
+        if self.bias is not None:
+            bias = _tensor(self.bias, "bias")
+            if bias.ndim != 1 or weight.shape[:1] not in ((), bias.shape):
+                raise ShapeError(f"bias must be (K,) and fit weight {weight.shape}, got {bias.shape}")
+            object.__setattr__(self, "bias", bias)
+
+    @classmethod
+    def temperature(cls, t: float) -> LogitMap:
+        """Divide logits by T > 0."""
+        if not (math.isfinite(t) and t > 0):
+            raise InputError(f"a temperature must be positive and finite, got {t}")
+        return cls(np.array(1 / t))
+
+    @property
+    def classes(self) -> int | None:
+        """K, or None when a scalar fits any."""
+        shaped = self.weight if self.weight.ndim else self.bias
+        return None if shaped is None else int(shaped.shape[0])
+
+    def __call__(self, logits: Floats) -> Floats:
+        """Mapped logits (n, K), in float64."""
+        z = log_softmax(logits) if self.on == "log_probs" else np.asarray(logits, np.float64)
+        z = z @ self.weight.T if self.weight.ndim == 2 else z * self.weight
+        return z if self.bias is None else z + self.bias
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """Probabilities as a weighted sum of softmaxes and the uniform distribution (Zhang 2020, eq. 7).
+
+    sum_m ``weights[m]`` softmax(``scales[m]`` z) + ``weights[M]`` / K: ``scales`` (M,) are 1 / T,
+    positive; ``weights`` (M + 1,), the uniform's last, are not negative and sum to 1.
+
+    >>> Mixture(scales=[1.0], weights=[0.5, 0.5])(np.array([[0.0, 1e9]])).tolist()
+    [[0.25, 0.75]]
+    """
+
+    kind: ClassVar[str] = "mixture"
+
+    scales: Floats
+    weights: Floats
+
+    def __post_init__(self) -> None:
+        scales, weights = _tensor(self.scales, "scales"), _tensor(self.weights, "weights")
+        if scales.ndim != 1 or not len(scales) or weights.shape != (len(scales) + 1,):
+            raise ShapeError(f"scales (M,) and weights (M + 1,) do not fit: {scales.shape}, {weights.shape}")
+        if (scales <= 0).any():
+            raise InputError("scales are 1 / T and must be positive")
+        if (weights < 0).any() or abs(weights.sum() - 1) > 1e-6:
+            raise InputError(f"weights must not be negative and must sum to 1, got {weights.tolist()}")
+        object.__setattr__(self, "scales", scales)
+        object.__setattr__(self, "weights", weights)
+
+    def __call__(self, logits: Floats) -> NDArray[np.float64]:
+        """Probabilities (n, K) of logits (n, K)."""
+        z = np.asarray(logits, np.float64)
+        p = np.full_like(z, self.weights[-1] / z.shape[1])
+        for scale, weight in zip(self.scales, self.weights, strict=False):
+            p += weight * softmax(scale * z)
+        return p
+
+
+@dataclass(frozen=True, eq=False)
+class ProbTable:
+    """Look calibrated probabilities up by bin; bins are (lo, hi], the first holds 0.
+
+    ``edges`` (R, B - 1) are the inner bin edges, rising; ``values`` (R, B) the probabilities.
+    R = 1: the table maps the top-1 confidence, and the other classes share the rest in their
+    old proportions. R = K: one row a class, renormalised.
+    """
+
+    kind: ClassVar[str] = "prob_table"
+
+    edges: Floats
+    values: Floats
+
+    def __post_init__(self) -> None:
+        edges, values = _tensor(self.edges, "edges"), _tensor(self.values, "values")
+        if edges.ndim != 2 or values.shape != (edges.shape[0], edges.shape[1] + 1):
+            raise ShapeError(
+                f"edges (R, B - 1) and values (R, B) do not fit: {edges.shape} and {values.shape}"
+            )
+        if (np.diff(edges, axis=1) < 0).any() or (edges < 0).any() or (edges > 1).any():
+            raise InputError("edges must rise within [0, 1]")
+        if (values < 0).any() or (values > 1).any():
+            raise InputError("values must be probabilities")
+        object.__setattr__(self, "edges", edges)
+        object.__setattr__(self, "values", values)
+
+    def __call__(self, probs: Floats) -> NDArray[np.float64]:
+        """Calibrated probabilities (n, K) of probabilities (n, K)."""
+        p = np.asarray(probs, np.float64)
+        if len(self.edges) == 1:
+            return self._top1(p)
+        if p.shape[1] != len(self.edges):
+            raise ShapeError(f"the table is for {len(self.edges)} classes, got {p.shape[1]}")
+        looked_up = np.stack(
+            [
+                v[np.searchsorted(e, p[:, k])]
+                for k, (e, v) in enumerate(zip(self.edges, self.values, strict=True))
+            ],
+            axis=1,
+        )
+        total = looked_up.sum(axis=1, keepdims=True)
+        # Every class may land in a bin of value 0: then nothing is known.
+        return np.where(total > 0, looked_up / np.where(total > 0, total, 1), 1 / p.shape[1])
+
+    def _top1(self, p: NDArray[np.float64]) -> NDArray[np.float64]:
+        rows, top = np.arange(len(p)), p.argmax(axis=1)
+        old = p[rows, top]
+        new = self.values[0][np.searchsorted(self.edges[0], old)]
+        others = p.copy()
+        others[rows, top] = 0
+        rest = others.sum(axis=1, keepdims=True)
+        even = 1 / max(p.shape[1] - 1, 1)
+        shared = np.where(rest > 0, others / np.where(rest > 0, rest, 1), even)
+        out: NDArray[np.float64] = shared * (1 - new)[:, None]
+        out[rows, top] = new
+        return out
+
+
+Step = Union[InputShift, Head, LogitMap, Mixture, ProbTable]
+STEPS: tuple[type[Step], ...] = (InputShift, Head, LogitMap, Mixture, ProbTable)
+"""In the order they act."""
+
+
+def step_classes(step: Step) -> int | None:
+    """The class count a step is made for, or None for any."""
+    if isinstance(step, Head):
+        return int(step.weights[-1].shape[0])
+    if isinstance(step, LogitMap):
+        return step.classes
+    if isinstance(step, ProbTable) and len(step.edges) > 1:
+        return len(step.edges)
+    return None
