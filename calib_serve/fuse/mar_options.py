@@ -9,13 +9,14 @@ from typing import Any, Literal
 
 from calib_serve.errors import ModelError
 
-__all__ = ["KEYRING", "LEDGER", "MODELS", "SECTION", "Kind", "ModelOptions", "from_environment"]
+__all__ = ["KEYRING", "LEDGER", "METRICS", "MODELS", "SECTION", "Kind", "ModelOptions", "from_environment"]
 
 SECTION = "calib_serve"
 # The host's own settings, which no archive may carry: set by ``calib-serve serve``.
 KEYRING = "CALIB_SERVE_KEYRING"
 LEDGER = "CALIB_SERVE_LEDGER"
 MODELS = "CALIB_SERVE_MODELS"
+METRICS = "CALIB_SERVE_METRICS"
 
 Kind = Literal["torchscript", "exported", "eager", "onnx", "wrapped"]
 _KINDS = ("torchscript", "exported", "eager", "onnx", "wrapped")

@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import socket
-import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,10 +22,10 @@ from calib_serve.receipts import DAY, Keyring
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.lifecycle import end_cleanly
 from calib_serve.serve.observer import FEEDBACK
+from calib_serve.serve.publish import Publisher
 from calib_serve.watch.drift import Alarm, Detector
 from calib_serve.watch.intake import Classes, Intake, Outcome
 from calib_serve.watch.ledger import Ledger, Version, open_ledger
-from calib_serve.watch.sums import Sums
 
 __all__ = ["CalibrationFeedback", "parse_items"]
 
@@ -111,63 +110,6 @@ class CalibrationFeedback:
             self._emitter.add("calib_monitor_errors_total", 0, stage)
         self._emitter.flush()
         self._publisher.start()
-
-
-class Publisher:
-    """Sends the server what the ledger has counted and not published, once a second at most."""
-
-    def __init__(self, ledger: Ledger, emitter: Emitter, *, interval: float = 1.0) -> None:
-        self._ledger, self._emitter, self._interval = ledger, emitter, interval
-        self._consumer = f"torchserve:{socket.gethostname()}"
-        self._fresh, self._stop = threading.Event(), threading.Event()
-        self._fresh.set()  # an earlier worker may have left something
-
-    def wake(self) -> None:
-        """There is something new."""
-        self._fresh.set()
-
-    def start(self) -> None:
-        """Publish from now on, in a thread of its own."""
-        threading.Thread(target=self._run, name="calib-publish", daemon=True).start()
-
-    def publish(self) -> None:
-        """Send the sums of the ledger that were not sent before."""
-        try:
-            with self._ledger.emission(self._consumer) as fresh:
-                for (model, version), sums in fresh.items():
-                    _emit(self._emitter, model, version, sums)
-                # Sent within the block: the ledger marks it only when the lines are on their way.
-                self._emitter.flush()
-        except Exception as error:  # offered again next time
-            log.error("the ledger's sums could not be published: %s", type(error).__name__)
-            self._emitter.add("calib_monitor_errors_total", 1, "publish")
-            self._emitter.flush()
-
-    def close(self) -> None:
-        """Publish for the last time."""
-        self._stop.set()
-        self.publish()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self._fresh.wait()
-            self._fresh.clear()
-            self.publish()
-            self._stop.wait(self._interval)
-
-
-def _emit(emitter: Emitter, model: str, version: str, sums: Sums) -> None:
-    f = sums.feedback
-    for name, column in (
-        ("calib_feedback_total", f.count),
-        ("calib_feedback_confidence_total", f.confidence),
-        ("calib_feedback_correct_total", f.correct),
-    ):
-        for index, value in enumerate(column.tolist()):
-            if value > 0:
-                emitter.add(name, value, model, version, str(index))
-    emitter.add("calib_feedback_confidence_squared_total", max(sums.confidence_squared, 0), model, version)
-    emitter.add("calib_feedback_confidence_correct_total", max(sums.confidence_correct, 0), model, version)
 
 
 def _parse(row: Mapping[str, Any]) -> list[object] | str:

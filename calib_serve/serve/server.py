@@ -24,7 +24,7 @@ import httpx
 from calib_serve.errors import ServerError
 from calib_serve.fuse.archive import read_archive
 from calib_serve.fuse.mar import labelled_models
-from calib_serve.fuse.mar_options import KEYRING, LEDGER, MODELS
+from calib_serve.fuse.mar_options import KEYRING, LEDGER, METRICS, MODELS
 from calib_serve.fuse.shipped import shipped
 from calib_serve.serve.java import find_java
 from calib_serve.serve.metrics_file import metrics_file
@@ -151,7 +151,7 @@ class Server:
             self._process = subprocess.Popen(
                 self._command(find_java()),
                 cwd=self.folder,
-                env={**os.environ, **self._environment},
+                env={**os.environ, **self._environment, METRICS: self.metrics},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

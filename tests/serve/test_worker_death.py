@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -14,7 +16,7 @@ import numpy as np
 import pytest
 from live_server import Running, inputs, serve, total, until
 
-from calib_serve.watch.ledger import open_ledger
+from calib_serve.watch.ledger import SqliteLedger, open_ledger
 
 pytestmark = pytest.mark.server
 
@@ -107,6 +109,22 @@ def test_a_killed_feedback_worker_loses_no_acknowledged_label(running: Running) 
     assert total(running.server.scrape(), "calib_feedback_total") - before == acknowledged
     again = running.label([{"receipt": r, "label": 1} for r in receipts]).json()
     assert again["accepted"] == 0, "the new worker knows what the old one counted"
-    ledger = open_ledger(str(running.server.folder / "ledger.sqlite"))
-    assert ledger.sums()["digits", "1.0"].feedback.n == acknowledged
-    ledger.close()
+    with closing(open_ledger(str(running.server.folder / "ledger.sqlite"))) as ledger:
+        assert ledger.sums()["digits", "1.0"].feedback.n == acknowledged
+
+
+def test_sums_sent_but_not_marked_are_not_sent_again(running: Running) -> None:
+    """As a worker leaves them that dies between the two: here the mark is taken away by hand."""
+    before = total(running.server.scrape(), "calib_feedback_total")
+    (victim,) = running.server.workers("calibration_feedback")
+    os.kill(victim, signal.SIGKILL)
+    path = running.server.folder / "ledger.sqlite"
+    with closing(SqliteLedger(path)) as ledger:
+        ledger.forget_emissions(f"torchserve:{socket.gethostname()}")
+    until(lambda: running.server.workers("calibration_feedback") not in ([], [victim]))
+    (receipt,) = [r.json()["receipt"] for r in running.predict_all(inputs(1, seed=8))]
+    assert running.label([{"receipt": receipt, "label": 1}]).json()["accepted"] == 1
+    until(lambda: total(running.server.scrape(), "calib_feedback_total") > before)
+    time.sleep(1.5)
+    assert before > 0
+    assert total(running.server.scrape(), "calib_feedback_total") == before + 1

@@ -1,0 +1,136 @@
+"""The ledger's sums on their way to the server's counters, each exactly once.
+
+The ledger marks what was sent when the block that sends it ends. A worker killed in between leaves
+sums that were sent but not marked; the next worker asks the server what it holds, and marks them
+then instead of sending them again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import socket
+import threading
+import urllib.request
+from collections.abc import Mapping
+
+from calib_serve.fuse.mar_options import METRICS, from_environment
+from calib_serve.serve.emit import Emitter
+from calib_serve.serve.labels import label_value
+from calib_serve.watch.ledger import Ledger, Version
+from calib_serve.watch.sums import Sums
+
+__all__ = ["Publisher"]
+
+log = logging.getLogger(__name__)
+
+_COUNT = re.compile(r'^calib_feedback_total\{model="([^"]*)",version="([^"]*)".*\} (\S+)$', re.MULTILINE)
+
+
+class Publisher:
+    """Sends the server what the ledger has counted and not published, once a second at most."""
+
+    def __init__(self, ledger: Ledger, emitter: Emitter, *, interval: float = 1.0) -> None:
+        self._ledger, self._emitter, self._interval = ledger, emitter, interval
+        self._consumer = f"torchserve:{socket.gethostname()}"
+        self._first = True
+        self._fresh, self._stop = threading.Event(), threading.Event()
+        self._fresh.set()  # an earlier worker may have left something
+
+    def wake(self) -> None:
+        """There is something new."""
+        self._fresh.set()
+
+    def start(self) -> None:
+        """Publish from now on, in a thread of its own."""
+        threading.Thread(target=self._run, name="calib-publish", daemon=True).start()
+
+    def publish(self) -> None:
+        """Send the sums of the ledger that were not sent before."""
+        try:
+            with self._ledger.emission(self._consumer) as fresh:
+                if not (self._first and self._sent_before(fresh)):
+                    for (model, version), sums in fresh.items():
+                        _emit(self._emitter, model, version, sums)
+                # Sent within the block: the ledger marks it only when the lines are on their way.
+                self._emitter.flush()
+            self._first = False
+        except Exception as error:  # offered again next time
+            log.error("the ledger's sums could not be published: %s", type(error).__name__)
+            self._emitter.add("calib_monitor_errors_total", 1, "publish")
+            self._emitter.flush()
+
+    def close(self) -> None:
+        """Publish for the last time."""
+        self._stop.set()
+        self.publish()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._fresh.wait()
+            self._fresh.clear()
+            self.publish()
+            self._stop.wait(self._interval)
+
+    def _sent_before(self, fresh: Mapping[Version, Sums]) -> bool:
+        """Whether the server holds all of ``fresh`` already: its last worker died before the mark."""
+        counted = {key: sums.feedback.n for key, sums in self._ledger.sums(own=True).items()}
+        marked = {key: n - (fresh[key].feedback.n if key in fresh else 0) for key, n in counted.items()}
+        before = self._at_start_of_server(marked)
+        held = _held() if fresh and before is not None else None
+        if held is None or before is None:
+            return False
+        return all(
+            held.get((label_value(key[0]), label_value(key[1])), 0.0) == counted[key] - before.get(key, 0.0)
+            for key in fresh
+        )
+
+    def _at_start_of_server(self, marked: Mapping[Version, float]) -> dict[Version, float] | None:
+        """What was marked when this server started at 0; None when that is now."""
+        key, server = f"publish/{self._consumer}", _server()
+        kept = self._ledger.load(key)
+        if kept is not None and (found := json.loads(kept))["server"] == server:
+            return {(model, version): n for model, version, n in found["marked"]}
+        rows = [[*version, n] for version, n in marked.items()]
+        self._ledger.store(key, json.dumps({"server": server, "marked": rows}).encode())
+        return None
+
+
+def _server() -> str:
+    """The server process that this worker belongs to, and when it started."""
+    pid = os.getppid()
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:  # noqa: PTH123 - not a file one keeps
+            return f"{pid}/{file.read().rpartition(')')[2].split()[19]}"
+    except OSError:
+        return str(pid)
+
+
+def _held() -> dict[tuple[str, str], float] | None:
+    """The labels that the server's counters hold, by model and version; None where it cannot be asked."""
+    address = from_environment(METRICS)
+    if address is None:
+        return None
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"{address}/metrics?name[]=calib_feedback_total", timeout=10) as reply:
+        text = reply.read().decode("utf-8", "replace")
+    held: dict[tuple[str, str], float] = {}
+    for model, version, value in _COUNT.findall(text):
+        held[model, version] = held.get((model, version), 0.0) + float(value)
+    return held
+
+
+def _emit(emitter: Emitter, model: str, version: str, sums: Sums) -> None:
+    f = sums.feedback
+    for name, column in (
+        ("calib_feedback_total", f.count),
+        ("calib_feedback_confidence_total", f.confidence),
+        ("calib_feedback_correct_total", f.correct),
+    ):
+        for index, value in enumerate(column.tolist()):
+            if value > 0:
+                emitter.add(name, value, model, version, str(index))
+    emitter.add("calib_feedback_confidence_squared_total", max(sums.confidence_squared, 0), model, version)
+    emitter.add("calib_feedback_confidence_correct_total", max(sums.confidence_correct, 0), model, version)
