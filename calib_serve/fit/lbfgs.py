@@ -65,8 +65,9 @@ def minimise(
     x, (value, gradient) = start, objective(start)
     pairs: deque[tuple[Vector, Vector, float]] = deque(maxlen=_MEMORY)
     iteration, evaluations = 0, 1
+    scale = 1.0  # how far the preconditioner is off along the last step
     while True:
-        step = -_two_loops(gradient, pairs, precondition)
+        step = -_two_loops(gradient, pairs, precondition, scale)
         slope = float(gradient @ step)
         here = Minimum(x, value, gradient, max(-slope / 2, 0.0), iteration, evaluations)
         if here.gap <= gap or iteration == max_iterations:
@@ -82,6 +83,7 @@ def minimise(
         s, y = x_next - x, gradient_next - gradient
         if (curvature := float(s @ y)) > 0:
             pairs.append((s, y, curvature))
+            scale = curvature / float(y @ precondition(y))
         x, value, gradient = x_next, value_next, gradient_next
 
 
@@ -89,6 +91,7 @@ def _two_loops(
     gradient: Vector,
     pairs: deque[tuple[Vector, Vector, float]],
     precondition: Callable[[Vector], Vector],
+    scale: float,
 ) -> Vector:
     """The inverse Hessian, as the preconditioner and the pairs seen tell it, times the gradient."""
     q = gradient.copy()
@@ -96,7 +99,7 @@ def _two_loops(
     for s, y, curvature in reversed(pairs):
         alphas.append(float(s @ q) / curvature)
         q -= alphas[-1] * y
-    r = precondition(q)
+    r = scale * precondition(q)
     for (s, y, curvature), alpha in zip(pairs, reversed(alphas), strict=True):
         r += (alpha - float(y @ r) / curvature) * s
     return r

@@ -82,9 +82,11 @@ def _fit(
         lam = STRENGTHS[path.best]
         chosen = {"folds": folds, "seed": seed, "lambda_scores": _named(path.scores)}
         if mu is None:
-            path = along_path(problem, [_odir(k, lam, s) for s in STRENGTHS], start, folds=folds, seed=seed)
+            penalties = [_odir(k, lam, s) for s in STRENGTHS]
+            path = along_path(problem, penalties, path.thetas, folds=folds, seed=seed)
             mu = STRENGTHS[path.best]
             chosen["mu_scores"] = _named(path.scores)
+        start = path.mean()
     mu = lam if mu is None else mu
     found = problem.solve(_odir(k, lam, mu), start, gap=_GAP)
     weight, bias = problem.map(found.x)

@@ -88,10 +88,13 @@ def of_blocks(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
 
     With D the ridge of a row and its b, C v = omega D v gives (h_k C + D)^-1 = V diag(1 / (h_k
     omega + 1)) V^T; the diagonal entry's own ridge is one rank-one change a class (Sherman-Morrison).
+    Blocks overrate what all classes do together, so two small spaces are solved exactly and added:
+    the diagonal with b, and one vector added to all rows, which changes no probability.
     """
     h = np.zeros(classes)
     c = np.zeros((classes + 1, classes + 1))
     spread = 0.0
+    kept = []
     for x, p, w in chunks:
         u = p * (1 - p)
         share = u.sum(axis=1, dtype=np.float64) * w
@@ -99,9 +102,12 @@ def of_blocks(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
         spread += float(share.sum())
         x1 = _with_one(x)
         c += (x1 * share[:, None].astype(x.dtype)).T @ x1
+        kept.append((x, p, w))
+    coarse = of_diagonal(kept, classes, _diagonal_part(ridge, classes))
     h = np.maximum(h / spread, 1e-12)
     off = ridge[1] if classes > 1 else ridge[0]
     row = np.append(np.full(classes, off), ridge[-1])
+    common = np.maximum((classes - 1) * row, 1e-300)
     row = np.maximum(row, 1e-9 * np.trace(c) / len(c))
     root = 1 / np.sqrt(row)
     omega, v = eigh(root[:, None] * c * root)
@@ -112,14 +118,23 @@ def of_blocks(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
     change = ridge[0] - row[0]
     own = column[np.arange(classes), np.arange(classes)]
     factor = change / np.maximum(1 + change * own, 1e-3)
+    k = np.arange(classes)
 
     def solve(g: Vector) -> Vector:
         rows = np.concatenate([g[:-classes].reshape(classes, classes), g[-classes:, None]], axis=1)
         y = ((rows @ v) * gain) @ v.T
-        y -= (factor * y[np.arange(classes), np.arange(classes)])[:, None] * column
+        y -= (factor * y[k, k])[:, None] * column
+        y += rows.sum(axis=0) / common
+        both = coarse(np.concatenate([rows[k, k], rows[:, -1]]))
+        y[k, k] += both[:classes]
+        y[:, -1] += both[classes:]
         return np.concatenate([y[:, :-1].ravel(), y[:, -1]])
 
     return solve
+
+
+def _diagonal_part(ridge: Vector, classes: int) -> Vector:
+    return np.concatenate([ridge[: classes * classes : classes + 1], ridge[-classes:]])
 
 
 def _with_one(x: Floats) -> Floats:

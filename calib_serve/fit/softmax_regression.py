@@ -26,6 +26,7 @@ Floats = NDArray[np.floating[Any]]
 _EXACT_MATRIX = 700
 _EXACT_DIAGONAL = 1000
 _SINGLE = 1 << 21  # logits above which passes are in float32; sums over samples stay in float64
+_SINGLE_ROUGH = 1 << 18
 _MOST_CLASSES = 4096
 _REFRESH = 25  # iterations after which a new preconditioner is worth its price
 _MOST_ITERATIONS = 2000
@@ -51,6 +52,7 @@ class Problem:
     shape: Literal["full", "diagonal"]
     scale: float = 1.0
     offset: NDArray[np.float64] | None = None  # logsumexp of each sample, where x is log-probabilities
+    rough: bool = False  # float32 is good enough already for smaller sets: for choosing, not for the result
 
     @classmethod
     def of(
@@ -138,13 +140,13 @@ class Problem:
         k = self.samples.classes
         value, gradient = 0.0, np.zeros(self.size)
         inner, outer = gradient[:-k], gradient[-k:]
-        for x, p, y, w in self._scores(theta):
+        for x, s, y, w in self._scores(theta):
             rows = np.arange(len(y))
-            value -= float(w @ p[rows, y].astype(np.float64))
-            np.exp(p, out=p)
+            value -= float(w @ s[rows, y].astype(np.float64))
+            p = np.exp(s, out=s)
             total = p.sum(axis=1, dtype=np.float64)
             value += float(w @ np.log(total))
-            p *= (w / total).astype(p.dtype)[:, None]
+            np.multiply(p, (w / total).astype(p.dtype)[:, None], out=p)
             p[rows, y] -= w.astype(p.dtype)
             outer += p.sum(axis=0)
             inner += (p.T @ x).ravel() if self.shape == "full" else np.einsum("nk,nk->k", p, x)
@@ -163,9 +165,9 @@ class Problem:
 
     def _curvature(self, theta: Vector) -> Iterator[Chunk]:
         for x, s, _, w in self._scores(theta):
-            np.exp(s, out=s)
-            s /= s.sum(axis=1, keepdims=True)
-            yield x, s, w / len(self.samples)
+            p = np.exp(s, out=s)
+            np.divide(p, p.sum(axis=1, keepdims=True), out=p)
+            yield x, p, w / len(self.samples)
 
     def _penalties(self, penalty: Penalty) -> Vector:
         k = self.samples.classes
@@ -200,7 +202,8 @@ class Problem:
     @property
     def _dtype(self) -> type[np.floating[Any]]:
         # By size alone, so that the same numbers in another float type give the same answer.
-        return np.float32 if len(self.samples) * self.samples.classes > _SINGLE else np.float64
+        values = len(self.samples) * self.samples.classes
+        return np.float32 if values > (_SINGLE_ROUGH if self.rough else _SINGLE) else np.float64
 
     @property
     def _rounding(self) -> float:
@@ -210,7 +213,7 @@ class Problem:
 def _logsumexp(samples: Samples, scale: float) -> NDArray[np.float64]:
     found = []
     for _, z in samples.chunks(np.float64):
-        z = z * scale
-        top = z.max(axis=1)
-        found.append(top + np.log(np.exp(z - top[:, None]).sum(axis=1)))
+        scaled = z * scale
+        top = scaled.max(axis=1)
+        found.append(top + np.log(np.exp(scaled - top[:, None]).sum(axis=1)))
     return np.concatenate(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,31 +15,48 @@ from calib_serve.fit.softmax_regression import Penalty, Problem
 
 __all__ = ["Path", "along_path", "stratified"]
 
-_GAP = 1e-6  # of the objective; far below what folds can tell apart
+_GAP = 1e-5  # of the objective; far below what folds can tell apart
 _PATIENCE = 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Path:
-    """Held-out NLL (mean over all samples) of each penalty that was tried, and the best's index."""
+    """Held-out NLL (mean over all samples) of each penalty that was tried, and the best's index.
+
+    ``thetas`` are the folds' parameters under the best.
+    """
 
     scores: tuple[float, ...]
     best: int
+    thetas: tuple[Vector, ...]
+
+    def mean(self) -> Vector:
+        """Close to the parameters that all samples together give."""
+        return np.asarray(sum(self.thetas) / len(self.thetas))
 
 
 def along_path(
-    problem: Problem, penalties: Sequence[Penalty], start: Vector, *, folds: int, seed: int
+    problem: Problem,
+    penalties: Sequence[Penalty],
+    start: Vector | Sequence[Vector],
+    *,
+    folds: int,
+    seed: int,
 ) -> Path:
     """Score ``penalties``, strongest first, by held-out NLL; each starts where the last one ended.
+
+    ``start`` is where the first one starts, or one such place a fold.
 
     The path ends early once the score has risen ``_PATIENCE`` times in a row: weaker penalties only
     overfit more, and are the slow ones to fit.
     """
+    problem = replace(problem, rough=True)
     fold = stratified(problem.samples.labels, folds=folds, seed=seed)
     train = [problem.take(fold != f) for f in range(folds)]
     held_out = [problem.take(fold == f) for f in range(folds)]
     share = [_mass(problem, fold == f) for f in range(folds)]
-    thetas = [start] * folds
+    thetas = [start] * folds if isinstance(start, np.ndarray) else list(start)
+    best = list(thetas)
     scores: list[float] = []
     for penalty in penalties:
         about: Solve | None = None
@@ -51,12 +68,14 @@ def along_path(
         except FitError:
             break
         scores.append(sum(s * part.nll(t) for s, part, t in zip(share, held_out, thetas, strict=True)))
+        if scores[-1] == min(scores):
+            best = list(thetas)
         tail = scores[-_PATIENCE - 1 :]
         if len(tail) > _PATIENCE and tail == sorted(tail):
             break
     if not scores:
         raise FitError("even the strongest penalty did not converge; choose a simpler method")
-    return Path(tuple(scores), int(np.argmin(scores)))
+    return Path(tuple(scores), len(scores) - 1 - int(np.argmin(scores[::-1])), tuple(best))
 
 
 def stratified(labels: NDArray[np.intp], *, folds: int, seed: int) -> NDArray[np.intp]:

@@ -84,7 +84,7 @@ def _fit(
     chosen = {}
     if strength is None:
         path = along_path(problem, [_penalty(n, k, s) for s in STRENGTHS], start, folds=folds, seed=seed)
-        strength = STRENGTHS[path.best]
+        strength, start = STRENGTHS[path.best], path.mean()
         scores = {f"{s:g}": score for s, score in zip(STRENGTHS, path.scores, strict=False)}
         chosen = {"folds": folds, "seed": seed, "scores": scores}
     found = problem.solve(_penalty(n, k, strength), start, gap=_GAP)
