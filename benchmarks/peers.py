@@ -45,11 +45,12 @@ def rerun_in(requirements: str) -> None:
 
 
 def alternate(
-    candidates: Mapping[str, Callable[[], Any]], *, rounds: int = 7, patience: float = 10.0
+    candidates: Mapping[str, Callable[[], Any]], *, rounds: int = 7, patience: float = 4.0
 ) -> dict[str, list[float]]:
-    """Seconds of each call, the candidates taking turns so that a busy machine is busy for all.
+    """CPU seconds of each call, the candidates taking turns so that a busy machine is busy for all.
 
-    The first turn warms up and is not counted, except for a candidate that takes longer than
+    CPU and not wall time, because others may hold the cores meanwhile: so give every candidate one
+    thread. The first turn warms up and is not counted, except for a candidate that takes longer than
     ``patience`` seconds: that one is called once.
     """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
@@ -58,9 +59,9 @@ def alternate(
         for name, call in candidates.items():
             if name in slow:
                 continue
-            start = time.perf_counter()
+            start = time.process_time()
             call()
-            took = time.perf_counter() - start
+            took = time.process_time() - start
             if turn > 0 or took > patience:
                 seconds[name].append(took)
             if took > patience:

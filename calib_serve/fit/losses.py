@@ -44,6 +44,7 @@ __all__ = [
     "logit_norm_regularised",
     "mixup",
     "mmce",
+    "mmce_weighted",
     "weighted_nll",
 ]
 
@@ -218,6 +219,22 @@ def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4) -> Tensor:
     confidence, correct = _top(logits, labels)
     gap = correct - confidence
     return gap @ _laplace(confidence, confidence, width) @ gap / len(gap) ** 2
+
+
+def mmce_weighted(logits: Tensor, labels: Tensor, *, width: float = 0.4) -> Tensor:
+    """Squared MMCE with right and wrong predictions weighed alike (Kumar 2018, eq. 6); 0 without either.
+
+    Each pair sum is divided by its number of pairs once, as in the paper; code in circulation takes
+    means of the pairs and divides them again, and then the root, which makes the loss all but vanish.
+    """
+    confidence, correct = _top(logits, labels)
+    right, wrong = confidence[correct > 0], confidence[correct == 0]
+    if not len(right) or not len(wrong):
+        return confidence.sum() * 0
+    right_pairs = (1 - right) @ _laplace(right, right, width) @ (1 - right) / len(right) ** 2
+    wrong_pairs = wrong @ _laplace(wrong, wrong, width) @ wrong / len(wrong) ** 2
+    mixed_pairs = (1 - right) @ _laplace(right, wrong, width) @ wrong / (len(right) * len(wrong))
+    return right_pairs + wrong_pairs - 2 * mixed_pairs
 
 
 def mixup(loss: Loss, logits: Tensor, labels: Tensor, partners: Tensor, share: float | Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from calib_serve.bins import Bins, Edges
 from calib_serve.errors import InputError
 from calib_serve.metrics.equal_mass import Ranked
-from calib_serve.metrics.scores import top_label
+from calib_serve.metrics.scores import checked, top_label
 
 __all__ = [
     "Split",
@@ -46,7 +46,8 @@ def accuracy(probs: ArrayLike, labels: ArrayLike) -> float:
     >>> accuracy([[0.7, 0.3], [0.6, 0.4]], [0, 1])
     0.5
     """
-    return float(top_label(probs, labels)[1].mean())
+    p, y = checked(probs, labels)
+    return float((p.argmax(axis=1) == y).mean())
 
 
 def mean_confidence(probs: ArrayLike, labels: ArrayLike) -> float:

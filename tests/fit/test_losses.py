@@ -164,9 +164,34 @@ def test_gradients_are_right(name: str) -> None:
     assert torch.autograd.gradcheck(lambda x: LOSSES[name](x, y), (z.requires_grad_(),))
 
 
-def test_the_gradient_of_mmce_is_right() -> None:
+@pytest.mark.parametrize("loss", [L.mmce, L.mmce_weighted])
+def test_the_gradient_of_mmce_is_right(loss) -> None:
     z, y = small()
-    assert torch.autograd.gradcheck(lambda x: L.mmce(x, y), (z.requires_grad_(),))
+    y[0, 0] = z[0, 0].argmax()  # some right, some wrong
+    assert torch.autograd.gradcheck(lambda x: loss(x, y), (z.requires_grad_(),))
+
+
+def test_weighted_mmce_is_a_distance_of_two_kernel_means_and_is_divided_once(batch) -> None:
+    p, predicted = torch.softmax(batch[0].double(), -1).max(-1)
+    right, wrong = p[predicted == batch[1]], p[predicted != batch[1]]
+    # Signed weights: (1 - r) / m on the right ones, -r / n on the wrong ones; one quadratic form.
+    weights = torch.cat([(1 - right) / len(right), -wrong / len(wrong)])
+    places = torch.cat([right, wrong])
+    kernel = torch.exp(-(places[:, None] - places).abs() / 0.4)
+    expected = (weights @ kernel @ weights).item()
+    assert L.mmce_weighted(batch[0].double(), batch[1]).item() == pytest.approx(expected)
+    # The golden number of the code in circulation: divided by the number of pairs twice, then rooted.
+    again = torch.cat([weights[: len(right)] / len(right), weights[len(right) :] / len(wrong)])
+    assert (again @ kernel @ again).sqrt().item() == pytest.approx(0.003766148816794157, abs=1e-6)
+
+
+def test_weighted_mmce_without_right_or_wrong_predictions_is_nothing() -> None:
+    z = torch.tensor([[2.0, 0.0], [3.0, 0.0]], requires_grad=True)
+    loss = L.mmce_weighted(z, torch.tensor([0, 0]))
+    loss.backward()
+    assert loss.item() == 0
+    assert z.grad is not None
+    assert (z.grad == 0).all()
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
@@ -193,6 +218,7 @@ def test_weights_and_gradients_are_finite_where_a_probability_is_0_or_1(name: st
         assert torch.isfinite(other(z, y))
         assert torch.isfinite(gradient(other, z, y)).all()
     assert torch.isfinite(gradient(L.mmce, z, y)).all()
+    assert torch.isfinite(gradient(L.mmce_weighted, z, y)).all()
 
 
 def test_the_focal_weight_keeps_its_digits_where_p_rounds_to_one() -> None:
