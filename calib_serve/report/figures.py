@@ -50,13 +50,16 @@ def pictures(contents: Contents) -> tuple[Picture, ...]:
         )
 
 
-def _beside(sides: Sequence[Side], height: float, draw: Callable[..., object]) -> Figure:
-    """One panel a side, with shared axes, so that they compare by eye."""
+def _beside(
+    sides: Sequence[Side], height: float, draw: Callable[..., object], *, share: bool = True
+) -> Figure:
+    """One panel a side; ``share`` their vertical axis, so that they compare by eye."""
     figure = Figure(figsize=(_WIDTH * len(sides) / 2 + 0.2, height), layout="constrained")
-    panels = figure.subplots(1, len(sides), squeeze=False, sharey=True)[0]
+    panels = figure.subplots(1, len(sides), squeeze=False, sharey=share)[0]
     for axes, side in zip(panels, sides, strict=True):
         draw(axes, side)
-        axes.label_outer()
+        if share:
+            axes.label_outer()
     return figure
 
 
@@ -164,7 +167,7 @@ def _densities(sides: Sequence[Side]) -> Picture:
             f"{percent(_peak(side.density.grid, side.density.wrong), 0)}."
             for side in sides
         ),
-        _beside(sides, 3.2, draw),
+        _beside(sides, 3.2, draw, share=False),
         ("model", "right predictions", "wrong predictions", "AUROC"),
         tuple(
             (s.name, f"{s.density.n_right:,}", f"{s.density.n_wrong:,}", f"{s.density.auroc:.4f}")

@@ -19,7 +19,7 @@ from calib_serve.report.contents import Contents, prepare_report, printable
 from calib_serve.report.figures import pictures
 from calib_serve.report.svg import drawing, inline_svg
 from calib_serve.report.tables import artifact_facts, metric_rows
-from calib_serve.report.verdict import percent
+from calib_serve.report.verdict import percent, signed_points
 
 __all__ = ["render", "write_page", "write_plots", "write_report"]
 
@@ -61,7 +61,7 @@ def render(contents: Contents) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(percent=percent, printable=printable)
+    environment.filters.update(percent=percent, printable=printable, signed=signed_points)
     script = _asset("report.js")
     return environment.get_template("report.html").render(
         contents=contents,

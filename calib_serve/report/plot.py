@@ -170,7 +170,7 @@ def plot_histogram(axes: Axes, data: Histogram, *, color: str = PALETTE["after"]
     return axes
 
 
-_ODDS_TICKS = (0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97, 0.99, 0.999, 0.9999, 0.99999)
+_ODDS_TICKS = (0.001, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.999999)
 
 
 def plot_density(axes: Axes, data: Density, *, title: str = "") -> Axes:
@@ -183,7 +183,7 @@ def plot_density(axes: Axes, data: Density, *, title: str = "") -> Axes:
         axes.plot(x, density, color=color, linewidth=1.6, linestyle=style, label=f"{name} ({count:,})")
     _grid(axes)
     ticks = np.array([t for t in _ODDS_TICKS if data.grid[0] <= t <= data.grid[-1]])
-    axes.set_xticks(np.log(ticks) - np.log1p(-ticks), [f"{100 * t:.5g}%" for t in ticks])
+    axes.set_xticks(np.log(ticks) - np.log1p(-ticks), [f"{100 * t:.6g}%" for t in ticks])
     axes.tick_params("x", labelsize=8)
     axes.set(xlim=(x[0], x[-1]), xlabel="confidence, in log-odds", ylabel="density", title=title)
     axes.set_ylim(0, 1.45 * max(data.right.max(), data.wrong.max(), 1e-9))

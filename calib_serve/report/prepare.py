@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 
 _CURVE_POINTS = 400  # of a risk-coverage curve: finer than a screen shows
 _BIN_COUNTS = (5, 8, 10, 12, 15, 20, 25, 30, 40, 50, 75, 100)
-_DENSITY_RANGE = (1e-4, 1 - 1e-5)
+_DENSITY_RANGE = (1e-4, 1 - 1e-7)  # beyond it, float32 confidences are 1
 _NARROWEST = 0.1  # bandwidth of a density, in log-odds
 _FINE = 2001  # cells that a density's samples are counted in first
 
@@ -140,7 +140,7 @@ class Density:
 def confidence_density(probs: ArrayLike, labels: ArrayLike, *, points: int = 201) -> Density:
     """Gaussian kernel densities over the log-odds of confidence, Silverman's bandwidth for each.
 
-    Confidences beyond 0.0001 and 0.99999 are drawn there.
+    Confidences beyond 0.0001 and 0.9999999 are drawn there.
     """
     confidence, correct = top_label(probs, labels)
     inside = np.clip(confidence, *_DENSITY_RANGE)

@@ -12,7 +12,7 @@ from calib_serve.metrics import Change, Evaluation
 from calib_serve.report.classes import ClassRow
 from calib_serve.report.consistency import CalibrationTest
 
-__all__ = ["Level", "Verdict", "judge", "percent", "points"]
+__all__ = ["Level", "Verdict", "judge", "percent", "points", "signed_points"]
 
 Level = Literal["calibrated", "close", "unproven", "off"]
 """``calibrated``: no sign of an error, and one beyond the tolerance would have shown; ``close``: an
@@ -51,6 +51,16 @@ def points(value: float, digits: int = 1) -> str:
     '3.6\xa0points'
     """
     return "unknown" if not math.isfinite(value) else f"{100 * abs(value):.{digits}f}\N{NO-BREAK SPACE}points"
+
+
+def signed_points(value: float) -> str:
+    """A difference of two fractions in points, with its sign.
+
+    >>> signed_points(0.0412), signed_points(-0.0001)
+    ('+4.1', '0.0')
+    """
+    text = f"{100 * value:+.1f}"
+    return "0.0" if float(text) == 0 else text.replace("-", MINUS)
 
 
 def judge(
