@@ -146,7 +146,7 @@ def _edit(model: ir.Model, artifact: Artifact, choices: _Choices) -> tuple[list[
     if not is_flat(tail.logits) and not _keeps_shape(artifact, choices):
         tail = flatten_scores(editor, tail)
         done.append("scores of more than two dimensions flattened (Flatten, Unsqueeze added)")
-    if plan.opened:
+    if tail.activation is None and tail.meaning in ("probabilities", "log_probs"):
         tail, what = open_scores(editor, tail)
         done.append(what)
     if artifact.head is not None:

@@ -86,7 +86,9 @@ def _export(
     if program.example_inputs is None:
         raise FuseError(f"{source} was saved without example inputs; export it again with them")
     args, kwargs = program.example_inputs
-    whole: torch.nn.Module = calibrated(program.module(), artifact, **options)
+    whole: torch.nn.Module = calibrated(
+        program.module(), artifact, example=args[0] if len(args) == 1 and not kwargs else None, **options
+    )
     if options["output"] == "all":
         whole = _Plain(whole)
     # AUTO keeps what the program left free, such as its batch, and fixes what it had fixed.

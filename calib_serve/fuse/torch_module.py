@@ -56,6 +56,7 @@ def calibrated(
     returns: Returns | None = None,
     last_linear: str | None = None,
     fold: bool = False,
+    example: Tensor | None = None,
 ) -> nn.Module:
     """``model`` with the artifact inside it; the model itself is left as it is.
 
@@ -64,9 +65,10 @@ def calibrated(
     logits. Probabilities are calibrated through their logarithm; where nothing acts behind the
     model and logits are asked for, what it returns is handed on. ``last_linear`` names the
     layer that makes the logits, for an artifact with a Head and for ``fold``, which multiplies
-    the logit maps into that layer; left out, it is found by its shape. Tensors are shared with
-    ``model``, but for the layer that changes. Returned in evaluation mode, on the model's device
-    and dtype. Raises FuseError where the layer is missing or not the only one.
+    the logit maps into that layer; left out, it is found by its shape, and ``example`` inputs prove
+    that it is the one. Tensors are shared with ``model``, but for the layer that changes. Returned
+    in evaluation mode, on the model's device and dtype. Raises FuseError where the layer is missing,
+    not the only one, or not the last.
 
     >>> halved = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
     >>> calibrated(nn.Identity(), halved, output="logits")(torch.tensor([[2.0, 0.0]])).tolist()
@@ -85,7 +87,7 @@ def calibrated(
         raise FuseError("a map on log-probabilities cannot be folded into a layer; leave fold off")
     extra: list[nn.Module] = []
     if artifact.head is not None or folded:
-        model, extra = _replace_last(model, artifact, folded, last_linear)
+        model, extra = _replace_last(model, artifact, folded, last_linear, example)
     steps = (*(() if fold else maps), *rest)
     device, dtype = _home(model)
     tail = _tail(steps, artifact, output, torch.float64 if dtype == torch.float64 else torch.float32)
@@ -154,12 +156,18 @@ def _takes_one_input(model: nn.Module) -> bool:
 
 
 def _replace_last(
-    model: nn.Module, artifact: Artifact, folded: tuple[LogitMap, ...], name: str | None
+    model: nn.Module,
+    artifact: Artifact,
+    folded: tuple[LogitMap, ...],
+    name: str | None,
+    example: Tensor | None,
 ) -> tuple[nn.Module, list[nn.Module]]:
     """A copy of the model with another last layer, and the layers that come after it."""
     wanted = (None if artifact.head is None else artifact.head.weights[0].shape[1], artifact.classes)
     name = _find_linear(model, wanted, name)
     old = dict(model.named_modules())[name]  # scripted modules have no get_submodule
+    if example is not None:
+        _prove_last(model, name, example)
     head = artifact.head or Head(
         (old.weight.detach().double().cpu().numpy(),),
         (_bias(old),),
@@ -182,6 +190,23 @@ def _replace_last(
         layer.bias = first.bias
         return model, made
     return model, [_Bias(first.bias), *made]  # type: ignore[arg-type]
+
+
+def _prove_last(model: nn.Module, name: str, example: Tensor) -> None:
+    """Weights times -2 must give logits times -2: an activation behind the layer would show."""
+    changed = _evaluating(_shell(model))
+    layer = dict(changed.named_modules())[name]
+    for part in ("weight", "bias"):
+        tensor = getattr(layer, part, None)
+        if tensor is not None:
+            setattr(layer, part, nn.Parameter(-2 * tensor.detach(), requires_grad=False))
+    with torch.no_grad():
+        raw, scaled = _evaluating(model)(example), changed(example)
+    tolerance = 1e-3 if raw.dtype in (torch.float32, torch.float64) else 5e-2
+    if not torch.allclose(scaled, -2 * raw, rtol=tolerance, atol=tolerance * float(raw.abs().max())):
+        raise FuseError(
+            f"{name!r} is not the model's last layer: its weights times -2 do not give logits times -2"
+        )
 
 
 class _Bias(nn.Module):
@@ -225,7 +250,9 @@ def _find_linear(model: nn.Module, wanted: tuple[int | None, int], name: str | N
     for path, layer in model.named_modules():
         weight = getattr(layer, "weight", None)
         kind = getattr(layer, "original_name", type(layer).__name__)
-        if kind.endswith("Linear") and isinstance(weight, Tensor):
+        # An exported program keeps the weights and forgets what the layers were.
+        is_linear = kind.endswith("Linear") or kind in ("Module", "InterpreterModule")
+        if is_linear and isinstance(weight, Tensor) and weight.ndim == 2:
             linear[path] = tuple(weight.shape)
     fits = [n for n, s in linear.items() if s[0] == classes and features in (None, s[1])]
     if name is not None:

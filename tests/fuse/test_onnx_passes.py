@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from calib_serve import Head, InputShift, LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx_graph import Normalization, fuse_onnx
-from calib_serve.metrics import softmax
+from calib_serve.metrics import log_softmax, softmax
 
 K = 3
 F4 = np.dtype("f4")
@@ -446,6 +446,32 @@ def test_probabilities_without_a_softmax_must_be_said_to_be_that(tmp_path):
     _, calibrated = fused(model, tmp_path, LogitMap.temperature(2.0), meaning="probabilities")
     raw = run(model, {"x": rows()})[p]
     np.testing.assert_allclose(run(calibrated, {"x": rows()})[p], softmax(np.log(raw) / 2), atol=1e-6)
+
+
+def test_log_probabilities_without_a_log_softmax_stay_normalised(tmp_path):
+    b = builder()
+    z = linear(b)
+    y = b.node("Sub", z, b.node("ReduceLogSumExp", z, axes=[1]))
+    model = b.model([info("x", "n", 6)], [info(y, "n", K)])
+    _, calibrated = fused(model, tmp_path, LogitMap.temperature(2.0), meaning="log_probs")
+    raw = run(model, {"x": rows()})[y]
+    np.testing.assert_allclose(run(calibrated, {"x": rows()})[y], log_softmax(raw / 2), atol=1e-6)
+
+
+def test_what_an_activation_says_cannot_be_said_otherwise(tmp_path):
+    b = builder()
+    model = b.model([info("x", "n", 6)], [info(b.node("Softmax", linear(b), axis=1), "n", K)])
+    with pytest.raises(FuseError, match=r"made by Softmax.*holds probabilities"):
+        fused(model, tmp_path, LogitMap.temperature(2.0), meaning="logits")
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_dropout_is_looked_through_unless_it_trains(training, tmp_path):
+    b = builder()
+    y = b.node("Dropout", linear(b), b.number(0.0), b.number(training, "?"))
+    model = b.model([info("x", "n", 6)], [info(y, "n", K)])
+    report, _ = fused(model, tmp_path, LogitMap.temperature(2.0))
+    assert report.nodes_after == report.nodes_before + training
 
 
 def test_an_artifact_fitted_through_a_softmax_acts_on_log_probabilities(tmp_path):

@@ -234,12 +234,27 @@ def test_layers_that_cannot_be_told_apart_or_are_not_there_are_named():
         calibrated(twins, step, output="everything")
 
 
+@pytest.mark.parametrize("behind", [nn.ReLU(), nn.Tanh(), nn.Softmax(dim=1), nn.Dropout(0.5), nn.Identity()])
+@pytest.mark.parametrize("source", SOURCES)
+def test_an_example_proves_that_a_layer_is_the_last(behind, source):
+    model, x = nn.Sequential(Net(), behind).eval(), torch.randn(20, 3, 8, 8)
+    step = fitted("temperature", layers=2)
+    last = isinstance(behind, (nn.Dropout, nn.Identity))
+    if last:
+        whole = calibrated(SOURCES[source](model, x), step, example=x)
+        np.testing.assert_allclose(whole(x).numpy(), reference(model[0], step, x), atol=1e-6)
+    else:
+        with pytest.raises(FuseError, match=r"'0.fc' is not the model's last layer"):
+            calibrated(SOURCES[source](model, x), step, example=x)
+
+
 # --- files ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["torchscript", "exported"])
 @pytest.mark.parametrize("output", ["probabilities", "logits", "all"])
-def test_a_file_is_calibrated_into_a_file_of_its_kind(kind, output, tmp_path):
+@pytest.mark.parametrize("layers", [0, 2])
+def test_a_file_is_calibrated_into_a_file_of_its_kind(kind, output, layers, tmp_path):
     model, x = Net().eval(), torch.randn(7, 3, 8, 8)
     source, out = tmp_path / f"model.{kind}", tmp_path / "out.pt2"
     if kind == "torchscript":
@@ -251,7 +266,7 @@ def test_a_file_is_calibrated_into_a_file_of_its_kind(kind, output, tmp_path):
             torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("n")},)), source
         )
         load = lambda path: torch.export.load(path).module()  # noqa: E731
-    step = fitted("matrix", shift=True)
+    step = fitted("matrix", shift=True, layers=layers)
     assert fuse_torch(source, step, out, output=output) == kind
     expected = calibrated(model, step, output=output)(x[:3])
     got = load(out)(x[:3])

@@ -100,7 +100,7 @@ class Linear:
 def find_linear(value: ir.Value) -> Union[Linear, NotLinear]:
     """The linear layer that makes ``value``, seen through Identity and inference-time Dropout."""
     node = value.producer()
-    while node is not None and node.domain == "" and node.op_type in _THROUGH and node.inputs[0] is not None:
+    while node is not None and _is_through(node) and node.inputs[0] is not None:
         if len(users(node.inputs[0])) != 1 or node.inputs[0].is_graph_output():
             return NotLinear(f"the input of {describe(node)} is used elsewhere too")
         value = node.inputs[0]
@@ -114,6 +114,13 @@ def find_linear(value: ir.Value) -> Union[Linear, NotLinear]:
     if node.domain == "" and node.op_type == "Add":
         return _addition(node)
     return NotLinear(f"the logits come from {describe(node)}, not from a Gemm or MatMul")
+
+
+def _is_through(node: ir.Node) -> bool:
+    """Whether a node gives on what it gets: a Dropout does unless it is told to train."""
+    training = constant(node.inputs[2]) if len(node.inputs) > 2 else None
+    told = len(node.inputs) > 2 and node.inputs[2] is not None and (training is None or bool(training.any()))
+    return node.domain == "" and node.op_type in _THROUGH and not told
 
 
 def _gemm(node: ir.Node) -> Union[Linear, NotLinear]:

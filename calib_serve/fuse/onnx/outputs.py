@@ -20,19 +20,24 @@ ALL = ("logits", "probabilities", "confidence", "predicted", "bin")
 
 
 def open_scores(editor: Editor, tail: Tail) -> tuple[Tail, str]:
-    """Give a graph that only shows probabilities logits: their logarithm, and a Softmax behind it.
+    """Put an activation behind scores that are said to have had one, so that the passes can act before it.
 
-    Requires: a tail whose scores are probabilities without an activation we can stand before.
+    Requires: probabilities, which become their logarithm and a Softmax of it; or log-probabilities,
+    which get a LogSoftmax. Neither changes them.
     """
     old, name = tail.logits, tail.logits.name
     before = set(editor.made)
-    logits = clamped_log(editor, old)
-    probs = softmax(editor, logits)
-    tail = tail.replace_scores(editor, old, probs, editor.made - before)
-    activation = probs.producer()
+    if tail.meaning == "probabilities":
+        logits = clamped_log(editor, old)
+        scores = softmax(editor, logits)
+        what = f"{name!r} holds probabilities: their logarithm is calibrated (Max, Log, Softmax added)"
+    else:
+        logits, scores = old, editor.node("LogSoftmax", [old], {"axis": -1}, shape=old.shape)
+        what = f"{name!r} holds log-probabilities: normalised again after calibration (LogSoftmax added)"
+    tail = tail.replace_scores(editor, old, scores, editor.made - before)
+    activation = scores.producer()
     path = tail.path if activation is None else (activation, *tail.path)
-    opened = Tail(logits, tail.output, path, activation, "probabilities")
-    return opened, f"{name!r} holds probabilities: their logarithm is calibrated (Max, Log, Softmax added)"
+    return Tail(logits, tail.output, path, activation, tail.meaning), what
 
 
 def finish(editor: Editor, tail: Tail, artifact: Artifact, outputs: Outputs) -> list[str]:

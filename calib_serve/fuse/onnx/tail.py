@@ -95,8 +95,9 @@ def find_tail(editor: Editor, *, output: str | None, meaning: Meaning | None, cl
         found = "probabilities"
         if value.dtype is None:  # onnx infers nothing for these operators; their scores are float32 (n, K)
             value.dtype, value.shape = ir.DataType.FLOAT, ir.Shape((None, classes))
-    if meaning is not None and activation is None:
-        found = meaning
+    if meaning is not None and activation is not None and meaning != found:
+        raise FuseError(f"the output {chosen.name!r} is made by {describe(activation)}: it holds {found}")
+    found = meaning or found
     _check_logits(value, classes, found, chosen)
     tail = Tail(value, chosen, tuple(path), activation, found)
     return _private(editor, tail)

@@ -1,0 +1,50 @@
+"""Scores of shape (n, K, 1, 1), as fully convolutional classifiers have them, made (n, K) for the passes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from calib_serve.fuse.onnx.edit import Editor, users
+from calib_serve.fuse.onnx.tail import Tail
+
+__all__ = ["flatten_scores", "is_flat"]
+
+
+def is_flat(value: ir.Value) -> bool:
+    """Whether a value is known to be (n, K)."""
+    return value.shape is not None and len(value.shape) == 2
+
+
+def flatten_scores(editor: Editor, tail: Tail) -> Tail:
+    """Put a Flatten before the activation and an Unsqueeze behind it.
+
+    Requires: logits (n, K, 1, ...). Ensures: the passes see (n, K), everyone else what they saw.
+    """
+    wide = tail.logits.shape
+    assert wide is not None
+    narrow = ir.Shape((wide[0], wide[1]))
+    extra = list(range(2, len(wide)))
+    flat = editor.node("Flatten", [tail.logits], {"axis": 1}, shape=narrow)
+    if tail.activation is None:
+        scores, old = flat, tail.logits
+    else:
+        tail.activation.replace_input_with(0, flat)
+        scores = old = tail.activation.outputs[0]
+        scores.shape = narrow
+    readers = [
+        n for n in (tail.readers(old) if old is tail.logits else users(old)) if n is not flat.producer()
+    ]
+    axes = editor.number(extra, ir.DataType.INT64, "axes")
+    back = editor.node("Unsqueeze", [scores, axes], shape=wide)
+    editor.move(old, back, readers)
+    output = tail.output
+    if old is output:
+        editor.replace_output(old, [back], [str(old.name)])
+        output = back
+    node = back.producer()
+    rest = tuple(n for n in tail.path if n is not tail.activation)
+    head = () if tail.activation is None else (tail.activation,)
+    path = (*head, *(() if node is None else (node,)), *rest)
+    return replace(tail, logits=flat, output=output, path=path)
