@@ -199,8 +199,30 @@ def _adwin(c, y, deltas):
     return np.array([_first(river_drift.ADWIN(delta=d), c - y) for d in deltas])
 
 
-def _kswin(c, y, alphas):
-    return np.array([_first(river_drift.KSWIN(alpha=a, seed=0), c - y) for a in alphas])
+@numba.njit(cache=True)
+def _kswin(x, seed, thresholds):
+    """As river 0.26 does it (window 100, the last 30 against 30 drawn from the rest), compiled.
+
+    Its p-value falls as the Kolmogorov-Smirnov statistic rises, so the statistic is thresholded.
+    """
+    np.random.seed(seed)
+    out = np.zeros(len(thresholds), np.int64)
+    for i in range(99, len(x)):
+        recent = np.sort(x[i - 29 : i + 1])
+        older = np.sort(np.random.permutation(x[i - 99 : i - 29])[:30])
+        a = b = 0
+        most = 0
+        while a < 30 and b < 30:
+            value = min(recent[a], older[b])
+            while a < 30 and recent[a] <= value:
+                a += 1
+            while b < 30 and older[b] <= value:
+                b += 1
+            most = max(most, abs(a - b))
+        _crossings(most / 30, thresholds, out, i + 1)
+        if out[-1]:
+            break
+    return out
 
 
 def _index(c):
@@ -228,8 +250,12 @@ METHODS = {
         np.linspace(0.015, 0.06, 181),
         1.0,
     ),
-    "ADWIN (river)": (_adwin, np.geomspace(0.5, 1e-3, 6), 0.05),
-    "KSWIN (river)": (_kswin, np.geomspace(1e-4, 1e-6, 2), 0.01),
+    "ADWIN (river)": (_adwin, np.geomspace(0.9, 1e-3, 7), 0.05),
+    "KSWIN, as in river": (
+        lambda c, y, t: _kswin(c - y, int(c[0] * 1e9), t),
+        np.arange(13, 30) / 30 - 0.01,
+        0.2,
+    ),
 }
 
 
@@ -290,16 +316,15 @@ def measure(quick):
     for name, (method, thresholds, share) in METHODS.items():
         began = time.perf_counter()
         slow = share < 1
-        lengths, alarms = run_lengths(
-            method, thresholds, max(int(null * share), 8), length if share > 0.01 else 20_000
-        )
+        lengths, alarms = run_lengths(method, thresholds, max(int(null * share), 8), length)
         for target in TARGETS:
             threshold = threshold_for(target, thresholds, lengths)
             if threshold is None:
                 table[str(target)][name] = None
                 continue
             row = {
-                shift: delays(method, threshold, shift, max(int(shifts * share), 10) if slow else shifts) for shift in SHIFTED
+                shift: delays(method, threshold, shift, max(int(shifts * share), 10) if slow else shifts)
+                for shift in SHIFTED
             }
             table[str(target)][name] = {"threshold": threshold, "delays": row}
         print(f"{name}: {time.perf_counter() - began:.0f} s, {alarms.max()} false alarms", file=sys.stderr)

@@ -31,6 +31,7 @@ _COMMANDS: tuple[tuple[str, str], ...] = (
     ("keys", "keys"),
     ("label", "label"),
     ("pack", "pack"),
+    ("refit", "refit"),
     ("report", "report"),
     ("serve", "serve"),
     ("study", "study"),

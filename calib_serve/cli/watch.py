@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
@@ -47,6 +49,12 @@ def run(
     max_segments: Annotated[
         int, typer.Option("--max-segments", help="Different segments a version; the rest are 'other'.")
     ] = 32,
+    sample_log: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--sample-log", help="Keep logits and labels here, to refit on; default: keep none."),
+    ] = None,
+    sample_rate: Annotated[float, typer.Option("--sample-rate", help="Share of predictions to keep.")] = 0.1,
+    sample_days: Annotated[float, typer.Option("--sample-days", help="For how long to keep them.")] = 30,
     step: Annotated[float, typer.Option("--step", help="Seconds between points of the page's curve.")] = 300,
     max_megabytes: Annotated[float, typer.Option("--max-megabytes", help="Largest batch.")] = 4,
     max_waiting: Annotated[int, typer.Option("--max-waiting", help="Batches in line before 429.")] = 32,
@@ -61,12 +69,14 @@ def run(
     from calib_serve.watch.app import create_app
     from calib_serve.watch.drift import Detector
     from calib_serve.watch.ledger import open_ledger
+    from calib_serve.watch.samples import SampleLog
     from calib_serve.watch.service import Watch
 
     tokens = () if token_file is None else read_tokens(token_file)
     if host not in _LOOPBACK and not tokens:
         raise InputError(f"{host} can be reached by others; give --token-file, or listen on 127.0.0.1")
     Detector(arl=arl, tolerance=tolerance)  # options that cannot be are said now, not at the first label
+    log = None if sample_log is None else SampleLog(sample_log, rate=sample_rate, days=sample_days)
     book = open_ledger(ledger, writer=writer)
     try:
         watch = Watch(
@@ -77,6 +87,7 @@ def run(
             ttl=ttl_days * DAY,
             max_segments=max_segments,
             history_step=step,
+            log=log,
         )
         app = create_app(
             watch,
@@ -86,9 +97,19 @@ def run(
             max_waiting=max_waiting,
         )
         typer.echo(f"watching {', '.join(models)} on http://{host}:{port}")
+        # uvicorn answers what is in hand, then sends itself the signal again: let it end here.
+        signal.signal(signal.SIGTERM, _leave)
         uvicorn.run(app, host=host, port=port, log_level="warning", server_header=False)
+    except KeyboardInterrupt:
+        typer.echo("stopped")
     finally:
         book.close()
+        if log is not None:
+            log.close()
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def parse_model(text: str) -> tuple[tuple[str, str], Watched]:

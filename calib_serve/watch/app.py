@@ -59,6 +59,10 @@ class PredictionIn(BaseModel):
     predicted: Annotated[int, Field(ge=0, lt=2**32, description="class id")]
     confidence: Annotated[float, Field(description="top-1 probability, in [0, 1]")]
     segment: Annotated[str, Field(max_length=64)] = ""
+    logits: Annotated[
+        list[Annotated[float, Field(allow_inf_nan=False)]] | None,
+        Field(description="what the output calibration was applied to; kept in the sample log, if any"),
+    ] = None
 
 
 class PredictionsIn(BaseModel):
@@ -260,7 +264,8 @@ def _prediction(item: object) -> Prediction | Refused:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "item"
         return Refused("malformed", f"{where}: {first['msg']}")
-    return Prediction(one.model, one.version, one.predicted, one.confidence, one.segment)
+    logits = None if one.logits is None else tuple(one.logits)
+    return Prediction(one.model, one.version, one.predicted, one.confidence, one.segment, logits)
 
 
 def _answer(one: str | Refused) -> dict[str, Any]:

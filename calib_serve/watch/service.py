@@ -8,11 +8,12 @@ any program that embeds it.
 from __future__ import annotations
 
 import json
+import secrets
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from calib_serve.bins import Bins
 from calib_serve.errors import InputError, LedgerError, Refused
@@ -22,6 +23,7 @@ from calib_serve.watch.history import History
 from calib_serve.watch.intake import Classes, Intake, Outcome
 from calib_serve.watch.ledger import Ledger, Version
 from calib_serve.watch.monitor import OTHER
+from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.shift import ConfidenceShift
 from calib_serve.watch.sums import Key, Sums
 
@@ -41,13 +43,14 @@ class Watched:
 
 @dataclass(frozen=True)
 class Prediction:
-    """One served prediction: class id, top-1 confidence in [0, 1], and a segment if any."""
+    """One served prediction: class id, top-1 confidence in [0, 1]; a segment and logits if any."""
 
     model: str
     version: str
     predicted: int
     confidence: float
     segment: str = ""
+    logits: tuple[float, ...] | None = None
 
 
 @dataclass
@@ -61,7 +64,8 @@ class Watch:
     """Counts predictions and labels of the ``models`` and looks for drift; safe to use from threads.
 
     ``ttl``: seconds for which a label is welcome. ``max_segments``: how many different segments a
-    version may have before the rest are counted as ``other``. Nothing is acknowledged before the
+    version may have before the rest are counted as ``other``. ``log`` keeps a sample of logits and
+    labels to refit on, of predictions that come with logits. Nothing is acknowledged before the
     ledger holds it; LedgerError means that nothing of the batch was counted.
     """
 
@@ -76,11 +80,12 @@ class Watch:
         max_segments: int = 32,
         clock: Callable[[], float] = time.time,
         history_step: float = 300.0,
+        log: SampleLog | None = None,
     ) -> None:
         if not models:
             raise InputError("no model to watch; give at least one model and version")
         self.keyring, self.ledger, self.models = keyring, ledger, dict(models)
-        self.max_segments, self.ttl = max_segments, ttl
+        self.max_segments, self.ttl, self.log = max_segments, ttl, log
         self.counts = _Counts()
         self._clock = clock
         self._lock = threading.RLock()
@@ -91,6 +96,7 @@ class Watch:
             detector=detector,
             ttl=ttl,
             clock=clock,
+            on_counted=log.labelled if log else None,
             on_alarm=self._keep_alarm,
             segment=self._segment,
         )
@@ -117,7 +123,12 @@ class Watch:
             if self.ledger.add(sums, once=once, expires=now + DAY):
                 self._look_for_shift(sums)
         self.history.tick(self.ledger)
-        return [item if isinstance(item, Refused) else self._receipt(item, now) for item in found]
+        nonces = [secrets.token_bytes(12) for _ in good]
+        self._sample(good, nonces, now)
+        fresh = iter(nonces)
+        return [
+            item if isinstance(item, Refused) else self._receipt(item, next(fresh), now) for item in found
+        ]
 
     def labels(self, items: Sequence[object]) -> list[Outcome]:
         """Count late labels, ``{"receipt": ..., "label": ..., "segment": optional}``, once each."""
@@ -143,8 +154,9 @@ class Watch:
             return Refused(
                 "malformed", f"predicted must be in [0, {watched.classes.count}), got {item.predicted}"
             )
-        segment = self._segment(version, item.segment)
-        return Prediction(item.model, item.version, item.predicted, item.confidence, segment)
+        if item.logits is not None and len(item.logits) != watched.classes.count:
+            return Refused("malformed", f"logits must be {watched.classes.count}, got {len(item.logits)}")
+        return replace(item, segment=self._segment(version, item.segment))
 
     def _segment(self, version: Version, name: str) -> str:
         """The segment to count under: its own while there are few, ``other`` for the rest."""
@@ -157,13 +169,26 @@ class Watch:
             known.add(name)
         return name
 
-    def _receipt(self, item: Prediction, now: float) -> str:
+    def _sample(self, items: Sequence[Prediction], nonces: Sequence[bytes], now: float) -> None:
+        if self.log is None:
+            return
+        by_version: dict[tuple[Version, int], list[tuple[bytes, tuple[float, ...]]]] = {}
+        for item, nonce in zip(items, nonces, strict=True):
+            if item.logits is not None:
+                key = ((item.model, item.version), len(item.logits))
+                by_version.setdefault(key, []).append((nonce, item.logits))
+        for ((model, version), _), rows in by_version.items():
+            kept, logits = zip(*rows, strict=True)
+            self.log.predicted(model, version, kept, logits, times=[now] * len(kept))
+
+    def _receipt(self, item: Prediction, nonce: bytes, now: float) -> str:
         return self.keyring.sign(
             model=item.model,
             version=item.version,
             predicted=item.predicted,
             confidence=item.confidence,
             time=now,
+            nonce=nonce,
         )
 
     def _look_for_shift(self, sums: Mapping[Key, Sums]) -> None:

@@ -1,0 +1,184 @@
+"""A bounded sample of what was predicted and what was true, to fit the next calibration on.
+
+Opt-in. It keeps logits in float16 and class ids, never inputs. Predictions and labels are written
+as they come, in shards of their own, and joined by receipt when they are read; so labels may come
+late, to another process, or never. What a killed process had not flushed is lost: it is a sample.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.receipts import DAY, Label
+
+__all__ = ["SampleLog", "Samples", "read_samples"]
+
+_NONCES = 2.0**32
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Logits (n, K) in float32 with their labels (n,) and times (n,), oldest first.
+
+    ``predictions`` and ``labels_seen`` count what was read before joining, ``damaged`` the shards
+    that could not be read.
+    """
+
+    logits: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    times: NDArray[np.float64]
+    predictions: int
+    labels_seen: int
+    damaged: int
+
+
+class SampleLog:
+    """Appends to a folder; several processes may share it.
+
+    ``rate``: which share of predictions to keep, chosen by nonce, so that all processes keep the same
+    ones. ``days`` and ``max_bytes`` bound what is kept; the oldest shards go first.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        rate: float = 0.1,
+        days: float = 30.0,
+        max_bytes: int = 256 << 20,
+        shard_rows: int = 4096,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if not 0 < rate <= 1:
+            raise InputError(f"rate must be in (0, 1], got {rate}")
+        self.folder, self.rate, self.days, self.max_bytes = Path(folder), rate, days, max_bytes
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._rows, self._clock, self._lock = shard_rows, clock, threading.Lock()
+        self._predictions: dict[tuple[str, str], list[tuple[bytes, float, NDArray[np.float16]]]] = {}
+        self._labels: dict[tuple[str, str], list[tuple[bytes, int]]] = {}
+
+    def predicted(
+        self, model: str, version: str, nonces: Sequence[bytes], logits: ArrayLike, *, times: Sequence[float]
+    ) -> None:
+        """Keep the sampled ones of these predictions: logits (n, K), one nonce and one time each."""
+        z = np.asarray(logits, np.float32)
+        if z.ndim != 2 or not len(z) == len(nonces) == len(times):
+            raise ShapeError(
+                f"logits must be (n, K) with n nonces and times, got {z.shape}, {len(nonces)}, {len(times)}"
+            )
+        # float16 ends at 65504; a logit beyond it says no more than that.
+        half = np.clip(z, -65504, 65504).astype(np.float16)
+        with self._lock:
+            rows = self._predictions.setdefault((model, version), [])
+            rows += [
+                (n, t, row) for n, t, row in zip(nonces, times, half, strict=True) if _kept(n, self.rate)
+            ]
+            full = len(rows) >= self._rows
+        if full:
+            self.flush()
+
+    def labelled(self, labels: Sequence[Label]) -> None:
+        """Keep accepted labels of sampled predictions."""
+        with self._lock:
+            for one in labels:
+                if _kept(one.receipt.nonce, self.rate):
+                    key = (one.receipt.model, one.receipt.version)
+                    self._labels.setdefault(key, []).append((one.receipt.nonce, one.label))
+            full = any(len(rows) >= self._rows for rows in self._labels.values())
+        if full:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is waiting, and drop what is too old or too much."""
+        with self._lock:
+            for (model, version), predictions in self._predictions.items():
+                nonces, times, logits = zip(*predictions, strict=True) if predictions else ((), (), ())
+                if nonces:
+                    self._write(
+                        "predictions", model, version, nonces, time=np.array(times), logits=np.stack(logits)
+                    )
+            for (model, version), labels in self._labels.items():
+                if labels:
+                    nonces, ids = zip(*labels, strict=True)
+                    self._write("labels", model, version, nonces, label=np.array(ids, np.int64))
+            self._predictions, self._labels = {}, {}
+            self._retain()
+
+    close = flush
+
+    def _write(self, kind: str, model: str, version: str, nonces: Sequence[bytes], **columns: Any) -> None:
+        name = f"{kind}-{int(self._clock() * 1000):015d}-{os.getpid()}-{secrets.token_hex(4)}.npz"
+        partial = self.folder / f".{name}.partial"
+        with partial.open("wb") as file:
+            nonce = np.frombuffer(b"".join(nonces), np.uint8).reshape(len(nonces), -1)
+            np.savez(file, model=model, version=version, nonce=nonce, **columns)
+        partial.rename(self.folder / name)
+
+    def _retain(self) -> None:
+        shards = sorted(self.folder.glob("*-*-*-*.npz"), key=_written, reverse=True)
+        oldest, size = self._clock() - self.days * DAY, 0
+        for shard in shards:
+            size += shard.stat().st_size
+            if size > self.max_bytes or _written(shard) < oldest * 1000:
+                shard.unlink(missing_ok=True)
+
+
+def read_samples(
+    folder: str | Path, *, model: str, version: str, since: float = 0.0, most: int = 1_000_000
+) -> Samples:
+    """The labelled predictions of one model version since ``since``: the latest ``most`` of them."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"there is no sample log at {folder}; start the server with one")
+    rows: dict[bytes, tuple[float, NDArray[np.float16]]] = {}
+    labels: dict[bytes, int] = {}
+    damaged = 0
+    for shard in sorted(folder.glob("*-*-*-*.npz"), key=_written):
+        try:
+            with np.load(shard, allow_pickle=False) as kept:
+                if (str(kept["model"]), str(kept["version"])) != (model, version):
+                    continue
+                nonces = [row.tobytes() for row in kept["nonce"]]
+                if "label" in kept:
+                    labels.update(zip(nonces, kept["label"].tolist(), strict=True))
+                else:
+                    rows.update(
+                        zip(nonces, zip(kept["time"].tolist(), kept["logits"], strict=True), strict=True)
+                    )
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+            damaged += 1
+    joined = sorted(
+        ((t, nonce) for nonce, (t, _) in rows.items() if nonce in labels and t >= since),
+        key=lambda one: one[0],
+    )[-most:]
+    logits = [rows[nonce][1] for _, nonce in joined]
+    return Samples(
+        np.stack(logits).astype(np.float32) if logits else np.empty((0, 0), np.float32),
+        np.array([labels[nonce] for _, nonce in joined], np.int64),
+        np.array([t for t, _ in joined]),
+        len(rows),
+        len(labels),
+        damaged,
+    )
+
+
+def _kept(nonce: bytes, rate: float) -> bool:
+    return int.from_bytes(nonce[:4], "big") < rate * _NONCES
+
+
+def _written(shard: Path) -> int:
+    """Milliseconds since 1970, from the shard's name."""
+    part = shard.name.split("-")[1]
+    return int(part) if part.isdigit() else 0

@@ -1,0 +1,173 @@
+"""The sample log is bounded, joins late labels, and refitting on it brings ECE down or does nothing."""
+
+import json
+import time
+
+import httpx
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from calib_serve.artifact import Artifact, Head, LogitMap
+from calib_serve.bins import Bins
+from calib_serve.cli import app as cli
+from calib_serve.errors import InputError
+from calib_serve.metrics import softmax
+from calib_serve.receipts import Label, Receipt
+from calib_serve.watch.samples import SampleLog, read_samples
+
+
+def nonces(count, start=0):
+    rng = np.random.default_rng(start)
+    return [rng.bytes(12) for _ in range(count)]
+
+
+def label(nonce, value, version="1"):
+    return Label(Receipt("k", "m", version, 0.0, nonce, 0, 0.5), value)
+
+
+def overconfident(rng, count, sharp=3.0):
+    """Logits of 4 classes that say ``sharp`` times too much, and labels."""
+    true = rng.normal(size=(count, 4)) * 1.5
+    labels = np.array([rng.choice(4, p=p) for p in softmax(true)])
+    return true * sharp, labels
+
+
+def test_predictions_and_late_labels_are_joined_by_receipt_over_processes(tmp_path):
+    names, rng = nonces(50), np.random.default_rng(0)
+    z = rng.normal(size=(50, 4))
+    one, two = SampleLog(tmp_path, rate=1.0), SampleLog(tmp_path, rate=1.0)
+    one.predicted("m", "1", names, z, times=np.arange(50.0))
+    one.close()
+    two.labelled([label(n, i % 4) for i, n in reversed(list(enumerate(names)))][:30])
+    two.labelled([label(b"x" * 12, 1), label(names[0], 3, version="2")])
+    two.close()
+    found = read_samples(tmp_path, model="m", version="1")
+    np.testing.assert_array_equal(found.times, np.arange(20.0, 50.0))
+    np.testing.assert_allclose(found.logits, z[20:], rtol=1e-3)
+    np.testing.assert_array_equal(found.labels, np.arange(20, 50) % 4)
+    assert (found.predictions, found.labels_seen, found.damaged) == (50, 31, 0)
+    assert len(read_samples(tmp_path, model="m", version="1", since=40.0).labels) == 10
+
+
+def test_the_same_predictions_are_sampled_everywhere(tmp_path):
+    names = nonces(2000)
+    log = SampleLog(tmp_path, rate=0.1)
+    log.predicted("m", "1", names, np.zeros((2000, 2)), times=np.zeros(2000))
+    log.labelled([label(n, 1) for n in names])
+    log.close()
+    found = read_samples(tmp_path, model="m", version="1")
+    assert 140 < len(found.labels) < 260
+    assert found.predictions == found.labels_seen == len(found.labels)
+
+
+def test_what_is_kept_is_bounded_in_bytes_and_days(tmp_path):
+    now = 1_000_000.0
+    log = SampleLog(tmp_path, rate=1.0, days=1, max_bytes=100_000, clock=lambda: now)
+    for step in range(40):
+        now += 60
+        log.predicted("m", "1", nonces(100, step), np.zeros((100, 20)), times=np.full(100, now))
+        log.flush()
+    assert sum(shard.stat().st_size for shard in tmp_path.iterdir()) <= 100_000
+    kept = read_samples(tmp_path, model="m", version="1").predictions
+    assert 0 < kept < 4000
+    now += 86_401 * 2
+    log.flush()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_shard_is_counted_and_left_out(tmp_path):
+    log = SampleLog(tmp_path, rate=1.0)
+    log.predicted("m", "1", nonces(5), np.zeros((5, 2)), times=np.zeros(5))
+    log.close()
+    (shard,) = tmp_path.iterdir()
+    (tmp_path / shard.name.replace("predictions-0", "predictions-1")).write_bytes(b"PK cut off")
+    found = read_samples(tmp_path, model="m", version="1")
+    assert (found.predictions, found.damaged) == (5, 1)
+
+
+def test_a_log_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(InputError, match="no sample log"):
+        read_samples(tmp_path / "none", model="m", version="1")
+
+
+def fill(folder, count, sharp, seed=0):
+    rng = np.random.default_rng(seed)
+    z, y = overconfident(rng, count, sharp)
+    names = nonces(count, seed)
+    log = SampleLog(folder, rate=1.0)
+    log.predicted("m", "1", names, z, times=time.time() - np.arange(count, 0, -1.0))
+    log.labelled([label(n, int(k)) for n, k in zip(names, y, strict=True)])
+    log.close()
+
+
+def refit(tmp_path, *more):
+    arguments = ["refit", str(tmp_path / "old"), "--log", str(tmp_path / "log"), "--name", "m"]
+    options = ["--version", "1", "-o", str(tmp_path / "new"), "--method", "temperature", "--json"]
+    return CliRunner().invoke(cli, [*arguments, *options, *more])
+
+
+def test_refit_brings_ece_down_after_drift_and_keeps_the_head(tmp_path):
+    head = Head((np.eye(4, dtype="f4"),), (np.zeros(4, "f4"),))
+    old = Artifact(
+        (head, LogitMap.temperature(1.0)), method="temperature", classes=4, class_names=tuple("abcd")
+    )
+    old.save(tmp_path / "old")
+    fill(tmp_path / "log", 1500, sharp=3.0)
+    result = refit(tmp_path)
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert facts["kept"]
+    assert facts["samples"] == 1500
+    assert facts["held_out"] == 450
+    new = Artifact.load(tmp_path / "new")
+    z, y = overconfident(np.random.default_rng(9), 4000)
+    eces = []
+    for artifact in (old, new):
+        p = artifact.probs(z)
+        eces.append(Bins.tally(p.max(axis=1), p.argmax(axis=1) == y).ece())
+    assert eces[0] > 0.15
+    assert eces[1] < 0.03
+    assert isinstance(new.steps[0], Head)
+    assert new.class_names == old.class_names
+    assert new.data["refit_of"] == old.fingerprint
+
+
+def test_refit_changes_nothing_when_the_current_one_is_as_good(tmp_path):
+    Artifact((LogitMap.temperature(3.0),), method="temperature", classes=4).save(tmp_path / "old")
+    fill(tmp_path / "log", 1500, sharp=3.0)
+    result = refit(tmp_path)
+    assert result.exit_code == 1
+    assert not json.loads(result.stdout)["kept"]
+    assert not (tmp_path / "new").exists()
+
+
+def test_refit_says_what_is_missing(tmp_path):
+    Artifact((LogitMap.temperature(3.0),), method="temperature", classes=4).save(tmp_path / "old")
+    fill(tmp_path / "log", 50, sharp=3.0)
+    assert "at least 200 are needed" in str(refit(tmp_path).exception)
+    assert "--new-version" in str(refit(tmp_path, "--model", "m.pt").exception)
+
+
+@pytest.mark.server
+def test_watch_keeps_samples_that_refit_can_use(make_server, tmp_path):
+    server = make_server("--sample-log", str(tmp_path / "log"), "--sample-rate", "1", models=("m:1=4",))
+    z, y = overconfident(np.random.default_rng(0), 400)
+    p = softmax(z)
+    items = [
+        {
+            "model": "m",
+            "version": "1",
+            "predicted": int(row.argmax()),
+            "confidence": float(row.max()),
+            "logits": logits,
+        }
+        for row, logits in zip(p, z.tolist(), strict=True)
+    ]
+    answer = httpx.post(f"{server.url}/v1/predictions", json={"items": items}, timeout=30).json()
+    labels = [{"receipt": one["receipt"], "label": int(k)} for one, k in zip(answer["items"], y, strict=True)]
+    assert httpx.post(f"{server.url}/v1/labels", json=labels, timeout=30).json()["accepted"] == 400
+    server.stop()
+    Artifact((LogitMap.temperature(1.0),), method="temperature", classes=4).save(tmp_path / "old")
+    result = refit(tmp_path)
+    assert json.loads(result.stdout)["kept"], result.output
