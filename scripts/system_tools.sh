@@ -7,6 +7,7 @@ declare -A package=(
   [promtool]=prometheus
   [prometheus]=prometheus
   [redis-server]=redis-server
+  [curl]=curl
   [chromium]=chromium
   [chromedriver]=chromium-driver
 )

@@ -50,7 +50,7 @@ def validation_size(
             parts = [rng.choice(len(y), size, replace=False) for _ in range(repeats if size < len(y) else 1)]
             values = _errors(method, [(z[part], y[part]) for part in parts], test, metric=metric, seed=seed)
             if len(values):
-                means[i], spreads[i] = values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0
+                means[i], spreads[i] = values.mean(), values.std(ddof=1) if len(values) > 1 else np.nan
             rows.append(
                 (method, size, float(means[i]), float(spreads[i]), len(parts), len(parts) - len(values))
             )
