@@ -110,7 +110,7 @@ def _masked(
     _refuse_unknown("masked-head", fit_masked_head, options, hidden=hidden, more=("train_split", "reading"))
     with _progress("features", quiet=quiet) as progress:
         features = classifier.features(train.inputs, progress=progress)
-        held = (None, None)
+        held: tuple[Any, ...] = ()
         if train_split is not None:
             held = (classifier.features(samples.inputs, progress=progress), samples.labels)
     with _progress("masked-head", quiet=quiet) as progress:

@@ -29,7 +29,8 @@ class Checkpoints:
     def load(self, key: str) -> dict[str, NDArray[Any]] | None:
         """The arrays saved under ``key``, or None; one that cannot be read counts as none."""
         try:
-            with np.load(self._path(key), allow_pickle=False) as archive:
+            # Opened here: numpy leaves a torn file open.
+            with self._path(key).open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 return {name: archive[name] for name in archive.files}
         except (OSError, ValueError, EOFError, zipfile.BadZipFile):
             return None

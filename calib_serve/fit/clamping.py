@@ -19,7 +19,15 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact import Artifact, InputShift, LogitMap
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.fit.checkpoint import Checkpoints
-from calib_serve.fit.clamping_choice import Candidate, Judge, Penalty, candidates, choose, solved
+from calib_serve.fit.clamping_choice import (
+    Candidate,
+    Judge,
+    Penalty,
+    candidates,
+    choose,
+    held_out_nll_of_temperature,
+    solved,
+)
 from calib_serve.fit.clamping_objective import Objective, best_temperature, focal_loss
 from calib_serve.fit.clamping_solve import PaperSchedule, QuasiNewton, Solution, Solver
 from calib_serve.fit.ece_grid import fit_temperature_ece
@@ -54,7 +62,7 @@ def fit_neural_clamping(
     *,
     gamma: float | Sequence[float] = 0.0,
     penalty: Penalty | Sequence[Penalty] = "tenth",
-    resolution: int | Sequence[int | None] | None = None,
+    resolution: int | Sequence[int | None] | Literal["auto"] | None = "auto",
     judge: Judge = "folds",
     folds: int = 3,
     start: Start = "zero",
@@ -72,16 +80,18 @@ def fit_neural_clamping(
 
     ``inputs`` (n, *input_shape) as the model takes them, ``labels`` (n,) class ids. ``gamma`` of the
     focal loss, ``penalty`` ("tenth" of the uncalibrated loss, the paper's rule, or lambda itself) and
-    ``resolution`` (delta as r x r coefficients a channel, enlarged; None is full size) may each be
-    several: then ``judge`` chooses, by NLL over ``folds`` or by the calibration set's own ECE as the
-    paper does. ``start`` is the first delta: zero, the ``data``-driven one of Theorem 3.2 within
-    ``input_range``, or ``random``. ``normalisation`` (mean, std) of the preprocessing puts delta
-    behind it; ``clip`` keeps shifted inputs in a range. ``solver`` defaults to ``QuasiNewton()``;
-    ``PaperSchedule()`` is the paper's. ``checkpoints`` is a folder in which a killed fit finds its way
-    again. Raises ShapeError and InputError for data that does not fit
-    the model, FitError where no temperature is best.
+    ``resolution`` (delta as r x r coefficients a channel, enlarged; None is full size, "auto" tries 4
+    and full size where folds judge images) may each be several: then ``judge`` chooses, by held-out
+    NLL over ``folds`` or by the calibration set's own ECE as the paper does. ``start`` is the first
+    delta: zero, the ``data``-driven one of Theorem 3.2 within ``input_range``, or ``random``.
+    ``normalisation`` (mean, std) of the preprocessing puts delta behind it; ``clip`` keeps shifted
+    inputs in a range. ``solver`` defaults to ``QuasiNewton()``; ``PaperSchedule()`` is the paper's.
+    ``checkpoints`` is a folder in which a killed fit finds its way again. Raises ShapeError and
+    InputError for data that does not fit the model, FitError where no temperature is best.
     """
     y = checked(classifier, inputs, labels)
+    if resolution == "auto":
+        resolution = _resolutions(classifier.input_shape, judge)
     settings = candidates(gamma, penalty, resolution)
     solve = solver or QuasiNewton(progress=progress)
     base = Objective(
@@ -110,6 +120,9 @@ def fit_neural_clamping(
             "solver": type(solve).__name__,
             "judge": judge if scores else None,
             "candidates": scores,
+            "held_out_nll_of_temperature_alone": held_out_nll_of_temperature(
+                logits, y, folds=folds, seed=seed
+            ),
             "seed": seed,
         },
         data={"inputs_sha256": data_fingerprint(np.asarray(inputs))},
@@ -173,6 +186,12 @@ def checked(classifier: Classifier, inputs: Floats, labels: ArrayLike) -> NDArra
     if (y == y[0]).all():
         raise InputError(f"all {len(y)} samples are of class {y[0]}; calibrate on every class that is served")
     return y
+
+
+def _resolutions(shape: tuple[int, ...], judge: Judge) -> tuple[int | None, ...]:
+    """Full size, and 4 x 4 for images: on few samples of many pixels a full-size delta overfits."""
+    image = len(shape) == 3 and min(shape[1:]) >= 8
+    return (4, None) if image and judge == "folds" else (None,)
 
 
 @dataclass(frozen=True)

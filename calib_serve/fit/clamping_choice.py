@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Union
 
@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError
-from calib_serve.fit.clamping_objective import Objective, focal_loss
+from calib_serve.fit.clamping_objective import Objective, best_temperature, focal_loss
 from calib_serve.fit.clamping_solve import Solution, Solver
 from calib_serve.fit.facts import reference_bins
 from calib_serve.metrics import softmax
 
-__all__ = ["Candidate", "Judge", "Penalty", "candidates", "choose", "solved"]
+__all__ = ["Candidate", "Judge", "Penalty", "candidates", "choose", "held_out_nll_of_temperature", "solved"]
 
 Penalty = Union[float, Literal["tenth"]]
 Judge = Literal["folds", "calibration-ece"]
@@ -113,18 +113,32 @@ def _held_out_nll(
     folds: int,
     seed: int,
 ) -> list[float]:
-    n = len(base.labels)
-    if not 2 <= folds <= n // 2:
-        raise InputError(f"folds must lie in 2..{n // 2}, got {folds}")
-    fold = np.random.default_rng(seed).permutation(n) % folds
     total = np.zeros(len(settings))
-    for k in range(folds):
-        kept, held = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
+    for kept, held in _folds(len(base.labels), folds, seed):
         part = replace(base, inputs=base.inputs[kept], labels=base.labels[kept])
         for i, (objective, one) in enumerate(solved(part, logits[kept], settings, solve, start)):
             z = base.classifier.logits(base.inputs[held], shift=objective.shift(one.coefficients))
             total[i] += focal_loss(z, base.labels[held], one.temperature, 0.0)[0] * len(held)
-    return list(total / n)
+    return list(total / len(base.labels))
+
+
+def held_out_nll_of_temperature(
+    logits: NDArray[np.float32], labels: NDArray[np.intp], *, folds: int, seed: int
+) -> float:
+    """What temperature alone scores on the folds that judge candidates."""
+    total = 0.0
+    for kept, held in _folds(len(labels), folds, seed):
+        t = best_temperature(logits[kept], labels[kept], 0.0)
+        total += focal_loss(logits[held], labels[held], t, 0.0)[0] * len(held)
+    return total / len(labels)
+
+
+def _folds(n: int, folds: int, seed: int) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    if not 2 <= folds <= n // 2:
+        raise InputError(f"folds must lie in 2..{n // 2} for {n} samples, got {folds}")
+    fold = np.random.default_rng(seed).permutation(n) % folds
+    for k in range(folds):
+        yield np.flatnonzero(fold != k), np.flatnonzero(fold == k)
 
 
 def _several(value: Any) -> Sequence[Any]:

@@ -59,7 +59,7 @@ def load_model(
     if kind == "onnx":
         from calib_serve.model.onnx_classifier import load_onnx  # noqa: PLC0415 (needs the onnx extra)
 
-        return load_onnx(path, input_shape=input_shape, **options)
+        return load_onnx(path, fingerprint=file_fingerprint(path), input_shape=input_shape, **options)
     if kind == "state_dict":
         raise ModelError(
             f"{path} holds weights alone; name the code too: load_model('module:name', weights=)"

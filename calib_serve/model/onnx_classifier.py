@@ -1,0 +1,211 @@
+"""A classifier that onnxruntime runs: logits and features; an ONNX graph has no gradient."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Head, InputShift
+from calib_serve.errors import MissingDependency, ModelError
+from calib_serve.model.face import Floats, Loss, Outputs, Progress, as_logits, batches
+
+try:
+    import onnx
+    import onnxruntime
+    from onnx import ModelProto, numpy_helper
+except ImportError as error:
+    raise MissingDependency("onnxruntime", "onnx") from error
+
+__all__ = ["OnnxClassifier", "load_onnx"]
+
+_TOLERANCE = 1e-4  # relative to the largest logit
+_SUM_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxClassifier:
+    """See ``Classifier``; made by ``load_model``. ``body`` makes features, or is why it cannot."""
+
+    session: Any
+    body: Any | str
+    last: Head | None
+    input_shape: tuple[int, ...]
+    classes: int
+    outputs: Outputs
+    fingerprint: str
+    source: str
+    batch_size: int = 256
+
+    @property
+    def head(self) -> Head:
+        """The last linear layer."""
+        if self.last is None:
+            raise ModelError(str(self.body))
+        return self.last
+
+    def facts(self) -> dict[str, Any]:
+        """What an artifact's manifest says of the model."""
+        return {
+            "sha256": self.fingerprint,
+            "source": self.source,
+            "input_shape": list(self.input_shape),
+            "input_dtype": "float32",
+            "outputs": self.outputs,
+        }
+
+    def logits(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """Logits (n, K); log-probabilities where the model ends in softmax."""
+        raw = self._stream(self.session, inputs, shift, progress, self.classes)
+        return as_logits(raw, self.outputs, f"these {len(inputs)} inputs")
+
+    def features(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """What the last linear layer sees, (n, d)."""
+        return self._stream(self.body, inputs, shift, progress, self.head.weights[0].shape[1])
+
+    def input_gradient(
+        self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NoReturn:
+        """Not to be had: raises ModelError that says what to do."""
+        raise ModelError(
+            f"{self.source} is an ONNX file, and onnxruntime gives no gradients; fit on the model it was "
+            "exported from (TorchScript, .pt2 or module:factory) and fuse the artifact into the ONNX file"
+        )
+
+    def _stream(
+        self, session: Any, inputs: Floats, shift: InputShift | None, progress: Progress | None, width: int
+    ) -> NDArray[np.float32]:
+        out = np.empty((len(inputs), width), np.float32)
+        name = session.get_inputs()[0].name
+        for rows, batch in batches(inputs, self.batch_size, self.input_shape):
+            out[rows] = session.run(None, {name: batch if shift is None else shift(batch)})[0]
+            if progress:
+                progress(rows.stop, len(inputs))
+        return out
+
+
+def load_onnx(
+    path: Path,
+    *,
+    fingerprint: str,
+    input_shape: tuple[int, ...] | None = None,
+    last_linear: str | None = None,
+    device: str | None = None,
+    batch_size: int = 256,
+) -> OnnxClassifier:
+    """A classifier of an ONNX file with one float32 input and logits as its first output.
+
+    ``last_linear`` names the weight's initializer. Raises ModelError for whatever is no such file.
+    """
+    try:
+        graph = onnx.load(str(path))
+        session = _session(graph, device)
+    except Exception as error:  # protobuf and onnxruntime raise errors of their own
+        raise ModelError(f"cannot load the ONNX file {path}: {error}") from error
+    shape = input_shape or _input_shape(session, path)
+    rng = np.random.default_rng(0)
+    probe = np.concatenate([rng.random((4, *shape)), rng.standard_normal((4, *shape))]).astype(np.float32)
+    out = _run(session, probe)
+    if out.ndim != 2 or len(out) != len(probe) or out.shape[1] < 2:
+        raise ModelError(f"a classifier returns (n, K) with K of at least 2, {path} returns {out.shape}")
+    body, head = _features(graph, probe, out, last_linear, device)
+    return OnnxClassifier(
+        session, body, head, shape, out.shape[1], _kind(out), fingerprint, path.name, batch_size
+    )
+
+
+def _session(graph: ModelProto, device: str | None) -> Any:
+    providers = ["CPUExecutionProvider"]
+    if device != "cpu" and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        providers = ["CUDAExecutionProvider", *providers] if _has_gpu() else providers
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(graph.SerializeToString(), options, providers=providers)
+
+
+def _has_gpu() -> bool:
+    return Path("/dev/nvidiactl").exists()
+
+
+def _input_shape(session: Any, path: Path) -> tuple[int, ...]:
+    taken = session.get_inputs()
+    if len(taken) != 1 or taken[0].type != "tensor(float)":
+        kinds = ", ".join(f"{i.name}: {i.type}" for i in taken)
+        raise ModelError(f"{path} must take one float32 tensor, it takes {kinds}")
+    sizes = taken[0].shape[1:]
+    if not all(isinstance(size, int) for size in sizes):
+        raise ModelError(f"{path} leaves its input's shape open ({sizes}); give input_shape")
+    return tuple(sizes)
+
+
+def _run(session: Any, inputs: Floats) -> Floats:
+    try:
+        result: Floats = np.asarray(session.run(None, {session.get_inputs()[0].name: inputs})[0])
+    except Exception as error:  # onnxruntime raises errors of its own
+        raise ModelError(
+            f"the model refuses inputs of shape {inputs.shape}: {error}; check input_shape, and export "
+            "with a batch dimension of any size"
+        ) from error
+    return result
+
+
+def _kind(out: Floats) -> Outputs:
+    p = out.astype(np.float64)
+    if (p >= 0).all() and (np.abs(p.sum(axis=1) - 1) < _SUM_TOLERANCE).all():
+        return "probabilities"
+    if (p <= 0).all() and (np.abs(np.log(np.exp(p).sum(axis=1))) < _SUM_TOLERANCE).all():
+        return "log_probabilities"
+    return "logits"
+
+
+def _features(
+    graph: ModelProto, probe: Floats, logits: Floats, name: str | None, device: str | None
+) -> tuple[Any | str, Head | None]:
+    """The session that stops before the last linear layer and that layer, proved on the probe.
+
+    The input of a Gemm or MatMul is made the graph's output; the layer is the last one if its
+    weight and bias, applied to that, give the logits.
+    """
+    if _kind(logits) != "logits":
+        return "a softmax follows the last linear layer; export the model without it", None
+    constants = {t.name: numpy_helper.to_array(t) for t in graph.graph.initializer}
+    for node in reversed(graph.graph.node):
+        if node.op_type not in ("Gemm", "MatMul") or node.input[1] not in constants:
+            continue
+        if name is not None and name != node.input[1]:
+            continue
+        transposed = any(a.name == "transB" and a.i for a in node.attribute)
+        weight = constants[node.input[1]]
+        weight = weight if transposed else weight.T
+        if weight.ndim != 2 or weight.shape[0] != logits.shape[1]:
+            continue
+        session = _session(_cut(graph, node.input[0]), device)
+        features = _run(session, probe)
+        for bias in _biases(node, constants, logits.shape[1]):
+            again = features @ weight.T + bias
+            if np.abs(again - logits).max() <= _TOLERANCE * (1 + np.abs(logits).max()):
+                return session, Head((weight,), (bias,))
+    return "no Gemm or MatMul of the graph makes its logits; name its weight with last_linear", None
+
+
+def _cut(graph: ModelProto, output: str) -> ModelProto:
+    cut = copy.deepcopy(graph)
+    del cut.graph.output[:]
+    cut.graph.output.append(onnx.helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None))
+    return cut
+
+
+def _biases(node: Any, constants: dict[str, NDArray[Any]], classes: int) -> list[NDArray[Any]]:
+    """A Gemm's own bias; for a MatMul any vector of K that a later Add may bring, or none."""
+    if node.op_type == "Gemm":
+        return [constants[node.input[2]]] if len(node.input) > 2 else [np.zeros(classes, np.float32)]
+    vectors = [v for v in constants.values() if v.shape == (classes,)]
+    return [*vectors, np.zeros(classes, np.float32)]
