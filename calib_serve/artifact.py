@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import yaml
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 
 from calib_serve.bins import Bins
 from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError
@@ -47,6 +46,7 @@ from calib_serve.steps import (
     Step,
     step_classes,
 )
+from calib_serve.tensors import SafetensorError
 
 __all__ = ["Artifact", "Head", "InputShift", "LogitMap", "Mixture", "ProbTable", "Step"]
 

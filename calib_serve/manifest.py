@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 import yaml
-from safetensors.numpy import load as load_tensors
-from safetensors.numpy import save as save_tensors
 
 from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError
 from calib_serve.steps import STEPS, Floats, Head, InputShift, LogitMap, Mixture, ProbTable, Step
+from calib_serve.tensors import load as load_tensors
+from calib_serve.tensors import save as save_tensors
 
 __all__ = [
     "MANIFEST",

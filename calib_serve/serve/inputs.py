@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, MissingDependency, ShapeError
+from calib_serve.tensors import load
 
 __all__ = ["ImageOptions", "Payload", "decode"]
 
@@ -132,10 +133,6 @@ def _safetensors(raw: bytes, shape: Sequence[int | None]) -> NDArray[Any]:
     (length,) = struct.unpack("<Q", raw[:8])
     if length > _SAFETENSORS_HEADER:
         raise InputError(f"the safetensors header claims {length} bytes; one tensor needs far fewer")
-    try:
-        from safetensors.numpy import load  # noqa: PLC0415 - a worker without it still serves the rest
-    except ImportError as error:
-        raise MissingDependency("safetensors", "torchserve") from error
     try:
         tensors = load(raw)
     except Exception:  # SafetensorError and whatever a dtype numpy does not know raises

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact, Head
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import ModelOptions
+from calib_serve.tensors import read_plainly
 
 if TYPE_CHECKING:
     from torch import nn
@@ -144,12 +145,20 @@ def _headed_export(network: nn.Module, head: Head, classes: int, name: str | Non
 
 
 def _eager(path: Path, options: ModelOptions) -> nn.Module:
-    from safetensors.torch import load_file  # noqa: PLC0415 - only eager archives need it
-
     module, _, name = (options.factory or "").partition(":")
     network: nn.Module = getattr(importlib.import_module(module), name)()
-    network.load_state_dict(load_file(path))
+    network.load_state_dict(_weights(path))
     return network
+
+
+def _weights(path: Path) -> dict[str, Any]:
+    try:
+        from safetensors.torch import load_file  # noqa: PLC0415 - knows bfloat16, which numpy does not
+    except ImportError:
+        import torch  # noqa: PLC0415
+
+        return {name: torch.tensor(array) for name, array in read_plainly(path.read_bytes()).items()}
+    return load_file(path)
 
 
 def _run_torch(network: nn.Module, device: str) -> Run:
