@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,11 @@ def open_session(
     first = wanted[0][0]
     if first not in offered and not allow_fallback:
         raise ModelError(f"{device} was asked for, but this onnxruntime offers {offered}; {_HELP}")
+    if first != _CPU and hasattr(ort, "preload_dlls"):
+        # CUDA that came as Python packages lies where no loader looks. What is missing is printed
+        # there; the error below says more.
+        with contextlib.redirect_stdout(io.StringIO()):
+            ort.preload_dlls()
     settings = ort.SessionOptions()
     if not optimize:
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

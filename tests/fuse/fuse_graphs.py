@@ -111,7 +111,11 @@ def examples(draw) -> Example:
     features = _body_of_images(draw, b, x) if image else _body_of_rows(draw, b, x)
     weight = None
     logits, tail_features = features, None
-    if draw(st.integers(0, 9)):
+    pooled = image and draw(st.integers(0, 5)) == 0  # fully convolutional: scores (n, K, 1, 1)
+    if pooled:
+        conv = b.node("Conv", x, b.normal(CLASSES, 2, 1, 1), b.normal(CLASSES))
+        logits = b.node("GlobalAveragePool", b.node("Tanh", conv))
+    elif draw(st.integers(0, 9)):
         logits, weight = _last_layer(draw, b, features, width=6)
         tail_features = features
     else:
@@ -120,7 +124,7 @@ def examples(draw) -> Example:
     meaning, activation = draw(st.sampled_from(TAILS))
     output = logits
     if activation:
-        axis = {} if activation == "Sigmoid" else {"axis": draw(st.sampled_from([1, -1]))}
+        axis = {} if activation == "Sigmoid" else {"axis": 1 if pooled else draw(st.sampled_from([1, -1]))}
         output = b.node(activation, logits, **axis)
     if wish or draw(st.booleans()):
         output = b.node("Identity", output, output=wish)

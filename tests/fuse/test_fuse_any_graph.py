@@ -25,7 +25,7 @@ def reference(example: Example, artifact: Artifact, x: np.ndarray) -> tuple[np.n
     shifted = x if artifact.input_shift is None else artifact.input_shift(x)
     inside = example.features if artifact.head is not None else example.logits
     raw = run(example.inside(inside), {"x": shifted.astype(x.dtype)}, optimize=False)
-    z = raw[inside].astype(np.float64)
+    z = raw[inside].astype(np.float64).reshape(len(x), -1)
     if artifact.head is not None:
         z = artifact.head(z)
     probs = artifact.probs(z)
@@ -99,7 +99,8 @@ def check(example: Example, artifact: Artifact, outputs: str, fused: str, nodes:
             want = shown(probs, z, example, artifact)
             assert list(got) == [o.name for o in example.model.graph.output]
             assert got[example.output].dtype == example.dtype
-            own = got[example.output].astype(np.float64)
+            assert got[example.output].shape == raw[example.output].shape
+            own = got[example.output].astype(np.float64).reshape(len(feed), -1)
             if (
                 example.meaning in ("logits", "log_probs")
                 and artifact.steps

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ import onnx
 import pytest
 from fuse_artifacts import artifact
 from fuse_graphs import Builder, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx.external_data_helper import set_external_data
 
@@ -142,6 +145,28 @@ def test_other_files_are_no_models(content, tmp_path):
     (tmp_path / "raw.onnx").write_bytes(content)
     with pytest.raises(ModelError, match=r"not an ONNX model|fails onnx's checker"):
         fuse_onnx(tmp_path / "raw.onnx", STEP, tmp_path / "out.onnx")
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_damaged_file_is_refused_or_still_right(seed):
+    """Bytes changed, left out or put in anywhere: an error of ours, or a file that holds what it says."""
+    rng = np.random.default_rng(seed)
+    content = bytearray(classifier().SerializeToString())
+    for _ in range(rng.integers(1, 6)):
+        kind, at = rng.integers(3), int(rng.integers(len(content)))
+        noise = rng.bytes(int(rng.integers(1, 9)))
+        content[at : at + (0 if kind == 2 else len(noise))] = b"" if kind == 1 else noise
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "raw.onnx").write_bytes(content)
+        try:
+            fuse_onnx(folder / "raw.onnx", STEP, folder / "out.onnx")
+        except (ModelError, FuseError):
+            only(folder, "raw.onnx")
+            return
+        raw, got = (next(iter(run(str(folder / n), {"x": X}).values())) for n in ("raw.onnx", "out.onnx"))
+        np.testing.assert_allclose(got, raw / 2, rtol=1e-4, atol=1e-5 * max(1, np.abs(raw).max()))
 
 
 def test_a_missing_file_and_a_folder_are_no_models(tmp_path):

@@ -248,6 +248,26 @@ def test_an_example_proves_that_a_layer_is_the_last(behind, source):
             calibrated(SOURCES[source](model, x), step, example=x)
 
 
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="no GPU that torch can use: CUDA is tested where there is one"
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_a_gpu_it_stays_there_and_replays_as_a_cuda_graph(kind):
+    model, x = Net().eval(), torch.randn(7, 3, 8, 8)
+    step = fitted(kind, shift=True)
+    whole, on_gpu = calibrated(copy.deepcopy(model).cuda(), step), x.cuda()
+    assert {t.device.type for t in whole.state_dict().values()} == {"cuda"}
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        whole(on_gpu)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = whole(on_gpu)
+    graph.replay()
+    np.testing.assert_allclose(out.cpu().numpy(), reference(model, step, x), atol=1e-4)
+
+
 # --- files ------------------------------------------------------------------------------------
 
 
