@@ -9,6 +9,7 @@ column ``label``, if wanted a column ``split``, and every other column holds one
 from __future__ import annotations
 
 import csv
+import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,8 +119,14 @@ def _read_csv(path: Path, split: str | None) -> LogitsFile:
     with path.open(newline="") as file:
         header = next(csv.reader(file), [])
         text = ["split"] if "split" in header else []
-        rows = np.loadtxt(file, delimiter=",", dtype=str, ndmin=2, quotechar='"', comments=None)
-    if rows.size and rows.shape[1] != len(header):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of no rows; we refuse them below
+            rows = np.loadtxt(file, delimiter=",", dtype=str, ndmin=2, quotechar='"', comments=None)
+    if set(header) <= {"label", "split"}:
+        raise InputError(f"{path} has no column of logits beside label and split")
+    if not rows.size:
+        raise InputError(f"{path} has column names but no rows")
+    if rows.shape[1] != len(header):
         raise InputError(f"{path} has {len(header)} column names but {rows.shape[1]} columns")
     columns = dict(zip(header, rows.reshape(-1, len(header)).T, strict=True))
     return _from_table(path, {k: v if k in text else v.astype(np.float64) for k, v in columns.items()}, split)

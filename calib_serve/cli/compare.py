@@ -61,7 +61,11 @@ def run(
     else:
         from rich.console import Console
 
-        Console().print(_table(rows, f"fitted on {fit_split}, measured on {test_split}"))
+        console = Console()
+        console.print(_table(rows, f"fitted on {fit_split}, measured on {test_split}"))
+        for row in rows:
+            if "error" in row:
+                console.print(f"{row['method']}: {row['error']}", highlight=False, markup=False)
     if not any("metrics" in row for row in rows):
         raise typer.Exit(1)
 
@@ -124,7 +128,6 @@ def _table(rows: list[dict[str, Any]], title: str) -> Table:
     }
     for row in rows:
         if "error" in row:
-            table.add_row(row["method"], f"[red]{row['error']}")
             continue
         values = {name: row["metrics"][name]["value"] for name in _METRICS}
         cells = [f"[bold]{v:.4f}" if v == best[name] else f"{v:.4f}" for name, v in values.items()]

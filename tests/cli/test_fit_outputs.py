@@ -1,0 +1,153 @@
+"""The commands around output calibration, as a user types them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from calib_serve import Artifact
+from calib_serve.cli import app
+from calib_serve.errors import InputError
+from calib_serve.metrics import nll, softmax
+
+
+def split(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    z = 2 * rng.standard_normal((n, 3))
+    return (3 * z).astype(np.float32), (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """400 calibration and 300 test samples of an overconfident model."""
+    (cal, y), (test, t) = split(400, 0), split(300, 1)
+    np.savez(tmp_path / "z.npz", cal_logits=cal, cal_labels=y, test_logits=test, test_labels=t)
+    return tmp_path / "z.npz"
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    found = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert found.exit_code == code, found.output
+    return found.stdout
+
+
+def refused(match: str, *arguments: object) -> None:
+    """The command line prints our own errors and exits with 2; here they come through."""
+    with pytest.raises(InputError, match=match):
+        CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+
+
+def test_fit_writes_an_artifact_and_tells_it_as_json(file: Path, tmp_path: Path):
+    out = tmp_path / "artifact"
+    told = json.loads(
+        run("fit", "--logits", file, "--split", "cal", "--method", "temperature", "-o", out, "--json")
+    )
+    artifact = Artifact.load(out)
+    assert told["fingerprint"] == artifact.fingerprint
+    assert told["fit"]["temperature"] == artifact.fit["temperature"] == pytest.approx(3, rel=0.2)
+    assert told["fit"]["gradient_norm"] < 1e-9
+
+
+def test_fit_measures_before_and_after_on_a_held_out_split(file: Path, tmp_path: Path):
+    out = tmp_path / "artifact"
+    shown = run(
+        "fit", "--logits", file, "--split", "cal", "--eval-split", "test", "--method", "vector", "-o", out
+    )
+    artifact = Artifact.load(out)
+    with np.load(file) as data:
+        after = nll(artifact.probs(data["test_logits"]), data["test_labels"])
+    assert artifact.after["nll"]["value"] == pytest.approx(after, rel=1e-9)
+    assert artifact.after["nll"]["value"] < artifact.before["nll"]["value"]
+    assert "held out" in shown
+
+
+def test_fit_warns_of_a_shift_that_no_output_calibrator_repairs(data_dir: Path, tmp_path: Path):
+    logits = data_dir / "logits" / "pneumonia_cnn_inhouse.npz"
+    arguments = ("--split", "cal", "--eval-split", "test", "--method", "structured-vector")
+    shown = run("fit", "--logits", logits, *arguments, "-o", tmp_path / "a")
+    assert "no calibrator fitted here repairs that" in " ".join(shown.split())
+
+
+def test_auto_chooses_tells_why_and_never_forgets_no_calibration(file: Path, tmp_path: Path):
+    arguments = ("--split", "cal", "--set", "candidates=temperature,isotonic", "--set", "folds=3")
+    told = json.loads(run("fit", "--logits", file, *arguments, "--json", "-o", tmp_path / "a"))
+    selection = told["fit"]["selection"]
+    assert [row["method"] for row in selection["scores"]] == ["none", "temperature", "isotonic"]
+    assert selection["chosen"] == told["method"] == "temperature"
+    assert selection["seed"] == 0
+    assert selection["folds"] == 3
+    assert told["after"]["nll"]["value"] < told["before"]["nll"]["value"]
+    assert "candidates" in run("inspect", tmp_path / "a")
+
+
+def test_settings_reach_the_method_and_wrong_ones_are_answered(file: Path, tmp_path: Path):
+    arguments = ("fit", "--logits", file, "--split", "cal", "-o", tmp_path / "a", "--method")
+    told = json.loads(run(*arguments, "histogram-width", "--set", "bins=7", "--set", "of=each", "--json"))
+    assert told["fit"] == {"objective": "share of each bin", "of": "each", "bins": 7, "prior": 1.0}
+    refused("it has bins, of, prior", *arguments, "histogram-width", "--set", "bin=7")
+    refused("NAME=VALUE", *arguments, "histogram-width", "--set", "bins")
+    refused("auto has no option", *arguments, "auto", "--set", "bins=3")
+    refused("choose one of none, temperature", *arguments, "platt")
+
+
+def test_fit_says_what_is_missing(file: Path, tmp_path: Path):
+    refused("--logits FILE", "fit", "-o", tmp_path / "a")
+    refused("cal, test", "fit", "--logits", file, "-o", tmp_path / "a", "--method", "none")
+    refused("--data", "fit", "--model", "m.pt", "-o", tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def test_apply_writes_probabilities_that_can_be_read_again(file: Path, tmp_path: Path):
+    run("fit", "--logits", file, "--split", "cal", "--method", "structured-matrix", "-o", tmp_path / "a")
+    run("apply", tmp_path / "a", "--logits", file, "--split", "test", "-o", tmp_path / "p.npz")
+    with np.load(tmp_path / "p.npz") as found, np.load(file) as data:
+        expected = Artifact.load(tmp_path / "a").probs(data["test_logits"])
+        np.testing.assert_array_equal(found["probs"], expected)
+        np.testing.assert_array_equal(found["labels"], data["test_labels"])
+        np.testing.assert_array_equal(found["predictions"], expected.argmax(axis=1))
+    told = json.loads(run("evaluate", tmp_path / "p.npz", "--json", "--replicates", 0))
+    assert told["nll"]["value"] == pytest.approx(nll(expected, split(300, 1)[1]), rel=1e-9)
+    refused("npz", "apply", tmp_path / "a", "--logits", file, "--split", "test", "-o", tmp_path / "p.csv")
+
+
+def test_compare_measures_on_the_split_that_no_fit_has_seen(file: Path, tmp_path: Path):
+    out = tmp_path / "table.csv"
+    arguments = ("--methods", "none,temperature,auto", "--replicates", 20, "--csv", out)
+    told = json.loads(run("compare", "--logits", file, *arguments, "--json"))
+    rows = {row["method"]: row for row in told["methods"]}
+    (test, labels) = split(300, 1)
+    assert rows["none"]["metrics"]["nll"]["value"] == pytest.approx(nll(softmax(test), labels), rel=1e-6)
+    assert rows["temperature"]["metrics"]["ece"]["value"] < rows["none"]["metrics"]["ece"]["value"]
+    assert list(rows)[2].startswith("auto: ")
+    with out.open() as written:
+        table = {row["method"]: row for row in csv.DictReader(written)}
+    assert float(table["temperature"]["nll"]) == rows["temperature"]["metrics"]["nll"]["value"]
+    assert float(table["none"]["ece_low"]) <= float(table["none"]["ece"]) <= float(table["none"]["ece_high"])
+    assert "temperature" in run("compare", "--logits", file, "--methods", "temperature", "--replicates", 0)
+
+
+def test_compare_ends_with_1_where_no_method_could_be_fitted(tmp_path: Path):
+    z = np.eye(3)[np.arange(30) % 3]
+    arrays = {
+        f"{s}_{what}": a for s in ("cal", "test") for what, a in (("logits", z), ("labels", z.argmax(1)))
+    }
+    np.savez(tmp_path / "z.npz", **arrays)
+    arguments = ("--logits", tmp_path / "z.npz", "--methods", "temperature", "--replicates", 0)
+    shown = run("compare", *arguments, code=1)
+    assert "every sample" in " ".join(shown.split())
+
+
+def test_the_command_itself_ends_with_2_and_one_line_for_an_error(tmp_path: Path):
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-c", "from calib_serve.cli import main; main()"]
+    arguments = ["fit", "--logits", "none.npz", "--method", "none", "-o", "a"]
+    found = subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert found.returncode == 2
+    assert found.stderr == "calib-serve: there is no file none.npz\n"
