@@ -45,6 +45,9 @@ def run(
     tolerance: Annotated[
         float, typer.Option("--tolerance", help="How far accuracy may be from confidence.")
     ] = 0.01,
+    block: Annotated[
+        int, typer.Option("--block", help="Labels that may hang together, where errors come in runs.")
+    ] = 1,
     ttl_days: Annotated[float, typer.Option("--ttl-days", help="For how long labels are welcome.")] = 30,
     max_segments: Annotated[
         int, typer.Option("--max-segments", help="Different segments a version; the rest are 'other'.")
@@ -75,7 +78,9 @@ def run(
     tokens = () if token_file is None else read_tokens(token_file)
     if host not in _LOOPBACK and not tokens:
         raise InputError(f"{host} can be reached by others; give --token-file, or listen on 127.0.0.1")
-    Detector(arl=arl, tolerance=tolerance)  # options that cannot be are said now, not at the first label
+    Detector(
+        arl=arl, tolerance=tolerance, block=block
+    )  # options that cannot be are said now, not at the first label
     log = None if sample_log is None else SampleLog(sample_log, rate=sample_rate, days=sample_days)
     book = open_ledger(ledger, writer=writer)
     try:
@@ -83,7 +88,7 @@ def run(
             Keyring.load(keyring),
             book,
             models=dict(parse_model(text) for text in models),
-            detector=lambda: Detector(arl=arl, tolerance=tolerance, bins=book.bins),
+            detector=lambda: Detector(arl=arl, tolerance=tolerance, bins=book.bins, block=block),
             ttl=ttl_days * DAY,
             max_segments=max_segments,
             history_step=step,

@@ -241,6 +241,35 @@ def test_a_scrape_that_cannot_read_the_ledger_leaves_a_gap_and_not_zeros(client,
     assert found["calib_monitor_errors_total", ("stage", "scrape")] == 1
 
 
+def test_a_scrape_during_writes_sees_whole_batches(client):
+    receipts = [
+        [
+            one["receipt"]
+            for one in client.post("/v1/predictions", json=[prediction(confidence=0.75)] * 10).json()["items"]
+        ]
+        for _ in range(15)
+    ]
+
+    def write():
+        for batch in receipts:
+            client.post("/v1/labels", json=[{"receipt": r, "label": 1} for r in batch])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = set()
+    key = (("bin", "1"), ("model", "digits"), ("version", "1.0"))
+    while writer.is_alive():
+        found = scrape(client)
+        count = found["calib_feedback_total", *key]
+        assert count % 10 == 0
+        assert found["calib_feedback_confidence_total", *key] == 0.75 * count
+        assert found["calib_feedback_correct_total", *key] == count
+        seen.add(count)
+    writer.join()
+    assert scrape(client)["calib_feedback_total", *key] == 150
+    assert len(seen) > 1
+
+
 def test_drift_raises_an_alarm_that_metrics_and_page_show(client):
     items = [prediction(confidence=0.95) for _ in range(60)]
     receipts = [one["receipt"] for one in client.post("/v1/predictions", json=items).json()["items"]]
