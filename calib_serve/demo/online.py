@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -44,10 +45,9 @@ def server(model: Path, artifact: Path, *, store: Path, folder: Path, ports: Por
         batching=Batching(workers=2, batch_size=8),
     )
     pack_feedback(store, archives=[store / f"{MODEL}.mar"], name=FEEDBACK)
-    folder.mkdir(parents=True, exist_ok=True)
-    keyring = folder / "keyring.json"
-    if not keyring.exists():
-        Keyring.new().save(keyring)
+    shutil.rmtree(folder, ignore_errors=True)  # labels that an earlier run counted would be counted on
+    folder.mkdir(parents=True)
+    Keyring.new().save(folder / "keyring.json")
     return Server(store, [f"{MODEL}.mar", f"{FEEDBACK}.mar"], folder=folder, ports=ports)
 
 

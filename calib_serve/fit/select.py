@@ -4,7 +4,7 @@ Every candidate is fitted on K - 1 folds and scored on the one left out. Of thos
 than the best by more than one standard error of the paired difference, the simplest wins (Breiman
 1984, section 3.4.3; paired, as all candidates see the same samples). A candidate that costs
 accuracy or refinement, how well confidence tells right from wrong, is refused however well it
-calibrates: calibration alone can be had by knowing less (Galil 2021).
+calibrates: calibration alone can be had by knowing less (Singh 2021).
 """
 
 from __future__ import annotations

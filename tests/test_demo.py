@@ -1,0 +1,143 @@
+"""The demo does what it says, cleans up after itself, and says what went wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+import onnxruntime
+import pytest
+
+from calib_serve import Artifact
+from calib_serve.demo import digits
+
+pytestmark = pytest.mark.server
+
+
+class Demo:
+    """A running demo and what it has printed."""
+
+    def __init__(self, out: Path, *options: str) -> None:
+        self.out, self.log = out, out.with_suffix(".log")
+        command = [sys.executable, "-m", "calib_serve", "demo", "--out", str(out)]
+        command += ["--model-store", str(out.with_suffix(".store")), *options]
+        self._file = self.log.open("w")
+        self.process = subprocess.Popen(command, stdout=self._file, stderr=subprocess.STDOUT)
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def wait_for(self, what: str, *, seconds: float = 300) -> None:
+        end = time.monotonic() + seconds
+        while what not in self.text:
+            assert self.process.poll() is None, f"the demo ended early:\n{self.text}"
+            assert time.monotonic() < end, f"{what!r} did not come:\n{self.text}"
+            time.sleep(0.1)
+
+    def end(self, number: int) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+
+@contextmanager
+def demo(out: Path, *options: str) -> Iterator[Demo]:
+    running = Demo(out, *options)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.end(signal.SIGTERM)
+
+
+def servers_in(folder: Path) -> list[str]:
+    """Command lines of the processes that run in ``folder``."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "cwd").readlink() == folder:
+                found.append((entry / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    out = tmp_path_factory.mktemp("demo") / "out"
+    with demo(out, "--keep") as running:
+        running.wait_for("The server is up")
+        yield running
+
+
+def test_all_eight_steps_tell_their_facts(kept: Demo) -> None:
+    for number in range(1, 9):
+        assert f"{number}/8 " in kept.text
+    for reason in ("bad_signature", "duplicate", "bad_label", "malformed"):
+        assert f"refused as {reason}" in kept.text
+    assert re.search(r"drift alarm after \d+ shifted digits", kept.text)
+    difference = re.search(r"^difference (\S+), over 2 workers", kept.text, re.M)
+    assert difference
+    assert float(difference[1]) < 1e-6
+
+
+def test_the_artifact_and_the_fused_graph_are_left_and_agree(kept: Demo) -> None:
+    out = kept.out
+    artifact = Artifact.load(out / "artifact")
+    session = onnxruntime.InferenceSession(
+        out / "model/digits-calibrated.onnx", providers=["CPUExecutionProvider"]
+    )
+    images = digits.load().test.images
+    (probs,) = session.run(None, {session.get_inputs()[0].name: images})
+    assert artifact.classes == 10
+    assert np.allclose(probs.sum(axis=1), 1, atol=1e-5)
+    report = (out / "report.html").read_text()
+    assert len(report) < 2_000_000
+    assert not re.search(r"(src|href)=.https?:", report)
+
+
+def test_a_kept_server_answers_those_with_a_token_alone(kept: Demo) -> None:
+    url = re.search(r"predictions (http://\S+?),", kept.text)
+    assert url
+    token = json.loads((kept.out / "server/key_file.json").read_text())["inference"]["key"]
+    image = np.full((1, 8, 8), 0.5).tolist()
+    with httpx.Client(base_url=url[1], trust_env=False) as client:
+        assert client.post("/predictions/digits", json=image).status_code == 400
+        reply = client.post("/predictions/digits", json=image, headers={"Authorization": f"Bearer {token}"})
+    assert reply.status_code == 200
+    assert {"probabilities", "confidence", "receipt"} <= set(reply.json())
+
+
+def test_ctrl_c_ends_a_kept_demo_well_and_leaves_nothing_running(kept: Demo) -> None:
+    server = kept.out / "server"
+    assert servers_in(server)
+    assert kept.end(signal.SIGINT) == 0
+    assert servers_in(server) == []
+
+
+def test_a_demo_stopped_in_the_middle_takes_its_server_along(kept: Demo) -> None:
+    out = kept.out  # a second run in the same folder
+    with demo(out) as running:
+        running.wait_for("6/8 ")
+        assert servers_in(out / "server")
+        assert running.end(signal.SIGINT) == 130
+        assert servers_in(out / "server") == []
+
+
+def test_a_step_that_fails_says_which_and_why(tmp_path: Path) -> None:
+    blocked = tmp_path / "out.store"
+    blocked.write_text("not a folder")
+    with demo(tmp_path / "out") as running:
+        assert running.process.wait(300) == 2
+    assert "step 4/8" in running.text
+    assert str(blocked) in running.text
+    assert servers_in(tmp_path / "out/server") == []
