@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.errors import InputError, MissingDependency, ShapeError
 
 __all__ = ["Dataset", "load_data"]
 
@@ -60,19 +61,31 @@ class Dataset:
 
 
 def load_data(spec: str | Path, split: str | None = None) -> Dataset:
-    """The data behind ``spec``: an .npz file, or a folder of .npy files that are then memory-mapped.
+    """The data behind ``spec``, as the deployed model takes it.
 
-    Either holds ``inputs`` (or ``images``, ``x``) and ``labels`` (or ``y``), perhaps ``class_names``;
-    ``split`` "cal" reads ``cal_inputs`` and ``cal_labels``. Inputs are as the deployed model takes
-    them. Raises InputError for whatever cannot be read.
+    An .npz file or a folder of .npy files, which are then memory-mapped: ``inputs`` (or ``images``,
+    ``x``), ``labels`` (or ``y``) and perhaps ``class_names``; ``split`` "cal" reads ``cal_inputs`` and
+    ``cal_labels``. A folder with ``labels.csv`` (columns file, label, and split where it is asked
+    for): pictures of one size, read as (C, H, W) in [0, 1]; labels that are no numbers are class
+    names, in alphabetical order. ``package.module:name`` or ``file.py:name``: a function of the split
+    that yields batches (inputs, labels) and runs as code. Raises InputError for what cannot be read.
     """
     path = Path(spec)
     if path.is_dir():
-        return _of_arrays(_mapped(path), split, path)
-    if not path.is_file():
-        raise InputError(f"there is no data at {path}")
+        pictures = (path / "labels.csv").is_file()
+        return _pictures(path, split) if pictures else _of_arrays(_mapped(path), split, path)
+    if path.is_file():
+        return _of_npz(path, split)
+    if ":" in str(spec):
+        return _called(str(spec), split)
+    raise InputError(f"there is no data at {path}")
+
+
+def _of_npz(path: Path, split: str | None) -> Dataset:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here: numpy leaves a torn file open.
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise InputError(f"{path} holds one array; save inputs and labels together with np.savez")
             wanted = {name: archive[name] for name in archive.files if _wanted(name, split)}
@@ -80,9 +93,65 @@ def load_data(spec: str | Path, split: str | None = None) -> Dataset:
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         if isinstance(error, InputError):
             raise
+        raise InputError(f"cannot read {path}: {error}; it must be an .npz, without pickles") from error
+
+
+def _pictures(folder: Path, split: str | None) -> Dataset:
+    rows = _listed(folder / "labels.csv", split)
+    given = [row["label"] for row in rows]
+    names = () if all(label.isdecimal() for label in given) else tuple(sorted(set(given)))
+    labels = [names.index(label) if names else int(label) for label in given]
+    images = [_picture(folder, row["file"]) for row in rows]
+    sizes = {image.shape for image in images}
+    if len(sizes) != 1:
         raise InputError(
-            f"cannot read {path}: {error}; it must be an .npz without pickled objects"
+            f"the pictures of {folder} have {len(sizes)} sizes, such as {sorted(sizes)[:2]}; resize them as "
+            "the model's preprocessing does, or give a function that yields batches"
+        )
+    return Dataset(np.stack(images), np.array(labels), names)
+
+
+def _listed(table: Path, split: str | None) -> list[dict[str, str]]:
+    with table.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        wanted = {"file", "label"} | ({"split"} if split else set())
+        if not wanted <= set(reader.fieldnames or ()):
+            raise InputError(f"{table} must have columns {sorted(wanted)}, it has {reader.fieldnames}")
+        rows = [row for row in reader if split is None or row["split"] == split]
+    if not rows:
+        raise InputError(f"{table} lists no picture{f' of split {split!r}' if split else ''}")
+    return rows
+
+
+def _picture(folder: Path, name: str) -> NDArray[np.float32]:
+    try:
+        from PIL import Image  # noqa: PLC0415 (only pictures need it)
+    except ImportError as error:
+        raise MissingDependency("pillow", "fit") from error
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise InputError(f"{name!r} lies outside of {folder}")
+    try:
+        with Image.open(path) as image:
+            pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"), np.float32)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise InputError(f"cannot read the picture {path}: {error}") from error
+    planes: NDArray[np.float32] = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    return planes / np.float32(255)
+
+
+def _called(spec: str, split: str | None) -> Dataset:
+    from calib_serve.model.load import named  # noqa: PLC0415 (torch, which no other source needs)
+
+    try:
+        batches = [(np.asarray(x), np.asarray(y)) for x, y in named(spec)(split)]
+        inputs, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    except Exception as error:  # the function is foreign code
+        raise InputError(
+            f"{spec} gave no data: {type(error).__name__}: {error}; it is called with the split and "
+            "must yield batches (inputs, labels)"
         ) from error
+    return Dataset(inputs, labels)
 
 
 def _wanted(name: str, split: str | None) -> bool:

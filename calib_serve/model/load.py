@@ -22,7 +22,7 @@ from calib_serve.errors import ModelError
 from calib_serve.model.face import Classifier
 from calib_serve.model.torch_classifier import from_module
 
-__all__ = ["load_model"]
+__all__ = ["load_model", "named"]
 
 Kind = Literal["onnx", "torchscript", "exported", "state_dict"]
 
@@ -131,14 +131,19 @@ def _from_factory(spec: str, weights: Path | None, options: Mapping[str, Any]) -
 
 
 def _made(spec: str) -> nn.Module:
-    where, _, name = spec.rpartition(":")
     try:
-        made = getattr(_module(where), name)()
+        made = named(spec)()
     except Exception as error:  # the factory is foreign code
         raise ModelError(f"{spec} made no model: {type(error).__name__}: {error}") from error
     if not isinstance(made, nn.Module):
         raise ModelError(f"{spec} must return an nn.Module, got {type(made).__name__}")
     return made
+
+
+def named(spec: str) -> Any:
+    """What ``package.module:name`` or ``path/to/file.py:name`` stands for; runs the module's code."""
+    where, _, name = spec.rpartition(":")
+    return getattr(_module(where), name)
 
 
 def _module(where: str) -> ModuleType:

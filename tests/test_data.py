@@ -1,0 +1,120 @@
+"""Calibration sets of every kind become the same inputs and class ids, or are refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from calib_serve.data import Dataset, load_data
+from calib_serve.errors import InputError, ShapeError
+
+RNG = np.random.default_rng(0)
+X = RNG.random((12, 3, 4, 4)).astype(np.float32)
+Y = np.arange(12) % 3
+
+
+def batches(split):
+    """What a user's own function would be: batches of the split asked for."""
+    for start in range(0, 12, 5):
+        yield X[start : start + 5] * (2 if split == "twice" else 1), Y[start : start + 5]
+
+
+def test_an_npz_is_read_by_either_name_and_by_split(tmp_path) -> None:
+    np.savez(tmp_path / "a.npz", inputs=X, labels=Y, class_names=["cat", "dog", "eel"])
+    np.savez(tmp_path / "b.npz", cal_x=X, cal_y=Y, test_x=X[:2], test_y=Y[:2])
+    whole, part = load_data(tmp_path / "a.npz"), load_data(tmp_path / "b.npz", split="test")
+    assert np.array_equal(whole.inputs, X)
+    assert whole.class_names == ("cat", "dog", "eel")
+    assert len(part) == 2
+    with pytest.raises(InputError, match="val_inputs or val_images or val_x"):
+        load_data(tmp_path / "b.npz", split="val")
+
+
+def test_a_folder_of_arrays_stays_on_disk(tmp_path) -> None:
+    np.save(tmp_path / "images.npy", X)
+    np.save(tmp_path / "labels.npy", Y)
+    data = load_data(tmp_path)
+    assert isinstance(data.inputs, np.memmap)
+    assert np.array_equal(data.inputs, X)
+
+
+def test_pictures_come_by_their_table_with_names_and_splits(tmp_path) -> None:
+    rows = ["file,label,split"]
+    for i, name in enumerate(["eel", "cat", "eel"]):
+        Image.fromarray((X[i] * 255).astype(np.uint8).transpose(1, 2, 0)).save(tmp_path / f"{i}.png")
+        rows.append(f"{i}.png,{name},{'cal' if i < 2 else 'test'}")
+    (tmp_path / "labels.csv").write_text("\n".join(rows))
+    data = load_data(tmp_path, split="cal")
+    assert data.class_names == ("cat", "eel")
+    assert data.labels.tolist() == [1, 0]
+    np.testing.assert_allclose(data.inputs, X[:2], atol=1 / 255)
+    assert len(load_data(tmp_path)) == 3
+    with pytest.raises(InputError, match="no picture of split 'val'"):
+        load_data(tmp_path, split="val")
+
+
+def test_pictures_that_cannot_be_read_are_refused(tmp_path) -> None:
+    table = tmp_path / "labels.csv"
+    Image.new("L", (4, 4)).save(tmp_path / "small.png")
+    Image.new("L", (5, 4)).save(tmp_path / "wide.png")
+    (tmp_path / "torn.png").write_bytes((tmp_path / "wide.png").read_bytes()[:30])
+    for rows, said in (
+        ("name,label\n", "must have columns"),
+        ("file,label\n", "lists no picture"),
+        ("file,label\nsmall.png,0\nwide.png,1\n", "2 sizes"),
+        ("file,label\ntorn.png,0\n", "cannot read the picture"),
+        ("file,label\nmissing.png,0\n", "cannot read the picture"),
+        ("file,label\n../../etc/passwd,0\n", "outside of"),
+    ):
+        table.write_text(rows)
+        with pytest.raises(InputError, match=said):
+            load_data(tmp_path)
+
+
+def test_a_function_s_batches_are_put_together() -> None:
+    data = load_data(f"{__file__}:batches", split="twice")
+    assert np.array_equal(data.inputs, 2 * X)
+    assert np.array_equal(data.labels, Y)
+    with pytest.raises(InputError, match="gave no data"):
+        load_data(f"{__file__}:nothing")
+
+
+def test_files_that_are_no_data_are_refused(tmp_path) -> None:
+    np.savez(tmp_path / "whole.npz", inputs=X, labels=Y)
+    (tmp_path / "torn.npz").write_bytes((tmp_path / "whole.npz").read_bytes()[:200])
+    (tmp_path / "text.npz").write_text("inputs, labels")
+    np.save(tmp_path / "one.npy", X)
+    np.savez(tmp_path / "pickled.npz", inputs=X, labels=np.array([object()] * 12))
+    for name, said in (
+        ("torn.npz", "cannot read"), ("text.npz", "cannot read"), ("one.npy", "one array"),
+        ("pickled.npz", "without pickles"), ("missing.npz", "no data"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=said):
+            load_data(tmp_path / name)
+
+
+def test_labels_and_inputs_that_cannot_be_right_are_refused() -> None:
+    with pytest.raises(ShapeError, match="one-hot"):
+        Dataset(X, np.eye(3)[Y])
+    with pytest.raises(InputError, match="whole numbers"):
+        Dataset(X, Y + 0.5)
+    with pytest.raises(InputError, match="not be negative"):
+        Dataset(X, Y - 1)
+    with pytest.raises(InputError, match="no sample"):
+        Dataset(X[:0], Y[:0])
+    with pytest.raises(InputError, match="numbers"):
+        Dataset(X.astype(str), Y)
+
+
+def test_data_is_held_against_the_model_before_anything_runs() -> None:
+    data = Dataset(X, Y)
+    data.check((3, 4, 4), 3)
+    with pytest.raises(ShapeError, match=r"takes inputs of \(3, 8, 8\)"):
+        data.check((3, 8, 8), 3)
+    with pytest.raises(InputError, match=r"up to 2, the model has classes 0\.\.1"):
+        data.check((3, 4, 4), 2)
+    with pytest.raises(InputError, match="all 12 samples are of class 1"):
+        Dataset(X, np.ones(12, int)).check((3, 4, 4), 3)
+    with pytest.raises(ShapeError, match="has 4 classes, the data names 3"):
+        Dataset(X, Y, ("a", "b", "c")).check((3, 4, 4), 4)

@@ -1,0 +1,244 @@
+"""Every kind of model file behind one face, and what a model is found out by measurement."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from calib_serve.artifact import InputShift
+from calib_serve.errors import InputError, ModelError, ShapeError
+from calib_serve.model import from_module, load_model
+
+SHAPE = (1, 6, 6)
+X = np.random.default_rng(0).random((21, *SHAPE), dtype=np.float32)
+
+
+def network(*after: nn.Module) -> nn.Module:
+    """Convolution, batch norm and dropout, so that a training mode would show."""
+    torch.manual_seed(0)
+    body = (nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5))
+    net = nn.Sequential(*body, nn.Linear(64, 5), *after)
+    net[1].running_mean += 0.3
+    return net.eval()
+
+
+class Tail(nn.Module):
+    """A sum of two linear layers: neither alone makes the logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(36, 5), nn.Linear(36, 5)
+
+    def forward(self, x):
+        flat = x.flatten(1)
+        return self.one(flat) + self.two(flat)
+
+
+def script(net: nn.Module, path) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.script(net).save(str(path))
+    return str(path)
+
+
+def traced(net: nn.Module, path) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.trace(net, torch.rand(2, *SHAPE)).save(str(path))
+    return str(path)
+
+
+def exported(net: nn.Module, path) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(
+            net, (torch.rand(2, *SHAPE),), dynamic_shapes=({0: torch.export.Dim("n")},)
+        )
+        torch.export.save(program, str(path))
+    return str(path)
+
+
+def onnx_file(net: nn.Module, path) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            net, (torch.rand(2, *SHAPE),), str(path), dynamo=False, input_names=["x"],
+            dynamic_axes={"x": {0: "n"}},
+        )  # fmt: skip
+    return str(path)
+
+
+@pytest.mark.parametrize("save", [script, traced, exported, onnx_file])
+def test_every_file_gives_the_module_s_logits_and_the_features_that_make_them(save, tmp_path) -> None:
+    net = network()
+    suffix = {exported: ".pt2", onnx_file: ".onnx"}.get(save, ".pt")
+    model = load_model(save(net, tmp_path / f"model{suffix}"), input_shape=SHAPE, device="cpu", batch_size=8)
+    with torch.no_grad():
+        wanted = net(torch.from_numpy(X)).numpy()
+        features = net[:4](torch.from_numpy(X)).numpy()
+    np.testing.assert_allclose(model.logits(X), wanted, atol=1e-6)
+    np.testing.assert_allclose(model.features(X), features, atol=1e-6)
+    np.testing.assert_allclose(model.head(model.features(X)), model.logits(X), atol=1e-5)
+    assert (model.outputs, model.classes, model.input_shape) == ("logits", 5, SHAPE)
+    assert len(model.fingerprint) == 64
+
+
+@pytest.mark.parametrize("save", [exported, onnx_file])
+def test_files_that_know_their_input_need_not_be_told(save, tmp_path) -> None:
+    suffix = ".pt2" if save is exported else ".onnx"
+    assert load_model(save(network(), tmp_path / f"m{suffix}"), device="cpu").input_shape == SHAPE
+
+
+def test_a_factory_takes_its_weights_from_safetensors_or_a_state_dict(tmp_path) -> None:
+    net = network()
+    with torch.no_grad():
+        net[5].bias += 7
+    save_file(net.state_dict(), tmp_path / "weights.safetensors")
+    torch.save({"state_dict": net.state_dict()}, tmp_path / "weights.pt")
+    wanted = from_module(net, input_shape=SHAPE, device="cpu").logits(X)
+    for name in ("weights.safetensors", "weights.pt"):
+        model = load_model(f"{__file__}:network", weights=tmp_path / name, input_shape=SHAPE, device="cpu")
+        assert np.array_equal(model.logits(X), wanted)
+
+
+def test_the_input_gradient_is_autograd_s_and_summed_over_batches() -> None:
+    net = network()
+    model = from_module(net, input_shape=SHAPE, device="cpu", batch_size=4)
+    gradient, logits = model.input_gradient(X, lambda z, rows: z.logsumexp(dim=1))
+    x = torch.from_numpy(X).requires_grad_()
+    net(x).logsumexp(dim=1).sum().backward()
+    np.testing.assert_allclose(gradient, x.grad.sum(dim=0).numpy(), atol=1e-5)
+    np.testing.assert_allclose(logits, model.logits(X), atol=1e-6)
+
+
+def test_clipped_pixels_get_no_gradient() -> None:
+    model = from_module(network(), input_shape=SHAPE, device="cpu")
+    everything_clipped = InputShift(np.full(SHAPE, 2.0), low=0.0, high=1.0)
+    gradient, _ = model.input_gradient(X, lambda z, rows: z[:, 0], shift=everything_clipped)
+    assert not gradient.any()
+
+
+@pytest.mark.parametrize(
+    ("after", "kind"), [(nn.Softmax(1), "probabilities"), (nn.LogSoftmax(1), "log_probabilities")]
+)
+@pytest.mark.parametrize("save", [traced, onnx_file])
+def test_a_softmax_at_the_end_is_seen_and_its_features_refused(after, kind, save, tmp_path) -> None:
+    suffix = ".onnx" if save is onnx_file else ".pt"
+    model = load_model(save(network(after), tmp_path / f"m{suffix}"), input_shape=SHAPE, device="cpu")
+    assert model.outputs == kind
+    plain = from_module(network(), input_shape=SHAPE, device="cpu").logits(X)
+    again = plain - torch.from_numpy(plain).logsumexp(1, keepdim=True).numpy()
+    np.testing.assert_allclose(model.logits(X), again, atol=1e-4)
+    with pytest.raises(ModelError, match="softmax"):
+        model.features(X)
+
+
+def test_a_model_in_training_mode_is_refused_however_it_was_saved(tmp_path) -> None:
+    with pytest.raises(ModelError, match=r"training mode; call model\.eval"):
+        from_module(network().train(), input_shape=SHAPE)
+    with pytest.raises(ModelError, match="training mode"):
+        load_model(script(network().train(), tmp_path / "script.pt"), input_shape=SHAPE)
+
+    class Forgetful(nn.Module):
+        """Eval mode by its flag, dropout on all the same, as an export in training mode leaves it."""
+
+        def forward(self, x):
+            return nn.functional.dropout(x.flatten(1)[:, :5], training=True)
+
+    with pytest.raises(ModelError, match="training mode"):
+        from_module(Forgetful().eval(), input_shape=SHAPE)
+
+
+def test_no_last_linear_layer_is_said_when_it_is_needed_and_not_before() -> None:
+    model = from_module(Tail().eval(), input_shape=SHAPE, device="cpu")
+    assert model.logits(X).shape == (21, 5)
+    with pytest.raises(ModelError, match="no linear layer makes the model's 5 logits"):
+        model.features(X)
+    with pytest.raises(ModelError, match="no linear layer"):
+        _ = model.head
+    with pytest.raises(ModelError, match="'nothing' is not a linear layer"):
+        from_module(network(), input_shape=SHAPE, last_linear="nothing")
+    assert from_module(network(), input_shape=SHAPE, last_linear="5").facts()["last_linear"] == "5"
+
+
+def test_a_frozen_file_says_why_it_has_no_features(tmp_path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.freeze(torch.jit.script(network())).save(str(tmp_path / "frozen.pt"))
+    model = load_model(tmp_path / "frozen.pt", input_shape=SHAPE, device="cpu")
+    with pytest.raises(ModelError, match="not frozen"):
+        model.features(X)
+
+
+def test_inputs_that_cannot_be_right_are_refused(tmp_path) -> None:
+    model = from_module(network(), input_shape=SHAPE, device="cpu", batch_size=4)
+    with pytest.raises(ShapeError, match=r"\(n, 1, 6, 6\), got \(21, 36\)"):
+        model.logits(X.reshape(21, 36))
+    with pytest.raises(InputError, match="numbers"):
+        model.logits(X.astype(str))
+    for bad in (np.nan, np.inf, 1e300):
+        torn = X.astype(np.float64)
+        torn[13, 0, 2, 2] = bad
+        with pytest.raises(InputError, match="input 13 holds NaN or infinity"):
+            model.logits(torn)
+    with pytest.raises(ModelError, match="refuses inputs of shape"):
+        from_module(network(), input_shape=(3, 6, 6))
+
+
+def test_memory_mapped_bytes_stream_through_like_arrays(tmp_path) -> None:
+    np.save(tmp_path / "x.npy", (X * 255).astype(np.uint8))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    model = from_module(network(), input_shape=SHAPE, device="cpu", batch_size=4)
+    done = []
+    logits = model.logits(mapped, progress=lambda n, of: done.append((n, of)))
+    assert np.array_equal(logits, model.logits(np.asarray(mapped)))
+    assert done[-1] == (21, 21)
+    assert len(done) == 6
+
+
+def test_files_that_are_no_models_are_refused(tmp_path) -> None:
+    net = network()
+    torch.save(net.state_dict(), tmp_path / "state.pt")
+    (tmp_path / "text.pt").write_text("not a model")
+    whole = Path(script(net, tmp_path / "whole.pt")).read_bytes()
+    (tmp_path / "torn.pt").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "torn.onnx").write_bytes(b"\x08\x07\x12 nothing")
+    for name, said in (
+        ("state.pt", "weights alone"), ("text.pt", "cut off"), ("torn.pt", "cut off"),
+        ("torn.onnx", "cannot load"), ("missing.pt", "no model file"),
+    ):  # fmt: skip
+        with pytest.raises(ModelError, match=said):
+            load_model(tmp_path / name, input_shape=SHAPE)
+    with pytest.raises(ModelError, match="give input_shape"):
+        load_model(tmp_path / "whole.pt")
+    with pytest.raises(ModelError, match="made no model"):
+        load_model("no.such.module:make", input_shape=SHAPE)
+    with pytest.raises(ModelError, match="must return an nn"):
+        load_model("builtins:dict", input_shape=SHAPE)
+    with pytest.raises(ModelError, match="cannot load the weights"):
+        load_model(f"{__file__}:network", weights=tmp_path / "text.pt", input_shape=SHAPE)
+    assert "no.such.module" not in sys.modules
+
+
+def test_a_state_dict_never_runs_code(tmp_path) -> None:
+    class Trap:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "sprung"), "w"))
+
+    torch.save({"weight": Trap()}, tmp_path / "trap.pt")
+    with pytest.raises(ModelError, match="cannot load the weights"):
+        load_model(f"{__file__}:network", weights=tmp_path / "trap.pt", input_shape=SHAPE)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_an_onnx_file_gives_no_gradient_and_says_what_to_do(tmp_path) -> None:
+    model = load_model(onnx_file(network(), tmp_path / "m.onnx"))
+    with pytest.raises(ModelError, match="fit on the model it was exported from"):
+        model.input_gradient(X, lambda z, rows: z[:, 0])
