@@ -257,16 +257,19 @@ def test_a_scrape_during_writes_sees_whole_batches(client):
     writer = threading.Thread(target=write)
     writer.start()
     seen = set()
-    key = (("bin", "1"), ("model", "digits"), ("version", "1.0"))
+
+    def counts(found, name):
+        return found[name, ("bin", "1"), ("model", "digits"), ("version", "1.0")]
+
     while writer.is_alive():
         found = scrape(client)
-        count = found["calib_feedback_total", *key]
+        count = counts(found, "calib_feedback_total")
         assert count % 10 == 0
-        assert found["calib_feedback_confidence_total", *key] == 0.75 * count
-        assert found["calib_feedback_correct_total", *key] == count
+        assert counts(found, "calib_feedback_confidence_total") == 0.75 * count
+        assert counts(found, "calib_feedback_correct_total") == count
         seen.add(count)
     writer.join()
-    assert scrape(client)["calib_feedback_total", *key] == 150
+    assert counts(scrape(client), "calib_feedback_total") == 150
     assert len(seen) > 1
 
 
