@@ -101,7 +101,7 @@ def fuse_onnx(
     _check_owner(artifact, fingerprint, source, force)
     nodes_before = len(model.graph)
     done, plan = _edit(model, artifact, choices)
-    feeds = dict(inputs) if inputs is not None else generate(model.graph, samples=samples)
+    feeds = dict(inputs or generate(model.graph, samples=samples, shapes=_known_shapes(artifact, plan)))
     model.metadata_props[MARK] = artifact.fingerprint
     model.metadata_props["calib_serve.method"] = artifact.method
     model.metadata_props["calib_serve.model"] = fingerprint
@@ -164,6 +164,12 @@ def _edit(model: ir.Model, artifact: Artifact, choices: _Choices) -> tuple[list[
         )
         done.insert(0, what)
     return done, plan
+
+
+def _known_shapes(artifact: Artifact, plan: Plan) -> dict[str, tuple[int, ...]]:
+    """One sample's shape by input, where the shift tells: the graph may leave it free."""
+    shift = artifact.input_shift
+    return {} if shift is None or plan.shifted is None else {plan.shifted: shift.delta.shape}
 
 
 def _keeps_shape(artifact: Artifact, choices: _Choices) -> bool:

@@ -259,6 +259,24 @@ def test_a_shift_goes_into_the_bias_of_a_first_dense_layer(op, tmp_path):
     assert report.nodes_after == report.nodes_before
 
 
+def test_a_shift_tells_the_size_that_a_graph_leaves_free(tmp_path):
+    b = builder()
+    z = linear(b, b.node("Flatten", b.node("GlobalAveragePool", b.node("Relu", "x"))), 3)
+    model = b.model([info("x", "n", 3, "h", "w")], [info(z, "n", K)])
+    report, _ = fused(model, tmp_path, InputShift(0.1 * np.random.default_rng(0).normal(size=(3, 20, 5))))
+    assert report.nodes_after == report.nodes_before + 1
+
+
+def test_masks_and_ids_beside_the_shifted_input_get_numbers_too(tmp_path):
+    b = builder()
+    masked = b.node("Where", "mask", "x", b.number(0.0))
+    y = b.node("Add", masked, b.node("Gather", b.normal(9, 6), "ids"))
+    more = [info("mask", "n", 6, kind=TensorProto.BOOL), info("ids", "n", kind=TensorProto.INT64)]
+    model = b.model([info("x", "n", 6), *more], [info(linear(b, y), "n", K)])
+    report, _ = fused(model, tmp_path, InputShift(np.ones(6)), LogitMap.temperature(2.0))
+    assert report.nodes_after == report.nodes_before + 1
+
+
 def test_an_input_with_two_uses_gets_one_add_for_both(tmp_path):
     b = builder()
     y = b.node("Add", b.node("Sub", "x", b.number(0.5)), b.node("Relu", "x"))

@@ -48,27 +48,39 @@ class Parity:
     engine: str
 
 
-def generate(graph: ir.Graph, *, samples: int, seed: int = 0) -> dict[str, NDArray[Any]]:
-    """Inputs that fit the graph: normal floats, integers 0 or 1.
+def generate(
+    graph: ir.Graph, *, samples: int, shapes: Mapping[str, Sequence[int]] | None = None, seed: int = 0
+) -> dict[str, NDArray[Any]]:
+    """Inputs that fit the graph: normal floats, integers 0 or 1, true.
 
-    The batch is ``samples`` where it is free, other free sizes are 8.
+    ``shapes`` hold the shape of one sample by input, where it is known from elsewhere. The batch is
+    ``samples`` where it is free, and other sizes that nobody knows are 8.
     """
     rng = np.random.default_rng(seed)
-    feeds: dict[str, NDArray[Any]] = {}
-    for value in graph.inputs:
-        if value.is_initializer() or value.name is None:
-            continue
-        known = value.shape is not None and value.dtype is not None
-        if not known or not (value.dtype.is_floating_point() or value.dtype.is_integer()):  # type: ignore[union-attr]
-            raise FuseError(
-                f"no numbers can be made for input {value.name!r}, {value.dtype} {value.shape}; "
-                "give inputs to measure parity with"
-            )
-        dims = [d if isinstance(d, int) else (8 if i else samples) for i, d in enumerate(value.shape)]  # type: ignore[arg-type]
-        floating = value.dtype.is_floating_point()  # type: ignore[union-attr]
-        numbers = rng.standard_normal(dims) if floating else rng.integers(0, 2, dims)
-        feeds[value.name] = numbers.astype(value.dtype.numpy())  # type: ignore[union-attr]
-    return feeds
+    known = shapes or {}
+    inputs = [v for v in graph.inputs if not v.is_initializer()]
+    return {str(v.name): _numbers(v, samples, known.get(str(v.name)), rng) for v in inputs}
+
+
+def _numbers(
+    value: ir.Value, samples: int, shape: Sequence[int] | None, rng: np.random.Generator
+) -> NDArray[Any]:
+    dtype = value.dtype
+    countable = dtype is not None and (
+        dtype.is_floating_point() or dtype.is_integer() or dtype == ir.DataType.BOOL
+    )
+    if dtype is None or value.shape is None or not countable:
+        raise FuseError(
+            f"no numbers can be made for input {value.name!r}, {dtype} {value.shape}; "
+            "give inputs to measure parity with"
+        )
+    free = [samples, *([8] * len(value.shape) if shape is None else shape)]
+    dims = [d if isinstance(d, int) else f for d, f in zip(value.shape, free, strict=False)]
+    if dtype.is_floating_point():
+        return rng.standard_normal(dims).astype(dtype.numpy())
+    return (
+        np.ones(dims, bool) if dtype == ir.DataType.BOOL else rng.integers(0, 2, dims).astype(dtype.numpy())
+    )
 
 
 def measure(
