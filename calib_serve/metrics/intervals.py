@@ -79,7 +79,9 @@ def bootstrap_interval(
     Errors such as ECE are absolute values: resampling adds its noise on top of the sample's, and
     replicates lie above the estimate as the estimate lies above the truth. Reflecting them about
     the estimate takes that bias off, where plain percentiles would double it. The interval is
-    widened to hold the estimate itself.
+    widened to hold the estimate itself. For errors that hang on nearly empty bins (MCE, ACE) no
+    resampling is reliable: simulated 95 % intervals held their truth 82 and 65 times out of 100,
+    where those of ECE held it 92 to 97 times.
     """
     known = replicates[np.isfinite(replicates)]
     if not math.isfinite(value) or not len(known):

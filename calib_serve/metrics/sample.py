@@ -40,8 +40,12 @@ class Sample:
 
     def tally(self) -> Bins:
         """The bins of the whole sample."""
-        columns = np.stack([np.ones(self.scores.n), self.scores.confidence, self.scores.correct])
-        return Bins(*np.diff(cumulative(columns)[:, self.bin_ends]))
+        count = np.diff(self.bin_ends)
+        starts = self.bin_ends[:-1][count > 0]
+        sums = np.zeros((2, self.bins))
+        for row, column in zip(sums, (self.scores.confidence, self.scores.correct), strict=True):
+            row[count > 0] = np.add.reduceat(column, starts)
+        return Bins(count.astype(np.float64), *sums)
 
     def values(self) -> dict[str, float]:
         """Every metric that is more than a mean."""
