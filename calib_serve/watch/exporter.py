@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 Row = tuple[tuple[str, ...], float]
 
 _BY_NAME = {series.name: series for series in (*SERIES, *SEGMENTS, *WATCH)}
-_STAGES = ("ledger", "alarms", "scrape")
+_STAGES = ("ledger", "alarms", "history", "samples", "scrape")
 
 
 class Requests:

@@ -8,6 +8,7 @@ any program that embeds it.
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import threading
 import time
@@ -17,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from calib_serve.bins import Bins
 from calib_serve.errors import InputError, LedgerError, Refused
-from calib_serve.receipts import DAY, Keyring
+from calib_serve.receipts import DAY, Keyring, Label
 from calib_serve.watch.drift import Alarm, Detector
 from calib_serve.watch.history import History
 from calib_serve.watch.intake import Classes, Intake, Outcome
@@ -28,6 +29,8 @@ from calib_serve.watch.shift import ConfidenceShift
 from calib_serve.watch.sums import Key, Sums
 
 __all__ = ["Prediction", "Watch", "Watched"]
+
+logger = logging.getLogger(__name__)
 
 _ALARMS = "watch/alarms"
 _KEPT_ALARMS = 200
@@ -96,7 +99,7 @@ class Watch:
             detector=detector,
             ttl=ttl,
             clock=clock,
-            on_counted=log.labelled if log else None,
+            on_counted=self._sample_labels,
             on_alarm=self._keep_alarm,
             segment=self._segment,
         )
@@ -122,9 +125,9 @@ class Watch:
             sums = {key: Sums.served(c, bins=self.ledger.bins) for key, c in grouped.items()}
             if self.ledger.add(sums, once=once, expires=now + DAY):
                 self._look_for_shift(sums)
-        self.history.tick(self.ledger)
+        self._beside("history", lambda: self.history.tick(self.ledger))
         nonces = [secrets.token_bytes(12) for _ in good]
-        self._sample(good, nonces, now)
+        self._beside("samples", lambda: self._sample(good, nonces, now))
         fresh = iter(nonces)
         return [
             item if isinstance(item, Refused) else self._receipt(item, next(fresh), now) for item in found
@@ -134,7 +137,7 @@ class Watch:
         """Count late labels, ``{"receipt": ..., "label": ..., "segment": optional}``, once each."""
         with self._lock:
             outcomes = self.intake.take(items)
-        self.history.tick(self.ledger)
+        self._beside("history", lambda: self.history.tick(self.ledger))
         return outcomes
 
     def alarms(self) -> list[dict[str, object]]:
@@ -169,6 +172,19 @@ class Watch:
             known.add(name)
         return name
 
+    def _beside(self, stage: str, work: Callable[[], None]) -> None:
+        """Do what must not undo an acknowledgement: its failure is counted, and the batch stays."""
+        try:
+            work()
+        except (LedgerError, OSError) as error:
+            logger.error("%s: %s", stage, error)
+            self.counts.errors[stage] += 1
+
+    def _sample_labels(self, labels: Sequence[Label]) -> None:
+        if self.log is not None:
+            log = self.log
+            self._beside("samples", lambda: log.labelled(labels))
+
     def _sample(self, items: Sequence[Prediction], nonces: Sequence[bytes], now: float) -> None:
         if self.log is None:
             return
@@ -200,12 +216,13 @@ class Watch:
     def _keep_alarm(self, version: Version, alarm: Alarm) -> None:
         model, name = version
         said = {"model": model, "version": name, "at": self._clock(), **asdict(alarm)}
-        try:
+
+        def keep() -> None:
             with self.ledger.transaction():
                 kept = [*self.alarms(), said]
                 self.ledger.store(_ALARMS, json.dumps(kept[-_KEPT_ALARMS:]).encode())
-        except LedgerError:
-            self.counts.errors["alarms"] += 1  # the labels are counted; only the list lacks one
+
+        self._beside("alarms", keep)
 
 
 def _by_key(items: Sequence[Prediction]) -> dict[Key, list[float]]:

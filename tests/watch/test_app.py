@@ -6,6 +6,7 @@ import threading
 import time
 import warnings
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -226,6 +227,20 @@ def test_a_ledger_that_fails_is_503_and_the_batch_may_be_sent_again(client, watc
     watch.ledger._db.execute("PRAGMA max_page_count = 1000000")
     assert client.post("/v1/labels", json=[{"receipt": receipt, "label": 1}]).json()["accepted"] == 1
     assert scrape(client)["calib_monitor_errors_total", ("stage", "ledger")] == 1
+
+
+def test_what_fails_beside_a_counted_batch_does_not_take_back_its_acknowledgement(client, watch):
+    def broken(*_, **__):
+        raise OSError("no space left")
+
+    receipt = client.post("/v1/predictions", json=[prediction()]).json()["items"][0]["receipt"]
+    watch.history.tick = broken
+    watch.log = SimpleNamespace(labelled=broken)
+    answer = client.post("/v1/labels", json=[{"receipt": receipt, "label": 1}])
+    assert answer.json()["accepted"] == 1
+    found = scrape(client)
+    assert found["calib_monitor_errors_total", ("stage", "history")] == 1
+    assert found["calib_monitor_errors_total", ("stage", "samples")] == 1
 
 
 def test_a_scrape_that_cannot_read_the_ledger_leaves_a_gap_and_not_zeros(client, watch):
