@@ -37,8 +37,9 @@ def fit_on_model(
 
     ``options`` are the method's own and those of ``load_model``: weights, input_shape (by default the
     data's), last_linear, device, batch_size. ``masked-head`` trains on the split named by the option
-    ``train_split`` and steers by ``split``. An output method, or ``auto``, is fitted to the model's
-    logits. Under torchrun the ranks share the passes over the data, and the first one returns.
+    ``train_split`` and steers by ``split``. An output method is fitted to the model's logits; ``auto``
+    chooses one, and Neural Clamping instead where that gains on held-out folds. Under torchrun the
+    ranks share the passes over the data, and the first one returns.
     """
     from calib_serve.data import load_data
     from calib_serve.model import load_model
@@ -49,6 +50,8 @@ def fit_on_model(
     of_model = {name: options.pop(name) for name in _MODEL_OPTIONS if name in options}
     of_model["input_shape"] = tuple(of_model.get("input_shape", samples.inputs.shape[1:]))
     of_model.setdefault("device", rank_device())
+    if of_model.get("last_linear") is not None:
+        of_model["last_linear"] = str(of_model["last_linear"])  # a layer may well be called 5
     classifier = join(load_model(model, **of_model))
     for part in (samples, held_out):
         if part is not None:
@@ -57,6 +60,8 @@ def fit_on_model(
         artifact = _clamped(method, classifier, samples, options=options, seed=seed, quiet=quiet)
     elif method == "masked-head":
         artifact = _masked(classifier, samples, data, options=options, seed=seed, quiet=quiet)
+    elif method == "auto" and classifier.differentiable:
+        artifact = _best(classifier, samples, options=options, seed=seed, quiet=quiet)
     else:
         artifact = _output(method, classifier, samples, options=options, seed=seed, quiet=quiet)
     if held_out is not None:
@@ -125,6 +130,42 @@ def _masked(
             progress=progress,
             **options,
         )
+
+
+def _best(
+    classifier: Classifier, samples: Dataset, *, options: dict[str, Any], seed: int, quiet: bool
+) -> Artifact:
+    """The output method chosen on all samples, or Neural Clamping where it gains on held-out folds."""
+    from calib_serve.cli.fit import fit_output
+    from calib_serve.fit.candidates import fit_by_name
+    from calib_serve.fit.model_choice import fit_best
+
+    chosen = fit_output(
+        "auto",
+        classifier.logits(samples.inputs),
+        samples.labels,
+        class_names=samples.class_names,
+        options=dict(options),
+        seed=seed,
+        quiet=quiet,
+    )
+    selection = chosen.fit["selection"]
+    with _progress("neural-clamping beside it", quiet=quiet) as progress:
+        best = fit_best(
+            classifier,
+            samples.inputs,
+            samples.labels,
+            lambda logits, labels: fit_by_name(selection["chosen"], logits, labels, seed=seed),
+            seed=seed,
+            progress=progress,
+        )
+    return replace(
+        best,
+        fit={**best.fit, "selection": selection},
+        before=chosen.before,
+        after=chosen.after if best.method == chosen.method else {},
+        class_names=samples.class_names,
+    )
 
 
 def _output(

@@ -44,6 +44,11 @@ class Classifier(Protocol):
         ...
 
     @property
+    def differentiable(self) -> bool:
+        """Whether ``input_gradient`` can be had."""
+        ...
+
+    @property
     def outputs(self) -> Outputs:
         """What the model itself returns, as measured."""
         ...

@@ -42,6 +42,11 @@ class OnnxClassifier:
     batch_size: int = 256
 
     @property
+    def differentiable(self) -> bool:
+        """Onnxruntime gives no gradients."""
+        return False
+
+    @property
     def head(self) -> Head:
         """The last linear layer."""
         if self.last is None:

@@ -56,6 +56,11 @@ class RankedClassifier:
         return self.inner.classes
 
     @property
+    def differentiable(self) -> bool:
+        """Whether ``input_gradient`` can be had."""
+        return self.inner.differentiable
+
+    @property
     def outputs(self) -> Outputs:
         """What the model returns."""
         return self.inner.outputs

@@ -39,6 +39,11 @@ class TorchClassifier:
     batch_size: int = 256
 
     @property
+    def differentiable(self) -> bool:
+        """Torch gives input gradients."""
+        return True
+
+    @property
     def head(self) -> Head:
         """The last linear layer."""
         return self._last().head

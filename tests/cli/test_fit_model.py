@@ -1,0 +1,107 @@
+"""``calib-serve fit --model --data``: from a model file and its data to an artifact that is measured."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from typer.testing import CliRunner
+
+from calib_serve.artifact import Artifact
+from calib_serve.cli import app
+from calib_serve.errors import InputError, ModelError, ShapeError
+
+
+def network() -> nn.Module:
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 24), nn.ReLU(), nn.Linear(24, 3))
+    with torch.no_grad():
+        net[3].weight *= 30
+    return net
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory) -> list[str]:
+    """A model that is three times too sure, and three splits of what it is asked to calibrate on."""
+    folder, rng = tmp_path_factory.mktemp("model"), np.random.default_rng(0)
+    net = network().eval()
+    save_file(net.state_dict(), folder / "weights.safetensors")
+    arrays = {"class_names": np.array(["ant", "bee", "cat"])}
+    for split, n in (("train", 300), ("cal", 300), ("test", 600)):
+        x = rng.random((n, 1, 6, 6), dtype=np.float32)
+        with torch.no_grad():
+            p = (net(torch.from_numpy(x)) / 3).softmax(1).double().numpy()
+        drawn = (p.cumsum(axis=1) < rng.random((n, 1))).sum(axis=1)
+        arrays |= {f"{split}_inputs": x, f"{split}_labels": np.minimum(drawn, 2)}
+    np.savez(folder / "data.npz", **arrays)
+    return [
+        "fit", "--model", f"{__file__}:network", "--data", str(folder / "data.npz"), "--split", "cal",
+        "--set", f"weights={folder / 'weights.safetensors'}", "--set", "device=cpu",
+    ]  # fmt: skip
+
+
+def run(arguments: list[str]):
+    return CliRunner().invoke(app, arguments)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "steps"),
+    [
+        ("neural-clamping", ["resolution=2"], ["input_shift", "logit_map"]),
+        ("neural-clamping-efficient", ["search=nll"], ["input_shift", "logit_map"]),
+        ("masked-head", ["train_split=train"], ["head"]),
+        ("temperature", [], ["logit_map"]),
+    ],
+)
+def test_every_method_writes_an_artifact_that_is_measured_on_another_split(
+    asked, tmp_path, method, options, steps
+) -> None:
+    more = [part for option in options for part in ("--set", option)]
+    out = tmp_path / "artifact"
+    done = run([*asked, "--method", method, "--eval-split", "test", "-o", str(out), "--json", *more])
+    assert done.exit_code == 0, done.output
+    facts, artifact = json.loads(done.stdout), Artifact.load(out)
+    assert facts["fingerprint"] == artifact.fingerprint
+    assert [step["kind"] for step in facts["steps"]] == steps
+    assert artifact.method == method
+    assert artifact.class_names == ("ant", "bee", "cat")
+    assert artifact.model["input_shape"] == [1, 6, 6]
+    assert len(artifact.model["sha256"]) == 64
+    assert artifact.data["measured_on"] == "test"
+    if method in ("neural-clamping", "temperature"):
+        assert artifact.after["nll"]["value"] < artifact.before["nll"]["value"]
+
+
+def test_auto_keeps_the_simpler_method_unless_clamping_gains(asked, tmp_path) -> None:
+    out = tmp_path / "artifact"
+    done = run(
+        [*asked, "--method", "auto", "--set", "candidates=temperature,vector", "-o", str(out), "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    fit = json.loads(done.stdout)["fit"]
+    beside, chosen = fit["beside"], fit["selection"]["chosen"]
+    worth_it = beside["gain"] > beside["standard_error"]
+    assert Artifact.load(out).method == ("neural-clamping" if worth_it else chosen)
+    assert not worth_it  # these labels were drawn from a temperature alone
+
+
+def test_what_cannot_be_fitted_is_said_at_once(asked, tmp_path) -> None:
+    def said(*more: str) -> BaseException:
+        done = run([*asked, "-o", str(tmp_path / "never"), *more])
+        assert done.exit_code == 1
+        assert not (tmp_path / "never").exists()
+        return done.exception
+
+    unknown = said("--method", "neural-clamping", "--set", "gama=0.5")
+    assert isinstance(unknown, InputError)
+    assert "no option gama" in str(unknown)
+    assert isinstance(said("--method", "masked-head", "--set", "reading=mine"), InputError)
+    assert isinstance(said("--method", "masked-head", "--set", "last_linear=1"), ModelError)
+    assert isinstance(
+        said("--method", "neural-clamping", "--set", "input_shape=[1,6,5]"), (ModelError, ShapeError)
+    )
+    assert "nosuch_inputs" in str(said("--split", "nosuch", "--method", "temperature"))
