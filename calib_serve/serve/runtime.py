@@ -164,9 +164,11 @@ def _weights(path: Path) -> dict[str, Any]:
 def _run_torch(network: nn.Module, device: str) -> Run:
     import torch  # noqa: PLC0415
 
+    on_cpu = device == "cpu"
+
     def run(batch: NDArray[Any]) -> NDArray[Any]:
         with torch.inference_mode():
-            outputs = network(torch.from_numpy(batch).to(device))
+            outputs = network(torch.from_numpy(batch) if on_cpu else torch.from_numpy(batch).to(device))
         return outputs.float().cpu().numpy()  # type: ignore[no-any-return]
 
     return run

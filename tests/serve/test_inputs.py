@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from safetensors.numpy import save
 
 from calib_serve.errors import InputError
 from calib_serve.serve.feedback import parse_items
-from calib_serve.serve.inputs import ImageOptions, decode
+from calib_serve.serve.inputs import ImageOptions, decode, decode_lists
 
 SHAPE = (1, 4, 4)
 floats = hnp.arrays(np.float32, SHAPE, elements=st.floats(-1e6, 1e6, width=32))
@@ -59,6 +60,25 @@ def test_any_bytes_are_an_input_or_a_reason(raw: bytes) -> None:
 def test_the_matrix_is_refused_by_our_own_error(body: bytes, kind: str) -> None:
     with pytest.raises(InputError):
         decode(body, shape=SHAPE)
+
+
+lists = st.one_of(
+    floats.map(np.ndarray.tolist),
+    st.sampled_from([[], [1.0], None, "x", {"data": 1}, [[["1"] * 4] * 4], 1e300]),
+)
+
+
+@settings(deadline=None)
+@given(payloads=st.lists(lists, min_size=1, max_size=4))
+def test_a_batch_at_once_is_the_same_as_one_by_one(payloads: list[Any]) -> None:
+    together = decode_lists(payloads, shape=SHAPE)
+    if together is not None:
+        apart = np.stack([decode(payload, shape=SHAPE) for payload in payloads])
+        assert together.dtype == apart.dtype
+        assert np.array_equal(together, apart)
+    else:
+        with pytest.raises(InputError):  # one of them is to blame
+            [decode(payload, shape=SHAPE) for payload in payloads]
 
 
 def test_a_good_one_passes_the_same_way() -> None:
