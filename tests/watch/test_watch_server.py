@@ -136,3 +136,27 @@ def test_tokens_that_others_may_read_are_refused(tmp_path):
     options = ["--keyring", str(tmp_path / "keys.json"), "--ledger", str(tmp_path / "l.db")]
     result = CliRunner().invoke(cli, ["watch", "d:1=3", "--token-file", str(path), *options])
     assert "chmod 600" in str(result.exception)
+
+
+def test_two_replicas_on_one_redis_count_a_label_once_and_publish_their_own_share(
+    make_server, redis_url, tmp_path
+):
+    replicas = []
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        if replicas:
+            (folder / "keys.json").write_bytes((tmp_path / "a" / "keys.json").read_bytes())
+            (folder / "keys.json").chmod(0o600)
+        replicas.append(make_server("--ledger", redis_url, "--writer", name, folder=folder))
+    labels = [{"receipt": r, "label": 1} for r in get_receipts(replicas[0], 30)]
+    answers = [
+        httpx.post(f"{replica.url}/v1/labels", json=part, timeout=30).json()["accepted"]
+        for replica, part in ((replicas[0], labels[:20]), (replicas[1], labels), (replicas[0], labels))
+    ]
+    assert answers == [20, 10, 0]
+    shares = []
+    for replica in replicas:
+        lines = httpx.get(f"{replica.url}/metrics", timeout=10).text.splitlines()
+        shares.append(sum(float(x.split()[-1]) for x in lines if x.startswith("calib_feedback_total{")))
+    assert shares == [20, 10]
