@@ -133,9 +133,9 @@ def train_masked(
         view = views[(epoch - 1) % len(views)]
         x = torch.from_numpy(np.asarray(view, np.float32) / np.float32(unit)).to(layers.device)
         # Every epoch draws from a generator of its own, so that a fit can go on after any of them.
-        generator = torch.Generator(layers.device).manual_seed(seed * 1_000_003 + epoch)
+        rng = np.random.default_rng((seed, epoch))
         with _threads_for(how, x.shape[1]):
-            loss = layers.epoch(x, y, q, rate=_rate(epoch, how), how=how, generator=generator)
+            loss = layers.epoch(x, y, q, rate=_rate(epoch, how), how=how, rng=rng)
         if not math.isfinite(loss):
             raise FitError(f"training diverged in epoch {epoch}; lower rate (now {how.rate})")
         seen = held_out if how.retention.adapt == "held-out" and held_out else (view, labels)
@@ -232,14 +232,14 @@ class _Layers:
         return [Epoch(*row) for row in state["history"].tolist()]
 
     def epoch(
-        self, x: Tensor, y: Tensor, q: float, *, rate: float, how: Masking, generator: torch.Generator
+        self, x: Tensor, y: Tensor, q: float, *, rate: float, how: Masking, rng: np.random.Generator
     ) -> float:
         """One pass of masked stochastic gradient descent; the mean loss on the way."""
-        order = torch.randperm(len(y), generator=generator, device=self.device)
-        total, masks = torch.zeros((), device=self.device), self._masks(q, generator)
+        order = torch.from_numpy(rng.permutation(len(y))).to(self.device)
+        total, masks = torch.zeros((), device=self.device), self._masks(q, rng)
         for rows in torch.split(order, how.batch):
             if how.draw == "batch":
-                masks = self._masks(q, generator)
+                masks = self._masks(q, rng)
             loss, gradients = self._gradients(x[rows], y[rows], masks, how)
             total += loss * len(rows)
             parameters = [*self.weights, *self.biases]
@@ -256,8 +256,10 @@ class _Layers:
         weights[0] = weights[0] / unit
         return Head(tuple(w.cpu().numpy() for w in weights), tuple(b.cpu().numpy() for b in self.biases))
 
-    def _masks(self, q: float, generator: torch.Generator) -> list[Tensor]:
-        return [torch.empty_like(w).bernoulli_(q, generator=generator) for w in self.weights]
+    def _masks(self, q: float, rng: np.random.Generator) -> list[Tensor]:
+        # Drawn by numpy: several times faster than torch here, and the same on every device.
+        drawn = [rng.random(w.shape, np.float32) < q for w in self.weights]
+        return [torch.from_numpy(mask).to(self.device, torch.float32) for mask in drawn]
 
     def _gradients(
         self, x: Tensor, y: Tensor, masks: list[Tensor], how: Masking
