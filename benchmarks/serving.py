@@ -174,7 +174,8 @@ def main() -> None:
                         rows.append({"model": name, "connections": connections, "batch": batch_size, **row})
                         print(
                             f"{name:9} {connections:4} {batch_size:5} {row['bare_per_s']:8.0f} "
-                            f"{row['calibrated_per_s']:8.0f} {row['throughput_ratio']:6.3f} {row['p99_ratio']:9.3f}",
+                            f"{row['calibrated_per_s']:8.0f} {row['throughput_ratio']:6.3f} "
+                            f"{row['p99_ratio']:9.3f}",
                             flush=True,
                         )
     result = {
