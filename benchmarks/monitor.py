@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import resource
 import statistics
 import sys
@@ -28,7 +27,9 @@ os.environ.update(NML_DISABLE_USAGE_LOGGING="1", WHYLOGS_NO_ANALYTICS="True")
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+import peers  # noqa: E402
 
 from calib_serve.receipts import Keyring  # noqa: E402
 from calib_serve.watch.drift import Detector  # noqa: E402
@@ -188,9 +189,7 @@ def main():
         print(f"{name:44s} {row['median_us']:9.3f} us  ({low:.3f} to {high:.3f})")
     result = {
         "cost": rows,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "machine": platform.platform(),
+        "machine": peers.machine("numpy"),
     }
     path = ROOT / "benchmarks" / "results" / "monitor.json"
     if path.exists():
@@ -198,8 +197,7 @@ def main():
     if options.day:
         result["day"] = day()
         print(f"a day: {result['day']}")
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    peers.save("monitor", result)
 
 
 if __name__ == "__main__":
