@@ -156,6 +156,29 @@ def test_scikit_learns_exports_are_calibrated_in_their_own_output(name, classes,
     assert (report.nodes_after == report.nodes_before) == folds
 
 
+def test_a_classifier_operator_without_a_transform_gives_logits_and_must_be_said_to(tmp_path):
+    rng = np.random.default_rng(0)
+    b = Builder(np.dtype("f4"), rng)
+    numbers = {"coefficients": rng.normal(size=3 * 4).tolist(), "intercepts": [0.1, 0.2, 0.3]}
+    classifier = helper.make_node(
+        "LinearClassifier",
+        ["x"],
+        ["label", "scores"],
+        domain="ai.onnx.ml",
+        classlabels_ints=[0, 1, 2],
+        post_transform="NONE",
+        **numbers,
+    )
+    b.nodes.append(classifier)
+    label = helper.make_tensor_value_info("label", TensorProto.INT64, ["n"])
+    model = b.model([info("x", "n", 4)], [label, info("scores", "n", 3)], domains=(("ai.onnx.ml", 3),))
+    with pytest.raises(FuseError, match="say meaning='logits'"):
+        fuse(model, tmp_path, LogitMap.temperature(2.0), classes=3)
+    _, path = fuse(model, tmp_path, LogitMap.temperature(2.0), classes=3, meaning="logits")
+    x = rng.normal(size=(5, 4)).astype("f4")
+    np.testing.assert_allclose(run(path, {"x": x})["scores"], run(model, {"x": x})["scores"] / 2, rtol=1e-6)
+
+
 def test_probabilities_nobody_announced_are_not_taken_for_logits(tmp_path):
     model, x = learned(GaussianNB, 3)
     exported = to_onnx(model, x[:1], target_opset=17, options={"zipmap": False})

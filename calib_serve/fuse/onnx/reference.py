@@ -109,20 +109,28 @@ def _logits(raw: Floats, plan: Plan) -> Floats:
         return np.asarray(plan.artifact.head(raw), np.float64)
     if plan.on_log_probs:
         return log_softmax(raw)
+    _check_meaning(raw, plan)
     if plan.opened:
         return np.log(np.maximum(raw, np.finfo(np.float32).tiny))
     if plan.meaning == "sigmoid" and raw.shape[1] == 1:
         return np.concatenate([np.zeros_like(raw), raw], axis=1)
-    if (
-        plan.meaning == "logits"
-        and len(raw) > 1
-        and (raw >= 0).all()
-        and np.allclose(raw.sum(1), 1, atol=1e-3)
-    ):
+    return raw
+
+
+def _check_meaning(raw: Floats, plan: Plan) -> None:
+    """What the scores are can be seen from them, where no activation tells."""
+    # One row may be near 1 by chance; several are not.
+    near = _SUM if len(raw) > 1 or plan.opened else _SUM / 100
+    distributed = bool((raw >= 0).all()) and np.allclose(raw.sum(axis=1), 1, atol=near)
+    if plan.opened and not distributed:
+        raise FuseError(f"{plan.source!r} does not hold probabilities that sum to 1; say meaning='logits'")
+    if plan.meaning == "logits" and distributed:
         raise FuseError(
             f"{plan.source!r} holds probabilities, but no Softmax makes them; say meaning='probabilities'"
         )
-    return raw
+
+
+_SUM = 1e-2  # how far probabilities of a narrow type may be from 1 together
 
 
 def _before_table(mapped: Floats, plan: Plan) -> Floats:
