@@ -48,20 +48,35 @@ def of_matrix(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
 
 def of_diagonal(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
     """The Hessian of a diagonal (K,) and b (K,), factored whole: for K up to a thousand or so."""
-    hessian = np.zeros((2 * classes, 2 * classes))
-    own = np.zeros((3, classes))
-    for x, p, w in chunks:
-        pw = p * w[:, None]
+    sums = _DiagonalHessian(classes)
+    for chunk in chunks:
+        sums.add(chunk)
+    return _factored(sums.matrix(), ridge)
+
+
+class _DiagonalHessian:
+    """The Hessian of a diagonal and b, summed up chunk by chunk."""
+
+    def __init__(self, classes: int) -> None:
+        self._shared = np.zeros((2 * classes, 2 * classes))
+        self._own = np.zeros((3, classes))
+
+    def add(self, chunk: Chunk) -> None:
+        x, p, w = chunk
         px = p * x
         both = np.concatenate([px, p], axis=1) * np.sqrt(w)[:, None].astype(p.dtype)
-        hessian -= both.T @ both
-        own += [np.einsum("nk,nk->k", px * w[:, None], x), (px * w[:, None]).sum(axis=0), pw.sum(axis=0)]
-    k = np.arange(classes)
-    hessian[k, k] += own[0]
-    hessian[k, classes + k] += own[1]
-    hessian[classes + k, k] += own[1]
-    hessian[classes + k, classes + k] += own[2]
-    return _factored(hessian, ridge)
+        self._shared += both.T @ both
+        self._own += [w @ (px * x), w @ px, w @ p]
+
+    def matrix(self) -> NDArray[np.float64]:
+        hessian = -self._shared
+        classes = self._own.shape[1]
+        k = np.arange(classes)
+        hessian[k, k] += self._own[0]
+        hessian[k, classes + k] += self._own[1]
+        hessian[classes + k, k] += self._own[1]
+        hessian[classes + k, classes + k] += self._own[2]
+        return hessian
 
 
 def of_pairs(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
@@ -94,16 +109,18 @@ def of_blocks(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
     h = np.zeros(classes)
     c = np.zeros((classes + 1, classes + 1))
     spread = 0.0
-    kept = []
-    for x, p, w in chunks:
+    together = _DiagonalHessian(classes)
+    for chunk in chunks:
+        together.add(chunk)
+        x, p, w = chunk
         u = p * (1 - p)
         share = u.sum(axis=1, dtype=np.float64) * w
         h += w @ u
         spread += float(share.sum())
         x1 = _with_one(x)
         c += (x1 * share[:, None].astype(x.dtype)).T @ x1
-        kept.append((x, p, w))
-    coarse = of_diagonal(kept, classes, _diagonal_part(ridge, classes))
+    own_ridge = np.concatenate([ridge[: classes * classes : classes + 1], ridge[-classes:]])
+    coarse = _factored(together.matrix(), own_ridge)
     h = np.maximum(h / spread, 1e-12)
     off = ridge[1] if classes > 1 else ridge[0]
     row = np.append(np.full(classes, off), ridge[-1])
@@ -131,10 +148,6 @@ def of_blocks(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
         return np.concatenate([y[:, :-1].ravel(), y[:, -1]])
 
     return solve
-
-
-def _diagonal_part(ridge: Vector, classes: int) -> Vector:
-    return np.concatenate([ridge[: classes * classes : classes + 1], ridge[-classes:]])
 
 
 def _with_one(x: Floats) -> Floats:

@@ -29,9 +29,9 @@ _MAX_ITERATIONS = 100
 # Logits above which passes are in float32; sums over samples stay in float64. By size alone, so that
 # the same numbers in another float type give the same answer.
 _SINGLE = 1 << 22
-# A first guess from this many logits is within a few percent of the optimum, so that only two or
-# three passes over all of them remain.
-_GUESS = 1 << 18
+# A first guess from about this many logits is within some percent of the optimum, so that only two
+# or three passes over all of them remain.
+_GUESS = 1 << 15
 _CHUNK = 1 << 16  # logits of one chunk: with its copies it stays in a core's cache
 _FLAT = 1e-5  # a logit spread, over T, that no data tells from T = infinity
 
