@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["fit_on_model"]
 
-_MODEL_OPTIONS = ("weights", "input_shape", "last_linear", "device", "batch_size")
+_MODEL_OPTIONS = ("weights", "input_shape", "last_linear", "device", "batch_size", "mixed_precision")
 _CLAMPING = ("neural-clamping", "neural-clamping-efficient")
 
 
@@ -36,10 +36,10 @@ def fit_on_model(
     """Fit ``method`` to a deployed model and its calibration data.
 
     ``options`` are the method's own and those of ``load_model``: weights, input_shape (by default the
-    data's), last_linear, device, batch_size. ``masked-head`` trains on the split named by the option
-    ``train_split`` and steers by ``split``. An output method is fitted to the model's logits; ``auto``
-    chooses one, and Neural Clamping instead where that gains on held-out folds. Under torchrun the
-    ranks share the passes over the data, and the first one returns.
+    data's), last_linear, device, batch_size, mixed_precision. ``masked-head`` trains on the split
+    named by the option ``train_split`` and steers by ``split``. An output method is fitted to the
+    model's logits; ``auto`` chooses one, and Neural Clamping instead where that gains on held-out
+    folds. Under torchrun the ranks share the passes over the data, and the first one returns.
     """
     from calib_serve.data import load_data
     from calib_serve.model import load_model

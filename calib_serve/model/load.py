@@ -35,17 +35,21 @@ def load_model(
     last_linear: str | None = None,
     device: str | None = None,
     batch_size: int = 256,
+    mixed_precision: bool = False,
 ) -> Classifier:
     """The classifier behind ``spec``: a TorchScript file, a .pt2 of torch.export, an ONNX file, or a factory.
 
     A factory is ``package.module:name`` or ``path/to/file.py:name``, a function without arguments
     that returns an ``nn.Module``; ``weights`` is its .safetensors file, or a state_dict that
     ``torch.load`` reads with ``weights_only=True``. ``input_shape`` is one input's shape without
-    the batch; .pt2 and ONNX files know it. Loading TorchScript or a factory runs its code: load
-    what you would run. Raises ModelError for whatever cannot be loaded or is no classifier.
+    the batch; .pt2 and ONNX files know it. The other options are those of ``from_module``. Loading
+    TorchScript or a factory runs its code: load what you would run. Raises ModelError for whatever
+    cannot be loaded or is no classifier.
     """
     path = Path(spec)
     options: dict[str, Any] = {"last_linear": last_linear, "device": device, "batch_size": batch_size}
+    if mixed_precision:
+        options["mixed_precision"] = True
     if not path.is_file():
         if ":" not in str(spec):
             raise ModelError(f"there is no model file {path}; a factory is written package.module:name")

@@ -105,11 +105,14 @@ def load_onnx(
     last_linear: str | None = None,
     device: str | None = None,
     batch_size: int = 256,
+    mixed_precision: bool = False,
 ) -> OnnxClassifier:
     """A classifier of an ONNX file with one float32 input and logits as its first output.
 
     ``last_linear`` names the weight's initializer. Raises ModelError for whatever is no such file.
     """
+    if mixed_precision:
+        raise ModelError(f"{path} runs in the precision it was exported in; leave mixed_precision off")
     try:
         graph = onnx.load(str(path))
         session = _session(graph, device)

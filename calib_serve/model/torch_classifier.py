@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ from calib_serve.model.last_linear import LastLinear, find_last_linear, frozen_c
 from calib_serve.model.probe import measured_outputs, probe_inputs
 
 __all__ = ["TorchClassifier", "from_module"]
+
+_MIXED_TOLERANCE = 5e-3  # of a probability
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +40,7 @@ class TorchClassifier:
     source: str
     device: torch.device
     batch_size: int = 256
+    mixed_precision: bool = False
 
     @property
     def differentiable(self) -> bool:
@@ -57,6 +61,7 @@ class TorchClassifier:
             "input_dtype": "float32",
             "outputs": self.outputs,
             "last_linear": None if isinstance(self.last, str) else self.last.name,
+            "mixed_precision": self.mixed_precision,
         }
 
     def logits(
@@ -114,7 +119,7 @@ class TorchClassifier:
     ) -> NDArray[np.float32]:
         out = np.empty((len(inputs), width), np.float32)
         delta = None if shift is None else _delta(shift, self.input_shape, self.device)
-        with torch.inference_mode():
+        with torch.inference_mode(), _precision(self.device, self.mixed_precision):
             for rows, batch in batches(inputs, self.batch_size, self.input_shape):
                 x = _tensor(batch, self.device)
                 out[rows] = network(x if delta is None else _shifted(x, delta, shift)).float().cpu().numpy()
@@ -130,14 +135,16 @@ def from_module(
     last_linear: str | None = None,
     device: str | torch.device | None = None,
     batch_size: int = 256,
+    mixed_precision: bool = False,
     fingerprint: str | None = None,
     source: str = "module",
 ) -> TorchClassifier:
     """A classifier of any torch module that maps (n, *input_shape) to (n, K); the module is copied.
 
     ``last_linear`` names the last linear layer where finding it by measurement is not wanted.
-    ``device`` defaults to CUDA where there is one. Raises ModelError for a module in training mode
-    or one that is not a classifier of such inputs.
+    ``device`` defaults to CUDA where there is one. ``mixed_precision`` runs logits and features in
+    bfloat16, never gradients, and is refused where a probability moves by more than 0.005. Raises
+    ModelError for a module in training mode or one that is not a classifier of such inputs.
     """
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}")
@@ -149,6 +156,8 @@ def from_module(
     shape = tuple(int(size) for size in input_shape)
     probe = probe_inputs(shape, where)
     outputs, classes = measured_outputs(network, probe)
+    if mixed_precision:
+        _refuse_imprecision(network, probe, where)
     last: LastLinear | str
     try:
         last = find_last_linear(network, probe, outputs, name=last_linear)
@@ -166,6 +175,7 @@ def from_module(
         source,
         where,
         batch_size,
+        mixed_precision,
     )
 
 
@@ -176,6 +186,23 @@ def weights_fingerprint(network: nn.Module) -> str:
         digest.update(f"{name}{value.dtype}{tuple(value.shape)};".encode())
         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def _precision(device: torch.device, mixed: bool) -> AbstractContextManager[None]:
+    return torch.autocast(device.type, torch.bfloat16) if mixed else nullcontext()
+
+
+def _refuse_imprecision(network: nn.Module, probe: Tensor, device: torch.device) -> None:
+    with torch.no_grad():
+        exact = network(probe).float().softmax(dim=1)
+        with _precision(device, mixed=True):
+            mixed = network(probe).float().softmax(dim=1)
+    moved = float((exact - mixed).abs().max())
+    if not moved <= _MIXED_TOLERANCE:
+        raise ModelError(
+            f"mixed precision moves this model's probabilities by up to {moved:.3f}, more than "
+            f"{_MIXED_TOLERANCE}; leave mixed_precision off"
+        )
 
 
 def _tensor(batch: Floats, device: torch.device) -> Tensor:
