@@ -17,6 +17,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from calib_serve import Artifact, InputShift, LogitMap, ProbTable
@@ -25,7 +26,7 @@ from calib_serve.fit.clamping import fit_neural_clamping, fit_neural_clamping_ef
 from calib_serve.fit.masked_head import fit_masked_head
 from calib_serve.fuse.onnx_graph import fuse_onnx
 from calib_serve.fuse.torch_module import calibrated
-from calib_serve.metrics import softmax
+from calib_serve.metrics import ece, softmax
 from calib_serve.model import load_model
 
 K, N, SHAPE = 4, 800, (3, 8, 8)
@@ -206,9 +207,10 @@ def test_no_shift_and_no_temperature_is_the_raw_model_to_the_last_bit(dtype, new
 # --- ResNet-56 --------------------------------------------------------------------------------
 
 
-def architectures():
-    path = Path(__file__).parents[1] / "benchmarks" / "fusion_models.py"
-    spec = importlib.util.spec_from_file_location("fusion_models", path)
+def benchmark(name: str):
+    """A module beside the benchmarks: one definition of an architecture for both."""
+    path = Path(__file__).parents[1] / "benchmarks" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -217,7 +219,7 @@ def architectures():
 @pytest.mark.parametrize("normalized", [True, False])
 def test_a_resnet_56_has_as_many_nodes_as_the_raw_one(normalized, tmp_path):
     torch.manual_seed(0)
-    net = architectures().CifarResNet(9, normalized=normalized).eval()
+    net = benchmark("fusion_models").CifarResNet(9, normalized=normalized).eval()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
@@ -239,3 +241,33 @@ def test_a_resnet_56_has_as_many_nodes_as_the_raw_one(normalized, tmp_path):
         work = len(raw.graph.node) - constants
         assert sum(n.op_type != "Constant" for n in fused) == work + more
         assert len(fused) <= len(raw.graph.node) + more
+
+
+def test_a_real_network_is_calibrated_in_its_file(data_dir, tmp_path):
+    """ResNet-20 on CIFAR-10's test images: fused, it is what temperature scaling makes of it."""
+    cifar = benchmark("cifar")
+    net = cifar.resnet20()
+    net.load_state_dict(load_file(data_dir / "models" / "akamaster_resnet20_c10.safetensors"), strict=False)
+    images, labels = cifar.cifar10_test(data_dir)
+    images, labels = images[::8], labels[::8]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            net.eval(),
+            (torch.rand(2, 3, 32, 32),),
+            tmp_path / "raw.onnx",
+            dynamo=False,
+            input_names=["x"],
+            dynamic_axes={"x": {0: "n"}},
+        )
+    with np.load(data_dir / "logits" / "akamaster_resnet20_c10.npz") as known:
+        artifact = fit_by_name("temperature", known["cal_logits"], known["cal_labels"])
+    report = fuse_onnx(tmp_path / "raw.onnx", artifact, tmp_path / "out.onnx", inputs={"x": images[:64]})
+    assert report.nodes_after <= report.nodes_before
+    raw, fused = (
+        np.concatenate([running.run(None, {"x": batch})[0] for batch in np.split(images, 10)])
+        for running in (session(tmp_path / "raw.onnx"), session(tmp_path / "out.onnx"))
+    )
+    np.testing.assert_array_equal(fused.argmax(axis=1), raw.argmax(axis=1))
+    np.testing.assert_allclose(softmax(fused), artifact.probs(raw), atol=2e-6)
+    assert ece(softmax(fused), labels) < ece(softmax(raw), labels) / 2
