@@ -20,7 +20,7 @@ from safetensors.numpy import save
 from calib_serve.fuse.mar import Batching, pack
 
 pytestmark = pytest.mark.server
-WHOLE_BATCH = Batching(workers=1, batch_size=8, delay=2000)  # eight at once always share one batch
+WHOLE_BATCH = Batching(workers=1, batch_size=8, delay=15_000)  # eight at once always share a batch
 
 
 class Overflowing(torch.nn.Module):
@@ -118,12 +118,25 @@ def test_an_image_is_scaled_to_the_input(running: Running) -> None:
     assert black.json()["probabilities"] == zeros.json()["probabilities"]
 
 
+ODD_HEADERS = (
+    b"\xff\xfe\x80",
+    b"\xe2\x80\xa8[METRICS]x",
+    b"\xc2\x85[METRICS]x",
+    b"a" * 7000,
+    b"\xf0\x9f\x90\x88",
+    b"\xed\xa0\x80",
+    b"\t",
+    b'"; drop',
+)
+
+
 def test_headers_of_any_bytes_reach_no_worker_s_end(running: Running) -> None:
     (pid,) = running.server.workers("pictures")
     where = urlsplit(running.server.inference)
     token = running.server.tokens.inference
-    for value in (b"\xff\xfe\x80", b"\xe2\x80\xa8[METRICS]x", b"a" * 7000):
-        with socket.create_connection((where.hostname, where.port), timeout=10) as raw:
+
+    def send(value: bytes) -> bytes:
+        with socket.create_connection((where.hostname, where.port), timeout=60) as raw:
             raw.sendall(
                 b"POST /predictions/pictures HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
                 + f"Authorization: Bearer {token}\r\n".encode()
@@ -131,7 +144,11 @@ def test_headers_of_any_bytes_reach_no_worker_s_end(running: Running) -> None:
                 + value
                 + b"\r\nContent-Length: 2\r\nConnection: close\r\n\r\n[]"
             )
-            assert raw.recv(100).startswith(b"HTTP/1.1 4")
+            return raw.recv(100)
+
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(send, ODD_HEADERS))
+    assert all(reply.startswith(b"HTTP/1.1 400") for reply in replies)
     assert running.server.workers("pictures") == [pid]
 
 
