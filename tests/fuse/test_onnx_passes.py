@@ -421,6 +421,23 @@ def test_a_temperature_goes_into_a_quantised_tails_scales(output, tmp_path):
     assert len(weights) == 1  # still int8
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_quantised_matmul_with_a_float_bias_and_perhaps_a_shared_weight(shared, tmp_path):
+    b = builder()
+    weight = b.number(np.random.default_rng(0).integers(-100, 100, (6, K)), "i1")
+    w = b.node("DequantizeLinear", weight, b.number(0.02), b.number(0, "i1"))
+    z = b.node("Add", b.node("MatMul", "x", w), b.number([1.0, -2.0, 0.5]))
+    outputs = [info(z, "n", K), *([info(b.node("Neg", w), 6, K)] if shared else [])]
+    model = b.model([info("x", "n", 6)], outputs)
+    report, calibrated = fused(model, tmp_path, LogitMap.temperature(2.0), output=z)
+    assert report.nodes_after == report.nodes_before + shared  # then the scale is not ours to change
+    raw, got = run(model, {"x": rows()}), run(calibrated, {"x": rows()})
+    np.testing.assert_allclose(got.pop(z), raw.pop(z) / 2, atol=1e-5)
+    assert raw.keys() == got.keys()
+    for name, value in raw.items():
+        np.testing.assert_array_equal(got[name], value)
+
+
 def test_a_matrix_stands_behind_a_quantised_tail(tmp_path):
     b = builder()
     z = quantized(b, True)

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import LogitMap
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx.edit import Editor, constant, describe, users
+from calib_serve.fuse.onnx.edit import Editor, describe
 from calib_serve.fuse.onnx.linear import Linear, NotLinear, find_linear
+from calib_serve.fuse.onnx.quantized import scale_quantized
 from calib_serve.fuse.onnx.tail import Tail
 
 __all__ = ["map_logits"]
@@ -28,18 +29,16 @@ def map_logits(editor: Editor, tail: Tail, step: LogitMap) -> tuple[Tail, str]:
     if is_nothing(step):
         return tail, "the logit map changes nothing: nothing to do"
     # A softmax forgets what is the same for all classes: 1 / T may act before or after the log.
-    if (
-        step.weight.ndim == 0
-        and tail.meaning in ("probabilities", "log_probs")
-        and tail.activation is not None
-    ):
+    normalised = tail.meaning in ("probabilities", "log_probs") and tail.activation is not None
+    if step.weight.ndim == 0 and normalised:
         step = LogitMap(step.weight, step.bias)
     if step.on == "logits":
         others = tail.strangers(tail.logits)
         linear: Linear | NotLinear = find_linear(tail.logits)
         if isinstance(linear, Linear) and not others and _fold(editor, linear, step):
             return tail, f"logit map folded into {describe(linear.product)}"
-        if not others and (node := _fold_scale(editor, tail.logits, step)) is not None:
+        scalar = step.weight.ndim == 0 and step.bias is None
+        if scalar and not others and (node := scale_quantized(editor, tail.logits, float(step.weight))):
             return tail, f"logit map folded into the scale of {node}"
         why = f"{', '.join(others)} also reads the logits" if others else _why(linear)
     else:
@@ -88,63 +87,6 @@ def _fold(editor: Editor, linear: Linear, step: LogitMap) -> bool:
     else:
         bias = step(linear.bias[None])[0]
     return linear.rewrite(editor, weight, None if bias is None else bias.astype(np.float64))
-
-
-def _fold_scale(editor: Editor, logits: ir.Value, step: LogitMap) -> str | None:
-    """1 / T into the DequantizeLinear that makes the logits, or those of the last layer's weights."""
-    if step.weight.ndim != 0 or step.bias is not None:
-        return None
-    factor, node = float(step.weight), logits.producer()
-    if _may_scale(node):
-        _scale(editor, node, factor)  # type: ignore[arg-type]
-        return describe(node)  # type: ignore[arg-type]
-    addition = None
-    if node is not None and node.op_type == "Add" and node.domain == "":
-        addition = node
-        node = next((p for v in node.inputs if (p := v.producer()) and p.op_type == "MatMul"), None)  # type: ignore[union-attr]
-    if node is None or node.op_type not in ("Gemm", "MatMul") or node.domain != "":
-        return None
-    parts = [node.inputs[1], *node.inputs[2:3]]
-    if addition is not None:
-        if len(users(node.outputs[0])) != 1 or node.outputs[0].is_graph_output():
-            return None
-        parts.append(next(v for v in addition.inputs if v is not node.outputs[0]))
-    return _scale_all(editor, [v for v in parts if v is not None], factor)
-
-
-def _scale_all(editor: Editor, parts: list[ir.Value], factor: float) -> str | None:
-    """Scale a weight and its bias, each a DequantizeLinear of constants or a constant, or none of them."""
-    makers = [v.producer() for v in parts]
-    if not _may_scale(makers[0]) or len(users(parts[0])) != 1:
-        return None
-    if any(not _may_scale(m) and constant(v) is None for v, m in zip(parts, makers, strict=True)):
-        return None
-    if any(len(users(v)) != 1 for v in parts):
-        return None
-    for value, maker in zip(parts, makers, strict=True):
-        if _may_scale(maker):
-            _scale(editor, maker, factor)  # type: ignore[arg-type]
-        else:
-            numbers = constant(value).astype(np.float64) * factor  # type: ignore[union-attr]
-            editor.move(value, editor.number(numbers, value.dtype or ir.DataType.FLOAT, "bias"), users(value))
-    return describe(makers[0])  # type: ignore[arg-type]
-
-
-def _may_scale(node: ir.Node | None) -> bool:
-    return (
-        node is not None
-        and node.op_type == "DequantizeLinear"
-        and node.domain in ("", "com.microsoft")
-        and constant(node.inputs[1]) is not None
-        and node.inputs[0] is not None
-        and (constant(node.inputs[0]) is not None or node.inputs[0].producer() is not None)
-    )
-
-
-def _scale(editor: Editor, node: ir.Node, factor: float) -> None:
-    old = node.inputs[1]
-    numbers = constant(old).astype(np.float64) * factor  # type: ignore[union-attr]
-    node.replace_input_with(1, editor.number(numbers, old.dtype or ir.DataType.FLOAT, "scale"))  # type: ignore[union-attr]
 
 
 def _insert(editor: Editor, logits: ir.Value, step: LogitMap) -> ir.Value:
