@@ -19,7 +19,7 @@ __all__ = ["OTHER", "Key", "Monitor", "Sums"]
 OTHER = "other"
 """The segment that counts what comes after ``max_segments`` different ones."""
 
-_BUFFER = 1024
+_SINGLES, _HELD = 1024, 4096  # what may wait, one by one and in arrays: 64 kB a key
 
 Floats = NDArray[np.float64]
 
@@ -81,7 +81,7 @@ class Monitor:
                 model, version, segment, predicted
             )
             cell.waiting.append(confidence)
-            if len(cell.waiting) >= _BUFFER:
+            if len(cell.waiting) >= _SINGLES:
                 cell.settle()
 
     def predicted_many(
@@ -103,7 +103,7 @@ class Monitor:
             )
             cell.arrays.append(values)
             cell.held += len(values)
-            if cell.held >= _BUFFER:
+            if cell.held >= _HELD:
                 cell.settle()
 
     def labelled(
