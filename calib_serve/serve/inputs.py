@@ -69,7 +69,7 @@ def decode(
 
 
 def decode_lists(
-    payloads: Sequence[Payload], *, shape: Sequence[int | None], dtype: str = "float32"
+    payloads: Sequence[object], *, shape: Sequence[int | None], dtype: str = "float32"
 ) -> NDArray[Any] | None:
     """All of ``payloads`` at once, (n, *shape), where every one is a JSON array that ``decode`` takes.
 
