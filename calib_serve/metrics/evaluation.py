@@ -18,11 +18,11 @@ from calib_serve.metrics.intervals import (
     mean_interval,
     quantile_of,
     resamples,
+    share_interval,
     widened_to_zero,
     wilson_interval,
 )
-from calib_serve.metrics.logits import softmax
-from calib_serve.metrics.proper import checked_logits, nll_per_sample
+from calib_serve.metrics.proper import checked_logits, softmax_blocks
 from calib_serve.metrics.sample import Sample
 from calib_serve.metrics.scores import Scores
 
@@ -107,7 +107,7 @@ def evaluate(
 ) -> Evaluation:
     """All metrics of probabilities (n, K) and class ids (n,), with intervals of the given level.
 
-    Means and shares have analytic intervals; the others are bootstrapped from ``replicates``
+    Means, shares and the AUROC have analytic intervals; the others are bootstrapped from ``replicates``
     resamples, and have none when that is 0. Errors that a calibrated model often shows by chance
     have intervals that begin at 0.
 
@@ -130,8 +130,11 @@ def evaluate_logits(
     seed: int = 0,
 ) -> Evaluation:
     """As ``evaluate``, of logits (n, K): the NLL stays finite where a probability rounds to 0."""
-    z = checked_logits(logits)
-    scores = Scores.of(softmax(z), labels, nll=nll_per_sample(z, labels))
+    z, y = checked_logits(logits, labels)
+    probs, nll = np.empty(z.shape), np.empty(len(z))
+    for rows, p, nll_of_rows in softmax_blocks(z, y):
+        probs[rows], nll[rows] = p, nll_of_rows
+    scores = Scores.of(probs, y, nll=nll)
     return _evaluate(scores, bins=bins, edges=edges, replicates=replicates, level=level, seed=seed)
 
 
@@ -146,7 +149,10 @@ def _evaluate(
     drawn = _joined([sample.metrics(weights) for weights in resamples(scores.n, replicates, seed=seed)])
     chance = min(replicates, _CHANCE)
     calibrated = _joined([sample.relabelled(y) for y in calibrated_labels(scores.probs, chance, seed=seed)])
-    for name, value in sample.values().items():
+    values = sample.values()
+    auroc = values.pop("refinement_auroc")
+    found["refinement_auroc"] = share_interval(auroc, sample.auroc_error(), level=level)
+    for name, value in values.items():
         interval = bootstrap_interval(value, drawn[name], level=level, lowest=0, highest=1)
         if name in _ERRORS:
             interval = widened_to_zero(interval, calibrated[name], level=level)

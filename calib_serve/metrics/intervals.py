@@ -71,6 +71,14 @@ def mean_interval(values: ArrayLike, *, level: float = 0.95) -> Estimate:
     return Estimate(mean, mean - half, mean + half)
 
 
+def share_interval(value: float, error: float, *, level: float) -> Estimate:
+    """Value +- z error, within [0, 1]; of a share whose standard error is known."""
+    if not math.isfinite(error):
+        return Estimate(value)
+    half = quantile_of(level) * error
+    return Estimate(value, max(value - half, 0.0), min(value + half, 1.0))
+
+
 def bootstrap_interval(
     value: float, replicates: Floats, *, level: float, lowest: float, highest: float
 ) -> Estimate:

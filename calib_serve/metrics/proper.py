@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics.logits import log_softmax
 from calib_serve.metrics.scores import (
     checked,
     checked_labels,
@@ -17,6 +19,8 @@ from calib_serve.metrics.scores import (
 )
 
 __all__ = ["brier", "brier_top_label", "entropy", "nll", "nll_from_logits"]
+
+Floats = NDArray[np.float64]
 
 
 def nll(probs: ArrayLike, labels: ArrayLike) -> float:
@@ -35,18 +39,27 @@ def nll_from_logits(logits: ArrayLike, labels: ArrayLike) -> float:
     >>> nll_from_logits([[0.0, -1000.0]], [1])
     1000.0
     """
-    return float(nll_per_sample(logits, labels).mean())
+    z, y = checked_logits(logits, labels)
+    return sum(float(nll.sum()) for _, _, nll in softmax_blocks(z, y)) / len(z)
 
 
-def nll_per_sample(logits: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
-    """-log softmax(z)_y of each row (n,)."""
-    z = checked_logits(logits)
-    y = checked_labels(labels, len(z), z.shape[1])
-    return np.abs(log_softmax(z)[np.arange(len(z)), y])
+def softmax_blocks(
+    logits: NDArray[np.floating[Any]], labels: NDArray[np.intp]
+) -> Iterator[tuple[slice, Floats, Floats]]:
+    """Blocks of rows, their probabilities (m, K) and their -log p_y (m,), in float64."""
+    for rows, z in row_blocks(logits):
+        np.subtract(z, z.max(axis=1, keepdims=True), out=z)
+        z_true = z[np.arange(len(z)), labels[rows]]
+        np.exp(z, out=z)
+        total = z.sum(axis=1)
+        np.divide(z, total[:, None], out=z)
+        yield rows, z, np.log(total) - z_true
 
 
-def checked_logits(logits: ArrayLike) -> NDArray[np.float64]:
-    """Finite logits (n, K) in float64, or an error that says what to pass."""
+def checked_logits(
+    logits: ArrayLike, labels: ArrayLike
+) -> tuple[NDArray[np.floating[Any]], NDArray[np.intp]]:
+    """Finite logits (n, K) and class ids (n,), or an error that says what to pass."""
     z = np.asarray(logits)
     if z.dtype.kind not in "fiu":
         raise InputError(f"logits must be numbers, got dtype {z.dtype}")
@@ -55,9 +68,9 @@ def checked_logits(logits: ArrayLike) -> NDArray[np.float64]:
             f"logits must be (n, K) with n >= 1 and K >= 2, got {z.shape}; for a single logit z "
             "pass np.stack([np.zeros_like(z), z], axis=1)"
         )
-    if not np.isfinite(z).all():
+    if not np.isfinite([z.min(), z.max()]).all():
         raise InputError("logits must be finite, got NaN or infinity; check the model's outputs")
-    return z.astype(np.float64)
+    return z, checked_labels(labels, len(z), z.shape[1])
 
 
 def brier(probs: ArrayLike, labels: ArrayLike) -> float:

@@ -57,6 +57,17 @@ class Separation:
         pairs = _dot(self.right, self.wrongs[..., 1:] + self.wrongs[..., :-1]) / 2
         return _ratio(pairs, self.rights[..., -1] * self.wrongs[..., -1])
 
+    def auroc_error(self) -> Floats:
+        """The AUROC's standard error (DeLong 1988); NaN with fewer than two right or two wrong."""
+        n_right, n_wrong = self.rights[..., -1], self.wrongs[..., -1]
+        won = _ratio(self.wrongs[..., 1:] + self.wrongs[..., :-1], 2 * n_wrong[..., None])
+        lost = _ratio(self.rights[..., 1:] + self.rights[..., :-1], 2 * n_right[..., None])
+        variance = sum(
+            _ratio(n * _dot(size, share**2) - _dot(size, share) ** 2, n**2 * (n - 1))
+            for size, share, n in ((self.right, won, n_right), (self.wrong, lost, n_wrong))
+        )
+        return np.sqrt(np.maximum(variance, 0))
+
     def aupr_right(self) -> Floats:
         """Average precision of finding the right ones from the highest confidence down."""
         hits = self.rights[..., -1:] - self.rights[..., :-1]
@@ -96,7 +107,7 @@ def _dot(a: Floats, b: Floats) -> Floats:
 
 
 def _ratio(part: Floats, whole: Floats) -> Floats:
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(part / whole)
 
 

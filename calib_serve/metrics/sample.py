@@ -53,6 +53,13 @@ class Sample:
         values = {name: float(value[0]) for name, value in found.items()}
         return {**values, "classwise_ece": self.residuals.ece(self.scores.labels)}
 
+    def auroc_error(self) -> float:
+        """The standard error of the whole sample's refinement AUROC."""
+        rights = cumulative(self.scores.correct)
+        ranks = np.arange(self.scores.n + 1.0)
+        whole = Separation(rights=rights[self.tie_ends], wrongs=(ranks - rights)[self.tie_ends])
+        return float(whole.auroc_error())
+
     def metrics(self, weights: Floats) -> dict[str, Floats]:
         """These metrics (r,) when predictions were drawn weights (r, n) times, by rising confidence."""
         found = _in_blocks(lambda part: self._top_label(weights[part], self.scores.correct), weights.shape)

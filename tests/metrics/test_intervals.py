@@ -36,6 +36,19 @@ def test_means_have_the_normal_interval() -> None:
     assert (found.value, found.low, found.high) == pytest.approx((values.mean(), low, high))
 
 
+def test_the_auroc_has_delongs_interval() -> None:
+    rng = np.random.default_rng(0)
+    c = np.round(rng.uniform(0.5, 1, 120), 2)
+    correct = rng.random(120) < c
+    right, wrong = c[correct], c[~correct]
+    wins = (right[:, None] > wrong) + (right[:, None] == wrong) / 2
+    error = math.sqrt(wins.mean(1).var(ddof=1) / len(right) + wins.mean(0).var(ddof=1) / len(wrong))
+    found = metrics.evaluate(np.stack([c, 1 - c], 1), np.where(correct, 0, 1), replicates=0).refinement_auroc
+    assert found.value == pytest.approx(wins.mean())
+    assert found.low == pytest.approx(wins.mean() - stats.norm.ppf(0.975) * error)
+    assert found.high == pytest.approx(wins.mean() + stats.norm.ppf(0.975) * error)
+
+
 def test_intervals_hold_their_estimate_and_are_the_same_for_the_same_seed() -> None:
     rng = np.random.default_rng(1)
     sample = draw(rng, 300, 1.2)

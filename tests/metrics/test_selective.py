@@ -122,6 +122,13 @@ def test_sweep_ece_takes_the_last_bin_count_that_keeps_accuracy_rising() -> None
     assert metrics.sweep_ece(*sample) != pytest.approx(metrics.adaptive_ece(*sample, bins=4))
 
 
+def test_the_sweep_ends_where_accuracy_never_falls() -> None:
+    # All right: accuracy is flat for any number of bins, and every gap has one sign.
+    confidence = np.random.default_rng(0).uniform(0.5, 1, 100_000)
+    right = binary(confidence, np.ones(100_000, bool))
+    assert metrics.sweep_ece(*right) == pytest.approx(1 - confidence.mean())
+
+
 def test_adaptive_classwise_ece_is_the_mean_of_the_classes_adaptive_ece() -> None:
     rng = np.random.default_rng(0)
     p = metrics.softmax(2 * rng.standard_normal((200, 3)))
