@@ -11,6 +11,7 @@ import pytest
 from fuse_artifacts import KINDS, artifact, head, output_steps
 from fuse_graphs import Builder, run
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from calib_serve import Head, InputShift, LogitMap
 from calib_serve.errors import FuseError
@@ -446,14 +447,18 @@ def test_a_matrix_stands_behind_a_quantised_tail(tmp_path):
     assert report.nodes_after == report.nodes_before + 1
 
 
-@pytest.mark.parametrize("opset", range(13, min(onnx.defs.onnx_opset_version(), 24) + 1))
+@pytest.mark.parametrize("opset", range(13, onnx.defs.onnx_opset_version() + 1))
 def test_every_opset_from_13_on_is_written_as_it_was_read(opset, tmp_path):
     b = builder()
     model = b.model([info("x", "n", 6)], [info(linear(b), "n", K)], opset=opset)
     steps = output_steps("classwise", K, np.random.default_rng(0))
-    _, calibrated = fused(model, tmp_path, InputShift(np.ones(6)), *steps, outputs="all")
+    report, calibrated = fused(model, tmp_path, InputShift(np.ones(6)), *steps, outputs="all")
     assert [(o.domain, o.version) for o in calibrated.opset_import] == [("", opset)]
-    assert run(calibrated, {"x": rows()})["bin"].shape == (5,)
+    if report.engine == "onnxruntime":
+        got = run(calibrated, {"x": rows()})["bin"]
+    else:  # newer than this onnxruntime
+        got = ReferenceEvaluator(calibrated).run(["bin"], {"x": rows()})[0]
+    assert got.shape == (5,)
 
 
 def test_an_older_opset_is_refused_with_the_way_out(tmp_path):
