@@ -14,8 +14,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 import calib_serve
+from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
-from calib_serve.report.contents import Contents, prepare_report, printable
+from calib_serve.report.contents import Contents, Predictions, prepare_report, printable
 from calib_serve.report.figures import pictures
 from calib_serve.report.svg import drawing, inline_svg
 from calib_serve.report.tables import artifact_facts, metric_rows
@@ -27,14 +28,24 @@ __all__ = ["render", "write_page", "write_plots", "write_report"]
 _MOST_CLASSES = 1000
 
 
-def write_report(path: str | Path, **facts: Any) -> Path:
-    """Write the report of ``prepare_report``'s arguments to ``path``, whole or not at all.
+def write_report(
+    path: str | Path,
+    *,
+    title: str,
+    after: Predictions,
+    before: Predictions | None = None,
+    artifact: Artifact | None = None,
+    **options: Any,
+) -> Path:
+    """Write the report of ``after``, or of ``before`` and ``after``, to ``path``, whole or not at all.
 
         write_report("report.html", title="digits", before=(p, y), after=(q, y), artifact=artifact)
 
-    ``before`` and ``after`` are (probs (n, K), labels (n,)) of the same samples.
+    Both are (probs (n, K), labels (n,)) of the same samples; ``options`` are those of
+    ``prepare_report``: names, class_names, bins, tolerance, target_risk, replicates, seed.
     """
-    return write_page(path, prepare_report(**facts))
+    contents = prepare_report(title=title, after=after, before=before, artifact=artifact, **options)
+    return write_page(path, contents)
 
 
 def write_page(path: str | Path, contents: Contents) -> Path:
