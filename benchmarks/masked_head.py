@@ -34,18 +34,18 @@ from calib_serve.model import load_model
 HERE = Path(__file__).parent
 FIXED = Retention(adapt=None)
 STATIC = (0.01, 0.01)
-ROWS = {
+ROWS = {  # ours first, so that a run that is stopped has told what matters most
+    "default": Masking(),
+    "+ decaying adaptive q (the paper's)": PAPER,
+    "expected, held-out decaying q": replace(PAPER, inference="expected", retention=Retention()),
+    "default, width 512": Masking(hidden=512),
     "+ masked retraining": replace(PAPER, hidden=None, masked_gradient=False, retention=FIXED),
     "+ gradient restriction": replace(PAPER, hidden=None, retention=FIXED),
     "+ restructured head": replace(PAPER, retention=FIXED),
     "+ static adaptive q": replace(PAPER, retention=Retention(adapt="training", gamma=0.95, eta=STATIC)),
-    "+ decaying adaptive q (the paper's)": PAPER,
-    "mask per epoch": replace(PAPER, draw="epoch"),
+    "the paper's, mask per epoch": replace(PAPER, draw="epoch"),
     "expected weights, q = .5": replace(PAPER, inference="expected", retention=FIXED),
     "expected, held-out static q": replace(PAPER, inference="expected", retention=Retention(eta=STATIC)),
-    "expected, held-out decaying q": replace(PAPER, inference="expected", retention=Retention()),
-    "default (and the rate falls)": Masking(),
-    "default, width 512": Masking(hidden=512),
 }
 COLUMNS = ("accuracy", "ece", "aece", "mce", "nll", "ood_auroc", "ood_fpr95")
 
@@ -73,17 +73,16 @@ def strange_features(folder):
     return model.features(sheet(folder / "images" / "cifar100_test_a.webp").astype(np.float32) / 255)
 
 
-def one_split(data, strange, split, wanted):
+def one_split(data, strange, split, wanted, rows):
+    """Fills ``rows``, and yields after each."""
     order = np.random.default_rng(split).permutation(10_000)
     steer, test = np.sort(order[:5000]), np.sort(order[5000:])
     x, y = data["test"], data["test_labels"].astype(np.intp)
     train, labels = data["train"].astype(np.float32), data["train_labels"].astype(np.intp)
     vanilla = Head((data["head_weight"],), (data["head_bias"],))
     t = fit_temperature(vanilla(x[steer]), y[steer]).fit["temperature"]
-    rows = {
-        "vanilla": scores(vanilla(x[test]), y[test], vanilla(strange)),
-        "vanilla + TS": scores(vanilla(x[test]) / t, y[test], vanilla(strange) / t),
-    }
+    rows["vanilla"] = scores(vanilla(x[test]), y[test], vanilla(strange))
+    rows["vanilla + TS"] = scores(vanilla(x[test]) / t, y[test], vanilla(strange) / t)
     for name, masking in ROWS.items():
         if not any(part in name for part in wanted):
             continue
@@ -94,16 +93,30 @@ def one_split(data, strange, split, wanted):
         rows[name] = {**scores(head(x[test]), y[test], head(strange)), "q": trained.q}
         rows[name] |= {"seconds": seconds, "cpu_seconds": cpu}
         show(name, [rows[name]])
-        if name.startswith("default ("):
+        if name == "default":
             t = fit_temperature(head(x[steer]), y[steer]).fit["temperature"]
             rows["default + TS"] = scores(head(x[test]) / t, y[test], head(strange) / t)
-    return rows
+        yield
 
 
 def show(name, rows):
     cells = [f"{np.mean([r[c] for r in rows]):.4f} +-{np.std([r[c] for r in rows]):.4f}" for c in COLUMNS]
     spent = f"{np.mean([r['seconds'] for r in rows]):.0f} s" if "seconds" in rows[0] else ""
     print(f"{name:36}" + "".join(f"{c:>18}" for c in cells), spent, flush=True)
+
+
+def save(asked, splits):
+    measured = {len(rows) for rows in splits}
+    result = {
+        "asked": vars(asked),
+        "trimmed": asked.splits < 5 or asked.rows != [""] or measured != {len(ROWS) + 3},
+        "machine": {"cpu": platform.processor(), "threads": torch.get_num_threads()},
+        "torch": torch.__version__,
+        "splits": splits,
+    }
+    path = HERE / "results" / "masked_head.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def main():
@@ -116,19 +129,11 @@ def main():
         data = dict(archive)
     strange = strange_features(folder)
     splits = []
-    print(f"{'':36}" + "".join(f"{c:>18}" for c in COLUMNS))
+    print(f"{'':36}" + "".join(f"{c:>18}" for c in COLUMNS), flush=True)
     for split in range(asked.splits):
-        splits.append(one_split(data, strange, split, asked.rows))
-        result = {
-            "asked": vars(asked),
-            "trimmed": asked.splits < 5 or asked.rows != [""],
-            "machine": {"cpu": platform.processor(), "threads": torch.get_num_threads()},
-            "torch": torch.__version__,
-            "splits": splits,
-        }
-        path = HERE / "results" / "masked_head.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(result, indent=1) + "\n")
+        splits.append({})
+        for _ in one_split(data, strange, split, asked.rows, splits[-1]):
+            save(asked, splits)
     print("means over", len(splits), "splits")
     for name in splits[0]:
         show(name, [rows[name] for rows in splits])

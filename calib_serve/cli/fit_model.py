@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calib_serve.errors import InputError
@@ -36,13 +37,15 @@ def fit_on_model(
     """Fit ``method`` to a deployed model and its calibration data.
 
     ``options`` are the method's own and those of ``load_model``: weights, input_shape (by default the
-    data's), last_linear, device, batch_size, mixed_precision. ``masked-head`` trains on the split
-    named by the option ``train_split`` and steers by ``split``. An output method is fitted to the
-    model's logits; ``auto`` chooses one, and Neural Clamping instead where that gains on held-out
-    folds. Under torchrun the ranks share the passes over the data, and the first one returns.
+    data's), last_linear, device, batch_size, mixed_precision. ``checkpoints`` is a folder for logits,
+    features and the state of a fit, where a killed one finds its way again. ``masked-head`` trains on
+    the split named by the option ``train_split`` and steers by ``split``. An output method is fitted
+    to the model's logits; ``auto`` chooses one, and Neural Clamping instead where that gains on
+    held-out folds. Under torchrun the ranks share the passes over the data, and the first one returns.
     """
     from calib_serve.data import load_data
     from calib_serve.model import load_model
+    from calib_serve.model.cache import CachedClassifier
     from calib_serve.model.ranks import join, rank_device
 
     samples = load_data(data, split=split)
@@ -52,7 +55,12 @@ def fit_on_model(
     of_model.setdefault("device", rank_device())
     if of_model.get("last_linear") is not None:
         of_model["last_linear"] = str(of_model["last_linear"])  # a layer may well be called 5
-    classifier = join(load_model(model, **of_model))
+    loaded = load_model(model, **of_model)
+    if "checkpoints" in options:
+        loaded = CachedClassifier(loaded, Path(str(options["checkpoints"])))
+        if method not in (*_CLAMPING[:1], "masked-head"):
+            del options["checkpoints"]  # nothing else takes so long once logits are at hand
+    classifier = join(loaded)
     for part in (samples, held_out):
         if part is not None:
             part.check(classifier.input_shape, classifier.classes)

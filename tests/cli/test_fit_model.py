@@ -53,14 +53,15 @@ def run(arguments: list[str]):
     [
         ("neural-clamping", ["resolution=2"], ["input_shift", "logit_map"]),
         ("neural-clamping-efficient", ["search=nll"], ["input_shift", "logit_map"]),
-        ("masked-head", ["train_split=train"], ["head"]),
+        ("masked-head", ["train_split=train", "checkpoints=CHECKPOINTS"], ["head"]),
         ("temperature", [], ["logit_map"]),
     ],
 )
 def test_every_method_writes_an_artifact_that_is_measured_on_another_split(
     asked, tmp_path, method, options, steps
 ) -> None:
-    more = [part for option in options for part in ("--set", option)]
+    kept = str(tmp_path / "checkpoints")
+    more = [part for option in options for part in ("--set", option.replace("CHECKPOINTS", kept))]
     out = tmp_path / "artifact"
     done = run([*asked, "--method", method, "--eval-split", "test", "-o", str(out), "--json", *more])
     assert done.exit_code == 0, done.output

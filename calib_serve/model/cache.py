@@ -1,0 +1,137 @@
+"""Logits and features kept on disk: each input goes through the model once, also over a killed run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Head, InputShift
+from calib_serve.errors import ModelError
+from calib_serve.model.face import Classifier, Floats, Loss, Outputs, Progress
+
+__all__ = ["CachedClassifier"]
+
+_BATCHES_AT_ONCE = 32  # after so many batches what is done is on disk
+
+
+@dataclass(frozen=True, eq=False)
+class CachedClassifier:
+    """See ``Classifier``; results of ``inner`` are memory-mapped from ``folder``.
+
+    A file's name says the model, the inputs, the shift and the batch size. Gradients are not kept: they
+    change with every step of a fit.
+    """
+
+    inner: Classifier
+    folder: Path
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return self.inner.input_shape
+
+    @property
+    def classes(self) -> int:
+        """K."""
+        return self.inner.classes
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether ``input_gradient`` can be had."""
+        return self.inner.differentiable
+
+    @property
+    def outputs(self) -> Outputs:
+        """What the model returns."""
+        return self.inner.outputs
+
+    @property
+    def fingerprint(self) -> str:
+        """The sha256 of the model file's bytes."""
+        return self.inner.fingerprint
+
+    @property
+    def batch_size(self) -> int:
+        """How many inputs go through at once."""
+        return self.inner.batch_size
+
+    @property
+    def head(self) -> Head:
+        """The last linear layer."""
+        return self.inner.head
+
+    def facts(self) -> dict[str, Any]:
+        """What an artifact's manifest says of the model."""
+        return self.inner.facts()
+
+    def logits(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """Logits (n, K), memory-mapped."""
+        return self._kept("logits", self.classes, inputs, shift, progress)
+
+    def features(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """Features (n, d), memory-mapped."""
+        return self._kept("features", self.head.weights[0].shape[1], inputs, shift, progress)
+
+    def input_gradient(
+        self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """The summed loss's gradient, computed each time."""
+        return self.inner.input_gradient(inputs, loss, shift=shift, progress=progress)
+
+    def _kept(
+        self, what: str, width: int, inputs: Floats, shift: InputShift | None, progress: Progress | None
+    ) -> NDArray[np.float32]:
+        done = self.folder / f"{what}-{self._key(inputs, shift)}.npy"
+        if not done.exists():
+            run = partial(getattr(self.inner, what), shift=shift)
+            self._compute(done, run, inputs, width=width, progress=progress)
+        try:
+            return np.load(done, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+        except (ValueError, OSError, EOFError) as error:
+            raise ModelError(f"cannot read {done}: {error}; delete it, and it is computed again") from error
+
+    def _compute(
+        self,
+        done: Path,
+        run: Callable[[Floats], NDArray[np.float32]],
+        inputs: Floats,
+        *,
+        width: int,
+        progress: Progress | None,
+    ) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        growing, count = done.with_suffix(".partial"), done.with_suffix(".rows")
+        begun = growing.exists() and count.exists()
+        first = int(count.read_text()) if begun else 0
+        out = np.lib.format.open_memmap(growing, "r+" if begun else "w+", np.float32, (len(inputs), width))
+        step = self.batch_size * _BATCHES_AT_ONCE
+        for start in range(first, len(inputs), step):
+            rows = slice(start, min(start + step, len(inputs)))
+            out[rows] = run(inputs[rows])
+            out.flush()
+            count.write_text(str(rows.stop))
+            if progress:
+                progress(rows.stop, len(inputs))
+        growing.replace(done)
+        count.unlink(missing_ok=True)
+
+    def _key(self, inputs: Floats, shift: InputShift | None) -> str:
+        digest = hashlib.sha256(f"{self.fingerprint} {self.batch_size} {self.facts()}".encode())
+        digest.update(f"{inputs.dtype.str}{inputs.shape}".encode())
+        for start in range(0, len(inputs), 1024):
+            digest.update(np.ascontiguousarray(inputs[start : start + 1024]).data)
+        if shift is not None:
+            digest.update(f"{shift.low} {shift.high}".encode())
+            digest.update(np.ascontiguousarray(shift.delta).data)
+        return digest.hexdigest()[:32]
