@@ -8,7 +8,7 @@ between bins when its quintic crosses an edge. What is least by that is evaluate
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal, Union
@@ -36,19 +36,20 @@ GRIDS = MappingProxyType(
 """Grids in use: 0 to 5 by .001, 0 to 10 by .01 and 0 to 10 by .1, all without 0."""
 
 _KNOT = 0.2  # in log T: quintics are then right to a few 1e-7
+_COPIED = 1 << 20  # logits that are sorted in memory; larger sets are read through their order
 _SURE = 1e-9  # a confidence this close to 1 is taken to be 1
 _ERROR = 2e-6  # of an ECE by quintics; what is within twice this of the least is evaluated exactly
 
 
 @dataclass(frozen=True, eq=False)
 class Gaps:
-    """What confidences depend on: how far each logit lies below its sample's largest.
+    """Samples sorted by ``second`` (n,), the smallest positive distance of a logit from the largest.
 
-    ``below`` (n, K) and ``correct``, ``weight`` (n,) are sorted by ``second`` (n,), the smallest
-    positive distance: at a low T only the first rows are unsure. ``ties`` (n,) logits are the largest.
+    At a low T only the first of them are unsure. ``ties`` (n,) logits are the largest; ``correct``
+    and ``weight`` are (n,).
     """
 
-    below: Floats
+    samples: Samples
     second: Floats
     ties: Floats
     correct: Floats
@@ -56,42 +57,47 @@ class Gaps:
 
     @classmethod
     def of(cls, samples: Samples) -> Gaps:
-        """The gaps of all samples, in float64."""
-        below, correct = [], []
+        """Look through all samples once; the logits of large sets are not copied."""
+        second, ties, correct = (np.empty(len(samples)) for _ in range(3))
         for part, z in samples.chunks(np.float64):
-            below.append(z.max(axis=1, keepdims=True) - z)
-            correct.append(z.argmax(axis=1) == samples.labels[part])
-        gaps = np.concatenate(below)
-        # Ties with the largest never leave: confidence is 1 / ties at T = 0, and the next gap counts.
-        second = np.where(gaps > 0, gaps, np.inf).min(axis=1)
+            below = z.max(axis=1, keepdims=True) - z
+            # Ties with the largest never leave: confidence is 1 / ties at T = 0, and the next gap counts.
+            ties[part] = (below == 0).sum(axis=1)
+            second[part] = np.where(below > 0, below, np.inf).min(axis=1)
+            correct[part] = z.argmax(axis=1) == samples.labels[part]
         order = np.argsort(second, kind="stable")
         weight = np.ones(len(samples)) if samples.weight is None else samples.weight
-        gaps, right = gaps[order], np.concatenate(correct)[order].astype(np.float64)
-        ties = (gaps == 0).sum(axis=1).astype(np.float64)
-        return cls(gaps, second[order], ties, right, weight[order])
+        in_order = samples.take(order)
+        if len(samples) * samples.classes <= _COPIED:
+            in_order = replace(in_order, logits=in_order.read(slice(None), np.float64), rows=None)
+        return cls(in_order, second[order], ties[order], correct[order], weight[order])
 
     def confidence(self, t: float) -> Floats:
         """Top-1 confidence (n,) at temperature ``t``."""
-        return np.asarray(1 / np.exp(-self.below / t).sum(axis=1))
+        return np.asarray(self.knot(t)[0])
 
     def unsure(self, t: float) -> int:
         """How many of the first rows may differ from their confidence at T = 0."""
-        return int(np.searchsorted(self.second, t * (np.log(self.below.shape[1]) - np.log(_SURE))))
+        return int(np.searchsorted(self.second, t * (np.log(self.samples.classes) - np.log(_SURE))))
 
     def knot(self, t: float) -> Floats:
         """Confidence and its first two derivatives in log T, (3, n)."""
         out = np.zeros((3, len(self.second)))
         out[0] = 1 / self.ties
         unsure = self.unsure(t)
-        d = self.below[:unsure] / t
-        e = np.exp(-d)
-        total = e.sum(axis=1)
-        e *= d
-        m1 = e.sum(axis=1) / total
-        m2 = np.einsum("nk,nk->n", e, d) / total
-        c = 1 / total
-        # With s = 1 / T and d in units of T: s dc/ds = m1 c, and log T = -log s.
-        out[:, :unsure] = c, -m1 * c, c * (m1 + 2 * m1**2 - m2)
+        for part, z in self.samples.chunks(np.float64):
+            if part.start >= unsure:
+                break
+            d = z.max(axis=1, keepdims=True) - z
+            d /= t
+            e = np.exp(-d)
+            total = e.sum(axis=1)
+            e *= d
+            m1 = e.sum(axis=1) / total
+            m2 = np.einsum("nk,nk->n", e, d) / total
+            c = 1 / total
+            # With s = 1 / T and d in units of T: s dc/ds = m1 c, and log T = -log s.
+            out[:, part] = c, -m1 * c, c * (m1 + 2 * m1**2 - m2)
         return out
 
 

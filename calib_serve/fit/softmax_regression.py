@@ -178,7 +178,7 @@ class Problem:
 
     def _features(self) -> Iterator[tuple[slice, Floats]]:
         dtype = self._dtype
-        for part, z in self.samples.chunks(dtype, values=1 << 20 if dtype == np.float32 else 1 << 17):
+        for part, z in self.samples.chunks(dtype, values=1 << 18 if dtype == np.float32 else 1 << 17):
             x = z * dtype(self.scale)
             if self.offset is not None:
                 x -= self.offset[part, None].astype(dtype)
