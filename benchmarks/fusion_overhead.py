@@ -125,7 +125,9 @@ def measure(name: str, options: argparse.Namespace, folder: Path) -> list[dict]:
         fuse_onnx(folder / "raw.onnx", artifact, folder / "probs.onnx", outputs="probabilities", samples=2)
         for batch in (1, 32):
             x = np.random.default_rng(0).normal(size=(batch, *shape)).astype("f4")
-            rounds = [one_round(folder, artifact, x, options) for _ in range(options.rounds)]
+            rounds, end = [], time.monotonic() + 2 * options.seconds
+            while len(rounds) < 2 or (len(rounds) < options.rounds and time.monotonic() < end):
+                rounds.append(one_round(folder, artifact, x, options, len(rounds)))
             row = {
                 "model": name,
                 "method": method,
@@ -141,12 +143,14 @@ def measure(name: str, options: argparse.Namespace, folder: Path) -> list[dict]:
     return rows
 
 
-def one_round(folder: Path, artifact: Artifact, x: np.ndarray, options: argparse.Namespace) -> Times:
-    """Fresh sessions each round: where a session's memory lies alone makes some per cent."""
-    raw, again, third, fused, probabilities = (
-        open_session(folder / f"{n}.onnx", device=options.device, threads=1)
-        for n in ("raw", "raw", "raw", "same", "probs")
-    )
+def one_round(
+    folder: Path, artifact: Artifact, x: np.ndarray, options: argparse.Namespace, seed: int
+) -> Times:
+    """Fresh sessions each round, in a new order: where a session's memory lies makes some per cent."""
+    files = {"raw": "raw", "again": "raw", "third": "raw", "fused": "same", "probabilities": "probs"}
+    order = np.random.default_rng(seed).permutation(list(files))
+    opened = {n: open_session(folder / f"{files[n]}.onnx", device=options.device, threads=1) for n in order}
+    raw, again, third, fused, probabilities = (opened[n] for n in files)
     by_hand = outside(third, artifact)  # its own session: nobody's memory is warm for another
     runs = {
         "raw": lambda: raw.run(None, {"x": x}),
@@ -219,19 +223,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in list(MODELS)[: 1 if options.quick else None]:
             rows += measure(name, options, Path(folder))
+            if not options.quick:
+                save({**summarize(rows), "device": options.device, "machine": machine(), "rows": rows})
     summary = {**summarize(rows), "device": options.device, "machine": machine(), "rows": rows}
-    summary["cuda_graphs"] = (
-        cuda_graphs(options) if torch.cuda.is_available() else "not measured: no GPU here"
-    )
+    gpu = torch.cuda.is_available()
+    summary["cuda_graphs"] = cuda_graphs(options) if gpu else "not measured: no GPU here"
+    low, high = summary["control_range"]
     print(
         f"\nfused/raw: median {summary['median_ratio']:.4f}, largest {summary['largest_ratio']:.4f}, "
         f"{summary['within_goal']} of {len(rows)} within {GOAL}; a raw session against another: "
-        f"median {summary['control_median']:.4f}, from {summary['control_range'][0]:.4f} to "
-        f"{summary['control_range'][1]:.4f}"
+        f"median {summary['control_median']:.4f}, from {low:.4f} to {high:.4f}"
     )
     if not options.quick:
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(summary, indent=2) + "\n")
+        save(summary)
+
+
+def save(summary: dict) -> None:
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(summary, indent=2) + "\n")
 
 
 def summarize(rows: list[dict]) -> dict:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, LogitMap
-from calib_serve.errors import FuseError
+from calib_serve.errors import FuseError, InputError
 from calib_serve.fuse.onnx.edit import Editor
 from calib_serve.fuse.onnx.files import MARK, pending, read, sha256, write
 from calib_serve.fuse.onnx.flatten import flatten_scores, is_flat
@@ -20,7 +20,7 @@ from calib_serve.fuse.onnx.head import find_features, replace_head
 from calib_serve.fuse.onnx.input_shift import Normalization, shift_input, shifted_input
 from calib_serve.fuse.onnx.logit_map import map_logits
 from calib_serve.fuse.onnx.outputs import Outputs, finish, open_scores
-from calib_serve.fuse.onnx.parity import generate, measure
+from calib_serve.fuse.onnx.parity import TOLERANCE, generate, measure
 from calib_serve.fuse.onnx.reference import Plan
 from calib_serve.fuse.onnx.tail import Meaning, Tail, find_tail
 
@@ -94,6 +94,8 @@ def fuse_onnx(
     Raises ModelError for a file that is not a sound model, FuseError where a step cannot be put in,
     the artifact was fitted for another model (unless ``force``), or parity does not hold.
     """
+    if outputs not in ("same", "probabilities", "all"):
+        raise InputError(f"outputs must be 'same', 'probabilities' or 'all', got {outputs!r}")
     source, out = Path(model_path), Path(out_path)
     choices = _Choices(outputs, output, meaning, input, features, normalization)
     model = read(source)
@@ -150,7 +152,8 @@ def _edit(model: ir.Model, artifact: Artifact, choices: _Choices) -> tuple[list[
         tail, what = open_scores(editor, tail)
         done.append(what)
     if artifact.head is not None:
-        tail, what = replace_head(editor, tail, artifact.head, _features(editor, tail, artifact, choices))
+        features = find_features(editor, tail, artifact.head, choices.features)
+        tail, what = replace_head(editor, tail, artifact.head, features)
         done.append(what)
     for i, step in enumerate(s for s in artifact.steps if isinstance(s, LogitMap)):
         first = plan.on_log_probs and i == 0
@@ -180,9 +183,10 @@ def _keeps_shape(artifact: Artifact, choices: _Choices) -> bool:
     return choices.outputs == "same" and artifact.head is None and all(scalars)
 
 
-def _features(editor: Editor, tail: Tail, artifact: Artifact, choices: _Choices) -> ir.Value:
-    assert artifact.head is not None
-    return find_features(editor, tail, artifact.head, choices.features)
+def _narrowest(graph: ir.Graph) -> ir.DataType:
+    """The floating type that rounds most, anywhere in the graph: what parity can be expected in."""
+    found = {v.dtype for node in graph for v in node.outputs}
+    return next((d for d in TOLERANCE if d in found), ir.DataType.FLOAT)
 
 
 def _plan(editor: Editor, tail: Tail, artifact: Artifact, choices: _Choices) -> Plan:
@@ -191,7 +195,7 @@ def _plan(editor: Editor, tail: Tail, artifact: Artifact, choices: _Choices) -> 
         raise FuseError(f"{tail.logits.name!r} holds probabilities; a new head needs the layer before them")
     source = tail.logits
     if artifact.head is not None:
-        source = _features(editor, tail, artifact, choices)
+        source = find_features(editor, tail, artifact.head, choices.features)
     shift = artifact.input_shift
     shifted = None
     if shift is not None or choices.normalization is not None:
@@ -201,7 +205,7 @@ def _plan(editor: Editor, tail: Tail, artifact: Artifact, choices: _Choices) -> 
         str(source.name),
         tail.meaning,
         opened,
-        tail.logits.dtype or ir.DataType.FLOAT,
+        _narrowest(editor.graph),
         choices.outputs,
         str(tail.output.name),
         shifted,

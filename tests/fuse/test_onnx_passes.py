@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from calib_serve import Head, InputShift, LogitMap
-from calib_serve.errors import FuseError
+from calib_serve.errors import FuseError, InputError
 from calib_serve.fuse.onnx_graph import Normalization, fuse_onnx
 from calib_serve.metrics import log_softmax, softmax
 
@@ -391,6 +391,25 @@ def test_bfloat16_is_fused_and_measured_by_the_reference_evaluator(tmp_path):
     assert report.engine == "onnx.reference"
     assert report.nodes_after == 1
     assert calibrated.graph.initializer[0].data_type == bf16
+
+
+def test_half_precision_inside_of_a_float_graph_is_allowed_its_own_rounding(tmp_path):
+    b = builder()
+    half = {"to": TensorProto.FLOAT16}
+    x = b.node("Cast", b.node("Div", b.node("Sub", "x", b.number(0.3)), b.number(0.7)), **half)
+    w, bias = (b.number(np.random.default_rng(0).normal(size=s), "f2") for s in ((6, K), (K,)))
+    z = b.node("Cast", b.node("Gemm", x, w, bias), to=TensorProto.FLOAT)
+    model = b.model([info("x", "n", 6)], [info(b.node("Softmax", z, axis=1), "n", K)])
+    delta = np.random.default_rng(1).normal(size=6)
+    report, _ = fused(model, tmp_path, InputShift(delta), LogitMap.temperature(2.0), samples=200)
+    assert report.max_abs_diff <= report.tolerance
+    assert report.tolerance >= 1e-2
+
+
+def test_outputs_that_do_not_exist_are_refused(tmp_path):
+    b = builder()
+    with pytest.raises(InputError, match="outputs must be"):
+        fused(b.model([info("x", "n", 6)], [info(linear(b), "n", K)]), tmp_path, outputs="everything")
 
 
 def quantized(b: Builder, output: bool) -> str:
