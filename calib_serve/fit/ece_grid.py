@@ -8,7 +8,7 @@ between bins when its quintic crosses an edge. What is least by that is evaluate
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal, Union
@@ -46,10 +46,12 @@ class Gaps:
     """Samples sorted by ``second`` (n,), the smallest positive distance of a logit from the largest.
 
     At a low T only the first of them are unsure. ``ties`` (n,) logits are the largest; ``correct``
-    and ``weight`` are (n,).
+    and ``weight`` are (n,). ``below`` (n, K) is how far each logit lies below its sample's largest,
+    or None for a large set, where it is computed from the samples each time.
     """
 
     samples: Samples
+    below: Floats | None
     second: Floats
     ties: Floats
     correct: Floats
@@ -67,10 +69,11 @@ class Gaps:
             correct[part] = z.argmax(axis=1) == samples.labels[part]
         order = np.argsort(second, kind="stable")
         weight = np.ones(len(samples)) if samples.weight is None else samples.weight
-        in_order = samples.take(order)
+        in_order, below = samples.take(order), None
         if len(samples) * samples.classes <= _COPIED:
-            in_order = replace(in_order, logits=in_order.read(slice(None), np.float64), rows=None)
-        return cls(in_order, second[order], ties[order], correct[order], weight[order])
+            z = in_order.read(slice(None), np.float64)
+            below = z.max(axis=1, keepdims=True) - z
+        return cls(in_order, below, second[order], ties[order], correct[order], weight[order])
 
     def confidence(self, t: float) -> Floats:
         """Top-1 confidence (n,) at temperature ``t``."""
@@ -85,11 +88,12 @@ class Gaps:
         out = np.zeros((3, len(self.second)))
         out[0] = 1 / self.ties
         unsure = self.unsure(t)
-        for part, z in self.samples.chunks(np.float64):
-            if part.start >= unsure:
-                break
-            d = z.max(axis=1, keepdims=True) - z
-            d /= t
+        for part in self.samples.take(slice(0, unsure)).parts():
+            if self.below is None:
+                z = self.samples.read(part, np.float64)
+                d = (z.max(axis=1, keepdims=True) - z) / t
+            else:
+                d = self.below[part] / t
             e = np.exp(-d)
             total = e.sum(axis=1)
             e *= d
