@@ -3,7 +3,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/ready
+INSTALLED := $(VENV)/installed
+DEVELOPED := $(VENV)/developed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: help setup demo test check constraints clean
 
@@ -14,23 +16,27 @@ help:
 	@echo "make constraints  renew constraints.txt from the newest releases"
 	@echo "make clean        remove what these made"
 
-setup: $(READY)
+setup: $(DEVELOPED)
 
 # torch first: it is pinned, so nothing after it may choose another build.
-$(READY): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) torch==2.13.0
+	$(PIP) -e '.[all]'
 	@touch $@
 
-demo: $(READY)
+$(DEVELOPED): $(INSTALLED)
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED)
 	$(BIN)/calib-serve demo $(ARGS)
 
-test: $(READY)
+test: $(DEVELOPED)
 	scripts/system_tools.sh
 	$(BIN)/pytest $(ARGS)
 
-check: $(READY)
+check: $(DEVELOPED)
 	scripts/system_tools.sh
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
