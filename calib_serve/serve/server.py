@@ -250,6 +250,7 @@ class Server:
         package = Path(next(iter(found.submodule_search_locations)))
         return [
             str(java),
+            *self._properties().get("vmargs", "").split(),
             f"-Dmodel_server_home={package.parent}",
             f"-Djava.io.tmpdir={self._scratch}",
             f"-Dlog4j.configurationFile={shipped('handlers/log4j2.xml').as_uri()}",

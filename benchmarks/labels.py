@@ -1,0 +1,74 @@
+"""How many labels a second one core verifies and counts, each durable before it is acknowledged.
+
+Receipts are verified, labels checked, and written to a SQLite ledger with synchronous = FULL, with
+and without the drift detector. Times are the process's own CPU seconds, so that what else the machine
+does does not count, and wall seconds beside them. Writes benchmarks/results/labels.json.
+
+    python benchmarks/labels.py [--labels 50000] [--request 5000] [--rounds 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from calib_serve.receipts import Keyring
+from calib_serve.watch.intake import Classes, Intake
+from calib_serve.watch.ledger import SqliteLedger
+
+
+def rates(items: list[dict], request: int, ring: Keyring, **options) -> tuple[float, float]:
+    """Labels a CPU second and a wall second."""
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = SqliteLedger(Path(folder) / "ledger")
+        intake = Intake(ring, ledger, models={("digits", "1.0"): Classes(10)}, **options)
+        cpu, wall = time.process_time(), time.perf_counter()
+        for at in range(0, len(items), request):
+            assert all(outcome.accepted for outcome in intake.take(items[at : at + request]))
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        assert ledger.sums()["digits", "1.0"].feedback.n == len(items)
+        ledger.close()
+    return len(items) / cpu, len(items) / wall
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--labels", type=int, default=50_000)
+    parser.add_argument("--request", type=int, default=5_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    ring = Keyring.new()
+    items = [
+        {
+            "receipt": ring.sign(
+                model="digits", version="1.0", predicted=i % 10, confidence=0.5 + i % 7 / 20
+            ),
+            "label": i % 9,
+        }
+        for i in range(args.labels)
+    ]
+    result: dict = {"goal": "50,000 labels a second on one core, the ledger durable", **vars(args)}
+    print(f"{'':24} {'per CPU second':>15} {'per wall second':>16}")
+    for name, options in (("verified and counted", {"detector": None}), ("and watched for drift", {})):
+        found = [rates(items, args.request, ring, **options) for _ in range(args.rounds)]
+        cpu, wall = (statistics.median(column) for column in zip(*found, strict=True))
+        print(f"{name:24} {cpu:15,.0f} {wall:16,.0f}")
+        result[name] = {
+            "per_cpu_second": cpu,
+            "per_wall_second": wall,
+            "per_cpu_second_range": [min(c for c, _ in found), max(c for c, _ in found)],
+        }
+    result["machine"] = {"platform": platform.platform(), "cores": os.cpu_count(), "load": os.getloadavg()}
+    out = Path(__file__).parent / "results" / "labels.json"
+    out.parent.mkdir(exist_ok=True)
+    out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
