@@ -7,7 +7,7 @@ over rounds of fresh sessions counts. ``raw/raw`` is the same for two sessions o
 differs there is noise. On a CPU the time is the thread's own processor time, so that other programs do
 not decide; on a GPU it is the clock. ``numpy/fused`` is what a user without fusion does: the raw graph,
 then shift, temperature or matrix, and softmax in numpy, against a fused graph that gives probabilities.
-Writes benchmarks/results/fusion_overhead.json.
+Writes benchmarks/results/fusion_overhead.json and docs/benchmarks/fusion.md.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ Times = dict[str, np.ndarray]
 """Seconds by what ran, one a cycle."""
 
 RESULTS = Path(__file__).parent / "results" / "fusion_overhead.json"
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "fusion.md"
 GOAL = 1.005
 MODELS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...], int]] = {
     "ResNet-20": (lambda: CifarResNet(3), (3, 32, 32), 10),
@@ -216,7 +217,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15, help="for each model, method and batch")
     parser.add_argument("--rounds", type=int, default=5, help="fresh sessions for each")
     parser.add_argument("--quick", action="store_true", help="one small model, nothing written")
+    parser.add_argument("--page", action="store_true", help="only write the page of the results there are")
     options = parser.parse_args()
+    if options.page:
+        PAGE.write_text(page(json.loads(RESULTS.read_text())))
+        return
     torch.set_num_threads(1)
     print(f"{'model':24} {'method':16} batch  nodes            raw ms fused/raw  raw/raw numpy/fused")
     rows = []
@@ -241,6 +246,38 @@ def main() -> None:
 def save(summary: dict) -> None:
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(summary, indent=2) + "\n")
+    PAGE.write_text(page(summary))
+
+
+def page(summary: dict) -> str:
+    """The results as a page of the documentation."""
+    low, high = summary["control_range"]
+    about = summary["machine"]
+    head = f"""# What fusion costs
+
+Made by `python benchmarks/fusion_overhead.py` on {about["processor"]}, one thread, onnxruntime
+{about["versions"]["onnxruntime"]}, {summary["device"]}.
+
+A raw graph and the same graph with a calibration folded in run in turns, and so does a second session
+of the raw graph: what differs there (column "raw / raw") is noise, not calibration. The last column is
+the alternative, the same calibration in numpy behind the raw graph, against a fused graph that gives
+probabilities.
+
+Median over {len(summary["rows"])} rows: fused / raw **{summary["median_ratio"]:.4f}** (goal: at most
+{summary["goal"]}), raw / raw {summary["control_median"]:.4f} with rows from {low:.3f} to {high:.3f}, numpy /
+fused {summary["numpy_median"]:.4f}. {summary["within_goal"]} of {len(summary["rows"])} rows are within
+the goal one by one; a row's own noise is that of its raw / raw.
+
+| model | calibration | batch | nodes | raw, ms | fused / raw | raw / raw | numpy / fused |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+    rows = [
+        f"| {r['model']} | {r['method']} | {r['batch']} | {r['nodes'][0]} to {r['nodes'][1]} "
+        f"| {r['fused_over_raw']['raw_ms']:.3f} | {r['fused_over_raw']['ratio']:.4f} "
+        f"| {r['raw_over_raw']['ratio']:.4f} | {r['numpy_over_fused']['ratio']:.4f} |\n"
+        for r in summary["rows"]
+    ]
+    return head + "".join(rows)
 
 
 def summarize(rows: list[dict]) -> dict:
