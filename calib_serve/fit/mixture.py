@@ -7,13 +7,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize
 
 from calib_serve.artifact import Artifact, Mixture
-from calib_serve.errors import FitError
+from calib_serve.errors import FitError, MissingDependency
 from calib_serve.fit.facts import complete
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.scaling import temperature
+
+try:
+    from scipy.optimize import minimize
+except ImportError as error:
+    raise MissingDependency("scipy", "fit") from error
 
 __all__ = ["fit_ensemble_temperature", "fit_temperature_mixture"]
 

@@ -13,7 +13,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve, eigh
+
+from calib_serve.errors import MissingDependency
+
+try:
+    from scipy.linalg import cho_factor, cho_solve, eigh
+except ImportError as error:
+    raise MissingDependency("scipy", "fit") from error
 
 __all__ = ["Chunk", "Solve", "of_blocks", "of_diagonal", "of_matrix", "of_pairs"]
 
