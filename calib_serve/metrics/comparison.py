@@ -79,7 +79,8 @@ def paired_changes(
     if replicates < 0:
         raise InputError(f"replicates must be 0 or more, got {replicates}")
     first, second = (side.by_row() for side in sides)
-    changes = {name: _change_of_mean(second[name] - first[name], level) for name in first}
+    with np.errstate(invalid="ignore"):  # an infinite NLL less another is undefined, and said so
+        changes = {name: _change_of_mean(second[name] - first[name], level) for name in first}
     samples = [Sample(side, bins, edges) for side in sides]
     n = sides[0].n
     whole = [sample.values() for sample in samples]

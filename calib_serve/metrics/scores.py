@@ -97,7 +97,7 @@ class Scores:
 def _describe(p: Floats, out: Floats) -> None:
     """Confidence, predicted class, sum of squares and entropy of rows p (m, K)."""
     predicted = p.argmax(axis=1)
-    out[0] = p[np.arange(len(p)), predicted]
+    out[0] = np.minimum(p[np.arange(len(p)), predicted], 1)
     out[1] = predicted
     out[2] = np.einsum("ij,ij->i", p, p)
     out[3] = entropies(p)
@@ -125,10 +125,10 @@ def row_blocks(p: NDArray[np.floating[Any]]) -> Iterator[tuple[slice, Floats]]:
 
 
 def top_label(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
-    """Top-1 confidence (n,) and whether the prediction was right (n,)."""
+    """Top-1 confidence (n,), at most 1 whatever rounding made of it, and whether it was right (n,)."""
     p, y = checked(probs, labels)
     predicted = p.argmax(axis=1)
-    return p[np.arange(len(p)), predicted].astype(np.float64), predicted == y
+    return np.minimum(p[np.arange(len(p)), predicted].astype(np.float64), 1), predicted == y
 
 
 def checked(probs: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating[Any]], Ints]:

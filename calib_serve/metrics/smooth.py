@@ -38,7 +38,7 @@ def smooth_ece(probs: ArrayLike, labels: ArrayLike) -> float:
 
 def on_grid(confidence: Floats) -> tuple[NDArray[np.intp], Floats]:
     """The grid node below each confidence (n,), and how far towards the next one it lies."""
-    place = np.minimum(confidence, 1) * NODES
+    place = confidence * NODES
     node = np.minimum(place.astype(np.intp), NODES - 1)
     return node, place - node
 

@@ -122,3 +122,30 @@ def test_lists_readonly_and_strided_arrays_are_taken_and_left_as_they_were() -> 
         PROBS.tolist(), labels, replicates=10
     )
     assert np.array_equal(wide, before)
+
+
+EXTREMES = {
+    "one sample": ([[0.5, 0.5]], [1]),
+    "all right": (np.tile([[0.9, 0.1]], (20, 1)), [0] * 20),
+    "all wrong": (np.tile([[0.9, 0.1]], (20, 1)), [1] * 20),
+    "certain, and once wrong": (np.eye(3)[[0, 1, 2, 0]], [0, 1, 2, 1]),
+    "all equally unsure": (np.full((30, 4), 0.25), np.arange(30) % 4),
+    "a confidence that rounds above 1": (np.array([[1.0000001, 0, 0]] * 5, np.float32), [0, 0, 1, 2, 0]),
+    "more classes than samples": (np.full((3, 500), 1 / 500, np.float16), [0, 1, 499]),
+}
+
+
+@pytest.mark.parametrize("case", EXTREMES)
+def test_extreme_but_right_input_gives_numbers_without_a_warning(case: str) -> None:
+    probs, labels = EXTREMES[case]
+    for bins in (1, 15, 300):
+        found = metrics.evaluate(probs, labels, bins=bins, replicates=10).estimates()
+        for name, e in found.items():
+            assert not e.low > e.value, name
+            assert not e.high < e.value, name
+        assert 0 <= found["ece"].value <= 1 + 1e-6
+    decomposed = metrics.brier_terms(probs, labels)
+    assert decomposed.brier == pytest.approx(found["brier"].value)
+    assert metrics.ece_terms(probs, labels).ece == pytest.approx(metrics.ece(probs, labels))
+    assert metrics.abstention(probs, labels, target=0.9).coverage in (0, 1)
+    assert metrics.paired_changes(probs, probs, labels, replicates=5)["ece"].difference.value == 0
