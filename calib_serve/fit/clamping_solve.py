@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from calib_serve.errors import FitError
 from calib_serve.fit.clamping_objective import Objective, best_temperature, focal_loss
 from calib_serve.model import Progress
 
@@ -72,7 +73,10 @@ class QuasiNewton:
         )
         theta = best[:-1]
         logits = objective.logits(theta)
-        t = best_temperature(logits, objective.labels, objective.gamma)
+        try:
+            t = best_temperature(logits, objective.labels, objective.gamma)
+        except FitError:  # delta made every sample right: held-out folds will tell that this is no gain
+            t = math.exp(best[-1])
         return _solution(objective, theta, t, logits, passes=calls)
 
 

@@ -179,6 +179,16 @@ def test_the_paper_s_schedule_needs_more_passes_to_a_higher_objective(classifier
     assert ours.fit["objective_value"] < paper.fit["objective_value"]
 
 
+def test_a_delta_that_makes_every_sample_right_is_no_error_and_loses_on_folds(classifier, drawn) -> None:
+    inputs, labels, _ = drawn
+    artifact = fit_neural_clamping(
+        classifier, inputs[:24], labels[:24], penalty=(1e-6, 10.0), resolution=None, folds=3
+    )
+    free, held_back = artifact.fit["candidates"]
+    assert free["score"] > held_back["score"]
+    assert artifact.fit["penalty"] == 10.0
+
+
 class Killed(Exception):
     """What a fit sees of a kill in this test."""
 
