@@ -39,6 +39,10 @@ def run(
     feedback: Annotated[
         bool, typer.Option("--feedback", help="Pack the model that labels come home to, instead.")
     ] = False,
+    archives: Annotated[
+        Optional[list[Path]],  # noqa: UP045
+        typer.Option("--for", help="With --feedback: an archive whose labels are welcome; may be repeated."),
+    ] = None,
     handler: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--handler", help="Your own entry file, a subclass of ours."),
@@ -69,7 +73,13 @@ def run(
     options = {key: value for key, value in given.items() if value is not None}
     batching = Batching(workers=workers, batch_size=batch_size, delay=batch_delay)
     if feedback:
-        path = pack_feedback(out, name=name or "calibration_feedback", version=version, standalone=standalone)
+        path = pack_feedback(
+            out,
+            archives=archives or (),
+            name=name or "calibration_feedback",
+            version=version,
+            standalone=standalone,
+        )
     elif artifact is None or (model is None) == (source is None):
         raise InputError("say what to pack: --artifact DIR with --model MODEL or --from X.mar; or --feedback")
     elif source is not None:

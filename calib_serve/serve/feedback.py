@@ -100,6 +100,7 @@ class CalibrationFeedback:
     def _alarm(self, version: Version, alarm: Alarm) -> None:
         log.warning("calibration drifted; labels seen: %d", alarm.label)
         self._emitter.add("calib_drift_alarms_total", 1, *version)
+        self._emitter.flush()  # an alarm is rare, and must not die with its worker
 
     def _start_counters(self, models: Mapping[Version, Classes]) -> None:
         for model, version in models:
