@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -68,9 +67,7 @@ def send(server, confidence, right):
     assert done["accepted"] == len(labels)
 
 
-def start_prometheus(folder, targets):
-    program = shutil.which("prometheus")
-    assert program, "prometheus is needed: apt-get install prometheus"
+def start_prometheus(program, folder, targets):
     for name in ("rules.yml", "alerts.yml"):
         text = (DEPLOY / "prometheus" / name).read_text()
         (folder / name).write_text(re.sub(r"interval: \w+", "interval: 1s", text))
@@ -100,6 +97,7 @@ def start_prometheus(folder, targets):
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory, watch_servers):
+    program = watch_servers.needed("prometheus", "prometheus")
     rng = np.random.default_rng(0)
     reference = Bins.tally(rng.beta(8, 2, 500), np.ones(500))
     folder = tmp_path_factory.mktemp("deployment")
@@ -116,7 +114,7 @@ def deployment(tmp_path_factory, watch_servers):
         for replica in replicas:
             replica.start()
         targets = [f"127.0.0.1:{replica.port}" for replica in replicas]
-        prometheus, url = start_prometheus(folder, targets)
+        prometheus, url = start_prometheus(program, folder, targets)
         there = Deployment(url, c, y, reference)
         _wait_until_up(url)
         there.wait("sum(up) == 2")

@@ -1,6 +1,5 @@
 """The rules are up to date, valid, and pass promtool's own unit tests."""
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +13,8 @@ FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
 
 
 @pytest.fixture(scope="module")
-def promtool():
-    path = shutil.which("promtool")
-    assert path, "promtool is needed: apt-get install prometheus"
+def promtool(watch_servers):
+    path = watch_servers.needed("promtool", "prometheus")
 
     def run(*arguments):
         done = subprocess.run([path, *arguments], cwd=FOLDER, capture_output=True, text=True, check=False)
