@@ -36,7 +36,11 @@ PEERS = {
     "structured-vector": ["probmetrics svs"],
     "structured-matrix": ["probmetrics sms"],
 }
-SLOW = {"dirichletcal odir": 5_000 * 100, "netcal": 10**9}  # most logits that a peer is given
+SLOW = {
+    "dirichletcal odir": 5_000 * 100,
+    "netcal": 10**6,
+    "torch-uncertainty": 10**6,
+}  # most logits that a peer is given
 
 
 def scenario(n: int, k: int, kind: str, seed: int = 0) -> dict[str, np.ndarray]:
@@ -160,7 +164,14 @@ def peer_fit(name: str):
             return CalibratedClassifierCV(frozen, method="temperature").fit(z, y).predict_proba
 
     else:
+        import scipy.linalg
+        from dirichletcal.calib import multinomial
         from dirichletcal.calib.fulldirichlet import FullDirichletCalibrator
+        from sklearn.preprocessing import label_binarize
+
+        # It was written before scikit-learn wanted this argument by name and scipy dropped pinv2.
+        scipy.linalg.pinv2 = scipy.linalg.pinv
+        multinomial.label_binarize = lambda y, classes: label_binarize(y, classes=classes)
 
         def fit(z, y):
             calibrator = FullDirichletCalibrator(reg_lambda=1.0, reg_mu=1.0, reg_norm=True)
