@@ -13,7 +13,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-import pytest
 import torch
 
 from calib_serve import Artifact, Keyring, LogitMap
@@ -113,10 +112,8 @@ class Running:
         return self.http.post("/predictions/calibration_feedback", json=items)
 
 
-@pytest.fixture(scope="session")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small_store(folder: Path) -> Path:
     """A model store of one classifier, two workers, batches of 8, and the feedback model."""
-    folder = tmp_path_factory.mktemp("store")
     model = torchscript(folder / "net.pt")
     pack(model, temperature_artifact(), folder, name="digits", batching=Batching(workers=2, batch_size=8))
     pack_feedback(folder)

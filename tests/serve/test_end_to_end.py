@@ -9,7 +9,18 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from live_server import NAMES, Running, inputs, network, samples, serve, temperature_artifact, total, until
+from live_server import (
+    NAMES,
+    Running,
+    inputs,
+    network,
+    samples,
+    serve,
+    small_store,
+    temperature_artifact,
+    total,
+    until,
+)
 
 from calib_serve import Bins
 from calib_serve.fuse.mar import pack_feedback
@@ -18,8 +29,9 @@ pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
-def running(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    yield from serve(store, ["digits.mar", "calibration_feedback.mar"], tmp_path_factory.mktemp("run"))
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    store = small_store(tmp_path_factory.mktemp("store"))
+    yield from serve(store, ["digits.mar", "calibration_feedback.mar"], store / "run")
 
 
 def test_a_prediction_is_the_calibrated_model_s(running: Running) -> None:
@@ -92,6 +104,6 @@ def test_labels_come_home_once_and_the_live_ece_is_the_offline_ece(running: Runn
     until(lambda: total(running.server.scrape(), refused, reason="duplicate") == 50)
 
 
-def test_an_archive_is_the_same_bytes_every_time(store: Path, tmp_path: Path) -> None:
+def test_an_archive_is_the_same_bytes_every_time(running: Running, tmp_path: Path) -> None:
     first, second = pack_feedback(tmp_path / "a"), pack_feedback(tmp_path / "b")
-    assert first.read_bytes() == second.read_bytes() == (store / first.name).read_bytes()
+    assert first.read_bytes() == second.read_bytes() == (running.server.store / first.name).read_bytes()

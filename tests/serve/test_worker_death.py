@@ -9,12 +9,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
-from live_server import Running, inputs, serve, total, until
+from live_server import Running, inputs, serve, small_store, total, until
 
 from calib_serve.watch.ledger import SqliteLedger, open_ledger
 
@@ -24,8 +23,9 @@ FLUSH = 1.0  # seconds between a worker's flushes
 
 
 @pytest.fixture(scope="module")
-def running(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    yield from serve(store, ["digits.mar", "calibration_feedback.mar"], tmp_path_factory.mktemp("run"))
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    store = small_store(tmp_path_factory.mktemp("store"))
+    yield from serve(store, ["digits.mar", "calibration_feedback.mar"], store / "run")
 
 
 class Load:
