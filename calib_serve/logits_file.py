@@ -162,7 +162,8 @@ def _from_table(path: Path, columns: dict[str, NDArray[Any]], split: str | None)
     logits = np.empty((len(next(iter(columns.values()))), len(columns)))
     for k, values in enumerate(columns.values()):
         logits[:, k] = values
-    return LogitsFile(logits, labels, tuple(columns))
+    # One column is one binary logit: its name is no class's.
+    return LogitsFile(logits, labels, tuple(columns) if len(columns) > 1 else ())
 
 
 _READERS = {
