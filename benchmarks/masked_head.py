@@ -110,7 +110,7 @@ def save(asked, splits):
     result = {
         "asked": vars(asked),
         "trimmed": asked.splits < 5 or asked.rows != [""] or measured != {len(ROWS) + 3},
-        "machine": {"cpu": platform.processor(), "threads": torch.get_num_threads()},
+        "machine": {"cpu": platform.machine(), "threads": torch.get_num_threads()},
         "torch": torch.__version__,
         "splits": splits,
     }

@@ -113,7 +113,7 @@ def main():
     torch.set_num_threads(asked.threads)
     folder = data_dir()
     x, y = cifar10_test(folder)
-    result = {"asked": vars(asked), "machine": platform.processor(), "torch": torch.__version__, "models": {}}
+    result = {"asked": vars(asked), "machine": platform.machine(), "torch": torch.__version__, "models": {}}
     result["trimmed"] = [n for n, v in vars(asked).items() if v != arguments([]).__dict__[n]]
     for name in asked.models:
         weights = folder / "models" / f"akamaster_{name}_c10.safetensors"
@@ -124,6 +124,8 @@ def main():
             cal, test = np.sort(order[: asked.images]), np.sort(order[5000:])
             print(f"{name}, split {split}", flush=True)
             splits.append(split_table(model, x, y, cal, test, asked))
+            result["models"][name] = {"splits": splits}
+            save(result)  # what is measured stays when a long run is stopped
         table(splits)
         result["models"][name] = {"splits": splits, "entropy": entropy_gains(model, x[cal])}
         print("entropy:", json.dumps(result["models"][name]["entropy"]), flush=True)

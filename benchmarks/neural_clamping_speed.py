@@ -62,7 +62,7 @@ def main():
     result = {
         "asked": vars(asked),
         "trimmed": asked.images < 5000 or asked.epochs < 100,
-        "machine": platform.processor(),
+        "machine": platform.machine(),
         "torch": torch.__version__,
         **found,
         "times_faster": ratios,
