@@ -81,6 +81,19 @@ def test_the_fingerprint_is_in_the_metadata_and_a_second_fusion_is_refused(raw, 
     only(tmp_path, "out.onnx", "raw.onnx")
 
 
+@pytest.mark.parametrize("stated", [False, True])
+def test_shapes_inside_are_stated_where_they_were_and_nowhere_else(stated, tmp_path):
+    """A runtime optimises by them: a fused graph must give it no more and no less than the raw one."""
+    model = classifier()
+    if not stated:
+        del model.graph.value_info[:]
+    onnx.save(model, tmp_path / "raw.onnx")
+    fuse_onnx(tmp_path / "raw.onnx", STEP, tmp_path / "out.onnx")
+    names = {v.name for v in onnx.load(tmp_path / "out.onnx").graph.value_info}
+    assert names == {v.name for v in model.graph.value_info}
+    assert bool(names) == stated
+
+
 def test_the_same_file_can_be_written_over(raw):
     expected = run(str(raw), {"x": X})["z"] / 2
     fuse_onnx(raw, STEP, raw)

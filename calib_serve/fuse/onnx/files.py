@@ -76,7 +76,9 @@ def _load(path: Path) -> ir.Model:
 
     onnx-ir has no such types: they come back when the model is written.
     """
-    proto = onnx.shape_inference.infer_shapes(onnx.load(path, load_external_data=False))
+    raw = onnx.load(path, load_external_data=False)
+    stated = {v.name for graph in _graphs(raw.graph) for v in graph.value_info}
+    proto = onnx.shape_inference.infer_shapes(raw)
     maps: dict[str, onnx.TypeProto] = {}
     for output in proto.graph.output:
         if output.type.WhichOneof("value") in ("map_type", "sequence_type"):
@@ -88,8 +90,17 @@ def _load(path: Path) -> ir.Model:
     proto.graph.value_info.extend(known)
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.parent)
-    model.meta["maps"] = maps
+    model.meta["maps"], model.meta["stated"] = maps, stated
     return model
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and all graphs inside of it."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from _graphs(inner)
 
 
 def _save(model: ir.Model, path: Path) -> None:
@@ -97,6 +108,12 @@ def _save(model: ir.Model, path: Path) -> None:
     for output in proto.graph.output:
         if output.name in model.meta.get("maps", {}):
             output.type.CopyFrom(model.meta["maps"][output.name])
+    # Shapes that were not stated stay so: with them a runtime optimises another way, and a fused
+    # graph would not run as the raw one does.
+    for graph in _graphs(proto.graph):
+        stated = [v for v in graph.value_info if v.name in model.meta.get("stated", ())]
+        del graph.value_info[:]
+        graph.value_info.extend(stated)
     onnx.save_model(proto, path)
 
 
