@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import importlib.util
 import json
 import os
@@ -12,8 +14,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +36,7 @@ from calib_serve.serve.properties import Ports, changed, read_properties
 __all__ = ["Server", "Tokens"]
 
 _STOP_SECONDS = 15.0
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LOAD_FAILED = "Backend worker process died."
 _ERROR = re.compile(r"(?:MODEL_LOG - |\bERROR\b.*? - )((?:[\w.]+(?:Error|Exception|Dependency)|.*rror)\b.*)")
 
@@ -156,6 +160,7 @@ class Server:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C comes to us, and we stop it in order
+                preexec_fn=_end_with_parent(),  # noqa: PLW1509 - one system call, nothing that locks
             )
         try:
             self._wait_until_ready(timeout)
@@ -306,3 +311,11 @@ class Server:
         """The last errors in the log, for whoever must mend it."""
         told = _ERROR.findall(self._log() if text is None else text)
         return "\n  ".join([f"see {self.log_file}", *dict.fromkeys(told[-3:])])
+
+
+def _end_with_parent() -> Callable[[], object] | None:
+    """What makes the server end with this process, even one that is killed outright (on Linux)."""
+    # The kernel watches the thread that started it, so only the main thread's life will do.
+    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
+        return None
+    return functools.partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGTERM)
