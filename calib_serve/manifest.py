@@ -41,6 +41,7 @@ SCHEMA = 1
 MANIFEST = "manifest.yaml"
 PARAMS = "params.safetensors"
 _MANIFEST_LIMIT = 1 << 20  # bytes; a manifest is a page or two
+_DEPTH_LIMIT = 50
 
 
 def pack_steps(steps: Sequence[Step]) -> bytes:
@@ -118,9 +119,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest less its own hash, once that and its schema are checked."""
     text = read_bytes(path, limit=_MANIFEST_LIMIT)
     try:
-        # Aliases let a few bytes stand for gigabytes; ours has none.
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-            raise SchemaError(f"{path} has YAML aliases; an artifact's manifest has none")
+        _refuse_tricks(text, path)
         manifest = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SchemaError(f"{path} is not YAML: {error}") from error
@@ -139,6 +138,18 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if claimed != actual:
         raise IntegrityError(f"{path} was changed after it was written; fit or copy it again")
     return manifest
+
+
+def _refuse_tricks(text: bytes, path: Path) -> None:
+    """Aliases let a few bytes stand for gigabytes, and nesting for hours; ours needs neither."""
+    depth = 0
+    # The parser of libyaml is quicker and overflows the stack on deep files.
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise SchemaError(f"{path} has YAML aliases; an artifact's manifest has none")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEPTH_LIMIT:
+            raise SchemaError(f"{path} is nested deeper than {_DEPTH_LIMIT}; an artifact's manifest is not")
 
 
 def read_bytes(path: Path, limit: int | None = None) -> bytes:

@@ -30,16 +30,16 @@ from pathlib import Path
 
 from calib_serve.errors import InputError, KeyringError, Refused
 
-__all__ = ["DAY", "Keyring", "Label", "Receipt"]
+__all__ = ["DAY", "NONCE_BYTES", "Keyring", "Label", "Receipt"]
 
 DAY = 86_400.0
 
 _VERSION = 1
-_NONCE = 12
+NONCE_BYTES = 12
 _MAC = 16
 _KEY = 32
 _DOMAIN = b"calib-serve receipt\x00"
-_TAIL = struct.Struct(f">Q{_NONCE}sId")
+_TAIL = struct.Struct(f">Q{NONCE_BYTES}sId")
 _LONGEST = base64.urlsafe_b64encode(bytes(1 + 3 * 256 + _TAIL.size + _MAC)).__len__()
 _CLOCK_SKEW = 300.0  # how far a receipt's time may lie ahead of the verifier's clock, seconds
 
@@ -108,9 +108,9 @@ class Keyring:
         """A signed receipt; ``time`` defaults to now, ``nonce`` to 12 random bytes."""
         if not 0 <= confidence <= 1:
             raise InputError(f"confidence must be in [0, 1], got {confidence}")
-        nonce = os.urandom(_NONCE) if nonce is None else nonce
-        if len(nonce) != _NONCE:
-            raise InputError(f"nonce must be {_NONCE} bytes, got {len(nonce)}")
+        nonce = os.urandom(NONCE_BYTES) if nonce is None else nonce
+        if len(nonce) != NONCE_BYTES:
+            raise InputError(f"nonce must be {NONCE_BYTES} bytes, got {len(nonce)}")
         when = _time.time() if time is None else time
         tail = _TAIL.pack(round(when * 1000), nonce, predicted, confidence)
         body = _head(self.active, model, version) + tail

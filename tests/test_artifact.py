@@ -205,9 +205,10 @@ def test_a_yaml_bomb_is_refused_at_once(saved: Path) -> None:
         Artifact.load(saved)
 
 
-def test_a_deep_manifest_is_refused(saved: Path) -> None:
-    (saved / "manifest.yaml").write_text("schema: 1\nfit: " + "[" * 20_000)
-    with pytest.raises(SchemaError):
+@pytest.mark.parametrize("opening", ["[", "{a: ", "- "])
+def test_a_deep_manifest_is_refused_at_once(saved: Path, opening: str) -> None:
+    (saved / "manifest.yaml").write_text("schema: 1\nfit:\n " + opening * 200_000)
+    with pytest.raises(SchemaError, match="nested deeper"):
         Artifact.load(saved)
 
 

@@ -30,8 +30,8 @@ class Demo:
         self.out, self.log = out, out.with_suffix(".log")
         command = [sys.executable, "-m", "calib_serve", "demo", "--out", str(out)]
         command += ["--model-store", str(out.with_suffix(".store")), *options]
-        self._file = self.log.open("w")
-        self.process = subprocess.Popen(command, stdout=self._file, stderr=subprocess.STDOUT)
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
     @property
     def text(self) -> str:
@@ -85,6 +85,8 @@ def test_all_eight_steps_tell_their_facts(kept: Demo) -> None:
     for reason in ("bad_signature", "duplicate", "bad_label", "malformed"):
         assert f"refused as {reason}" in kept.text
     assert re.search(r"drift alarm after \d+ shifted digits", kept.text)
+    shifted, recovered = (float(e) for e in re.findall(r"confidence \S+, ECE (\S+) \(", kept.text))
+    assert recovered < shifted / 2
     difference = re.search(r"^difference (\S+), over 2 workers", kept.text, re.M)
     assert difference
     assert float(difference[1]) < 1e-6

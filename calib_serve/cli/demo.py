@@ -17,6 +17,8 @@ from calib_serve.errors import CalibServeError, ServerError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from calib_serve.bins import Bins
+    from calib_serve.demo.digits import Split
     from calib_serve.demo.offline import Calibrated, Deployed, Fused
     from calib_serve.demo.online import Answers
     from calib_serve.serve.server import Server
@@ -34,7 +36,7 @@ _METRICS = {
 }
 _WIDTH = 108  # columns that the table needs; a pipe claims 80
 _ALARM_BATCH = 20
-_MOST_SHIFTED = 800
+_MOST_SHIFTED = 600
 
 
 def run(
@@ -107,17 +109,23 @@ def _tell(story: _Story, store: Path, *, keep: bool, seed: int) -> None:
         calibrated = offline.calibrate(deployed, seed=seed)
         _show_table(story, deployed, calibrated)
     with story.step("save the artifact, and fuse it into the ONNX graph"):
-        _show_fused(story, offline.fuse(deployed, calibrated, out))
+        fused = offline.fuse(deployed, calibrated, out)
+        _show_fused(story, fused)
     with ExitStack() as running:
         with story.step("pack the archives, start TorchServe, two workers, tokens on"):
-            server = running.enter_context(_packed(story, deployed, store))
+            online.fresh_folder(out / "server")
+            server = running.enter_context(_packed(story, deployed, fused.artifact, store, version="1.0"))
             say(f"predictions {server.inference}, metrics {server.metrics}/metrics, tokens {server.key_file}")
         with story.step("predict over HTTP, send labels home, try to cheat"):
             answers = _predict_and_label(story, server, deployed)
         with story.step("compare the live ECE with the offline ECE"):
             _compare(story, server, answers)
-        with story.step("shift the inputs until the drift alarm fires"):
+        with story.step("shift the inputs until the drift alarm fires, and refit on their labels"):
             _shift(story, server, deployed, answers, seed=seed)
+            server.stop()
+            refitted = _refitted(story, calibrated)
+            server = running.enter_context(_packed(story, deployed, refitted, store, version="1.1"))
+            _recovered(story, server, deployed, seed=seed)
         with story.step("write the report"):
             _report(story, deployed, calibrated)
         if keep:
@@ -156,16 +164,15 @@ def _show_fused(story: _Story, fused: Fused) -> None:
         raise ServerError("the fused graph does not compute what torch computes")
 
 
-def _packed(story: _Story, deployed: Deployed, store: Path) -> Server:
+def _packed(story: _Story, deployed: Deployed, artifact: Path, store: Path, *, version: str) -> Server:
     from calib_serve.demo import online
     from calib_serve.serve.properties import Ports
 
     ports = None if Ports().available() else Ports.free()
     if ports:
         story.say("the ports of config.properties are taken; using free ones")
-    return online.server(
-        deployed.script, story.out / "artifact", store=store, folder=story.out / "server", ports=ports
-    )
+    folder = story.out / "server"
+    return online.server(deployed.script, artifact, version=version, store=store, folder=folder, ports=ports)
 
 
 def _predict_and_label(story: _Story, server: Server, deployed: Deployed) -> Answers:
@@ -204,21 +211,16 @@ def _compare(story: _Story, server: Server, answers: Answers) -> None:
 
 
 def _shift(story: _Story, server: Server, deployed: Deployed, answers: Answers, *, seed: int) -> None:
-    import numpy as np
-
-    from calib_serve.demo import digits
     from calib_serve.demo.online import Counters, label, predict
 
-    test, rng = deployed.digits.test, np.random.default_rng(seed)
     told = len(answers.replies)
     if Counters.scrape(server).total("calib_drift_alarms_total"):
         raise ServerError("the drift alarm fired before anything was shifted")
     story.say(f"no alarm in {told} labels of unshifted digits; now rotated by up to 45 degrees, noise sd 0.1")
+    shifted = _shifted(deployed, seed=seed)
     seen: list[Answers] = []
     for start in range(0, _MOST_SHIFTED, _ALARM_BATCH):
-        rows = slice(start, start + _ALARM_BATCH)
-        images = digits.shifted(test.images[rows], degrees=45, noise=0.1, rng=rng)
-        seen.append(predict(server, digits.Split(images, test.labels[rows])))
+        seen.append(predict(server, shifted[start : start + _ALARM_BATCH]))
         told += sum(outcome["accepted"] for outcome in label(server, seen[-1].items))
         if Counters.after(server, told).total("calib_drift_alarms_total"):
             break
@@ -226,9 +228,49 @@ def _shift(story: _Story, server: Server, deployed: Deployed, answers: Answers, 
         raise ServerError(f"no drift alarm in {_MOST_SHIFTED} labels of shifted digits")
     bins = sum((one.bins for one in seen[1:]), start=seen[0].bins)
     story.say(
-        f"[bold]drift alarm[/bold] after {bins.n:.0f} shifted digits, labelled {_ALARM_BATCH} at a time\n"
-        f"accuracy {bins.accuracy():.2f}, mean confidence {bins.mean_confidence():.2f}, ECE {bins.ece():.2f}"
+        f"[bold]drift alarm[/bold] after {bins.n:.0f} shifted digits, labelled {_ALARM_BATCH} at a time"
     )
+    story.say(_said(bins))
+    more = predict(server, shifted[int(bins.n) : _MOST_SHIFTED])
+    label(server, more.items)
+
+
+def _shifted(deployed: Deployed, *, seed: int) -> Split:
+    import numpy as np
+
+    from calib_serve.demo import digits
+
+    test, rng = deployed.digits.test, np.random.default_rng(seed)
+    return digits.Split(digits.shifted(test.images, degrees=45, noise=0.1, rng=rng), test.labels)
+
+
+def _said(bins: Bins) -> str:
+    return (
+        f"accuracy {bins.accuracy():.2f}, mean confidence {bins.mean_confidence():.2f}, ECE {bins.ece():.3f} "
+        f"(a calibrated model would show {bins.noise_floor():.3f} by chance)"
+    )
+
+
+def _refitted(story: _Story, calibrated: Calibrated) -> Path:
+    """Fit the output again on what the server sampled after the shift; the new artifact's folder."""
+    from calib_serve.cli.refit import refit
+    from calib_serve.demo.online import MODEL
+    from calib_serve.watch.samples import read_samples
+
+    kept = read_samples(story.out / "server" / "samples", model=MODEL, version="1.0", most=_MOST_SHIFTED)
+    judged = refit(calibrated.artifact, kept, method="temperature")
+    story.say(f"refit on the {judged.samples} latest labelled predictions that the server kept:")
+    story.say(judged.says())
+    if judged.artifact is None:
+        raise ServerError("the refit gained nothing on shifted digits")
+    return judged.artifact.save(story.out / "artifact-refitted")
+
+
+def _recovered(story: _Story, server: Server, deployed: Deployed, *, seed: int) -> None:
+    from calib_serve.demo.online import predict
+
+    fresh = predict(server, _shifted(deployed, seed=seed + 1))
+    story.say(f"version 1.1 serves; {fresh.bins.n:.0f} digits shifted afresh: {_said(fresh.bins)}")
 
 
 def _report(story: _Story, deployed: Deployed, calibrated: Calibrated) -> None:

@@ -41,6 +41,13 @@ def run(
         Optional[str],  # noqa: UP045
         typer.Option("--ledger", help="Where labels are counted: a file, or redis://..."),
     ] = None,
+    samples: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--samples", help="Keep logits and labels here, for calib-serve refit; default: none."),
+    ] = None,
+    sample_rate: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Which share of the predictions --samples keeps.")
+    ] = 0.1,
     settings: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Option("--set", metavar="KEY=VALUE", help="A line of config.properties; may be repeated."),
@@ -68,6 +75,8 @@ def run(
         settings=_pairs(settings or []),
         keyring=keyring,
         ledger=ledger,
+        samples=samples,
+        sample_rate=sample_rate,
     )
     # Ctrl-C and SIGTERM leave through the same door, which stops the server.
     signal.signal(signal.SIGTERM, _leave)

@@ -33,6 +33,9 @@ class Split:
     images: Images
     labels: Labels
 
+    def __getitem__(self, rows: slice) -> Split:
+        return Split(self.images[rows], self.labels[rows])
+
 
 @dataclass(frozen=True)
 class Digits:

@@ -24,31 +24,54 @@ from calib_serve.receipts import Keyring
 from calib_serve.serve.properties import Ports
 from calib_serve.serve.server import Server
 
-__all__ = ["FEEDBACK", "MODEL", "Answers", "Counters", "label", "predict", "refusals", "server"]
+__all__ = [
+    "FEEDBACK",
+    "MODEL",
+    "Answers",
+    "Counters",
+    "fresh_folder",
+    "label",
+    "predict",
+    "refusals",
+    "server",
+]
 
 MODEL = "digits"
-VERSION = "1.0"
 FEEDBACK = "calibration_feedback"
 _BATCH = 250  # labels a request
 _PATIENCE = 30.0  # seconds until counters must have arrived
 
 
-def server(model: Path, artifact: Path, *, store: Path, folder: Path, ports: Ports | None) -> Server:
+def fresh_folder(folder: Path) -> Path:
+    """The server's folder with a new keyring and nothing else."""
+    shutil.rmtree(folder, ignore_errors=True)  # labels that an earlier run counted would be counted on
+    folder.mkdir(parents=True)
+    Keyring.new().save(folder / "keyring.json")
+    return folder
+
+
+def server(
+    model: Path, artifact: Path, *, version: str, store: Path, folder: Path, ports: Ports | None
+) -> Server:
     """Pack both archives into ``store`` and make, not start, the server that runs in ``folder``."""
     pack(
         model,
         artifact,
         store,
         name=MODEL,
-        version=VERSION,
+        version=version,
         input_shape=(1, 8, 8),
         batching=Batching(workers=2, batch_size=8),
     )
     pack_feedback(store, archives=[store / f"{MODEL}.mar"], name=FEEDBACK)
-    shutil.rmtree(folder, ignore_errors=True)  # labels that an earlier run counted would be counted on
-    folder.mkdir(parents=True)
-    Keyring.new().save(folder / "keyring.json")
-    return Server(store, [f"{MODEL}.mar", f"{FEEDBACK}.mar"], folder=folder, ports=ports)
+    return Server(
+        store,
+        [f"{MODEL}.mar", f"{FEEDBACK}.mar"],
+        folder=folder,
+        ports=ports,
+        samples=folder / "samples",
+        sample_rate=1.0,
+    )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,18 @@ from typing import Any, Literal
 
 from calib_serve.errors import ModelError
 
-__all__ = ["KEYRING", "LEDGER", "METRICS", "MODELS", "SECTION", "Kind", "ModelOptions", "from_environment"]
+__all__ = [
+    "KEYRING",
+    "LEDGER",
+    "METRICS",
+    "MODELS",
+    "SAMPLES",
+    "SAMPLE_RATE",
+    "SECTION",
+    "Kind",
+    "ModelOptions",
+    "from_environment",
+]
 
 SECTION = "calib_serve"
 # The host's own settings, which no archive may carry: set by ``calib-serve serve``.
@@ -17,6 +28,8 @@ KEYRING = "CALIB_SERVE_KEYRING"
 LEDGER = "CALIB_SERVE_LEDGER"
 MODELS = "CALIB_SERVE_MODELS"
 METRICS = "CALIB_SERVE_METRICS"
+SAMPLES = "CALIB_SERVE_SAMPLES"
+SAMPLE_RATE = "CALIB_SERVE_SAMPLE_RATE"
 
 Kind = Literal["torchscript", "exported", "eager", "onnx", "wrapped"]
 _KINDS = ("torchscript", "exported", "eager", "onnx", "wrapped")

@@ -34,11 +34,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """One answer: ``probabilities`` (K,) float64; ``receipt`` None where receipts are off."""
+    """One answer: ``probabilities`` (K,) float64 of ``logits``; ``receipt`` None where receipts are off."""
 
     probabilities: NDArray[np.float64]
     predicted: int
     confidence: float
+    logits: NDArray[Any]
     receipt: str | None = None
 
 
@@ -180,19 +181,21 @@ class CalibratedClassifier:
         probs = self.artifact.probs(np.where(finite[:, None], logits, 0.0))
         top = probs.argmax(axis=1)
         return [
-            Prediction(p, k, min(float(p[k]), 1.0)) if ok else _INVALID
-            for p, k, ok in zip(probs, top.tolist(), finite.tolist(), strict=True)
+            Prediction(p, k, min(float(p[k]), 1.0), z) if ok else _INVALID
+            for p, k, z, ok in zip(probs, top.tolist(), logits, finite.tolist(), strict=True)
         ]
 
     def _observed(self, results: list[Result]) -> list[Result]:
+        made = [r for r in results if isinstance(r, Prediction)]
         receipts = iter(
             self._observer.served(
-                [(r.predicted, r.confidence) for r in results if isinstance(r, Prediction)],
+                [(r.predicted, r.confidence) for r in made],
+                logits=[r.logits for r in made],
                 invalid=sum(r is _INVALID for r in results),
             )
         )
         return [
-            Prediction(r.probabilities, r.predicted, r.confidence, next(receipts))
+            Prediction(r.probabilities, r.predicted, r.confidence, r.logits, next(receipts))
             if isinstance(r, Prediction)
             else r
             for r in results

@@ -12,20 +12,22 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from calib_serve.errors import REASONS, CalibServeError, InputError, ModelError
 from calib_serve.fuse.mar_options import KEYRING, LEDGER, MODELS, SECTION, from_environment
-from calib_serve.receipts import DAY, Keyring
+from calib_serve.receipts import DAY, Keyring, Label
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.lifecycle import end_cleanly
 from calib_serve.serve.observer import FEEDBACK
 from calib_serve.serve.publish import Publisher
+from calib_serve.serve.sampling import host_sample_log
 from calib_serve.watch.drift import Alarm, Detector
 from calib_serve.watch.intake import Classes, Intake, Outcome
 from calib_serve.watch.ledger import Ledger, Version, open_ledger
+from calib_serve.watch.samples import SampleLog
 
 __all__ = ["CalibrationFeedback", "parse_items"]
 
@@ -50,12 +52,14 @@ class CalibrationFeedback:
             models=models,
             detector=lambda: Detector(arl=float(config.get("arl", 100_000))),
             ttl=float(config.get("ttl_days", 30)) * DAY,
+            on_counted=self._keep,
             on_alarm=self._alarm,
         )
+        self._samples = host_sample_log()
         self._publisher = Publisher(self._ledger, self._emitter)
         self._start_counters(models)
         self._worker = str(os.getpid())
-        end_cleanly(self._publisher.close)
+        end_cleanly(self._close)
 
     def handle(self, data: Sequence[dict[str, Any]], ctx: Any) -> list[str]:
         """One JSON text a request: how many labels were counted, and what became of each."""
@@ -97,6 +101,21 @@ class CalibrationFeedback:
             self._emitter.set("calib_drift_log_threshold", threshold, model, version)
         self._publisher.wake()
 
+    def _keep(self, labels: Sequence[Label]) -> None:
+        self._sample(lambda samples: samples.labelled(labels))
+
+    def _close(self) -> None:
+        self._sample(lambda samples: samples.close())
+        self._publisher.close()
+
+    def _sample(self, act: Callable[[SampleLog], None]) -> None:
+        try:
+            if self._samples:
+                act(self._samples)
+        except Exception as error:  # labels are counted and stay so; a sample is only a sample
+            log.error("labels could not be sampled: %s", type(error).__name__)
+            self._emitter.add("calib_monitor_errors_total", 1, "samples")
+
     def _alarm(self, version: Version, alarm: Alarm) -> None:
         log.warning("calibration drifted; labels seen: %d", alarm.label)
         self._emitter.add("calib_drift_alarms_total", 1, *version)
@@ -107,7 +126,7 @@ class CalibrationFeedback:
             self._emitter.create(FEEDBACK, model=model, version=version, bins=15)
         for reason in REASONS:
             self._emitter.add("calib_feedback_refused_total", 0, reason)
-        for stage in ("ledger", "publish"):
+        for stage in ("ledger", "publish", "samples"):
             self._emitter.add("calib_monitor_errors_total", 0, stage)
         self._emitter.flush()
         self._publisher.start()

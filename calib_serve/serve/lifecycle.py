@@ -17,6 +17,7 @@ __all__ = ["end_cleanly", "wait_until_read"]
 
 _PATIENCE = 5.0  # seconds a batch may take to finish after SIGTERM
 _RETRY = 0.02
+_PARSED = 0.5  # seconds a busy server may take to count what it has read
 
 
 def end_cleanly(flush: Callable[[], object]) -> None:
@@ -60,7 +61,7 @@ def _is_idle(frame: FrameType | None) -> bool:
     )
 
 
-def wait_until_read(*, seconds: float = 1.0) -> None:
+def wait_until_read(*, seconds: float = 5.0) -> None:
     """Wait until the server has read all that was written to stdout, where that is a pipe.
 
     The server stops reading as soon as it sees the worker's connection close, so a worker that
@@ -74,4 +75,4 @@ def wait_until_read(*, seconds: float = 1.0) -> None:
         while waiting[0] and time.monotonic() < end:
             fcntl.ioctl(1, termios.FIONREAD, waiting)
             time.sleep(0.005)
-        time.sleep(0.05)  # read is not yet parsed
+        time.sleep(_PARSED)  # read is not yet parsed

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import bisect
 import logging
+import os
+import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.fuse.mar_options import KEYRING, ModelOptions, from_environment
-from calib_serve.receipts import Keyring
+from calib_serve.receipts import NONCE_BYTES, Keyring
 from calib_serve.serve.emit import Emitter, Key
 from calib_serve.serve.lifecycle import end_cleanly
+from calib_serve.serve.sampling import host_sample_log
+from calib_serve.watch.samples import SampleLog
 
 __all__ = ["FEEDBACK", "Observer", "observe"]
 
@@ -50,30 +56,51 @@ def observe(options: ModelOptions, artifact: Artifact, *, model: str, version: s
         version=version,
         bins=15 if reference is None else len(reference),
         keyring=None if path is None else Keyring.load(path),
+        samples=host_sample_log(),
     )
     end_cleanly(observer.close)
     return observer
 
 
 class Observer:
-    """Counts and signs the predictions of one model version; ``keyring`` None means no receipts."""
+    """Counts and signs the predictions of one model version; ``keyring`` None means no receipts.
+
+    ``samples`` keeps logits of signed predictions for a later refit.
+    """
 
     def __init__(
-        self, emitter: Emitter, *, model: str, version: str, bins: int, keyring: Keyring | None
+        self,
+        emitter: Emitter,
+        *,
+        model: str,
+        version: str,
+        bins: int,
+        keyring: Keyring | None,
+        samples: SampleLog | None = None,
     ) -> None:
+        self._samples = samples if keyring else None  # without a receipt no label finds its sample
         self._emitter, self._model, self._version, self._keyring = emitter, model, version, keyring
         # The same edges as bins.bin_index, which is made for arrays: bisect is quicker for a few.
         self._inner = np.linspace(0, 1, bins + 1)[1:-1].tolist()
         self._keys = [tuple((name, (model, version, str(b))) for name in _SERVED[:2]) for b in range(bins)]
         # Labels may come before the feedback model counts its first: its series start here too.
         emitter.create((*_SERVED, *FEEDBACK), model=model, version=version, bins=bins)
-        emitter.add("calib_monitor_errors_total", 0, "record")
-        emitter.add("calib_monitor_errors_total", 0, "receipt")
+        for stage in ("record", "receipt", "samples"):
+            emitter.add("calib_monitor_errors_total", 0, stage)
         emitter.flush()
         emitter.start()
 
-    def served(self, predictions: Sequence[tuple[int, float]], *, invalid: int = 0) -> list[str | None]:
-        """Count (predicted class, confidence) pairs and sign a receipt for each."""
+    def served(
+        self,
+        predictions: Sequence[tuple[int, float]],
+        *,
+        logits: Sequence[NDArray[Any]] = (),
+        invalid: int = 0,
+    ) -> list[str | None]:
+        """Count (predicted class, confidence) pairs and sign a receipt for each.
+
+        ``logits`` (K,) of each are what the output calibration was applied to.
+        """
         try:
             changes: dict[Key, float] = {}
             for _, confidence in predictions:
@@ -85,21 +112,42 @@ class Observer:
                 self._emitter.add("calib_invalid_outputs_total", invalid, self._model, self._version)
         except Exception as error:  # fails open
             self._broken("record", error)
-        return [self._sign(predicted, confidence) for predicted, confidence in predictions]
+        nonces, now = [os.urandom(NONCE_BYTES) for _ in predictions], time.time()
+        receipts = [self._sign(*one, nonce, now) for one, nonce in zip(predictions, nonces, strict=True)]
+        if self._samples and nonces:
+            self._keep(self._samples, nonces, logits, now)
+        return receipts
+
+    def _keep(self, samples: SampleLog, nonces: list[bytes], logits: Sequence[Any], now: float) -> None:
+        try:
+            times = [now] * len(nonces)
+            samples.predicted(self._model, self._version, nonces, np.stack(logits), times=times)
+        except Exception as error:  # fails open
+            self._broken("samples", error)
 
     def close(self) -> None:
         """Send what is waiting, for the last time."""
+        try:
+            if self._samples:
+                self._samples.close()
+        except Exception as error:  # fails open
+            self._broken("samples", error)
         try:
             self._emitter.close()
         except Exception as error:  # fails open
             self._broken("record", error)
 
-    def _sign(self, predicted: int, confidence: float) -> str | None:
+    def _sign(self, predicted: int, confidence: float, nonce: bytes, now: float) -> str | None:
         if self._keyring is None:
             return None
         try:
             return self._keyring.sign(
-                model=self._model, version=self._version, predicted=predicted, confidence=confidence
+                model=self._model,
+                version=self._version,
+                predicted=predicted,
+                confidence=confidence,
+                time=now,
+                nonce=nonce,
             )
         except Exception as error:  # fails open
             self._broken("receipt", error)

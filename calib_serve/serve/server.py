@@ -27,7 +27,7 @@ import httpx
 from calib_serve.errors import ServerError
 from calib_serve.fuse.archive import read_archive
 from calib_serve.fuse.mar import labelled_models
-from calib_serve.fuse.mar_options import KEYRING, LEDGER, METRICS, MODELS
+from calib_serve.fuse.mar_options import KEYRING, LEDGER, METRICS, MODELS, SAMPLE_RATE, SAMPLES
 from calib_serve.fuse.shipped import shipped
 from calib_serve.serve.java import find_java
 from calib_serve.serve.metrics_file import metrics_file
@@ -80,6 +80,8 @@ class Server:
         settings: Mapping[str, str] | None = None,
         keyring: str | Path | None = None,
         ledger: str | Path | None = None,
+        samples: str | Path | None = None,
+        sample_rate: float = 0.1,
     ) -> None:
         self.folder, self.store = Path(folder).resolve(), Path(store).resolve()
         self._models = tuple(models)
@@ -89,6 +91,9 @@ class Server:
         values = {**(ports.as_properties() if ports else {}), **(settings or {})}
         self._text = changed(base.read_text("utf-8"), {**values, **self._paths()})
         self._environment = self._worker_settings(keyring, ledger)
+        if samples is not None:
+            kept = {SAMPLES: str(Path(samples).resolve()), SAMPLE_RATE: repr(sample_rate)}
+            self._environment |= kept
         self._process: subprocess.Popen[bytes] | None = None
         self._scratch: Path | None = None
         self._log_start = 0

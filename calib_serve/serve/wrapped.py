@@ -86,7 +86,9 @@ class CalibratedWrapper:
         probs = self.artifact.probs(np.where(finite[:, None], logits, 0.0))
         top = probs.argmax(axis=1).tolist()
         shown = [(k, min(float(p[k]), 1.0)) for p, k, ok in zip(probs, top, finite, strict=True) if ok]
-        receipts = iter(self._observer.served(shown, invalid=int((~finite).sum())))
+        receipts = iter(
+            self._observer.served(shown, logits=list(logits[finite]), invalid=int((~finite).sum()))
+        )
         confidences = iter(shown)
         self._seen += [(next(confidences)[1], next(receipts)) if ok else None for ok in finite]
         if self.options.outputs == "probabilities":

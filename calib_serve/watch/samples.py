@@ -48,7 +48,8 @@ class SampleLog:
     """Appends to a folder; several processes may share it.
 
     ``rate``: which share of predictions to keep, chosen by nonce, so that all processes keep the same
-    ones. ``days`` and ``max_bytes`` bound what is kept; the oldest shards go first.
+    ones. ``days`` and ``max_bytes`` bound what is kept; the oldest shards go first. What waits is
+    written once it is ``shard_rows`` or ``flush_seconds`` old.
     """
 
     def __init__(
@@ -59,13 +60,15 @@ class SampleLog:
         days: float = 30.0,
         max_bytes: int = 256 << 20,
         shard_rows: int = 4096,
+        flush_seconds: float = 60.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         if not 0 < rate <= 1:
             raise InputError(f"rate must be in (0, 1], got {rate}")
         self.folder, self.rate, self.days, self.max_bytes = Path(folder), rate, days, max_bytes
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._rows, self._clock, self._lock = shard_rows, clock, threading.Lock()
+        self._rows, self._seconds, self._clock = shard_rows, flush_seconds, clock
+        self._lock, self._flushed = threading.Lock(), clock()
         self._predictions: dict[tuple[str, str], list[tuple[bytes, float, NDArray[np.float16]]]] = {}
         self._labels: dict[tuple[str, str], list[tuple[bytes, int]]] = {}
 
@@ -85,8 +88,8 @@ class SampleLog:
             rows += [
                 (n, t, row) for n, t, row in zip(nonces, times, half, strict=True) if _kept(n, self.rate)
             ]
-            full = len(rows) >= self._rows
-        if full:
+            due = self._due(rows)
+        if due:
             self.flush()
 
     def labelled(self, labels: Sequence[Label]) -> None:
@@ -96,9 +99,12 @@ class SampleLog:
                 if _kept(one.receipt.nonce, self.rate):
                     key = (one.receipt.model, one.receipt.version)
                     self._labels.setdefault(key, []).append((one.receipt.nonce, one.label))
-            full = any(len(rows) >= self._rows for rows in self._labels.values())
-        if full:
+            due = any(self._due(rows) for rows in self._labels.values())
+        if due:
             self.flush()
+
+    def _due(self, rows: Sequence[object]) -> bool:
+        return len(rows) >= self._rows or (len(rows) > 0 and self._clock() - self._flushed >= self._seconds)
 
     def flush(self) -> None:
         """Write what is waiting, and drop what is too old or too much."""
@@ -114,6 +120,7 @@ class SampleLog:
                     nonces, ids = zip(*labels, strict=True)
                     self._write("labels", model, version, nonces, label=np.array(ids, np.int64))
             self._predictions, self._labels = {}, {}
+            self._flushed = self._clock()
             self._retain()
 
     close = flush
