@@ -34,7 +34,7 @@ demo: $(INSTALLED)
 
 test: $(DEVELOPED)
 	scripts/system_tools.sh
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n auto --dist loadfile $(ARGS)
 
 check: $(DEVELOPED)
 	scripts/system_tools.sh

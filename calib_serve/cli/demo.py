@@ -122,8 +122,8 @@ def _tell(story: _Story, store: Path, *, keep: bool, seed: int) -> None:
             _compare(story, server, answers)
         with story.step("shift the inputs until the drift alarm fires, and refit on their labels"):
             _shift(story, server, deployed, answers, seed=seed)
+            refitted = _refitted(story, server, calibrated, predictions=len(answers.replies) + _MOST_SHIFTED)
             server.stop()
-            refitted = _refitted(story, calibrated)
             server = running.enter_context(_packed(story, deployed, refitted, store, version="1.1"))
             _recovered(story, server, deployed, seed=seed)
         with story.step("write the report"):
@@ -251,14 +251,13 @@ def _said(bins: Bins) -> str:
     )
 
 
-def _refitted(story: _Story, calibrated: Calibrated) -> Path:
+def _refitted(story: _Story, server: Server, calibrated: Calibrated, *, predictions: int) -> Path:
     """Fit the output again on what the server sampled after the shift; the new artifact's folder."""
     from calib_serve.cli.refit import refit
-    from calib_serve.demo.online import MODEL
-    from calib_serve.watch.samples import read_samples
+    from calib_serve.demo.online import sampled
 
-    kept = read_samples(story.out / "server" / "samples", model=MODEL, version="1.0", most=_MOST_SHIFTED)
-    judged = refit(calibrated.artifact, kept, method="temperature")
+    kept = sampled(server, version="1.0", predictions=predictions)
+    judged = refit(calibrated.artifact, kept.latest(_MOST_SHIFTED), method="temperature")
     story.say(f"refit on the {judged.samples} latest labelled predictions that the server kept:")
     story.say(judged.says())
     if judged.artifact is None:

@@ -23,6 +23,7 @@ from calib_serve.fuse.mar import Batching, pack, pack_feedback
 from calib_serve.receipts import Keyring
 from calib_serve.serve.properties import Ports
 from calib_serve.serve.server import Server
+from calib_serve.watch.samples import Samples, read_samples
 
 __all__ = [
     "FEEDBACK",
@@ -33,6 +34,7 @@ __all__ = [
     "label",
     "predict",
     "refusals",
+    "sampled",
     "server",
 ]
 
@@ -71,7 +73,20 @@ def server(
         ports=ports,
         samples=folder / "samples",
         sample_rate=1.0,
+        sample_seconds=1.0,
     )
+
+
+def sampled(server: Server, *, version: str, predictions: int) -> Samples:
+    """The labelled predictions that the server has kept, once it has written all of them."""
+    end = time.monotonic() + _PATIENCE
+    while True:
+        kept = read_samples(server.folder / "samples", model=MODEL, version=version)
+        if len(kept.labels) >= predictions:
+            return kept
+        if time.monotonic() > end:
+            raise ServerError(f"{predictions} samples should be kept, {len(kept.labels)} are")
+        time.sleep(0.2)
 
 
 @dataclass(frozen=True)

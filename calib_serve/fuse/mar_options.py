@@ -16,6 +16,7 @@ __all__ = [
     "MODELS",
     "SAMPLES",
     "SAMPLE_RATE",
+    "SAMPLE_SECONDS",
     "SECTION",
     "Kind",
     "ModelOptions",
@@ -30,6 +31,7 @@ MODELS = "CALIB_SERVE_MODELS"
 METRICS = "CALIB_SERVE_METRICS"
 SAMPLES = "CALIB_SERVE_SAMPLES"
 SAMPLE_RATE = "CALIB_SERVE_SAMPLE_RATE"
+SAMPLE_SECONDS = "CALIB_SERVE_SAMPLE_SECONDS"
 
 Kind = Literal["torchscript", "exported", "eager", "onnx", "wrapped"]
 _KINDS = ("torchscript", "exported", "eager", "onnx", "wrapped")

@@ -27,7 +27,15 @@ import httpx
 from calib_serve.errors import ServerError
 from calib_serve.fuse.archive import read_archive
 from calib_serve.fuse.mar import labelled_models
-from calib_serve.fuse.mar_options import KEYRING, LEDGER, METRICS, MODELS, SAMPLE_RATE, SAMPLES
+from calib_serve.fuse.mar_options import (
+    KEYRING,
+    LEDGER,
+    METRICS,
+    MODELS,
+    SAMPLE_RATE,
+    SAMPLE_SECONDS,
+    SAMPLES,
+)
 from calib_serve.fuse.shipped import shipped
 from calib_serve.serve.java import find_java
 from calib_serve.serve.metrics_file import metrics_file
@@ -82,6 +90,7 @@ class Server:
         ledger: str | Path | None = None,
         samples: str | Path | None = None,
         sample_rate: float = 0.1,
+        sample_seconds: float = 60.0,
     ) -> None:
         self.folder, self.store = Path(folder).resolve(), Path(store).resolve()
         self._models = tuple(models)
@@ -92,8 +101,11 @@ class Server:
         self._text = changed(base.read_text("utf-8"), {**values, **self._paths()})
         self._environment = self._worker_settings(keyring, ledger)
         if samples is not None:
-            kept = {SAMPLES: str(Path(samples).resolve()), SAMPLE_RATE: repr(sample_rate)}
-            self._environment |= kept
+            self._environment |= {
+                SAMPLES: str(Path(samples).resolve()),
+                SAMPLE_RATE: repr(sample_rate),
+                SAMPLE_SECONDS: repr(sample_seconds),
+            }
         self._process: subprocess.Popen[bytes] | None = None
         self._scratch: Path | None = None
         self._log_start = 0

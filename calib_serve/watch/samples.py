@@ -7,12 +7,13 @@ late, to another process, or never. What a killed process had not flushed is los
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -24,6 +25,8 @@ from calib_serve.errors import InputError, ShapeError
 from calib_serve.receipts import DAY, Label
 
 __all__ = ["SampleLog", "Samples", "read_samples"]
+
+log = logging.getLogger(__name__)
 
 _NONCES = 2.0**32
 
@@ -42,6 +45,11 @@ class Samples:
     predictions: int
     labels_seen: int
     damaged: int
+
+    def latest(self, most: int) -> Samples:
+        """The latest ``most`` of them."""
+        last = slice(max(0, len(self.labels) - most), None)
+        return replace(self, logits=self.logits[last], labels=self.labels[last], times=self.times[last])
 
 
 class SampleLog:
@@ -71,6 +79,19 @@ class SampleLog:
         self._lock, self._flushed = threading.Lock(), clock()
         self._predictions: dict[tuple[str, str], list[tuple[bytes, float, NDArray[np.float16]]]] = {}
         self._labels: dict[tuple[str, str], list[tuple[bytes, int]]] = {}
+
+    def start(self) -> SampleLog:
+        """Write every ``flush_seconds`` from now on, in a thread; for processes that may be killed."""
+        threading.Thread(target=self._write_on_time, name="calib-samples", daemon=True).start()
+        return self
+
+    def _write_on_time(self) -> None:
+        while True:
+            time.sleep(self._seconds)
+            try:
+                self.flush()
+            except OSError as error:  # a full disk may have room again next time
+                log.error("samples could not be written: %s", error)
 
     def predicted(
         self, model: str, version: str, nonces: Sequence[bytes], logits: ArrayLike, *, times: Sequence[float]
