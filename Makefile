@@ -34,7 +34,7 @@ demo: $(INSTALLED)
 
 test: $(DEVELOPED)
 	scripts/system_tools.sh
-	$(BIN)/pytest -n auto --dist loadfile $(ARGS)
+	$(BIN)/pytest -n logical --dist loadfile $(ARGS)
 
 check: $(DEVELOPED)
 	scripts/system_tools.sh
