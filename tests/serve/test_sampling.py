@@ -1,0 +1,64 @@
+"""Samples for a refit: kept where the host asks, joined by receipt, and never in a prediction's way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calib_serve.errors import ModelError
+from calib_serve.fuse.mar_options import SAMPLE_RATE, SAMPLES
+from calib_serve.receipts import Keyring, Label
+from calib_serve.serve.emit import Emitter
+from calib_serve.serve.observer import Observer
+from calib_serve.serve.sampling import host_sample_log
+from calib_serve.watch.samples import SampleLog, read_samples
+
+LOGITS = np.array([[2.0, 0.5, -1.0], [0.0, 1.0, 0.25]])
+SERVED = [(0, 0.8), (1, 0.5)]
+
+
+def observer(samples: SampleLog | None, ring: Keyring | None, sent: list[str]) -> Observer:
+    emitter = Emitter(write=sent.append, interval=3600)
+    return Observer(emitter, model="m", version="1", bins=15, keyring=ring, samples=samples)
+
+
+def test_logits_and_late_labels_meet_again_by_receipt(tmp_path: Path) -> None:
+    ring, log = Keyring.new(), SampleLog(tmp_path, rate=1.0)
+    watched = observer(log, ring, [])
+    receipts = watched.served(SERVED, logits=list(LOGITS))
+    watched.close()
+    log.labelled([Label(ring.verify(str(receipts[1])), 2)])
+    log.flush()
+    kept = read_samples(tmp_path, model="m", version="1")
+    assert (kept.predictions, kept.labels.tolist()) == (2, [2])
+    assert np.allclose(kept.logits, LOGITS[1:])
+
+
+def test_without_receipts_nothing_is_kept(tmp_path: Path) -> None:
+    watched = observer(SampleLog(tmp_path, rate=1.0), None, [])
+    assert watched.served(SERVED, logits=list(LOGITS)) == [None, None]
+    watched.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_log_that_cannot_be_written_costs_no_receipt_and_is_counted(tmp_path: Path) -> None:
+    folder, sent = tmp_path / "log", []
+    watched = observer(SampleLog(folder, rate=1.0, shard_rows=1), Keyring.new(), sent)
+    folder.rmdir()
+    assert all(watched.served(SERVED, logits=list(LOGITS)))
+    watched.close()
+    errors = [line for text in sent for line in text.splitlines() if "stage:samples" in line]
+    assert sum(float(line.split("Count:")[1].split("|")[0]) for line in errors) >= 1
+
+
+def test_a_host_that_does_not_ask_gets_no_log_and_a_wrong_rate_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(SAMPLES, raising=False)
+    assert host_sample_log() is None
+    monkeypatch.setenv(SAMPLES, str(tmp_path))
+    monkeypatch.setenv(SAMPLE_RATE, "2")
+    with pytest.raises(ModelError, match="at rate 2"):
+        host_sample_log()
