@@ -34,7 +34,7 @@ _METRICS = {
     "brier": "Brier",
     "refinement_auroc": "refinement AUROC %",
 }
-_WIDTH = 108  # columns that the table needs; a pipe claims 80
+_WIDTH = 116  # columns that the table needs; a pipe claims 80
 _ALARM_BATCH = 20
 _MOST_SHIFTED = 600
 
