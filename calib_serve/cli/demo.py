@@ -256,8 +256,8 @@ def _refitted(story: _Story, server: Server, calibrated: Calibrated, *, predicti
     from calib_serve.cli.refit import refit
     from calib_serve.demo.online import sampled
 
-    kept = sampled(server, version="1.0", predictions=predictions)
-    judged = refit(calibrated.artifact, kept.latest(_MOST_SHIFTED), method="temperature")
+    kept = sampled(server, version="1.0", predictions=predictions, latest=_MOST_SHIFTED)
+    judged = refit(calibrated.artifact, kept, method="temperature")
     story.say(f"refit on the {judged.samples} latest labelled predictions that the server kept:")
     story.say(judged.says())
     if judged.artifact is None:

@@ -81,7 +81,7 @@ def run(
     Detector(
         arl=arl, tolerance=tolerance, block=block
     )  # options that cannot be are said now, not at the first label
-    log = None if sample_log is None else SampleLog(sample_log, rate=sample_rate, days=sample_days)
+    log = None if sample_log is None else SampleLog(sample_log, rate=sample_rate, days=sample_days).start()
     book = open_ledger(ledger, writer=writer)
     try:
         watch = Watch(

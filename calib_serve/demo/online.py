@@ -77,15 +77,16 @@ def server(
     )
 
 
-def sampled(server: Server, *, version: str, predictions: int) -> Samples:
-    """The labelled predictions that the server has kept, once it has written all of them."""
+def sampled(server: Server, *, version: str, predictions: int, latest: int) -> Samples:
+    """The ``latest`` labelled ones of ``predictions``, once the server has written all of them."""
     end = time.monotonic() + _PATIENCE
     while True:
-        kept = read_samples(server.folder / "samples", model=MODEL, version=version)
-        if len(kept.labels) >= predictions:
+        kept = read_samples(server.folder / "samples", model=MODEL, version=version, most=latest)
+        written = min(kept.predictions, kept.labels_seen)
+        if written >= predictions:
             return kept
         if time.monotonic() > end:
-            raise ServerError(f"{predictions} samples should be kept, {len(kept.labels)} are")
+            raise ServerError(f"{predictions} samples should be kept, {written} are")
         time.sleep(0.2)
 
 

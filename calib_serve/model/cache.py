@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Head, InputShift
+from calib_serve.artifact import InputShift
 from calib_serve.errors import ModelError
-from calib_serve.model.face import Classifier, Floats, Loss, Outputs, Progress
+from calib_serve.model.around import Around
+from calib_serve.model.face import Floats, Loss, Progress
 
 __all__ = ["CachedClassifier"]
 
@@ -22,54 +22,14 @@ _BATCHES_AT_ONCE = 32  # after so many batches what is done is on disk
 
 
 @dataclass(frozen=True, eq=False)
-class CachedClassifier:
+class CachedClassifier(Around):
     """See ``Classifier``; results of ``inner`` are memory-mapped from ``folder``.
 
     A file's name says the model, the inputs, the shift and the batch size. Gradients are not kept: they
     change with every step of a fit.
     """
 
-    inner: Classifier
     folder: Path
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
-        return self.inner.input_shape
-
-    @property
-    def classes(self) -> int:
-        """K."""
-        return self.inner.classes
-
-    @property
-    def differentiable(self) -> bool:
-        """Whether ``input_gradient`` can be had."""
-        return self.inner.differentiable
-
-    @property
-    def outputs(self) -> Outputs:
-        """What the model returns."""
-        return self.inner.outputs
-
-    @property
-    def fingerprint(self) -> str:
-        """The sha256 of the model file's bytes."""
-        return self.inner.fingerprint
-
-    @property
-    def batch_size(self) -> int:
-        """How many inputs go through at once."""
-        return self.inner.batch_size
-
-    @property
-    def head(self) -> Head:
-        """The last linear layer."""
-        return self.inner.head
-
-    def facts(self) -> dict[str, Any]:
-        """What an artifact's manifest says of the model."""
-        return self.inner.facts()
 
     def logits(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None

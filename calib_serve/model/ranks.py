@@ -16,8 +16,9 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Head, InputShift
-from calib_serve.model.face import Classifier, Floats, Loss, Outputs, Progress
+from calib_serve.artifact import InputShift
+from calib_serve.model.around import Around
+from calib_serve.model.face import Classifier, Floats, Loss, Progress
 
 __all__ = ["RankedClassifier", "join", "rank_device"]
 
@@ -38,51 +39,11 @@ def join(classifier: Classifier) -> Classifier:
 
 
 @dataclass(frozen=True, eq=False)
-class RankedClassifier:
+class RankedClassifier(Around):
     """See ``Classifier``; ``inner`` does this rank's share."""
 
-    inner: Classifier
     rank: int
     world: int
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
-        return self.inner.input_shape
-
-    @property
-    def classes(self) -> int:
-        """K."""
-        return self.inner.classes
-
-    @property
-    def differentiable(self) -> bool:
-        """Whether ``input_gradient`` can be had."""
-        return self.inner.differentiable
-
-    @property
-    def outputs(self) -> Outputs:
-        """What the model returns."""
-        return self.inner.outputs
-
-    @property
-    def fingerprint(self) -> str:
-        """The sha256 of the model file's bytes."""
-        return self.inner.fingerprint
-
-    @property
-    def batch_size(self) -> int:
-        """How many inputs go through at once, on each rank."""
-        return self.inner.batch_size
-
-    @property
-    def head(self) -> Head:
-        """The last linear layer."""
-        return self.inner.head
-
-    def facts(self) -> dict[str, Any]:
-        """What an artifact's manifest says of the model."""
-        return self.inner.facts()
 
     def logits(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None

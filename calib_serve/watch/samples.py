@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -46,18 +46,13 @@ class Samples:
     labels_seen: int
     damaged: int
 
-    def latest(self, most: int) -> Samples:
-        """The latest ``most`` of them."""
-        last = slice(max(0, len(self.labels) - most), None)
-        return replace(self, logits=self.logits[last], labels=self.labels[last], times=self.times[last])
-
 
 class SampleLog:
     """Appends to a folder; several processes may share it.
 
     ``rate``: which share of predictions to keep, chosen by nonce, so that all processes keep the same
     ones. ``days`` and ``max_bytes`` bound what is kept; the oldest shards go first. What waits is
-    written once it is ``shard_rows`` or ``flush_seconds`` old.
+    written once it is ``shard_rows``, and every ``flush_seconds`` after ``start``.
     """
 
     def __init__(
@@ -76,7 +71,7 @@ class SampleLog:
         self.folder, self.rate, self.days, self.max_bytes = Path(folder), rate, days, max_bytes
         self.folder.mkdir(parents=True, exist_ok=True)
         self._rows, self._seconds, self._clock = shard_rows, flush_seconds, clock
-        self._lock, self._flushed = threading.Lock(), clock()
+        self._lock = threading.Lock()
         self._predictions: dict[tuple[str, str], list[tuple[bytes, float, NDArray[np.float16]]]] = {}
         self._labels: dict[tuple[str, str], list[tuple[bytes, int]]] = {}
 
@@ -109,8 +104,8 @@ class SampleLog:
             rows += [
                 (n, t, row) for n, t, row in zip(nonces, times, half, strict=True) if _kept(n, self.rate)
             ]
-            due = self._due(rows)
-        if due:
+            full = len(rows) >= self._rows
+        if full:
             self.flush()
 
     def labelled(self, labels: Sequence[Label]) -> None:
@@ -120,12 +115,9 @@ class SampleLog:
                 if _kept(one.receipt.nonce, self.rate):
                     key = (one.receipt.model, one.receipt.version)
                     self._labels.setdefault(key, []).append((one.receipt.nonce, one.label))
-            due = any(self._due(rows) for rows in self._labels.values())
-        if due:
+            full = any(len(rows) >= self._rows for rows in self._labels.values())
+        if full:
             self.flush()
-
-    def _due(self, rows: Sequence[object]) -> bool:
-        return len(rows) >= self._rows or (len(rows) > 0 and self._clock() - self._flushed >= self._seconds)
 
     def flush(self) -> None:
         """Write what is waiting, and drop what is too old or too much."""
@@ -141,7 +133,6 @@ class SampleLog:
                     nonces, ids = zip(*labels, strict=True)
                     self._write("labels", model, version, nonces, label=np.array(ids, np.int64))
             self._predictions, self._labels = {}, {}
-            self._flushed = self._clock()
             self._retain()
 
     close = flush

@@ -1,0 +1,57 @@
+"""What a classifier around another one passes on unchanged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from calib_serve.model.face import Classifier, Outputs
+from calib_serve.steps import Head
+
+__all__ = ["Around"]
+
+
+@dataclass(frozen=True, eq=False)
+class Around:
+    """The facts of ``inner``; whoever stands around it says how logits, features and gradients come."""
+
+    inner: Classifier
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return self.inner.input_shape
+
+    @property
+    def classes(self) -> int:
+        """K."""
+        return self.inner.classes
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether ``input_gradient`` can be had."""
+        return self.inner.differentiable
+
+    @property
+    def outputs(self) -> Outputs:
+        """What the model returns."""
+        return self.inner.outputs
+
+    @property
+    def fingerprint(self) -> str:
+        """The sha256 of the model file's bytes."""
+        return self.inner.fingerprint
+
+    @property
+    def batch_size(self) -> int:
+        """How many inputs go through at once."""
+        return self.inner.batch_size
+
+    @property
+    def head(self) -> Head:
+        """The last linear layer."""
+        return self.inner.head
+
+    def facts(self) -> dict[str, Any]:
+        """What an artifact's manifest says of the model."""
+        return self.inner.facts()
