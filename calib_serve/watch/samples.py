@@ -122,18 +122,19 @@ class SampleLog:
     def flush(self) -> None:
         """Write what is waiting, and drop what is too old or too much."""
         with self._lock:
-            for (model, version), predictions in self._predictions.items():
-                nonces, times, logits = zip(*predictions, strict=True) if predictions else ((), (), ())
-                if nonces:
-                    self._write(
-                        "predictions", model, version, nonces, time=np.array(times), logits=np.stack(logits)
-                    )
-            for (model, version), labels in self._labels.items():
-                if labels:
-                    nonces, ids = zip(*labels, strict=True)
-                    self._write("labels", model, version, nonces, label=np.array(ids, np.int64))
-            self._predictions, self._labels = {}, {}
-            self._retain()
+            # Taken before they are written: where the disk is full they are lost, and memory stays bounded.
+            predictions, self._predictions = self._predictions, {}
+            labels, self._labels = self._labels, {}
+        for (model, version), rows in predictions.items():
+            if rows:
+                nonces, times, logits = zip(*rows, strict=True)
+                columns = {"time": np.array(times), "logits": np.stack(logits)}
+                self._write("predictions", model, version, nonces, **columns)
+        for (model, version), pairs in labels.items():
+            if pairs:
+                nonces, ids = zip(*pairs, strict=True)
+                self._write("labels", model, version, nonces, label=np.array(ids, np.int64))
+        self._retain()
 
     close = flush
 
