@@ -41,11 +41,12 @@ def one_seed(seed):
     model = from_module(digits.train(data.train, seed=seed).eval(), input_shape=(1, 8, 8), device="cpu")
     x, y = data.calibration.images, data.calibration.labels
     features = model.features(x)
-    same = {"resolution": None, "start": "random", "seed": seed}
+    paper = {"resolution": None, "judge": "calibration-ece"}
+    same = {**paper, "start": "random", "seed": seed}
     fits = {
         "TS": lambda: fit_temperature(model.logits(x), y),
         "NC": lambda: fit_neural_clamping(model, x, y, seed=seed),
-        "NC, full size": lambda: fit_neural_clamping(model, x, y, resolution=None),
+        "NC, full size": lambda: fit_neural_clamping(model, x, y, **paper),
         "NC, ours from N(0, .01)": lambda: fit_neural_clamping(model, x, y, **same),
         "NC, the paper's schedule": lambda: fit_neural_clamping(
             model, x, y, **same, solver=PaperSchedule(seed=seed)

@@ -2,8 +2,9 @@
 
     artifact = fit_neural_clamping(load_model("model.pt", input_shape=(3, 32, 32)), images, labels)
 
-The paper chooses gamma by the ECE of the calibration set itself, which a full-size shift can
-overfit. ``judge="folds"`` instead scores every candidate on samples it was not fitted to.
+The paper takes gamma and T from the calibration set itself, which a full-size shift can overfit.
+``judge="folds"`` instead scores every candidate on samples it was not fitted to, and takes the T that
+those samples want: a shift that learned its images by heart is then at least not overconfident.
 """
 
 from __future__ import annotations
@@ -82,7 +83,8 @@ def fit_neural_clamping(
     focal loss, ``penalty`` ("tenth" of the uncalibrated loss, the paper's rule, or lambda itself) and
     ``resolution`` (delta as r x r coefficients a channel, enlarged; None is full size, "auto" tries 4
     and full size where folds judge images) may each be several: then ``judge`` chooses, by held-out
-    NLL over ``folds`` or by the calibration set's own ECE as the paper does. ``start`` is the first
+    NLL over ``folds``, which also give T and the reference bins, or by the calibration set's own ECE
+    as the paper does, with the T that was fitted along with delta. ``start`` is the first
     delta: zero, the ``data``-driven one of Theorem 3.2 within ``input_range``, or ``random``.
     ``normalisation`` (mean, std) of the preprocessing puts delta behind it; ``clip`` keeps shifted
     inputs in a range. ``solver`` defaults to ``QuasiNewton()``; ``PaperSchedule()`` is the paper's.
@@ -105,21 +107,21 @@ def fit_neural_clamping(
     )
     begin = _Begin(start, input_range, seed)
     logits = classifier.logits(inputs)
-    chosen, scores = settings[0], list[dict[str, Any]]()
-    if len(settings) > 1:
-        chosen, scores = choose(base, logits, settings, solve, begin, judge=judge, folds=folds, seed=seed)
-    objective, found = solved(base, logits, [chosen], solve, begin)[0]
+    chosen = choose(base, logits, settings, solve, begin, judge=judge, folds=folds, seed=seed)
+    objective, found = solved(base, logits, [chosen.setting], solve, begin)[0]
+    temperature = chosen.temperature or found.temperature
     return complete(
-        [objective.shift(found.coefficients), LogitMap.temperature(found.temperature)],
-        Samples.of(found.logits, y),
+        [objective.shift(found.coefficients), LogitMap.temperature(temperature)],
+        Samples.of(found.logits if chosen.logits is None else chosen.logits, y),
         method="neural-clamping",
         fit={
-            **_facts(chosen, objective, found, logits),
+            "temperature": temperature,
+            **_facts(chosen.setting, objective, found, logits),
             "place": "input" if normalisation is None else "after normalisation",
             "start": start,
             "solver": type(solve).__name__,
-            "judge": judge if scores else None,
-            "candidates": scores,
+            "judge": judge,
+            "candidates": chosen.scores,
             "held_out_nll_of_temperature_alone": held_out_nll_of_temperature(
                 logits, y, folds=folds, seed=seed
             ),
@@ -230,7 +232,7 @@ def _facts(
         "lambda": objective.weight,
         "norm_power": objective.power,
         "resolution": chosen.resolution,
-        "temperature": found.temperature,
+        "temperature_fitted": found.temperature,
         "temperature_alone": alone,
         "delta_norm": float(np.linalg.norm(found.coefficients)),
         "loss_before": focal_loss(logits, y, 1.0, gamma)[0],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Union
 
@@ -16,7 +16,16 @@ from calib_serve.fit.clamping_solve import Solution, Solver
 from calib_serve.fit.facts import reference_bins
 from calib_serve.metrics import softmax
 
-__all__ = ["Candidate", "Judge", "Penalty", "candidates", "choose", "held_out_nll_of_temperature", "solved"]
+__all__ = [
+    "Candidate",
+    "Chosen",
+    "Judge",
+    "Penalty",
+    "candidates",
+    "choose",
+    "held_out_nll_of_temperature",
+    "solved",
+]
 
 Penalty = Union[float, Literal["tenth"]]
 Judge = Literal["folds", "calibration-ece"]
@@ -75,6 +84,20 @@ def solved(
     return found
 
 
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """The best setting, every score, and what samples that were held out say of the best.
+
+    ``logits`` are those of every calibration input under a shift that was fitted without its fold, and
+    ``temperature`` is the one of least NLL for them; both None where nothing was held out.
+    """
+
+    setting: Candidate
+    scores: list[dict[str, Any]]
+    logits: NDArray[np.float32] | None = None
+    temperature: float | None = None
+
+
 def choose(
     base: Objective,
     logits: NDArray[np.float32],
@@ -85,60 +108,75 @@ def choose(
     judge: Judge,
     folds: int,
     seed: int,
-) -> tuple[Candidate, list[dict[str, Any]]]:
-    """The best setting and every score: NLL on held-out folds, or ECE of the calibration set itself."""
+) -> Chosen:
+    """The setting of least NLL on held-out folds, or of least ECE of the calibration set itself."""
     if judge == "calibration-ece":
+        if len(settings) == 1:
+            return Chosen(settings[0], [])
         scores = [
             reference_bins(softmax(one.logits / one.temperature), base.labels).ece()
             for _, one in solved(base, logits, settings, solve, start)
         ]
-    elif judge == "folds":
-        scores = _held_out_nll(base, logits, settings, solve, start, folds=folds, seed=seed)
-    else:
+        return Chosen(settings[int(np.argmin(scores))], _table(settings, scores))
+    if judge != "folds":
         raise InputError(f"judge must be 'folds' or 'calibration-ece', got {judge!r}")
-    table = [
+    fold = _fold_of(len(base.labels), folds, seed)
+    held_out = _held_out_logits(base, logits, settings, solve, start, fold=fold)
+    scores = [_held_out_nll(z, base.labels, fold) for z in held_out]
+    best = int(np.argmin(scores))
+    t = best_temperature(held_out[best], base.labels, 0.0)
+    return Chosen(settings[best], _table(settings, scores), held_out[best], t)
+
+
+def _table(settings: Sequence[Candidate], scores: Sequence[float]) -> list[dict[str, Any]]:
+    return [
         {"gamma": s.gamma, "penalty": s.penalty, "resolution": s.resolution, "score": score}
         for s, score in zip(settings, scores, strict=True)
     ]
-    return settings[int(np.argmin(scores))], table
 
 
-def _held_out_nll(
+def _held_out_logits(
     base: Objective,
     logits: NDArray[np.float32],
     settings: Sequence[Candidate],
     solve: Solver,
     start: Start,
     *,
-    folds: int,
-    seed: int,
-) -> list[float]:
-    total = np.zeros(len(settings))
-    for kept, held in _folds(len(base.labels), folds, seed):
+    fold: NDArray[np.intp],
+) -> list[NDArray[np.float32]]:
+    """For every setting, each sample's logits under the shift that was fitted without its fold."""
+    found = [np.empty_like(logits) for _ in settings]
+    for k in np.unique(fold):
+        kept, held = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
         part = replace(base, inputs=base.inputs[kept], labels=base.labels[kept])
-        for i, (objective, one) in enumerate(solved(part, logits[kept], settings, solve, start)):
-            z = base.classifier.logits(base.inputs[held], shift=objective.shift(one.coefficients))
-            total[i] += focal_loss(z, base.labels[held], one.temperature, 0.0)[0] * len(held)
-    return list(total / len(base.labels))
+        for z, (objective, one) in zip(
+            found, solved(part, logits[kept], settings, solve, start), strict=True
+        ):
+            z[held] = base.classifier.logits(base.inputs[held], shift=objective.shift(one.coefficients))
+    return found
 
 
 def held_out_nll_of_temperature(
     logits: NDArray[np.float32], labels: NDArray[np.intp], *, folds: int, seed: int
 ) -> float:
     """What temperature alone scores on the folds that judge candidates."""
+    return _held_out_nll(logits, labels, _fold_of(len(labels), folds, seed))
+
+
+def _held_out_nll(logits: NDArray[np.float32], labels: NDArray[np.intp], fold: NDArray[np.intp]) -> float:
+    """NLL of each fold at the temperature of least NLL for the other folds."""
     total = 0.0
-    for kept, held in _folds(len(labels), folds, seed):
+    for k in np.unique(fold):
+        kept, held = fold != k, fold == k
         t = best_temperature(logits[kept], labels[kept], 0.0)
-        total += focal_loss(logits[held], labels[held], t, 0.0)[0] * len(held)
+        total += focal_loss(logits[held], labels[held], t, 0.0)[0] * int(held.sum())
     return total / len(labels)
 
 
-def _folds(n: int, folds: int, seed: int) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+def _fold_of(n: int, folds: int, seed: int) -> NDArray[np.intp]:
     if not 2 <= folds <= n // 2:
         raise InputError(f"folds must lie in 2..{n // 2} for {n} samples, got {folds}")
-    fold = np.random.default_rng(seed).permutation(n) % folds
-    for k in range(folds):
-        yield np.flatnonzero(fold != k), np.flatnonzero(fold == k)
+    return np.random.default_rng(seed).permutation(n) % folds
 
 
 def _several(value: Any) -> Sequence[Any]:

@@ -179,14 +179,13 @@ def test_the_paper_s_schedule_needs_more_passes_to_a_higher_objective(classifier
     assert ours.fit["objective_value"] < paper.fit["objective_value"]
 
 
-def test_a_delta_that_makes_every_sample_right_is_no_error_and_loses_on_folds(classifier, drawn) -> None:
+def test_a_delta_fitted_to_few_samples_takes_the_temperature_of_those_held_out(classifier, drawn) -> None:
     inputs, labels, _ = drawn
-    artifact = fit_neural_clamping(
-        classifier, inputs[:24], labels[:24], penalty=(1e-6, 10.0), resolution=None, folds=3
-    )
-    free, held_back = artifact.fit["candidates"]
-    assert free["score"] > held_back["score"]
-    assert artifact.fit["penalty"] == 10.0
+    artifact = fit_neural_clamping(classifier, inputs[:24], labels[:24], penalty=1e-6, resolution=None)
+    shifted = classifier.logits(inputs[1_000:], shift=artifact.input_shift)
+    by_heart = softmax(shifted / artifact.fit["temperature_fitted"])
+    assert artifact.fit["temperature"] > 1.5 * artifact.fit["temperature_fitted"]
+    assert nll(artifact.probs(shifted), labels[1_000:]) < nll(by_heart, labels[1_000:]) - 0.1
 
 
 class Killed(Exception):
