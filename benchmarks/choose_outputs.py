@@ -1,6 +1,6 @@
 """What ``--method auto`` chooses on real logits, and how it does on the test split.
 
-    CALIB_SERVE_DATA=... python benchmarks/choose_outputs.py [set ...]
+    CALIB_SERVE_DATA=... python benchmarks/choose_outputs.py [--sets NAME ...]
 
 Chosen by cross-validation on the calibration split alone; every method is then fitted on all of it and
 measured on the test split. Prints a table, writes results/choose_outputs.json.
@@ -8,20 +8,19 @@ measured on the test split. Prints a table, writes results/choose_outputs.json.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
+import peers
 
 from calib_serve.errors import CalibServeError
 from calib_serve.fit.candidates import fit_by_name
 from calib_serve.fit.select import default_candidates, select
 from calib_serve.metrics import ece, nll, softmax
-
-RESULT = Path(__file__).resolve().parent / "results" / "choose_outputs.json"
 
 
 def look(path: Path) -> dict:
@@ -54,19 +53,22 @@ def look(path: Path) -> dict:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sets", nargs="+", help="all without")
+    asked = peers.arguments(parser, sets=["pneumonia_cnn_inhouse"])
     folder = Path(os.environ["CALIB_SERVE_DATA"]) / "logits"
-    names = sys.argv[1:] or sorted(path.stem for path in folder.glob("*.npz"))
-    result = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    names = asked.sets or sorted(path.stem for path in folder.glob("*.npz"))
+    kept = peers.result("choose_outputs", quick=asked.quick)
+    result = {"sets": json.loads(kept.read_text())["sets"] if kept.exists() else {}}
     for name in names:
-        result[name] = found = look(folder / f"{name}.npz")
+        result["sets"][name] = found = look(folder / f"{name}.npz")
         print(
             f"{name:28} {found['chosen']:18} nll {found['nll']:.4f} (uncalibrated "
             f"{found['uncalibrated_nll']:.4f}), best {found['best']} by {100 * found['above_best']:.2f} %, "
             f"ece {100 * found['ece']:.2f} %, {found['seconds']:.1f} s",
             flush=True,
         )
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+        peers.save("choose_outputs", result, quick=asked.quick)
 
 
 if __name__ == "__main__":

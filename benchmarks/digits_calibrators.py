@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import time
-from pathlib import Path
 
 import numpy as np
+import peers
 import torch
 
 from calib_serve.demo import digits
@@ -83,7 +82,7 @@ def scores(probs, labels):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=10)
-    asked = parser.parse_args()
+    asked = peers.arguments(parser, seeds=1)
     torch.set_num_threads(1)
     seeds = []
     for seed in range(asked.seeds):
@@ -114,14 +113,10 @@ def save(asked, seeds):
     result = {
         "asked": vars(asked),
         "trimmed": len(seeds) < 10,
-        "machine": platform.machine(),
-        "torch": torch.__version__,
         "speed": speed(seeds),
         "seeds": seeds,
     }
-    path = Path(__file__).parent / "results" / "digits_calibrators.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    peers.save("digits_calibrators", result, quick=asked.quick)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,12 @@ does does not count, and wall seconds beside them. Writes benchmarks/results/lab
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
 import tempfile
 import time
 from pathlib import Path
+
+import peers
 
 from calib_serve.receipts import Keyring
 from calib_serve.watch.intake import Classes, Intake
@@ -42,7 +41,7 @@ def main() -> None:
     parser.add_argument("--labels", type=int, default=50_000)
     parser.add_argument("--request", type=int, default=5_000)
     parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
+    args = peers.arguments(parser, labels=5_000, rounds=2)
     ring = Keyring.new()
     items = [
         {
@@ -64,10 +63,7 @@ def main() -> None:
             "per_wall_second": wall,
             "per_cpu_second_range": [min(c for c, _ in found), max(c for c, _ in found)],
         }
-    result["machine"] = {"platform": platform.platform(), "cores": os.cpu_count(), "load": os.getloadavg()}
-    out = Path(__file__).parent / "results" / "labels.json"
-    out.parent.mkdir(exist_ok=True)
-    out.write_text(json.dumps(result, indent=2) + "\n")
+    peers.save("labels", result, quick=args.quick)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,12 @@ Writes benchmarks/results/masked_head.json.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import peers
 import torch
 from cifar import data_dir, sheet
 
@@ -110,20 +109,17 @@ def save(asked, splits):
     result = {
         "asked": vars(asked),
         "trimmed": asked.splits < 5 or asked.rows != [""] or measured != {len(ROWS) + 3},
-        "machine": {"cpu": platform.machine(), "threads": torch.get_num_threads()},
-        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
         "splits": splits,
     }
-    path = HERE / "results" / "masked_head.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    peers.save("masked_head", result, quick=asked.quick)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--rows", nargs="+", default=[""], help="parts of the names of rows; all without")
-    asked = parser.parse_args()
+    asked = peers.arguments(parser, splits=1, rows=["+ masked retraining"])
     folder = data_dir()
     with np.load(folder / "features" / "akamaster_resnet20_cifar10.npz") as archive:
         data = dict(archive)

@@ -1,47 +1,81 @@
-"""The environment that peers are measured in, and how a measurement is taken.
+"""The environments that peers are measured in, and how a measurement is taken and kept.
 
-    python benchmarks/peers.py requirements-metrics.txt
+    python benchmarks/peers.py [requirements-fit.txt ...]
 
-makes .venv-bench at the root of the checkout: torch first, so that nothing resolves another, then
-the file's exact pins and nothing that they ask for beyond them.
+makes .venv-bench-fit (and so on; all of them without a name) at the root of the checkout: torch first
+where the file names it, so that nothing resolves another, then the file's exact pins and nothing that
+they ask for beyond them. One that is there and was made from the same file is left as it is.
 """
 
 from __future__ import annotations
 
+import argparse
+import datetime
 import json
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
 import time
 import venv
-from collections.abc import Callable, Mapping
-from importlib.metadata import version
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-TORCH = "torch==2.13.0"
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+RESULTS = HERE / "results"
+QUICK = RESULTS / "quick"
+PACKAGES = (
+    "calib-serve",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "torch",
+    "onnx",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "torchserve",
+    "numba",
+)
 
 
 def environment(requirements: str) -> Path:
-    """The python of .venv-bench, with ``benchmarks/requirements`` installed."""
-    folder = ROOT / ".venv-bench"
-    python = folder / "bin" / "python"
-    if not python.exists():
-        venv.create(folder, with_pip=True)
+    """The python of the environment with exactly ``benchmarks/requirements``."""
+    asked = (HERE / requirements).read_text()
+    folder = ROOT / f".venv-bench-{Path(requirements).stem.removeprefix('requirements-')}"
+    python, made_from = folder / "bin" / "python", folder / requirements
+    if made_from.exists() and made_from.read_text() == asked:
+        return python
+    print(f"making {folder.name}", file=sys.stderr, flush=True)
+    venv.create(folder, clear=True, with_pip=True)
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, TORCH], check=True)
-    subprocess.run([*pip, "--no-deps", "-r", str(ROOT / "benchmarks" / requirements)], check=True)
+    torch = [line for line in asked.splitlines() if line.startswith("torch==")]
+    if torch:
+        subprocess.run([*pip, *torch], check=True)
+    subprocess.run([*pip, "--no-deps", "-r", str(HERE / requirements)], check=True)
+    made_from.write_text(asked)
     return python
 
 
 def rerun_in(requirements: str) -> None:
-    """Carry on in .venv-bench, if we are not there yet."""
-    if Path(sys.prefix).resolve() != (ROOT / ".venv-bench").resolve():
-        python = environment(requirements)
+    """Carry on in that environment, if we are not there yet."""
+    python = environment(requirements)
+    if Path(sys.prefix).resolve() != python.parents[1].resolve():
         os.execv(python, [str(python), *sys.argv])
+
+
+def arguments(
+    parser: argparse.ArgumentParser, given: Sequence[str] | None = None, **trimmed: Any
+) -> argparse.Namespace:
+    """The parsed options; ``--quick`` is added, and puts ``trimmed`` in the place of the defaults."""
+    parser.add_argument("--quick", action="store_true", help="a trimmed run, written to results/quick")
+    if parser.parse_known_args(given)[0].quick:
+        parser.set_defaults(**trimmed)
+    return parser.parse_args(given)
 
 
 def alternate(
@@ -85,21 +119,40 @@ def machine(*packages: str) -> dict[str, Any]:
         (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
         platform.processor(),
     )
+    found = {package: _version(package) for package in (*PACKAGES, *packages)}
     return {
         "cpu": cpu,
         "cores": os.cpu_count(),
         "load_average": os.getloadavg(),
+        "system": platform.platform(),
         "python": platform.python_version(),
-        "versions": {package: version(package) for package in packages},
+        "versions": {package: number for package, number in found.items() if number},
     }
 
 
-def save(name: str, content: Mapping[str, Any]) -> Path:
-    """Write benchmarks/results/NAME.json."""
-    path = ROOT / "benchmarks" / "results" / f"{name}.json"
+def save(name: str, content: Mapping[str, Any], *, quick: bool = False) -> Path:
+    """Write benchmarks/results/NAME.json, or the quick one, with the command and the machine."""
+    run = {
+        "command": shlex.join(["python", f"benchmarks/{name}.py", *sys.argv[1:]]),
+        "finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "machine": machine(),
+    }
+    path = result(name, quick=quick)
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    path.write_text(json.dumps({"run": run, **content}, indent=1) + "\n")
     return path
+
+
+def result(name: str, *, quick: bool = False) -> Path:
+    """Where a benchmark's result lies."""
+    return (QUICK if quick else RESULTS) / f"{name}.json"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _lines(path: str) -> list[str]:
@@ -110,4 +163,5 @@ def _lines(path: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(environment(sys.argv[1]))
+    for each in sys.argv[1:] or sorted(path.name for path in HERE.glob("requirements-*.txt")):
+        print(environment(each))

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import socket
 import statistics
 import tempfile
@@ -24,6 +22,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
+import peers
 import psutil
 import torch
 from cifar import ResNet
@@ -173,7 +172,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--models", nargs="+", default=["linear", "resnet20"], choices=sorted(SHAPES))
-    args = parser.parse_args()
+    args = peers.arguments(parser, rounds=2, seconds=0.5, models=["linear"])
     rows = []
     print(
         f"{'model':9} {'conn':>4} {'batch':>5} {'bare/s':>8} {'ours/s':>8} "
@@ -199,15 +198,11 @@ def main() -> None:
                         )
     result = {
         "goal": {"throughput_ratio": ">= 0.98", "p99_ratio": "<= 1.05"},
-        "machine": {"cores": os.cpu_count(), "platform": platform.platform(), "load": os.getloadavg()},
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "torchserve": "0.12.0"},
         "rounds": args.rounds,
         "seconds": args.seconds,
         "rows": rows,
     }
-    out = Path(__file__).parent / "results" / "serving.json"
-    out.parent.mkdir(exist_ok=True)
-    out.write_text(json.dumps(result, indent=2) + "\n")
+    peers.save("serving", result, quick=args.quick)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import re
 import tempfile
 import threading
@@ -20,6 +19,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import peers
 import psutil
 import torch
 
@@ -75,7 +75,7 @@ def size(folder: Path, pattern: str) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0)
-    args = parser.parse_args()
+    args = peers.arguments(parser, seconds=20.0)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         torch.manual_seed(0)
@@ -93,9 +93,7 @@ def main() -> None:
         models = ["digits.mar", "calibration_feedback.mar"]
         with Server(folder, models, folder=run, ports=Ports.free()) as server:
             result = soak(server, run, args.seconds)
-    out = Path(__file__).parent / "results" / "soak.json"
-    out.parent.mkdir(exist_ok=True)
-    out.write_text(json.dumps(result, indent=2) + "\n")
+    peers.save("soak", result, quick=args.quick)
     print(json.dumps({k: v for k, v in result.items() if k != "samples"}, indent=2))
 
 
@@ -142,7 +140,6 @@ def soak(server: Server, run: Path, seconds: float) -> dict:
         },
         "ledger_mb_after_a_third": [round(f(s["ledger_bytes"] for s in late) / 1e6, 2) for f in (min, max)],
         "log_bytes_per_prediction": round(samples[-1]["log_bytes"] / max(predicted, 1), 1),
-        "machine": platform.platform(),
         "samples": samples,
     }
 
