@@ -58,7 +58,7 @@ def main() -> None:
     asked = peers.arguments(parser, sets=["pneumonia_cnn_inhouse"])
     folder = Path(os.environ["CALIB_SERVE_DATA"]) / "logits"
     names = asked.sets or sorted(path.stem for path in folder.glob("*.npz"))
-    kept = peers.result("choose_outputs", quick=asked.quick)
+    kept = peers.result("choose_outputs", asked)
     result = {"sets": json.loads(kept.read_text())["sets"] if kept.exists() else {}}
     for name in names:
         result["sets"][name] = found = look(folder / f"{name}.npz")
@@ -68,7 +68,7 @@ def main() -> None:
             f"ece {100 * found['ece']:.2f} %, {found['seconds']:.1f} s",
             flush=True,
         )
-        peers.save("choose_outputs", result, quick=asked.quick)
+        peers.save("choose_outputs", result, asked)
 
 
 if __name__ == "__main__":

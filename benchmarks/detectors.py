@@ -7,27 +7,31 @@ below confidence, or 5 points below in every other bin and above in the rest so 
 Every detector watches both directions, is untuned to the size unless its name says so, and gets
 the threshold at which its own average run length, measured on calibrated streams, is the target.
 
-Writes benchmarks/results/detectors.json. Run it in the environment that
-``python benchmarks/peers.py requirements-watch.txt`` makes: numba compiles, river is the rival.
+Writes benchmarks/results/detectors.json. Runs in the environment of requirements-watch.txt: numba compiles,
+river is the rival.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
 
-import numba
-import numpy as np
-from river import drift as river_drift
-
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-
 import peers  # noqa: E402
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    peers.rerun_in("requirements-watch.txt")
+
+import numba  # noqa: E402
+import numpy as np  # noqa: E402
+from river import drift as river_drift  # noqa: E402
 
 from calib_serve.watch import bets  # noqa: E402
 from calib_serve.watch import drift as ours  # noqa: E402
@@ -346,19 +350,18 @@ def show(table):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of the streams, for a first look")
     parser.add_argument("--only", nargs="+", default=[], help="words of the names to measure again")
-    options = parser.parse_args()
+    options = peers.arguments(parser)
     quick = options.quick
     check_twin()
     table = measure(quick, options.only)
     show(table)
     if options.only:
-        path = ROOT / "benchmarks" / "results" / "detectors.json"
+        path = peers.result("detectors", options)
         kept = json.loads(path.read_text()) if path.exists() else {"delays": {t: {} for t in table}}
         for target, rows in table.items():
             kept["delays"][target].update(rows)
-        peers.save("detectors", kept)
+        peers.save("detectors", kept, options)
         return
     promised = [guarantee(100 if quick else 1_000, 10_000), guarantee(20 if quick else 100, 100_000)]
     for row in promised:
@@ -371,9 +374,8 @@ def main():
         "delays": table,
         "guarantee": promised,
         "anchors": {str(k): v for k, v in ANCHORS.items()},
-        "machine": peers.machine("numpy", "numba", "river"),
     }
-    peers.save("detectors", result)
+    peers.save("detectors", result, options)
 
 
 if __name__ == "__main__":

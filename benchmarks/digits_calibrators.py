@@ -116,7 +116,7 @@ def save(asked, seeds):
         "speed": speed(seeds),
         "seeds": seeds,
     }
-    peers.save("digits_calibrators", result, quick=asked.quick)
+    peers.save("digits_calibrators", result, asked)
 
 
 if __name__ == "__main__":

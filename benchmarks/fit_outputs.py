@@ -1,8 +1,8 @@
 """Output calibrators against their peers: seconds to fit and held-out NLL, on the same arrays.
 
-    python benchmarks/fit_outputs.py --peers .venv-bench-fit/bin/python [--sizes 10000x10,5000x100]
+    python benchmarks/fit_outputs.py [--sets] [--sizes 10000x10,5000x100]
 
-Two workers, ours and one in the peers' environment (torch==2.13.0, then requirements-fit.txt), keep
+Two workers, ours and one in the peers' environment (of requirements-fit.txt), keep
 the arrays in memory and take turns, so that whatever else the machine does falls on both alike.
 Both are bound to the same number of cores. Prints a table, writes results/fit_outputs.json.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -21,9 +20,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+import peers
 
 HERE = Path(__file__).resolve().parent
-RESULT = HERE / "results" / "fit_outputs.json"
 OURS = {
     "temperature": ["temperature"],
     "odir": ["dirichlet-odir, one pair", "dirichlet-odir, seven lambdas"],
@@ -282,7 +281,6 @@ def ece_grid(path: Path) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peers", default=str(HERE.parent / ".venv-bench-fit" / "bin" / "python"))
     parser.add_argument("--sizes", default="10000x10,5000x100,25000x1000")
     parser.add_argument("--scenarios", default="temperature,vector,matrix")
     parser.add_argument("--kinds", default=",".join(OURS))
@@ -290,19 +288,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--work", choices=("ours", "peers"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = peers.arguments(parser, sizes="2000x10", scenarios="temperature", repeats=1)
     if options.work:
         work(options.work)
         return
-    workers = Worker(sys.executable, "ours", options.threads), Worker(options.peers, "peers", options.threads)
-    result = json.loads(RESULT.read_text()) if RESULT.exists() else {"sets": {}}
-    result["machine"] = {
-        "cpu": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "threads": options.threads,
-    }
+    theirs = str(peers.environment("requirements-fit.txt"))
+    workers = Worker(sys.executable, "ours", options.threads), Worker(theirs, "peers", options.threads)
+    kept = peers.result("fit_outputs", options)
+    result = json.loads(kept.read_text()) if kept.exists() else {"sets": {}}
+    result["threads"] = options.threads
     kinds = options.kinds.split(",")
     with tempfile.TemporaryDirectory() as folder:
         paths = {}
@@ -327,9 +321,7 @@ def main() -> None:
     for worker in workers:
         worker.process.stdin.close()
         worker.process.wait()
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"written to {RESULT}")
+    print(f"written to {peers.save('fit_outputs', result, options)}")
 
 
 if __name__ == "__main__":

@@ -14,16 +14,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
+import peers
 import torch
 from fusion_models import CifarResNet, ImageNetResNet18, Transformer
 
@@ -35,7 +34,6 @@ from calib_serve.fuse.torch_module import calibrated
 Times = dict[str, np.ndarray]
 """Seconds by what ran, one a cycle."""
 
-RESULTS = Path(__file__).parent / "results" / "fusion_overhead.json"
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "fusion.md"
 GOAL = 1.005
 MODELS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...], int]] = {
@@ -217,21 +215,20 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=15, help="for each model, method and batch")
     parser.add_argument("--rounds", type=int, default=5, help="fresh sessions for each")
-    parser.add_argument("--quick", action="store_true", help="one small model, nothing written")
     parser.add_argument("--page", action="store_true", help="only write the page of the results there are")
-    options = parser.parse_args()
+    options = peers.arguments(parser, seconds=2, rounds=2)
     if options.page:
-        PAGE.write_text(page(json.loads(RESULTS.read_text())))
+        PAGE.write_text(page(json.loads(peers.result("fusion_overhead", options).read_text())))
         return
+    peers.device(options.device)
     torch.set_num_threads(1)
     print(f"{'model':24} {'method':16} batch  nodes            raw ms fused/raw  raw/raw numpy/fused")
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name in list(MODELS)[: 1 if options.quick else None]:
             rows += measure(name, options, Path(folder))
-            if not options.quick:
-                save({**summarize(rows), "device": options.device, "machine": machine(), "rows": rows})
-    summary = {**summarize(rows), "device": options.device, "machine": machine(), "rows": rows}
+            save({**summarize(rows), "device": options.device, "rows": rows}, options)
+    summary = {**summarize(rows), "device": options.device, "rows": rows}
     gpu = torch.cuda.is_available()
     summary["cuda_graphs"] = cuda_graphs(options) if gpu else "not measured: no GPU here"
     low, high = summary["control_range"]
@@ -240,23 +237,22 @@ def main() -> None:
         f"{summary['within_goal']} of {len(rows)} within {GOAL}; a raw session against another: "
         f"median {summary['control_median']:.4f}, from {low:.4f} to {high:.4f}"
     )
-    if not options.quick:
-        save(summary)
+    save(summary, options)
 
 
-def save(summary: dict) -> None:
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(summary, indent=2) + "\n")
-    PAGE.write_text(page(summary))
+def save(summary: dict, options: argparse.Namespace) -> None:
+    path = peers.save("fusion_overhead", summary, options)
+    if options.device == "cpu" and not options.quick:
+        PAGE.write_text(page(json.loads(path.read_text())))
 
 
 def page(summary: dict) -> str:
     """The results as a page of the documentation."""
     low, high = summary["control_range"]
-    about = summary["machine"]
+    about = summary["run"]["machine"]
     head = f"""# What fusion costs
 
-Made by `python benchmarks/fusion_overhead.py` on {about["processor"]}, one thread, onnxruntime
+Made by `python benchmarks/fusion_overhead.py` on {about["cpu"]}, one thread, onnxruntime
 {about["versions"]["onnxruntime"]}, {summary["device"]}.
 
 A raw graph and the same graph with a calibration folded in run in turns, and so does a second session
@@ -293,24 +289,6 @@ def summarize(rows: list[dict]) -> dict:
         "control_range": [min(control), max(control)],
         "numpy_median": float(np.median([r["numpy_over_fused"]["ratio"] for r in rows])),
     }
-
-
-def machine() -> dict:
-    packages = {p: version(p) for p in ("numpy", "onnx", "onnx-ir", "torch")}
-    return {
-        "processor": processor(),
-        "system": platform.platform(),
-        "threads": 1,
-        "versions": {**packages, "onnxruntime": ort.__version__, "python": platform.python_version()},
-    }
-
-
-def processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next(
-        (line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine()
-    )
 
 
 if __name__ == "__main__":

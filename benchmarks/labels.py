@@ -63,7 +63,7 @@ def main() -> None:
             "per_wall_second": wall,
             "per_cpu_second_range": [min(c for c, _ in found), max(c for c, _ in found)],
         }
-    peers.save("labels", result, quick=args.quick)
+    peers.save("labels", result, args)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Does a head retrained under masks calibrate a real network, and which reading of the paper works?
 
-    CALIB_SERVE_DATA=... python benchmarks/masked_head.py [--splits 1] [--rows default]
+    CALIB_SERVE_DATA=... python benchmarks/masked_head.py [--splits 1] [--rows default] [--device cuda]
 
 ResNet-20 features of the 50,000 CIFAR-10 training images, on which the network was trained. Half of the
 test images steer q where a row uses held-out samples, the other half is measured. The first rows are those of
@@ -72,7 +72,7 @@ def strange_features(folder):
     return model.features(sheet(folder / "images" / "cifar100_test_a.webp").astype(np.float32) / 255)
 
 
-def one_split(data, strange, split, wanted, rows):
+def one_split(data, strange, split, asked, rows):
     """Fills ``rows``, and yields after each."""
     order = np.random.default_rng(split).permutation(10_000)
     steer, test = np.sort(order[:5000]), np.sort(order[5000:])
@@ -83,10 +83,13 @@ def one_split(data, strange, split, wanted, rows):
     rows["vanilla"] = scores(vanilla(x[test]), y[test], vanilla(strange))
     rows["vanilla + TS"] = scores(vanilla(x[test]) / t, y[test], vanilla(strange) / t)
     for name, masking in ROWS.items():
-        if not any(part in name for part in wanted):
+        if not any(part in name for part in asked.rows):
             continue
         start, cpu = time.perf_counter(), time.process_time()
-        trained = train_masked(train, labels, 10, held_out=(x[steer], y[steer]), masking=masking, seed=split)
+        held_out = (x[steer], y[steer])
+        trained = train_masked(
+            train, labels, 10, held_out=held_out, masking=masking, seed=split, device=asked.device
+        )
         seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
         head = trained.head
         rows[name] = {**scores(head(x[test]), y[test], head(strange)), "q": trained.q}
@@ -112,14 +115,16 @@ def save(asked, splits):
         "threads": torch.get_num_threads(),
         "splits": splits,
     }
-    peers.save("masked_head", result, quick=asked.quick)
+    peers.save("masked_head", result, asked)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--rows", nargs="+", default=[""], help="parts of the names of rows; all without")
+    parser.add_argument("--device", default="cpu", help="where the second stage is trained")
     asked = peers.arguments(parser, splits=1, rows=["+ masked retraining"])
+    peers.device(asked.device)
     folder = data_dir()
     with np.load(folder / "features" / "akamaster_resnet20_cifar10.npz") as archive:
         data = dict(archive)
@@ -128,7 +133,7 @@ def main():
     print(f"{'':36}" + "".join(f"{c:>18}" for c in COLUMNS), flush=True)
     for split in range(asked.splits):
         splits.append({})
-        for _ in one_split(data, strange, split, asked.rows, splits[-1]):
+        for _ in one_split(data, strange, split, asked, splits[-1]):
             save(asked, splits)
     print("means over", len(splits), "splits")
     for name in splits[0]:

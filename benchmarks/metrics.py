@@ -219,26 +219,19 @@ def measure_evaluate(p: np.ndarray, y: np.ndarray, rounds: int) -> dict[str, Any
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one small size, three turns")
-    quick = parser.parse_args().quick
+    asked = peers.arguments(parser)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    packages = ("numpy", "torch", "torchmetrics", "netcal", "uncertainty-calibration", "relplot")
-    result: dict[str, Any] = {
-        "machine": peers.machine(*packages, "torch-uncertainty", "probmetrics"),
-        "clock": "CPU seconds, one thread",
-        "sizes": {},
-    }
-    rounds = 3 if quick else 12
-    for n, classes in ((2_000, 10),) if quick else SIZES:
+    result: dict[str, Any] = {"clock": "CPU seconds, one thread", "sizes": {}}
+    rounds = 3 if asked.quick else 12
+    for n, classes in ((2_000, 10),) if asked.quick else SIZES:
         print(f"\nN = {n}, K = {classes}")
         p, y = sample(n, classes)
         metrics = {
             name: measure_metric(name, calls, classes, rounds) for name, calls in candidates(p, y).items()
         }
         result["sizes"][f"{n}x{classes}"] = {"metrics": metrics, "evaluate": measure_evaluate(p, y, rounds)}
-    if not quick:
-        print(f"\nwritten to {peers.save('metrics', result)}")
+    print(f"\nwritten to {peers.save('metrics', result, asked)}")
 
 
 if __name__ == "__main__":

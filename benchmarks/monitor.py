@@ -5,7 +5,7 @@
 Ours against what others offer for a mean and a histogram of confidences, alternating in one run:
 river (running mean and histogram), whylogs (a profile of a column), NannyML (its estimator of
 calibrated performance on the same rows, telemetry off). ``--day`` simulates 100 million predictions.
-Peers that are not installed are left out (benchmarks/requirements-watch.txt).
+Runs in the environment of requirements-watch.txt.
 
 Writes benchmarks/results/monitor.json.
 """
@@ -24,12 +24,15 @@ from pathlib import Path
 
 os.environ.update(NML_DISABLE_USAGE_LOGGING="1", WHYLOGS_NO_ANALYTICS="True")
 
-import numpy as np
-
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import peers  # noqa: E402
+
+if __name__ == "__main__":
+    peers.rerun_in("requirements-watch.txt")
+
+import numpy as np  # noqa: E402
 
 from calib_serve.receipts import Keyring  # noqa: E402
 from calib_serve.watch.drift import Detector  # noqa: E402
@@ -137,18 +140,10 @@ CASES = {
 def measure(rounds=7):
     """Microseconds an item: median and quartiles over alternating rounds."""
     times = {name: [] for name in CASES}
-    missing = set()
     for _ in range(rounds):
         for name, (work, count) in CASES.items():
-            if name in missing:
-                continue
             began = time.process_time()
-            try:
-                took = work()
-            except ImportError as error:
-                print(f"{name}: left out, {error}", file=sys.stderr)
-                missing.add(name)
-                continue
+            took = work()
             took = took if took is not None else time.process_time() - began
             times[name].append(took / count * 1e6)
     return {
@@ -157,7 +152,6 @@ def measure(rounds=7):
             "quartiles_us": [float(np.quantile(values, 0.25)), float(np.quantile(values, 0.75))],
         }
         for name, values in times.items()
-        if values
     }
 
 
@@ -182,22 +176,19 @@ def day(predictions=100_000_000, batch=1000):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--day", action="store_true", help="simulate 100 million predictions as well")
-    options = parser.parse_args()
-    rows = measure()
+    options = peers.arguments(parser)
+    rows = measure(rounds=2 if options.quick else 7)
     for name, row in rows.items():
         low, high = row["quartiles_us"]
         print(f"{name:44s} {row['median_us']:9.3f} us  ({low:.3f} to {high:.3f})")
-    result = {
-        "cost": rows,
-        "machine": peers.machine("numpy"),
-    }
-    path = ROOT / "benchmarks" / "results" / "monitor.json"
+    result = {"cost": rows}
+    path = peers.result("monitor", options)
     if path.exists():
         result = {"day": json.loads(path.read_text()).get("day")} | result
     if options.day:
         result["day"] = day()
         print(f"a day: {result['day']}")
-    peers.save("monitor", result)
+    peers.save("monitor", result, options)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Does Neural Clamping beat output methods on real networks?
 
-    CALIB_SERVE_DATA=... python benchmarks/neural_clamping.py [--models resnet20] [--splits 1] [--images 1500]
+    CALIB_SERVE_DATA=... python benchmarks/neural_clamping.py [--models resnet20] [--splits 1] [--device cuda]
 
 Two residual networks on CIFAR-10, 5,000 test images to calibrate on and 5,000 to test, five random splits:
 a table like Table 2 of Tang 2024. NC (CE) and NC (FL) are the paper's: full size, gamma by the ECE of the
@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import peers
 import torch
 from cifar import cifar10_test, data_dir
 
@@ -117,15 +117,23 @@ def table(rows):
 
 def main():
     asked = arguments()
+    peers.device(asked.device)
     torch.set_num_threads(asked.threads)
     folder = data_dir()
     x, y = cifar10_test(folder)
     trimmed = [name for name, value in vars(asked).items() if value != vars(arguments([]))[name]]
-    how = {"asked": vars(asked), "trimmed": [name for name in trimmed if name not in ("models", "threads")]}
+    how = {
+        "asked": vars(asked),
+        "trimmed": [name for name in trimmed if name not in ("models", "threads", "device")],
+    }
     for name in asked.models:
         weights = folder / "models" / f"akamaster_{name}_c10.safetensors"
         model = load_model(
-            f"{HERE / 'cifar.py'}:{name}", weights=weights, input_shape=(3, 32, 32), batch_size=64
+            f"{HERE / 'cifar.py'}:{name}",
+            weights=weights,
+            input_shape=(3, 32, 32),
+            batch_size=64 if asked.device == "cpu" else 512,
+            device=asked.device,
         )
         splits = []
         for split in range(asked.splits):
@@ -133,20 +141,17 @@ def main():
             cal, test = np.sort(order[: asked.images]), np.sort(order[5000:])
             print(f"{name}, split {split}", flush=True)
             splits.append(split_table(model, x, y, cal, test, asked))
-            save(name, {**how, "splits": splits})  # what is measured stays when a long run is stopped
+            save(asked, name, {**how, "splits": splits})  # what is measured stays when a long run is stopped
         table(splits)
         entropy = entropy_gains(model, x[cal])
         print("entropy:", json.dumps(entropy), flush=True)
-        save(name, {**how, "splits": splits, "entropy": entropy})
+        save(asked, name, {**how, "splits": splits, "entropy": entropy})
 
 
-def save(name, measured):
-    path = HERE / "results" / "neural_clamping.json"
-    path.parent.mkdir(exist_ok=True)
-    result = json.loads(path.read_text()) if path.exists() else {"models": {}}
-    result |= {"machine": platform.machine(), "torch": torch.__version__}
-    result["models"][name] = measured
-    path.write_text(json.dumps(result, indent=1) + "\n")
+def save(asked, name, measured):
+    path = peers.result("neural_clamping", asked)
+    kept = json.loads(path.read_text())["models"] if path.exists() else {}
+    peers.save("neural_clamping", {"models": {**kept, name: measured}}, asked)
 
 
 def arguments(given=None):
@@ -158,7 +163,9 @@ def arguments(given=None):
     parser.add_argument("--fold-gammas", type=float, nargs="+", default=[0.0, 0.5, 1.0])
     parser.add_argument("--passes", type=int, default=25)
     parser.add_argument("--threads", type=int, default=2)
-    return parser.parse_args(given)
+    parser.add_argument("--device", default="cpu")
+    few = {"models": ["resnet20"], "splits": 1, "images": 200, "gammas": [0.0, 0.5], "fold_gammas": [0.0]}
+    return peers.arguments(parser, given, **few, passes=2)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How much sooner does Neural Clamping's loss fall than under the paper's schedule?
 
-    CALIB_SERVE_DATA=... python benchmarks/neural_clamping_speed.py [--images 500] [--epochs 100]
+    CALIB_SERVE_DATA=... python benchmarks/neural_clamping_speed.py [--images 500] [--device cuda]
 
 The same code path twice from the same start, N(0, .01): the reference schedule (SGD, rate .001, batch 512,
 100 epochs, T from 1) and ours (L-BFGS with T exact), on ResNet-20 and CIFAR-10 images. The clock of a busy
@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import time
 from pathlib import Path
 
 import numpy as np
+import peers
 import torch
 from cifar import cifar10_test, data_dir
 
@@ -42,13 +42,17 @@ def main():
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--passes", type=int, default=25)
     parser.add_argument("--threads", type=int, default=2)
-    asked = parser.parse_args()
+    parser.add_argument("--device", default="cpu")
+    asked = peers.arguments(parser, images=200, epochs=4, passes=4)
+    peers.device(asked.device)
     torch.set_num_threads(asked.threads)
     folder = data_dir()
     x, y = cifar10_test(folder)
     few = np.sort(np.random.default_rng(0).permutation(len(y))[: asked.images])
     weights = folder / "models" / "akamaster_resnet20_c10.safetensors"
-    model = load_model(f"{HERE / 'cifar.py'}:resnet20", weights=weights, input_shape=(3, 32, 32))
+    model = load_model(
+        f"{HERE / 'cifar.py'}:resnet20", weights=weights, input_shape=(3, 32, 32), device=asked.device
+    )
     found = {}
     for name, solver in (
         ("ours", QuasiNewton(passes=asked.passes)),
@@ -63,15 +67,11 @@ def main():
     result = {
         "asked": vars(asked),
         "trimmed": asked.images < 5000 or asked.epochs < 100,
-        "machine": platform.machine(),
-        "torch": torch.__version__,
         **found,
         "times_faster": ratios,
         "lower_objective": found["ours"]["objective_value"] <= found["reference"]["objective_value"],
     }
-    path = HERE / "results" / "neural_clamping_speed.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    peers.save("neural_clamping_speed", result, asked)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def clamped_rows():
     for network, facts in (found or {"models": {}})["models"].items():
         splits = facts["splits"]
         asked = (
-            f"{network}, {len(splits)} split{'s' * (len(splits) > 1)}, {found['asked']['images']:,} images"
+            f"{network}, {len(splits)} split{'s' * (len(splits) > 1)}, {facts['asked']['images']:,} images"
         )
         for row, published in CLAMPED.items():
             values = [mean_over(splits, row, c) for c in ("accuracy", "entropy", "ece", "aece", "sce")]

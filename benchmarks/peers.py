@@ -10,6 +10,7 @@ they ask for beyond them. One that is there and was made from the same file is l
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import os
@@ -37,7 +38,6 @@ PACKAGES = (
     "torch",
     "onnx",
     "onnxruntime",
-    "onnxruntime-gpu",
     "torchserve",
     "numba",
 )
@@ -123,6 +123,7 @@ def machine(*packages: str) -> dict[str, Any]:
     return {
         "cpu": cpu,
         "cores": os.cpu_count(),
+        "gpu": _gpu(),
         "load_average": os.getloadavg(),
         "system": platform.platform(),
         "python": platform.python_version(),
@@ -130,29 +131,47 @@ def machine(*packages: str) -> dict[str, Any]:
     }
 
 
-def save(name: str, content: Mapping[str, Any], *, quick: bool = False) -> Path:
-    """Write benchmarks/results/NAME.json, or the quick one, with the command and the machine."""
+def device(wanted: str) -> str:
+    """``wanted``, or the end with a clear word where it is not here."""
+    if wanted != "cpu":
+        import torch
+
+        if not torch.cuda.is_available():
+            sys.exit(
+                f"--device {wanted}: torch {torch.__version__} finds no CUDA device here; use --device cpu"
+            )
+    return wanted
+
+
+def save(name: str, content: Mapping[str, Any], asked: argparse.Namespace) -> Path:
+    """Write the result, with the command and the machine that made it."""
     run = {
         "command": shlex.join(["python", f"benchmarks/{name}.py", *sys.argv[1:]]),
         "finished": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "machine": machine(),
     }
-    path = result(name, quick=quick)
+    path = result(name, asked)
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"run": run, **content}, indent=1) + "\n")
     return path
 
 
-def result(name: str, *, quick: bool = False) -> Path:
-    """Where a benchmark's result lies."""
-    return (QUICK if quick else RESULTS) / f"{name}.json"
+def result(name: str, asked: argparse.Namespace) -> Path:
+    """results/NAME.json; quick runs and other devices have files of their own."""
+    kind = getattr(asked, "device", "cpu").partition(":")[0]
+    return (QUICK if asked.quick else RESULTS) / f"{name}{'' if kind == 'cpu' else f'.{kind}'}.json"
+
+
+def _gpu() -> str | None:
+    torch = sys.modules.get("torch")
+    return torch.cuda.get_device_name() if torch and torch.cuda.is_available() else None
 
 
 def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    for name in (package, f"{package}-gpu"):
+        with contextlib.suppress(PackageNotFoundError):
+            return version(name)
+    return None
 
 
 def _lines(path: str) -> list[str]:

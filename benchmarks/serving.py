@@ -202,7 +202,7 @@ def main() -> None:
         "seconds": args.seconds,
         "rows": rows,
     }
-    peers.save("serving", result, quick=args.quick)
+    peers.save("serving", result, args)
 
 
 if __name__ == "__main__":

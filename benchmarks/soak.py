@@ -93,7 +93,7 @@ def main() -> None:
         models = ["digits.mar", "calibration_feedback.mar"]
         with Server(folder, models, folder=run, ports=Ports.free()) as server:
             result = soak(server, run, args.seconds)
-    peers.save("soak", result, quick=args.quick)
+    peers.save("soak", result, args)
     print(json.dumps({k: v for k, v in result.items() if k != "samples"}, indent=2))
 
 
