@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.errors import FitError
+
 __all__ = ["Checkpoints"]
 
 
@@ -36,15 +38,22 @@ class Checkpoints:
             return None
 
     def save(self, key: str, arrays: Mapping[str, Any]) -> None:
-        """Replace what is under ``key``."""
+        """Replace what is under ``key``; FitError where it cannot be written: those before it stay."""
         path = self._path(key)
-        self.folder.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{secrets.token_hex(4)}.partial")
-        with partial.open("wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as file:
+                np.savez(file, **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise FitError(
+                f"cannot write the checkpoint {path}: {error}; mend that and run the fit again, it goes on "
+                "from the one before"
+            ) from error
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -24,17 +26,20 @@ _HASHED_AT_ONCE = 1 << 24  # bytes; an array larger than memory is read through 
 
 def versions(*packages: str) -> dict[str, str]:
     """The versions of Python, this package, numpy, and the named packages that are installed."""
-    found = {"python": platform.python_version()}
-    for name in ("calib-serve", "numpy", *packages):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    found = {name: _version(name) for name in ("calib-serve", "numpy", *packages)}
+    return {"python": platform.python_version()} | {k: v for k, v in found.items() if v is not None}
+
+
+@cache  # reading a package's metadata takes longer than a small fit
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def data_fingerprint(*arrays: NDArray[Any]) -> str:
-    """The sha256 of the arrays' types, shapes and bytes, in order.
+    """The sha256 of the arrays' types, shapes and bytes, in order; of long ones, of each 16 MiB's sha256.
 
     >>> data_fingerprint(np.zeros(2)) == data_fingerprint(np.zeros(2))
     True
@@ -44,11 +49,19 @@ def data_fingerprint(*arrays: NDArray[Any]) -> str:
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(f"{array.dtype.str}{array.shape};".encode())
-        rows = max(1, _HASHED_AT_ONCE // max(1, array.nbytes // max(1, len(array)))) if array.ndim else 1
-        pieces = [array] if array.ndim == 0 else (array[i : i + rows] for i in range(0, len(array), rows))
-        for piece in pieces:
-            digest.update(np.ascontiguousarray(piece).data)
+        if array.nbytes <= _HASHED_AT_ONCE or array.ndim == 0:
+            digest.update(np.ascontiguousarray(array).data)
+            continue
+        rows = max(1, _HASHED_AT_ONCE // (array.nbytes // len(array)))
+        pieces = [array[start : start + rows] for start in range(0, len(array), rows)]
+        with ThreadPoolExecutor() as pool:  # hashlib works outside the GIL
+            for piece in pool.map(_sha256, pieces):
+                digest.update(piece)
     return digest.hexdigest()
+
+
+def _sha256(array: NDArray[Any]) -> bytes:
+    return hashlib.sha256(np.ascontiguousarray(array).data).digest()
 
 
 def reference_bins(probs: NDArray[np.floating[Any]], labels: ArrayLike, *, bins: int = 15) -> Bins:

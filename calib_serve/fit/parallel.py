@@ -1,28 +1,31 @@
-"""A function over many chunks, on all cores where there is enough to do; numpy works outside the GIL."""
+"""A function over many samples, on all cores where there is enough to do; numpy works outside the GIL."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-__all__ = ["each"]
+__all__ = ["over_cores"]
 
-In = TypeVar("In")
 Out = TypeVar("Out")
 
-_WORTH_THREADS = 1 << 21  # values; below, starting threads costs more than they save
+_WORTH_THREADS = 1 << 20  # values; below, starting threads costs more than they save
+_SPANS_PER_CORE = 4  # so that a core that is late leaves some of its work to the others
 
 
-def each(function: Callable[[In], Out], items: Iterable[In], *, values: int) -> list[Out]:
-    """``function`` of every item, in order; ``values`` is how many numbers all of them hold.
+def over_cores(function: Callable[[slice], Out], n: int, *, values: int) -> list[Out]:
+    """``function`` of runs of samples that cover 0..n, in order; ``values`` is how many numbers they hold.
 
-    >>> each(lambda x: x * x, [1, 2, 3], values=3)
-    [1, 4, 9]
+    >>> over_cores(lambda run: run.stop - run.start, 10, values=10)
+    [10]
+    >>> sum(over_cores(lambda run: run.stop - run.start, 10, values=1 << 30))
+    10
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if values < _WORTH_THREADS or cores == 1:
-        return [function(item) for item in items]
+        return [function(slice(0, n))]
+    step = -(-n // (cores * _SPANS_PER_CORE))
     with ThreadPoolExecutor(cores) as pool:
-        return list(pool.map(function, items))
+        return list(pool.map(function, (slice(i, min(i + step, n)) for i in range(0, n, step))))

@@ -55,8 +55,7 @@ class Samples:
         y = _class_ids(labels, z)
         samples = cls(z, y, _weights(y, z.shape[1], sample_weight, class_weight))
         for part, chunk in samples.chunks():
-            # A sum is finite only if all its terms are, and needs no second array.
-            if not np.isfinite(chunk.sum(dtype=np.float64)) and not np.isfinite(chunk).all():
+            if not np.isfinite(chunk).all():
                 bad = part.start + int(np.argmax(~np.isfinite(chunk).all(axis=1)))
                 raise InputError(
                     f"logits must be finite, row {bad} is not; clip them first, "

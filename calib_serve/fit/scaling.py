@@ -7,7 +7,7 @@ Newton on log s inside a bracket, with sums in float64, and the artifact carries
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.bins import Bins
 from calib_serve.errors import FitError
 from calib_serve.fit.facts import complete
-from calib_serve.fit.parallel import each
+from calib_serve.fit.parallel import over_cores
 from calib_serve.fit.samples import ClassWeight, Samples
 
 __all__ = ["fit_temperature"]
@@ -29,9 +29,7 @@ _MAX_ITERATIONS = 100
 # Logits above which passes are in float32; sums over samples stay in float64. By size alone, so that
 # the same numbers in another float type give the same answer.
 _SINGLE = 1 << 22
-# A first guess from about this many logits is within some percent of the optimum, so that only two
-# or three passes over all of them remain.
-_GUESS = 1 << 15
+_GUESSES = (1 << 15, 1 << 21)  # logits that the search begins with
 _CHUNK = 1 << 16  # logits of one chunk: with its copies it stays in a core's cache
 _FLAT = 1e-5  # a logit spread, over T, that no data tells from T = infinity
 
@@ -80,7 +78,6 @@ def fit_temperature(
             "objective": "nll",
             "solver": "newton on log T",
             **found,
-            "nll_before": slope(samples, 1.0).nll,
         },
         reference=end.reference,
     )
@@ -88,18 +85,21 @@ def fit_temperature(
 
 def temperature(samples: Samples) -> dict[str, Any]:
     """T of least NLL and the certificate that it is: what ``fit_temperature`` writes down."""
-    return {**_optimum(samples)[0], "nll_before": slope(samples, 1.0).nll}
+    return _optimum(samples)[0]
 
 
 def _optimum(samples: Samples) -> tuple[dict[str, Any], Slope]:
+    rows = Rows.of(samples)
     start = 1.0
-    stride = samples.logits.size // _GUESS
-    if stride > 1:
-        part = samples.take(slice(None, None, stride))
-        guess, end, _ = _newton(lambda s: slope(part, s), 1.0, tolerance=1e-4)
-        start = guess if _why_none(part, guess, end) is None else 1.0
-    tolerance = _TOLERANCE_SINGLE if _dtype(samples) is np.float32 else _TOLERANCE
-    s, end, iterations = _newton(lambda s: slope(samples, s), start, tolerance=tolerance)
+    # Guesses from some of the samples, then from more, so that one or two passes over all remain.
+    for values in _GUESSES:
+        stride = samples.logits.size // values
+        if stride > 1:
+            part = rows.every(stride)
+            guess, end, _ = _newton(part.slope, start, tolerance=1e-4)
+            start = guess if _why_none(part.samples, guess, end) is None else start
+    tolerance = _TOLERANCE_SINGLE if rows.dtype is np.float32 else _TOLERANCE
+    s, end, iterations = _newton(rows.slope, start, tolerance=tolerance)
     reason = _why_none(samples, s, end)
     if reason:
         raise FitError(f"no finite temperature is best: {reason}")
@@ -107,43 +107,94 @@ def _optimum(samples: Samples) -> tuple[dict[str, Any], Slope]:
         "temperature": 1 / s,
         "gradient_norm": abs(end.first * s),
         "iterations": iterations,
+        "nll_before": rows.slope(1.0, order=0).nll,
         "nll_after": end.nll,
     }
     return facts, end
 
 
-def slope(samples: Samples, s: float) -> Slope:
-    """NLL(s) = mean of logsumexp(s z) - s z_y, with E_p[z] - z_y and Var_p[z] as derivatives."""
-    dtype = _dtype(samples)
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Samples, and what every pass over them needs to know: each row's largest logit, and where it is."""
 
-    def of(part: slice) -> tuple[NDArray[np.float64], Bins]:
-        z, y = samples.read(part, dtype), samples.labels[part]
-        rows = np.arange(len(y))
-        d = z - z.max(axis=1, keepdims=True)
-        p = d * dtype(s)
-        np.exp(p, out=p)
-        total = p.sum(axis=1)
-        p *= d
-        mean = p.sum(axis=1) / total
-        variance = np.einsum("nk,nk->n", p, d) / total - mean**2
-        d_y = d[rows, y].astype(np.float64)
-        total = total.astype(np.float64)
-        terms = np.stack([np.log(total) - s * d_y, mean - d_y, np.maximum(variance, 0), -d_y])
-        sums = terms.sum(axis=1) if samples.weight is None else terms @ samples.weight[part]
-        # argmax and not d_y == 0: of tied logits only the first is predicted.
-        return sums, Bins.tally(np.minimum(1 / total, 1.0), z.argmax(axis=1) == y)
+    samples: Samples
+    largest: NDArray[np.floating[Any]]
+    right: NDArray[np.bool_]
+    dtype: type[np.floating[Any]]
 
-    found = each(of, samples.parts(_CHUNK), values=len(samples) * samples.classes)
-    sums = sum(part for part, _ in found) / len(samples)
-    reference = Bins.zeros()
-    for _, bins in found:
-        reference += bins
-    nll, first, second, lost = (float(v) for v in np.asarray(sums))
-    return Slope(nll, first, second, lost, reference)
+    @classmethod
+    def of(cls, samples: Samples) -> Rows:
+        """The rows of some samples, their predictions found."""
+        dtype = np.float32 if len(samples) * samples.classes > _SINGLE else np.float64
+
+        largest: NDArray[np.floating[Any]] = np.empty(len(samples), dtype)
+        right = np.empty(len(samples), bool)
+
+        def find(span: slice) -> None:
+            for part in _chunks(span, samples.classes):
+                z = samples.read(part)
+                predicted = z.argmax(axis=1)
+                largest[part] = z[np.arange(len(z)), predicted]
+                right[part] = predicted == samples.labels[part]
+
+        over_cores(find, len(samples), values=len(samples) * samples.classes)
+        return cls(samples, largest, right, dtype)
+
+    def every(self, stride: int) -> Rows:
+        """Every so many-th row."""
+        few = slice(None, None, stride)
+        return Rows(self.samples.take(few), self.largest[few], self.right[few], self.dtype)
+
+    def slope(self, s: float, *, order: int = 2) -> Slope:
+        """NLL(s) = mean of logsumexp(s z) - s z_y, with E_p[z] - z_y and Var_p[z] as derivatives.
+
+        ``order`` 0 leaves the derivatives out.
+        """
+        samples, values = self.samples, len(self.samples) * self.samples.classes
+
+        def of(span: slice) -> tuple[NDArray[np.float64], Bins]:
+            # Two arrays for all chunks of a span: making new ones costs more than the sums.
+            rows = min(span.stop - span.start, _rows(samples.classes))
+            work = np.empty((2, rows, samples.classes), self.dtype)
+            sums, confidence = np.zeros(4), np.empty(span.stop - span.start)
+            for part in _chunks(span, samples.classes):
+                terms, total = self._terms(part, s, order, work[:, : part.stop - part.start])
+                sums += terms.sum(axis=1) if samples.weight is None else terms @ samples.weight[part]
+                confidence[part.start - span.start : part.stop - span.start] = 1 / total
+            return sums, Bins.tally(np.minimum(confidence, 1.0), self.right[span])
+
+        found = over_cores(of, len(samples), values=values)
+        reference = sum((bins for _, bins in found), Bins.zeros())
+        nll, first, second, lost = (float(v) for v in np.sum([sums for sums, _ in found], 0) / len(samples))
+        return Slope(nll, first, second, lost, reference)
+
+    def _terms(
+        self, part: slice, s: float, order: int, work: NDArray[Any]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Each sample's (NLL, first, second, distance to the largest logit), and the softmax's divisor."""
+        d, p = work
+        ones = np.ones(d.shape[1], self.dtype)
+        largest = self.largest[part, None]
+        np.subtract(self.samples.read(part), largest, out=d, dtype=self.dtype, casting="same_kind")
+        np.exp(np.multiply(d, self.dtype(s), out=p), out=p)
+        # einsum: a sum along short rows is several times slower.
+        total = np.einsum("nk,k->n", p, ones).astype(np.float64)
+        d_y = d[np.arange(len(d)), self.samples.labels[part]].astype(np.float64)
+        mean = variance = np.zeros(len(d))
+        if order:
+            p *= d
+            mean = np.einsum("nk,k->n", p, ones) / total
+            variance = np.maximum(np.einsum("nk,nk->n", p, d) / total - mean**2, 0)
+        return np.stack([np.log(total) - s * d_y, mean - d_y, variance, -d_y]), total
 
 
-def _dtype(samples: Samples) -> type[np.floating[Any]]:
-    return np.float32 if len(samples) * samples.classes > _SINGLE else np.float64
+def _rows(classes: int) -> int:
+    return max(1, _CHUNK // classes)
+
+
+def _chunks(span: slice, classes: int) -> Iterator[slice]:
+    for start in range(span.start, span.stop, _rows(classes)):
+        yield slice(start, min(start + _rows(classes), span.stop))
 
 
 def _newton(f: Callable[[float], Slope], start: float, *, tolerance: float) -> tuple[float, Slope, int]:

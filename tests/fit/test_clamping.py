@@ -188,44 +188,6 @@ def test_a_delta_fitted_to_few_samples_takes_the_temperature_of_those_held_out(c
     assert nll(artifact.probs(shifted), labels[1_000:]) < nll(by_heart, labels[1_000:]) - 0.1
 
 
-class Killed(Exception):
-    """What a fit sees of a kill in this test."""
-
-
-def test_a_killed_fit_goes_on_and_ends_the_same(classifier, drawn, tmp_path) -> None:
-    inputs, labels, _ = drawn
-    x, y = inputs[:300], labels[:300]
-
-    def kill(done: int, of: int) -> None:
-        if done == 4:
-            raise Killed
-
-    def fit(**options) -> Artifact:
-        return fit_neural_clamping(classifier, x, y, penalty=1e-3, resolution=None, **options)
-
-    with pytest.raises(Killed):
-        fit(solver=QuasiNewton(progress=kill), checkpoints=tmp_path)
-    assert len(list(tmp_path.glob("*.npz"))) == 4
-    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.npz")}
-    resumed, whole = fit(checkpoints=tmp_path), fit()
-    after = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*.npz")}
-    assert before.items() <= after.items()  # nothing that was known was computed again
-    assert np.array_equal(resumed.input_shift.delta, whole.input_shift.delta)
-    assert resumed.fit == whole.fit
-
-
-def test_a_checkpoint_that_was_cut_off_counts_as_none(classifier, drawn, tmp_path) -> None:
-    inputs, labels, _ = drawn
-
-    def fit(folder):
-        return fit_neural_clamping(classifier, inputs[:200], labels[:200], resolution=1, checkpoints=folder)
-
-    first = fit(tmp_path)
-    for path in tmp_path.glob("*.npz"):
-        path.write_bytes(path.read_bytes()[:100])
-    assert fit(tmp_path).fit == first.fit
-
-
 @given(
     st.lists(st.tuples(st.floats(-3, 3), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=20),
     st.integers(0, 1000),

@@ -86,29 +86,6 @@ def test_the_same_seed_gives_the_same_head_and_another_one_another(sets) -> None
     assert one.fingerprint == again.fingerprint != other.fingerprint
 
 
-class Killed(Exception):
-    """What a fit sees of a kill in this test."""
-
-
-def test_a_killed_fit_goes_on_and_ends_the_same(sets, tmp_path) -> None:
-    (x, y), (held_x, held_y), _ = sets
-    how, done = replace(SHORT, epochs=5), []
-
-    def kill(epoch: int, of: int) -> None:
-        if epoch == 3:
-            raise Killed
-
-    with pytest.raises(Killed):
-        fit_masked_head(x, y, held_x, held_y, masking=how, checkpoints=tmp_path, progress=kill)
-    resumed = fit_masked_head(
-        x, y, held_x, held_y, masking=how, checkpoints=tmp_path, progress=lambda e, of: done.append(e)
-    )
-    assert done == [4, 5]
-    assert resumed.fingerprint == fit_masked_head(x, y, held_x, held_y, masking=how).fingerprint
-    fit_masked_head(x, y, held_x, held_y, masking=how, checkpoints=tmp_path, seed=9, progress=kill_never)
-    assert len(list(tmp_path.glob("*.npz"))) == 2  # another seed is another fit
-
-
 def kill_never(epoch: int, of: int) -> None:
     assert epoch <= of
 

@@ -13,7 +13,7 @@ from scipy.optimize import minimize_scalar
 
 from calib_serve.errors import FitError, InputError, ShapeError
 from calib_serve.fit.samples import Samples
-from calib_serve.fit.scaling import fit_temperature, slope
+from calib_serve.fit.scaling import Rows, fit_temperature
 from calib_serve.metrics import ece, nll_from_logits
 
 SETS = {  # published or independently measured: T, and test ECE after, in percent
@@ -60,14 +60,14 @@ def test_the_gradient_vanishes_where_the_search_ends(t: float, k: int, seed: int
     artifact = fit_temperature(logits, labels)
     assert artifact.fit["gradient_norm"] < 1e-9
     s = 1 / artifact.fit["temperature"]
-    samples = Samples.of(logits, labels)
-    assert slope(samples, s).nll <= min(slope(samples, s * f).nll for f in (0.99, 1.01))
+    rows = Rows.of(Samples.of(logits, labels))
+    assert rows.slope(s).nll <= min(rows.slope(s * f).nll for f in (0.99, 1.01))
 
 
 def test_the_derivatives_are_those_of_the_nll():
-    samples = Samples.of(*draw(200, 5, 1.0))
+    rows = Rows.of(Samples.of(*draw(200, 5, 1.0)))
     h = 1e-5
-    low, mid, high = (slope(samples, s) for s in (0.7 - h, 0.7, 0.7 + h))
+    low, mid, high = (rows.slope(s) for s in (0.7 - h, 0.7, 0.7 + h))
     assert mid.first == pytest.approx((high.nll - low.nll) / (2 * h), rel=1e-7)
     assert mid.second == pytest.approx((high.first - low.first) / (2 * h), rel=1e-7)
 
