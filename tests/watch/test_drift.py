@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_detector import PlainDetector
 
 from calib_serve.bins import Bins
 from calib_serve.errors import InputError
@@ -125,11 +126,57 @@ def test_state_moves_whole_at_any_label(block):
         moved = Detector.restore(moved.state())
         heard += moved.update(c[at : at + 97], y[at : at + 97])
     assert [a.label for a in heard] == [a.label for a in alarms]
-    assert moved.evidence == whole.evidence
+    assert moved.evidence == pytest.approx(whole.evidence, rel=1e-12)
     assert moved.labels == 700
 
 
-@pytest.mark.parametrize("spoilt", [b"", b"rubbish", b"PK\x03\x04", Detector().state()[:-40]])
+@pytest.mark.parametrize("block", [1, 3, 20, 150])
+@pytest.mark.parametrize("gap", [0.0, 0.03, 0.3])
+def test_however_labels_are_batched_it_is_the_detector_that_was_defined(block, gap):
+    rng = np.random.default_rng(12)
+    c = draw(rng, 1200)
+    y = labels(rng, c, gap)
+    plain = PlainDetector(arl=400, block=block)
+    plain.update(c, y)
+    for batch in (1, 7, 97, 1200):
+        detector = Detector(arl=400, block=block)
+        alarms = []
+        for at in range(0, 1200, batch):
+            before = detector.labels
+            raised = detector.update(c[at : at + batch], y[at : at + batch])
+            alarms += raised
+            if not raised and detector.labels > before:
+                expected = plain.evidence[detector.labels // block - 1]
+                assert detector.evidence == pytest.approx(expected, rel=1e-9)
+        assert [a.label for a in alarms] == plain.alarms
+        heard = [plain.evidence[label // block - 1] for label in plain.alarms]
+        assert [a.evidence for a in alarms] == pytest.approx(heard, rel=1e-9)
+    assert plain.alarms or not gap
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.0])
+def test_the_surest_of_wrong_predictions_are_heard_at_once_and_overflow_nothing(confidence):
+    detector = Detector(arl=1e30, tolerance=0.0)
+    sure = np.full(500, confidence)
+    assert not detector.update(sure, sure)
+    alarms = detector.update(sure, 1 - sure)
+    assert 1 <= alarms[0].label - 500 <= 20
+    assert all(np.isfinite(alarm.evidence) for alarm in alarms)
+    assert np.isfinite(detector.evidence)
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        b"",
+        b"rubbish",
+        b"PK\x03\x04",
+        b"[]\n",
+        b"9" * 9999,
+        Detector().state()[:-40],
+        Detector().state() + b"12345678",
+    ],
+)
 def test_a_spoilt_state_is_refused(spoilt):
     with pytest.raises(InputError, match="not a detector's state"):
         Detector.restore(spoilt)
@@ -148,7 +195,8 @@ def test_memory_does_not_grow_with_the_stream():
 
 
 @pytest.mark.parametrize(
-    "options", [{"arl": 1}, {"arl": math.inf}, {"tolerance": -0.1}, {"tolerance": 0.5}, {"block": 0}]
+    "options",
+    [{"arl": 1}, {"arl": math.inf}, {"arl": 1e31}, {"tolerance": -0.1}, {"tolerance": 0.5}, {"block": 0}],
 )
 def test_options_that_cannot_be_are_refused(options):
     with pytest.raises(InputError):
