@@ -23,37 +23,35 @@ _HELD_OUT = 0.3  # the latest share of them, on which old and new are compared
 
 
 def run(
-    artifact: Annotated[Path, typer.Argument(help="The artifact that is served now.")],
+    served: Annotated[Path, typer.Argument(help="What is served now: an archive (.mar), or an artifact.")],
     *,
     log: Annotated[Path, typer.Option("--log", help="The folder of the sample log.")],
-    name: Annotated[str, typer.Option("--name", help="The model's name as it is served.")],
-    version: Annotated[str, typer.Option("--version", help="The version whose samples to use.")],
+    name: Annotated[str, typer.Option("--name", help="The model's name; an archive knows its own.")] = "",
+    version: Annotated[
+        str, typer.Option("--version", help="The version whose samples to use; an archive knows its own.")
+    ] = "",
     out: Annotated[Path, typer.Option("-o", "--out", help="The folder the new artifact is written to.")],
     days: Annotated[float, typer.Option("--days", help="How far back to look.")] = 7.0,
     method: Annotated[str, typer.Option("--method", help="A method's name, or auto.")] = "auto",
-    model: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads the annotation at run time, also on 3.10
-        typer.Option("--model", help="Pack it with this model as well: the file it was packed from."),
+    new_version: Annotated[
+        str, typer.Option("--new-version", help="Pack the archive again as this version.")
+    ] = "",
+    store: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads the annotation at run time, also on 3.10
+        typer.Option("--store", help="The model store to pack into; default: where the archive is."),
     ] = None,
-    new_version: Annotated[str, typer.Option("--new-version", help="The version to pack.")] = "",
-    store: Annotated[Path, typer.Option("--store", help="The model store to pack into.")] = Path(
-        "model_store"
-    ),
     seed: Annotated[int, typer.Option(help="The seed of everything that is drawn.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the facts as JSON.")] = False,
 ) -> None:
     """Fit again on recent labelled samples, and keep the result only if it is better on the latest ones.
 
-    The model, its input shift and its head stay as they are. Exit code 1 and no new artifact when
-    the current calibration is as good.
+    The model, its input shift and its head stay as they are, and so do all options of an archive. Exit
+    code 1 and nothing written when the current calibration is as good.
     """
-    from calib_serve.artifact import Artifact
     from calib_serve.receipts import DAY
     from calib_serve.watch.samples import read_samples
 
-    if (model is None) != (not new_version):
-        raise InputError("to pack give both --model FILE and --new-version VERSION")
-    current = Artifact.load(artifact)
+    current, name, version = _served(served, name, version, packed=bool(new_version))
     samples = read_samples(log, model=name, version=version, since=time.time() - days * DAY)
     judged = refit(current, samples, method=method, seed=seed)
     if as_json:
@@ -64,11 +62,27 @@ def run(
         raise typer.Exit(1)
     judged.artifact.save(out)
     typer.echo(f"written to {out}", err=as_json)
-    if model is not None:
-        from calib_serve.fuse.mar import pack
+    if new_version:
+        from calib_serve.fuse.recalibrated import recalibrated
 
-        packed = pack(model, judged.artifact, store, name=name, version=new_version)
+        packed = recalibrated(served, judged.artifact, store or served.parent, version=new_version)
         typer.echo(f"packed {packed}; register it and make it the default", err=as_json)
+
+
+def _served(served: Path, name: str, version: str, *, packed: bool) -> tuple[Artifact, str, str]:
+    """The artifact that is served now, and under which name and version."""
+    from calib_serve.artifact import Artifact
+
+    if served.suffix == ".mar":
+        from calib_serve.fuse.recalibrated import served_artifact
+
+        artifact, own_name, own_version = served_artifact(served)
+        return artifact, name or own_name, version or own_version
+    if packed:
+        raise InputError(f"--new-version packs an archive again; give the .mar that is served, not {served}")
+    if not (name and version):
+        raise InputError("an artifact does not know where it is served; give --name and --version")
+    return Artifact.load(served), name, version
 
 
 @dataclass(frozen=True, eq=False)

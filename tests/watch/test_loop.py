@@ -115,8 +115,8 @@ def test_after_drift_a_refit_version_is_swapped_in_and_ece_comes_down(tmp_path):
 
         out = tmp_path / "new"
         refit = (
-            f"refit {tmp_path / 'old'} --log {tmp_path / 'log'} --name digits --version 1.0 -o {out} "
-            f"--method temperature --model {tmp_path / 'net.pt'} --new-version 1.1 --store {store}"
+            f"refit {store / 'digits.mar'} --log {tmp_path / 'log'} -o {out} --method temperature "
+            "--new-version 1.1"
         )
         result = CliRunner().invoke(cli, refit.split())
         assert result.exit_code == 0, result.output

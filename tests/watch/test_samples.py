@@ -146,7 +146,8 @@ def test_refit_says_what_is_missing(tmp_path):
     Artifact((LogitMap.temperature(3.0),), method="temperature", classes=4).save(tmp_path / "old")
     fill(tmp_path / "log", 50, sharp=3.0)
     assert "at least 200 are needed" in str(refit(tmp_path).exception)
-    assert "--new-version" in str(refit(tmp_path, "--model", "m.pt").exception)
+    assert "give the .mar" in str(refit(tmp_path, "--new-version", "2").exception)
+    assert "give --name and --version" in str(refit(tmp_path, "--name", "").exception)
 
 
 @pytest.mark.server
