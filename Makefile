@@ -7,12 +7,13 @@ INSTALLED := $(VENV)/installed
 DEVELOPED := $(VENV)/developed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup demo test check constraints clean
+.PHONY: help setup demo test check bench-quick constraints clean
 
 help:
 	@echo "make demo         the whole way, from a classifier to a dashboard query, in 3 minutes"
 	@echo "make test         the tests, real servers among them"
 	@echo "make check        format, lint, types, doctests, Prometheus rules"
+	@echo "make bench-quick  every benchmark beside its peers, trimmed to a few minutes"
 	@echo "make constraints  renew constraints.txt from the newest releases"
 	@echo "make clean        remove what these made"
 
@@ -44,8 +45,11 @@ check: $(DEVELOPED)
 	$(BIN)/pytest -q --ignore=tests calib_serve
 	scripts/check_prometheus.sh
 
+bench-quick: $(INSTALLED)
+	$(BIN)/python benchmarks/run_all.py --quick $(ARGS)
+
 constraints:
 	PYTHON=$(PYTHON) scripts/refresh_constraints.sh
 
 clean:
-	rm -rf $(VENV) demo-out logs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-bench-* benchmarks/results/quick demo-out logs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(Path(__file__).parent))
 
 import cifar  # noqa: E402
+import peers  # noqa: E402
 
-import calib_serve  # noqa: E402
 from calib_serve.fit.candidates import CANDIDATES, fit_by_name  # noqa: E402
 from calib_serve.metrics import (  # noqa: E402
     accuracy,
@@ -407,7 +407,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--losses", help="Runs of examples/train_with_losses.py, written with --json.")
-    options = parser.parse_args()
+    options = peers.arguments(parser, losses=str(peers.RESULTS / "training_losses.json"))
     folder = cifar.data_dir()
     tables = (
         neural_clamping(folder),
@@ -420,14 +420,9 @@ def main():
     for table in tables:
         show(table)
     machine = f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
-    results = ROOT / "benchmarks" / "results" / "paper_tables.json"
-    results.parent.mkdir(exist_ok=True)
-    facts = {
-        "machine": machine,
-        "calib_serve": calib_serve.__version__,
-        "tables": [asdict(t) for t in tables],
-    }
-    results.write_text(json.dumps(facts, indent=1) + "\n")
+    peers.save("paper_tables", {"tables": [asdict(t) for t in tables]}, options)
+    if options.quick:
+        return
     page = ROOT / "docs" / "benchmarks" / "papers.md"
     page.parent.mkdir(exist_ok=True)
     page.write_text(markdown(tables, machine))

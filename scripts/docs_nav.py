@@ -1,4 +1,4 @@
-"""A hook of mkdocs: every page in docs/benchmarks is in the navigation, without being listed by hand."""
+"""A hook of mkdocs: every page in docs/benchmarks is in the navigation, behind their index, without being listed by hand."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def on_config(config: Any) -> Any:
     pages = sorted(path.relative_to(folder).as_posix() for path in (folder / "benchmarks").glob("*.md"))
     for section in config["nav"]:
         if "Benchmarks" in section:
-            section["Benchmarks"] = pages
+            section["Benchmarks"] = ["benchmarks.md", *pages]
     return config

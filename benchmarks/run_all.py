@@ -1,0 +1,281 @@
+"""Run every benchmark, each peer in its own pinned environment, and say which goals are met.
+
+    CALIB_SERVE_DATA=... python benchmarks/run_all.py [NAME ...]     # hours on two cores
+    python benchmarks/run_all.py --quick                             # minutes: all trimmed, kept apart
+    python benchmarks/run_all.py --render                            # nothing runs, only the page is written
+
+Each benchmark writes results/NAME.json; one that fails is told with its last lines, and the others go on.
+Then results.json (all results, condensed, with the goals) and docs/benchmarks.md are written from what is
+there. A quick run writes to results/quick only and judges no goal: trimmed numbers decide nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import peers
+from goals import BENCHMARKS, Benchmark, Goal
+
+MERGED = peers.HERE / "results.json"
+PAGE = peers.ROOT / "docs" / "benchmarks.md"
+QUICK_LIMIT, FULL_LIMIT = 600, 8 * 3600  # seconds that one benchmark may take
+
+
+INTRODUCTION = """# Benchmarks
+
+Every number that we claim is made by one file in `benchmarks/`, beside the fastest peers, each peer in an
+environment of pinned versions that the file makes itself. The goals stand in `benchmarks/goals.py`; one that
+is missed is shown as missed, with the reason.
+
+    make bench-quick                      # everything, trimmed, in some minutes
+    python benchmarks/run_all.py          # everything, in hours; CALIB_SERVE_DATA names the real data
+    python benchmarks/run_all.py labels   # one of them, and this page
+"""
+
+
+def run(benchmark: Benchmark, *, quick: bool) -> dict[str, Any]:
+    """Run it in a process of its own: ``status`` is done, skipped or failed."""
+    command = [sys.executable, f"benchmarks/{benchmark.name}.py"]
+    command += ["--quick"] if quick else benchmark.options
+    if benchmark.needs_data and not os.environ.get("CALIB_SERVE_DATA"):
+        return {"status": "skipped", "why": "CALIB_SERVE_DATA is not set: it names the folder of real data"}
+    start, lines = time.monotonic(), []
+    # A session of its own, so that what it started ends with it.
+    process = subprocess.Popen(
+        command,
+        cwd=peers.ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, _ = process.communicate(timeout=QUICK_LIMIT if quick else FULL_LIMIT)
+        lines = out.splitlines()
+    except subprocess.TimeoutExpired:
+        lines = [f"took longer than {QUICK_LIMIT if quick else FULL_LIMIT} s"]
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    took = {"seconds": round(time.monotonic() - start, 1)}
+    if process.returncode == 0:
+        return {"status": "done", **took}
+    return {"status": "failed", **took, "finished": now(), "last_lines": lines[-15:]}
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+def condensed(value: Any) -> Any:
+    """A result without its bulk: of a long list of numbers, or of records of them, the medians and ranges."""
+    if isinstance(value, dict):
+        return {key: condensed(item) for key, item in value.items()}
+    if not isinstance(value, list) or len(value) < 3:
+        return [condensed(item) for item in value] if isinstance(value, list) else value
+    if all(isinstance(item, (int, float)) for item in value):
+        return {"median": statistics.median(value), "range": [min(value), max(value)], "n": len(value)}
+    if all(isinstance(item, dict) and item.keys() == value[0].keys() for item in value) and numeric(value):
+        return {key: condensed([item[key] for item in value]) for key in value[0]}
+    return [condensed(item) for item in value]
+
+
+def numeric(value: Any) -> bool:
+    """Whether all that lies in these records is a number."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return isinstance(value, (int, float)) if inside is None else all(map(numeric, inside))
+
+
+def judged(goal: Goal, result: dict[str, Any] | None) -> dict[str, Any]:
+    """A goal with what was measured: met, missed, or not measured."""
+    told = {"goal": goal.says, "bound": goal.bound}
+    try:
+        value = goal.measured(result or {})
+    except (KeyError, ValueError, IndexError, StopIteration, ZeroDivisionError):
+        return {**told, "verdict": "not measured"}  # this run was trimmed, or made before the goal
+    verdict = "met" if goal.met(value) else "missed"
+    reason = {"reason": goal.reason} if verdict == "missed" else {}
+    return {**told, "value": value, "measured": goal.show.format(value), "verdict": verdict, **reason}
+
+
+def merged(failures: dict[str, Any]) -> dict[str, Any]:
+    """All results there are; a failure is told until the benchmark has run again."""
+    content: dict[str, Any] = {}
+    for benchmark in BENCHMARKS:
+        path = peers.RESULTS / f"{benchmark.name}.json"
+        result = json.loads(path.read_text()) if path.exists() else None
+        run, failure = (result or {}).get("run"), failures.get(benchmark.name)
+        finished = run["finished"] if run else ""
+        content[benchmark.name] = {
+            "asks": benchmark.asks,
+            "command": command(benchmark),
+            "last_run": {key: run[key] for key in ("command", "finished")} if run else None,
+            "goals": [judged(goal, result) for goal in benchmark.goals],
+            **({"failed": failure} if failure and failure["finished"] > finished else {}),
+            "result": condensed(result),
+        }
+    return {"benchmarks": content, "gpu": on_gpu()}
+
+
+def command(benchmark: Benchmark) -> str:
+    """The full run's."""
+    data = "CALIB_SERVE_DATA=... " if benchmark.needs_data else ""
+    return data + " ".join(["python", f"benchmarks/{benchmark.name}.py", *benchmark.options])
+
+
+def on_gpu() -> dict[str, Any]:
+    """Results of runs with --device cuda, by benchmark."""
+    paths = sorted(peers.RESULTS.glob("*.cuda.json"))
+    return {path.name.removesuffix(".cuda.json"): condensed(json.loads(path.read_text())) for path in paths}
+
+
+def render(failures: dict[str, Any]) -> dict[str, Any]:
+    """Write results.json and docs/benchmarks.md from the results there are."""
+    content = merged(failures)
+    MERGED.write_text(json.dumps(content, indent=1) + "\n")
+    PAGE.write_text(page(content))
+    return content
+
+
+def page(content: dict[str, Any]) -> str:
+    benchmarks = content["benchmarks"]
+    verdicts = [goal["verdict"] for each in benchmarks.values() for goal in each["goals"]]
+    lines = [
+        INTRODUCTION,
+        f"**{verdicts.count('met')} goals met, {verdicts.count('missed')} missed"
+        f"{not_measured(verdicts)}.** All measured values, with medians and ranges, are in "
+        "`benchmarks/results.json`.",
+        "",
+        *machines(benchmarks),
+    ]
+    for benchmark in BENCHMARKS:
+        lines += section(benchmark, benchmarks[benchmark.name])
+    return "\n".join([*lines, *gpu(content["gpu"])]) + "\n"
+
+
+def not_measured(verdicts: list[str]) -> str:
+    count = verdicts.count("not measured")
+    return f", {count} not measured" if count else ""
+
+
+def machines(benchmarks: dict[str, Any]) -> list[str]:
+    """What the results were measured on: one paragraph, of the newest, and what others differ in."""
+    runs = [each["result"]["run"] for each in benchmarks.values() if (each["result"] or {}).get("run")]
+    if not runs:
+        return []
+    newest = max(runs, key=lambda run: run["finished"])["machine"]
+    versions: dict[str, str] = {}
+    for run in sorted(runs, key=lambda run: run["finished"]):
+        versions |= run["machine"]["versions"]
+    return [
+        f"Measured on {newest['cores']} cores of {newest['cpu']}, {newest['system']}, Python "
+        f"{newest['python']}; {', '.join(f'{name} {number}' for name, number in sorted(versions.items()))}.",
+        "",
+    ]
+
+
+def section(benchmark: Benchmark, found: dict[str, Any]) -> list[str]:
+    more = f" [More](benchmarks/{benchmark.page}.md)." if benchmark.page else ""
+    lines = [f"## {benchmark.name}", "", f"{benchmark.asks}{more}", ""]
+    lines += ["| goal | measured | met or missed | command |", "| --- | --- | --- | --- |"]
+    for goal in found["goals"]:
+        verdict = f"**missed**: {goal['reason']}" if goal["verdict"] == "missed" else goal["verdict"]
+        cells = (
+            f"{goal['goal']}: {goal['bound']}",
+            goal.get("measured", ""),
+            verdict,
+            f"`{found['command']}`",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    lines.append("")
+    if found["last_run"]:
+        run = found["last_run"]
+        lines += [f"Last run on {run['finished'][:10]}: `{run['command']}`.", ""]
+    if trimmed(found["result"] or {}):
+        lines += ["What is shown was measured in a trimmed run; the result says how.", ""]
+    if "failed" in found:
+        lines += [f"**The last run failed** ({found['failed']['finished'][:10]}):", ""]
+        lines += [*(f"    {line}" for line in found["failed"]["last_lines"]), ""]
+    return lines
+
+
+def trimmed(result: dict[str, Any]) -> bool:
+    return any(map(bool, (each.get("trimmed") for each in (result, *result.get("models", {}).values()))))
+
+
+GPU = ("neural_clamping", "neural_clamping_speed", "masked_head", "fusion_overhead")
+
+
+def gpu(found: dict[str, Any]) -> list[str]:
+    lines = ["## On a GPU", ""]
+    lines += ["    " + f"python benchmarks/{name}.py --device cuda" for name in GPU]
+    lines += ["", "Each writes a result of its own, and says so where no CUDA device is.", ""]
+    if not found:
+        return [*lines, "**Not measured: no GPU was at hand.**"]
+    for name, result in found.items():
+        machine = result["run"]["machine"]
+        lines.append(f"- {name}: {machine['gpu']}, `{result['run']['command']}`; {gpu_figures(name, result)}")
+    return lines
+
+
+def gpu_figures(name: str, result: dict[str, Any]) -> str:
+    """What the goals of the same benchmark come to there."""
+    (benchmark,) = (each for each in BENCHMARKS if each.name == name)
+    raw = json.loads((peers.RESULTS / f"{name}.cuda.json").read_text())
+    told = (judged(goal, raw) for goal in benchmark.goals)
+    return "; ".join(f"{goal['goal']}: {goal['measured']}" for goal in told if "measured" in goal)
+
+
+def earlier_failures() -> dict[str, Any]:
+    kept = json.loads(MERGED.read_text())["benchmarks"] if MERGED.exists() else {}
+    return {name: each["failed"] for name, each in kept.items() if "failed" in each}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = [benchmark.name for benchmark in BENCHMARKS]
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"all without: {', '.join(names)}")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--render", action="store_true")
+    asked = parser.parse_args()
+    unknown = set(asked.names) - set(names)
+    if unknown:
+        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    chosen = [] if asked.render else [b for b in BENCHMARKS if not asked.names or b.name in asked.names]
+    failures, failed = earlier_failures(), []
+    for benchmark in chosen:
+        print(f"{benchmark.name:24}", end="", flush=True)
+        outcome = run(benchmark, quick=asked.quick)
+        print(
+            outcome["status"],
+            f"{outcome['seconds']} s" if "seconds" in outcome else outcome["why"],
+            flush=True,
+        )
+        if outcome["status"] == "failed":
+            print(*(f"    {line}" for line in outcome["last_lines"]), sep="\n", flush=True)
+            failures[benchmark.name] = outcome
+            failed.append(benchmark.name)
+        if not asked.quick:
+            render(failures)
+    if asked.render:
+        render(failures)
+    if not asked.quick:
+        print(f"written: {MERGED.relative_to(peers.ROOT)}, {PAGE.relative_to(peers.ROOT)}")
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
