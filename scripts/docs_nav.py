@@ -1,4 +1,4 @@
-"""A hook of mkdocs: every page in docs/benchmarks is in the navigation, behind their index, without being listed by hand."""
+"""A hook of mkdocs: every page in docs/benchmarks is in the navigation, without being listed by hand."""
 
 from __future__ import annotations
 
