@@ -26,6 +26,7 @@ from calib_serve.manifest import (
     SCHEMA,
     digest,
     pack_steps,
+    place_folder,
     plain,
     read_bytes,
     read_manifest,
@@ -155,16 +156,11 @@ class Artifact:
             partial.mkdir(parents=True)
             write_bytes(partial / PARAMS, params)
             write_bytes(partial / MANIFEST, manifest.encode())
-            if path.exists():
-                old = path.with_name(f"{partial.name}.old")
-                path.rename(old)
-                partial.rename(path)
-                shutil.rmtree(old)
-            else:
-                partial.rename(path)
+            place_folder(partial, path)
         except OSError as error:
-            shutil.rmtree(partial, ignore_errors=True)
             raise ArtifactError(f"cannot write the artifact {path}: {error}") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
         return path
 
     @classmethod

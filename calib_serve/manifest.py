@@ -6,10 +6,12 @@ aliases, depth, schema and hashes are checked before anything is believed.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ __all__ = [
     "SCHEMA",
     "digest",
     "pack_steps",
+    "place_folder",
     "plain",
     "read_bytes",
     "read_manifest",
@@ -170,6 +173,33 @@ def write_bytes(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def place_folder(new: Path, path: Path) -> None:
+    """Make the folder ``new`` be ``path``; one that is there is replaced in one step, and is ``new`` then.
+
+    Where the system cannot exchange two folders (Linux can, on its own file systems), there is a
+    moment without one.
+    """
+    if not path.exists():
+        new.rename(path)
+    elif not _exchange(new, path):
+        aside = new.with_name(f"{new.name}.old")
+        path.rename(aside)
+        try:
+            new.rename(path)
+        except OSError:
+            aside.rename(path)
+            raise
+        aside.rename(new)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    if sys.platform != "linux":
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
 
 
 def sha256(content: bytes) -> str:

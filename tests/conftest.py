@@ -6,6 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+from sizes import sized
+
+pytest_plugins = ["real_servers", "ledgers"]
+
+# Half a suite's machines are busy with the other half: no example is late.
+settings.register_profile("sized", max_examples=sized(100, 2000), deadline=None)
+settings.load_profile("sized")
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,6 @@ from torch import nn
 from calib_serve.artifact import InputShift
 from calib_serve.errors import InputError, ModelError, ShapeError
 from calib_serve.model import from_module, load_model
-from calib_serve.model.cache import CachedClassifier
 
 SHAPE = (1, 6, 6)
 X = np.random.default_rng(0).random((21, *SHAPE), dtype=np.float32)
@@ -216,26 +215,6 @@ def test_memory_mapped_bytes_stream_through_like_arrays(tmp_path) -> None:
     assert np.array_equal(logits, model.logits(np.asarray(mapped)))
     assert done[-1] == (21, 21)
     assert len(done) == 6
-
-
-def test_features_are_computed_once_and_a_killed_run_goes_on(tmp_path) -> None:
-    plain = from_module(network(), input_shape=SHAPE, device="cpu", batch_size=1)
-    many = np.tile(X, (3, 1, 1, 1))
-    cached = CachedClassifier(plain, tmp_path)
-
-    def kill(done: int, of: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        cached.features(many, progress=kill)
-    steps = []
-    features = cached.features(many, progress=lambda done, of: steps.append(done))
-    assert steps == [63]  # the first 32 were there
-    assert isinstance(features, np.memmap)
-    np.testing.assert_array_equal(features, plain.features(many))
-    cached.features(many, progress=kill)  # all is there: nothing runs
-    shifted = cached.features(many, shift=InputShift(np.ones(SHAPE)))
-    assert not np.array_equal(shifted, features)  # another shift is another file
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -6,8 +6,11 @@ import hashlib
 import io
 import json
 import re
+import secrets
+import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -16,7 +19,7 @@ import yaml
 
 from calib_serve.errors import FuseError, IntegrityError, ModelError
 
-__all__ = ["HASHES", "MANIFEST", "Archive", "read_archive", "sha256_of", "write_archive"]
+__all__ = ["HASHES", "MANIFEST", "Archive", "read_archive", "scratch", "sha256_of", "write_archive"]
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 HASHES = "MAR-INF/SHA256.json"
@@ -73,7 +76,7 @@ def write_archive(
     content = {**files, MANIFEST: json.dumps(manifest, indent=2).encode()}
     hashes = {entry: sha256_of(content[entry]) for entry in sorted(content)}
     content[HASHES] = json.dumps(hashes, indent=2).encode()
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
@@ -81,8 +84,10 @@ def write_archive(
                 _add(archive, entry, content[entry])
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise FuseError(f"cannot write {path}: {error}") from error
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
     return path
 
 
@@ -163,6 +168,18 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes | Path) -> None:
     with source, archive.open(info, "w") as target:
         while piece := source.read(1 << 20):
             target.write(piece)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder that goes when the block ends; FuseError where there is no room for what it must hold."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise FuseError(
+            f"no temporary files: {error}; free some space, or set TMPDIR to another disk"
+        ) from error
 
 
 def sha256_of(content: bytes | Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ import yaml
 import calib_serve
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError
-from calib_serve.fuse.archive import CONFIG, Archive, read_archive, sha256_of, write_archive
+from calib_serve.fuse.archive import CONFIG, Archive, read_archive, scratch, sha256_of, write_archive
 from calib_serve.fuse.mar_options import SECTION, Kind, ModelOptions
 from calib_serve.fuse.shipped import shipped
 
@@ -62,8 +61,7 @@ def pack(
     fitted = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
     kind, path, factory, sources = _resolve(str(model), weights)
     entry = Path(handler) if handler else shipped("handlers/calibrated_classifier.py")
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
+    with scratch() as folder:
         served = _fused_head(path, fitted, folder) if kind == "onnx" else path
         read = ModelOptions(
             kind=kind,
@@ -142,11 +140,11 @@ def labelled_models(archives: Sequence[str | Path]) -> list[dict[str, Any]]:
 def artifact_of(archive: Archive) -> Artifact:
     """The artifact inside an archive, checked as any other."""
     folder = archive.config[SECTION].get("artifact", "artifact")
-    with tempfile.TemporaryDirectory() as scratch:
+    with scratch() as copy:
         for name in archive.files:
             if name.startswith(f"{folder}/"):
-                (Path(scratch) / Path(name).name).write_bytes(archive.read(name))
-        return Artifact.load(scratch)
+                (copy / Path(name).name).write_bytes(archive.read(name))
+        return Artifact.load(copy)
 
 
 def artifact_files(artifact: Artifact, folder: Path, *, name: str = "artifact") -> dict[str, bytes | Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import yaml
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError
-from calib_serve.fuse.archive import CONFIG, HASHES, MANIFEST, read_archive, sha256_of, write_archive
+from calib_serve.fuse.archive import CONFIG, HASHES, MANIFEST, read_archive, scratch, sha256_of, write_archive
 from calib_serve.fuse.mar import artifact_files, package_files
 from calib_serve.fuse.mar_options import SECTION, ModelOptions
 from calib_serve.fuse.shipped import shipped
@@ -58,13 +57,13 @@ def repack(
     )
     config = yaml.safe_dump({**old.config, SECTION: section.as_dict()}, sort_keys=False, allow_unicode=True)
     entry = shipped(f"handlers/{_ENTRY}")
-    with tempfile.TemporaryDirectory() as scratch:
+    with scratch() as folder:
         kept = {entry: old.read(entry) for entry in old.files if entry not in (MANIFEST, HASHES)}
         return write_archive(
             Path(out) / f"{name or old.name}.mar",
             {
                 **kept,
-                **artifact_files(fitted, Path(scratch), name="calibration"),
+                **artifact_files(fitted, folder, name="calibration"),
                 **(package_files("calib_serve.serve.wrapped") if standalone else {}),
                 _ENTRY: entry,
                 CONFIG: config.encode(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -55,7 +56,12 @@ class CachedClassifier(Around):
         done = self.folder / f"{what}-{self._key(inputs, shift)}.npy"
         if not done.exists():
             run = partial(getattr(self.inner, what), shift=shift)
-            self._compute(done, run, inputs, width=width, progress=progress)
+            try:
+                self._compute(done, run, inputs, width=width, progress=progress)
+            except OSError as error:
+                raise ModelError(
+                    f"cannot keep {what} in {done}: {error}; mend that and run it again, it goes on from there"
+                ) from error
         try:
             return np.load(done, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
         except (ValueError, OSError, EOFError) as error:
@@ -75,6 +81,7 @@ class CachedClassifier(Around):
         begun = growing.exists() and count.exists()
         first = int(count.read_text()) if begun else 0
         out = np.lib.format.open_memmap(growing, "r+" if begun else "w+", np.float32, (len(inputs), width))
+        _take_room(growing)
         step = self.batch_size * _BATCHES_AT_ONCE
         for start in range(first, len(inputs), step):
             rows = slice(start, min(start + step, len(inputs)))
@@ -95,3 +102,10 @@ class CachedClassifier(Around):
             digest.update(f"{shift.low} {shift.high}".encode())
             digest.update(np.ascontiguousarray(shift.delta).data)
         return digest.hexdigest()[:32]
+
+
+def _take_room(path: Path) -> None:
+    """Have the disk set the file's bytes aside now: a write to a mapped file on a full disk ends the process."""
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)

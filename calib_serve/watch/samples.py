@@ -7,6 +7,7 @@ late, to another process, or never. What a killed process had not flushed is los
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -141,16 +142,23 @@ class SampleLog:
     def _write(self, kind: str, model: str, version: str, nonces: Sequence[bytes], **columns: Any) -> None:
         name = f"{kind}-{int(self._clock() * 1000):015d}-{os.getpid()}-{secrets.token_hex(4)}.npz"
         partial = self.folder / f".{name}.partial"
-        with partial.open("wb") as file:
-            nonce = np.frombuffer(b"".join(nonces), np.uint8).reshape(len(nonces), -1)
-            np.savez(file, model=model, version=version, nonce=nonce, **columns)
-        partial.rename(self.folder / name)
+        nonce = np.frombuffer(b"".join(nonces), np.uint8).reshape(len(nonces), -1)
+        try:
+            with partial.open("wb") as file:
+                np.savez(file, model=model, version=version, nonce=nonce, **columns)
+            partial.rename(self.folder / name)
+        except OSError:
+            partial.unlink(missing_ok=True)  # on a full disk every byte counts
+            raise
 
     def _retain(self) -> None:
-        shards = sorted(self.folder.glob("*-*-*-*.npz"), key=_written, reverse=True)
+        # What a killed process left half written counts too, or nobody would ever delete it.
+        found = [*self.folder.glob("*-*-*-*.npz"), *self.folder.glob(".*-*-*-*.npz.partial")]
+        shards = sorted(found, key=_written, reverse=True)
         oldest, size = self._clock() - self.days * DAY, 0
         for shard in shards:
-            size += shard.stat().st_size
+            with contextlib.suppress(FileNotFoundError):  # another process keeps the same folder
+                size += shard.stat().st_size
             if size > self.max_bytes or _written(shard) < oldest * 1000:
                 shard.unlink(missing_ok=True)
 

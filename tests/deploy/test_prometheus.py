@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+import real_servers
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.bins import Bins
@@ -96,8 +97,8 @@ def start_prometheus(program, folder, targets):
 
 
 @pytest.fixture(scope="module")
-def deployment(tmp_path_factory, watch_servers):
-    program = watch_servers.needed("prometheus", "prometheus")
+def deployment(tmp_path_factory):
+    program = real_servers.needed("prometheus", "prometheus")
     rng = np.random.default_rng(0)
     reference = Bins.tally(rng.beta(8, 2, 500), np.ones(500))
     folder = tmp_path_factory.mktemp("deployment")
@@ -106,9 +107,7 @@ def deployment(tmp_path_factory, watch_servers):
     c = rng.beta(5, 2, 900)
     y = (rng.random(900) < c - 0.1).astype(int)
     places = [tmp_path_factory.mktemp(f"replica{i}") for i in range(2)]
-    replicas = [
-        watch_servers.Server(place, models=(f"digits:1.0={folder / 'artifact'}",)) for place in places
-    ]
+    replicas = [real_servers.Server(place, models=(f"digits:1.0={folder / 'artifact'}",)) for place in places]
     prometheus = None
     try:
         for replica in replicas:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import real_servers
 import yaml
 
 from calib_serve.watch.series import SERIES
@@ -13,8 +14,8 @@ FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
 
 
 @pytest.fixture(scope="module")
-def promtool(watch_servers):
-    path = watch_servers.needed("promtool", "prometheus")
+def promtool():
+    path = real_servers.needed("promtool", "prometheus")
 
     def run(*arguments):
         done = subprocess.run([path, *arguments], cwd=FOLDER, capture_output=True, text=True, check=False)

@@ -90,24 +90,6 @@ def test_packed_served_asked_and_stopped(
 
 
 @pytest.mark.server
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
-def test_a_server_does_not_outlive_whoever_started_it(installed: dict[str, str], tmp_path: Path) -> None:
-    store = tmp_path / "model_store"
-    pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), store, name="digits")
-    serving = subprocess.Popen(
-        command("serve", "--free-ports"), cwd=tmp_path, env=installed, stdout=subprocess.PIPE, text=True
-    )
-    while "Ctrl-C" not in serving.stdout.readline():  # type: ignore[union-attr]
-        assert serving.poll() is None
-    processes = psutil.Process(serving.pid).children(recursive=True)
-    serving.kill()
-    serving.wait()
-    serving.stdout.close()  # type: ignore[union-attr]
-    _, left = psutil.wait_procs(processes, timeout=30)
-    assert not left
-
-
-@pytest.mark.server
 def test_a_model_that_does_not_load_is_told_at_once_with_its_reason(tmp_path: Path) -> None:
     wrong = temperature_artifact(model={"input_shape": [15]})  # the model takes 16
     pack(torchscript(tmp_path / "net.pt"), wrong, tmp_path, name="digits")

@@ -43,29 +43,6 @@ def test_without_receipts_nothing_is_kept(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_log_that_cannot_be_written_costs_no_receipt_and_is_counted(tmp_path: Path) -> None:
-    folder, sent = tmp_path / "log", []
-    watched = observer(SampleLog(folder, rate=1.0, shard_rows=1), Keyring.new(), sent)
-    folder.rmdir()
-    assert all(watched.served(SERVED, logits=list(LOGITS)))
-    watched.close()
-    errors = [line for text in sent for line in text.splitlines() if "stage:samples" in line]
-    assert sum(float(line.split("Count:")[1].split("|")[0]) for line in errors) >= 1
-
-
-def test_what_could_not_be_written_is_let_go_and_later_samples_are_kept(tmp_path: Path) -> None:
-    folder = tmp_path / "log"
-    log = SampleLog(folder, rate=1.0)
-    folder.rmdir()
-    log.predicted("m", "1", [bytes(12)], LOGITS[:1], times=[0.0])
-    with pytest.raises(OSError, match="No such file"):
-        log.flush()
-    folder.mkdir()
-    log.predicted("m", "1", [bytes(11) + b"1"], LOGITS[1:], times=[1.0])
-    log.flush()
-    assert read_samples(folder, model="m", version="1").predictions == 1
-
-
 def test_a_host_that_does_not_ask_gets_no_log_and_a_wrong_rate_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

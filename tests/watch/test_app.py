@@ -3,10 +3,8 @@
 import base64
 import json
 import threading
-import time
 import warnings
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
 from calib_serve.bins import Bins
-from calib_serve.errors import LedgerError
 from calib_serve.receipts import Keyring
 from calib_serve.watch.app import create_app
 from calib_serve.watch.drift import Detector
@@ -211,49 +208,6 @@ def test_too_many_batches_are_told_so_at_once(client, watch):
         full = done.pop().result()
         assert (full.status_code, full.headers["retry-after"]) == (429, "1")
         assert [one.result().status_code for one in waiting].count(200) == 3 - len(done)
-
-
-def test_a_ledger_that_fails_is_503_and_the_batch_may_be_sent_again(client, watch):
-    receipt = client.post("/v1/predictions", json=[prediction()]).json()["items"][0]["receipt"]
-    (pages,) = watch.ledger._db.execute("PRAGMA page_count").fetchone()
-    watch.ledger._db.execute(f"PRAGMA max_page_count = {pages}")
-    status = 200
-    while status == 200:
-        answer = client.post(
-            "/v1/predictions", json=[prediction()] * 50, headers={"idempotency-key": str(time.time())}
-        )
-        status = answer.status_code
-    assert (status, answer.headers["retry-after"]) == (503, "5")
-    watch.ledger._db.execute("PRAGMA max_page_count = 1000000")
-    assert client.post("/v1/labels", json=[{"receipt": receipt, "label": 1}]).json()["accepted"] == 1
-    assert scrape(client)["calib_monitor_errors_total", ("stage", "ledger")] == 1
-
-
-def test_what_fails_beside_a_counted_batch_does_not_take_back_its_acknowledgement(client, watch):
-    def broken(*_, **__):
-        raise OSError("no space left")
-
-    receipt = client.post("/v1/predictions", json=[prediction()]).json()["items"][0]["receipt"]
-    watch.history.tick = broken
-    watch.log = SimpleNamespace(labelled=broken)
-    answer = client.post("/v1/labels", json=[{"receipt": receipt, "label": 1}])
-    assert answer.json()["accepted"] == 1
-    found = scrape(client)
-    assert found["calib_monitor_errors_total", ("stage", "history")] == 1
-    assert found["calib_monitor_errors_total", ("stage", "samples")] == 1
-
-
-def test_a_scrape_that_cannot_read_the_ledger_leaves_a_gap_and_not_zeros(client, watch):
-    read = watch.ledger.by_segment
-
-    def broken(**_):
-        raise LedgerError("no disk")
-
-    watch.ledger.by_segment = broken
-    found = scrape(client)
-    watch.ledger.by_segment = read
-    assert not any(name.startswith("calib_predictions") for name, *_ in found)
-    assert found["calib_monitor_errors_total", ("stage", "scrape")] == 1
 
 
 def test_a_scrape_during_writes_sees_whole_batches(client):

@@ -13,7 +13,7 @@ from calib_serve.errors import InputError, ShapeError
 from calib_serve.watch.monitor import OTHER, Key, Monitor
 from calib_serve.watch.reference import auroc, compare, expected_accuracy, wilson
 from calib_serve.watch.sums import Sums
-from calib_serve.watch.windows import Decayed, Sliding
+from calib_serve.watch.windows import Sliding
 
 probabilities = st.lists(st.floats(0, 1), max_size=50)
 
@@ -96,15 +96,6 @@ def test_a_sliding_window_holds_what_a_slow_one_would(rows):
     kept = [(c, y) for c, y, at in rows if now // 10 - at // 10 < 10]
     want = Sums.labelled([c for c, _ in kept], [y for _, y in kept])
     np.testing.assert_allclose(window.sums(now=now).flat(), want.flat(), atol=1e-9)
-
-
-def test_a_clock_that_jumps_back_breaks_no_window():
-    sliding, decayed = Sliding(10, slots=10), Decayed(10)
-    for window in (sliding, decayed):
-        window.add(Sums.served([0.9]), now=1000.0)
-        window.add(Sums.served([0.9]), now=1.0)
-        assert window.sums(now=1000.0).predictions.sum() == 2
-        assert window.sums(now=2.0).predictions.sum() == 2
 
 
 @settings(deadline=None)

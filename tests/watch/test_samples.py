@@ -76,16 +76,6 @@ def test_what_is_kept_is_bounded_in_bytes_and_days(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_shard_is_counted_and_left_out(tmp_path):
-    log = SampleLog(tmp_path, rate=1.0)
-    log.predicted("m", "1", nonces(5), np.zeros((5, 2)), times=np.zeros(5))
-    log.close()
-    (shard,) = tmp_path.iterdir()
-    (tmp_path / shard.name.replace("predictions-0", "predictions-1")).write_bytes(b"PK cut off")
-    found = read_samples(tmp_path, model="m", version="1")
-    assert (found.predictions, found.damaged) == (5, 1)
-
-
 def test_a_log_that_is_not_there_is_said(tmp_path):
     with pytest.raises(InputError, match="no sample log"):
         read_samples(tmp_path / "none", model="m", version="1")

@@ -2,10 +2,7 @@
 
 import csv
 import json
-import signal
-import subprocess
 import sys
-import threading
 
 import httpx
 import pytest
@@ -37,37 +34,6 @@ def counted(server):
     return n
 
 
-def test_killed_between_ledger_and_acknowledgement_no_label_is_lost_or_doubled(make_server):
-    server = make_server()
-    receipts = get_receipts(server, 2000)
-    labels = [{"receipt": r, "label": 1} for r in receipts]
-    acknowledged, stop = [], threading.Event()
-
-    def send():
-        for at in range(0, len(labels), 20):
-            try:
-                answer = httpx.post(f"{server.url}/v1/labels", json=labels[at : at + 20], timeout=10)
-            except httpx.TransportError:
-                return
-            acknowledged.append(answer.json()["accepted"])
-            if len(acknowledged) == 8:
-                stop.set()
-
-    sender = threading.Thread(target=send)
-    sender.start()
-    assert stop.wait(60)
-    server.stop(signal.SIGKILL)
-    sender.join()
-    before = counted(server)
-    assert sum(acknowledged) <= before < 2000
-    server.start()
-    again = httpx.post(f"{server.url}/v1/labels", json=labels, timeout=60).json()
-    assert again["accepted"] == 2000 - before
-    assert again["refused"] == before
-    assert counted(server) == 2000
-    assert server.stop() == 0
-
-
 def test_label_sends_a_file_and_repeats_safely(make_server, tmp_path):
     server = make_server("--token-file", str(write_tokens(tmp_path)))
     auth = {"authorization": "Bearer 0123456789abcdef"}
@@ -94,23 +60,6 @@ def write_tokens(folder):
     path.write_text("0123456789abcdef\n")
     path.chmod(0o600)
     return path
-
-
-def test_label_waits_for_a_server_that_is_restarting(make_server, tmp_path):
-    server = make_server()
-    receipts = get_receipts(server, 5)
-    path = tmp_path / "labels.csv"
-    path.write_text("receipt,label\n" + "".join(f"{r},2\n" for r in receipts))
-    server.stop()
-    sender = subprocess.Popen(
-        [*CALIB_SERVE, "label", str(path), "--url", f"{server.url}/v1/labels"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    server.start()
-    out, _ = sender.communicate(timeout=60)
-    assert (sender.returncode, out.strip()) == (0, "5 counted")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import sys
 import time
 from contextlib import ExitStack
 
-import httpx
 import pytest
 
 from calib_serve.receipts import Keyring
@@ -78,6 +77,8 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self):
+        import httpx
+
         self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True)
         until = time.monotonic() + 60
         while time.monotonic() < until:

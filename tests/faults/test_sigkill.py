@@ -1,0 +1,288 @@
+"""SIGKILL at every moment: what lies on disk is the old or the new, whole; what was acknowledged stays."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from injection import Fault, bytes_to_try, killed_everywhere, under
+from ledgers import accept, make_label, open_one
+from sizes import sized
+from small_models import archive, linear_onnx, temperature
+
+from calib_serve import Artifact, Keyring
+from calib_serve.fuse.archive import read_archive
+from calib_serve.fuse.mar import artifact_of
+from calib_serve.fuse.onnx.files import read
+from calib_serve.fuse.onnx_graph import fuse_onnx
+from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.samples import SampleLog, read_samples
+
+OLD, NEW = 1.5, 2.5
+
+
+def save_artifact(folder: Path, t: float) -> None:
+    temperature(t).save(folder / "artifact")
+
+
+def rotate_keys(folder: Path, t: float) -> None:
+    ring = Keyring.new() if t == OLD else Keyring.load(folder / "keys.json").rotated()
+    ring.save(folder / "keys.json")
+
+
+def pack_archive(folder: Path, t: float) -> None:
+    archive(folder, t=t)
+
+
+def fuse_graph(folder: Path, t: float) -> None:
+    fuse_onnx(linear_onnx(folder / "raw.onnx"), temperature(t), folder / "fused.onnx", samples=1)
+
+
+def artifact_state(folder: Path) -> object:
+    return Artifact.load(folder / "artifact").fingerprint
+
+
+def keys_state(folder: Path) -> object:
+    return len(Keyring.load(folder / "keys.json").keys)
+
+
+def archive_state(folder: Path) -> object:
+    return artifact_of(read_archive(folder / "digits.mar")).fingerprint
+
+
+def graph_state(folder: Path) -> object:
+    import onnx
+
+    path = folder / "fused.onnx"
+    with pytest.raises(Exception, match="calibrated already"):
+        read(path)
+    return {p.key: p.value for p in onnx.load(path).metadata_props}["calib_serve.fingerprint"]
+
+
+WRITERS = [
+    pytest.param(save_artifact, artifact_state, id="artifact"),
+    pytest.param(rotate_keys, keys_state, id="keyring"),
+    pytest.param(pack_archive, archive_state, id="mar"),
+    pytest.param(fuse_graph, graph_state, id="onnx"),
+]
+
+
+@pytest.mark.parametrize(("write", "state"), WRITERS)
+def test_what_is_replaced_is_the_old_or_the_new_at_every_operation(
+    write: Callable[[Path, float], None], state: Callable[[Path], object], tmp_path: Path
+) -> None:
+    now, before, seen = tmp_path / "now", tmp_path / "before", set()
+    before.mkdir()
+    write(before, OLD)
+    old = state(before)
+    shutil.copytree(before, now)
+    for _, ended in killed_everywhere(write, now, NEW):
+        seen.add(state(now))
+        if ended.signal:
+            shutil.rmtree(now)
+            shutil.copytree(before, now)
+    assert old in seen
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize(("write", "state"), WRITERS)
+def test_what_is_replaced_is_the_old_or_the_new_at_every_byte(
+    write: Callable[[Path, float], None], state: Callable[[Path], object], tmp_path: Path
+) -> None:
+    write(tmp_path, OLD)
+    old = state(tmp_path)
+    largest = max(p.stat().st_size for p in tmp_path.rglob("*") if p.is_file())
+    killed = 0
+    for n in bytes_to_try(largest, sized(4, 40)):
+        ended = under(Fault(kill_at_byte=n), write, tmp_path, NEW)
+        assert ended.signal in (0, signal.SIGXFSZ), ended
+        killed += bool(ended.signal)
+        if ended.signal:
+            assert state(tmp_path) == old
+        else:
+            write(tmp_path, OLD)
+            old = state(tmp_path)
+    assert killed > 2
+
+
+def first_save(folder: Path, t: float) -> None:
+    temperature(t).save(folder / "first")
+
+
+def test_an_artifact_that_is_new_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    for _, ended in killed_everywhere(first_save, tmp_path, NEW):
+        whole = (tmp_path / "first").exists()
+        assert whole == (not ended.signal)
+        if whole:
+            Artifact.load(tmp_path / "first")
+
+
+# --- the sample log ---------------------------------------------------------------------------
+
+
+def keep_samples(folder: Path, count: int) -> None:
+    log = SampleLog(folder, rate=1.0)
+    for i in range(count):
+        log.predicted("m", "1", [i.to_bytes(12, "big")], np.zeros((1, 3)), times=[float(i)])
+        log.flush()
+
+
+def test_a_killed_sample_log_has_whole_shards_only_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    for n, ended in killed_everywhere(keep_samples, tmp_path / "log", 3):
+        if not ended.signal:
+            assert n > 3
+            break
+        if not (tmp_path / "log").is_dir():
+            continue
+        found = read_samples(tmp_path / "log", model="m", version="1")
+        assert found.damaged == 0
+        assert found.predictions <= 3
+        shutil.rmtree(tmp_path / "log")
+
+
+def test_what_killed_sample_logs_left_half_written_is_bounded_too(tmp_path: Path) -> None:
+    for _ in range(3):
+        assert under(Fault(kill_at_byte=100), keep_samples, tmp_path, 1).signal == signal.SIGXFSZ
+    assert len(list(tmp_path.iterdir())) == 3
+    SampleLog(tmp_path, rate=1.0, max_bytes=1).flush()
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the ledger -------------------------------------------------------------------------------
+
+
+def count_labels(path: str, told: str, batches: int) -> None:
+    ledger = SqliteLedger(path)
+    with Path(told).open("wb") as file:
+        for at in range(0, 10 * batches, 10):
+            accept(ledger, [make_label(i) for i in range(at, at + 10)])
+            os.pwrite(file.fileno(), str(at + 10).encode(), 0)
+    ledger.close()
+
+
+def test_a_ledger_whose_writer_dies_at_any_byte_holds_what_was_acknowledged(tmp_path: Path) -> None:
+    batches, died = 8, 0
+    for n in bytes_to_try(200_000, sized(8, 100)):  # the journal of so many batches is shorter
+        path, told = tmp_path / f"{n}.db", tmp_path / f"{n}.told"
+        ended = under(Fault(kill_at_byte=max(n, 8)), count_labels, str(path), str(told), batches)
+        died += bool(ended.signal)
+        acknowledged = int(told.read_text() or 0) if told.exists() else 0
+        ledger = SqliteLedger(path)
+        sums = ledger.sums().get(("m", "1"))
+        counted = 0 if sums is None else int(sums.feedback.n)
+        assert acknowledged <= counted <= acknowledged + 10
+        again = accept(ledger, [make_label(i) for i in range(10 * batches)])
+        assert again.count(True) == 10 * batches - counted
+        ledger.close()
+    assert died > sized(3, 30)
+
+
+def test_a_writer_killed_before_its_commit_leaves_nothing_behind(tmp_path: Path) -> None:
+    script = f"""
+import os, signal
+from ledgers import *
+ledger = SqliteLedger({str(tmp_path / "l.db")!r})
+accept(ledger, [make_label(1)])
+with ledger.transaction():
+    accept(ledger, [make_label(2), make_label(3)])
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=False, timeout=60, env=with_support())
+    assert done.returncode == -signal.SIGKILL
+    ledger = SqliteLedger(tmp_path / "l.db")
+    assert ledger.sums()["m", "1"].feedback.n == 1
+    assert accept(ledger, [make_label(i) for i in (1, 2, 3)]) == [False, True, True]
+    ledger.close()
+
+
+def with_support() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support")}
+
+
+@pytest.mark.parametrize("at_batch", sized([5], [1, 5, 20, 50, 100]))
+def test_a_killed_writer_neither_loses_nor_doubles_a_label(store, at_batch: int) -> None:
+    # It is killed at a moment of its own, in the middle of its work, and then starts again.
+    script = f"""
+from ledgers import *
+ledger = open_one(*{store!r})
+for at in range(0, 100_000, 10):
+    accept(ledger, [make_label(i) for i in range(at, at + 10)])
+    print(at, flush=True)
+"""
+    command = [sys.executable, "-c", script]
+    writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=with_support())
+    assert writer.stdout is not None
+    for _ in range(at_batch):
+        acknowledged = int(writer.stdout.readline())
+    os.kill(writer.pid, signal.SIGKILL)
+    rest = writer.stdout.read().split()
+    writer.stdout.close()
+    assert writer.wait() == -signal.SIGKILL
+    acknowledged = int(rest[-1]) if rest else acknowledged
+    ledger = open_one(*store)
+    counted = ledger.sums()["m", "1"].feedback.n
+    assert acknowledged + 10 <= counted <= acknowledged + 20  # the last batch may lack its acknowledgement
+    again = [
+        accept(ledger, [make_label(i) for i in range(at, at + 10)]) for at in range(0, acknowledged + 20, 10)
+    ]
+    assert not any(any(batch) for batch in again[:-1])
+    assert ledger.sums()["m", "1"].feedback.n == acknowledged + 20
+    ledger.close()
+
+
+# --- the watch server -------------------------------------------------------------------------
+
+
+def predictions(count: int, confidence: float = 0.9) -> dict[str, object]:
+    one = {"model": "digits", "version": "1.0", "predicted": 1, "confidence": confidence}
+    return {"items": [one] * count}
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("after", sized([8], [1, 8, 30, 60]))
+def test_killed_between_ledger_and_acknowledgement_no_label_is_lost_or_doubled(
+    make_server, after: int
+) -> None:
+    server = make_server()
+    answer = httpx.post(f"{server.url}/v1/predictions", json=predictions(2000), timeout=30).json()
+    labels = [{"receipt": one["receipt"], "label": 1} for one in answer["items"]]
+    acknowledged, stop = [], threading.Event()
+
+    def send() -> None:
+        for at in range(0, len(labels), 20):
+            try:
+                answer = httpx.post(f"{server.url}/v1/labels", json=labels[at : at + 20], timeout=10)
+            except httpx.TransportError:
+                return
+            acknowledged.append(answer.json()["accepted"])
+            if len(acknowledged) == after:
+                stop.set()
+
+    def counted() -> int:
+        ledger = SqliteLedger(server.folder / "ledger.db")
+        n = ledger.sums()["digits", "1.0"].feedback.n
+        ledger.close()
+        return int(n)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    assert stop.wait(60)
+    server.stop(signal.SIGKILL)
+    sender.join()
+    before = counted()
+    assert sum(acknowledged) <= before < 2000
+    server.start()
+    again = httpx.post(f"{server.url}/v1/labels", json=labels, timeout=60).json()
+    assert again["accepted"] == 2000 - before
+    assert again["refused"] == before
+    assert counted() == 2000
+    assert server.stop() == 0

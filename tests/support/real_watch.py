@@ -1,0 +1,36 @@
+"""The watch app over a real ledger, spoken to as a server: in this process, byte for byte HTTP."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from calib_serve.receipts import Keyring
+from calib_serve.watch.app import create_app
+from calib_serve.watch.intake import Classes
+from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.service import Watch, Watched
+
+with warnings.catch_warnings():
+    # Newer starlettes ask for httpx2 at import; the client works with either.
+    warnings.simplefilter("ignore")
+    from fastapi.testclient import TestClient
+
+RING = Keyring("k", {"k": bytes(32)})
+
+
+def make_watch(folder: Path, **options: Any) -> Watch:
+    """A watch of one model ``m``, version ``1``, of three classes, over ``folder/l.db``."""
+    models = {("m", "1"): Watched(Classes(3, ("zero", "one", "two")))}
+    clock = {"clock": options["clock"]} if "clock" in options else {}
+    return Watch(RING, SqliteLedger(folder / "l.db", **clock), models=models, **options)
+
+
+@contextmanager
+def talk_to(watch: Watch, **options: Any) -> Iterator[TestClient]:
+    """A client of its app; an exception that the app lets out is the test's failure."""
+    with TestClient(create_app(watch, hosts=["testserver"], **options)) as client:
+        yield client

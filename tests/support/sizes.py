@@ -1,0 +1,15 @@
+"""How much the fault and attack tests do: little in ``make test``, much in ``make faults``."""
+
+from __future__ import annotations
+
+import os
+from typing import TypeVar
+
+T = TypeVar("T")
+
+NIGHTLY = os.environ.get("CALIB_SERVE_TEST_SIZE", "ci") == "nightly"
+
+
+def sized(ci: T, nightly: T) -> T:
+    """The one number or the other: repetitions, seconds, examples."""
+    return nightly if NIGHTLY else ci
