@@ -236,15 +236,23 @@ def _parse(body: bytes) -> Receipt:
     try:
         if body[0] != _VERSION:
             raise Refused("malformed", f"receipt version {body[0]} is not known (this is {_VERSION})")
-        at, names = 1, []
-        for _ in range(3):
-            length = body[at]
-            names.append(body[at + 1 : at + 1 + length].decode())
-            at += 1 + length
-        milliseconds, nonce, predicted, confidence = _TAIL.unpack(body[at:])
+        key_id, model, version = _names(body[: -_TAIL.size])
+        milliseconds, nonce, predicted, confidence = _TAIL.unpack_from(body, len(body) - _TAIL.size)
     except (IndexError, UnicodeDecodeError, struct.error) as error:
         raise Refused("malformed", "the receipt is cut off or not a receipt") from error
     if not (0 <= confidence <= 1) or math.isnan(confidence):
         raise Refused("malformed", "the receipt's confidence is not in [0, 1]")
-    key_id, model, version = names
     return Receipt(key_id, model, version, milliseconds / 1000, nonce, predicted, confidence)
+
+
+@functools.lru_cache(maxsize=1024)
+def _names(head: bytes) -> tuple[str, str, str]:
+    """Key id, model and version; kept, since labels come for the same model over and over."""
+    at, names = 1, []
+    for _ in range(3):
+        end = at + 1 + head[at]
+        names.append(head[at + 1 : end].decode())
+        at = end
+    if at != len(head):
+        raise IndexError("names and tail do not meet")
+    return names[0], names[1], names[2]

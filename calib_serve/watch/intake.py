@@ -115,7 +115,9 @@ class Intake:
             if self._on_alarm:
                 self._on_alarm(version, alarm)
         news = iter(fresh)
-        outcomes = [_settle(one, next(news)) if isinstance(one, Label) else one for one in checked]
+        outcomes = [
+            (_COUNTED if next(news) else _DUPLICATE) if isinstance(one, Label) else one for one in checked
+        ]
         self.refused.update(o.reason for o in outcomes if o.reason)
         return outcomes
 
@@ -176,7 +178,5 @@ def detector_key(version: Version) -> str:
     return f"detector/{len(model)}/{model}/{name}"
 
 
-def _settle(label: Label, fresh: bool) -> Outcome:
-    if fresh:
-        return Outcome(True)
-    return Outcome(False, "duplicate", "a label for this receipt was counted before")
+_COUNTED = Outcome(True)
+_DUPLICATE = Outcome(False, "duplicate", "a label for this receipt was counted before")

@@ -137,13 +137,13 @@ def by_key(
     labels: Sequence[Label], segments: Sequence[str], *, counted: Sequence[bool], bins: int
 ) -> dict[Key, Sums]:
     """The sums of the labels that were ``counted``, by model, version and segment."""
-    members: dict[Key, list[Label]] = {}
+    members: dict[tuple[str, str, str], list[Label]] = {}
     for one, segment, new in zip(labels, segments, counted, strict=True):
         if new:
-            members.setdefault(Key(one.receipt.model, one.receipt.version, segment), []).append(one)
+            members.setdefault((one.receipt.model, one.receipt.version, segment), []).append(one)
     return {
-        key: Sums.labelled([m.receipt.confidence for m in ms], [m.correct for m in ms], bins=bins)
-        for key, ms in members.items()
+        Key(*names): Sums.labelled([m.receipt.confidence for m in ms], [m.correct for m in ms], bins=bins)
+        for names, ms in members.items()
     }
 
 
