@@ -36,9 +36,11 @@ Every number that we claim is made by one file in `benchmarks/`, beside the fast
 environment of pinned versions that the file makes itself. The goals stand in `benchmarks/goals.py`; one that
 is missed is shown as missed, with the reason.
 
-    make bench-quick                      # everything, trimmed, in some minutes
-    python benchmarks/run_all.py          # everything, in hours; CALIB_SERVE_DATA names the real data
-    python benchmarks/run_all.py labels   # one of them, and this page
+```bash
+make bench-quick                      # everything, trimmed, in some minutes
+python benchmarks/run_all.py          # everything, in hours; CALIB_SERVE_DATA names the real data
+python benchmarks/run_all.py labels   # one of them, and this page
+```
 """
 
 
@@ -217,9 +219,9 @@ GPU = ("neural_clamping", "neural_clamping_speed", "masked_head", "fusion_overhe
 
 
 def gpu(found: dict[str, Any]) -> list[str]:
-    lines = ["## On a GPU", ""]
-    lines += ["    " + f"python benchmarks/{name}.py --device cuda" for name in GPU]
-    lines += ["", "Each writes a result of its own, and says so where no CUDA device is.", ""]
+    lines = ["## On a GPU", "", "```bash"]
+    lines += [f"python benchmarks/{name}.py --device cuda" for name in GPU]
+    lines += ["```", "", "Each writes a result of its own, and says so where no CUDA device is.", ""]
     if not found:
         return [*lines, "**Not measured: no GPU was at hand.**"]
     for name, result in found.items():

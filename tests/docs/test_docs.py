@@ -1,124 +1,54 @@
-"""The documentation is true: the site builds strictly, and every command and program in it runs.
+"""What the documentation says beside its blocks is true, and the site builds strictly.
 
-``bash`` and ``python`` blocks are run as they stand, in order, in a folder with the quickstart's files.
-``console`` blocks start servers or need Docker, and some pages are about nothing else: of these, every
-command of ours is checked against the command line's own options.
+The blocks themselves are run in ``test_pages.py``.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import yaml
+from doc_blocks import DOCS, ROOT, inline_commands
 from typer.main import get_command
 
 from calib_serve.cli import app
 from calib_serve.watch.series import SEGMENTS, SERIES
 
 TIMES = "\N{MULTIPLICATION SIGN}"
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
-BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
-SERVERS = {"monitoring", "serving", "security"}  # what they tell is proved in tests/watch and tests/serve
-PAGES = [
-    page
-    for page in sorted(DOCS.rglob("*.md"))
-    if "benchmarks" not in page.parts and BLOCK.search(page.read_text())
-]
+PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
 
 
-def blocks(page: Path, *languages: str) -> list[tuple[str, str]]:
-    """(language, text) of each block, without the indent of a list that it may stand in."""
-    found = []
-    for indent, language, text in BLOCK.findall(page.read_text()):
-        if language in languages:
-            found.append((language, re.sub(f"^{indent}", "", text, flags=re.MULTILINE)))
-    return found
-
-
-def run(page: Path, folder: Path) -> None:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
-    for language, text in blocks(page, "bash", "python"):
-        program = (
-            ["bash", "-euo", "pipefail", "-c"]
-            if language == "bash"
-            else [sys.executable, "-W", "ignore", "-c"]
-        )
-        done = subprocess.run(
-            [*program, text],
-            check=False,
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert done.returncode == 0, f"{page.name}:\n{text}\n{done.stdout}\n{done.stderr}"
-
-
-@pytest.fixture(scope="module")
-def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("quickstart")
-    run(DOCS / "quickstart.md", folder)
-    return folder
-
-
-def test_the_quickstart_leaves_what_it_promises(quickstart: Path) -> None:
-    names = {p.name for p in quickstart.iterdir()}
-    assert {"artifact", "report.html", "calibrated.onnx", "model_store"} <= names
-    assert {p.name for p in (quickstart / "model_store").glob("*.mar")} >= {"digits.mar"}
-
-
-@pytest.mark.parametrize(
-    "page",
-    [p for p in PAGES if p.stem not in {"quickstart", *SERVERS} and blocks(p, "bash", "python")],
-    ids=lambda p: p.stem,
-)
-def test_every_block_of_a_page_runs(page: Path, quickstart: Path, tmp_path: Path) -> None:
-    shutil.copytree(quickstart, tmp_path, dirs_exist_ok=True)
-    run(page, tmp_path)
-
-
-def our_commands(text: str) -> list[list[str]]:
-    joined = text.replace("\\\n", " ")
-    lines = [line.removeprefix("$ ").strip() for line in joined.splitlines()]
-    return [line.split() for line in lines if line.startswith("calib-serve ")]
-
-
-def options_of(words: list[str]) -> set[str]:
-    """Every option that the command named by ``words`` takes."""
+def check_ours(words: list[str]) -> None:
+    """Every option in ``words`` is one that the command takes."""
     command = get_command(app)
     for word in words[1:]:
-        if not hasattr(command, "commands"):
+        if word.startswith("-") or not hasattr(command, "commands"):
             break
         assert word in command.commands, f"there is no command {word}"
         command = command.commands[word]
-    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    assert {word.split("=")[0] for word in words if word.startswith("-")} <= options | {"--help"}, words
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda p: p.stem)
-def test_no_page_names_an_option_that_does_not_exist(page: Path) -> None:
-    texts = [text for _, text in blocks(page, "console", "bash")]
-    if page.name == "README.md":
-        texts.append(
-            "\n".join(line.strip() for line in page.read_text().splitlines() if line.startswith("    "))
-        )
-    for words in our_commands("\n".join(texts)):
-        used = {word.split("=")[0] for word in words if word.startswith("-")}
-        assert used <= options_of(words), " ".join(words)
+def check_program(words: list[str]) -> None:
+    """The file that Python is to run is there, and knows the options."""
+    text = (ROOT / words[1]).read_text()
+    assert all(f'"{word}"' in text for word in words if word.startswith("--")), words
 
 
-def test_yaml_in_the_pages_is_yaml() -> None:
-    for page in PAGES:
-        for _, text in blocks(page, "yaml"):
-            assert yaml.safe_load(text), page.name
+def check_target(words: list[str]) -> None:
+    assert f"\n{words[1]}:" in (ROOT / "Makefile").read_text(), words
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if inline_commands(p)], ids=lambda p: p.stem)
+def test_every_command_in_a_sentence_exists(page: Path) -> None:
+    check = {"calib-serve": check_ours, "python": check_program, "make": check_target}
+    for words in inline_commands(page):
+        check[words[0]](words)
 
 
 def test_the_cardinality_budget_is_that_of_the_published_series() -> None:
@@ -145,7 +75,7 @@ def test_every_method_is_in_the_table_of_methods() -> None:
 
 
 def test_every_picture_has_a_text() -> None:
-    for page in [*DOCS.rglob("*.md"), ROOT / "README.md"]:
+    for page in PAGES:
         for text, target in re.findall(r"!\[(.*?)\]\((.*?)\)", page.read_text()):
             assert len(text) > 10, page.name
             assert (page.parent / target).exists(), target

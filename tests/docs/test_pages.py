@@ -1,0 +1,370 @@
+"""Every block of every page is run as it stands, in order, against real servers where it starts them.
+
+What cannot run here is in ``NOT_RUN``, what takes too long as it stands in ``SHORTENED``, and what is
+run once for two pages in ``RUN_ELSEWHERE``. Nothing else is left out: a block that somebody adds is run,
+or fails this test.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from doc_blocks import DOCS, ROOT, blocks, commands, pages, without_blocks
+from PIL import Image
+from terminal import Terminal, http_ok
+
+from calib_serve.fit.scaling import fit_temperature
+from calib_serve.receipts import Keyring
+
+# --- what is not run here, why, and what is held of it instead -------------------------------------
+
+
+def is_a_target(t: Terminal, command: str) -> None:
+    assert f"\n{command.split()[1]}:" in (ROOT / "Makefile").read_text()
+
+
+def installs_known_extras(t: Terminal, command: str) -> None:
+    (extras,) = re.findall(r"\[(.+)\]", command)
+    assert all(f"\n{extra} = [" in (ROOT / "pyproject.toml").read_text() for extra in extras.split(","))
+
+
+def names_files_that_are_there(t: Terminal, command: str) -> None:
+    named = re.findall(r"(?:-f |--from-file=)(\S+)", command)
+    assert named
+    for name in named:
+        path = next(place / name for place in (t.folder, ROOT) if (place / name).is_file())
+        if path.suffix == ".yaml":
+            assert list(yaml.safe_load_all(path.read_text()))
+
+
+def names_a_program_and_its_options(t: Terminal, command: str) -> None:
+    (program,) = re.findall(r"benchmarks/\S+\.py", command)
+    text = (ROOT / program).read_text()
+    assert all(f'"{option}"' in text for option in re.findall(r"--\S+", plain(command)))
+
+
+def builds_from_files_that_are_there(t: Terminal, command: str) -> None:
+    names_files_that_are_there(t, command)
+    (name,) = re.findall(r"-f (\S+)", command)
+    for line in re.findall(r"^COPY (.+)$", (ROOT / name).read_text(), re.MULTILINE):
+        assert all((ROOT / source).exists() for source in line.split()[:-1])
+
+
+def composes(t: Terminal, command: str) -> None:
+    """What ``docker compose config`` would look at, as far as its text tells."""
+    path = ROOT / re.findall(r"-f (\S+)", command)[0]
+    whole = yaml.safe_load(path.read_text())
+    services = whole["services"]
+    for service in services.values():
+        assert "image" in service or "build" in service
+        assert set(service.get("depends_on", ())) <= set(services)
+        network = service.get("network_mode", "")
+        assert not network or network.removeprefix("service:") in services
+        for mount in service["volumes"]:
+            assert mount.startswith(".") or mount.split(":")[0] in whole["volumes"], mount
+        if build := service.get("build"):
+            assert (path.parent / build["context"] / build["dockerfile"]).is_file()
+    asked = re.search(r" exec (\S+)", command)
+    assert asked is None or asked[1] in services
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """Commands with ``has`` in them are not run, for ``why``; ``holds`` checks what can be checked."""
+
+    has: str
+    why: str
+    holds: Callable[[Terminal, str], None]
+
+
+NOT_RUN = (
+    NotRun(
+        "pip install '.[", "installs from a package index; `make setup` does the same", installs_known_extras
+    ),
+    NotRun("make demo", "three minutes; tests/test_demo.py runs the demo", is_a_target),
+    NotRun("make test", "it is what runs this test", is_a_target),
+    NotRun("make check", "runs beside this test, in CI", is_a_target),
+    NotRun("make bench-quick", "minutes, and its peers come from a package index", is_a_target),
+    NotRun("python benchmarks/", "minutes to hours; each is its own proof", names_a_program_and_its_options),
+    NotRun("docker build", "needs a container engine and a registry", builds_from_files_that_are_there),
+    NotRun("docker compose", "needs a container engine and a registry", composes),
+    NotRun("kubectl ", "needs a cluster", names_files_that_are_there),
+)
+
+# Commands that take minutes as they stand: these options, typed behind, make them short.
+SHORTENED = {
+    "python examples/train_with_losses.py --data": " --seeds 1 --epochs 1",
+    "python examples/train_with_losses.py": " --seeds 1 --epochs 8 --json runs.json",
+}
+
+# Commands that start a server, or train, where the page does nothing with it: another page has the
+# very same command, and there it is run.
+RUN_ELSEWHERE = {
+    ("docs/quickstart.md", "calib-serve serve"): "README.md",
+    ("docs/report.md", "calib-serve report"): "docs/quickstart.md",
+    ("model_store/README.md", "calib-serve serve"): "docs/serving.md",
+    ("examples/train_with_losses.py", "python"): "docs/training-losses.md",
+}
+
+# --- what a page finds in its folder besides the quickstart's files, or just before a command ------
+
+
+def image(t: Terminal) -> np.ndarray:
+    pixels = np.load(t.folder / "data.npz")["test_inputs"][0, 0]
+    Image.fromarray((pixels * 255).astype(np.uint8)).save(t.folder / "image.png")
+    (t.folder / "image.json").write_text(json.dumps([pixels.tolist()]))
+    return pixels
+
+
+def a_newcomers_files(t: Terminal) -> None:
+    """A model in two formats, data it was not trained on, and an image; nothing that we made."""
+    image(t)
+    inputs, logits = np.load(t.folder / "data.npz"), np.load(t.folder / "logits.npz")
+    for name, part in (("calibration", "cal"), ("test", "test")):
+        arrays = {key: inputs[f"{part}_{key}"] for key in ("inputs", "labels")}
+        np.savez(t.folder / f"{name}.npz", logits=logits[f"{part}_logits"], **arrays)
+    for path in t.folder.iterdir():
+        if path.name not in {"model.pt", "model.onnx", "calibration.npz", "test.npz", "image.png"}:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def a_model_of_letters(t: Terminal) -> None:
+    """A TorchScript model of 26 letter counts, calibrated, and the handler that the page shows."""
+    import torch
+
+    image(t)
+    network = torch.nn.Linear(26, 2)
+    torch.jit.trace(network, torch.zeros(1, 26)).save(str(t.folder / "net.pt"))
+    rng = np.random.default_rng(0)
+    fit_temperature(3 * rng.standard_normal((500, 2)), rng.integers(0, 2, 500)).save(t.folder / "fitted")
+    t.copy("config.properties", "handlers")
+    shutil.copy(ROOT / "examples" / "own_handler.py", t.folder)
+
+
+def late_labels(t: Terminal) -> None:
+    """Receipts of this host's keys, and what turned out to be true."""
+    keyring = Keyring.load(t.folder / "keyring.json")
+    tokens = [keyring.sign(model="digits", version="1.0", predicted=7, confidence=0.9) for _ in range(5)]
+    lines = [f"{token},{7 if i else 3}" for i, token in enumerate(tokens)]
+    (t.folder / "labels.csv").write_text("\n".join(["receipt,label", *lines]))
+
+
+def a_watch_with_tokens(t: Terminal) -> None:
+    (t.folder / "token").write_text("a-token-of-this-very-test\n")
+    (t.folder / "token").chmod(0o600)
+    t.type("calib-serve keys new keyring.json")
+    t.type("calib-serve watch digits:1.0=artifact --keyring keyring.json --token-file token")
+    late_labels(t)
+
+
+def a_changed_world(t: Terminal) -> None:
+    """Predictions with logits and their labels, on which the artifact is overconfident."""
+    import httpx
+
+    rng = np.random.default_rng(3)
+    logits = np.tile(np.load(t.folder / "logits.npz")["test_logits"], (4, 1))
+    for z in np.array_split(logits, 6):
+        items = [
+            {"model": "digits", "version": "1.0", "predicted": int(row.argmax()), "confidence": 0.9}
+            | {"logits": row.tolist()}
+            for row in z
+        ]
+        answer = httpx.post(t.url(9300, "v1/predictions"), json={"items": items}, timeout=60).json()
+        true = np.where(rng.random(len(z)) < 0.6, z.argmax(1), rng.integers(0, 10, len(z)))
+        labels = [
+            {"receipt": one["receipt"], "label": int(y)} for one, y in zip(answer["items"], true, strict=True)
+        ]
+        done = httpx.post(t.url(9300, "v1/labels"), json={"items": labels}, timeout=60).json()
+        assert done["accepted"] == len(z)
+    t.stop(9300)  # it writes its log once a minute, and when it ends
+
+
+def small_mnist(t: Terminal) -> None:
+    """Digits under MNIST's name: what the command reads is its arrays."""
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    np.savez(t.folder / "mnist.npz", x=np.concatenate([x, x]), y=np.concatenate([y, y]))
+    t.copy("examples")
+
+
+BEFORE_PAGE: dict[str, Callable[[Terminal], object]] = {
+    "README.md": a_newcomers_files,
+    "docs/serving.md": a_model_of_letters,
+    "docs/monitoring.md": lambda t: t.copy("deploy"),
+    "docs/training-losses.md": small_mnist,
+    "docs/how-to/batch-labels.md": a_watch_with_tokens,
+    "examples/own_handler.py": a_model_of_letters,
+    "deploy": lambda t: t.copy("deploy"),
+    "deploy/prometheus/prometheus.yml": lambda t: (t.copy("deploy"), t.type("cd deploy/prometheus")),
+}
+BEFORE_COMMAND = {
+    ("docs/monitoring.md", "calib-serve label"): late_labels,
+    ("docs/monitoring.md", "calib-serve refit"): a_changed_world,
+}
+
+# --- what a page promises, beyond that its commands succeed ----------------------------------------
+
+
+def the_quickstarts_files(t: Terminal) -> None:
+    assert {"artifact", "report.html", "calibrated.onnx", "model_store"} <= {
+        p.name for p in t.folder.iterdir()
+    }
+    assert (t.folder / "model_store" / "digits.mar").exists()
+
+
+def a_served_watched_and_reported_model(t: Terminal) -> None:
+    assert "calibration report" in (t.folder / "report.html").read_text()
+    assert t.answer()["accepted"] == 1
+    *_, feedback = (command for page, command in every_command() if page == "README.md")
+    t.type(feedback)  # the same label once more
+    assert "duplicate" in t.output
+    assert http_ok(t.url(8082, "metrics"), has=("calib_feedback_total{",))
+
+
+def the_own_handler_answers(t: Terminal) -> None:
+    key = json.loads((t.folder / "key_file.json").read_text())["inference"]["key"]
+    ask = f'curl -H "Authorization: Bearer {key}" -H "Content-Type: application/json" -d @asked.json '
+    ask += "http://127.0.0.1:8080/predictions/"
+    (t.folder / "asked.json").write_text('"an own text"')
+    t.type(f"{ask}letters")
+    assert set(t.answer()) == {"sure", "receipt"}
+    (t.folder / "asked.json").write_text(json.dumps([{"receipt": t.receipt, "label": 1}]))
+    t.type(f"{ask}calibration_feedback")
+    assert t.answer()["accepted"] == 1
+
+
+def the_new_version_serves(t: Terminal) -> None:
+    image(t)
+    key = json.loads((t.folder / "serving" / "key_file.json").read_text())["inference"]["key"]
+    t.type(f'curl -H "Authorization: Bearer {key}" http://127.0.0.1:8080/predictions/digits -T image.png')
+    assert t.answer()["version"] == "1.1"
+    query = t.url(9090, "api/v1/query?query=count(model_version:calib_labels:total)")
+    assert http_ok(query, has=('"success"',))
+
+
+def every_loss_is_trained(t: Terminal) -> None:
+    runs = json.loads((t.folder / "runs.json").read_text())["runs"]
+    assert len(runs) == 10
+    for name, (run,) in runs.items():
+        assert run["accuracy"] > 0.7, name
+        assert run["optimal ECE"] <= min(run["ECE"], run["ECE after TS"]) + 0.01, name
+
+
+AFTER_PAGE = {
+    "README.md": a_served_watched_and_reported_model,
+    "docs/quickstart.md": the_quickstarts_files,
+    "docs/serving.md": the_own_handler_answers,
+    "docs/monitoring.md": the_new_version_serves,
+    "docs/training-losses.md": every_loss_is_trained,
+}
+
+# --- the test ---------------------------------------------------------------------------------------
+
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"),
+]
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def follow(page: Path, t: Terminal) -> None:
+    """Do what a reader of ``page`` does, block by block."""
+    name = name_of(page)
+    BEFORE_PAGE.get(name, BEFORE_PAGE.get(name.split("/")[0], lambda _: None))(t)
+    for block in blocks(page):
+        if block.language in ("bash", "console"):
+            for command in commands(block):
+                type_or_check(name, command, t)
+        elif block.language == "python":
+            t.python(block.text)
+        elif block.language == "json":
+            shown, came = (set(re.findall(r'"(\w+)":', text)) for text in (block.text, t.output))
+            assert shown == came, f"{name} shows\n{block.text}\nand this came\n{t.output}"
+        else:
+            raise AssertionError(f"{name} has a block of {block.language!r}, which nothing here runs")
+    AFTER_PAGE.get(name, lambda _: None)(t)
+
+
+def type_or_check(name: str, command: str, t: Terminal) -> None:
+    for skipped in NOT_RUN:
+        if skipped.has in command:
+            skipped.holds(t, command)
+            return
+    for (page, start), other in RUN_ELSEWHERE.items():
+        if page == name and command.startswith(start):
+            assert (other, plain(command)) in {(p, plain(c)) for p, c in every_command()}, command
+            return
+    for (page, start), prepare in BEFORE_COMMAND.items():
+        if page == name and command.startswith(start):
+            prepare(t)
+    more = next((more for start, more in SHORTENED.items() if command.startswith(start)), "")
+    t.type(plain(command) + more if more else command)
+
+
+def plain(command: str) -> str:
+    """Without the words behind it."""
+    return re.sub(r"\s+#.*", "", command)
+
+
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("quickstart") / "folder"
+    folder.mkdir()
+    with Terminal(folder) as t:
+        follow(DOCS / "quickstart.md", t)
+    return folder
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_every_block_runs(page: Path, quickstart: Path, tmp_path: Path) -> None:
+    if page == DOCS / "quickstart.md":
+        return  # the fixture has followed it
+    folder = tmp_path / "folder"
+    shutil.copytree(quickstart, folder, ignore=shutil.ignore_patterns("serving", "logs"))
+    with Terminal(folder) as t:
+        follow(page, t)
+
+
+def every_command() -> Iterator[tuple[str, str]]:
+    for page in pages():
+        for block in blocks(page):
+            if block.language in ("bash", "console"):
+                yield from ((name_of(page), command) for command in commands(block))
+
+
+def test_no_exception_is_left_of_a_command_that_is_gone() -> None:
+    typed = list(every_command())
+    for skipped in NOT_RUN:
+        assert any(skipped.has in command for _, command in typed), skipped
+    for start in SHORTENED:
+        assert any(command.startswith(start) for _, command in typed), start
+    for name, start in (*BEFORE_COMMAND, *RUN_ELSEWHERE):
+        assert any(page == name and command.startswith(start) for page, command in typed), start
+
+
+def test_no_command_hides_outside_of_a_block() -> None:
+    for page in pages():
+        if page.suffix == ".md":
+            hidden = re.findall(
+                r"^    +(?:\$|calib-serve|python|curl|docker|make)\b.*", without_blocks(page), re.M
+            )
+            assert not hidden, f"{name_of(page)}: {hidden}"
+
+
+def test_the_handler_in_the_page_is_the_one_in_the_examples() -> None:
+    (shown,) = (b for b in blocks(DOCS / "serving.md") if "class Handler" in b.text)
+    example = ast.parse((ROOT / "examples" / "own_handler.py").read_text())
+    assert ast.dump(ast.parse(shown.text)) == ast.dump(ast.Module(example.body[1:], example.type_ignores))
