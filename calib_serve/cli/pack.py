@@ -94,7 +94,7 @@ def run(
             name=name,
             version=version,
             weights=weights,
-            input_shape=[int(size) for size in input_shape.split(",")] if input_shape else None,
+            input_shape=_shape(input_shape) if input_shape else None,
             batching=batching,
             handler=handler,
             extra=extra or (),
@@ -103,3 +103,10 @@ def run(
         )
     typer.echo(f"{path}  {path.stat().st_size:,} bytes")
     typer.echo(f"serve it with: calib-serve serve --store {path.parent} {path.name}")
+
+
+def _shape(text: str) -> list[int]:
+    try:
+        return [int(size) for size in text.split(",")]
+    except ValueError:
+        raise InputError(f"--input-shape takes whole numbers, such as 3,224,224; got {text!r}") from None

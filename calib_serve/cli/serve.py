@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from calib_serve.cli.numbers import share
 from calib_serve.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def run(
         typer.Option("--samples", help="Keep logits and labels here, for calib-serve refit; default: none."),
     ] = None,
     sample_rate: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Which share of the predictions --samples keeps.")
+        float,
+        typer.Option(parser=share, metavar="SHARE", help="Which share of the predictions --samples keeps."),
     ] = 0.1,
     settings: Annotated[
         Optional[list[str]],  # noqa: UP045

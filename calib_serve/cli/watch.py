@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from calib_serve.cli.numbers import positive, share
 from calib_serve.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def run(
         str, typer.Option("--writer", help="This replica's name, where several share a ledger.")
     ] = "",
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="Port to listen on.")] = 9300,
+    port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="Port to listen on.")] = 9300,
     token_file: Annotated[
         Optional[Path],  # noqa: UP045 - typer reads the annotation at run time, also on 3.10
         typer.Option("--token-file", help="Tokens that may use it, one a line."),
@@ -48,19 +49,39 @@ def run(
     block: Annotated[
         int, typer.Option("--block", help="Labels that may hang together, where errors come in runs.")
     ] = 1,
-    ttl_days: Annotated[float, typer.Option("--ttl-days", help="For how long labels are welcome.")] = 30,
+    ttl_days: Annotated[
+        float,
+        typer.Option(
+            "--ttl-days", parser=positive, metavar="NUMBER", help="For how long labels are welcome."
+        ),
+    ] = 30,
     max_segments: Annotated[
-        int, typer.Option("--max-segments", help="Different segments a version; the rest are 'other'.")
+        int, typer.Option("--max-segments", min=0, help="Different segments a version; the rest are 'other'.")
     ] = 32,
     sample_log: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--sample-log", help="Keep logits and labels here, to refit on; default: keep none."),
     ] = None,
-    sample_rate: Annotated[float, typer.Option("--sample-rate", help="Share of predictions to keep.")] = 0.1,
-    sample_days: Annotated[float, typer.Option("--sample-days", help="For how long to keep them.")] = 30,
-    step: Annotated[float, typer.Option("--step", help="Seconds between points of the page's curve.")] = 300,
-    max_megabytes: Annotated[float, typer.Option("--max-megabytes", help="Largest batch.")] = 4,
-    max_waiting: Annotated[int, typer.Option("--max-waiting", help="Batches in line before 429.")] = 32,
+    sample_rate: Annotated[
+        float,
+        typer.Option("--sample-rate", parser=share, metavar="SHARE", help="Share of predictions to keep."),
+    ] = 0.1,
+    sample_days: Annotated[
+        float,
+        typer.Option("--sample-days", parser=positive, metavar="NUMBER", help="For how long to keep them."),
+    ] = 30,
+    step: Annotated[
+        float,
+        typer.Option(
+            "--step", parser=positive, metavar="NUMBER", help="Seconds between points of the page's curve."
+        ),
+    ] = 300,
+    max_megabytes: Annotated[
+        float, typer.Option("--max-megabytes", parser=positive, metavar="NUMBER", help="Largest batch.")
+    ] = 4,
+    max_waiting: Annotated[
+        int, typer.Option("--max-waiting", min=1, help="Batches in line before 429.")
+    ] = 32,
 ) -> None:
     """Watch model versions beside any server: POST /v1/predictions and /v1/labels, GET /metrics and /.
 

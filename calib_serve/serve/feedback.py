@@ -7,6 +7,7 @@ worker loses nothing: the next one publishes the rest.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -44,13 +45,15 @@ class CalibrationFeedback:
         """Open keyring and ledger, and publish what an earlier worker had counted but not published."""
         config = (ctx.model_yaml_config or {}).get(SECTION, {})
         models = read_models(config)
+        detector = functools.partial(Detector, arl=float(config.get("arl", 100_000)))
+        detector()  # options that cannot be are said now, not at the first label
         self._ledger = _open_ledger(config)
         self._emitter = Emitter(interval=float(config.get("flush_seconds", 1.0)))
         self._intake = Intake(
             Keyring.load(_setting(config, "keyring", KEYRING)),
             self._ledger,
             models=models,
-            detector=lambda: Detector(arl=float(config.get("arl", 100_000))),
+            detector=detector,
             ttl=float(config.get("ttl_days", 30)) * DAY,
             on_counted=self._keep,
             on_alarm=self._alarm,
@@ -178,13 +181,22 @@ def _line(line: str) -> object:
 def read_models(config: Mapping[str, Any]) -> dict[Version, Classes]:
     """The model versions whose labels are welcome: from the host's list, else from the archive."""
     path = from_environment(MODELS)
-    listed = json.loads(Path(path).read_text("utf-8")) if path else config.get("models", [])
-    if not listed:
+    try:
+        listed = json.loads(Path(path).read_text("utf-8")) if path else config.get("models", [])
+        models = {
+            (str(m["name"]), str(m["version"])): Classes(
+                int(m["classes"]), tuple(map(str, m.get("class_names", ())))
+            )
+            for m in listed
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ModelError(
+            f"the list of models whose labels are welcome cannot be read: {error!r}; "
+            f"{path or 'the archive'} should hold name, version and classes of each"
+        ) from error
+    if not models:
         raise ModelError(f"no model is named whose labels are welcome; set {MODELS} or pack with --for X.mar")
-    return {
-        (str(m["name"]), str(m["version"])): Classes(int(m["classes"]), tuple(m.get("class_names", ())))
-        for m in listed
-    }
+    return models
 
 
 def _setting(config: Mapping[str, Any], key: str, variable: str) -> str:

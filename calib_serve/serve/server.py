@@ -7,6 +7,7 @@ import ctypes
 import functools
 import importlib.util
 import json
+import math
 import os
 import re
 import shutil
@@ -35,8 +36,10 @@ from calib_serve.fuse.mar_options import (
     SAMPLE_RATE,
     SAMPLE_SECONDS,
     SAMPLES,
+    from_environment,
 )
 from calib_serve.fuse.shipped import shipped
+from calib_serve.receipts import Keyring
 from calib_serve.serve.java import find_java
 from calib_serve.serve.metrics_file import metrics_file
 from calib_serve.serve.properties import Ports, changed, read_properties
@@ -100,6 +103,11 @@ class Server:
         values = {**(ports.as_properties() if ports else {}), **(settings or {})}
         self._text = changed(base.read_text("utf-8"), {**values, **self._paths()})
         self._environment = self._worker_settings(keyring, ledger)
+        if not (0 < sample_rate <= 1 and 0 < sample_seconds < math.inf):
+            raise ServerError(
+                f"sample_rate is above 0 and at most 1, sample_seconds above 0; "
+                f"got {sample_rate} and {sample_seconds}"
+            )
         if samples is not None:
             self._environment |= {
                 SAMPLES: str(Path(samples).resolve()),
@@ -253,6 +261,8 @@ class Server:
         own = self.folder / "keyring.json"
         if keyring is not None or (KEYRING not in os.environ and own.is_file()):
             settings[KEYRING] = str(Path(keyring or own).resolve())
+        if path := settings.get(KEYRING) or from_environment(KEYRING):
+            Keyring.load(path)  # what is wrong with it is said here, not by a worker that does not start
         if ledger is not None or LEDGER not in os.environ:
             settings[LEDGER] = (
                 str(ledger)

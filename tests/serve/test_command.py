@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -15,9 +16,11 @@ import httpx
 import psutil
 import pytest
 from live_server import inputs, temperature_artifact, torchscript
+from typer.testing import CliRunner
 
 import calib_serve
-from calib_serve.errors import ServerError
+from calib_serve.cli import app as cli
+from calib_serve.errors import KeyringError, ServerError
 from calib_serve.fuse.mar import pack
 from calib_serve.serve.properties import Ports, read_properties
 from calib_serve.serve.server import Server, Tokens
@@ -114,6 +117,40 @@ def test_settings_cannot_smuggle_lines(tmp_path: Path) -> None:
     pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits")
     with pytest.raises(ServerError, match="line break"):
         Server(tmp_path, ["digits.mar"], folder=tmp_path, settings={"x": "1\nenable_model_api=true"})
+
+
+def test_what_a_worker_would_choke_on_is_told_before_anything_starts(tmp_path: Path) -> None:
+    pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits")
+    for wrong in ({"sample_rate": 0.0}, {"sample_rate": math.nan}, {"sample_seconds": 0.0}):
+        with pytest.raises(ServerError, match="sample_rate is above 0"):
+            Server(tmp_path, ["digits.mar"], folder=tmp_path / "run", **wrong)
+    open_to_all = tmp_path / "keys.json"
+    open_to_all.write_text("{}")
+    open_to_all.chmod(0o644)
+    for path, says in ((tmp_path / "nothing.json", "cannot read"), (open_to_all, "chmod 600")):
+        with pytest.raises(KeyringError, match=says):
+            Server(tmp_path, ["digits.mar"], folder=tmp_path / "run", keyring=path)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("serve", "--sample-rate", "0"), "a share above 0"),
+        (("serve", "--sample-rate", "nan"), "a share above 0"),
+        (("serve", "--sample-rate", "a"), "it is a number"),
+        (("watch", "m:1=3", "--keyring", "k", "--sample-rate", "1.1"), "a share above 0"),
+        (("watch", "m:1=3", "--keyring", "k", "--ttl-days", "-1"), "above 0 and finite"),
+        (("watch", "m:1=3", "--keyring", "k", "--step", "inf"), "above 0 and finite"),
+        (("watch", "m:1=3", "--keyring", "k", "--max-waiting", "0"), "--max-waiting"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_on_the_command_line(
+    arguments: tuple[str, ...], says: str
+) -> None:
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 2
+    assert says in done.output
 
 
 def test_the_shipped_configuration_is_safe() -> None:
