@@ -178,7 +178,7 @@ class Artifact:
             )
         try:
             artifact = _build(manifest, params)
-        except (InputError, KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError, SafetensorError) as error:
             raise SchemaError(f"{path} is not a valid artifact: {error}") from error
         return artifact
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import zipfile
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, MissingDependency, ShapeError
+from calib_serve.npz import ZIP_ERRORS, read_npz
 
 __all__ = ["Dataset", "load_data"]
 
@@ -83,24 +84,20 @@ def load_data(spec: str | Path, split: str | None = None) -> Dataset:
 
 def _of_npz(path: Path, split: str | None) -> Dataset:
     try:
-        # Opened here: numpy leaves a torn file open.
-        with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise InputError(f"{path} holds one array; save inputs and labels together with np.savez")
-            wanted = {name: archive[name] for name in archive.files if _wanted(name, split)}
-            return _of_arrays(wanted, split, path, seen=archive.files)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"cannot read {path}: {error}; it must be an .npz, without pickles") from error
+        arrays, names = read_npz(path, wanted=lambda name: _wanted(name, split))
+    except ValueError as error:
+        raise InputError(
+            f"cannot read {path}: {error}; save inputs and labels together with np.savez, without pickles"
+        ) from error
+    return _of_arrays(arrays, split, path, seen=names)
 
 
 def _pictures(folder: Path, split: str | None) -> Dataset:
     rows = _listed(folder / "labels.csv", split)
     given = [row["label"] for row in rows]
     names = () if all(label.isdecimal() for label in given) else tuple(sorted(set(given)))
-    labels = [names.index(label) if names else int(label) for label in given]
+    index = {name: k for k, name in enumerate(names)}
+    labels = [index[label] if names else _class_id(label, folder) for label in given]
     images = [_picture(folder, row["file"]) for row in rows]
     sizes = {image.shape for image in images}
     if len(sizes) != 1:
@@ -111,13 +108,24 @@ def _pictures(folder: Path, split: str | None) -> Dataset:
     return Dataset(np.stack(images), np.array(labels), names)
 
 
+def _class_id(label: str, folder: Path) -> int:
+    if len(label) > 18:
+        raise InputError(f"the label {label[:18]}... of {folder} is no class id")
+    return int(label)
+
+
 def _listed(table: Path, split: str | None) -> list[dict[str, str]]:
-    with table.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        wanted = {"file", "label"} | ({"split"} if split else set())
-        if not wanted <= set(reader.fieldnames or ()):
-            raise InputError(f"{table} must have columns {sorted(wanted)}, it has {reader.fieldnames}")
-        rows = [row for row in reader if split is None or row["split"] == split]
+    try:
+        with table.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            wanted = {"file", "label"} | ({"split"} if split else set())
+            if not wanted <= set(reader.fieldnames or ()):
+                raise InputError(f"{table} must have columns {sorted(wanted)}, it has {reader.fieldnames}")
+            rows = [row for row in reader if split is None or row["split"] == split]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"cannot read {table}: {error}") from error
+    if short := [number for number, row in enumerate(rows, 1) if None in (row["file"], row["label"])]:
+        raise InputError(f"row {short[0]} of {table} has no file or no label")
     if not rows:
         raise InputError(f"{table} lists no picture{f' of split {split!r}' if split else ''}")
     return rows
@@ -128,13 +136,17 @@ def _picture(folder: Path, name: str) -> NDArray[np.float32]:
         from PIL import Image  # noqa: PLC0415 (only pictures need it)
     except ImportError as error:
         raise MissingDependency("pillow", "fit") from error
-    path = (folder / name).resolve()
+    try:
+        path = (folder / name).resolve()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name!r} is no name of a file: {error}") from error
     if not path.is_relative_to(folder.resolve()):
         raise InputError(f"{name!r} lies outside of {folder}")
     try:
-        with Image.open(path) as image:
+        with warnings.catch_warnings(), Image.open(path) as image:
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
             pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"), np.float32)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except (*ZIP_ERRORS, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise InputError(f"cannot read the picture {path}: {error}") from error
     planes: NDArray[np.float32] = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     return planes / np.float32(255)
@@ -159,11 +171,11 @@ def _wanted(name: str, split: str | None) -> bool:
 
 
 def _mapped(folder: Path) -> dict[str, NDArray[Any]]:
-    arrays = {}
+    arrays: dict[str, NDArray[Any]] = {}
     for file in sorted(folder.glob("*.npy")):
         try:
-            arrays[file.stem] = np.load(file, mmap_mode="r", allow_pickle=False)
-        except (ValueError, OSError, EOFError) as error:
+            arrays[file.stem] = np.lib.format.open_memmap(file, "r")
+        except ZIP_ERRORS as error:
             raise InputError(f"cannot read {file}: {error}") from error
     return arrays
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from calib_serve.errors import InputError, MissingDependency, ShapeError
+from calib_serve.npz import ZIP_ERRORS, read_npz
 
 __all__ = ["LogitsFile", "read_logits"]
 
@@ -51,23 +52,28 @@ def read_logits(
         raise InputError(f"there is no file {path}")
     try:
         found = _READERS[path.suffix](path, split)
-    except (OSError, ValueError, SafetensorError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"cannot read {path}: {error}") from error
+    except InputError:
+        raise
+    except (*ZIP_ERRORS, SafetensorError, csv.Error) as error:
+        raise InputError(f"cannot read {path}: {str(error) or type(error).__name__}") from error
     if labels is not None:
         found = LogitsFile(found.logits, _npy(Path(labels)), found.class_names)
-    n = len(found.logits)
-    if found.logits.ndim not in (1, 2) or (found.labels is not None and found.labels.shape != (n,)):
-        shape = None if found.labels is None else found.labels.shape
-        raise ShapeError(f"{path}: logits {found.logits.shape} and labels {shape} are not (n, K) and (n,)")
+    _check(path, found)
     return found
+
+
+def _check(path: Path, found: LogitsFile) -> None:
+    if found.logits.dtype.kind not in "fiub":
+        raise InputError(f"{path}: logits are numbers, got {found.logits.dtype}")
+    shape = None if found.labels is None else found.labels.shape
+    if found.logits.ndim not in (1, 2) or shape not in (None, (len(found.logits),)):
+        raise ShapeError(f"{path}: logits {found.logits.shape} and labels {shape} are not (n, K) and (n,)")
 
 
 def _npy(path: Path) -> NDArray[Any]:
     try:
-        return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError) as error:
+        return np.lib.format.open_memmap(path, "r")
+    except ZIP_ERRORS as error:
         raise InputError(f"cannot read {path}: {error}") from error
 
 
@@ -78,8 +84,9 @@ def _read_npy(path: Path, split: str | None) -> LogitsFile:
 
 
 def _read_npz(path: Path, split: str | None) -> LogitsFile:
-    with np.load(path, allow_pickle=False) as arrays:
-        return _from_arrays(path, arrays.files, arrays.__getitem__, split)
+    wanted = {"class_names", *(_named(name, split) for name in ("labels", *_SCORES))}
+    arrays, names = read_npz(path, wanted=wanted.__contains__)
+    return _from_arrays(path, names, arrays.__getitem__, split)
 
 
 def _read_safetensors(path: Path, split: str | None) -> LogitsFile:
@@ -90,17 +97,20 @@ def _read_safetensors(path: Path, split: str | None) -> LogitsFile:
 def _from_arrays(
     path: Path, names: Collection[str], get: Callable[[str], NDArray[Any]], split: str | None
 ) -> LogitsFile:
-    prefix = "" if split is None else f"{split}_"
-    scores = next((score for score in _SCORES if prefix + score in names), None)
+    scores = next((score for score in _SCORES if _named(score, split) in names), None)
     if scores is None:
         raise InputError(
-            f"{path} has no array {prefix}logits; it has {', '.join(sorted(names)) or 'none'}"
+            f"{path} has no array {_named('logits', split)}; it has {', '.join(sorted(names)) or 'none'}"
             + (f", so name a split: {', '.join(_splits(names))}" if split is None and _splits(names) else "")
         )
-    labels = get(f"{prefix}labels") if f"{prefix}labels" in names else None
+    labels = get(_named("labels", split)) if _named("labels", split) in names else None
     class_names = tuple(map(str, get("class_names"))) if "class_names" in names else ()
-    values = get(prefix + scores)
+    values = get(_named(scores, split))
     return LogitsFile(_log(values) if scores == "probs" else values, labels, class_names)
+
+
+def _named(what: str, split: str | None) -> str:
+    return what if split is None else f"{split}_{what}"
 
 
 def _splits(names: Collection[str]) -> list[str]:
@@ -108,6 +118,8 @@ def _splits(names: Collection[str]) -> list[str]:
 
 
 def _log(probs: NDArray[Any]) -> NDArray[np.float64]:
+    if probs.dtype.kind not in "fiub":
+        raise InputError(f"probabilities are numbers, got {probs.dtype}")
     if probs.size and not (probs.min() >= 0 and probs.max() <= 1):
         raise InputError("probabilities must lie in [0, 1]; logits are named logits, not probs")
     if probs.ndim == 2 and probs.size and np.abs(probs.sum(axis=1, dtype=np.float64) - 1).max() > 1e-2:
@@ -153,9 +165,9 @@ def _from_table(path: Path, columns: dict[str, NDArray[Any]], split: str | None)
     if split is not None and of is None:
         raise InputError(f"{path} has no column split, so there is no split {split!r}; leave the split out")
     if of is not None:
-        known = sorted(set(of.tolist()))
+        known = sorted(set(map(str, of.tolist())))
         if split not in known:
-            raise InputError(f"{path} has the splits {', '.join(map(str, known))}, got {split!r}")
+            raise InputError(f"{path} has the splits {', '.join(known)}, got {split!r}")
         columns = {name: values[of == split] for name, values in columns.items()}
         labels = None if labels is None else labels[of == split]
     # One class at a time: a row-major copy of all columns is the only one that is made.

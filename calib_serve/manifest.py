@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ __all__ = [
     "plain",
     "read_bytes",
     "read_manifest",
+    "read_yaml",
     "sha256",
     "step_facts",
     "unpack_steps",
@@ -45,6 +47,8 @@ MANIFEST = "manifest.yaml"
 PARAMS = "params.safetensors"
 _MANIFEST_LIMIT = 1 << 20  # bytes; a manifest is a page or two
 _DEPTH_LIMIT = 50
+_EVENT_LIMIT = 100_000  # values, of which each takes some ten microseconds
+_LONG_NUMBER = re.compile(r"[-+0-9a-fA-FxobXOB_:.]{1000}")
 
 
 def pack_steps(steps: Sequence[Step]) -> bytes:
@@ -122,10 +126,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest less its own hash, once that and its schema are checked."""
     text = read_bytes(path, limit=_MANIFEST_LIMIT)
     try:
-        _refuse_tricks(text, path)
-        manifest = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise SchemaError(f"{path} is not YAML: {error}") from error
+        manifest = read_yaml(text)
+    except ValueError as error:
+        raise SchemaError(f"{path} cannot be read: {error}") from error
     if not isinstance(manifest, dict) or "schema" not in manifest:
         raise SchemaError(f"{path} is not an artifact's manifest: it has no schema version")
     if type(manifest["schema"]) is not int or manifest["schema"] != SCHEMA:
@@ -143,16 +146,34 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _refuse_tricks(text: bytes, path: Path) -> None:
-    """Aliases let a few bytes stand for gigabytes, and nesting for hours; ours needs neither."""
+def read_yaml(text: bytes) -> Any:
+    """What a YAML document holds; ValueError for what is none, or is made to cost memory or hours.
+
+    >>> read_yaml(b"a: [1, 2.5]")
+    {'a': [1, 2.5]}
+    """
+    try:
+        _refuse_tricks(text)
+        return yaml.safe_load(text)
+    # Tags such as !!bool and !!timestamp on what is none raise whatever their parsers raise.
+    except (yaml.YAMLError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"not YAML: {str(error) or type(error).__name__}") from error
+
+
+def _refuse_tricks(text: bytes) -> None:
+    """Aliases let a few bytes stand for gigabytes, nesting and long numbers for hours; ours needs none."""
     depth = 0
     # The parser of libyaml is quicker and overflows the stack on deep files.
-    for event in yaml.parse(text, yaml.SafeLoader):
+    for count, event in enumerate(yaml.parse(text, yaml.SafeLoader)):
         if isinstance(event, yaml.AliasEvent):
-            raise SchemaError(f"{path} has YAML aliases; an artifact's manifest has none")
+            raise ValueError("it has YAML aliases; write out what they stand for")
+        if isinstance(event, yaml.ScalarEvent) and _LONG_NUMBER.match(event.value):
+            raise ValueError(f"it has a number of {len(event.value)} characters")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEPTH_LIMIT:
-            raise SchemaError(f"{path} is nested deeper than {_DEPTH_LIMIT}; an artifact's manifest is not")
+            raise ValueError(f"it is nested deeper than {_DEPTH_LIMIT}")
+        if count > _EVENT_LIMIT:
+            raise ValueError(f"it holds more than {_EVENT_LIMIT} values")
 
 
 def read_bytes(path: Path, limit: int | None = None) -> bytes:

@@ -13,7 +13,7 @@ import pytest
 import calib_serve
 
 ROOT = Path(calib_serve.__file__).parent
-GROUND = {"errors", "bins", "metrics", "steps", "tensors", "manifest", "artifact", "receipts"}
+GROUND = {"errors", "bins", "metrics", "steps", "tensors", "npz", "manifest", "artifact", "receipts"}
 HEAVY = ("torch", "onnx", "onnxruntime", "matplotlib", "scipy", "sklearn", "fastapi", "ts")
 
 

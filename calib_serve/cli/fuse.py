@@ -167,12 +167,11 @@ def _narrow(numbers: list[float]) -> Any:
 
 
 def _arrays(path: Path) -> dict[str, Any]:
-    import numpy as np
+    from calib_serve.npz import read_npz
 
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, AttributeError) as error:
+        return read_npz(path)[0]
+    except ValueError as error:
         raise InputError(f"{path} is not an npz of inputs by name: {error}") from error
 
 

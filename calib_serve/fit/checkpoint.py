@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import FitError
+from calib_serve.npz import read_npz
 
 __all__ = ["Checkpoints"]
 
@@ -31,10 +31,8 @@ class Checkpoints:
     def load(self, key: str) -> dict[str, NDArray[Any]] | None:
         """The arrays saved under ``key``, or None; one that cannot be read counts as none."""
         try:
-            # Opened here: numpy leaves a torn file open.
-            with self._path(key).open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            return read_npz(self._path(key))[0]
+        except ValueError:
             return None
 
     def save(self, key: str, arrays: Mapping[str, Any]) -> None:

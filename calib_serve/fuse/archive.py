@@ -18,6 +18,9 @@ from typing import IO, Any
 import yaml
 
 from calib_serve.errors import FuseError, IntegrityError, ModelError
+from calib_serve.fuse.mar_options import SECTION
+from calib_serve.manifest import read_yaml
+from calib_serve.npz import ZIP_ERRORS, refuse_bomb
 
 __all__ = ["HASHES", "MANIFEST", "Archive", "read_archive", "scratch", "sha256_of", "write_archive"]
 
@@ -27,6 +30,7 @@ CONFIG = "model-config.yaml"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
 _LARGEST = 8 << 30  # bytes of one archive, unpacked
+_LONGEST = 1 << 20  # bytes of its manifest, its configuration, its list of hashes
 _DATE = (1980, 1, 1, 0, 0, 0)  # the oldest a zip can hold: no clock in the bytes
 
 
@@ -48,8 +52,11 @@ class Archive:
 
     def read(self, name: str) -> bytes:
         """One file's bytes."""
-        with zipfile.ZipFile(self.path) as archive:
-            return archive.read(name)
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                return archive.read(name)
+        except ZIP_ERRORS as error:
+            raise ModelError(f"{name} in {self.path} cannot be read: {error}") from error
 
 
 def write_archive(
@@ -100,33 +107,34 @@ def read_archive(path: Path, *, verify: bool = True) -> Archive:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
             _check_entries(path, entries)
-            manifest = json.loads(archive.read(MANIFEST))
+            refuse_bomb(archive)
+            manifest = json.loads(_text(archive, MANIFEST))
             names = tuple(sorted(e.filename for e in entries if not e.is_dir()))
-            hashes = json.loads(archive.read(HASHES)) if HASHES in names else {}
+            hashes = json.loads(_text(archive, HASHES)) if HASHES in names else {}
             if verify:
                 _verify(path, archive, hashes, names)
-            model = manifest["model"]
-            config_file = model.get("configFile")
-            config = yaml.safe_load(archive.read(_inside(path, config_file))) if config_file else {}
+            model = {str(key): _inside(path, str(value)) for key, value in manifest["model"].items()}
+            config = read_yaml(_text(archive, model["configFile"])) if "configFile" in model else {}
+            if verify and not hashes and SECTION in (config or {}):
+                raise IntegrityError(f"{path} has lost its list of hashes; pack it again")
             return Archive(
                 Path(path),
-                str(model["modelName"]),
-                str(model.get("modelVersion", "1.0")),
-                {str(key): _inside(path, str(value)) for key, value in model.items()},
-                config or {},
+                model["modelName"],
+                model.get("modelVersion", "1.0"),
+                model,
+                dict(config or {}),
                 names,
                 hashes,
             )
-    except (
-        OSError,
-        zipfile.BadZipFile,
-        KeyError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        yaml.YAMLError,
-    ) as error:
+    except (*ZIP_ERRORS, yaml.YAMLError) as error:
         raise ModelError(f"{path} is not a TorchServe archive that can be used: {error}") from error
+
+
+def _text(archive: zipfile.ZipFile, name: str) -> bytes:
+    """A file of the archive that is read whole; one of these is a page or two."""
+    if (size := archive.getinfo(name).file_size) > _LONGEST:
+        raise ValueError(f"{name} has {size} bytes, more than the {_LONGEST} allowed")
+    return archive.read(name)
 
 
 def _check_entries(path: Path, entries: list[zipfile.ZipInfo]) -> None:

@@ -60,7 +60,7 @@ class CachedClassifier(Around):
                 self._compute(done, run, inputs, width=width, progress=progress)
             except OSError as error:
                 raise ModelError(
-                    f"cannot keep {what} in {done}: {error}; mend that and run it again, it goes on from there"
+                    f"cannot keep {what} in {done}: {error}; mend that and run it again, it goes on there"
                 ) from error
         try:
             return np.load(done, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
@@ -78,9 +78,8 @@ class CachedClassifier(Around):
     ) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         growing, count = done.with_suffix(".partial"), done.with_suffix(".rows")
-        begun = growing.exists() and count.exists()
-        first = int(count.read_text()) if begun else 0
-        out = np.lib.format.open_memmap(growing, "r+" if begun else "w+", np.float32, (len(inputs), width))
+        first = _rows_done(growing, count, (len(inputs), width))
+        out = np.lib.format.open_memmap(growing, "r+" if first else "w+", np.float32, (len(inputs), width))
         _take_room(growing)
         step = self.batch_size * _BATCHES_AT_ONCE
         for start in range(first, len(inputs), step):
@@ -104,8 +103,18 @@ class CachedClassifier(Around):
         return digest.hexdigest()[:32]
 
 
+def _rows_done(growing: Path, count: Path, shape: tuple[int, int]) -> int:
+    """How many rows a killed run had computed; none where what it left is not as it wrote it."""
+    try:
+        done = int(count.read_text())
+        found = np.lib.format.open_memmap(growing, "r")
+    except (OSError, ValueError, EOFError):
+        return 0
+    return done if 0 < done <= shape[0] and found.shape == shape and found.dtype == np.float32 else 0
+
+
 def _take_room(path: Path) -> None:
-    """Have the disk set the file's bytes aside now: a write to a mapped file on a full disk ends the process."""
+    """Have the disk set the file's bytes aside: a write to a mapped file without room ends the process."""
     if hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)

@@ -60,7 +60,7 @@ def read_properties(path: Path) -> dict[str, str]:
     """Keys and values; comments and empty lines are left out."""
     try:
         lines = path.read_text("utf-8").splitlines()
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise ServerError(f"cannot read {path}: {error}") from error
     pairs = (line.split("=", 1) for line in map(str.strip, lines) if line and not line.startswith("#"))
     return {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2}

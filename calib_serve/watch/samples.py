@@ -17,12 +17,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
+from calib_serve.npz import read_npz
 from calib_serve.receipts import DAY, Label
 
 __all__ = ["SampleLog", "Samples", "read_samples"]
@@ -175,23 +175,22 @@ def read_samples(
     damaged = 0
     for shard in sorted(folder.glob("*-*-*-*.npz"), key=_written):
         try:
-            with np.load(shard, allow_pickle=False) as kept:
-                if (str(kept["model"]), str(kept["version"])) != (model, version):
-                    continue
-                nonces = [row.tobytes() for row in kept["nonce"]]
-                if "label" in kept:
-                    labels.update(zip(nonces, kept["label"].tolist(), strict=True))
-                else:
-                    rows.update(
-                        zip(nonces, zip(kept["time"].tolist(), kept["logits"], strict=True), strict=True)
-                    )
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+            shard_rows, shard_labels = _read_shard(shard, model, version)
+        except (ValueError, KeyError, TypeError):
             damaged += 1
+        else:
+            rows |= shard_rows
+            labels |= shard_labels
     joined = sorted(
         ((t, nonce) for nonce, (t, _) in rows.items() if nonce in labels and t >= since),
         key=lambda one: one[0],
     )[-most:]
     logits = [rows[nonce][1] for _, nonce in joined]
+    if len(widths := {len(row) for row in logits}) > 1:
+        raise InputError(
+            f"{folder} holds logits of several widths {sorted(widths)} of {model} {version}; did its classes "
+            "change? take later ones alone (since)"
+        )
     return Samples(
         np.stack(logits).astype(np.float32) if logits else np.empty((0, 0), np.float32),
         np.array([labels[nonce] for _, nonce in joined], np.int64),
@@ -200,6 +199,22 @@ def read_samples(
         len(labels),
         damaged,
     )
+
+
+def _read_shard(
+    shard: Path, model: str, version: str
+) -> tuple[dict[bytes, tuple[float, NDArray[np.float16]]], dict[bytes, int]]:
+    """Predictions and labels by nonce; neither where the shard is another version's."""
+    kept, _ = read_npz(shard)
+    if (str(kept["model"]), str(kept["version"])) != (model, version):
+        return {}, {}
+    nonces = [row.tobytes() for row in kept["nonce"].astype(np.uint8)]
+    if "label" in kept:
+        return {}, dict(zip(nonces, kept["label"].astype(np.int64).tolist(), strict=True))
+    times, logits = kept["time"].astype(np.float64), kept["logits"].astype(np.float16)
+    if logits.ndim != 2:
+        raise ShapeError(f"logits of a shard must be (n, K), got {logits.shape}")
+    return dict(zip(nonces, zip(times.tolist(), logits, strict=True), strict=True)), {}
 
 
 def _kept(nonce: bytes, rate: float) -> bool:

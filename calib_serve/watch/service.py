@@ -143,7 +143,10 @@ class Watch:
     def alarms(self) -> list[dict[str, object]]:
         """The latest drift alarms, oldest first, as plain facts."""
         kept = self.ledger.load(_ALARMS)
-        return [] if kept is None else list(json.loads(kept))
+        try:
+            return [] if kept is None else list(json.loads(kept))
+        except (ValueError, TypeError):
+            return []  # they are told from here on; nothing is counted from them
 
     def _admit(self, item: Prediction) -> Prediction | Refused:
         version = (item.model, item.version)

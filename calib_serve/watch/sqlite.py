@@ -83,16 +83,16 @@ class SqliteLedger:
             kept = self.load("ledger/bins")
             if kept is None:
                 self.store("ledger/bins", str(self.bins).encode())
-            elif int(kept) != self.bins:
+            elif (bins := self._number(kept)) != self.bins:
                 raise LedgerError(
-                    f"{self.path} counts in {int(kept)} bins, not {self.bins}; use one bin count"
+                    f"{self.path} counts in {bins:.0f} bins, not {self.bins}; use one bin count"
                 )
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where a message quotes damage
             hint = "free some space" if "full" in str(error) else "retry if it was locked; otherwise " + _MEND
             raise LedgerError(f"the ledger {self.path} cannot be used: {error}; {hint}") from error
 
@@ -147,7 +147,22 @@ class SqliteLedger:
         return fresh
 
     def _swept(self) -> float:
-        return float(self.load(_PRUNED) or b"-inf")
+        return self._number(self.load(_PRUNED) or b"-inf")
+
+    def _number(self, text: bytes) -> float:
+        try:
+            return float(text)
+        except ValueError as error:
+            raise LedgerError(f"the ledger {self.path} is damaged ({error}); {_MEND}") from error
+
+    def _unpack(self, packed: bytes) -> Sums:
+        try:
+            sums = Sums.from_flat(np.frombuffer(packed, "<f8"))
+        except (ValueError, TypeError) as error:
+            raise LedgerError(f"the ledger {self.path} is damaged ({error}); {_MEND}") from error
+        if len(sums) != self.bins:
+            raise LedgerError(f"the ledger {self.path} is damaged ({len(sums)} bins); {_MEND}")
+        return sums
 
     def _remember(self, nonce: bytes, expires: float) -> bool:
         return self._db.execute("INSERT OR IGNORE INTO nonces VALUES (?, ?)", (nonce, expires)).rowcount == 1
@@ -158,7 +173,7 @@ class SqliteLedger:
             row = self._db.execute(
                 "SELECT sums FROM sums WHERE (writer, model, version, segment) = (?, ?, ?, ?)", place
             ).fetchone()
-            total = more if row is None else _unpack(row[0]) + more
+            total = more if row is None else self._unpack(row[0]) + more
             self._db.execute("INSERT OR REPLACE INTO sums VALUES (?, ?, ?, ?, ?)", (*place, _pack(total)))
 
     def _prune_sometimes(self) -> None:
@@ -178,7 +193,7 @@ class SqliteLedger:
             if last is None:
                 return 0
             gone = self._db.execute("DELETE FROM nonces WHERE expires <= ?", (last,)).rowcount
-            self.store(_PRUNED, repr(max(last, float(self.load(_PRUNED) or b"-inf"))).encode())
+            self.store(_PRUNED, repr(max(last, self._swept())).encode())
         return gone
 
     def sums(self, *, own: bool = False) -> dict[Version, Sums]:
@@ -193,7 +208,7 @@ class SqliteLedger:
         for writer, model, version, segment, packed in rows:
             if not own or writer == self.writer:
                 key = Key(model, version, segment)
-                found[key] = found.get(key, Sums.zeros(self.bins)) + _unpack(packed)
+                found[key] = found.get(key, Sums.zeros(self.bins)) + self._unpack(packed)
         return found
 
     @contextmanager
@@ -206,7 +221,7 @@ class SqliteLedger:
         with self.transaction():
             counted = self.sums(own=True)
             emitted = {
-                (model, version): _unpack(packed)
+                (model, version): self._unpack(packed)
                 for model, version, packed in self._db.execute(
                     "SELECT model, version, sums FROM emitted WHERE consumer = ?", (consumer,)
                 )
@@ -228,7 +243,8 @@ class SqliteLedger:
         """What was stored under ``key``."""
         with self._lock, self._errors():
             row = self._db.execute("SELECT value FROM state WHERE key = ?", (key,)).fetchone()
-        return None if row is None else bytes(row[0])
+        # A value that somebody put there by hand may be a text.
+        return None if row is None else row[0].encode() if isinstance(row[0], str) else bytes(row[0])
 
     def store(self, key: str, value: bytes) -> None:
         """Keep ``value`` under ``key``, durable on return."""
@@ -243,10 +259,6 @@ class SqliteLedger:
 
 def _pack(sums: Sums) -> bytes:
     return sums.flat().astype("<f8").tobytes()
-
-
-def _unpack(packed: bytes) -> Sums:
-    return Sums.from_flat(np.frombuffer(packed, "<f8"))
 
 
 def quarantine(path: str | Path, *, clock: Callable[[], float] = time.time) -> Path:

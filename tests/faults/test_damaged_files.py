@@ -1,0 +1,383 @@
+"""Files cut off, missing, with flipped bits, or of another kind: said, and never half believed."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from injection import bytes_to_try
+from ledgers import FOREVER, accept, make_label
+from real_watch import make_watch
+from sizes import sized
+from small_models import archive, everything, linear_onnx, temperature
+
+from calib_serve import Artifact, Keyring
+from calib_serve.errors import (
+    ArtifactError,
+    CalibServeError,
+    InputError,
+    KeyringError,
+    LedgerError,
+    ModelError,
+    ServerError,
+)
+from calib_serve.fit.checkpoint import Checkpoints
+from calib_serve.fuse.archive import read_archive
+from calib_serve.fuse.mar import artifact_of
+from calib_serve.fuse.onnx.files import read
+from calib_serve.fuse.onnx_graph import fuse_onnx
+from calib_serve.model import load_model
+from calib_serve.model.cache import CachedClassifier
+from calib_serve.serve.feedback import read_models
+from calib_serve.serve.properties import read_properties
+from calib_serve.watch.drift import Detector
+from calib_serve.watch.ledger import SqliteLedger, quarantine
+from calib_serve.watch.samples import SampleLog, read_samples
+
+# --- artifacts --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return everything().save(tmp_path / "artifact")
+
+
+@settings(max_examples=sized(40, 600))
+@given(st.data())
+def test_one_flipped_bit_anywhere_is_noticed(tmp_path_factory: pytest.TempPathFactory, data) -> None:
+    folder = everything().save(tmp_path_factory.mktemp("flip") / "artifact")
+    path = folder / data.draw(st.sampled_from(["manifest.yaml", "params.safetensors"]))
+    content = bytearray(path.read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(content)
+    try:
+        loaded = Artifact.load(folder)
+    except ArtifactError:
+        return
+    assert loaded.fingerprint == everything().fingerprint  # only YAML's spelling changed, never its meaning
+
+
+@pytest.mark.parametrize("name", ["manifest.yaml", "params.safetensors"])
+def test_an_artifact_cut_off_anywhere_is_refused(saved: Path, name: str) -> None:
+    content = (saved / name).read_bytes()
+    # The last byte of a manifest is its last line's end, which means nothing.
+    for keep in bytes_to_try(len(content) - 1, sized(20, 500)):
+        (saved / name).write_bytes(content[:keep])
+        with pytest.raises(ArtifactError):
+            Artifact.load(saved)
+
+
+@pytest.mark.parametrize("name", ["manifest.yaml", "params.safetensors"])
+def test_an_artifact_that_lacks_a_file_is_refused(saved: Path, name: str) -> None:
+    (saved / name).unlink()
+    with pytest.raises(ArtifactError, match="cannot read"):
+        Artifact.load(saved)
+    (saved / name).mkdir()
+    with pytest.raises(ArtifactError, match="cannot read"):
+        Artifact.load(saved)
+
+
+# --- models and archives ----------------------------------------------------------------------
+
+
+def test_an_archive_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
+    path = archive(tmp_path)
+    content = path.read_bytes()
+    for keep in bytes_to_try(len(content) - 1, sized(20, 1000)):
+        path.write_bytes(content[:keep])
+        with pytest.raises(ModelError):
+            read_archive(path)
+
+
+@settings(max_examples=sized(60, 2000), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32 - 1))
+def test_an_archive_with_a_flipped_bit_is_refused_or_holds_what_was_packed(tmp_path: Path, seed: int) -> None:
+    whole = tmp_path / "digits.mar"
+    path = whole if whole.exists() else archive(tmp_path)
+    rng, content = np.random.default_rng(seed), bytearray(path.read_bytes())
+    content[rng.integers(len(content))] ^= 1 << rng.integers(8)
+    (tmp_path / "flipped.mar").write_bytes(content)
+    try:
+        found = read_archive(tmp_path / "flipped.mar")
+    except CalibServeError:
+        return
+    was = read_archive(path)
+    assert (found.name, found.version, found.model, found.files) == (
+        was.name,
+        was.version,
+        was.model,
+        was.files,
+    )
+    assert artifact_of(found).fingerprint == artifact_of(was).fingerprint
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])
+def test_a_truncated_graph_is_no_model(share: float, tmp_path: Path) -> None:
+    path = linear_onnx(tmp_path / "raw.onnx")
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(ModelError, match=r"not an ONNX model|fails onnx's checker"):
+        fuse_onnx(path, temperature(), tmp_path / "out.onnx")
+    assert [p.name for p in tmp_path.iterdir()] == ["raw.onnx"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"PK\x03\x04 a zip", b"# a text\n", os.urandom(500)])
+def test_other_files_are_no_graphs(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "raw.onnx").write_bytes(content)
+    with pytest.raises(ModelError, match=r"not an ONNX model|fails onnx's checker"):
+        read(tmp_path / "raw.onnx")
+    for path in (tmp_path / "none.onnx", tmp_path):
+        with pytest.raises(ModelError, match="not an ONNX model"):
+            read(path)
+
+
+# --- what a fit keeps -------------------------------------------------------------------------
+
+
+def test_a_damaged_checkpoint_counts_as_none(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path)
+    kept.save("key", {"x": np.arange(50.0), "y": np.ones(3)})
+    (path,) = tmp_path.iterdir()
+    content = path.read_bytes()
+    for keep in bytes_to_try(len(content) - 1, sized(30, 1000)):
+        path.write_bytes(content[:keep])
+        assert kept.load("key") is None
+    rng = np.random.default_rng(0)
+    for _ in range(sized(100, 1500)):
+        flipped = bytearray(content)
+        flipped[rng.integers(len(content))] ^= 1 << rng.integers(8)
+        path.write_bytes(flipped)
+        found = kept.load("key")
+        assert found is None or set(found) != {"x", "y"} or np.array_equal(found["x"], np.arange(50.0))
+
+
+@pytest.mark.parametrize("damage", ["cut off", "no array", "empty"])
+def test_damaged_cached_logits_are_said(damage: str, tmp_path: Path) -> None:
+    linear_onnx(tmp_path / "net.onnx")
+    model = CachedClassifier(load_model(tmp_path / "net.onnx", batch_size=8), tmp_path)
+    inputs = np.zeros((20, 4), np.float32)
+    model.logits(inputs)
+    (path,) = tmp_path.glob("*.npy")
+    content = path.read_bytes()
+    path.write_bytes({"cut off": content[:150], "no array": b"a text file", "empty": b""}[damage])
+    with pytest.raises(ModelError, match="delete it, and it is computed again"):
+        model.logits(inputs)
+
+
+@pytest.mark.parametrize("rows", ["", "many", "-3", "99999"])
+def test_damaged_notes_of_a_killed_run_are_not_believed(rows: str, tmp_path: Path) -> None:
+    linear_onnx(tmp_path / "net.onnx")
+    model = CachedClassifier(load_model(tmp_path / "net.onnx", batch_size=8), tmp_path)
+    inputs = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    whole = np.array(model.logits(inputs))
+    (path,) = tmp_path.glob("*.npy")
+    path.with_suffix(".partial").write_bytes(path.read_bytes()[:200])
+    path.with_suffix(".rows").write_text(rows)
+    path.unlink()
+    np.testing.assert_array_equal(model.logits(inputs), whole)
+
+
+# --- the ledger -------------------------------------------------------------------------------
+
+
+def test_a_damaged_ledger_is_said_and_can_be_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "l.db"
+    ledger = SqliteLedger(path)
+    accept(ledger, [make_label(i) for i in range(500)])
+    ledger.close()
+    content = bytearray(path.read_bytes())
+    content[100:] = os.urandom(len(content) - 100)
+    path.write_bytes(content)
+    with pytest.raises(LedgerError, match=str(path)):
+        SqliteLedger(path)
+    aside = quarantine(path, clock=lambda: 7.0)
+    assert aside.name == "l.db.damaged-7"
+    assert aside.read_bytes() == bytes(content)
+    fresh = SqliteLedger(path)
+    assert fresh.sums() == {}
+    fresh.close()
+
+
+def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "l.db"
+    path.write_text("hello, I am a text file that somebody put here by mistake\n" * 100)
+    with pytest.raises(LedgerError, match="not a database"):
+        SqliteLedger(path)
+
+
+def test_a_ledger_of_another_format_is_refused(tmp_path: Path) -> None:
+    SqliteLedger(tmp_path / "l.db").close()
+    db = sqlite3.connect(tmp_path / "l.db")
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(LedgerError, match="format 99"):
+        SqliteLedger(tmp_path / "l.db")
+
+
+def test_acknowledged_means_on_disk(tmp_path: Path) -> None:
+    ledger = SqliteLedger(tmp_path / "l.db")
+    assert ledger._db.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+    assert accept(ledger, [make_label(1)], expires=FOREVER) == [True]
+    reader = sqlite3.connect(f"file:{ledger.path}?mode=ro", uri=True)
+    assert reader.execute("SELECT count(*) FROM nonces").fetchone() == (1,)
+    reader.close()
+    ledger.close()
+
+
+SPOILED = [
+    ("sums", "UPDATE sums SET sums = x'00'"),
+    ("sums", "UPDATE sums SET sums = zeroblob(616 + 8)"),
+    ("sums", "UPDATE sums SET sums = 'a text'"),
+    ("state", "UPDATE state SET value = x'ff' WHERE key = 'ledger/bins'"),
+    ("state", "INSERT OR REPLACE INTO state VALUES ('ledger/pruned_through', 'soon')"),
+    ("state", "INSERT OR REPLACE INTO state VALUES ('watch/alarms', '[1,')"),
+    ("state", "INSERT OR REPLACE INTO state VALUES ('watch/history', x'fffe')"),
+    ("state", "INSERT OR REPLACE INTO state VALUES ('detector/1/m/1', 'PK')"),
+    ("names", "UPDATE sums SET model = x'ff'"),
+]
+
+
+@pytest.mark.parametrize(("what", "statement"), SPOILED, ids=[s[:60] for _, s in SPOILED])
+def test_values_spoiled_inside_a_sound_file_are_said_or_started_anew(
+    tmp_path: Path, what: str, statement: str
+) -> None:
+    watch = make_watch(tmp_path)
+    accept(watch.ledger, [make_label(1)])
+    watch.ledger.close()
+    db = sqlite3.connect(tmp_path / "l.db")
+    db.execute(statement)
+    db.commit()
+    db.close()
+    try:
+        watch = make_watch(tmp_path)
+    except LedgerError as error:
+        assert_said(error, tmp_path)
+        return
+    with suppress_said(tmp_path):
+        assert isinstance(watch.alarms(), list)
+        watch.ledger.sums()
+        accept(watch.ledger, [make_label(2)])
+    watch.ledger.close()
+
+
+@contextmanager
+def suppress_said(folder: Path) -> Iterator[None]:
+    """Lets a LedgerError pass that names the file."""
+    try:
+        yield
+    except LedgerError as error:
+        assert_said(error, folder)
+
+
+def assert_said(error: LedgerError, folder: Path) -> None:
+    assert str(folder) in str(error)
+    assert "quarantine" in str(error)
+
+
+@settings(max_examples=sized(30, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_ledger_with_bytes_changed_anywhere_works_or_is_said(tmp_path: Path, seed: int) -> None:
+    whole = tmp_path / "whole.db"
+    if not whole.exists():
+        ledger = SqliteLedger(whole)
+        accept(ledger, [make_label(i) for i in range(300)])
+        ledger.store("key", b"value")
+        ledger.close()
+    rng, content = np.random.default_rng(seed), bytearray(whole.read_bytes())
+    for _ in range(rng.integers(1, 4)):
+        at = int(rng.integers(len(content)))
+        content[at : at + 8] = rng.bytes(8)
+    path = tmp_path / "changed.db"
+    path.write_bytes(content)
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    try:
+        ledger = SqliteLedger(path)
+    except LedgerError:
+        return
+    try:
+        ledger.sums()
+        accept(ledger, [make_label(i) for i in range(290, 310)])
+        ledger.load("key")
+        ledger.prune(1e12)
+    except LedgerError:
+        pass
+    finally:
+        ledger.close()
+
+
+# --- samples, keys, settings ------------------------------------------------------------------
+
+
+def one_shard(folder: Path) -> Path:
+    log = SampleLog(folder, rate=1.0)
+    log.predicted("m", "1", [bytes(12), bytes(11) + b"1"], np.zeros((2, 2)), times=[0.0, 1.0])
+    log.close()
+    (shard,) = folder.iterdir()
+    return shard
+
+
+def test_a_damaged_shard_is_counted_and_left_out(tmp_path: Path) -> None:
+    shard = one_shard(tmp_path)
+    other = tmp_path / shard.name.replace("predictions-0", "predictions-1")
+    content = shard.read_bytes()
+    for keep in bytes_to_try(len(content) - 1, sized(20, 1000)):
+        other.write_bytes(content[:keep])
+        found = read_samples(tmp_path, model="m", version="1")
+        assert (found.predictions, found.damaged) == (2, 1)
+
+
+def test_shards_of_another_width_are_damaged_and_no_crash(tmp_path: Path) -> None:
+    one_shard(tmp_path)
+    log = SampleLog(tmp_path, rate=1.0)
+    log.predicted("m", "1", [b"another one."], np.zeros((1, 7)), times=[2.0])
+    log.labelled([make_label(0)])
+    log.labelled([make_label(int.from_bytes(b"another one.", "big"))])
+    log.close()
+    with pytest.raises(InputError, match="width"):
+        read_samples(tmp_path, model="m", version="1")
+
+
+@pytest.mark.parametrize("keep", [0, 1, 10, 60, -2])
+def test_a_cut_off_keyring_is_an_error_and_never_an_empty_ring(tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "keys.json"
+    Keyring.new().save(path)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(KeyringError):
+        Keyring.load(path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"PK\x03\x04", b"\x93NUMPY", struct.pack("<Q", 1 << 60), b"PK\x05\x06" + bytes(18)]
+)
+def test_a_damaged_detector_state_is_told_apart(content: bytes) -> None:
+    with pytest.raises(InputError, match="not a detector's state"):
+        Detector.restore(content)
+
+
+@pytest.mark.parametrize("content", [b"", b"[", b"\xff\xfe", b"[1]", b'[{"name": "m"}]', b'{"a": 1}', b"7"])
+def test_a_damaged_list_of_models_is_said(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models.json").write_bytes(content)
+    monkeypatch.setenv("CALIB_SERVE_MODELS", str(tmp_path / "models.json"))
+    with pytest.raises(ModelError):
+        read_models({})
+    monkeypatch.setenv("CALIB_SERVE_MODELS", str(tmp_path / "nothing.json"))
+    with pytest.raises(ModelError):
+        read_models({})
+
+
+def test_a_configuration_that_is_no_text_is_said(tmp_path: Path) -> None:
+    (tmp_path / "config.properties").write_bytes(b"a=1\n\xff\xfe\x80\n")
+    for path in (tmp_path / "config.properties", tmp_path):
+        with pytest.raises(ServerError, match="cannot read"):
+            read_properties(path)
