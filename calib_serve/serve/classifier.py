@@ -52,6 +52,7 @@ class Failure:
 
 
 Result = Union[Prediction, Failure]
+Row = tuple[NDArray[np.float64], int, float, NDArray[Any]]  # a Prediction's fields, before its receipt
 
 
 class CalibratedClassifier:
@@ -129,13 +130,14 @@ class CalibratedClassifier:
                     f"the artifact is for {self.artifact.classes}"
                 )
 
-    def _read_all(self, data: Sequence[dict[str, Any]]) -> list[NDArray[Any] | Failure]:
+    def _read_all(self, data: Sequence[dict[str, Any]]) -> NDArray[Any] | list[NDArray[Any] | Failure]:
+        """One array where that can be, else one input an item."""
         if type(self).preprocess is CalibratedClassifier.preprocess:
             # The common case in one step for the whole batch; whatever is odd goes the long way.
             o, payloads = self.options, [row.get("data", row.get("body")) for row in data]
             batch = decode_lists(payloads, shape=o.input_shape, dtype=o.input_dtype)
             if batch is not None:
-                return list(batch)
+                return batch
         return [self._read(row) for row in data]
 
     def _read(self, row: dict[str, Any]) -> NDArray[Any] | Failure:
@@ -149,8 +151,10 @@ class CalibratedClassifier:
         except (Exception, SystemExit) as error:  # a subclass's preprocess may raise anything
             return Failure(400, f"the input cannot be read ({type(error).__name__})")
 
-    def _predict(self, inputs: list[NDArray[Any] | Failure]) -> list[Result]:
-        results: list[Result] = [item if isinstance(item, Failure) else _PENDING for item in inputs]
+    def _predict(self, inputs: NDArray[Any] | list[NDArray[Any] | Failure]) -> list[Result]:
+        if isinstance(inputs, np.ndarray):
+            return self._observed(self._run_rows(inputs))
+        rows: list[Row | Failure] = [item if isinstance(item, Failure) else _PENDING for item in inputs]
         by_kind: dict[tuple[Any, ...], list[int]] = {}
         for index, item in enumerate(inputs):
             if not isinstance(item, Failure):
@@ -158,16 +162,15 @@ class CalibratedClassifier:
         for indices in by_kind.values():
             # A failed item's place is kept: other rows would else run in a batch of another size,
             # and some kernels then round them differently.
-            alone = len(by_kind) == 1
-            rows = list(range(len(inputs))) if alone else indices
+            places = range(len(inputs)) if len(by_kind) == 1 else indices
             blank = np.zeros_like(inputs[indices[0]])
-            batch = np.stack([b if not isinstance(b := inputs[i], Failure) else blank for i in rows])
-            for i, result in zip(rows, self._run_rows(batch), strict=True):
+            batch = np.stack([b if not isinstance(b := inputs[i], Failure) else blank for i in places])
+            for i, row in zip(places, self._run_rows(batch), strict=True):
                 if i in indices:
-                    results[i] = result
-        return self._observed(results)
+                    rows[i] = row
+        return self._observed(rows)
 
-    def _run_rows(self, batch: NDArray[Any]) -> list[Result]:
+    def _run_rows(self, batch: NDArray[Any]) -> list[Row | Failure]:
         try:
             logits = to_logits(self._run(batch), self.options.outputs)
             if len(logits) != len(batch):
@@ -178,28 +181,24 @@ class CalibratedClassifier:
             log.warning("the model failed on an input: %s", type(error).__name__)
             return [Failure(500, "the model failed on this input")]
         finite = np.asarray(np.isfinite(logits).all(axis=1))
-        probs = self.artifact.probs(np.where(finite[:, None], logits, 0.0))
-        top = probs.argmax(axis=1)
+        fine = finite.tolist()
+        probs = self.artifact.probs(logits if all(fine) else np.where(finite[:, None], logits, 0.0))
+        top = probs.argmax(axis=1).tolist()
         return [
-            Prediction(p, k, min(float(p[k]), 1.0), z) if ok else _INVALID
-            for p, k, z, ok in zip(probs, top.tolist(), logits, finite.tolist(), strict=True)
+            (p, k, min(float(p[k]), 1.0), z) if ok else _INVALID
+            for p, k, z, ok in zip(probs, top, logits, fine, strict=True)
         ]
 
-    def _observed(self, results: list[Result]) -> list[Result]:
-        made = [r for r in results if isinstance(r, Prediction)]
+    def _observed(self, rows: list[Row | Failure]) -> list[Result]:
+        made = [row for row in rows if not isinstance(row, Failure)]
         receipts = iter(
             self._observer.served(
-                [(r.predicted, r.confidence) for r in made],
-                logits=[r.logits for r in made],
-                invalid=sum(r is _INVALID for r in results),
+                [(predicted, confidence) for _, predicted, confidence, _ in made],
+                logits=[logits for *_, logits in made],
+                invalid=sum(row is _INVALID for row in rows),
             )
         )
-        return [
-            Prediction(r.probabilities, r.predicted, r.confidence, r.logits, next(receipts))
-            if isinstance(r, Prediction)
-            else r
-            for r in results
-        ]
+        return [row if isinstance(row, Failure) else Prediction(*row, next(receipts)) for row in rows]
 
     def _reply(self, index: int, result: Result, ctx: Any) -> str:
         ctx.set_response_header(index, "x-calib-worker", self._worker)

@@ -112,7 +112,9 @@ class Observer:
                 self._emitter.add("calib_invalid_outputs_total", invalid, self._model, self._version)
         except Exception as error:  # fails open
             self._broken("record", error)
-        nonces, now = [os.urandom(NONCE_BYTES) for _ in predictions], time.time()
+        # One call for all: the operating system is asked once a batch.
+        drawn, now = os.urandom(NONCE_BYTES * len(predictions)), time.time()
+        nonces = [drawn[at : at + NONCE_BYTES] for at in range(0, len(drawn), NONCE_BYTES)]
         receipts = [self._sign(*one, nonce, now) for one, nonce in zip(predictions, nonces, strict=True)]
         if self._samples and nonces:
             self._keep(self._samples, nonces, logits, now)
