@@ -14,11 +14,6 @@ from calib_serve.fit.facts import complete
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.scaling import temperature
 
-try:
-    from scipy.optimize import minimize
-except ImportError as error:
-    raise MissingDependency("scipy", "fit") from error
-
 __all__ = ["fit_ensemble_temperature", "fit_temperature_mixture"]
 
 _GAP = 1e-6
@@ -77,7 +72,7 @@ def mixture_weights(
         mixed = np.maximum(p_true @ weights, 1e-300)
         return -float(share @ np.log(mixed)), -(share / mixed) @ p_true
 
-    found = minimize(
+    found = _minimize(
         nll,
         np.full(parts, 1 / parts),
         jac=True,
@@ -119,7 +114,7 @@ def fit_temperature_mixture(
         starts.append((math.log(1e2 / spread), bounds[1][0]))
     found = min(
         (
-            minimize(
+            _minimize(
                 lambda x: _mixture_nll(samples, x[0], x[1]),
                 np.clip(start, *np.transpose(bounds)),
                 jac=True,
@@ -177,3 +172,12 @@ def _spread(samples: Samples) -> float:
     return sum(float((z.max(axis=1) - z.mean(axis=1)).sum()) for _, z in samples.chunks(np.float64)) / len(
         samples
     )
+
+
+def _minimize(*args: Any, **options: Any) -> Any:
+    """scipy's, when a mixture is fitted: a temperature needs numpy alone."""
+    try:
+        from scipy.optimize import minimize  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingDependency("scipy", "fit") from error
+    return minimize(*args, **options)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.fit.facts import complete
@@ -74,11 +75,13 @@ def _fit(
     problem = Problem.of(samples, "full", on=on)
     k = samples.classes
     begin = temperature(samples)
-    start = np.zeros(problem.size)
-    start[: k * k : k + 1] = 1 / begin["temperature"] - 1
+    strongest = STRENGTHS[0] if lam is None else lam
+    start = _diagonal(problem, _odir(k, strongest, strongest if mu is None else mu), begin["temperature"])
     chosen: dict[str, Any] = {}
     if lam is None:
-        path = along_path(problem, [_odir(k, s, mu or s) for s in STRENGTHS], start, folds=folds, seed=seed)
+        path = along_path(
+            problem, [_odir(k, s, s if mu is None else mu) for s in STRENGTHS], start, folds=folds, seed=seed
+        )
         lam = STRENGTHS[path.best]
         chosen = {"folds": folds, "seed": seed, "lambda_scores": _named(path.scores)}
         if mu is None:
@@ -106,6 +109,15 @@ def _fit(
         },
         packages=("scipy",),
     )
+
+
+def _diagonal(problem: Problem, penalty: Penalty, temperature: float) -> NDArray[np.float64]:
+    """Where an infinite lambda would end: no entry off the diagonal, and so few numbers to find."""
+    k = problem.samples.classes
+    start = np.concatenate([np.full(k, 1 / temperature - 1), np.zeros(k)])
+    found = replace(problem, shape="diagonal").solve(penalty, start, gap=_GAP)
+    weight, bias = found.x[:k], found.x[k:]
+    return np.concatenate([np.diag(weight).ravel(), bias])
 
 
 def _odir(classes: int, lam: float, mu: float) -> Penalty:

@@ -16,11 +16,6 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import MissingDependency
 
-try:
-    from scipy.linalg import cho_factor, cho_solve, eigh
-except ImportError as error:
-    raise MissingDependency("scipy", "fit") from error
-
 __all__ = ["Chunk", "Solve", "of_blocks", "of_diagonal", "of_matrix", "of_pairs"]
 
 Vector = NDArray[np.float64]
@@ -133,7 +128,7 @@ def of_blocks(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
     common = np.maximum((classes - 1) * row, 1e-300)
     row = np.maximum(row, 1e-9 * np.trace(c) / len(c))
     root = 1 / np.sqrt(row)
-    omega, v = eigh(root[:, None] * c * root)
+    omega, v = _linalg().eigh(root[:, None] * c * root)
     v = root[:, None] * v
     gain = 1 / (h[:, None] * np.maximum(omega, 0) + 1)  # (K, K + 1)
     # A_k^-1 e_k, a row a class, and how much the diagonal's ridge differs from the others'.
@@ -164,5 +159,17 @@ def _factored(hessian: NDArray[np.float64], ridge: Vector) -> Solve:
     # Adding one number to all scores changes no probability: the Hessian is singular but for the
     # ridge, and where that is 0 this floor stands in.
     floor = 1e-9 * np.trace(hessian) / len(hessian) + 1e-300
-    factor = cho_factor(hessian + np.diag(np.maximum(ridge, floor)), overwrite_a=True, check_finite=False)
-    return lambda g: np.asarray(cho_solve(factor, g, check_finite=False))
+    linalg = _linalg()
+    factor = linalg.cho_factor(
+        hessian + np.diag(np.maximum(ridge, floor)), overwrite_a=True, check_finite=False
+    )
+    return lambda g: np.asarray(linalg.cho_solve(factor, g, check_finite=False))
+
+
+def _linalg() -> Any:
+    """scipy's, when it is needed: a temperature is fitted with numpy alone."""
+    try:
+        from scipy import linalg  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingDependency("scipy", "fit") from error
+    return linalg

@@ -1,7 +1,7 @@
 """Temperature scaling: one number T > 0 that divides every logit (Guo 2017, section 4.2).
 
 The negative log-likelihood is convex in s = 1 / T, so its derivative has one root; we find it by
-Newton on log s inside a bracket, with sums in float64, and the artifact carries the proof.
+Halley's method on log s inside a bracket, with sums in float64, and the artifact carries the proof.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FLAT = 1e-5  # a logit spread, over T, that no data tells from T = infinity
 
 @dataclass(frozen=True)
 class Slope:
-    """The mean NLL at s = 1 / T, and its first and second derivative with respect to s.
+    """The mean NLL at s = 1 / T, and its first three derivatives with respect to s.
 
     ``lost`` is how far the true class's logit lies below the largest, on average; ``reference`` the
     bins of the confidences.
@@ -45,6 +45,7 @@ class Slope:
     nll: float
     first: float
     second: float
+    third: float
     lost: float
     reference: Bins
 
@@ -76,7 +77,7 @@ def fit_temperature(
         method="temperature",
         fit={
             "objective": "nll",
-            "solver": "newton on log T",
+            "solver": "halley on log T",
             **found,
         },
         reference=end.reference,
@@ -96,10 +97,10 @@ def _optimum(samples: Samples) -> tuple[dict[str, Any], Slope]:
         stride = samples.logits.size // values
         if stride > 1:
             part = rows.every(stride)
-            guess, end, _ = _newton(part.slope, start, tolerance=1e-4)
+            guess, end, _ = _root(part.slope, start, tolerance=1e-4)
             start = guess if _why_none(part.samples, guess, end) is None else start
     tolerance = _TOLERANCE_SINGLE if rows.dtype is np.float32 else _TOLERANCE
-    s, end, iterations = _newton(rows.slope, start, tolerance=tolerance)
+    s, end, iterations = _root(rows.slope, start, tolerance=tolerance)
     reason = _why_none(samples, s, end)
     if reason:
         raise FitError(f"no finite temperature is best: {reason}")
@@ -146,7 +147,7 @@ class Rows:
         return Rows(self.samples.take(few), self.largest[few], self.right[few], self.dtype)
 
     def slope(self, s: float, *, order: int = 2) -> Slope:
-        """NLL(s) = mean of logsumexp(s z) - s z_y, with E_p[z] - z_y and Var_p[z] as derivatives.
+        """NLL(s) = mean of logsumexp(s z) - s z_y; cumulants of z under p are its derivatives.
 
         ``order`` 0 leaves the derivatives out.
         """
@@ -156,7 +157,7 @@ class Rows:
             # Two arrays for all chunks of a span: making new ones costs more than the sums.
             rows = min(span.stop - span.start, _rows(samples.classes))
             work = np.empty((2, rows, samples.classes), self.dtype)
-            sums, confidence = np.zeros(4), np.empty(span.stop - span.start)
+            sums, confidence = np.zeros(5), np.empty(span.stop - span.start)
             for part in _chunks(span, samples.classes):
                 terms, total = self._terms(part, s, order, work[:, : part.stop - part.start])
                 sums += terms.sum(axis=1) if samples.weight is None else terms @ samples.weight[part]
@@ -165,13 +166,14 @@ class Rows:
 
         found = over_cores(of, len(samples), values=values)
         reference = sum((bins for _, bins in found), Bins.zeros())
-        nll, first, second, lost = (float(v) for v in np.sum([sums for sums, _ in found], 0) / len(samples))
-        return Slope(nll, first, second, lost, reference)
+        means = np.sum([sums for sums, _ in found], axis=0) / len(samples)
+        nll, first, second, third, lost = (float(mean) for mean in means)
+        return Slope(nll, first, second, third, lost, reference)
 
     def _terms(
         self, part: slice, s: float, order: int, work: NDArray[Any]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Each sample's (NLL, first, second, distance to the largest logit), and the softmax's divisor."""
+        """Each sample's (NLL, its three derivatives, distance to the largest logit), and the divisors."""
         d, p = work
         ones = np.ones(d.shape[1], self.dtype)
         largest = self.largest[part, None]
@@ -180,12 +182,15 @@ class Rows:
         # einsum: a sum along short rows is several times slower.
         total = np.einsum("nk,k->n", p, ones).astype(np.float64)
         d_y = d[np.arange(len(d)), self.samples.labels[part]].astype(np.float64)
-        mean = variance = np.zeros(len(d))
+        mean = variance = third = np.zeros(len(d))
         if order:
             p *= d
             mean = np.einsum("nk,k->n", p, ones) / total
-            variance = np.maximum(np.einsum("nk,nk->n", p, d) / total - mean**2, 0)
-        return np.stack([np.log(total) - s * d_y, mean - d_y, variance, -d_y]), total
+            p *= d
+            square = np.einsum("nk,k->n", p, ones) / total
+            variance = np.maximum(square - mean**2, 0)
+            third = np.einsum("nk,nk->n", p, d) / total - mean * (3 * square - 2 * mean**2)
+        return np.stack([np.log(total) - s * d_y, mean - d_y, variance, third, -d_y]), total
 
 
 def _rows(classes: int) -> int:
@@ -197,8 +202,8 @@ def _chunks(span: slice, classes: int) -> Iterator[slice]:
         yield slice(start, min(start + _rows(classes), span.stop))
 
 
-def _newton(f: Callable[[float], Slope], start: float, *, tolerance: float) -> tuple[float, Slope, int]:
-    """The root of f(s).first over s > 0, by Newton on log s kept inside a bracket that shrinks."""
+def _root(f: Callable[[float], Slope], start: float, *, tolerance: float) -> tuple[float, Slope, int]:
+    """The root of f(s).first over s > 0, by steps of log s kept inside a bracket that shrinks."""
     low, high, t = -math.inf, math.inf, math.log(start)
     for iteration in range(1, _MAX_ITERATIONS + 1):
         s = math.exp(t)
@@ -206,8 +211,7 @@ def _newton(f: Callable[[float], Slope], start: float, *, tolerance: float) -> t
         if abs(at.first * s) <= tolerance * max(1.0, at.nll):
             return s, at, iteration
         low, high = (t, high) if at.first < 0 else (low, t)
-        step = -at.first / (at.second * s) if at.second > 0 else math.copysign(math.inf, -at.first)
-        t_next = t + min(max(step, -2.0), 2.0)
+        t_next = t + min(max(_step(at, s), -2.0), 2.0)
         if not low < t_next < high:
             t_next = (low + high) / 2
         if t_next in (low, high):  # the bracket is down to neighbouring floats
@@ -217,6 +221,15 @@ def _newton(f: Callable[[float], Slope], start: float, *, tolerance: float) -> t
         f"the temperature did not converge in {_MAX_ITERATIONS} steps: T = {1 / s:g}, gradient "
         f"{at.first * s:g}; look for a few samples with extreme logits"
     )
+
+
+def _step(at: Slope, s: float) -> float:
+    """From log s to the root: Halley's, or Newton's where the third derivative misleads."""
+    if at.second <= 0:
+        return math.copysign(math.inf, -at.first)
+    newton = -at.first / (at.second * s)
+    bend = newton * (1 + s * at.third / at.second) / 2
+    return newton / (1 + bend) if abs(bend) < 0.5 else newton
 
 
 def _why_none(samples: Samples, s: float, end: Slope) -> str | None:

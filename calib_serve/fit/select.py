@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.bins import Bins, bin_index
-from calib_serve.errors import CalibServeError, InputError
+from calib_serve.errors import CalibServeError, InputError, MissingDependency
 from calib_serve.fit.candidates import fit_by_name, options_of
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.strength import stratified
@@ -106,6 +106,8 @@ def select(
             progress(name)
         try:
             found[name] = _held_out(name, samples, fold, seed)
+        except MissingDependency:
+            raise  # a choice among fewer would pass for the choice that was asked for
         except CalibServeError as error:
             refused[name] = str(error)
             continue

@@ -28,6 +28,7 @@ _EXACT_DIAGONAL = 1000
 _SINGLE = 1 << 21  # logits above which passes are in float32; sums over samples stay in float64
 _SINGLE_ROUGH = 1 << 18
 _MOST_CLASSES = 4096
+_CHUNK = 1 << 21
 _REFRESH = 25  # iterations after which a new preconditioner is worth its price
 _MOST_ITERATIONS = 2000
 
@@ -178,7 +179,7 @@ class Problem:
 
     def _features(self) -> Iterator[tuple[slice, Floats]]:
         dtype = self._dtype
-        for part, z in self.samples.chunks(dtype, values=1 << 18 if dtype == np.float32 else 1 << 17):
+        for part, z in self.samples.chunks(dtype, values=self._chunk):
             x = z * dtype(self.scale)
             if self.offset is not None:
                 x -= self.offset[part, None].astype(dtype)
@@ -204,6 +205,12 @@ class Problem:
         # By size alone, so that the same numbers in another float type give the same answer.
         values = len(self.samples) * self.samples.classes
         return np.float32 if values > (_SINGLE_ROUGH if self.rough else _SINGLE) else np.float64
+
+    @property
+    def _chunk(self) -> int:
+        """Values of a chunk: for many classes so many rows that their sums into (K, K) cost little."""
+        cached = 1 << 18 if self._dtype is np.float32 else 1 << 17
+        return max(cached, min(2 * self.samples.classes**2, _CHUNK)) if self.shape == "full" else cached
 
     @property
     def _rounding(self) -> float:

@@ -15,7 +15,7 @@ from calib_serve.fit.softmax_regression import Penalty, Problem
 
 __all__ = ["Path", "along_path", "stratified"]
 
-_GAP = 1e-5  # of the objective; far below what folds can tell apart
+_GAP = 1e-4  # of the objective; far below what folds can tell apart
 _PATIENCE = 2
 
 
