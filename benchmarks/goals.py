@@ -489,7 +489,6 @@ BENCHMARKS = (
             )
             for network, published in (("kull_resnet110_c10", 4.75), ("resnet50_c10_cross_entropy", 4.35))
         ),
-        options=("--losses", "benchmarks/results/training_losses.json"),
         needs_data=True,
         page="papers",
     ),

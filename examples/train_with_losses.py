@@ -172,9 +172,9 @@ def main() -> None:
     results = run(options)
     show(results)
     if options.json:
-        options.json.write_text(
-            json.dumps({"options": vars(options) | {"json": None}, "runs": results}, indent=1)
-        )
+        asked = {name: getattr(options, name) for name in ("train", "cal", "epochs", "seeds")}
+        asked["data"] = Path(options.data).name if options.data else "digits"
+        options.json.write_text(json.dumps({"options": asked, "runs": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
