@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from chromium import Browser, chromium
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.metrics import evaluate, softmax
@@ -17,6 +19,12 @@ NAMES = ("ant", "bee", "cat", "dog", "<b>elk</b>")
 LOGITS = 2 * RNG.standard_normal((1200, 5))
 LABELS = np.array([RNG.choice(5, p=p) for p in softmax(LOGITS)])
 BEFORE, AFTER = softmax(3 * LOGITS), softmax(LOGITS)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +58,14 @@ def contrast(browser, selector: str, paint: str) -> float:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_it_opens_without_a_complaint_or_a_request(browser, report: Path, dark: bool) -> None:
-    browser.open(report, dark=dark)
+    browser.open(report.as_uri(), dark=dark)
     assert browser.run("return document.title") == "Five animals: calibration report"
     assert browser.complaints() == []
     assert [url for url in browser.requests() if not url.startswith(("file:", "data:"))] == []
 
 
 def test_the_verdict_matches_the_numbers(browser, report: Path) -> None:
-    browser.open(report)
+    browser.open(report.as_uri())
     found = evaluate(AFTER, LABELS, replicates=0)
     told = browser.run("return document.querySelector('#verdict').innerText").replace("\xa0", " ")
     assert f"Expected calibration error: {100 * found.ece.value:.1f} %" in told
@@ -69,7 +77,7 @@ def test_the_verdict_matches_the_numbers(browser, report: Path) -> None:
 
 
 def test_the_accessibility_tree_names_every_figure(browser, report: Path) -> None:
-    browser.open(report)
+    browser.open(report.as_uri())
     nodes = browser.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
     images = [n for n in nodes if n.get("role", {}).get("value") in ("img", "image", "graphics-document")]
     named = {n["name"]["value"]: n.get("description", {}).get("value", "") for n in images}
@@ -78,7 +86,7 @@ def test_the_accessibility_tree_names_every_figure(browser, report: Path) -> Non
 
 
 def test_headings_sort_the_classes_both_ways(browser, report: Path) -> None:
-    browser.open(report)
+    browser.open(report.as_uri())
     names = "return [...document.querySelectorAll('.sortable tbody th')].map(e => e.innerText)"
     press = "document.querySelectorAll('.sortable thead button')[0].click();"
     assert browser.run(press + names) == sorted(NAMES)
@@ -94,7 +102,7 @@ def test_headings_sort_the_classes_both_ways(browser, report: Path) -> None:
 def test_the_whole_page_can_be_walked_by_keyboard(browser, report: Path) -> None:
     from selenium.webdriver.common.keys import Keys
 
-    browser.open(report)
+    browser.open(report.as_uri())
     walked: list[str] = []
     while len(walked) < 60 and walked.count("Askip") < 2:
         browser.driver.switch_to.active_element.send_keys(Keys.TAB)
@@ -106,7 +114,7 @@ def test_the_whole_page_can_be_walked_by_keyboard(browser, report: Path) -> None
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_text_is_readable_in_both_modes(browser, report: Path, dark: bool) -> None:
-    browser.open(report, dark=dark)
+    browser.open(report.as_uri(), dark=dark)
     for selector in ("h1", ".meta", "figcaption", "summary", ".word.better", "svg text", "td small"):
         paint = "fill" if selector == "svg text" else "color"
         assert contrast(browser, selector, paint) >= 4.5, selector
@@ -114,12 +122,12 @@ def test_text_is_readable_in_both_modes(browser, report: Path, dark: bool) -> No
 
 @pytest.mark.parametrize("width", [360, 768, 1440])
 def test_nothing_runs_off_the_side(browser, report: Path, width: int) -> None:
-    browser.open(report, width=width)
+    browser.open(report.as_uri(), width=width)
     assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_it_prints_on_paper(browser, report: Path) -> None:
-    browser.open(report, dark=True)
+    browser.open(report.as_uri(), dark=True)
     printed = browser.driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})["data"]
     assert len(printed) > 20_000
     browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})

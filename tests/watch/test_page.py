@@ -1,15 +1,13 @@
 """The page of ``watch`` in a real Chromium: live, whole without the network, for every reader."""
 
-import base64
-import json
 import os
-import shutil
 import time
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
+from chromium import chromium
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.bins import Bins
@@ -35,66 +33,10 @@ return poor;
 """
 
 
-class Browser:
-    def __init__(self, driver):
-        self.driver = driver
-
-    def open(self, url, *, dark=False, width=1100):
-        media = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        for log in ("browser", "performance"):
-            self.driver.get_log(log)
-        self.driver.get(url)
-
-    def run(self, script):
-        return self.driver.execute_script(script)
-
-    def complaints(self):
-        return [entry["message"] for entry in self.driver.get_log("browser")]
-
-    def requests(self):
-        events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        return [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
-
-    def wait(self, script, seconds=20):
-        until = time.monotonic() + seconds
-        while not (found := self.run(script)):
-            assert time.monotonic() < until, f"{script} was never true"
-            time.sleep(0.2)
-        return found
-
-
 @pytest.fixture(scope="module")
 def browser():
-    programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
-    if None in programs:
-        if os.environ.get("CI") == "true":
-            pytest.fail("chromium and chromedriver are missing, and CI must not skip")
-        pytest.skip("chromium and chromedriver are not installed")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.options import Options
-    from selenium.webdriver.chrome.service import Service
-
-    options = Options()
-    options.binary_location = programs[0]
-    for flag in (
-        "--headless=new",
-        "--no-sandbox",  # a container's root has no other way
-        "--disable-dev-shm-usage",
-        "--disable-gpu",
-        "--hide-scrollbars",
-        "--disable-background-networking",
-        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-    ):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(programs[1]))
-    try:
-        yield Browser(driver)
-    finally:
-        driver.quit()
+    with chromium(hosts="127.0.0.1") as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -205,13 +147,7 @@ def test_what_is_open_or_focused_is_not_torn_away(browser, server):
 
 
 def test_it_is_photographed_for_the_docs_when_asked(browser, server, tmp_path):
-    path = Path(os.environ.get("CALIB_SERVE_SCREENSHOT", tmp_path / "page.png"))
-    browser.open(server.url)
-    height = browser.run("return document.documentElement.scrollHeight")
-    clip = {"x": 0, "y": 0, "width": 1100, "height": height, "scale": 1}
-    shot = browser.driver.execute_cdp_cmd(
-        "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
-    )
-    path.write_bytes(base64.b64decode(shot["data"]))
+    browser.open(server.url, width=1100)
+    path = browser.photograph(Path(os.environ.get("CALIB_SERVE_SCREENSHOT", tmp_path / "page.png")))
     assert path.read_bytes().startswith(b"\x89PNG")
     assert path.stat().st_size > 20_000

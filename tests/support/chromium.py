@@ -1,4 +1,4 @@
-"""A real Chromium, driven over its own protocol."""
+"""A real Chromium, driven over its own protocol, that reaches only the hosts it is given."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import base64
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +16,29 @@ import pytest
 
 
 class Browser:
-    """One Chromium without a network; ``open`` a file, then ask it what it did."""
+    """Open an address, then ask it what it did."""
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
 
-    def open(self, path: Path, *, dark: bool = False, width: int = 1080) -> None:
+    def open(self, url: str, *, dark: bool = False, width: int = 1080) -> None:
         media = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        self.driver.get_log("browser")
-        self.driver.get_log("performance")
-        self.driver.get(path.resolve().as_uri())
+        for log in ("browser", "performance"):  # reading empties them
+            self.driver.get_log(log)
+        self.driver.get(url)
 
     def run(self, script: str) -> Any:
         return self.driver.execute_script(script)
+
+    def wait(self, script: str, seconds: float = 20) -> Any:
+        until = time.monotonic() + seconds
+        while not (found := self.run(script)):
+            assert time.monotonic() < until, f"{script} was never true"
+            time.sleep(0.2)
+        return found
 
     def complaints(self) -> list[str]:
         return [entry["message"] for entry in self.driver.get_log("browser")]
@@ -40,10 +49,10 @@ class Browser:
         sent = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
         return [params["request"]["url"] for params in sent]
 
-    def photograph(self, path: Path, *, height: int | None = None) -> Path:
-        """The whole page, or its first ``height`` pixels, as PNG."""
-        width, whole = self.run("return [innerWidth, document.documentElement.scrollHeight]")
-        clip = {"x": 0, "y": 0, "width": width, "height": height or whole, "scale": 1}
+    def photograph(self, path: Path) -> Path:
+        """The whole page as PNG."""
+        width, height = self.run("return [innerWidth, document.documentElement.scrollHeight]")
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         shot = self.driver.execute_cdp_cmd(
             "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
         )
@@ -51,9 +60,9 @@ class Browser:
         return path
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Chromium with every network address but files mapped to nowhere; skips without one, never in CI."""
+@contextmanager
+def chromium(*, hosts: str = "") -> Iterator[Browser]:
+    """A Chromium that finds ``hosts`` and no other; skips where there is none, never in CI."""
     programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
     if None in programs:
         if os.environ.get("CI") == "true":
@@ -72,7 +81,7 @@ def browser() -> Iterator[Browser]:
         "--disable-gpu",
         "--hide-scrollbars",
         "--disable-background-networking",
-        "--host-resolver-rules=MAP * ~NOTFOUND",
+        "--host-resolver-rules=MAP * ~NOTFOUND" + (f", EXCLUDE {hosts}" if hosts else ""),
     ):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
