@@ -7,12 +7,14 @@ INSTALLED := $(VENV)/installed
 DEVELOPED := $(VENV)/developed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup demo test check bench-quick constraints clean
+.PHONY: help setup demo test check versions audit bench-quick constraints clean
 
 help:
 	@echo "make demo         the whole way, from a classifier to a dashboard query, in 3 minutes"
 	@echo "make test         the tests, real servers among them"
 	@echo "make check        format, lint, types, doctests, Prometheus rules"
+	@echo "make versions     the tests on other Pythons, and with the oldest and newest packages"
+	@echo "make audit        known vulnerabilities of the pinned packages"
 	@echo "make bench-quick  every benchmark beside its peers, trimmed to a few minutes"
 	@echo "make constraints  renew constraints.txt from the newest releases"
 	@echo "make clean        remove what these made"
@@ -45,6 +47,12 @@ check: $(DEVELOPED)
 	$(BIN)/pytest -q --ignore=tests calib_serve
 	scripts/check_prometheus.sh
 
+versions: $(DEVELOPED)
+	VENV=$(VENV) scripts/versions.sh $(ARGS)
+
+audit: $(DEVELOPED)
+	$(BIN)/nox -s audit -- $(ARGS)
+
 bench-quick: $(INSTALLED)
 	$(BIN)/python benchmarks/run_all.py --quick $(ARGS)
 
@@ -52,4 +60,4 @@ constraints:
 	PYTHON=$(PYTHON) scripts/refresh_constraints.sh
 
 clean:
-	rm -rf $(VENV) .venv-bench-* benchmarks/results/quick demo-out logs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .nox .venv-bench-* benchmarks/results/quick demo-out logs .pytest_cache .mypy_cache .ruff_cache .hypothesis

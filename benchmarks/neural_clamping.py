@@ -138,7 +138,7 @@ def main():
         splits = []
         for split in range(asked.splits):
             order = np.random.default_rng(split).permutation(len(y))
-            cal, test = np.sort(order[: asked.images]), np.sort(order[5000:])
+            cal, test = np.sort(order[: asked.images]), np.sort(order[5000:][: asked.tested])
             print(f"{name}, split {split}", flush=True)
             splits.append(split_table(model, x, y, cal, test, asked))
             save(asked, name, {**how, "splits": splits})  # what is measured stays when a long run is stopped
@@ -159,13 +159,14 @@ def arguments(given=None):
     parser.add_argument("--models", nargs="+", default=["resnet20", "resnet56"])
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--images", type=int, default=5000, help="calibration images of each split")
+    parser.add_argument("--tested", type=int, default=5000, help="test images of each split")
     parser.add_argument("--gammas", type=float, nargs="+", default=list(GAMMAS))
     parser.add_argument("--fold-gammas", type=float, nargs="+", default=[0.0, 0.5, 1.0])
     parser.add_argument("--passes", type=int, default=25)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
-    few = {"models": ["resnet20"], "splits": 1, "images": 200, "gammas": [0.0, 0.5], "fold_gammas": [0.0]}
-    return peers.arguments(parser, given, **few, passes=2)
+    few = {"models": ["resnet20"], "splits": 1, "images": 100, "tested": 300, "passes": 2}
+    return peers.arguments(parser, given, **few, gammas=[0.0], fold_gammas=[0.0])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,73 @@
+"""The versions that are supported, each proved by the tests that need them: `make versions`.
+
+The ground and `watch` run on every Python; ONNX beside them on 3.11, with the oldest direct dependencies that
+pyproject.toml allows and with the newest releases there are. Torch is pinned, and tested by `make test`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nox
+import tomllib
+
+GROUND = ("artifact", "bins", "mixture", "receipts", "tensors")
+WATCH = ("app", "drift", "intake", "ledger_contract", "monitor", "streams", "watch_server")
+ONNX = ("fuse_any_graph", "onnx_files", "onnx_passes", "sessions")
+TESTING = ("pytest", "pytest-xdist", "hypothesis", "httpx", "scikit-learn", "psutil")
+PROJECT = tomllib.loads((Path(__file__).parent / "pyproject.toml").read_text())["project"]
+
+nox.options.sessions = ["ground", "oldest", "newest"]
+nox.options.reuse_existing_virtualenvs = True
+
+
+def tests(*, onnx: bool) -> list[str]:
+    """The test files of what these versions must carry."""
+    paths = [f"tests/test_{name}.py" for name in GROUND] + ["tests/metrics"]
+    paths += [f"tests/watch/test_{name}.py" for name in WATCH]
+    return paths + ([f"tests/fuse/test_{name}.py" for name in ONNX] if onnx else [])
+
+
+def lower_bounds(*extras: str) -> list[str]:
+    """`numpy==1.26` for `numpy>=1.26`, of the base and these extras; markers are kept."""
+    wanted = [*PROJECT["dependencies"], *(r for e in extras for r in PROJECT["optional-dependencies"][e])]
+    return [re.sub(r"^([\w.\[\]-]+)>=", r"\1==", requirement) for requirement in wanted]
+
+
+def check(session: nox.Session, *more: str, onnx: bool = False) -> None:
+    """Run them against the installed wheel."""
+    options = ("-q", "-n", "logical", "--dist", "loadfile", "-p", "no:cacheprovider")
+    session.run("pytest", *options, *more, *tests(onnx=onnx), *session.posargs)
+
+
+@nox.session(python=["3.10", "3.12", "3.13"])
+def ground(session: nox.Session) -> None:
+    """The numpy ground, receipts and watch on the other Pythons."""
+    pinned = "constraints-3.10.txt" if session.python == "3.10" else "constraints.txt"
+    session.install("-c", pinned, ".[watch]", *TESTING)
+    check(session)
+
+
+@nox.session(python="3.11")
+def oldest(session: nox.Session) -> None:
+    """The oldest numpy, onnx, onnxruntime, prometheus-client and others that pyproject.toml allows."""
+    session.install(".[watch,onnx]", *lower_bounds("watch", "onnx"), *TESTING)
+    # What is old meets indirect dependencies that are new, and these deprecate what it uses.
+    check(session, "-W", "ignore::DeprecationWarning", onnx=True)
+
+
+@nox.session(python="3.11")
+def newest(session: nox.Session) -> None:
+    """The newest of all, whatever constraints.txt pins."""
+    session.install("--upgrade", ".[watch,onnx]", *TESTING)
+    check(session, onnx=True)
+
+
+@nox.session(default=False)
+def audit(session: nox.Session) -> None:
+    """Known vulnerabilities of every pinned package; fails where the advisories cannot be asked."""
+    session.install("pip-audit")
+    session.run(
+        "pip-audit", "--strict", "--no-deps", "--disable-pip", "-r", "constraints.txt", *session.posargs
+    )

@@ -1,0 +1,100 @@
+"""What is built installs into an empty environment, and works there, outside any checkout.
+
+Installing asks the same package index that installed the tests.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+
+
+def run(*command: str | Path, cwd: Path, fails: bool = False) -> str:
+    done = subprocess.run(command, check=False, cwd=cwd, capture_output=True, text=True, timeout=300)
+    assert (done.returncode != 0) is fails, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A source archive of the checkout, and a wheel made from that archive alone."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--outdir", folder, ROOT, cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def python(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with that wheel, what it asks for, and nothing else."""
+    folder = tmp_path_factory.mktemp("empty")
+    run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder)
+    python = folder / "bin" / "python"
+    (wheel,) = built.glob("*.whl")
+    run(*PIP, "--python", python, "install", "-c", ROOT / "constraints.txt", wheel, cwd=folder)
+    return python
+
+
+def files(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_a_wheel_holds_the_same_from_the_checkout_and_from_the_source_archive(
+    built: Path, tmp_path: Path
+) -> None:
+    run(*PIP, "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT, cwd=tmp_path)
+    (from_checkout,), (from_source,) = tmp_path.glob("*.whl"), built.glob("*.whl")
+    assert files(from_checkout) == files(from_source)
+
+
+def test_the_wheel_holds_every_module_the_types_and_what_a_server_needs(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    held = files(wheel)
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "calib_serve").rglob("*.py")}
+    assert modules <= held
+    shipped = {f"handlers/{path.name}" for path in (ROOT / "handlers").glob("*.py")} | {"config.properties"}
+    assert {"calib_serve/py.typed"} | {f"calib_serve/_shipped/{name}" for name in shipped} <= held
+    assert not [name for name in held if name.startswith(("tests", "benchmarks")) or "/." in name]
+
+
+def test_the_source_archive_holds_what_a_packager_builds_and_tests(built: Path) -> None:
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "tests/test_packages.py"} <= held
+    assert not [name for name in held if name.startswith((".venv", "benchmarks/results/quick"))]
+
+
+def test_the_base_install_fits_inspects_and_evaluates_in_an_empty_folder(
+    python: Path, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    logits = 3 * rng.normal(size=(500, 4))
+    labels = np.where(rng.random(500) < 0.6, logits.argmax(axis=1), rng.integers(0, 4, 500))
+    np.savez(tmp_path / "cal.npz", logits=logits, labels=labels)
+    command = python.with_name("calib-serve")
+    assert "evaluate" in run(command, "--help", cwd=tmp_path)
+    run(command, "fit", "--logits", "cal.npz", "--method", "temperature", "-o", "artifact", cwd=tmp_path)
+    assert "temperature" in run(command, "inspect", "artifact", cwd=tmp_path)
+    assert "ece" in run(command, "evaluate", "cal.npz", "--artifact", "artifact", "--json", cwd=tmp_path)
+    # What needs more says which extra: also the choice among methods, which would else be one among fewer.
+    for method in ("auto", "vector"):
+        options = ("--logits", "cal.npz", "--method", method, "-o", method)
+        assert "calib-serve[fit]" in run(command, "fit", *options, cwd=tmp_path, fails=True)
+
+
+def test_the_base_install_brings_few_packages(python: Path) -> None:
+    listing = "from importlib.metadata import distributions as d; print(*(x.name for x in d()))"
+    names = set(run(python, "-c", listing, cwd=python.parent).lower().split())
+    assert {"calib-serve", "numpy", "safetensors", "pyyaml", "typer", "rich"} <= names
+    assert len(names) <= 18
+    assert not names & {"torch", "scipy", "onnx", "onnxruntime-gpu", "fastapi", "matplotlib"}
