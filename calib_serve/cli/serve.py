@@ -42,6 +42,12 @@ def run(
         Optional[str],  # noqa: UP045
         typer.Option("--ledger", help="Where labels are counted: a file, or redis://..."),
     ] = None,
+    writer: Annotated[
+        str,
+        typer.Option(
+            "--writer", help="This server's name, where several share a ledger; default: the host's."
+        ),
+    ] = "",
     samples: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option("--samples", help="Keep logits and labels here, for calib-serve refit; default: none."),
@@ -77,6 +83,7 @@ def run(
         settings=_pairs(settings or []),
         keyring=keyring,
         ledger=ledger,
+        writer=writer or None,
         samples=samples,
         sample_rate=sample_rate,
     )

@@ -18,6 +18,7 @@ __all__ = [
     "SAMPLE_RATE",
     "SAMPLE_SECONDS",
     "SECTION",
+    "WRITER",
     "Kind",
     "ModelOptions",
     "from_environment",
@@ -27,6 +28,7 @@ SECTION = "calib_serve"
 # The host's own settings, which no archive may carry: set by ``calib-serve serve``.
 KEYRING = "CALIB_SERVE_KEYRING"
 LEDGER = "CALIB_SERVE_LEDGER"
+WRITER = "CALIB_SERVE_WRITER"
 MODELS = "CALIB_SERVE_MODELS"
 METRICS = "CALIB_SERVE_METRICS"
 SAMPLES = "CALIB_SERVE_SAMPLES"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.errors import REASONS, CalibServeError, InputError, ModelError
-from calib_serve.fuse.mar_options import KEYRING, LEDGER, MODELS, SECTION, from_environment
+from calib_serve.fuse.mar_options import KEYRING, LEDGER, MODELS, SECTION, WRITER, from_environment
 from calib_serve.receipts import DAY, Keyring, Label
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.lifecycle import end_cleanly
@@ -59,7 +59,7 @@ class CalibrationFeedback:
             on_alarm=self._alarm,
         )
         self._samples = host_sample_log()
-        self._publisher = Publisher(self._ledger, self._emitter)
+        self._publisher = Publisher(self._ledger, self._emitter, name=_writer())
         self._start_counters(models)
         self._worker = str(os.getpid())
         end_cleanly(self._close)
@@ -72,10 +72,10 @@ class CalibrationFeedback:
             outcomes = iter(self._intake.take(together))
             lost = None
         except (CalibServeError, OSError) as error:
-            # Nothing was counted: the client may send everything again.
+            # Sent again they are counted, or found to have been, once either way.
             log.error("labels could not be kept: %s", type(error).__name__)
             self._emitter.add("calib_monitor_errors_total", 1, "ledger")
-            outcomes, lost = iter(()), "the labels could not be kept; none was counted, send them again"
+            outcomes, lost = iter(()), "the labels could not be kept; send them again, each is counted once"
         replies = [self._reply(i, items, outcomes, lost, ctx) for i, items in enumerate(parsed)]
         self._publish_soon()
         return replies
@@ -206,7 +206,11 @@ def _setting(config: Mapping[str, Any], key: str, variable: str) -> str:
     return str(value)
 
 
+def _writer() -> str:
+    return from_environment(WRITER) or socket.gethostname()
+
+
 def _open_ledger(config: Mapping[str, Any]) -> Ledger:
     where = _setting(config, "ledger", LEDGER)
-    # Hosts that share a ledger each publish their own share; a file belongs to one host.
-    return open_ledger(where, writer=socket.gethostname() if "://" in where else "")
+    # Servers that share a ledger each publish their own share; a file belongs to one of them.
+    return open_ledger(where, writer=_writer() if "://" in where else "")

@@ -1,14 +1,15 @@
 """The ledger's sums on their way to the server's counters, each exactly once.
 
-The ledger marks what was sent when the block that sends it ends. A worker killed in between leaves
-sums that were sent but not marked; the next worker asks the server what it holds, and marks them
-then instead of sending them again.
+The ledger marks what was sent when the block that sends it ends. Where the mark fails, this worker
+remembers what it sent. A worker killed in between leaves sums that were sent but not marked; the next
+worker asks the server what it holds, and marks them then instead of sending them again.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import socket
@@ -30,12 +31,17 @@ _COUNT = re.compile(r'^calib_feedback_total\{model="([^"]*)",version="([^"]*)".*
 
 
 class Publisher:
-    """Sends the server what the ledger has counted and not published, once a second at most."""
+    """Sends the server what the ledger has counted and not published, once a second at most.
 
-    def __init__(self, ledger: Ledger, emitter: Emitter, *, interval: float = 1.0) -> None:
+    ``name`` tells this server from others that share the ledger; default: the host's name.
+    """
+
+    def __init__(self, ledger: Ledger, emitter: Emitter, *, name: str = "", interval: float = 1.0) -> None:
         self._ledger, self._emitter, self._interval = ledger, emitter, interval
-        self._consumer = f"torchserve:{socket.gethostname()}"
+        self._consumer = f"torchserve:{name or socket.gethostname()}"
         self._first = True
+        # Sent, and perhaps not marked: labels that were marked before, and the sums that were sent.
+        self._unmarked: dict[Version, tuple[float, Sums]] = {}
         self._fresh, self._stop = threading.Event(), threading.Event()
         self._fresh.set()  # an earlier worker may have left something
 
@@ -51,16 +57,15 @@ class Publisher:
         """Send the sums of the ledger that were not sent before."""
         try:
             with self._ledger.emission(self._consumer) as fresh:
-                if not (self._first and self._sent_before(fresh)):
-                    for (model, version), sums in fresh.items():
-                        _emit(self._emitter, model, version, sums)
+                self._send(fresh)
                 # Sent within the block: the ledger marks it only when the lines are on their way.
                 self._emitter.flush()
-            self._first = False
+            self._unmarked = {}
         except Exception as error:  # offered again next time
             log.error("the ledger's sums could not be published: %s", type(error).__name__)
             self._emitter.add("calib_monitor_errors_total", 1, "publish")
             self._emitter.flush()
+            self._fresh.set()
 
     def close(self) -> None:
         """Publish for the last time."""
@@ -74,9 +79,18 @@ class Publisher:
             self.publish()
             self._stop.wait(self._interval)
 
+    def _send(self, fresh: Mapping[Version, Sums]) -> None:
+        marked = {key: n - fresh[key].feedback.n for key, n in self._counted().items() if key in fresh}
+        if not (self._first and self._sent_before(fresh)):
+            for key, sums in fresh.items():
+                before, sent = self._unmarked.get(key, (math.nan, sums))
+                _emit(self._emitter, *key, sums - sent if before == marked[key] else sums)
+        self._unmarked = {key: (marked[key], sums) for key, sums in fresh.items()}
+        self._first = False
+
     def _sent_before(self, fresh: Mapping[Version, Sums]) -> bool:
         """Whether the server holds all of ``fresh`` already: its last worker died before the mark."""
-        counted = {key: sums.feedback.n for key, sums in self._ledger.sums(own=True).items()}
+        counted = self._counted()
         marked = {key: n - (fresh[key].feedback.n if key in fresh else 0) for key, n in counted.items()}
         before = self._at_start_of_server(marked)
         held = _held() if fresh and before is not None else None
@@ -86,6 +100,9 @@ class Publisher:
             held.get((label_value(key[0]), label_value(key[1])), 0.0) == counted[key] - before.get(key, 0.0)
             for key in fresh
         )
+
+    def _counted(self) -> dict[Version, float]:
+        return {key: sums.feedback.n for key, sums in self._ledger.sums(own=True).items()}
 
     def _at_start_of_server(self, marked: Mapping[Version, float]) -> dict[Version, float] | None:
         """What was marked when this server started at 0; None when that is now."""

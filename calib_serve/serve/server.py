@@ -36,6 +36,7 @@ from calib_serve.fuse.mar_options import (
     SAMPLE_RATE,
     SAMPLE_SECONDS,
     SAMPLES,
+    WRITER,
     from_environment,
 )
 from calib_serve.fuse.shipped import shipped
@@ -76,7 +77,8 @@ class Server:
     ``folder``: where it runs, made if missing: config, logs, ``key_file.json``, keyring and ledger.
     ``config``: a config.properties to start from (default: the one that travels with the package);
     ``settings`` overrides single lines. ``ports``: None keeps the config's. ``keyring``,
-    ``ledger``: default to files in ``folder`` of an earlier run, or as the environment says.
+    ``ledger``: default to files in ``folder`` of an earlier run, or as the environment says. ``writer``:
+    this server's name among those that share a ledger (default: the host's name).
     Use it as a context manager: whatever happens inside, nothing is left running.
     """
 
@@ -91,6 +93,7 @@ class Server:
         settings: Mapping[str, str] | None = None,
         keyring: str | Path | None = None,
         ledger: str | Path | None = None,
+        writer: str | None = None,
         samples: str | Path | None = None,
         sample_rate: float = 0.1,
         sample_seconds: float = 60.0,
@@ -102,7 +105,7 @@ class Server:
         base = Path(config) if config else shipped("config.properties")
         values = {**(ports.as_properties() if ports else {}), **(settings or {})}
         self._text = changed(base.read_text("utf-8"), {**values, **self._paths()})
-        self._environment = self._worker_settings(keyring, ledger)
+        self._environment = self._worker_settings(keyring, ledger) | ({WRITER: writer} if writer else {})
         if not (0 < sample_rate <= 1 and 0 < sample_seconds < math.inf):
             raise ServerError(
                 f"sample_rate is above 0 and at most 1, sample_seconds above 0; "

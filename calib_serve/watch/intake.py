@@ -17,7 +17,10 @@ from calib_serve.receipts import DAY, Keyring, Label
 from calib_serve.watch.drift import Alarm, Detector
 from calib_serve.watch.ledger import Ledger, Version
 
-__all__ = ["Classes", "Intake", "Outcome"]
+__all__ = ["LONGEST_SEGMENT", "Classes", "Intake", "Outcome"]
+
+LONGEST_SEGMENT = 64
+"""Characters of a segment's name."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class Intake:
         """Count every item that is right; one outcome an item, in order.
 
         An item is a mapping ``{"receipt": token, "label": id or name}``. Raises LedgerError when
-        the ledger cannot keep them: then none was counted, and all may be sent again.
+        the ledger cannot keep them: send all again, and each is counted once.
         """
         now = self._clock()
         checked = [self._check(item, now) for item in items]
@@ -125,6 +128,8 @@ class Intake:
         try:
             if not isinstance(item, Mapping) or "receipt" not in item or "label" not in item:
                 raise Refused("malformed", 'an item is {"receipt": "...", "label": class id or name}')
+            if "segment" in item and not _is_segment(item["segment"]):
+                raise Refused("malformed", f"a segment is a text of at most {LONGEST_SEGMENT} characters")
             receipt = self.keyring.verify(item["receipt"], now=now, ttl=self._ttl)
             classes = self.models.get((receipt.model, receipt.version))
             if classes is None:
@@ -138,7 +143,7 @@ class Intake:
     def _segment_of(self, item: object, label: Label) -> str:
         name = item.get("segment", "") if isinstance(item, Mapping) else ""
         version = (label.receipt.model, label.receipt.version)
-        return self._segment(version, name) if isinstance(name, str) else ""
+        return self._segment(version, name)
 
     def _detect(self, counted: Sequence[Label]) -> list[tuple[Version, Alarm]]:
         by_version: dict[Version, list[Label]] = {}
@@ -170,6 +175,15 @@ class Intake:
         # Whoever changes the options wants them to hold from now on.
         same = kept.options == made.options
         return kept if same else made
+
+
+def _is_segment(name: object) -> bool:
+    """A short text that any store can hold: half of a character pair cannot be written as UTF-8."""
+    return (
+        isinstance(name, str)
+        and len(name) <= LONGEST_SEGMENT
+        and (name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name))
+    )
 
 
 def detector_key(version: Version) -> str:

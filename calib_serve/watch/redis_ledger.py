@@ -143,11 +143,12 @@ class RedisLedger:
         finally:
             self._local.depth = depth
             if depth == 0:
-                with self._errors():
-                    self._unlock(keys=[f"{self._root}:lock"], args=[token])
+                self._release(token)
 
     def _take_lock(self, token: str) -> None:
         until = time.monotonic() + self._timeout
+        if stale := getattr(self._local, "stale", None):
+            self._release(stale)
         with self._errors():
             while not self._redis.set(f"{self._root}:lock", token, nx=True, px=_HELD):
                 if time.monotonic() > until:
@@ -155,6 +156,13 @@ class RedisLedger:
                         f"the Redis ledger was locked for {self._timeout:.0f} s; send the batch again"
                     )
                 time.sleep(0.005)
+
+    def _release(self, token: str) -> None:
+        # A Redis that went away comes back with the lock in it: then this thread opens it next time.
+        self._local.stale = token
+        with self._errors():
+            self._unlock(keys=[f"{self._root}:lock"], args=[token])
+        self._local.stale = None
 
     def accept(
         self, labels: Sequence[Label], *, expires: Sequence[float], segments: Sequence[str] | None = None
@@ -232,8 +240,10 @@ class RedisLedger:
                 if total != before:
                     fresh[version] = total - before
             yield fresh
-            for version in fresh:
-                self.store(_emitted(consumer, version), counted[version].flat().astype("<f8").tobytes())
+            if fresh:  # all in one step, or none
+                marks = {_emitted(consumer, v): counted[v].flat().astype("<f8").tobytes() for v in fresh}
+                with self._errors():
+                    self._redis.mset({f"{self._root}:state:{key}": mark for key, mark in marks.items()})
 
     def forget_emissions(self, consumer: str) -> None:
         """Offer ``consumer`` everything again: for one whose counters restarted from zero."""

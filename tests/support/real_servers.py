@@ -24,22 +24,41 @@ def needed(program, package):
     return path
 
 
+class Redis:
+    """A real Redis on a port of its own; ``durable``: what it acknowledged survives ``kill``."""
+
+    def __init__(self, folder, *, durable=False):
+        self.port = _free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        durably = ["--appendonly", "yes", "--appendfsync", "always"] if durable else []
+        self.command = [
+            needed("redis-server", "redis-server"),
+            *("--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)),
+            *durably,
+        ]
+        self.process = None
+
+    def start(self):
+        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+        _wait(self.port)
+        return self
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(timeout=10)
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        self.kill()
+
+
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory):
     """The address of a real Redis that keeps nothing and ends with the tests."""
-    program = needed("redis-server", "redis-server")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    folder = tmp_path_factory.mktemp("redis")
-    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
-    server = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
-    try:
-        _wait(port)
-        yield f"redis://127.0.0.1:{port}/0"
-    finally:
-        server.terminate()
-        server.wait(timeout=10)
+    with Redis(tmp_path_factory.mktemp("redis")) as server:
+        yield server.url
 
 
 def _wait(port):
