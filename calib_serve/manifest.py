@@ -131,10 +131,16 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise SchemaError(f"{path} cannot be read: {error}") from error
     if not isinstance(manifest, dict) or "schema" not in manifest:
         raise SchemaError(f"{path} is not an artifact's manifest: it has no schema version")
-    if type(manifest["schema"]) is not int or manifest["schema"] != SCHEMA:
+    schema = manifest["schema"]
+    if type(schema) is not int or schema != SCHEMA:
+        newer = type(schema) is int and schema > SCHEMA
         raise SchemaError(
-            f"{path} has schema {manifest['schema']!r}, this version of calib-serve reads {SCHEMA}; "
-            "upgrade calib-serve or fit the artifact again"
+            f"{path} has schema {schema!r}, this version of calib-serve reads {SCHEMA}; "
+            + (
+                "a newer calib-serve wrote it; upgrade"
+                if newer
+                else "upgrade calib-serve or fit the artifact again"
+            )
         )
     claimed = manifest.pop("sha256", None)
     try:

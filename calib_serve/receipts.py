@@ -30,11 +30,11 @@ from pathlib import Path
 
 from calib_serve.errors import InputError, KeyringError, Refused
 
-__all__ = ["DAY", "NONCE_BYTES", "Keyring", "Label", "Receipt"]
+__all__ = ["DAY", "NONCE_BYTES", "VERSION", "Keyring", "Label", "Receipt"]
 
 DAY = 86_400.0
 
-_VERSION = 1
+VERSION = 1  # the first byte of every receipt
 NONCE_BYTES = 12
 _MAC = 16
 _KEY = 32
@@ -204,7 +204,7 @@ def _mac(key: bytes, body: bytes) -> bytes:
 def _head(key_id: str, model: str, version: str) -> bytes:
     # A server signs for the same model over and over.
     names = _short(key_id, "key id") + _short(model, "model name") + _short(version, "model version")
-    return bytes([_VERSION]) + names
+    return bytes([VERSION]) + names
 
 
 def _short(text: str, what: str) -> bytes:
@@ -234,8 +234,8 @@ def _decode(token: str) -> tuple[bytes, bytes]:
 
 def _parse(body: bytes) -> Receipt:
     try:
-        if body[0] != _VERSION:
-            raise Refused("malformed", f"receipt version {body[0]} is not known (this is {_VERSION})")
+        if body[0] != VERSION:
+            raise Refused("malformed", f"receipt version {body[0]} is not known (this is {VERSION})")
         key_id, model, version = _names(body[: -_TAIL.size])
         milliseconds, nonce, predicted, confidence = _TAIL.unpack_from(body, len(body) - _TAIL.size)
     except (IndexError, UnicodeDecodeError, struct.error) as error:
