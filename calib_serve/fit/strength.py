@@ -17,6 +17,7 @@ __all__ = ["Path", "along_path", "stratified"]
 
 _GAP = 1e-4  # of the objective; far below what folds can tell apart
 _PATIENCE = 2
+_BEATEN = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,28 +49,38 @@ def along_path(
     ``start`` is where the first one starts, or one such place a fold.
 
     The path ends early once the score has risen ``_PATIENCE`` times in a row: weaker penalties only
-    overfit more, and are the slow ones to fit.
+    overfit more, and are the slow ones to fit. A penalty that the first fold shows to be worse than the
+    best, by ``_BEATEN`` standard errors, is not tried on the others: its score is the best's and the
+    first fold's difference.
     """
     problem = replace(problem, rough=True)
+    weight = np.ones(len(problem.samples)) if problem.samples.weight is None else problem.samples.weight
     fold = stratified(problem.samples.labels, folds=folds, seed=seed)
     train = [problem.take(fold != f) for f in range(folds)]
     held_out = [problem.take(fold == f) for f in range(folds)]
-    share = [_mass(problem, fold == f) for f in range(folds)]
     thetas = [start] * folds if isinstance(start, np.ndarray) else list(start)
     best = list(thetas)
+    best_losses: list[Vector] = []
     scores: list[float] = []
     for penalty in penalties:
         about: Solve | None = None
+        losses: list[Vector] = []
         try:
             for f in range(folds):
                 # Folds are alike: the curvature of the first serves them all.
                 about = about or train[f].preconditioner(penalty, thetas[f])
                 thetas[f] = train[f].solve(penalty, thetas[f], gap=_GAP, about=about).x
+                losses.append(held_out[f].losses(thetas[f]) * weight[fold == f])
+                if scores and _beaten(losses[0], best_losses[0]):
+                    break
         except FitError:
             break
-        scores.append(sum(s * part.nll(t) for s, part, t in zip(share, held_out, thetas, strict=True)))
+        if len(losses) < folds:
+            scores.append(min(scores) + float((losses[0] - best_losses[0]).mean()))
+        else:
+            scores.append(float(np.concatenate(losses).mean()))
         if scores[-1] == min(scores):
-            best = list(thetas)
+            best, best_losses = list(thetas), losses
         tail = scores[-_PATIENCE - 1 :]
         if len(tail) > _PATIENCE and tail == sorted(tail):
             break
@@ -94,6 +105,6 @@ def stratified(labels: NDArray[np.intp], *, folds: int, seed: int) -> NDArray[np
     return fold
 
 
-def _mass(problem: Problem, mask: NDArray[np.bool_]) -> float:
-    weight = problem.samples.weight
-    return float(mask.mean() if weight is None else weight[mask].sum() / weight.sum())
+def _beaten(losses: Vector, best: Vector) -> bool:
+    difference = losses - best
+    return bool(difference.mean() > _BEATEN * difference.std() / np.sqrt(len(difference)))
