@@ -285,11 +285,17 @@ BENCHMARKS = (
         "How much sooner does its loss fall than under the paper's schedule?",
         (
             Goal(
-                "ResNet-20, times sooner than the paper's schedule",
-                lambda r: r["times_faster"]["seconds"],
+                "ResNet-20, times sooner at the loss where the paper's schedule ends, processor time",
+                lambda r: r["times_faster_until_as_good"]["cpu_seconds"],
                 at_least=5.0,
                 show="{:.1f}",
-                reason="each of our steps is a pass over all images and pays for its line search",
+            ),
+            Goal(
+                "ResNet-20, whole fit, times less processor time than the paper's schedule",
+                lambda r: r["times_faster"]["cpu_seconds"],
+                at_least=5.0,
+                show="{:.1f}",
+                reason="ours goes on to a far lower loss, up to 25 passes over all images",
             ),
             Goal(
                 "ResNet-20, calibration loss over that of the paper's schedule",
