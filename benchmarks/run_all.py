@@ -46,7 +46,7 @@ python benchmarks/run_all.py labels   # one of them, and this page
 
 def run(benchmark: Benchmark, *, quick: bool) -> dict[str, Any]:
     """Run it in a process of its own: ``status`` is done, skipped or failed."""
-    command = [sys.executable, f"benchmarks/{benchmark.name}.py"]
+    command = [sys.executable, str(peers.HERE / f"{benchmark.name}.py")]
     command += ["--quick"] if quick else benchmark.options
     if benchmark.needs_data and not os.environ.get("CALIB_SERVE_DATA"):
         return {"status": "skipped", "why": "CALIB_SERVE_DATA is not set: it names the folder of real data"}
