@@ -192,8 +192,8 @@ BENCHMARKS = (
                 against("temperature", TEMPERATURES, "seconds", as_good=True),
                 at_most=1.0,
                 show="{:.2f}",
-                reason="on sets of some thousand samples and ten classes all fits take hundredths of a second and "
-                "lie within the noise of one another; on larger sets it is met",
+                reason="on sets of some thousand samples and ten classes all fits take hundredths of a second "
+                "and lie within the noise of one another; on larger sets it is met",
             ),
             Goal(
                 "Dirichlet with ODIR, search of seven lambdas over the fastest peer's single fit, time, the "
