@@ -34,10 +34,12 @@ class Dataset:
     class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "labels", _class_ids(self.labels, len(self.inputs)))
-        object.__setattr__(self, "class_names", tuple(map(str, self.class_names)))
         if self.inputs.ndim < 2:
             raise ShapeError(f"inputs must be (n, ...), got {self.inputs.shape}")
+        if not self.inputs.size:
+            raise InputError(f"there is no sample in the data: inputs are {self.inputs.shape}")
+        object.__setattr__(self, "labels", _class_ids(self.labels, len(self.inputs)))
+        object.__setattr__(self, "class_names", tuple(map(str, self.class_names)))
         if self.inputs.dtype.kind not in "fiu":
             raise InputError(f"inputs must be numbers, got {self.inputs.dtype}")
 
@@ -193,13 +195,13 @@ def _of_arrays(
         return found[0]
 
     names = arrays.get("class_names", np.array([], str))
+    if names.ndim != 1:
+        raise ShapeError(f"class_names must be (classes,), got {names.shape}")
     return Dataset(one_of(_INPUTS), one_of(_LABELS), tuple(str(name) for name in names.tolist()))
 
 
 def _class_ids(labels: NDArray[Any], n: int) -> NDArray[np.intp]:
     y = np.asarray(labels)
-    if n == 0:
-        raise InputError("there is no sample in the data")
     if y.shape != (n,):
         raise ShapeError(f"labels must be ({n},), got {y.shape}; pass class ids, not one-hot")
     if y.dtype.kind not in "iu":

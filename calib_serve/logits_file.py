@@ -65,6 +65,8 @@ def read_logits(
 def _check(path: Path, found: LogitsFile) -> None:
     if found.logits.dtype.kind not in "fiub":
         raise InputError(f"{path}: logits are numbers, got {found.logits.dtype}")
+    if found.logits.ndim == 2 and not found.logits.shape[1]:
+        raise ShapeError(f"{path}: logits {found.logits.shape} are of no class")
     shape = None if found.labels is None else found.labels.shape
     if found.logits.ndim not in (1, 2) or shape not in (None, (len(found.logits),)):
         raise ShapeError(f"{path}: logits {found.logits.shape} and labels {shape} are not (n, K) and (n,)")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -23,6 +24,7 @@ __all__ = ["ZIP_ERRORS", "read_npz", "refuse_bomb"]
 ZIP_ERRORS = (
     *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError),
     *(MemoryError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error),
+    tokenize.TokenError,
 )
 """What reading a damaged zip of arrays raises; RuntimeError for one that is encrypted or too deep."""
 

@@ -46,7 +46,7 @@ def read_plainly(data: bytes) -> dict[str, NDArray[Any]]:
                 raise ValueError(f"{name} does not fit its place in the file")
             tensors[name] = np.frombuffer(body[start:end], dtype).reshape(shape)
             ends.append(end)
-    except (struct.error, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (struct.error, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not safetensors: {type(error).__name__}") from error
     if max(ends) != len(body):
         raise ValueError("there are bytes that belong to no tensor")

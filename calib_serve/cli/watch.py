@@ -159,7 +159,7 @@ def read_tokens(path: Path) -> list[str]:
     """The tokens in a file, one a line; InputError if others may read it or a token is short."""
     try:
         mode, text = path.stat().st_mode, path.read_text("utf-8")
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read the tokens {path}: {error}") from error
     if mode & 0o077 and os.name == "posix":
         raise InputError(f"{path} has mode {mode & 0o777:o}; run: chmod 600 {path}")

@@ -13,7 +13,7 @@ import yaml
 
 import calib_serve
 from calib_serve.artifact import Artifact
-from calib_serve.errors import FuseError
+from calib_serve.errors import FuseError, ModelError
 from calib_serve.fuse.archive import CONFIG, Archive, read_archive, scratch, sha256_of, write_archive
 from calib_serve.fuse.mar_options import SECTION, Kind, ModelOptions
 from calib_serve.fuse.shipped import shipped
@@ -124,7 +124,7 @@ def labelled_models(archives: Sequence[str | Path]) -> list[dict[str, Any]]:
     found = []
     for path in archives:
         archive = read_archive(Path(path), verify=False)
-        if "kind" in archive.config.get(SECTION, {}):
+        if "kind" in _section(archive):
             artifact = artifact_of(archive)
             found.append(
                 {
@@ -139,12 +139,20 @@ def labelled_models(archives: Sequence[str | Path]) -> list[dict[str, Any]]:
 
 def artifact_of(archive: Archive) -> Artifact:
     """The artifact inside an archive, checked as any other."""
-    folder = archive.config[SECTION].get("artifact", "artifact")
+    folder = _section(archive).get("artifact", "artifact")
+    if not isinstance(folder, str) or not folder:
+        raise ModelError(f"{archive.path} does not say where its artifact is, but {folder!r}")
     with scratch() as copy:
         for name in archive.files:
             if name.startswith(f"{folder}/"):
                 (copy / Path(name).name).write_bytes(archive.read(name))
         return Artifact.load(copy)
+
+
+def _section(archive: Archive) -> Mapping[str, Any]:
+    """What an archive says to this package; nothing where it is another's."""
+    section = archive.config.get(SECTION)
+    return section if isinstance(section, Mapping) else {}
 
 
 def artifact_files(artifact: Artifact, folder: Path, *, name: str = "artifact") -> dict[str, bytes | Path]:

@@ -17,6 +17,7 @@ from calib_serve.fuse.shipped import shipped
 __all__ = ["repack"]
 
 _ENTRY = "calibrated_wrapper.py"
+_KEPT = ("description", "envelope", "modelFile", "requirementsFile", "serializedFile")
 
 
 def repack(
@@ -46,12 +47,16 @@ def repack(
     if fitted.model.get("sha256") not in (None, sha256):
         raise FuseError(f"{serialized} in {source} is not the model that the artifact was fitted on")
     facts = {key: fitted.model[key] for key in ("outputs", "last_linear") if fitted.model.get(key)}
+    try:
+        workers = int(old.config.get("minWorkers", 1))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise FuseError(f"minWorkers in {source} is no number: {error}") from error
     section = ModelOptions(
         kind="wrapped",
         model=serialized,
         sha256=sha256,
         wraps=handler,
-        workers=int(old.config.get("minWorkers", 1)),
+        workers=workers,
         artifact="calibration",
         **{**facts, **options},
     )
@@ -70,12 +75,6 @@ def repack(
             },
             name=name or old.name,
             version=old.version,
-            **{**_rest(old.model), "handler": _ENTRY},
+            handler=_ENTRY,
+            **{key: value for key, value in old.model.items() if key in _KEPT},
         )
-
-
-def _rest(model: Any) -> dict[str, str]:
-    """The manifest's entries that stay as they are."""
-    return {
-        key: value for key, value in model.items() if key not in ("modelName", "modelVersion", "configFile")
-    }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from calib_serve.errors import InputError, MissingDependency, ModelError
 
-__all__ = ["open_session", "providers"]
+__all__ = ["open_session", "providers", "stopped_after"]
 
 _KINDS = {"cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
 _CPU = "CPUExecutionProvider"
@@ -90,6 +91,24 @@ def open_session(
     if not allow_fallback:
         session.disable_fallback()
     return session
+
+
+@contextlib.contextmanager
+def stopped_after(seconds: float) -> Iterator[Any]:
+    """Options for one run of a session, which ends with an error after so long.
+
+    A graph is a program: one with a Loop may never end by itself.
+    """
+    import onnxruntime as ort  # noqa: PLC0415  # a session is open, so it is there
+
+    options = ort.RunOptions()
+    watchdog = threading.Timer(seconds, setattr, (options, "terminate", True))
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        yield options
+    finally:
+        watchdog.cancel()
 
 
 _HELP = (

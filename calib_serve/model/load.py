@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
-import pickle
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -14,7 +13,6 @@ from types import ModuleType
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
@@ -170,5 +168,5 @@ def _load_weights(network: nn.Module, path: Path) -> None:
         if "state_dict" in state and isinstance(state["state_dict"], dict):
             state = state["state_dict"]
         network.load_state_dict(state)
-    except (OSError, RuntimeError, ValueError, TypeError, SafetensorError, pickle.UnpicklingError) as error:
+    except Exception as error:  # torch.load raises whatever its parts raise
         raise ModelError(f"cannot load the weights {path}: {error}") from error

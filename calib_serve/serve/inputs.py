@@ -140,7 +140,8 @@ def _npy(raw: bytes, shape: Sequence[int | None]) -> NDArray[Any]:
         found, fortran, dtype = read(stream)
     except Exception:  # the header is a Python literal: parsing it may raise anything
         raise InputError("the .npy header cannot be read") from None
-    if dtype.kind not in "biuf":
+    found = tuple(map(int, found))  # the header may say True
+    if dtype.kind not in "biuf" or min(found, default=0) < 0:
         raise InputError(f"the .npy array must hold numbers, got dtype kind {dtype.kind!r}")
     _check_shape(found, shape)
     body = raw[stream.tell() :]

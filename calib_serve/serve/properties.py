@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
@@ -57,13 +58,13 @@ class Ports:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Keys and values; comments and empty lines are left out."""
+    """Keys and values, the last one of a key as Java takes it; comments and empty lines are left out."""
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = _lines(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ServerError(f"cannot read {path}: {error}") from error
-    pairs = (line.split("=", 1) for line in map(str.strip, lines) if line and not line.startswith("#"))
-    return {pair[0].strip(): pair[1].strip() for pair in pairs if len(pair) == 2}
+    found = (_PROPERTY.match(line) for line in lines)
+    return {match[1]: match[2].strip() for match in found if match}
 
 
 def changed(text: str, values: Mapping[str, str]) -> str:
@@ -72,12 +73,33 @@ def changed(text: str, values: Mapping[str, str]) -> str:
     >>> changed("# why\na=1\n", {"a": "2", "b": "3"})
     '# why\na=2\nb=3\n'
     """
-    left = dict(values)
-    for key, value in left.items():
-        if "\n" in value or "\r" in value:
-            raise ServerError(f"the value of {key} may not hold a line break")
-    lines = []
-    for line in text.splitlines():
-        key = line.split("=", 1)[0].strip()
-        lines.append(f"{key}={left.pop(key)}" if key in left and not line.startswith("#") else line)
+    for key, value in values.items():
+        if "\n" in value or "\r" in value or value.endswith("\\"):
+            raise ServerError(f"the value of {key} may not hold a line break, nor end in a backslash")
+    left, lines = dict(values), []
+    for line in _lines(text):
+        match = _PROPERTY.match(line)
+        if match is None or match[1] not in values:
+            lines.append(line)
+        elif match[1] in left:
+            lines.append(f"{match[1]}={left.pop(match[1])}")
+        # A second line of the same key goes: Java would take it instead of ours.
     return "\n".join([*lines, *(f"{key}={value}" for key, value in left.items())]) + "\n"
+
+
+# As java.util.Properties reads a line: key, then = or : or a blank, then value.
+_PROPERTY = re.compile(r"[ \t\f]*([^#!=:\s][^=: \t\f]*)[ \t\f]*[=:]?(.*)", re.DOTALL)
+
+
+def _lines(text: str) -> list[str]:
+    """Lines as Java reads them: CR and LF end one, and a backslash at its end joins the next."""
+    found, begun = [], ""
+    for piece in re.split(r"\r\n|\r|\n", text.removesuffix("\n")):
+        line = begun + piece.lstrip(" \t\f") if begun else piece
+        comment = line.lstrip(" \t\f").startswith(("#", "!"))
+        if not comment and (len(line) - len(line.rstrip("\\"))) % 2:
+            begun = line[:-1]
+        else:
+            begun = ""
+            found.append(line)
+    return [*found, begun] if begun else found

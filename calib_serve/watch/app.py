@@ -20,6 +20,7 @@ from typing import Annotated, Any
 
 from calib_serve.errors import LedgerError, MissingDependency, Refused
 from calib_serve.watch.exporter import Requests, export
+from calib_serve.watch.intake import LONGEST_SEGMENT
 from calib_serve.watch.page import STATIC, render
 from calib_serve.watch.service import Prediction, Watch
 
@@ -58,7 +59,7 @@ class PredictionIn(BaseModel):
     version: Annotated[str, Field(min_length=1, max_length=255)]
     predicted: Annotated[int, Field(ge=0, lt=2**32, description="class id")]
     confidence: Annotated[float, Field(description="top-1 probability, in [0, 1]")]
-    segment: Annotated[str, Field(max_length=64)] = ""
+    segment: Annotated[str, Field(max_length=LONGEST_SEGMENT)] = ""
     logits: Annotated[
         list[Annotated[float, Field(allow_inf_nan=False)]] | None,
         Field(description="what the output calibration was applied to; kept in the sample log, if any"),
@@ -76,7 +77,7 @@ class LabelIn(BaseModel):
 
     receipt: str
     label: Annotated[int | str, Field(description="class id or class name")]
-    segment: Annotated[str, Field(max_length=64)] = ""
+    segment: Annotated[str, Field(max_length=LONGEST_SEGMENT)] = ""
 
 
 class LabelsIn(BaseModel):

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.npz import read_npz
-from calib_serve.receipts import DAY, Label
+from calib_serve.receipts import DAY, NONCE_BYTES, Label
 
 __all__ = ["SampleLog", "Samples", "read_samples"]
 
@@ -208,6 +208,8 @@ def _read_shard(
     kept, _ = read_npz(shard)
     if (str(kept["model"]), str(kept["version"])) != (model, version):
         return {}, {}
+    if kept["nonce"].shape[1:] != (NONCE_BYTES,):
+        raise ShapeError(f"nonces of a shard must be (n, {NONCE_BYTES}), got {kept['nonce'].shape}")
     nonces = [row.tobytes() for row in kept["nonce"].astype(np.uint8)]
     if "label" in kept:
         return {}, dict(zip(nonces, kept["label"].astype(np.int64).tolist(), strict=True))

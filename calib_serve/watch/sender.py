@@ -51,7 +51,7 @@ def read_labels(path: Path, *, receipt: str = "receipt", label: str = "label") -
 
 
 def _label(value: Any) -> Any:
-    if isinstance(value, str) and value.isdecimal():
+    if isinstance(value, str) and value.isdecimal() and len(value) < 19:
         return int(value)
     return value
 

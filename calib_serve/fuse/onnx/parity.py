@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.fuse.onnx.reference import Expected, Plan, expect, prepare
-from calib_serve.fuse.sessions import open_session
+from calib_serve.fuse.sessions import open_session, stopped_after
 from calib_serve.metrics import softmax
 
 __all__ = ["TOLERANCE", "Parity", "generate", "measure"]
@@ -28,6 +28,9 @@ TOLERANCE = {
     ir.DataType.DOUBLE: 1e-9,
 }
 """Largest difference for logits of size 1, narrowest type first; rounding grows with their size."""
+
+PATIENCE = 120.0
+"""Seconds that a graph may take for its few inputs, before it is stopped."""
 
 _QUANTIZED = 0.05
 """Where a graph quantises, a shift of one ulp may become one quantum."""
@@ -135,7 +138,8 @@ def _runner(path: Path) -> tuple[Runner, str]:
 
     def run(feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[Any]:
         try:
-            return list(session.run(list(outputs), dict(feeds)))
+            with stopped_after(PATIENCE) as options:
+                return list(session.run(list(outputs), dict(feeds), options))
         except Exception as error:
             raise FuseError(
                 f"onnxruntime cannot run the model to measure parity: {error}; give inputs that fit it"

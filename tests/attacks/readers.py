@@ -1,0 +1,444 @@
+"""Every place where bytes of others come in: reader's name -> what the program does with such a file.
+
+A reader returns, or raises an error of ``calib_serve.errors``; anything else is a defect. What a reader
+finds sound it also uses, so that a lie that passes a parser fails here and not in production.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["READERS", "sound_archive", "warm_up"]
+
+Reader = Callable[[Path], None]
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="attack-") as folder:
+        yield Path(folder)
+
+
+@functools.cache
+def sound_params() -> bytes:
+    """The tensors of an artifact of every step."""
+    from small_models import everything
+
+    from calib_serve.manifest import pack_steps
+
+    return pack_steps(everything().steps)
+
+
+def manifest(path: Path) -> None:
+    """``manifest.yaml`` beside sound tensors."""
+    with scratch() as folder:
+        shutil.copy(path, folder / "manifest.yaml")
+        (folder / "params.safetensors").write_bytes(sound_params())
+        use_artifact(folder)
+
+
+def params(path: Path) -> None:
+    """``params.safetensors`` beside a manifest that names its hash; and the plain reader of a bare worker."""
+    import yaml
+    from small_models import everything
+
+    from calib_serve.manifest import digest, sha256
+    from calib_serve.tensors import read_plainly
+
+    content = path.read_bytes()
+    with suppress(ValueError):  # its contract
+        read_plainly(content)
+    with scratch() as folder:
+        everything().save(folder / "a")
+        facts = yaml.safe_load((folder / "a" / "manifest.yaml").read_text())
+        facts.pop("sha256")
+        facts["params_sha256"] = sha256(content)
+        facts["sha256"] = digest(facts)
+        (folder / "a" / "manifest.yaml").write_text(yaml.safe_dump(facts, allow_unicode=True))
+        (folder / "a" / "params.safetensors").write_bytes(content)
+        use_artifact(folder / "a")
+
+
+def use_artifact(folder: Path) -> None:
+    from calib_serve import Artifact
+
+    artifact = Artifact.load(folder)
+    assert len(artifact.fingerprint) == 64
+    if artifact.classes <= 1000:
+        found = artifact.probs(np.linspace(-3, 3, artifact.classes)[None])
+        assert np.isfinite(found).all()
+
+
+def receipt(path: Path) -> None:
+    """A receipt as a client sends it."""
+    from real_watch import RING
+
+    from calib_serve.receipts import NONCE_BYTES
+
+    found = RING.verify(path.read_bytes().decode("utf-8", "surrogateescape"), now=NOW)
+    assert len(found.nonce) == NONCE_BYTES
+    assert 0 <= found.confidence <= 1
+
+
+NOW = 1_700_000_000.0
+
+
+def mar(path: Path) -> None:
+    """A TorchServe archive: looked at, verified, listed for labels, inspected, packed again."""
+    from small_models import temperature
+    from typer.testing import CliRunner
+
+    from calib_serve.cli import app
+    from calib_serve.errors import CalibServeError
+    from calib_serve.fuse.archive import read_archive
+    from calib_serve.fuse.mar import labelled_models
+    from calib_serve.fuse.mar_options import ModelOptions
+    from calib_serve.fuse.repack import repack
+
+    errors: list[CalibServeError] = []
+    with scratch() as folder:
+        out = folder / "out"
+        copy = shutil.copy(path, folder / "x.mar")
+        for work in (
+            lambda: read_archive(copy, verify=False),
+            lambda: ModelOptions.read(read_archive(copy).config),
+            lambda: labelled_models([copy]),
+            lambda: repack(copy, temperature(), out),
+        ):
+            try:
+                work()
+            except CalibServeError as error:
+                if "calibrated already" not in str(error):
+                    errors.append(error)
+        told = CliRunner().invoke(app, ["inspect", str(copy)])
+        if told.exception is not None and not isinstance(told.exception, (CalibServeError, SystemExit)):
+            raise told.exception
+        assert not (out / ".." / "escaped").exists()
+        assert {p.name for p in folder.iterdir()} <= {"x.mar", "out"}, "something left its folder"
+    if errors:
+        raise errors[0]
+
+
+def model_config(path: Path) -> None:
+    """The ``model-config.yaml`` of an archive that is sound otherwise."""
+    with scratch() as folder:
+        mar(sound_archive(folder / "config.mar", {"model-config.yaml": path.read_bytes()}))
+
+
+def mar_manifest(path: Path) -> None:
+    """The ``MAR-INF/MANIFEST.json`` of an archive that is sound otherwise."""
+    with scratch() as folder:
+        mar(sound_archive(folder / "manifest.mar", {"MAR-INF/MANIFEST.json": path.read_bytes()}))
+
+
+@functools.cache
+def sound_entries() -> dict[str, bytes]:
+    """What a packed archive holds, by name."""
+    from small_models import archive
+
+    with scratch() as folder, zipfile.ZipFile(archive(folder)) as packed:
+        return {name: packed.read(name) for name in packed.namelist() if "SHA256" not in name}
+
+
+def sound_archive(path: Path, changed: dict[str, bytes]) -> Path:
+    """An archive with some of its files changed, and the list of hashes made right again."""
+    entries = {**sound_entries(), **changed}
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in entries.items()}
+    with zipfile.ZipFile(path, "w") as packed:
+        for name, content in {**entries, "MAR-INF/SHA256.json": json.dumps(hashes).encode()}.items():
+            packed.writestr(name, content)
+    return path
+
+
+@functools.cache
+def served() -> Any:
+    """A client of the watch app, one for all bodies: they must not spoil it for each other."""
+    from real_watch import make_watch, talk_to
+
+    folder = Path(tempfile.mkdtemp(prefix="attack-watch-"))
+    return talk_to(make_watch(folder, clock=lambda: NOW)).__enter__()
+
+
+def request(path: Path, route: str) -> None:
+    kind = "application/x-ndjson" if path.suffix == ".ndjson" else "application/json"
+    body = path.read_bytes()
+    answer = served().post(route, content=body, headers={"content-type": kind})
+    assert answer.status_code in (200, 400, 413), answer.status_code
+    told = json.loads(answer.content, parse_constant=not_json)
+    assert len(answer.content) < 100_000 + 40 * len(body)
+    if answer.status_code == 200:
+        assert all(set(one) <= {"accepted", "reason", "message", "receipt"} for one in told["items"])
+    still_sound()
+
+
+def not_json(constant: str) -> None:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+def still_sound() -> None:
+    """Metrics can be parsed and have the series they had, and the page can be read."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    families = list(text_string_to_metric_families(served().get("/metrics").text))
+    counted = [s.labels for f in families for s in f.samples if s.name == "calib_predictions_total"]
+    assert {(one["model"], one["version"]) for one in counted} == {("m", "1")}
+    assert served().get("/").status_code == 200
+    assert served().get("/healthz").status_code == 200
+
+
+def labels(path: Path) -> None:
+    """The body of POST /v1/labels."""
+    request(path, "/v1/labels")
+
+
+def predictions(path: Path) -> None:
+    """The body of POST /v1/predictions."""
+    request(path, "/v1/predictions")
+
+
+def body(path: Path) -> None:
+    """What TorchServe hands to the classifier, to an image classifier, and to the feedback model."""
+    from real_watch import make_watch
+
+    from calib_serve.errors import CalibServeError
+    from calib_serve.serve.feedback import parse_items
+    from calib_serve.serve.inputs import ImageOptions, decode
+
+    raw, errors = path.read_bytes(), []
+    for shape in ((4,), (1, 4, 4), (3, 4, 4), (None,)):
+        try:
+            found = decode(raw, shape=shape, image=ImageOptions(max_pixels=1_000_000))
+            assert found.ndim == len(shape)
+            assert np.isfinite(found).all()
+        except CalibServeError as error:
+            errors.append(error)
+    with scratch() as folder:
+        watch = make_watch(folder, clock=lambda: NOW)
+        try:
+            assert all(one.accepted or one.reason for one in watch.intake.take(parse_items(raw)))
+        except CalibServeError as error:
+            errors.append(error)
+        finally:
+            watch.ledger.close()
+    if errors:
+        raise errors[0]
+
+
+def onnx(path: Path) -> None:
+    """An ONNX graph: fused, and loaded as a classifier."""
+    from small_models import temperature
+
+    from calib_serve.errors import CalibServeError
+    from calib_serve.fuse.onnx_graph import fuse_onnx
+    from calib_serve.model import load_model
+
+    with scratch() as folder:
+        (folder / "model").mkdir()
+        copy = Path(shutil.copy(path, folder / "model" / "raw.onnx"))
+        try:
+            fuse_onnx(copy, temperature(), folder / "model" / "out.onnx", samples=2)
+        except CalibServeError:
+            assert [p.name for p in (folder / "model").iterdir()] == ["raw.onnx"]
+            raise
+        finally:
+            assert [p.name for p in folder.iterdir()] == ["model"], "something left its folder"
+        model = load_model(copy)
+        if np.prod(model.input_shape, dtype=float) < 1e6:
+            model.logits(np.zeros((1, *model.input_shape), np.float32))
+
+
+def logits(path: Path) -> None:
+    """A file of logits, of any kind."""
+    from calib_serve.errors import CalibServeError
+    from calib_serve.logits_file import read_logits
+
+    errors = []
+    for split in (None, "cal"):
+        try:
+            found = read_logits(path, split=split)
+            assert found.logits.dtype.kind in "fiub"
+            float(np.asarray(found.logits[:1], np.float64).sum())
+        except CalibServeError as error:
+            errors.append(error)
+    if len(errors) == 2:
+        raise errors[0]
+
+
+def data(path: Path) -> None:
+    """A calibration set: an .npz, a folder of one .npy, a picture, or the list of pictures."""
+    from calib_serve.data import load_data
+
+    if path.suffix == ".npz":
+        load_data(path)
+        return
+    with scratch() as folder:
+        if path.suffix == ".csv":
+            shutil.copy(path, folder / "labels.csv")
+            (folder / "a.png").write_bytes(tiny_png())
+        elif path.suffix == ".npy":
+            shutil.copy(path, folder / "inputs.npy")
+            np.save(folder / "labels.npy", np.zeros(2, int))
+        else:
+            shutil.copy(path, folder / f"a{path.suffix}")
+            (folder / "labels.csv").write_text(f"file,label\na{path.suffix},0\n")
+        load_data(folder)
+
+
+@functools.cache
+def tiny_png() -> bytes:
+    import io
+
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.new("L", (4, 4)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def keyring(path: Path) -> None:
+    """A keyring file of its owner's."""
+    from calib_serve import Keyring
+
+    with scratch() as folder:
+        shutil.copy(path, folder / "keys.json")
+        (folder / "keys.json").chmod(0o600)
+        ring = Keyring.load(folder / "keys.json")
+        token = ring.sign(model="m", version="1", predicted=1, confidence=0.5)
+        assert ring.verify(token).key_id == ring.active
+        ring.rotated().save(folder / "keys.json")
+
+
+def properties(path: Path) -> None:
+    """A config.properties to start from."""
+    from calib_serve.serve.properties import changed, read_properties
+
+    found = read_properties(path)
+    with scratch() as folder:
+        text = changed(path.read_bytes().decode(), {"load_models": "m.mar"})
+        (folder / "changed").write_bytes(text.encode())
+        assert read_properties(folder / "changed") == {**found, "load_models": "m.mar"}
+        assert text.count("load_models=m.mar\n") == 1
+
+
+def samples(path: Path) -> None:
+    """A shard of the sample log."""
+    from calib_serve.watch.samples import SampleLog, read_samples
+
+    with scratch() as folder:
+        shutil.copy(path, folder / "predictions-000001700000000-1-aa.npz")
+        shutil.copy(path, folder / "labels-000001700000001-1-aa.npz")
+        found = read_samples(folder, model="m", version="1")
+        assert len(found.logits) == len(found.labels) == len(found.times)
+        SampleLog(folder, max_bytes=1).flush()
+
+
+def ledger(path: Path) -> None:
+    """An SQLite file where a ledger should be."""
+    from ledgers import accept, make_label
+
+    from calib_serve.watch.ledger import SqliteLedger
+
+    with scratch() as folder:
+        shutil.copy(path, folder / "l.db")
+        book = SqliteLedger(folder / "l.db")
+        try:
+            accept(book, [make_label(i) for i in range(20)])
+            book.sums()
+            book.prune(1e12)
+        finally:
+            book.close()
+
+
+def detector(path: Path) -> None:
+    """A drift detector's state, as the ledger kept it."""
+    from calib_serve.watch.drift import Detector
+
+    found = Detector.restore(path.read_bytes())
+    found.update([0.5, 0.9], [True, False])
+    Detector.restore(found.state())
+
+
+def checkpoint(path: Path) -> None:
+    """What a killed fit left."""
+    from calib_serve.fit.checkpoint import Checkpoints
+
+    with scratch() as folder:
+        kept = Checkpoints(folder)
+        kept.save("key", {})
+        shutil.copy(path, next(folder.iterdir()))
+        kept.load("key")
+
+
+def labels_file(path: Path) -> None:
+    """A table of labels to send."""
+    from calib_serve.watch.sender import read_labels
+
+    for _ in read_labels(path):
+        pass
+
+
+def tokens(path: Path) -> None:
+    """A file of access tokens."""
+    from calib_serve.cli.watch import read_tokens
+
+    with scratch() as folder:
+        shutil.copy(path, folder / "tokens")
+        (folder / "tokens").chmod(0o600)
+        assert all(len(token) >= 16 for token in read_tokens(folder / "tokens"))
+
+
+def models_list(path: Path) -> None:
+    """The list of models whose labels are welcome."""
+    from calib_serve.serve.feedback import read_models
+
+    os.environ["CALIB_SERVE_MODELS"] = str(path)
+    try:
+        assert read_models({})
+    finally:
+        del os.environ["CALIB_SERVE_MODELS"]
+
+
+def weights(path: Path) -> None:
+    """The weights of an eager model: safetensors, or what ``torch.save`` wrote."""
+    from calib_serve.model import load_model
+
+    load_model("readers:linear", weights=path, input_shape=(4,))
+
+
+def linear() -> Any:
+    """The model of the weights."""
+    import torch
+
+    return torch.nn.Sequential(torch.nn.Linear(4, 3))
+
+
+READERS: dict[str, Reader] = {
+    one.__name__: one
+    for one in (
+        manifest, params, receipt, mar, model_config, mar_manifest, labels, predictions, body, onnx, logits,
+        data, keyring, properties, samples, ledger, detector, checkpoint, labels_file, tokens, models_list,
+        weights,
+    )
+}  # fmt: skip
+
+
+def warm_up() -> None:
+    """Import and build all that readers need, so that limits are about the bytes alone."""
+    import onnxruntime  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+    import torch
+
+    torch.set_num_threads(1)
+    sound_params(), sound_entries(), tiny_png(), served()

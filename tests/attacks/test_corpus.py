@@ -1,0 +1,53 @@
+"""Files that broke a program once, or could: used, or refused by an error of ours, at once and in little."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cage import CORPUS, Cage
+from readers import READERS
+
+FILES = [
+    pytest.param(reader, path, id=f"{reader}/{path.name}")
+    for folder in sorted(CORPUS.iterdir())
+    for reader in folder.name.split("+")
+    for path in sorted(folder.iterdir())
+]
+OWNED = Path("/tmp/calib-serve-was-owned")
+
+
+@pytest.fixture(scope="module")
+def cage() -> Iterator[Cage]:
+    with Cage() as cage:
+        yield cage
+
+
+@pytest.mark.parametrize(("reader", "path"), FILES)
+def test_an_attack_is_used_or_refused(cage: Cage, reader: str, path: Path) -> None:
+    fate = cage.run(reader, path)
+    assert fate.kind in ("fine", "refused"), fate.told
+    assert not OWNED.exists(), "something was unpickled or evaluated"
+    if path.stem in ("sound", "good", "stored", "good-predictions"):
+        assert fate.kind == "fine" or reader not in path.parent.name.split("+")[0], fate.told
+    # An error that quotes the whole attack would flood a log.
+    assert len(fate.told) <= 320
+
+
+def test_every_reader_has_a_sound_file_and_attacks() -> None:
+    for reader in READERS:
+        paths = [path for one, path in (p.values for p in FILES) if one == reader]
+        assert len(paths) >= 5, reader
+
+
+def test_the_cage_tells_what_is_wrong() -> None:
+    """So that the tests above can fail."""
+    with Cage(patience=3.0) as cage:
+        for reader, told in (
+            ("raises", "KeyError"), ("swells", "MemoryError"), ("dies", "ended with"), ("sleeps", "it hung"),
+        ):  # fmt: skip
+            fate = cage.feed(f"broken.{reader}", b"")
+            assert fate.kind == "defect"
+            assert told in fate.told
+        assert cage.feed("properties", b"a=1").kind == "fine", "the next one meets a fresh process"
