@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from calib_serve.fuse.shipped import shipped
 __all__ = ["repack"]
 
 _ENTRY = "calibrated_wrapper.py"
+# Handlers of TorchServe's own that have no classifier inside; all others can be wrapped by name.
+_NO_CLASSIFIER = ("image_segmenter", "object_detector", "trt_llm_handler", "vllm_handler")
 _KEPT = ("description", "envelope", "modelFile", "requirementsFile", "serializedFile")
 
 
@@ -31,15 +34,14 @@ def repack(
 ) -> Path:
     """Write ``out/name.mar`` (default: the old name): the same handler, its inference calibrated.
 
-    The handler must be a class with ``inference``, as every handler of TorchServe's own kind is;
-    what its postprocess receives has the same form as before. ``options``: more fields of
+    The handler must be a class with ``inference``: a file of the archive, or one of TorchServe's own by
+    name, such as ``image_classifier``, whose packages (torchvision, captum) the serving host must have.
+    What its postprocess receives has the same form as before. ``options``: more fields of
     ``ModelOptions``, such as ``outputs="probabilities"`` for a model that ends in softmax.
     """
     old = read_archive(Path(source))
     fitted = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
-    handler = old.model.get("handler", "")
-    if ":" in handler:
-        raise FuseError(f"the handler {handler!r} is a function; only a class with inference can be wrapped")
+    handler = _wrappable(str(old.model.get("handler", "")), old.files, source)
     if SECTION in old.config or _ENTRY in old.files:
         raise FuseError(f"{source} is calibrated already; pack the archive that it was made from")
     serialized = old.model.get("serializedFile", "")
@@ -78,3 +80,17 @@ def repack(
             handler=_ENTRY,
             **{key: value for key, value in old.model.items() if key in _KEPT},
         )
+
+
+def _wrappable(handler: str, files: Sequence[str], source: object) -> str:
+    module = handler.rpartition("/")[2].removesuffix(".py")
+    if not module:
+        raise FuseError(f"{source} names no handler in its manifest; there is nothing to wrap")
+    if ":" in handler:
+        raise FuseError(f"the handler {handler!r} is a function; only a class with inference can be wrapped")
+    carried = any(name.rpartition("/")[2] == f"{module}.py" for name in files)
+    if module in _NO_CLASSIFIER and not carried:
+        raise FuseError(f"TorchServe's {module} is no classifier: it has no class probabilities to calibrate")
+    if handler.endswith(".py") and not carried:
+        raise FuseError(f"{source} names the handler {handler} but does not carry it")
+    return handler

@@ -55,10 +55,11 @@ class CalibratedWrapper:
         """What the wrapped handler answers; receipts and confidences go into the headers."""
         self._seen = []
         replies = self._inner.handle(data, ctx)
-        for index in range(len(data)):
+        requests = len(ctx.request_processor)
+        for index in range(requests):
             ctx.set_response_header(index, "x-calib-worker", self._worker)
-        # A handler may make several rows of one request: then no row is the request's prediction.
-        if len(self._seen) == len(data):
+        # An envelope or a handler may make several rows of one request: then none is the request's own.
+        if len(self._seen) == requests:
             for index, seen in enumerate(self._seen):
                 if seen is not None:
                     ctx.set_response_header(index, "x-calib-confidence", repr(seen[0]))
@@ -115,9 +116,13 @@ def _handler_class(name: str) -> Any:
 
 
 def _module(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
-        return importlib.import_module(f"ts.torch_handler.{name}")
+    """As TorchServe looks for it: a file that can be imported, else one of its own."""
+    for place in (name, f"ts.torch_handler.{name}"):
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name != place:
+                raise ModelError(
+                    f"the handler {name!r} needs the package {error.name!r}, which is not installed here"
+                ) from error
+    raise ModelError(f"there is no handler {name!r}, in the archive or in TorchServe")

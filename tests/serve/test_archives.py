@@ -141,6 +141,26 @@ def test_a_calibrated_archive_is_not_calibrated_twice(packed: Path, tmp_path: Pa
         repack(packed, temperature_artifact(), tmp_path / "twice")
 
 
+@pytest.mark.parametrize(
+    ("handler", "says"),
+    [
+        ("", "names no handler"),
+        ("mine.py:predict", "is a function"),
+        ("mine.py", "does not carry it"),
+        ("object_detector", "no classifier"),
+        ("image_segmenter", "no classifier"),
+    ],
+)
+def test_a_handler_that_cannot_be_wrapped_is_told_when_packing(
+    tmp_path: Path, handler: str, says: str
+) -> None:
+    files = {"net.pt": torchscript(tmp_path / "net.pt")}
+    fields = {"handler": handler, "serializedFile": "net.pt"}
+    old = write_archive(tmp_path / "old.mar", files, name="old", version="1", **fields)
+    with pytest.raises(FuseError, match=says):
+        repack(old, temperature_artifact(), tmp_path / "new")
+
+
 def test_the_feedback_archive_knows_whose_labels_are_welcome(packed: Path, tmp_path: Path) -> None:
     (listed,) = labelled_models([packed, pack_feedback(tmp_path)])
     assert (listed["name"], listed["version"], listed["classes"]) == ("digits", "1.0", 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import warnings
 import zipfile
@@ -15,16 +16,21 @@ from live_server import CLASSES, WIDTH, inputs, network, temperature_artifact, t
 
 from calib_serve import Keyring
 from calib_serve.errors import ModelError
-from calib_serve.fuse.archive import read_archive
+from calib_serve.fuse.archive import read_archive, write_archive
 from calib_serve.fuse.mar import pack
 from calib_serve.fuse.mar_options import KEYRING
+from calib_serve.fuse.repack import repack
+from calib_serve.fuse.shipped import shipped
 from calib_serve.serve import observer
 from calib_serve.serve.classifier import CalibratedClassifier, Prediction, device_of
 from calib_serve.serve.emit import Emitter
+from calib_serve.serve.wrapped import CalibratedWrapper
 
 with warnings.catch_warnings():  # it leaves its version file open
     warnings.simplefilter("ignore", ResourceWarning)
     from ts.context import Context, RequestProcessor
+    from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
+    from ts.torch_handler.request_envelope.json import JSONEnvelope
 
 
 @pytest.fixture(autouse=True)
@@ -217,3 +223,39 @@ def test_an_empty_request_has_its_reason(tmp_path: Path) -> None:
 def test_a_worker_without_a_gpu_runs_on_the_cpu() -> None:
     ctx = Context("m", "", {}, 1, None, "0.12")
     assert device_of(ctx) == "cpu"
+
+
+def wrapped(tmp_path: Path, handler: str) -> tuple[CalibratedWrapper, Context]:
+    """An archive with one of TorchServe's own handlers, packed again and about to be loaded."""
+    fields = {"handler": handler, "serializedFile": "net.pt"}
+    files = {"net.pt": torchscript(tmp_path / "net.pt")}
+    old = write_archive(tmp_path / "old.mar", files, name="digits", version="1", **fields)
+    path = repack(old, temperature_artifact(), tmp_path / "store")
+    return CalibratedWrapper(), context(path, tmp_path / "unpacked")
+
+
+def test_a_handler_of_torchserve_s_own_is_calibrated_by_name_and_in_its_envelope(tmp_path: Path) -> None:
+    handler, ctx = wrapped(tmp_path, "base_handler")
+    with warnings.catch_warnings():  # its way of loading TorchScript is deprecated, its yaml stays open
+        warnings.simplefilter("ignore")
+        handler.initialize(ctx)
+        ctx.metrics = MetricsCacheYamlImpl(config_file_path=str(shipped("handlers/metrics.yaml")))
+    ctx.metrics.initialize_cache()
+    envelope = JSONEnvelope(handler.handle)  # as with service_envelope=json
+    x = inputs(6, seed=14)
+    with torch.inference_mode():
+        wanted = temperature_artifact().probs(network()(torch.from_numpy(x)).numpy())
+    for rows in (slice(0, 1), slice(0, 6)):
+        ctx.request_processor = [RequestProcessor({})]
+        (reply,) = envelope.handle([{"body": {"instances": x[rows].tolist()}}], ctx)
+        np.testing.assert_allclose(np.exp(json.loads(reply)["predictions"]), wanted[rows], atol=1e-6)
+        # Of several rows none is the request's own prediction, so none has a receipt.
+        assert ("x-calib-receipt" in ctx.get_response_headers(0)) == (rows.stop == 1)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("captum") is not None, reason="what it needs is here")
+@pytest.mark.parametrize("handler", ["image_classifier", "text_classifier"])
+def test_a_handler_whose_packages_are_missing_says_which(tmp_path: Path, handler: str) -> None:
+    wrapper, ctx = wrapped(tmp_path, handler)
+    with pytest.raises(ModelError, match=f"'{handler}' needs the package '(captum|torchvision)'"):
+        wrapper.initialize(ctx)
