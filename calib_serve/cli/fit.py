@@ -163,13 +163,27 @@ def fit_output(
 
 def _measured(artifact: Artifact, held_out: LogitsFile, split: str, seed: int) -> Artifact:
     from calib_serve.fit.samples import two_columns
-    from calib_serve.metrics import evaluate, evaluate_logits
 
     if held_out.labels is None:
         raise InputError(f"the split {split} has no labels to measure with")
     logits = two_columns(held_out.logits)
-    before = evaluate_logits(logits, held_out.labels, replicates=200, seed=seed)
-    after = evaluate(artifact.probs(logits), held_out.labels, replicates=200, seed=seed)
+    return with_metrics(artifact, logits, artifact.probs(logits), held_out.labels, split=split, seed=seed)
+
+
+def with_metrics(
+    artifact: Artifact,
+    logits: NDArray[Any],
+    probs: NDArray[Any],
+    labels: NDArray[Any],
+    *,
+    split: str,
+    seed: int,
+) -> Artifact:
+    """The artifact with metrics of ``logits`` (before) and ``probs`` (after) of held-out data."""
+    from calib_serve.metrics import evaluate, evaluate_logits
+
+    before = evaluate_logits(logits, labels, replicates=200, seed=seed)
+    after = evaluate(probs, labels, replicates=200, seed=seed)
     return replace(
         artifact,
         before={name: e.as_dict() for name, e in before.estimates().items()},

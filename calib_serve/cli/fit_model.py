@@ -199,7 +199,7 @@ def _measured(
     artifact: Artifact, classifier: Classifier, held_out: Dataset, split: str, seed: int
 ) -> Artifact:
     """The artifact with its metrics, before and after, on a split that nothing was fitted to."""
-    from calib_serve.metrics import evaluate, evaluate_logits
+    from calib_serve.cli.fit import with_metrics
 
     shift, head = artifact.input_shift, artifact.head
     z = classifier.logits(held_out.inputs)
@@ -207,14 +207,7 @@ def _measured(
         mapped = head(classifier.features(held_out.inputs, shift=shift))
     else:
         mapped = z if shift is None else classifier.logits(held_out.inputs, shift=shift)
-    before = evaluate_logits(z, held_out.labels, replicates=200, seed=seed)
-    after = evaluate(artifact.probs(mapped), held_out.labels, replicates=200, seed=seed)
-    return replace(
-        artifact,
-        before={name: e.as_dict() for name, e in before.estimates().items()},
-        after={name: e.as_dict() for name, e in after.estimates().items()},
-        data={**artifact.data, "measured_on": split},
-    )
+    return with_metrics(artifact, z, artifact.probs(mapped), held_out.labels, split=split, seed=seed)
 
 
 def _refuse_unknown(
