@@ -48,6 +48,7 @@ from calib_serve.serve.properties import Ports, changed, read_properties
 __all__ = ["Server", "Tokens"]
 
 _STOP_SECONDS = 15.0
+_LAST_WORDS = 0.5  # seconds until what a worker printed as it died is in the log
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LOAD_FAILED = "Backend worker process died."
 _ERROR = re.compile(r"(?:MODEL_LOG - |\bERROR\b.*? - )((?:[\w.]+(?:Error|Exception|Dependency)|.*rror)\b.*)")
@@ -312,8 +313,9 @@ class Server:
                 raise ServerError(
                     f"TorchServe ended at once (code {self._process.returncode}); {self._hint()}"
                 )
-            if _LOAD_FAILED in (text := self._log()):
-                raise ServerError(f"a model does not load; {self._hint(text)}")
+            if _LOAD_FAILED in self._log():
+                time.sleep(_LAST_WORDS)
+                raise ServerError(f"a model does not load; {self._hint()}")
             with contextlib.suppress(httpx.HTTPError, ServerError, KeyError, ValueError):
                 if all(self._is_ready(name) for name in names):
                     return
@@ -337,9 +339,9 @@ class Server:
             return file.read().decode("utf-8", "replace")
         return (self.folder / "java.out").read_text("utf-8", "replace")
 
-    def _hint(self, text: str | None = None) -> str:
+    def _hint(self) -> str:
         """The last errors in the log, for whoever must mend it."""
-        told = _ERROR.findall(self._log() if text is None else text)
+        told = _ERROR.findall(self._log())
         return "\n  ".join([f"see {self.log_file}", *dict.fromkeys(told[-3:])])
 
 
