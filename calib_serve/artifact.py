@@ -59,7 +59,8 @@ class Artifact:
     ``steps`` in the order they act: at most one InputShift, at most one Head, any LogitMaps, at
     most one Mixture, at most one ProbTable. ``model``, ``data``, ``fit`` are plain facts (str,
     numbers, lists, mappings); ``before`` and ``after`` map a metric's name to its value, low and
-    high on held-out data; ``reference`` are the calibrated model's bins on the calibration set.
+    high on held-out data; ``reference`` are the calibrated model's bins on the calibration set, and
+    ``reference_classes`` (K,) how often it predicted each class there, or empty where nobody counted.
 
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
     >>> artifact.probs(np.array([[0.0, 0.0]])).tolist()
@@ -77,6 +78,7 @@ class Artifact:
     reference: Bins | None = None
     class_names: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+    reference_classes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", tuple(self.steps))
@@ -87,6 +89,11 @@ class Artifact:
             raise ShapeError(f"{self.classes} classes but {len(self.class_names)} class names")
         if not all(isinstance(name, str) for name in self.class_names):
             raise InputError(f"class names must be strings, got {self.class_names[:5]}")
+        object.__setattr__(self, "reference_classes", tuple(int(n) for n in self.reference_classes))
+        if self.reference_classes and len(self.reference_classes) != self.classes:
+            raise ShapeError(f"{self.classes} classes but {len(self.reference_classes)} counts of them")
+        if any(n < 0 for n in self.reference_classes):
+            raise InputError("a class cannot have been predicted less than 0 times")
         order = [STEPS.index(type(step)) for step in self.steps]
         single = [i for i in order if STEPS[i] is not LogitMap]
         if order != sorted(order) or len(single) != len(set(single)):
@@ -202,6 +209,9 @@ class Artifact:
             "versions": self.versions,
             "params_sha256": params_sha256,
         }
+        # Left out where empty: an artifact from before there was such a thing keeps its fingerprint.
+        if self.reference_classes:
+            content["reference_classes"] = list(self.reference_classes)
         return {**content, "sha256": digest(content)}
 
 
@@ -216,4 +226,5 @@ def _build(manifest: Mapping[str, Any], params: bytes) -> Artifact:
             for name in ("model", "data", "fit", "before", "after", "versions", "class_names")
         },
         reference=None if reference is None else Bins(**reference),
+        reference_classes=tuple(manifest.get("reference_classes", ())),
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -90,7 +91,9 @@ class Judged:
     """The new artifact, or None when it is no better, and the numbers that decided.
 
     ``nll`` and ``ece`` hold (current, new) on the latest ``held_out`` samples, on which neither was
-    fitted; ``gain`` is the fall of the NLL and ``error`` its standard error, in pairs.
+    fitted; ``gain`` is the fall of the NLL and ``error`` its standard error, in pairs. ``shift`` is how far
+    confidences and predicted classes of all samples are from those of the calibration set: the population
+    stability index, and how much of one chance alone would show.
     """
 
     artifact: Artifact | None
@@ -100,6 +103,7 @@ class Judged:
     ece: tuple[float, float]
     gain: float
     error: float
+    shift: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -112,11 +116,16 @@ class Judged:
             "ece": {"current": self.ece[0], "new": self.ece[1]},
             "gain": self.gain,
             "standard_error": self.error,
+            "shift": {name: {"psi": psi, "by_chance": chance} for name, (psi, chance) in self.shift.items()},
         }
 
     def says(self) -> str:
-        """Two lines for a person."""
-        numbers = (
+        """Some lines for a person."""
+        moved = (
+            f"{name} against those of the calibration set: PSI {psi:.2f}, {chance:.2f} by chance\n"
+            for name, (psi, chance) in self.shift.items()
+        )
+        numbers = "".join(moved) + (
             f"on the latest {self.held_out} of {self.samples} samples: NLL {self.nll[0]:.4f} -> "
             f"{self.nll[1]:.4f}, ECE {self.ece[0]:.2%} -> {self.ece[1]:.2%}"
         )
@@ -162,7 +171,29 @@ def refit(current: Artifact, samples: Samples, *, method: str = "auto", seed: in
         ece=(before, after),
         gain=gain,
         error=error,
+        shift=_shift(current, samples),
     )
+
+
+def _shift(current: Artifact, samples: Samples) -> dict[str, tuple[float, float]]:
+    """Of what was served against what the artifact was fitted on, as far as it tells."""
+    import numpy as np
+
+    from calib_serve.bins import bin_index
+    from calib_serve.watch.reference import compare
+
+    probs = current.probs(samples.logits)
+    pairs = {}
+    if current.reference is not None and current.reference.n:
+        bins = bin_index(np.minimum(probs.max(axis=1), 1.0), bins=len(current.reference))
+        pairs["confidences"] = (bins, current.reference.count)
+    if sum(current.reference_classes):
+        pairs["predicted classes"] = (probs.argmax(axis=1), np.array(current.reference_classes))
+    found = {}
+    for name, (served, known) in pairs.items():
+        chance = (np.count_nonzero(known) - 1) * (1 / len(served) + 1 / known.sum())
+        found[name] = (compare(np.bincount(served, minlength=len(known)), known).psi, float(chance))
+    return found
 
 
 def _fitted(current: Artifact, logits: Any, labels: Any, *, method: str, seed: int) -> Artifact:

@@ -21,6 +21,7 @@ from calib_serve.fit.samples import Samples
 
 __all__ = ["complete", "data_fingerprint", "reference_bins", "versions"]
 
+_COUNTED = 10_000  # classes; of more a manifest would be nothing but counts
 _HASHED_AT_ONCE = 1 << 24  # bytes; an array larger than memory is read through in pieces
 
 
@@ -82,13 +83,13 @@ def complete(
     model: Mapping[str, Any] | None = None,
     class_names: Sequence[str] = (),
     packages: Sequence[str] = (),
-    reference: Bins | None = None,
+    reference: tuple[Bins, NDArray[np.intp]] | None = None,
 ) -> Artifact:
-    """An artifact of ``steps`` with its facts: data, versions of ``packages``, reference bins.
+    """An artifact of ``steps`` with its facts: data, versions of ``packages``, reference bins and classes.
 
     ``samples`` hold the logits that the output steps act on; with an InputShift or a Head among
-    the steps these are the logits of the model that already has them. ``reference`` are the bins,
-    where a fitter has them already.
+    the steps these are the logits of the model that already has them. ``reference`` are the bins and
+    how often each class (K,) is predicted, where a fitter has them already.
     """
     artifact = Artifact(
         tuple(steps),
@@ -106,11 +107,14 @@ def complete(
         class_names=tuple(class_names),
         versions=versions(*packages),
     )
+    bins, predicted = reference or (Bins.zeros(), np.zeros(samples.classes, np.intp))
     if reference is None:
-        reference = Bins.zeros()
         for part, chunk in samples.chunks():
-            reference += reference_bins(artifact.probs(chunk), samples.labels[part])
-    return replace(artifact, reference=reference)
+            probs = artifact.probs(chunk)
+            bins += reference_bins(probs, samples.labels[part])
+            predicted += np.bincount(probs.argmax(axis=1), minlength=samples.classes)
+    few = samples.classes <= _COUNTED
+    return replace(artifact, reference=bins, reference_classes=predicted.tolist() if few else ())
 
 
 def _fingerprint(samples: Samples) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -70,7 +70,8 @@ def fit_temperature(
     2.0
     """
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
-    found, end = _optimum(samples)
+    rows = Rows.of(samples)
+    found, end = _optimum(rows)
     return complete(
         [LogitMap.temperature(found["temperature"])],
         samples,
@@ -80,18 +81,17 @@ def fit_temperature(
             "solver": "halley on log T",
             **found,
         },
-        reference=end.reference,
+        reference=(end.reference, rows.predicted),
     )
 
 
 def temperature(samples: Samples) -> dict[str, Any]:
     """T of least NLL and the certificate that it is: what ``fit_temperature`` writes down."""
-    return _optimum(samples)[0]
+    return _optimum(Rows.of(samples))[0]
 
 
-def _optimum(samples: Samples) -> tuple[dict[str, Any], Slope]:
-    rows = Rows.of(samples)
-    start = 1.0
+def _optimum(rows: Rows) -> tuple[dict[str, Any], Slope]:
+    samples, start = rows.samples, 1.0
     # Guesses from some of the samples, then from more, so that one or two passes over all remain.
     for values in _GUESSES:
         stride = samples.logits.size // values
@@ -116,11 +116,15 @@ def _optimum(samples: Samples) -> tuple[dict[str, Any], Slope]:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Samples, and what every pass over them needs to know: each row's largest logit, and where it is."""
+    """Samples, and what every pass over them needs to know: each row's largest logit, and where it is.
+
+    ``predicted`` (K,): how often each class has the largest logit, of all rows there ever were.
+    """
 
     samples: Samples
     largest: NDArray[np.floating[Any]]
     right: NDArray[np.bool_]
+    predicted: NDArray[np.intp]
     dtype: type[np.floating[Any]]
 
     @classmethod
@@ -131,20 +135,23 @@ class Rows:
         largest: NDArray[np.floating[Any]] = np.empty(len(samples), dtype)
         right = np.empty(len(samples), bool)
 
-        def find(span: slice) -> None:
+        def find(span: slice) -> NDArray[np.intp]:
+            counts = np.zeros(samples.classes, np.intp)
             for part in _chunks(span, samples.classes):
                 z = samples.read(part)
                 predicted = z.argmax(axis=1)
                 largest[part] = z[np.arange(len(z)), predicted]
                 right[part] = predicted == samples.labels[part]
+                counts += np.bincount(predicted, minlength=samples.classes)
+            return counts
 
-        over_cores(find, len(samples), values=len(samples) * samples.classes)
-        return cls(samples, largest, right, dtype)
+        counts = over_cores(find, len(samples), values=len(samples) * samples.classes)
+        return cls(samples, largest, right, sum(counts[1:], counts[0]), dtype)
 
     def every(self, stride: int) -> Rows:
         """Every so many-th row."""
         few = slice(None, None, stride)
-        return Rows(self.samples.take(few), self.largest[few], self.right[few], self.dtype)
+        return replace(self, samples=self.samples.take(few), largest=self.largest[few], right=self.right[few])
 
     def slope(self, s: float, *, order: int = 2) -> Slope:
         """NLL(s) = mean of logsumexp(s z) - s z_y; cumulants of z under p are its derivatives.

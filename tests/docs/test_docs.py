@@ -74,6 +74,12 @@ def test_every_method_is_in_the_table_of_methods() -> None:
         assert name == "none" or f"`{name}`" in page
 
 
+def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("model_store/*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)[^)]*\)", page.read_text()):
+            assert (page.parent / target).exists(), (page.name, target)
+
+
 def test_every_picture_has_a_text() -> None:
     for page in PAGES:
         for text, target in re.findall(r"!\[(.*?)\]\((.*?)\)", page.read_text()):

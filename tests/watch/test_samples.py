@@ -123,6 +123,28 @@ def test_refit_brings_ece_down_after_drift_and_keeps_the_head(tmp_path):
     assert new.data["refit_of"] == old.fingerprint
 
 
+def test_refit_says_how_far_the_inputs_have_moved(tmp_path):
+    z, _ = overconfident(np.random.default_rng(5), 3000, 3.0)
+    known = np.bincount(z.argmax(1), minlength=4)
+    moved = (4 * known[0], *known[1:])  # once the first class was four times as frequent
+    for folder, counts in (("same", known), ("moved", moved)):
+        place = tmp_path / folder
+        old = Artifact(
+            (LogitMap.temperature(1.0),),
+            method="temperature",
+            classes=4,
+            reference=Bins.tally(softmax(z).max(axis=1), np.ones(len(z))),
+            reference_classes=tuple(int(n) for n in counts),
+        )
+        old.save(place / "old")
+        fill(place / "log", 1500, sharp=3.0)
+        shift = json.loads(refit(place).stdout)["shift"]
+        assert shift["confidences"]["psi"] < 3 * shift["confidences"]["by_chance"]
+        classes = shift["predicted classes"]
+        assert (classes["psi"] > 0.2) == (folder == "moved")
+        assert classes["by_chance"] == pytest.approx(3 * (1 / 1500 + 1 / sum(counts)))
+
+
 def test_refit_changes_nothing_when_the_current_one_is_as_good(tmp_path):
     Artifact((LogitMap.temperature(3.0),), method="temperature", classes=4).save(tmp_path / "old")
     fill(tmp_path / "log", 1500, sharp=3.0)

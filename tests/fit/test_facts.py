@@ -1,0 +1,47 @@
+"""What every fit writes down about its calibration set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.fit.candidates import fit_by_name
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.mark.parametrize("method", ["none", "temperature", "vector", "isotonic"])
+def test_a_fit_counts_how_often_each_class_is_predicted(method: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    z = 2 * rng.standard_normal((900, 5)) + [1, 0, 0, 0, -9]  # the last class is never predicted
+    y = np.where(rng.random(900) < 0.7, z.argmax(1), rng.integers(0, 5, 900))
+    artifact = fit_by_name(method, z, y)
+    expected = np.bincount(artifact.probs(z).argmax(axis=1), minlength=5)
+    assert list(artifact.reference_classes) == expected.tolist()
+    assert artifact.reference is not None
+    assert sum(artifact.reference_classes) == artifact.reference.n == 900
+    loaded = Artifact.load(artifact.save(tmp_path / "artifact"))
+    assert loaded.reference_classes == artifact.reference_classes
+    assert loaded.fingerprint == artifact.fingerprint
+
+
+def test_an_artifact_from_before_classes_were_counted_is_what_it_was() -> None:
+    for folder in DATA.glob("artifact-schema-1*"):
+        artifact = Artifact.load(folder)
+        assert artifact.reference_classes == ()
+        assert artifact.fingerprint == yaml.safe_load((folder / "manifest.yaml").read_text())["sha256"]
+
+
+def test_counts_that_cannot_be_are_refused() -> None:
+    def make(counts: tuple[int, ...]) -> Artifact:
+        return Artifact((LogitMap.temperature(2.0),), method="t", classes=2, reference_classes=counts)
+
+    with pytest.raises(ShapeError, match="2 classes but 3 counts"):
+        make((1, 2, 3))
+    with pytest.raises(InputError, match="less than 0"):
+        make((1, -2))
