@@ -38,6 +38,7 @@ demo: $(INSTALLED)
 test: $(DEVELOPED)
 	scripts/system_tools.sh
 	$(BIN)/pytest -n logical --dist loadfile $(ARGS)
+	VENV=$(VENV) scripts/versions.sh -s ground-3.10 -- -m "not server"
 
 check: $(DEVELOPED)
 	scripts/system_tools.sh
