@@ -385,7 +385,7 @@ BENCHMARKS = (
                 (
                     "and watched for drift",
                     "watched for drift as well",
-                    "the drift detector looks at every label on its own, which its guarantee asks for",
+                    "waits for the disk at each request, and other programs had the cores",
                 ),
             )
             for key, how in (("per_cpu_second", "of processor time"), ("per_wall_second", "by the clock"))

@@ -2,8 +2,13 @@
 
 One server, one worker a model; rounds alternate between the two, so that whatever else the machine
 does falls on both. "ratio" is calibrated over bare, "cpu ratio" bare over calibrated CPU time a
-request, of server and worker together: both are 1 where calibration costs nothing. Prints a table and writes
-benchmarks/results/serving.json.
+request, of server and worker together: both are 1 where calibration costs nothing. "in worker" is the
+best time of a batch inside the worker, without the server: calibrated, and bare.
+
+The bare handler is what TorchServe's own documentation leads to: BaseHandler, JSON lists to a tensor, and
+the softmax as a dict, which TorchServe encodes. It reads the same bytes, runs the same file on one thread
+and answers the same probabilities, without the confidence, the model's name and the receipt. Prints a
+table and writes benchmarks/results/serving.json.
 
     python benchmarks/serving.py [--rounds 9] [--seconds 2] [--models linear resnet20]
 """
@@ -12,8 +17,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import socket
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -30,6 +38,7 @@ from cifar import ResNet
 from calib_serve import Artifact, Keyring, LogitMap
 from calib_serve.fuse.archive import write_archive
 from calib_serve.fuse.mar import Batching, pack
+from calib_serve.fuse.mar_options import KEYRING
 from calib_serve.serve.properties import Ports
 from calib_serve.serve.server import Server
 
@@ -167,6 +176,21 @@ def compare(server: Server, names: list[str], shape: tuple[int, ...], connection
     }
 
 
+def inside(folder: Path, archive: str, shape: tuple[int, ...], batch_size: int) -> dict[str, float]:
+    """Microseconds of a batch inside a worker, and the bytes of one reply."""
+    body, result = folder / "body.json", folder / "inside.json"
+    body.write_text(json.dumps(np.random.default_rng(0).random(shape).round(4).tolist()))
+    script = Path(__file__).parent / "inside_worker.py"
+    subprocess.run(
+        [sys.executable, str(script), str(folder / archive), str(body), str(batch_size), str(result)],
+        env={**os.environ, KEYRING: str(folder / "run" / "keyring.json")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
+    return json.loads(result.read_text())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
@@ -176,7 +200,7 @@ def main() -> None:
     rows = []
     print(
         f"{'model':9} {'conn':>4} {'batch':>5} {'bare/s':>8} {'ours/s':>8} "
-        f"{'ratio':>6} {'p99 ratio':>9} {'cpu ratio':>9}"
+        f"{'ratio':>6} {'p99 ratio':>9} {'cpu ratio':>9} {'in worker, us':>15}"
     )
     for name in args.models:
         for batch_size in (1, 8):
@@ -185,15 +209,20 @@ def main() -> None:
                 files = archives(folder, name, batch_size)
                 (folder / "run").mkdir()
                 Keyring.new().save(folder / "run" / "keyring.json")
+                bare, ours = (inside(folder, file, SHAPES[name], batch_size) for file in files)
+                within = {"bare_in_worker": bare, "calibrated_in_worker": ours}
                 with Server(folder, files, folder=folder / "run", ports=Ports.free()) as server:
                     for connections in (1, 8):
                         names = [file.removesuffix(".mar") for file in files]
                         row = compare(server, names, SHAPES[name], connections, args)
-                        rows.append({"model": name, "connections": connections, "batch": batch_size, **row})
+                        rows.append(
+                            {"model": name, "connections": connections, "batch": batch_size, **row, **within}
+                        )
                         print(
                             f"{name:9} {connections:4} {batch_size:5} {row['bare_per_s']:8.0f} "
                             f"{row['calibrated_per_s']:8.0f} {row['throughput_ratio']:6.3f} "
-                            f"{row['p99_ratio']:9.3f} {row['cpu_ratio']:9.3f}",
+                            f"{row['p99_ratio']:9.3f} {row['cpu_ratio']:9.3f} "
+                            f"{ours['us']:7.0f} {bare['us']:7.0f}",
                             flush=True,
                         )
     result = {
