@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import sys
@@ -21,12 +22,9 @@ def run_all(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def programs() -> dict[str, str]:
-    """The text of every file of the folder that can be run and is a measurement."""
+    """The text of every file of the folder that keeps a result."""
     texts = {path.stem: path.read_text() for path in BENCHMARKS.glob("*.py")}
-    runnable = {
-        name: text for name, text in texts.items() if 'if __name__ == "__main__":\n    main()' in text
-    }
-    return {name: text for name, text in runnable.items() if name != "run_all"}
+    return {name: text for name, text in texts.items() if "peers.save(" in text}
 
 
 def test_every_benchmark_is_run_and_has_its_goals(run_all: ModuleType) -> None:
@@ -120,3 +118,19 @@ def test_a_failure_is_told_until_the_benchmark_has_run_again(
     again = run_all.merged(failure)
     assert "failed" not in again["benchmarks"]["labels"]
     assert "trimmed run" in run_all.page(again)
+
+
+def test_a_run_on_a_gpu_is_told_with_the_device_and_kept_apart(
+    run_all: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_all.peers, "RESULTS", tmp_path)
+    assert "no GPU was at hand" in run_all.page(run_all.merged({}))
+    asked = argparse.Namespace(quick=False, device="cuda:1")
+    machine = {"cpu": "c", "cores": 2, "gpu": "H100", "system": "s", "python": "3.11", "versions": {}}
+    monkeypatch.setattr(run_all.peers, "machine", lambda: machine)
+    path = run_all.peers.save("fusion_overhead", {"median_ratio": 1.001, "rows": []}, asked)
+    assert path == tmp_path / "fusion_overhead.cuda.json"
+    told = run_all.page(run_all.merged({}))
+    assert "fusion_overhead: H100" in told
+    assert "median of all rows: 1.0010" in told
+    assert run_all.merged({})["benchmarks"]["fusion_overhead"]["result"] is None
