@@ -272,7 +272,7 @@ BENCHMARKS = (
                 f"{network}, {says}: ECE less that of the best output method, in points",
                 above_best_output(network, row),
                 at_most=0.0,
-                show="{:+.2f}",
+                show="{:+.3f}",
                 reason="a delta of 3,072 numbers learns its 5,000 calibration images; where that is judged "
                 "on held-out folds, little is left to gain beyond a temperature",
             )
