@@ -25,6 +25,7 @@ from calib_serve.manifest import (
     PARAMS,
     SCHEMA,
     digest,
+    folder_id,
     pack_steps,
     place_folder,
     plain,
@@ -154,12 +155,14 @@ class Artifact:
     def save(self, path: str | Path) -> Path:
         """Write the folder ``path``, whole or not at all; replaces an artifact that is there."""
         path = Path(path)
-        if path.exists() and not (path.is_dir() and {p.name for p in path.iterdir()} <= {MANIFEST, PARAMS}):
-            raise ArtifactError(f"{path} exists and is not an artifact; choose another folder")
         params = pack_steps(self.steps)
         manifest = yaml.safe_dump(self._manifest(sha256(params)), sort_keys=False, allow_unicode=True)
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
+            if path.exists() and not (
+                path.is_dir() and {p.name for p in path.iterdir()} <= {MANIFEST, PARAMS}
+            ):
+                raise ArtifactError(f"{path} exists and is not an artifact; choose another folder")
             partial.mkdir(parents=True)
             write_bytes(partial / PARAMS, params)
             write_bytes(partial / MANIFEST, manifest.encode())
@@ -177,6 +180,17 @@ class Artifact:
         Raises SchemaError for a manifest that is not ours, IntegrityError when a hash does not match.
         """
         path = Path(path)
+        while True:
+            there = folder_id(path)
+            try:
+                return cls._load(path)
+            except ArtifactError:
+                if folder_id(path) == there:
+                    raise
+                # Another process replaced it between our reading the one file and the other.
+
+    @classmethod
+    def _load(cls, path: Path) -> Artifact:
         manifest = read_manifest(path / MANIFEST)
         params = read_bytes(path / PARAMS)
         if sha256(params) != manifest.get("params_sha256"):
@@ -225,6 +239,12 @@ def _build(manifest: Mapping[str, Any], params: bytes) -> Artifact:
             name: manifest[name]
             for name in ("model", "data", "fit", "before", "after", "versions", "class_names")
         },
-        reference=None if reference is None else Bins(**reference),
+        reference=None if reference is None else _finite(Bins(**reference)),
         reference_classes=tuple(manifest.get("reference_classes", ())),
     )
+
+
+def _finite(bins: Bins) -> Bins:
+    if not np.isfinite([bins.count, bins.confidence, bins.correct]).all():
+        raise InputError("the reference bins must be finite numbers")
+    return bins

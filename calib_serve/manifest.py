@@ -30,6 +30,7 @@ __all__ = [
     "PARAMS",
     "SCHEMA",
     "digest",
+    "folder_id",
     "pack_steps",
     "place_folder",
     "plain",
@@ -219,6 +220,15 @@ def place_folder(new: Path, path: Path) -> None:
             aside.rename(path)
             raise
         aside.rename(new)
+
+
+def folder_id(path: Path) -> tuple[int, ...] | None:
+    """Which folder is at ``path``, and when it came there; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_ctime_ns
 
 
 def _exchange(one: Path, other: Path) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
+_PATIENCE = 10  # seconds that clients have to end what they began, once the server is to stop
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -125,7 +126,14 @@ def run(
         typer.echo(f"watching {', '.join(models)} on http://{host}:{port}")
         # uvicorn answers what is in hand, then sends itself the signal again: let it end here.
         signal.signal(signal.SIGTERM, _leave)
-        uvicorn.run(app, host=host, port=port, log_level="warning", server_header=False)
+        uvicorn.run(
+            app,
+            host=host,
+            port=port,
+            log_level="warning",
+            server_header=False,
+            timeout_graceful_shutdown=_PATIENCE,
+        )
     except KeyboardInterrupt:
         typer.echo("stopped")
     finally:

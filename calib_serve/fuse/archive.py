@@ -182,7 +182,7 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes | Path) -> None:
 def scratch() -> Iterator[Path]:
     """A folder that goes when the block ends; FuseError where there is no room for what it must hold."""
     try:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             yield Path(folder)
     except OSError as error:
         raise FuseError(

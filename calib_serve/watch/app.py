@@ -33,6 +33,7 @@ try:
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
     from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
     from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.requests import ClientDisconnect
 except ImportError as error:
     raise MissingDependency("fastapi", "watch") from error
 
@@ -225,10 +226,13 @@ async def _items(request: Request, max_bytes: int) -> list[Any]:
     if kind not in ("application/json", "application/x-ndjson"):
         raise HTTPException(415, "send application/json or application/x-ndjson")
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > max_bytes:
-            raise HTTPException(413, f"a batch has at most {max_bytes} bytes; send smaller ones")
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > max_bytes:
+                raise HTTPException(413, f"a batch has at most {max_bytes} bytes; send smaller ones")
+    except ClientDisconnect as error:  # nobody reads the answer, and no traceback floods the log
+        raise HTTPException(400, "the body was cut off") from error
     items = _lines(bytes(body)) if kind.endswith("ndjson") else _document(bytes(body))
     if len(items) > MOST_ITEMS:
         raise HTTPException(413, f"a batch has at most {MOST_ITEMS} items, got {len(items)}")

@@ -70,7 +70,10 @@ class SampleLog:
         if not 0 < rate <= 1:
             raise InputError(f"rate must be in (0, 1], got {rate}")
         self.folder, self.rate, self.days, self.max_bytes = Path(folder), rate, days, max_bytes
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"no sample log can be kept in {self.folder}: {error}") from error
         self._rows, self._seconds, self._clock = shard_rows, flush_seconds, clock
         self._lock = threading.Lock()
         self._predictions: dict[tuple[str, str], list[tuple[bytes, float, NDArray[np.float16]]]] = {}

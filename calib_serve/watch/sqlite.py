@@ -55,15 +55,26 @@ class SqliteLedger:
         self._next_prune = -float("inf")
         self._lock = threading.RLock()
         self._depth = 0
+        self._file: tuple[int, int] | None = None
         with self._errors():
             self._db = sqlite3.connect(
                 self.path, timeout=timeout, isolation_level=None, check_same_thread=False
             )
         try:
             self._prepare()
+            self._file = self._identity()
         except LedgerError:
             self._db.close()
             raise
+
+    def _identity(self) -> tuple[int, int]:
+        try:
+            found = self.path.stat()
+        except OSError as error:
+            raise LedgerError(
+                f"the ledger {self.path} was taken away: {error}; put it back, or restart to begin another"
+            ) from error
+        return found.st_dev, found.st_ino
 
     def _prepare(self) -> None:
         with self._errors():
@@ -101,6 +112,7 @@ class SqliteLedger:
         """Everything inside is written together, or not at all; may be nested."""
         with self._lock, self._errors():
             if self._depth == 0:
+                self._check_there()
                 self._db.execute("BEGIN IMMEDIATE")
             self._depth += 1
             try:
@@ -113,6 +125,11 @@ class SqliteLedger:
                 raise
             finally:
                 self._depth -= 1
+
+    def _check_there(self) -> None:
+        # SQLite would go on writing to a deleted file, and all that is lost when the process ends.
+        if self._file is not None and self._identity() != self._file:
+            raise LedgerError(f"the ledger {self.path} was replaced by another file; restart to use that one")
 
     def accept(
         self, labels: Sequence[Label], *, expires: Sequence[float], segments: Sequence[str] | None = None

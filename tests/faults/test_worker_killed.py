@@ -8,12 +8,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 import httpx
 import numpy as np
 import pytest
 from live_server import Running, inputs, serve, small_store, total, until
+from sizes import sized
 
 from calib_serve.watch.ledger import SqliteLedger, open_ledger
 
@@ -92,6 +93,27 @@ def test_after_sigkill_only_the_victim_s_last_flush_is_missing(running: Running)
     assert 0 < unflushed < len(load.answered) / 2, "the test must be able to fail"
     # A batch that was counted but whose answer died with the worker may outweigh.
     assert -8 <= missing <= unflushed
+
+
+def test_workers_killed_while_they_load_are_replaced_and_nothing_answered_is_lost(running: Running) -> None:
+    before = counted(running)
+    for _ in range(sized(2, 8)):
+        known = set(running.server.workers("digits"))
+        for victim in known:
+            os.kill(victim, signal.SIGKILL)
+        fresh = until(lambda known=known: set(running.server.workers("digits")) - known)
+        for victim in fresh:  # young: it has not loaded its model yet
+            with suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+
+    def answered() -> int:
+        replies = running.predict_all(inputs(20, seed=11))
+        return sum(reply.status_code == 200 for reply in replies)
+
+    until(lambda: len(running.server.workers("digits")) == 2, seconds=60)
+    served = len(running.served)
+    until(lambda: answered() == 20, seconds=60)
+    assert counted(running) - before == len(running.served) - served
 
 
 def test_a_killed_feedback_worker_loses_no_acknowledged_label(running: Running) -> None:

@@ -141,8 +141,7 @@ def inject(fault: Fault) -> None:
         signal.signal(signal.SIGXFSZ, how)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
     if fault.files is not None:
-        taken = max(int(link.name) for link in Path("/proc/self/fd").iterdir()) + 1
-        resource.setrlimit(resource.RLIMIT_NOFILE, (taken + fault.files, taken + fault.files))
+        limit_files(fault.files)
     if fault.memory is not None:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + fault.memory
@@ -150,6 +149,16 @@ def inject(fault: Fault) -> None:
     if fault.kill_before is not None:
         _counted.append(fault.kill_before)
         sys.addaudithook(_count)
+
+
+def limit_files(more: int) -> None:
+    """This process may open so many more files than it has."""
+    highest = max(int(link.name) for link in Path("/proc/self/fd").iterdir())
+    while (last := os.open("/dev/null", os.O_RDONLY)) < highest:  # the limit is a number, so no gaps
+        pass
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (last + 1 + more, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    )
 
 
 _counted: list[int] = []

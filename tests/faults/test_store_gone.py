@@ -1,0 +1,257 @@
+"""A ledger that is locked, deleted, unreachable or hangs: said in time, nothing lost; then it goes on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import redis
+from ledgers import accept, make_label, open_one
+from real_servers import needed
+from real_watch import make_watch, talk_to
+
+from calib_serve.errors import LedgerError
+from calib_serve.watch.ledger import SqliteLedger, open_ledger
+from calib_serve.watch.redis_ledger import RedisLedger
+
+ONE = {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9}
+
+
+def errors(text: str, stage: str) -> float:
+    (line,) = [x for x in text.splitlines() if x.startswith(f'calib_monitor_errors_total{{stage="{stage}"}}')]
+    return float(line.split()[-1])
+
+
+# --- SQLite -----------------------------------------------------------------------------------
+
+
+def test_a_transaction_keeps_others_out_and_they_are_told_in_time(store) -> None:
+    one, two = open_one(*store), open_one(*store, timeout=0.2)
+    with one.transaction(), one.transaction():
+        one.store("key", b"\x00value")
+        began = time.monotonic()
+        with pytest.raises(LedgerError, match="lock"), two.transaction():
+            raise AssertionError("two transactions at once")
+        assert time.monotonic() - began < 5
+    with two.transaction():
+        assert two.load("key") == b"\x00value"
+    assert two.load("nothing") is None
+    one.close(), two.close()
+
+
+def test_a_failed_transaction_counts_nothing(tmp_path: Path) -> None:
+    ledger = SqliteLedger(tmp_path / "l.db")
+
+    def fail_halfway() -> None:
+        with ledger.transaction():
+            accept(ledger, [make_label(1)])
+            ledger.store("key", b"value")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_halfway()
+    assert ledger.sums() == {}
+    assert ledger.load("key") is None
+    assert accept(ledger, [make_label(1)]) == [True]
+    ledger.close()
+
+
+def test_a_locked_ledger_is_503_and_the_batch_may_be_sent_again(tmp_path: Path) -> None:
+    watch = make_watch(tmp_path)
+    watch.ledger._db.execute("PRAGMA busy_timeout = 200")
+    other = SqliteLedger(tmp_path / "l.db")
+    with talk_to(watch) as client:
+        receipt = client.post("/v1/predictions", json=[ONE]).json()["items"][0]["receipt"]
+        with other.transaction():
+            answer = client.post("/v1/labels", json=[{"receipt": receipt, "label": 1}])
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+            assert client.get("/metrics").status_code == 200, "reading goes on"
+        again = client.post("/v1/labels", json=[{"receipt": receipt, "label": 1}])
+        assert again.json()["accepted"] == 1
+        assert errors(client.get("/metrics").text, "ledger") == 1
+    watch.ledger.close(), other.close()
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved away", "replaced"])
+def test_a_ledger_that_is_taken_away_is_noticed_before_anything_is_acknowledged(
+    tmp_path: Path, how: str
+) -> None:
+    watch = make_watch(tmp_path)
+    with talk_to(watch) as client:
+        items = client.post("/v1/predictions", json=[ONE] * 2).json()["items"]
+        labels = [{"receipt": one["receipt"], "label": 1} for one in items]
+        assert client.post("/v1/labels", json=labels[:1]).json()["accepted"] == 1
+        if how == "deleted":
+            (tmp_path / "l.db").unlink()
+        else:
+            (tmp_path / "l.db").rename(tmp_path / "away.db")
+        if how == "replaced":
+            shutil.copy(tmp_path / "away.db", tmp_path / "l.db")
+        answer = client.post("/v1/labels", json=labels[1:])
+        assert answer.status_code == 503, "what goes into a deleted file is lost with the process"
+        if how == "moved away":
+            (tmp_path / "away.db").rename(tmp_path / "l.db")
+            assert client.post("/v1/labels", json=labels[1:]).json()["accepted"] == 1
+    watch.ledger.close()
+
+
+def test_a_scrape_that_cannot_read_the_ledger_leaves_a_gap_and_not_zeros(tmp_path: Path) -> None:
+    watch = make_watch(tmp_path)
+    with talk_to(watch) as client:
+        watch.ledger._db.execute("ALTER TABLE sums RENAME TO gone")
+        text = client.get("/metrics").text
+        assert "calib_predictions_total{" not in text
+        assert errors(text, "scrape") == 1
+        watch.ledger._db.execute("ALTER TABLE gone RENAME TO sums")
+        assert "calib_predictions_total{" in client.get("/metrics").text
+    watch.ledger.close()
+
+
+def test_what_fails_beside_a_counted_batch_does_not_take_back_its_acknowledgement(tmp_path: Path) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise OSError("no space left")
+
+    watch = make_watch(tmp_path)
+    with talk_to(watch) as client:
+        receipt = client.post("/v1/predictions", json=[ONE]).json()["items"][0]["receipt"]
+        watch.history.tick = broken
+        watch.log = SimpleNamespace(labelled=broken)
+        answer = client.post("/v1/labels", json=[{"receipt": receipt, "label": 1}])
+        assert answer.json()["accepted"] == 1
+        text = client.get("/metrics").text
+        assert errors(text, "history") == errors(text, "samples") == 1
+    watch.ledger.close()
+
+
+# --- Redis ------------------------------------------------------------------------------------
+
+
+class Redis:
+    """A Redis of the test's own, which may be killed, stopped and started again over its data."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._command = [
+            needed("redis-server", "redis-server"),
+            *("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""),
+            *("--appendonly", "yes", "--appendfsync", "always"),
+        ]
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+        until = time.monotonic() + 20
+        with redis.Redis.from_url(self.url) as client:
+            while True:
+                try:
+                    client.ping()
+                except redis.RedisError:
+                    assert time.monotonic() < until, "Redis did not start"
+                    time.sleep(0.05)
+                else:
+                    return
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[Redis]:
+    server = Redis(tmp_path)
+    yield server
+    server.end()
+
+
+def test_a_redis_that_is_not_there_is_said() -> None:
+    with pytest.raises(LedgerError, match="cannot be used"):
+        open_ledger("redis://127.0.0.1:1/0")
+
+
+def test_a_redis_that_is_killed_loses_nothing_that_was_acknowledged(own_redis: Redis) -> None:
+    ledger = RedisLedger(own_redis.url, prefix=uuid.uuid4().hex, timeout=2.0)
+    assert accept(ledger, [make_label(i) for i in range(50)]) == [True] * 50
+    own_redis.end()
+    began = time.monotonic()
+    with pytest.raises(LedgerError, match="send the batch again"):
+        accept(ledger, [make_label(50)])
+    with pytest.raises(LedgerError):
+        ledger.sums()
+    assert time.monotonic() - began < 30
+    own_redis.start()
+    assert accept(ledger, [make_label(i) for i in range(51)]) == [False] * 50 + [True]
+    assert ledger.sums()["m", "1"].feedback.n == 51
+    ledger.close()
+
+
+def test_a_redis_that_hangs_is_said_in_time_and_a_batch_it_took_all_the_same_counts_once(
+    own_redis: Redis,
+) -> None:
+    ledger = RedisLedger(own_redis.url, prefix=uuid.uuid4().hex, timeout=0.5)
+    accept(ledger, [make_label(0)])
+    os.kill(own_redis.process.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        with pytest.raises(LedgerError, match="cannot be used"):
+            accept(ledger, [make_label(1)])
+        assert time.monotonic() - began < 20
+    finally:
+        os.kill(own_redis.process.pid, signal.SIGCONT)
+    time.sleep(0.2)
+    accept(ledger, [make_label(1)])  # the first try may have arrived after all
+    assert ledger.sums()["m", "1"].feedback.n == 2
+    ledger.close()
+
+
+def test_a_lock_whose_holder_died_falls_open(redis_url: str) -> None:
+    prefix = uuid.uuid4().hex
+    with redis.Redis.from_url(redis_url) as server:
+        server.set(f"{{{prefix}}}:lock", "a dead process", px=300)
+    ledger = RedisLedger(redis_url, prefix=prefix)
+    with ledger.transaction():
+        assert accept(ledger, [make_label(1)]) == [True]
+    ledger.close()
+
+
+def test_a_watch_over_a_redis_that_goes_and_comes_answers_503_and_then_counts_once(
+    own_redis: Redis, make_server
+) -> None:
+    import httpx
+
+    server = make_server("--ledger", own_redis.url)
+    one = {"model": "digits", "version": "1.0", "predicted": 1, "confidence": 0.9}
+    answer = httpx.post(f"{server.url}/v1/predictions", json=[one] * 3, timeout=30).json()
+    labels = [{"receipt": item["receipt"], "label": 1} for item in answer["items"]]
+    own_redis.end()
+    refused = httpx.post(f"{server.url}/v1/labels", json=labels, timeout=60)
+    assert refused.status_code == 503
+    assert httpx.get(f"{server.url}/healthz", timeout=60).status_code == 503
+    own_redis.start()
+    statuses: list[int] = []
+    senders = [
+        threading.Thread(
+            target=lambda: statuses.append(
+                httpx.post(f"{server.url}/v1/labels", json=labels, timeout=60).json()["accepted"]
+            )
+        )
+        for _ in range(3)
+    ]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join()
+    assert sorted(statuses) == [0, 0, 3]
+    assert httpx.get(f"{server.url}/healthz", timeout=60).status_code == 200
