@@ -76,7 +76,7 @@ def test_every_method_is_in_the_table_of_methods() -> None:
 
 def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
     for page in [*ROOT.glob("*.md"), *ROOT.glob("model_store/*.md")]:
-        for target in re.findall(r"\]\(([^)#:]+)[^)]*\)", page.read_text()):
+        for target in re.findall(r"\]\((?!https?:)([^)#:]+)[^)]*\)", page.read_text()):
             assert (page.parent / target).exists(), (page.name, target)
 
 
