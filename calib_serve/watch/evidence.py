@@ -45,21 +45,31 @@ class Evidence:
         c, y = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
         if c.ndim != 1 or c.shape != y.shape:
             raise ShapeError(f"confidence and correct must both be (n,), got {c.shape} and {y.shape}")
-        index = bin_index(c, bins=self.bins)
+        if not len(c):
+            return
         log_pays = np.log(payoffs(c, y, tolerance=self.tolerance))
-        for b, gain in zip(index.tolist(), log_pays, strict=True):
-            self._signed += gain
-            self._by_bin[b] += gain
-            self._most = max(self._most, self.log_evidence)
+        signed = self._signed + np.cumsum(log_pays, axis=0)
+        bins = _of_bins(self._by_bin).sum() + np.cumsum(self._gains(bin_index(c, bins=self.bins), log_pays))
+        self._signed = signed[-1]
+        self._most = max(self._most, float(_total(signed, bins).max()))
         self.labels += len(c)
+
+    def _gains(self, index: NDArray[np.intp], log_pays: Floats) -> Floats:
+        """What each label adds to the logarithm of the bins' bets (n,); they are kept as they are then."""
+        gains = np.empty(len(index))
+        for b in np.unique(index).tolist():
+            rows = index == b
+            path = np.concatenate(
+                [self._by_bin[b : b + 1], self._by_bin[b] + np.cumsum(log_pays[rows], axis=0)]
+            )
+            gains[rows] = np.diff(_of_bins(path))
+            self._by_bin[b] = path[-1]
+        return gains
 
     @property
     def log_evidence(self) -> float:
         """Natural log of the e-value now: what a stake of 1 has become."""
-        signed = np.logaddexp.reduce(self._signed) - math.log(self._signed.size)
-        # Every bin holds half of its share back, so that those with nothing to say cost little.
-        bins = np.logaddexp(_log_mean(self._by_bin), 0) - math.log(2)
-        return float(np.logaddexp(signed, bins.sum()) - math.log(2))
+        return float(_total(self._signed, _of_bins(self._by_bin).sum()))
 
     @property
     def p_value(self) -> float:
@@ -67,6 +77,16 @@ class Evidence:
         return math.exp(-self._most)
 
 
+def _of_bins(logs: Floats) -> Floats:
+    # Every bin holds half of its share back, so that those with nothing to say cost little.
+    return np.logaddexp(_log_mean(logs), 0) - math.log(2)
+
+
+def _total(signed: Floats, bins: Floats | np.float64) -> Floats:
+    total: Floats = np.logaddexp(_log_mean(signed), bins) - math.log(2)
+    return total
+
+
 def _log_mean(logs: Floats) -> Floats:
-    mean: Floats = np.logaddexp.reduce(logs, axis=1) - math.log(logs.shape[1])
+    mean: Floats = np.logaddexp.reduce(logs, axis=-1) - math.log(logs.shape[-1])
     return mean

@@ -222,6 +222,21 @@ def test_one_shot_evidence_finds_a_gap():
     assert evidence.p_value < 1e-6
 
 
+def test_one_shot_evidence_is_the_same_label_by_label_and_at_once():
+    rng = np.random.default_rng(13)
+    c = draw(rng, 400)
+    y = labels(rng, c, 0.05)
+    whole, single = Evidence(), Evidence()
+    whole.update(c, y)
+    for one, right in zip(c, y, strict=True):
+        single.update([one], [right])
+    whole.update([], [])
+    assert whole.log_evidence == pytest.approx(single.log_evidence, rel=1e-12)
+    assert whole.p_value == pytest.approx(single.p_value, rel=1e-9)
+    assert 0 < whole.p_value < 1
+    assert whole.labels == single.labels == 400
+
+
 def test_confidences_that_move_are_found_without_a_label_and_others_are_left_alone():
     rng = np.random.default_rng(10)
     reference = Bins.tally(draw(rng, 5000), np.ones(5000))
