@@ -16,28 +16,38 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 from calib_serve.errors import LedgerError, MissingDependency, Refused
 from calib_serve.watch.exporter import Requests, export
-from calib_serve.watch.intake import LONGEST_SEGMENT
 from calib_serve.watch.page import STATIC, render
 from calib_serve.watch.service import Prediction, Watch
+from calib_serve.watch.wire import (
+    MOST_ITEMS,
+    HealthOut,
+    LabelsIn,
+    LabelsOut,
+    PredictionIn,
+    PredictionsIn,
+    PredictionsOut,
+    answers,
+    body,
+)
 
 try:
     from anyio import CapacityLimiter
     from anyio.to_thread import run_sync
     from fastapi import Depends, FastAPI, HTTPException, Request, Response
-    from fastapi.responses import HTMLResponse, JSONResponse
+    from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
     from fastapi.staticfiles import StaticFiles
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-    from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+    from pydantic import TypeAdapter, ValidationError
     from starlette.middleware.trustedhost import TrustedHostMiddleware
     from starlette.requests import ClientDisconnect
 except ImportError as error:
     raise MissingDependency("fastapi", "watch") from error
 
-__all__ = ["LabelIn", "LabelsIn", "PredictionIn", "PredictionsIn", "create_app"]
+__all__ = ["create_app"]
 
 log = logging.getLogger(__name__)
 
@@ -48,43 +58,6 @@ _SECURE = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-MOST_ITEMS = 10_000
-
-
-class PredictionIn(BaseModel):
-    """One served prediction."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    model: Annotated[str, Field(min_length=1, max_length=255)]
-    version: Annotated[str, Field(min_length=1, max_length=255)]
-    predicted: Annotated[int, Field(ge=0, lt=2**32, description="class id")]
-    confidence: Annotated[float, Field(description="top-1 probability, in [0, 1]")]
-    segment: Annotated[str, Field(max_length=LONGEST_SEGMENT)] = ""
-    logits: Annotated[
-        list[Annotated[float, Field(allow_inf_nan=False)]] | None,
-        Field(description="what the output calibration was applied to; kept in the sample log, if any"),
-    ] = None
-
-
-class PredictionsIn(BaseModel):
-    """A batch of predictions."""
-
-    items: Annotated[list[PredictionIn], Field(max_length=MOST_ITEMS)]
-
-
-class LabelIn(BaseModel):
-    """The true class of one prediction."""
-
-    receipt: str
-    label: Annotated[int | str, Field(description="class id or class name")]
-    segment: Annotated[str, Field(max_length=LONGEST_SEGMENT)] = ""
-
-
-class LabelsIn(BaseModel):
-    """A batch of labels."""
-
-    items: Annotated[list[LabelIn], Field(max_length=MOST_ITEMS)]
 
 
 _PREDICTION = TypeAdapter(PredictionIn)
@@ -113,7 +86,12 @@ def create_app(
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
     app.middleware("http")(_observed(requests))
 
-    @app.post("/v1/predictions", dependencies=[guard], openapi_extra=_body(PredictionsIn))
+    @app.post(
+        "/v1/predictions",
+        dependencies=[guard],
+        openapi_extra=body(PredictionsIn),
+        responses=answers(PredictionsOut, 400, 401, 413, 415, 429, 503),
+    )
     async def predictions(request: Request) -> Response:
         """Count served predictions; returns a signed receipt for each, to send back with its label.
 
@@ -126,7 +104,12 @@ def create_app(
         answers = await gate.run(lambda: watch.predictions(parsed, once=name), watch)
         return JSONResponse({"items": [_answer(one) for one in answers]})
 
-    @app.post("/v1/labels", dependencies=[guard], openapi_extra=_body(LabelsIn))
+    @app.post(
+        "/v1/labels",
+        dependencies=[guard],
+        openapi_extra=body(LabelsIn),
+        responses=answers(LabelsOut, 400, 401, 413, 415, 429, 503),
+    )
     async def labels(request: Request) -> Response:
         """Count late labels, once each; says of each whether it was accepted, and why not."""
         items = await _items(request, max_bytes)
@@ -140,12 +123,17 @@ def create_app(
             }
         )
 
-    @app.get("/metrics", dependencies=[guard])
+    @app.get(
+        "/metrics",
+        dependencies=[guard],
+        response_class=PlainTextResponse,
+        responses={401: answers(HealthOut, 401)[401]},
+    )
     async def metrics() -> Response:
         """Prometheus exposition."""
         return Response(await run_sync(generate_latest, registry), media_type=CONTENT_TYPE_LATEST)
 
-    @app.get("/healthz")
+    @app.get("/healthz", responses={200: {"model": HealthOut}, 503: {"model": HealthOut}})
     async def healthz() -> Response:
         """200 while the ledger can be read."""
         try:
@@ -225,15 +213,15 @@ async def _items(request: Request, max_bytes: int) -> list[Any]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in ("application/json", "application/x-ndjson"):
         raise HTTPException(415, "send application/json or application/x-ndjson")
-    body = bytearray()
+    content = bytearray()
     try:
         async for chunk in request.stream():
-            body += chunk
-            if len(body) > max_bytes:
+            content += chunk
+            if len(content) > max_bytes:
                 raise HTTPException(413, f"a batch has at most {max_bytes} bytes; send smaller ones")
     except ClientDisconnect as error:  # nobody reads the answer, and no traceback floods the log
         raise HTTPException(400, "the body was cut off") from error
-    items = _lines(bytes(body)) if kind.endswith("ndjson") else _document(bytes(body))
+    items = _lines(bytes(content)) if kind.endswith("ndjson") else _document(bytes(content))
     if len(items) > MOST_ITEMS:
         raise HTTPException(413, f"a batch has at most {MOST_ITEMS} items, got {len(items)}")
     return items
@@ -277,20 +265,6 @@ def _answer(one: str | Refused) -> dict[str, Any]:
     if isinstance(one, str):
         return {"receipt": one}
     return {"accepted": False, "reason": one.reason, "message": str(one)}
-
-
-def _body(model: type[BaseModel]) -> dict[str, Any]:
-    """What OpenAPI says of a body that is validated item by item, not as a whole."""
-    schema = model.model_json_schema()
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": _inlined(schema)}}}}
-
-
-def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    parts = schema.pop("$defs", {})
-    for item in schema.get("properties", {}).values():
-        if "$ref" in item.get("items", {}):
-            item["items"] = parts[item["items"]["$ref"].rpartition("/")[2]]
-    return schema
 
 
 def _observed(

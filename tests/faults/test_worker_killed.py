@@ -63,8 +63,11 @@ class Load:
 
 def counted(running: Running) -> float:
     """Predictions that have arrived once no more come in."""
-    time.sleep(FLUSH * 1.5)
-    return total(running.server.scrape(), "calib_predictions_total", model="digits")
+    found = [-1.0, -2.0]
+    while found[-1] != found[-2]:
+        time.sleep(FLUSH * 1.5)
+        found.append(total(running.server.scrape(), "calib_predictions_total", model="digits"))
+    return found[-1]
 
 
 def end_one_under_load(running: Running, how: signal.Signals) -> tuple[Load, int, float, float]:
@@ -97,7 +100,7 @@ def test_after_sigkill_only_the_victim_s_last_flush_is_missing(running: Running)
 
 def test_workers_killed_while_they_load_are_replaced_and_nothing_answered_is_lost(running: Running) -> None:
     before = counted(running)
-    for _ in range(sized(2, 8)):
+    for _ in range(sized(1, 5)):
         known = set(running.server.workers("digits"))
         for victim in known:
             os.kill(victim, signal.SIGKILL)

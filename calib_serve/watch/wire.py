@@ -1,0 +1,135 @@
+"""What goes over the wire to and from the watch app, as pydantic and OpenAPI say it.
+
+Bodies are validated item by item, so that a wrong one spoils no other: their models are for the item
+and for the schema, never for a whole batch.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from calib_serve.errors import MissingDependency, Reason
+from calib_serve.watch.intake import LONGEST_SEGMENT
+
+try:
+    from pydantic import BaseModel, ConfigDict, Field
+except ImportError as error:
+    raise MissingDependency("pydantic", "watch") from error
+
+__all__ = [
+    "MOST_ITEMS", "ErrorOut", "HealthOut", "LabelIn", "LabelsIn", "LabelsOut", "OutcomeOut", "PredictionIn",
+    "PredictionsIn", "PredictionsOut", "ReceiptOut", "answers", "body",
+]  # fmt: skip
+
+MOST_ITEMS = 10_000
+"""Items of one batch."""
+
+
+class PredictionIn(BaseModel):
+    """One served prediction."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: Annotated[str, Field(min_length=1, max_length=255)]
+    version: Annotated[str, Field(min_length=1, max_length=255)]
+    predicted: Annotated[int, Field(ge=0, lt=2**32, description="class id")]
+    confidence: Annotated[float, Field(description="top-1 probability, in [0, 1]")]
+    segment: Annotated[str, Field(max_length=LONGEST_SEGMENT)] = ""
+    logits: Annotated[
+        list[Annotated[float, Field(allow_inf_nan=False)]] | None,
+        Field(description="what the output calibration was applied to; kept in the sample log, if any"),
+    ] = None
+
+
+class PredictionsIn(BaseModel):
+    """A batch of predictions."""
+
+    items: Annotated[list[PredictionIn], Field(max_length=MOST_ITEMS)]
+
+
+class LabelIn(BaseModel):
+    """The true class of one prediction."""
+
+    receipt: str
+    label: Annotated[int | str, Field(description="class id or class name")]
+    segment: Annotated[str, Field(max_length=LONGEST_SEGMENT)] = ""
+
+
+class LabelsIn(BaseModel):
+    """A batch of labels."""
+
+    items: Annotated[list[LabelIn], Field(max_length=MOST_ITEMS)]
+
+
+class ReceiptOut(BaseModel):
+    """A prediction that was counted."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    receipt: Annotated[str, Field(description="send it back with the label")]
+
+
+class OutcomeOut(BaseModel):
+    """What became of an item: counted, or why not."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    accepted: bool
+    reason: Reason | None = None
+    message: str = ""
+
+
+class PredictionsOut(BaseModel):
+    """One answer a prediction, in order."""
+
+    items: list[ReceiptOut | OutcomeOut]
+
+
+class LabelsOut(BaseModel):
+    """How many labels were counted, and one answer each, in order."""
+
+    accepted: int
+    refused: int
+    items: list[OutcomeOut]
+
+
+class HealthOut(BaseModel):
+    """Whether the ledger can be read."""
+
+    status: str
+
+
+class ErrorOut(BaseModel):
+    """Why nothing of the request was done."""
+
+    detail: str
+
+
+_ERRORS = {
+    400: "the body is not JSON, or no list of items",
+    401: "no token, or an unknown one",
+    413: "too many items or bytes",
+    415: "neither JSON nor NDJSON",
+    429: "too many batches are waiting; send it again",
+    503: "the ledger cannot keep the batch; send it again",
+}
+
+
+def answers(model: type[BaseModel], *statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What OpenAPI says of answers: ``model`` at 200, and these errors."""
+    told: dict[int | str, dict[str, Any]] = {200: {"model": model}}
+    return told | {status: {"model": ErrorOut, "description": _ERRORS[status]} for status in statuses}
+
+
+def body(model: type[BaseModel]) -> dict[str, Any]:
+    """What OpenAPI says of a body that is validated item by item, not as a whole."""
+    schema = model.model_json_schema()
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": _inlined(schema)}}}}
+
+
+def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    parts = schema.pop("$defs", {})
+    for item in schema.get("properties", {}).values():
+        if "$ref" in item.get("items", {}):
+            item["items"] = parts[item["items"]["$ref"].rpartition("/")[2]]
+    return schema

@@ -1,0 +1,99 @@
+"""The OpenAPI that the watch app serves, held against the real server: no 5xx, and every answer as it says.
+
+schemathesis makes up requests of every operation, right ones and wrong ones, and checks the answers. It
+talks to the server under test alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import real_servers
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from sizes import sized
+
+pytestmark = pytest.mark.server
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+OPERATIONS = [
+    ("/v1/predictions", "POST"),
+    ("/v1/labels", "POST"),
+    ("/metrics", "GET"),
+    ("/healthz", "GET"),
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with real_servers.Server(tmp_path_factory.mktemp("openapi")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def schema(server: Any) -> Any:
+    return schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+
+
+def test_the_schema_names_every_operation(schema: Any) -> None:
+    found = {
+        (operation.ok().path, operation.ok().method.upper()) for operation in schema.get_all_operations()
+    }
+    assert found == set(OPERATIONS)
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "mode"),
+    [
+        *((path, method, GenerationMode.POSITIVE) for path, method in OPERATIONS),
+        # A GET without parameters cannot be wrong.
+        *((path, method, GenerationMode.NEGATIVE) for path, method in OPERATIONS if method == "POST"),
+    ],
+)
+def test_every_answer_is_as_the_schema_says(schema: Any, path: str, method: str, mode: Any) -> None:
+    operation = schema[path][method]
+
+    @settings(
+        max_examples=sized(25, 400) if method == "POST" else 3,
+        phases=[Phase.explicit, Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def meet(case: Any) -> None:
+        case.call_and_validate(checks=CHECKS)
+
+    meet()
+
+
+@settings(max_examples=sized(25, 400))
+@given(
+    name=st.sampled_from(["authorization", "idempotency-key", "content-type", "accept", "x-forwarded-for"]),
+    value=st.text(st.characters(min_codepoint=32, max_codepoint=255), max_size=60).map(str.strip),
+    path=st.sampled_from(
+        [path for path, _ in OPERATIONS] + ["/", "/static/page.css", "/static/../app.py", "/x"]
+    ),
+)
+def test_headers_and_paths_of_any_kind_are_no_server_error(
+    server: Any, name: str, value: str, path: str
+) -> None:
+    import httpx
+
+    headers = {name.encode(): value.encode("latin-1")}
+    for method in ("GET", "POST", "DELETE"):
+        answer = httpx.request(method, f"{server.url}{path}", headers=headers, content=b"[]", timeout=30)
+        assert answer.status_code < 500
+        assert "\n" not in "".join(answer.headers.values())
