@@ -24,6 +24,7 @@ __all__ = ["Alarm", "Detector", "Shifted"]
 Direction = Literal["overconfident", "underconfident", "mixed"]
 
 _FORMAT = 4
+_MOST_BINS = 1000
 _LONGEST = 1e30  # labels; what SPAN labels may multiply it with still fits a float
 
 
@@ -88,6 +89,8 @@ class Detector:
     ) -> None:
         if block < 1:
             raise InputError(f"block is a number of labels, at least 1, got {block}")
+        if not 1 <= bins <= _MOST_BINS:
+            raise InputError(f"bins must be 1 to {_MOST_BINS}, got {bins}")
         if not 2 <= arl <= _LONGEST:
             raise InputError(f"arl is a number of labels, from 2 to {_LONGEST:.0e}, got {arl}")
         if not 0 <= tolerance < 0.5:
@@ -211,7 +214,7 @@ class Detector:
             detector = cls(arl=arl, tolerance=tolerance, bins=bins, block=block)
             waiting, flat = np.split(np.frombuffer(body, "<f8"), [3 * said["waiting"]])
             detector._waiting = waiting.reshape(-1, 3)
-            detector._wealth = Wealth.from_flat(flat, labels=said["labels"], bins=bins)
+            detector._wealth = Wealth.from_flat(flat, labels=int(said["labels"]), bins=bins)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise InputError(f"not a detector's state: {error}; start a new detector") from error
         return detector

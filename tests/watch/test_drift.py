@@ -175,10 +175,11 @@ def test_the_surest_of_wrong_predictions_are_heard_at_once_and_overflow_nothing(
         b"9" * 9999,
         Detector().state()[:-40],
         Detector().state() + b"12345678",
+        Detector().state().replace(b" 15, 1]", b" 1500000000000, 1]"),
     ],
 )
 def test_a_spoilt_state_is_refused(spoilt):
-    with pytest.raises(InputError, match="not a detector's state"):
+    with pytest.raises(InputError):
         Detector.restore(spoilt)
 
 
@@ -196,7 +197,15 @@ def test_memory_does_not_grow_with_the_stream():
 
 @pytest.mark.parametrize(
     "options",
-    [{"arl": 1}, {"arl": math.inf}, {"arl": 1e31}, {"tolerance": -0.1}, {"tolerance": 0.5}, {"block": 0}],
+    [
+        {"arl": 1},
+        {"arl": math.inf},
+        {"arl": 1e31},
+        {"tolerance": -0.1},
+        {"tolerance": 0.5},
+        {"bins": 0},
+        {"block": 0},
+    ],
 )
 def test_options_that_cannot_be_are_refused(options):
     with pytest.raises(InputError):
