@@ -28,11 +28,15 @@ class Block:
     text: str
 
 
+def markdown() -> list[Path]:
+    """Every page."""
+    return sorted([*ROOT.glob("*.md"), *ROOT.glob("model_store/*.md"), *DOCS.rglob("*.md")])
+
+
 def pages() -> list[Path]:
     """Everything that tells a reader commands: pages, and heads of files that are made to be copied."""
-    texts = [*ROOT.glob("*.md"), *ROOT.glob("model_store/*.md"), *DOCS.rglob("*.md")]
     heads = [path for folder in ("deploy", "examples") for path in (ROOT / folder).rglob("*")]
-    files = sorted(texts) + sorted(path for path in heads if path.is_file() and path.suffix != ".json")
+    files = markdown() + sorted(path for path in heads if path.is_file() and path.suffix != ".json")
     return [path for path in files if blocks(path)]
 
 

@@ -12,14 +12,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from doc_blocks import DOCS, ROOT, inline_commands
+from doc_blocks import DOCS, ROOT, inline_commands, markdown
 from typer.main import get_command
 
 from calib_serve.cli import app
 from calib_serve.watch.series import SEGMENTS, SERIES
 
 TIMES = "\N{MULTIPLICATION SIGN}"
-PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
 
 
 def check_ours(words: list[str]) -> None:
@@ -44,7 +43,7 @@ def check_target(words: list[str]) -> None:
     assert f"\n{words[1]}:" in (ROOT / "Makefile").read_text(), words
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if inline_commands(p)], ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", [p for p in markdown() if inline_commands(p)], ids=lambda p: p.stem)
 def test_every_command_in_a_sentence_exists(page: Path) -> None:
     check = {"calib-serve": check_ours, "python": check_program, "make": check_target}
     for words in inline_commands(page):
@@ -81,7 +80,7 @@ def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
 
 
 def test_every_picture_has_a_text() -> None:
-    for page in PAGES:
+    for page in markdown():
         for text, target in re.findall(r"!\[(.*?)\]\((.*?)\)", page.read_text()):
             assert len(text) > 10, page.name
             assert (page.parent / target).exists(), target

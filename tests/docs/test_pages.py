@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from doc_blocks import DOCS, ROOT, blocks, commands, pages, without_blocks
+from doc_blocks import DOCS, ROOT, blocks, commands, markdown, pages, without_blocks
 from PIL import Image
+from real_servers import needed
 from terminal import Terminal, http_ok
 
 from calib_serve.fit.scaling import fit_temperature
@@ -283,6 +284,9 @@ def name_of(page: Path) -> str:
 def follow(page: Path, t: Terminal) -> None:
     """Do what a reader of ``page`` does, block by block."""
     name = name_of(page)
+    for program in ("curl", "prometheus"):
+        if any(where == name and f"{program} " in command for where, command in every_command()):
+            needed(program, program)
     BEFORE_PAGE.get(name, BEFORE_PAGE.get(name.split("/")[0], lambda _: None))(t)
     for block in blocks(page):
         if block.language in ("bash", "console"):
@@ -356,12 +360,11 @@ def test_no_exception_is_left_of_a_command_that_is_gone() -> None:
 
 
 def test_no_command_hides_outside_of_a_block() -> None:
-    for page in pages():
-        if page.suffix == ".md":
-            hidden = re.findall(
-                r"^    +(?:\$|calib-serve|python|curl|docker|make)\b.*", without_blocks(page), re.M
-            )
-            assert not hidden, f"{name_of(page)}: {hidden}"
+    for page in markdown():
+        hidden = re.findall(
+            r"^    +(?:\$ |(?:calib-serve|python|curl|docker|make)\b).*", without_blocks(page), re.M
+        )
+        assert not hidden, f"{name_of(page)}: {hidden}"
 
 
 def test_the_handler_in_the_page_is_the_one_in_the_examples() -> None:
