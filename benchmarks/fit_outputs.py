@@ -288,7 +288,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--work", choices=("ours", "peers"), help=argparse.SUPPRESS)
-    options = peers.arguments(parser, sizes="2000x10", scenarios="temperature", repeats=1)
+    options = peers.arguments(parser, sizes="2000x10", scenarios="temperature", repeats=1, threads=1)
     if options.work:
         work(options.work)
         return

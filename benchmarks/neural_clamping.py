@@ -165,7 +165,7 @@ def arguments(given=None):
     parser.add_argument("--passes", type=int, default=25)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
-    few = {"models": ["resnet20"], "splits": 1, "images": 100, "tested": 300, "passes": 2}
+    few = {"models": ["resnet20"], "splits": 1, "images": 100, "tested": 300, "passes": 2, "threads": 1}
     return peers.arguments(parser, given, **few, gammas=[0.0], fold_gammas=[0.0])
 
 

@@ -68,7 +68,7 @@ def main():
     parser.add_argument("--passes", type=int, default=25)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
-    asked = peers.arguments(parser, images=200, epochs=4, passes=4)
+    asked = peers.arguments(parser, images=200, epochs=4, passes=4, threads=1)
     peers.device(asked.device)
     torch.set_num_threads(asked.threads)
     folder = data_dir()
