@@ -7,11 +7,12 @@ INSTALLED := $(VENV)/installed
 DEVELOPED := $(VENV)/developed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup demo test check versions audit bench-quick constraints clean
+.PHONY: help setup demo test faults check versions audit bench-quick constraints clean
 
 help:
 	@echo "make demo         the whole way, from a classifier to a dashboard query, in 3 minutes"
 	@echo "make test         the tests, real servers among them"
+	@echo "make faults       faults and attacks at their nightly size: minutes, not seconds"
 	@echo "make check        format, lint, types, doctests, Prometheus rules"
 	@echo "make versions     the tests on other Pythons, and with the oldest and newest packages"
 	@echo "make audit        known vulnerabilities of the pinned packages"
@@ -39,6 +40,10 @@ test: $(DEVELOPED)
 	scripts/system_tools.sh
 	$(BIN)/pytest -n logical --dist loadfile $(ARGS)
 	VENV=$(VENV) scripts/versions.sh -s ground-3.10 -- -m "not server"
+
+faults: $(DEVELOPED)
+	scripts/system_tools.sh
+	CALIB_SERVE_TEST_SIZE=nightly $(BIN)/pytest -n logical --dist worksteal tests/faults tests/attacks $(ARGS)
 
 check: $(DEVELOPED)
 	scripts/system_tools.sh

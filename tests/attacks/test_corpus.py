@@ -6,8 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from attacks_on_graphs import endless
 from cage import CORPUS, Cage
 from readers import READERS
+from small_models import temperature
+
+from calib_serve.errors import FuseError
+from calib_serve.fuse.onnx_graph import fuse_onnx
 
 FILES = [
     pytest.param(reader, path, id=f"{reader}/{path.name}")
@@ -51,3 +56,11 @@ def test_the_cage_tells_what_is_wrong() -> None:
             assert fate.kind == "defect"
             assert told in fate.told
         assert cage.feed("properties", b"a=1").kind == "fine", "the next one meets a fresh process"
+
+
+def test_a_graph_that_never_ends_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("calib_serve.fuse.onnx.parity.PATIENCE", 1.0)
+    (tmp_path / "endless.onnx").write_bytes(endless())
+    with pytest.raises(FuseError, match="terminate flag"):
+        fuse_onnx(tmp_path / "endless.onnx", temperature(), tmp_path / "out.onnx")
+    assert not (tmp_path / "out.onnx").exists()

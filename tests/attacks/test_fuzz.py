@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attack_bytes import npy, npy_saying, safetensors, signed, zipped
+from attacks_on_artifacts import sound_manifest
 from cage import CORPUS, Cage
-from classical import npy, npy_saying, safetensors, signed, sound_manifest, zipped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from readers import READERS
@@ -226,25 +227,44 @@ def test_archives_of_any_names(cage: Cage, entries: dict[str, bytes], packed: bo
 
 # --- what clients send ------------------------------------------------------------------------
 
+
+def sign(model: str, version: str, predicted: int, confidence: float, ago: float, nonce: bytes) -> str:
+    return RING.sign(
+        model=model,
+        version=version,
+        predicted=predicted,
+        confidence=confidence,
+        time=1_700_000_000.0 - ago,
+        nonce=nonce,
+    )
+
+
 SIGNED = st.builds(
-    lambda model, version, predicted, confidence, ago, nonce: RING.sign(
-        model=model, version=version, predicted=predicted, confidence=confidence,
-        time=1_700_000_000.0 - ago, nonce=nonce,
-    ),
-    st.sampled_from(["m", "other"]), st.sampled_from(["1", "2"]), st.integers(0, 2**32 - 1), st.floats(0, 1),
-    st.sampled_from([0.0, -1e4, 1e9, 1.7e9]), st.binary(min_size=12, max_size=12),
-)  # fmt: skip
+    sign,
+    st.sampled_from(["m", "other"]),
+    st.sampled_from(["1", "2"]),
+    st.integers(0, 2**32 - 1),
+    st.floats(0, 1),
+    st.sampled_from([0.0, -1e4, 1e9, 1.7e9]),
+    st.binary(min_size=12, max_size=12),
+)
 LABEL = st.fixed_dictionaries(
     {"receipt": SIGNED | VALUE, "label": st.sampled_from([0, 1, "one"]) | VALUE},
     optional={"segment": st.text(max_size=70) | VALUE, "more": VALUE},
 )
 SERVED = st.fixed_dictionaries(
     {
-        "model": st.just("m") | VALUE, "version": st.just("1") | VALUE, "predicted": st.integers(0, 3) | VALUE,
+        "model": st.just("m") | VALUE,
+        "version": st.just("1") | VALUE,
+        "predicted": st.integers(0, 3) | VALUE,
         "confidence": st.floats(0, 1) | VALUE,
     },
-    optional={"segment": st.text(max_size=70) | VALUE, "logits": st.lists(st.floats(), max_size=4) | VALUE, "x": VALUE},
-)  # fmt: skip
+    optional={
+        "segment": st.text(max_size=70) | VALUE,
+        "logits": st.lists(st.floats(), max_size=4) | VALUE,
+        "x": VALUE,
+    },
+)
 
 
 @settings(max_examples=sized(60, 2000))

@@ -1,0 +1,78 @@
+"""The bytes that attacks are made of: pictures, arrays, zips and tensors that lie."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import struct
+import zipfile
+import zlib
+from typing import Any
+
+import numpy as np
+
+FORGED = "\n[METRICS]calib_predictions_total.Count:9|#model:m,version:1,bin:3|#type:COUNTER|#hostname:h,1\n"
+DEEP = 20_000  # Python's limit is a thousand
+
+
+class Owned:
+    """Unpickled, it makes a folder: a test looks for it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        import os
+
+        return os.mkdir, ("/tmp/calib-serve-was-owned",)
+
+
+def png(width: int, height: int, *, body: bytes | None = None) -> bytes:
+    """A grey PNG whose header claims ``width`` x ``height``."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        )
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    rows = zlib.compress(b"".join(b"\x00" + bytes(min(width, 64)) for _ in range(min(height, 64))))
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", rows if body is None else body)
+        + chunk(b"IEND", b"")
+    )
+
+
+def npy(array: Any, *, pickled: bool = False) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array, allow_pickle=pickled)
+    return stream.getvalue()
+
+
+def npy_saying(header: str, body: bytes = b"") -> bytes:
+    text = header.encode() + b" " * (-(len(header) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + body
+
+
+def zipped(entries: dict[str, bytes], *, packed: bool = True) -> bytes:
+    stream = io.BytesIO()
+    how = zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED
+    with zipfile.ZipFile(stream, "w", how) as archive:
+        for name, content in entries.items():
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))  # no clock in the bytes
+            archive.writestr(entry, content, how)
+    return stream.getvalue()
+
+
+def safetensors(header: Any, body: bytes = b"") -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + body
+
+
+def signed(facts: dict[str, Any]) -> bytes:
+    """A manifest whose own hash is right: what a clever attacker writes."""
+    import yaml
+
+    digest = json.dumps(facts, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    whole = {**facts, "sha256": hashlib.sha256(digest).hexdigest()}
+    return yaml.safe_dump(whole, allow_unicode=True).encode()

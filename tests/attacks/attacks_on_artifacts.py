@@ -1,0 +1,204 @@
+"""Manifests, tensors, receipts and keyrings made to break whoever reads them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import pickle
+import struct
+from typing import Any
+
+from attack_bytes import DEEP, FORGED, Owned, safetensors, signed
+
+
+def sound_manifest() -> dict[str, Any]:
+    import yaml
+    from small_models import everything
+
+    facts = everything()._manifest(hashlib.sha256(sound_params()).hexdigest())
+    facts.pop("sha256")
+    return dict(yaml.safe_load(yaml.safe_dump(facts)))
+
+
+def sound_params() -> bytes:
+    from readers import sound_params
+
+    return sound_params()
+
+
+def manifests() -> dict[str, bytes]:
+    sound = sound_manifest()
+
+    def but(**changes: Any) -> bytes:
+        return signed({**sound, **changes})
+
+    bomb = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
+    return {
+        "sound.yaml": signed(sound),
+        "empty.yaml": b"",
+        "nul.yaml": b"\x00" * 50,
+        "alias bomb.yaml": ("schema: 1\n" + bomb).encode(),
+        "merge key.yaml": b"schema: 1\nx: &x {a: 1}\ny: {<<: *x}\n",
+        "deep list.yaml": b"schema: 1\nfit:\n " + b"[" * 20_000,
+        "deep map.yaml": b"schema: 1\nfit:\n " + b"{a: " * 20_000,
+        "deep sequence.yaml": b"schema: 1\nfit:\n " + b"- " * 20_000,
+        "python tag.yaml": b"schema: !!python/object/apply:os.mkdir ['/tmp/calib-serve-was-owned']",
+        "huge integer.yaml": b"schema: " + b"9" * 50_000,
+        "huge hexadecimal.yaml": b"schema: 0x" + b"f" * 50_000,
+        "huge base 60.yaml": b"schema: " + b":".join([b"59"] * 20_000),
+        "base 60 float.yaml": b"schema: " + b":".join([b"59"] * 300) + b".5",
+        "bool tag on a text.yaml": b"schema: !!bool maybe",
+        "int tag on nothing.yaml": b"schema: !!int ''",
+        "float tag on nothing.yaml": b"schema: !!float ''",
+        "timestamp tag on a text.yaml": b"schema: !!timestamp soon",
+        "month 99.yaml": b"schema: 2001-99-99",
+        "list as a key.yaml": b"? [a]\n: 1\nschema: 1",
+        "mixed keys.yaml": b"schema: 1\n1: a\nb: 2\n",
+        "two documents.yaml": b"schema: 1\n---\nschema: 1\n",
+        "surrogate.yaml": b'schema: 1\nmethod: "\\ud800"\nsha256: x\n',
+        "not utf-8.yaml": b"schema: 1\nmethod: \xff\xfe\n",
+        "utf-16.yaml": "schema: 1\n".encode("utf-16"),
+        "unclosed.yaml": b'schema: "1',
+        "infinity.yaml": b"schema: 1\nfit: {x: .inf}\n",
+        "classes beyond any machine.yaml": but(classes=10**30, class_names=[]),
+        "negative classes.yaml": but(classes=-1),
+        "layers below none.yaml": but(steps=[{"kind": "head", "layers": -1}]),
+        "no layers.yaml": but(steps=[{"kind": "head", "layers": 0}]),
+        "layers of a text.yaml": but(steps=[{"kind": "head", "layers": "9" * 400}]),
+        "a kind that is a list.yaml": but(steps=[{"kind": ["head"]}]),
+        "a step that is a number.yaml": but(steps=[7]),
+        "reference beyond floats.yaml": but(
+            reference={"count": [10**400], "confidence": [1], "correct": [1]}
+        ),
+        "reference that is nested.yaml": but(
+            reference={"count": [[1]], "confidence": [[1]], "correct": [[1]]}
+        ),
+        "reference of texts.yaml": but(reference={"count": "a", "confidence": "b", "correct": "c"}),
+        "low beyond floats.yaml": but(
+            steps=[{"kind": "input_shift", "low": -(10**400), "high": 10**400}, *sound["steps"][1:]]
+        ),
+        "low that is a text.yaml": but(
+            steps=[{"kind": "input_shift", "low": "a", "high": "b"}, *sound["steps"][1:]]
+        ),
+        "params of another file.yaml": but(params_sha256="0" * 64),
+        "path as a method.yaml": but(method="../../etc/passwd"),
+        "script as a class name.yaml": but(class_names=["<script>alert(1)</script>", "a", FORGED]),
+    }
+
+
+def params() -> dict[str, bytes]:
+    one = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+    return {
+        "sound.safetensors": sound_params(),
+        "empty.safetensors": b"",
+        "length beyond any file.safetensors": struct.pack("<Q", 1 << 63) + b"{}",
+        "length of all ones.safetensors": b"\xff" * 8 + b"{}",
+        "length one too long.safetensors": struct.pack("<Q", 3) + b"{}",
+        "deep header.safetensors": safetensors(b"[" * 20_000),
+        "header that is a list.safetensors": safetensors([]),
+        "overlapping tensors.safetensors": safetensors({"step0.delta": one, "step1.weight": one}, bytes(4)),
+        "a hole between tensors.safetensors": safetensors(
+            {"a": one, "b": {**one, "data_offsets": [8, 12]}}, bytes(12)
+        ),
+        "backward offsets.safetensors": safetensors({"a": {**one, "data_offsets": [4, 0]}}, bytes(4)),
+        "negative offsets.safetensors": safetensors({"a": {**one, "data_offsets": [-4, 0]}}, bytes(4)),
+        "offsets beyond the file.safetensors": safetensors(
+            {"a": {**one, "data_offsets": [0, 1 << 62]}}, bytes(4)
+        ),
+        "three offsets.safetensors": safetensors({"a": {**one, "data_offsets": [0, 4, 8]}}, bytes(4)),
+        "shape that overflows.safetensors": safetensors(
+            {"a": {**one, "shape": [1 << 32, 1 << 32]}}, bytes(4)
+        ),
+        "negative shape.safetensors": safetensors({"a": {**one, "shape": [-1, -1]}}, bytes(4)),
+        "shape of none and many.safetensors": safetensors(
+            {"a": {**one, "shape": [0, 1 << 62], "data_offsets": [0, 0]}}
+        ),
+        "a hundred dimensions.safetensors": safetensors({"a": {**one, "shape": [1] * 100}}, bytes(4)),
+        "unknown dtype.safetensors": safetensors({"a": {**one, "dtype": "C64"}}, bytes(4)),
+        "bfloat16.safetensors": safetensors(
+            {"step0.delta": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}}, bytes(4)
+        ),
+        "float8.safetensors": safetensors(
+            {"step0.delta": {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}}, bytes(4)
+        ),
+        "doubled name.safetensors": safetensors(
+            b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},'
+            b'"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
+            bytes(4),
+        ),
+        "huge number.safetensors": safetensors(
+            b'{"a":{"dtype":"F32","shape":[1e999],"data_offsets":[0,4]}}', bytes(4)
+        ),
+        "metadata that is a list.safetensors": safetensors({"__metadata__": [1]}),
+        "pickle.safetensors": pickle.dumps(Owned()),
+    }
+
+
+def receipts() -> dict[str, bytes]:
+    from real_watch import RING
+
+    def token(**changes: Any) -> str:
+        facts = {
+            "model": "m",
+            "version": "1",
+            "predicted": 1,
+            "confidence": 0.9,
+            "time": 1_700_000_000.0,
+            "nonce": bytes(12),
+        }
+        return RING.sign(**{**facts, **changes})
+
+    good = token()
+    raw = base64.urlsafe_b64decode(good + "=" * (-len(good) % 4))
+
+    def altered(at: int, *new: int) -> bytes:
+        changed = raw[:at] + bytes(new) + raw[at + len(new) :]
+        return base64.urlsafe_b64encode(changed).rstrip(b"=")
+
+    tail = len(raw) - 16
+    return {
+        "good.txt": good.encode(),
+        "another key.txt": altered(2, ord("z")),
+        "another model.txt": altered(4, ord("z")),
+        "another version.txt": altered(6, ord("9")),
+        "another time.txt": altered(tail - 32, 255),
+        "another nonce.txt": altered(tail - 20, 255),
+        "another class.txt": altered(tail - 9, 2),
+        "another confidence.txt": altered(tail - 8, 0x3F, 0xF0, 0, 0, 0, 0, 0, 0),
+        "confidence nan.txt": altered(tail - 8, 0x7F, 0xF8, 0, 0, 0, 0, 0, 0),
+        "another mac.txt": altered(tail, 0, 0, 0, 0),
+        "no mac.txt": base64.urlsafe_b64encode(raw[:tail]).rstrip(b"="),
+        "version 255.txt": altered(0, 255),
+        "length beyond the end.txt": altered(1, 255),
+        "no key id.txt": altered(1, 0),
+        "names that are no utf-8.txt": altered(2, 0xFF),
+        "padded.txt": good.encode() + b"==",
+        "standard alphabet.txt": good.encode().replace(b"-", b"+").replace(b"_", b"/"),
+        "with a line break.txt": good.encode()[:20] + b"\r\n" + good.encode()[20:],
+        "twice.txt": good.encode() * 2,
+        "a header injected.txt": good.encode() + b"\r\nX-Evil: 1",
+        "empty.txt": b"",
+        "many letters.txt": b"A" * 20_000,
+        "nul.txt": b"\x00" * 40,
+    }
+
+
+def keyrings() -> dict[str, bytes]:
+    key = base64.b64encode(bytes(32)).decode()
+    return {
+        "sound.json": json.dumps({"active": "k", "keys": {"k": key}}).encode(),
+        "empty.json": b"",
+        "deep.json": b'{"keys":' * DEEP,
+        "keys that are a list.json": b'{"active": "k", "keys": ["k"]}',
+        "a key that is a number.json": b'{"active": "k", "keys": {"k": 7}}',
+        "a key that is no base64.json": b'{"active": "k", "keys": {"k": "!!!"}}',
+        "a short key.json": b'{"active": "k", "keys": {"k": "AAAA"}}',
+        "surrogate.json": b'{"active": "\\ud800", "keys": {"\\ud800": "' + key.encode() + b'"}}',
+        "an id of a kilobyte.json": json.dumps({"active": "k" * 1000, "keys": {"k" * 1000: key}}).encode(),
+        "no id.json": json.dumps({"active": "", "keys": {"": key}}).encode(),
+        "doubled keys.json": f'{{"active": "k", "keys": {{"k": "{key}", "k": "AAAA"}}}}'.encode(),
+        "huge integer.json": b'{"active": ' + b"9" * 10_000 + b"}",
+        "not utf-8.json": b"\xff\xfe",
+        "an id of line breaks.json": json.dumps({"active": "a\r\nb", "keys": {"a\r\nb": key}}).encode(),
+    }
