@@ -161,6 +161,7 @@ class SqliteLedger:
             fresh = once is None or (expires > self._swept() and self._remember(once, expires))
             if fresh:
                 self._add(sums)
+            self._prune_sometimes()
         return fresh
 
     def _swept(self) -> float:
@@ -196,8 +197,9 @@ class SqliteLedger:
     def _prune_sometimes(self) -> None:
         now = self._clock()
         if now >= self._next_prune:
-            self._next_prune = now + _PRUNE_EVERY
-            self.prune(now)
+            # More may have expired since than one sweep takes: then the next labels sweep on.
+            done = self.prune(now) < _PRUNE_AT_MOST
+            self._next_prune = now + _PRUNE_EVERY if done else now
 
     def prune(self, now: float, *, at_most: int = _PRUNE_AT_MOST) -> int:
         """Forget about ``at_most`` nonces that expired before ``now``; how many were forgotten."""

@@ -47,6 +47,30 @@ def test_expired_nonces_are_forgotten_and_stay_refused_when_the_clock_jumps_back
     ledger.close()
 
 
+def kept(ledger):
+    return ledger._db.execute("SELECT count(*) FROM nonces").fetchone()[0]
+
+
+def test_sweeps_keep_pace_with_labels_that_come_faster_than_one_sweep_forgets(tmp_path, clock):
+    ledger = SqliteLedger(tmp_path / "l.db", clock=clock)
+    for second in range(180):  # 500 a second, each welcome for ten seconds
+        clock.now = 1000.0 + second
+        batch = [make_label(i) for i in range(500 * second, 500 * second + 500)]
+        accept(ledger, batch, expires=clock.now + 10)
+    # 90,000 came; there are those of ten seconds, and what expired since the last sweep.
+    assert kept(ledger) <= 500 * (10 + 60)
+    ledger.close()
+
+
+def test_batches_of_predictions_are_forgotten_without_any_label(tmp_path, clock):
+    ledger = SqliteLedger(tmp_path / "l.db", clock=clock)
+    for minute in range(10):
+        clock.now = 1000.0 + 61 * minute
+        ledger.add({}, once=minute.to_bytes(12, "big"), expires=clock.now + 1)
+    assert kept(ledger) == 1
+    ledger.close()
+
+
 def test_pruning_goes_in_bounded_sweeps(tmp_path):
     ledger = SqliteLedger(tmp_path / "l.db", clock=lambda: 0.0)
     ledger.accept([make_label(i) for i in range(100)], expires=[float(i) for i in range(1, 101)])
