@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, MissingDependency, ShapeError
-from calib_serve.npz import ZIP_ERRORS, read_npz
+from calib_serve.npz import ZIP_ERRORS, map_npy, read_npz
 
 __all__ = ["Dataset", "load_data"]
 
@@ -176,8 +176,8 @@ def _mapped(folder: Path) -> dict[str, NDArray[Any]]:
     arrays: dict[str, NDArray[Any]] = {}
     for file in sorted(folder.glob("*.npy")):
         try:
-            arrays[file.stem] = np.lib.format.open_memmap(file, "r")
-        except ZIP_ERRORS as error:
+            arrays[file.stem] = map_npy(file)
+        except ValueError as error:
             raise InputError(f"cannot read {file}: {error}") from error
     return arrays
 

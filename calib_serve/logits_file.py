@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from calib_serve.errors import InputError, MissingDependency, ShapeError
-from calib_serve.npz import ZIP_ERRORS, read_npz
+from calib_serve.npz import ZIP_ERRORS, map_npy, read_npz
 
 __all__ = ["LogitsFile", "read_logits"]
 
@@ -74,8 +74,8 @@ def _check(path: Path, found: LogitsFile) -> None:
 
 def _npy(path: Path) -> NDArray[Any]:
     try:
-        return np.lib.format.open_memmap(path, "r")
-    except ZIP_ERRORS as error:
+        return map_npy(path)
+    except ValueError as error:
         raise InputError(f"cannot read {path}: {error}") from error
 
 

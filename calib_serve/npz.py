@@ -1,4 +1,4 @@
-"""Zip files of arrays (.npz), read without trust: whatever is wrong with one is a ValueError.
+"""Files of arrays (.npz, .npy), read without trust: whatever is wrong with one is a ValueError.
 
 What a damaged or a hostile one raises comes from zip, zlib, the header's parser and the allocator, so
 it is gathered here once. Nothing is unpickled, and a zip bomb is refused unread.
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-__all__ = ["ZIP_ERRORS", "read_npz", "refuse_bomb"]
+__all__ = ["ZIP_ERRORS", "map_npy", "read_npz", "refuse_bomb"]
 
 ZIP_ERRORS = (
     *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError),
@@ -57,6 +57,25 @@ def read_npz(
     except ZIP_ERRORS as error:
         raise ValueError(f"not an .npz archive of arrays: {str(error) or type(error).__name__}") from error
     return found, names
+
+
+def map_npy(path: Path) -> NDArray[Any]:
+    """The array of an .npy file, memory-mapped; ValueError for what is none."""
+    try:
+        with path.open("rb") as file:
+            shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
+        # numpy divides by the size of an item, and a file must not end the process.
+        if not dtype.itemsize or min(shape, default=0) < 0:
+            raise ValueError(f"it holds items of {dtype.itemsize} bytes, {shape} of them")
+        return np.lib.format.open_memmap(path, "r")
+    except ZIP_ERRORS as error:
+        raise ValueError(f"not an .npy file: {str(error) or type(error).__name__}") from error
+
+
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 
 
 def refuse_bomb(archive: zipfile.ZipFile) -> None:

@@ -94,7 +94,7 @@ def changed(content: bytes, changes: list[tuple[str, float, bytes]]) -> bytes:
 
 
 @pytest.mark.parametrize("reader", READERS)
-@settings(max_examples=sized(25, 800))
+@settings(max_examples=sized(20, 200))
 @given(data=st.data())
 def test_changed_bytes(cage: Cage, reader: str, data: Any) -> None:
     seed = data.draw(st.sampled_from(SEEDS[reader]).map(lambda p: (p.name, p.suffix, p.read_bytes())))
@@ -119,8 +119,8 @@ ODD = st.one_of(
     st.sampled_from(["", "m", "1", "../..", "\x00", "a\nb", "[METRICS]x", "input_shift", "head", "logits"]),
     st.binary(max_size=4).map(lambda raw: raw.decode("utf-8", "surrogateescape")),
 )
-VALUE = st.recursive(
-    ODD, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4)
+VALUE: st.SearchStrategy[Any] = st.deferred(
+    lambda: ODD | st.lists(VALUE, max_size=3) | st.dictionaries(st.text(max_size=6), VALUE, max_size=3)
 )
 
 
@@ -158,7 +158,7 @@ def as_json(value: Any) -> bytes:
     return json.dumps(value).encode("utf-8", "surrogatepass")
 
 
-@settings(max_examples=sized(80, 2500))
+@settings(max_examples=sized(60, 800))
 @given(facts=spoiled(sound_manifest()))
 def test_manifests_of_any_values_with_the_right_hash(cage: Cage, facts: Any) -> None:
     try:
@@ -175,7 +175,7 @@ HEADER = {
 }
 
 
-@settings(max_examples=sized(80, 2500))
+@settings(max_examples=sized(60, 800))
 @given(header=spoiled(HEADER), body=st.sampled_from([72, 0, 71, 73, 500]))
 def test_safetensors_of_any_header(cage: Cage, header: Any, body: int) -> None:
     content = safetensors(as_json(header), bytes(body))
@@ -200,7 +200,7 @@ SECTION = {
 }
 
 
-@settings(max_examples=sized(60, 1500))
+@settings(max_examples=sized(40, 500))
 @given(found=spoiled(MANIFEST), config=spoiled(SECTION))
 def test_archives_of_any_manifest_and_configuration(cage: Cage, found: Any, config: Any) -> None:
     meet(cage, "mar_manifest", as_json(found))
@@ -212,7 +212,7 @@ NAMES = st.sampled_from(
 )
 
 
-@settings(max_examples=sized(40, 1000))
+@settings(max_examples=sized(30, 400))
 @given(
     entries=st.dictionaries(NAMES | st.text(max_size=8), st.binary(max_size=30), max_size=5),
     packed=st.booleans(),
@@ -267,7 +267,7 @@ SERVED = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=sized(60, 2000))
+@settings(max_examples=sized(40, 500))
 @given(items=st.lists(LABEL | VALUE, max_size=6), lines=st.booleans())
 def test_labels_of_any_kind(cage: Cage, items: list[Any], lines: bool) -> None:
     content = b"\n".join(map(as_json, items)) if lines else as_json({"items": items})
@@ -275,14 +275,14 @@ def test_labels_of_any_kind(cage: Cage, items: list[Any], lines: bool) -> None:
     meet(cage, "body", content)
 
 
-@settings(max_examples=sized(60, 2000))
+@settings(max_examples=sized(40, 500))
 @given(items=st.lists(SERVED | VALUE, max_size=6), lines=st.booleans())
 def test_predictions_of_any_kind(cage: Cage, items: list[Any], lines: bool) -> None:
     content = b"\n".join(map(as_json, items)) if lines else as_json({"items": items})
     meet(cage, "predictions", content, ".ndjson" if lines else ".json")
 
 
-@settings(max_examples=sized(80, 3000))
+@settings(max_examples=sized(80, 1000))
 @given(raw=st.binary(max_size=120), names=st.lists(st.binary(max_size=6), min_size=3, max_size=3))
 def test_receipts_of_any_bytes(cage: Cage, raw: bytes, names: list[bytes]) -> None:
     head = b"\x01" + b"".join(bytes([len(name)]) + name for name in names)
@@ -298,7 +298,7 @@ DESCR = st.sampled_from(
 SHAPE = st.lists(st.sampled_from([0, 1, 2, 3, -1, True, 2**31, 2**62, 10**30]) | ODD, max_size=3).map(tuple)
 
 
-@settings(max_examples=sized(60, 2000))
+@settings(max_examples=sized(40, 500))
 @given(descr=DESCR, shape=SHAPE, fortran=st.booleans(), size=st.sampled_from([0, 8, 48]))
 def test_arrays_of_any_header(cage: Cage, descr: Any, shape: Any, fortran: bool, size: int) -> None:
     header = repr({"descr": descr, "fortran_order": fortran, "shape": shape})
@@ -319,7 +319,7 @@ CELL = st.sampled_from(
 )
 
 
-@settings(max_examples=sized(60, 2000))
+@settings(max_examples=sized(40, 500))
 @given(
     rows=st.lists(st.lists(CELL | st.text(max_size=4), max_size=4), max_size=5),
     end=st.sampled_from(["\n", "\r\n", "\r"]),
@@ -334,7 +334,7 @@ def test_tables_of_any_cells(cage: Cage, rows: list[list[str]], end: str) -> Non
         meet(cage, reader, text.encode("utf-8", "surrogatepass"), ".csv")
 
 
-@settings(max_examples=sized(60, 1500))
+@settings(max_examples=sized(40, 500))
 @given(data=st.data())
 def test_graphs_of_any_fields(cage: Cage, data: Any) -> None:
     """A sound protobuf whose numbers and names were changed: it parses, and lies."""
@@ -373,7 +373,7 @@ def test_graphs_of_any_fields(cage: Cage, data: Any) -> None:
     meet(cage, "onnx", model.SerializeToString(), ".onnx")
 
 
-@settings(max_examples=sized(40, 1000))
+@settings(max_examples=sized(30, 400))
 @given(
     head=spoiled({"format": 2, "options": [1000.0, 0.0, 15, 8], "waiting": 0, "labels": 3}),
     size=st.integers(0, 300),

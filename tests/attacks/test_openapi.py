@@ -68,7 +68,7 @@ def test_every_answer_is_as_the_schema_says(schema: Any, path: str, method: str,
     operation = schema[path][method]
 
     @settings(
-        max_examples=sized(25, 400) if method == "POST" else 3,
+        max_examples=sized(20, 250) if method == "POST" else 3,
         phases=[Phase.explicit, Phase.generate, Phase.shrink],
         suppress_health_check=list(HealthCheck),
     )
@@ -79,7 +79,7 @@ def test_every_answer_is_as_the_schema_says(schema: Any, path: str, method: str,
     meet()
 
 
-@settings(max_examples=sized(25, 400))
+@settings(max_examples=sized(20, 250))
 @given(
     name=st.sampled_from(["authorization", "idempotency-key", "content-type", "accept", "x-forwarded-for"]),
     value=st.text(st.characters(min_codepoint=32, max_codepoint=255), max_size=60).map(str.strip),

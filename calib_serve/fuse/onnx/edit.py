@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from calib_serve.errors import FuseError
+from calib_serve.errors import FuseError, ModelError
 
 __all__ = ["FLOATS", "Editor", "attribute", "constant", "describe", "users", "work_type"]
 
@@ -33,7 +33,12 @@ def constant(value: ir.Value | None) -> NDArray[Any] | None:
         return None
     if tensor is None or tensor.dtype == ir.DataType.STRING:
         return None
-    return tensor.numpy()
+    try:
+        return tensor.numpy()
+    except Exception as error:  # onnx-ir raises whatever its arrays and files raise
+        raise ModelError(
+            f"the numbers of {value.name!r} are not as their type and shape say: {error}"
+        ) from error
 
 
 def attribute(node: ir.Node, name: str, default: Any) -> Any:
