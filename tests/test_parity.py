@@ -121,7 +121,7 @@ def fitted(network, images, labels, tmp_path_factory):
             warnings.simplefilter("ignore", DeprecationWarning)
             classifier = load_model(path, input_shape=SHAPE)
             if name == "neural clamping":
-                return fit_neural_clamping(classifier, images, labels, penalty=0.01, judge="all")
+                return fit_neural_clamping(classifier, images, labels, penalty=0.01, judge="calibration-ece")
             return fit_neural_clamping_efficient(classifier, images, labels)
 
     return fit

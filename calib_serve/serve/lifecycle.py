@@ -17,7 +17,7 @@ __all__ = ["end_cleanly", "wait_until_read"]
 
 _PATIENCE = 5.0  # seconds a batch may take to finish after SIGTERM
 _RETRY = 0.02
-_PARSED = 0.5  # seconds a busy server may take to count what it has read
+_PARSED = 2.0  # seconds a busy server may take to count what it has read
 
 
 def end_cleanly(flush: Callable[[], object]) -> None:
