@@ -193,8 +193,7 @@ BENCHMARKS = (
                 against("temperature", TEMPERATURES, "seconds", as_good=True),
                 at_most=1.0,
                 show="{:.2f}",
-                reason="on sets of some thousand samples and ten classes all fits take hundredths of a "
-                "second and lie within the noise of one another; on larger sets it is met",
+                reason="at 5,000 x 100 ours and probmetrics take 9 ms each, within the noise of one another",
             ),
             Goal(
                 "Dirichlet with ODIR, search of seven lambdas over the fastest peer's single fit, time, the "
@@ -395,22 +394,26 @@ BENCHMARKS = (
     Benchmark(
         "serving",
         "What do calibration, receipts and monitoring cost in TorchServe?",
-        (
-            Goal(
-                "throughput over that of a bare handler, the least of all settings",
-                lambda r: min(row["throughput_ratio"] for row in r["rows"]),
-                at_least=0.98,
-                show="{:.3f}",
-                reason="where the model itself takes a hundredth of a millisecond, the receipt and the "
-                "larger reply are a part of every request that can be seen",
-            ),
-            Goal(
-                "p99 over that of a bare handler, the most of all settings",
-                lambda r: max(row["p99_ratio"] for row in r["rows"]),
-                at_most=1.05,
-                show="{:.3f}",
-                reason="as for throughput",
-            ),
+        tuple(
+            goal
+            for model in ("resnet20", "linear")
+            for goal in (
+                Goal(
+                    f"{model}, throughput over that of a bare handler, the least of all settings",
+                    lambda r, m=model: min(row["throughput_ratio"] for row in r["rows"] if row["model"] == m),
+                    at_least=0.98,
+                    show="{:.3f}",
+                    reason="where the model itself takes a hundredth of a millisecond, the receipt and the "
+                    "larger reply are a part of every request that can be seen",
+                ),
+                Goal(
+                    f"{model}, p99 over that of a bare handler, the most of all settings",
+                    lambda r, m=model: max(row["p99_ratio"] for row in r["rows"] if row["model"] == m),
+                    at_most=1.05,
+                    show="{:.3f}",
+                    reason="as for throughput",
+                ),
+            )
         ),
         page="serving",
     ),
