@@ -201,7 +201,7 @@ BENCHMARKS = (
                 against("dirichlet-odir, seven lambdas", ODIR, "seconds"),
                 at_most=1.0,
                 show="{:.2f}",
-                reason="at 25,000 x 1,000 (timed in part) a fold takes some twenty passes of a million parameters",
+                reason="at 25,000 x 1,000 (timed in part) twenty passes of a million parameters a fold",
             ),
             Goal(
                 "Dirichlet with ODIR, held-out NLL over the best peer's, the most of all sets",
