@@ -70,7 +70,7 @@ class Gaps:
         order = np.argsort(second, kind="stable")
         weight = np.ones(len(samples)) if samples.weight is None else samples.weight
         in_order, below = samples.take(order), None
-        if len(samples) * samples.classes <= _COPIED:
+        if samples.size <= _COPIED:
             z = in_order.read(slice(None), np.float64)
             below = z.max(axis=1, keepdims=True) - z
         return cls(in_order, below, second[order], ties[order], correct[order], weight[order])

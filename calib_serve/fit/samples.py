@@ -71,11 +71,17 @@ class Samples:
         """K."""
         return int(self.logits.shape[1])
 
-    def parts(self, values: int = _CHUNK) -> Iterator[slice]:
-        """Runs of samples that hold about ``values`` logits each."""
+    @property
+    def size(self) -> int:
+        """How many logits they have."""
+        return len(self) * self.classes
+
+    def parts(self, values: int = _CHUNK, *, within: slice | None = None) -> Iterator[slice]:
+        """Runs of samples that hold about ``values`` logits each, of all or of those ``within`` a run."""
         step = max(1, values // self.classes)
-        for start in range(0, len(self), step):
-            yield slice(start, min(start + step, len(self)))
+        first, last = (0, len(self)) if within is None else (within.start, within.stop)
+        for start in range(first, last, step):
+            yield slice(start, min(start + step, last))
 
     def read(self, part: slice, dtype: type[np.floating[Any]] | None = None) -> Floats:
         """The logits of a run of samples, converted to ``dtype`` if given."""

@@ -7,7 +7,7 @@ Halley's method on log s inside a bracket, with sums in float64, and the artifac
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -130,14 +130,13 @@ class Rows:
     @classmethod
     def of(cls, samples: Samples) -> Rows:
         """The rows of some samples, their predictions found."""
-        dtype = np.float32 if len(samples) * samples.classes > _SINGLE else np.float64
-
+        dtype = np.float32 if samples.size > _SINGLE else np.float64
         largest: NDArray[np.floating[Any]] = np.empty(len(samples), dtype)
         right = np.empty(len(samples), bool)
 
         def find(span: slice) -> NDArray[np.intp]:
             counts = np.zeros(samples.classes, np.intp)
-            for part in _chunks(span, samples.classes):
+            for part in samples.parts(_CHUNK, within=span):
                 z = samples.read(part)
                 predicted = z.argmax(axis=1)
                 largest[part] = z[np.arange(len(z)), predicted]
@@ -145,7 +144,7 @@ class Rows:
                 counts += np.bincount(predicted, minlength=samples.classes)
             return counts
 
-        counts = over_cores(find, len(samples), values=len(samples) * samples.classes)
+        counts = over_cores(find, len(samples), values=samples.size)
         return cls(samples, largest, right, sum(counts[1:], counts[0]), dtype)
 
     def every(self, stride: int) -> Rows:
@@ -158,20 +157,20 @@ class Rows:
 
         ``order`` 0 leaves the derivatives out.
         """
-        samples, values = self.samples, len(self.samples) * self.samples.classes
+        samples = self.samples
 
         def of(span: slice) -> tuple[NDArray[np.float64], Bins]:
             # Two arrays for all chunks of a span: making new ones costs more than the sums.
-            rows = min(span.stop - span.start, _rows(samples.classes))
-            work = np.empty((2, rows, samples.classes), self.dtype)
+            parts = list(samples.parts(_CHUNK, within=span))
+            work = np.empty((2, parts[0].stop - parts[0].start, samples.classes), self.dtype)
             sums, confidence = np.zeros(5), np.empty(span.stop - span.start)
-            for part in _chunks(span, samples.classes):
+            for part in parts:
                 terms, total = self._terms(part, s, order, work[:, : part.stop - part.start])
                 sums += terms.sum(axis=1) if samples.weight is None else terms @ samples.weight[part]
                 confidence[part.start - span.start : part.stop - span.start] = 1 / total
             return sums, Bins.tally(np.minimum(confidence, 1.0), self.right[span])
 
-        found = over_cores(of, len(samples), values=values)
+        found = over_cores(of, len(samples), values=samples.size)
         reference = sum((bins for _, bins in found), Bins.zeros())
         means = np.sum([sums for sums, _ in found], axis=0) / len(samples)
         nll, first, second, third, lost = (float(mean) for mean in means)
@@ -198,15 +197,6 @@ class Rows:
             variance = np.maximum(square - mean**2, 0)
             third = np.einsum("nk,nk->n", p, d) / total - mean * (3 * square - 2 * mean**2)
         return np.stack([np.log(total) - s * d_y, mean - d_y, variance, third, -d_y]), total
-
-
-def _rows(classes: int) -> int:
-    return max(1, _CHUNK // classes)
-
-
-def _chunks(span: slice, classes: int) -> Iterator[slice]:
-    for start in range(span.start, span.stop, _rows(classes)):
-        yield slice(start, min(start + _rows(classes), span.stop))
 
 
 def _root(f: Callable[[float], Slope], start: float, *, tolerance: float) -> tuple[float, Slope, int]:

@@ -203,8 +203,7 @@ class Problem:
     @property
     def _dtype(self) -> type[np.floating[Any]]:
         # By size alone, so that the same numbers in another float type give the same answer.
-        values = len(self.samples) * self.samples.classes
-        return np.float32 if values > (_SINGLE_ROUGH if self.rough else _SINGLE) else np.float64
+        return np.float32 if self.samples.size > (_SINGLE_ROUGH if self.rough else _SINGLE) else np.float64
 
     @property
     def _chunk(self) -> int:
