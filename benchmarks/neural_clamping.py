@@ -1,6 +1,6 @@
 """Does Neural Clamping beat output methods on real networks?
 
-    CALIB_SERVE_DATA=... python benchmarks/neural_clamping.py [--models resnet20] [--splits 1] [--device cuda]
+    CALIB_SERVE_DATA=... python benchmarks/neural_clamping.py [--models resnet20] [--splits 0 1]
 
 Two residual networks on CIFAR-10, 5,000 test images to calibrate on and 5,000 to test, five random splits:
 a table like Table 2 of Tang 2024. NC (CE) and NC (FL) are the paper's: full size, gamma by the ECE of the
@@ -8,7 +8,8 @@ calibration images, T as fitted with delta. NC (folds) chooses gamma, delta's re
 folds. Without options the full measurement runs, for hours on two cores; the JSON says of each network what
 was trimmed. Also: the entropy that Theorem 3.2 promises against what comes.
 
-Writes benchmarks/results/neural_clamping.json, a network at a time: those not asked for stay.
+Writes benchmarks/results/neural_clamping.json, a split at a time: networks and splits not asked for stay,
+splits as long as the settings are the same. So a long run can be cut into several, one on each core.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ OUTPUT_METHODS = {
     "MS-ODIR": "ms-odir",
     "Dir-ODIR": "dirichlet-odir",
 }
+SPLITS = 5
 COLUMNS = ("accuracy", "entropy", "ece", "aece", "sce", "nll")
 
 
@@ -121,11 +123,6 @@ def main():
     torch.set_num_threads(asked.threads)
     folder = data_dir()
     x, y = cifar10_test(folder)
-    trimmed = [name for name, value in vars(asked).items() if value != vars(arguments([]))[name]]
-    how = {
-        "asked": vars(asked),
-        "trimmed": [name for name in trimmed if name not in ("models", "threads", "device")],
-    }
     for name in asked.models:
         weights = folder / "models" / f"akamaster_{name}_c10.safetensors"
         model = load_model(
@@ -135,29 +132,48 @@ def main():
             batch_size=64 if asked.device == "cpu" else 512,
             device=asked.device,
         )
-        splits = []
-        for split in range(asked.splits):
+        for split in asked.splits:
             order = np.random.default_rng(split).permutation(len(y))
             cal, test = np.sort(order[: asked.images]), np.sort(order[5000:][: asked.tested])
             print(f"{name}, split {split}", flush=True)
-            splits.append(split_table(model, x, y, cal, test, asked))
-            save(asked, name, {**how, "splits": splits})  # what is measured stays when a long run is stopped
-        table(splits)
+            rows = split_table(model, x, y, cal, test, asked)
+            measured = save(asked, name, split, rows)  # stays when a long run is stopped
+        table(measured["splits"])
         entropy = entropy_gains(model, x[cal])
         print("entropy:", json.dumps(entropy), flush=True)
-        save(asked, name, {**how, "splits": splits, "entropy": entropy})
+        save(asked, name, split, rows, entropy=entropy)
 
 
-def save(asked, name, measured):
+def save(asked, name, split, rows, **more):
+    """Add a split to those measured with the same settings; returns all that is kept of the network."""
     path = peers.result("neural_clamping", asked)
-    kept = json.loads(path.read_text())["models"] if path.exists() else {}
-    peers.save("neural_clamping", {"models": {**kept, name: measured}}, asked)
+    models = json.loads(path.read_text())["models"] if path.exists() else {}
+    settings, full = (
+        {key: value for key, value in vars(given).items() if key not in ("models", "splits", "threads")}
+        for given in (asked, arguments([]))
+    )
+    found = models.get(name, {})
+    if found.get("asked") != settings:
+        found = {}
+    splits = dict(zip(found.get("numbers", ()), found.get("splits", ()), strict=True)) | {split: rows}
+    numbers = sorted(splits)
+    models[name] = {
+        **found,
+        "asked": settings,
+        "trimmed": [key for key, value in settings.items() if value != full[key] and key != "device"]
+        + ["splits"] * (len(numbers) < SPLITS),
+        "numbers": numbers,
+        "splits": [splits[number] for number in numbers],
+        **more,
+    }
+    peers.save("neural_clamping", {"models": models}, asked)
+    return models[name]
 
 
 def arguments(given=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=["resnet20", "resnet56"])
-    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--splits", type=int, nargs="+", default=list(range(SPLITS)), help="their seeds")
     parser.add_argument("--images", type=int, default=5000, help="calibration images of each split")
     parser.add_argument("--tested", type=int, default=5000, help="test images of each split")
     parser.add_argument("--gammas", type=float, nargs="+", default=list(GAMMAS))
@@ -165,7 +181,7 @@ def arguments(given=None):
     parser.add_argument("--passes", type=int, default=25)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
-    few = {"models": ["resnet20"], "splits": 1, "images": 100, "tested": 300, "passes": 2, "threads": 1}
+    few = {"models": ["resnet20"], "splits": [0], "images": 100, "tested": 300, "passes": 2, "threads": 1}
     return peers.arguments(parser, given, **few, gammas=[0.0], fold_gammas=[0.0])
 
 

@@ -8,19 +8,25 @@ sent yet is all that is lost.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import stat
 import sys
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterable, Mapping
 
 from calib_serve.errors import InputError
 from calib_serve.serve.labels import BY_NAME, label_value, metric_line
 
-__all__ = ["Emitter", "to_stdout"]
+__all__ = ["Emitter", "to_stdout", "wait_until_counted"]
 
 Key = tuple[str, tuple[str, ...]]
+
+_ERRORS = "calib_monitor_errors_total"
+_AHEAD = 32 << 10  # bytes; the server reads 17 kB ahead of the line that it counts, at most
 
 
 def to_stdout(text: str) -> None:
@@ -31,6 +37,37 @@ def to_stdout(text: str) -> None:
     data = memoryview(b"\n" + text.encode("utf-8", "replace"))
     while data:
         data = data[os.write(1, data) :]
+
+
+def wait_until_counted(*, seconds: float = 5.0) -> None:
+    """Wait until the server has counted all that was written to stdout, where that is a pipe.
+
+    The server takes what is in the pipe before it counts it. So lines that add 0 are written behind:
+    when it has taken those, the lines before them are counted. Gives up after ``seconds``.
+    """
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl  # noqa: PLC0415 - not on every platform
+        import termios  # noqa: PLC0415
+
+        end, left = time.monotonic() + seconds, array("i", [0])
+
+        def taken() -> bool:
+            while time.monotonic() < end:
+                fcntl.ioctl(1, termios.FIONREAD, left)
+                if not left[0]:
+                    return True
+                time.sleep(0.001)
+            return False
+
+        # Empty first: into a pipe that nobody reads, a write would never come back.
+        if stat.S_ISFIFO(os.fstat(1).st_mode) and taken():
+            line = metric_line(_ERRORS, 0, ("emit",), host=_host(), second=int(time.time())) + "\n"
+            to_stdout(line * (_AHEAD // len(line) + 1))
+            taken()
+
+
+def _host() -> str:
+    return label_value(socket.gethostname())
 
 
 class Emitter:
@@ -61,14 +98,12 @@ class Emitter:
         if not interval > 0 or limit < 1:
             raise InputError(f"interval and limit must be positive, got {interval} and {limit}")
         self._write, self._clock, self._interval, self._limit = write, clock, interval, limit
-        self._host = label_value(host or socket.gethostname())
+        self._host = label_value(host) if host else _host()
         self._waiting: dict[Key, float] = {}
         self._updates = 0
         # Re-entrant: SIGTERM may flush on the very thread that is adding.
         self._lock = threading.RLock()
-        self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.failures = 0
 
     def add(self, name: str, value: float, *labels: str) -> None:
         """Add ``value`` to a counter."""
@@ -107,7 +142,7 @@ class Emitter:
                 try:
                     lines.append(metric_line(name, value, values, host=self._host, second=second))
                 except InputError:
-                    self.failures += 1
+                    self.add(_ERRORS, 1, "emit")
             if lines:
                 self._write("\n".join(lines) + "\n")
             return len(lines)
@@ -118,14 +153,10 @@ class Emitter:
             self._thread = threading.Thread(target=self._run, name="calib-emit", daemon=True)
             self._thread.start()
 
-    def close(self) -> None:
-        """Flush for the last time and stop the timer."""
-        self._stop.set()
-        self.flush()
-
     def _run(self) -> None:
-        while not self._stop.wait(self._interval):
+        while True:
+            time.sleep(self._interval)
             try:
                 self.flush()
             except Exception:  # the timer must outlive whatever a flush meets
-                self.failures += 1
+                self.add(_ERRORS, 1, "emit")

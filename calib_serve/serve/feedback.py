@@ -62,7 +62,7 @@ class CalibrationFeedback:
         self._publisher = Publisher(self._ledger, self._emitter, name=_writer())
         self._start_counters(models)
         self._worker = str(os.getpid())
-        end_cleanly(self._close)
+        self._before_answer = end_cleanly(self._flush)
 
     def handle(self, data: Sequence[dict[str, Any]], ctx: Any) -> list[str]:
         """One JSON text a request: how many labels were counted, and what became of each."""
@@ -78,6 +78,7 @@ class CalibrationFeedback:
             outcomes, lost = iter(()), "the labels could not be kept; send them again, each is counted once"
         replies = [self._reply(i, items, outcomes, lost, ctx) for i, items in enumerate(parsed)]
         self._publish_soon()
+        self._before_answer()
         return replies
 
     def _reply(self, index: int, items: list[object] | str, outcomes: Any, lost: str | None, ctx: Any) -> str:
@@ -107,9 +108,9 @@ class CalibrationFeedback:
     def _keep(self, labels: Sequence[Label]) -> None:
         self._sample(lambda samples: samples.labelled(labels))
 
-    def _close(self) -> None:
-        self._sample(lambda samples: samples.close())
-        self._publisher.close()
+    def _flush(self) -> None:
+        self._sample(lambda samples: samples.flush())
+        self._publisher.publish()
 
     def _sample(self, act: Callable[[SampleLog], None]) -> None:
         try:

@@ -1,78 +1,101 @@
-"""How a worker ends: on SIGTERM, or when the server lets it go, its counters are sent first."""
+"""How a worker ends: on SIGTERM between two requests, when the server has counted all it answered.
+
+As soon as the server sees a worker's connection close it kills the worker and stops reading what it
+printed. So all of this must be over before the worker leaves, while the connection is still open. And
+requests that the server has just taken from its queue for a worker that leaves are never answered:
+so a worker under load leaves right behind an answer, when the server has not taken any yet.
+"""
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
+import select
 import signal
+import socket
 import sys
 import threading
 import time
-from array import array
 from collections.abc import Callable
 from types import FrameType
 
-__all__ = ["end_cleanly", "wait_until_read"]
+from calib_serve.serve.emit import wait_until_counted
 
-_PATIENCE = 5.0  # seconds a batch may take to finish after SIGTERM
-_RETRY = 0.02
-_PARSED = 2.0  # seconds a busy server may take to count what it has read
+__all__ = ["end_cleanly"]
+
+_PATIENCE = 5.0  # seconds after which a worker that is never idle leaves all the same
+_QUIET = 0.2  # seconds without a request after which a worker leaves
 
 
-def end_cleanly(flush: Callable[[], object]) -> None:
-    """Call ``flush`` once when this worker ends, and turn SIGTERM into such an end between requests."""
-    atexit.register(_flush_and_wait, flush)
+def end_cleanly(flush: Callable[[], object]) -> Callable[[], None]:
+    """Have ``flush`` called when this worker ends, and turn SIGTERM into such an end between requests.
+
+    Returns what is to be called before an answer goes out: once the worker has been asked to end, it
+    waits until the server has counted that answer, and leaves when it has gone.
+    """
+    ending = _Ending(flush)
+    atexit.register(flush)  # the server may have gone first
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _Terminator())
+        signal.signal(signal.SIGTERM, ending.asked)
+    return ending.before_answer
 
 
-def _flush_and_wait(flush: Callable[[], object]) -> None:
-    flush()
-    wait_until_read()
+class _Ending:
+    """Leaves at a moment when the worker waits for a command: no prediction is cut in half."""
 
+    def __init__(self, flush: Callable[[], object]) -> None:
+        self._flush = flush
+        self._since: float | None = None  # when the worker was asked to end
 
-class _Terminator:
-    """Leaves at the moment when the worker waits for a command: no prediction is cut in half."""
-
-    def __init__(self) -> None:
-        self._since: float | None = None
-
-    def __call__(self, signum: int, frame: FrameType | None) -> None:
+    def asked(self, signum: int, frame: FrameType | None) -> None:
+        """SIGTERM, from outside or from the timer that is set here."""
         now = time.monotonic()
-        self._since = now if self._since is None else self._since
-        if _is_idle(frame) or now - self._since > _PATIENCE:
-            sys.exit(0)  # not a crash: atexit runs, the server starts another worker
-        timer = threading.Timer(_RETRY, os.kill, (os.getpid(), signal.SIGTERM))
+        if self._since is None:
+            self._since = now
+        elif now - self._since > _PATIENCE:
+            sys.exit(0)
+        else:
+            connection = _idle_connection(frame)
+            if connection and not _has_sent(connection):
+                self._settle()
+                if not _has_sent(connection):
+                    _leave(connection)
+        timer = threading.Timer(_QUIET, os.kill, (os.getpid(), signal.SIGTERM))
         timer.daemon = True
         timer.start()
 
+    def before_answer(self) -> None:
+        """What ``end_cleanly`` returns."""
+        if self._since is not None:
+            self._settle()
+            sys.setprofile(_leave_when_idle)  # TorchServe tells nobody when an answer has gone
 
-def _is_idle(frame: FrameType | None) -> bool:
-    """Whether ``frame`` is TorchServe's loop waiting for the first byte of the next command."""
-    waiting = frame is not None and frame.f_code.co_name == "_retrieve_buffer"
-    caller = frame.f_back if waiting and frame is not None else None
-    return (
-        caller is not None
-        and caller.f_code.co_name == "retrieve_msg"
-        and frame is not None
-        and not frame.f_locals.get("data")
-        and "cmd" not in caller.f_locals
-    )
+    def _settle(self) -> None:
+        self._flush()
+        wait_until_counted()
 
 
-def wait_until_read(*, seconds: float = 5.0) -> None:
-    """Wait until the server has read all that was written to stdout, where that is a pipe.
+def _leave_when_idle(frame: FrameType, event: str, arg: object) -> None:
+    if event == "call" and (connection := _idle_connection(frame)):
+        _leave(connection)
 
-    The server stops reading as soon as it sees the worker's connection close, so a worker that
-    ended at once would lose its last lines.
-    """
-    with contextlib.suppress(ImportError, OSError):
-        import fcntl  # noqa: PLC0415 - not on every platform
-        import termios  # noqa: PLC0415
 
-        end, waiting = time.monotonic() + seconds, array("i", [1])
-        while waiting[0] and time.monotonic() < end:
-            fcntl.ioctl(1, termios.FIONREAD, waiting)
-            time.sleep(0.005)
-        time.sleep(_PARSED)  # read is not yet parsed
+def _leave(connection: socket.socket) -> None:
+    connection.shutdown(socket.SHUT_RDWR)  # at once: the next request goes to another worker
+    sys.exit(0)  # not a crash: the server starts another worker
+
+
+def _idle_connection(frame: FrameType | None) -> socket.socket | None:
+    """The connection on which TorchServe's loop waits for the first byte of the next command, or None."""
+    if frame is None or frame.f_code.co_name != "_retrieve_buffer" or frame.f_locals.get("data"):
+        return None
+    caller = frame.f_back
+    if caller is None or caller.f_code.co_name != "retrieve_msg" or "cmd" in caller.f_locals:
+        return None
+    connection: socket.socket = frame.f_locals["conn"]
+    return connection
+
+
+def _has_sent(connection: socket.socket) -> bool:
+    """Whether the server has sent something that was not read."""
+    return bool(select.select([connection], [], [], 0)[0])

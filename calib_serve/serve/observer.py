@@ -10,7 +10,7 @@ import bisect
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,7 @@ def observe(options: ModelOptions, artifact: Artifact, *, model: str, version: s
         keyring=None if path is None else Keyring.load(path),
         samples=host_sample_log(),
     )
-    end_cleanly(observer.close)
+    observer.before_answer = end_cleanly(observer.flush)
     return observer
 
 
@@ -83,9 +83,10 @@ class Observer:
         # The same edges as bins.bin_index, which is made for arrays: bisect is quicker for a few.
         self._inner = np.linspace(0, 1, bins + 1)[1:-1].tolist()
         self._keys = [tuple((name, (model, version, str(b))) for name in _SERVED[:2]) for b in range(bins)]
+        self.before_answer: Callable[[], None] = lambda: None
         # Labels may come before the feedback model counts its first: its series start here too.
         emitter.create((*_SERVED, *FEEDBACK), model=model, version=version, bins=bins)
-        for stage in ("record", "receipt", "samples"):
+        for stage in ("record", "receipt", "samples", "emit"):
             emitter.add("calib_monitor_errors_total", 0, stage)
         emitter.flush()
         emitter.start()
@@ -118,6 +119,7 @@ class Observer:
         receipts = [self._sign(*one, nonce, now) for one, nonce in zip(predictions, nonces, strict=True)]
         if self._samples and nonces:
             self._keep(self._samples, nonces, logits, now)
+        self.before_answer()
         return receipts
 
     def _keep(self, samples: SampleLog, nonces: list[bytes], logits: Sequence[Any], now: float) -> None:
@@ -127,15 +129,15 @@ class Observer:
         except Exception as error:  # fails open
             self._broken("samples", error)
 
-    def close(self) -> None:
-        """Send what is waiting, for the last time."""
+    def flush(self) -> None:
+        """Send what is waiting."""
         try:
             if self._samples:
-                self._samples.close()
+                self._samples.flush()
         except Exception as error:  # fails open
             self._broken("samples", error)
         try:
-            self._emitter.close()
+            self._emitter.flush()
         except Exception as error:  # fails open
             self._broken("record", error)
 

@@ -14,6 +14,7 @@ import os
 import re
 import socket
 import threading
+import time
 import urllib.request
 from collections.abc import Mapping
 
@@ -42,7 +43,7 @@ class Publisher:
         self._first = True
         # Sent, and perhaps not marked: labels that were marked before, and the sums that were sent.
         self._unmarked: dict[Version, tuple[float, Sums]] = {}
-        self._fresh, self._stop = threading.Event(), threading.Event()
+        self._fresh = threading.Event()
         self._fresh.set()  # an earlier worker may have left something
 
     def wake(self) -> None:
@@ -67,17 +68,12 @@ class Publisher:
             self._emitter.flush()
             self._fresh.set()
 
-    def close(self) -> None:
-        """Publish for the last time."""
-        self._stop.set()
-        self.publish()
-
     def _run(self) -> None:
-        while not self._stop.is_set():
+        while True:
             self._fresh.wait()
             self._fresh.clear()
             self.publish()
-            self._stop.wait(self._interval)
+            time.sleep(self._interval)
 
     def _send(self, fresh: Mapping[Version, Sums]) -> None:
         marked = {key: n - fresh[key].feedback.n for key, n in self._counted().items() if key in fresh}

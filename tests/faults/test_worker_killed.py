@@ -1,4 +1,4 @@
-"""What is lost when a worker dies under load: after SIGTERM nothing, after SIGKILL its last second."""
+"""What is lost when a worker dies: after SIGTERM nothing and no request, after SIGKILL its last second."""
 
 from __future__ import annotations
 
@@ -87,6 +87,15 @@ def test_after_sigterm_every_answered_prediction_is_counted(running: Running) ->
     load, victim, at, live = end_one_under_load(running, signal.SIGTERM)
     assert sum(pid == victim and when < at for when, pid in load.answered) > 100, "it was under load"
     assert live == len(load.answered)
+    assert load.failed == 0, "it leaves behind an answer, when no request is on its way to it"
+
+
+def test_an_idle_worker_leaves_on_sigterm_too(running: Running) -> None:
+    (victim,) = running.server.workers("calibration_feedback")
+    os.kill(victim, signal.SIGTERM)
+    until(lambda: running.server.workers("calibration_feedback") not in ([], [victim]))
+    (receipt,) = [r.json()["receipt"] for r in running.predict_all(inputs(1, seed=9))]
+    assert running.label([{"receipt": receipt, "label": 1}]).json()["accepted"] == 1
 
 
 def test_after_sigkill_only_the_victim_s_last_flush_is_missing(running: Running) -> None:
@@ -136,7 +145,7 @@ def test_a_killed_feedback_worker_loses_no_acknowledged_label(running: Running) 
     again = running.label([{"receipt": r, "label": 1} for r in receipts]).json()
     assert again["accepted"] == 0, "the new worker knows what the old one counted"
     with closing(open_ledger(str(running.server.folder / "ledger.sqlite"))) as ledger:
-        assert ledger.sums()["digits", "1.0"].feedback.n == acknowledged
+        assert ledger.sums()["digits", "1.0"].feedback.n == before + acknowledged
 
 
 def test_sums_sent_but_not_marked_are_not_sent_again(running: Running) -> None:

@@ -72,7 +72,7 @@ def test_deltas_add_up_over_threads_and_flushes() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    emitter.close()
+    emitter.flush()
     lines = "".join(sent).splitlines()
     assert sum(read_back(line)[1] for line in lines) == 12_000
     assert len(lines) < 1000, "deltas, not one line an update"
@@ -128,6 +128,6 @@ def test_whatever_breaks_in_it_the_observer_does_not(part: str, monkeypatch: pyt
         observer._keys = []
     assert observer.served([(1, 0.5), (2, 0.9)], invalid=1) == [None, None]
     if part != "_emitter":
-        observer.close()
+        observer.flush()
         errors = [read_back(line) for line in "".join(sent).splitlines() if "monitor_errors" in line]
         assert sum(value for _, value, _ in errors) >= 1

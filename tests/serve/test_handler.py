@@ -38,7 +38,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str
     """Metrics go to a list, signals and exit hooks are left alone, receipts are on."""
     sent: list[str] = []
     monkeypatch.setattr(observer, "Emitter", lambda interval: Emitter(write=sent.append, interval=3600))
-    monkeypatch.setattr(observer, "end_cleanly", lambda flush: None)
+    monkeypatch.setattr(observer, "end_cleanly", lambda flush: lambda: None)
     Keyring.new().save(tmp_path / "keyring.json")
     monkeypatch.setenv(KEYRING, str(tmp_path / "keyring.json"))
     return sent
@@ -207,7 +207,7 @@ def test_when_monitoring_breaks_the_predictions_are_the_same(
         assert status == 200
         assert was.pop("receipt")
         assert was == now
-    handler._observer.close()
+    handler._observer.flush()
     text = "".join(in_this_process)
     assert "calib_monitor_errors_total.Count:8.0|#stage:receipt" in text
     assert "calib_monitor_errors_total.Count:1.0|#stage:record" in text

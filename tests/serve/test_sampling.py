@@ -28,7 +28,7 @@ def test_logits_and_late_labels_meet_again_by_receipt(tmp_path: Path) -> None:
     ring, log = Keyring.new(), SampleLog(tmp_path, rate=1.0)
     watched = observer(log, ring, [])
     receipts = watched.served(SERVED, logits=list(LOGITS))
-    watched.close()
+    watched.flush()
     log.labelled([Label(ring.verify(str(receipts[1])), 2)])
     log.flush()
     kept = read_samples(tmp_path, model="m", version="1")
@@ -39,7 +39,7 @@ def test_logits_and_late_labels_meet_again_by_receipt(tmp_path: Path) -> None:
 def test_without_receipts_nothing_is_kept(tmp_path: Path) -> None:
     watched = observer(SampleLog(tmp_path, rate=1.0), None, [])
     assert watched.served(SERVED, logits=list(LOGITS)) == [None, None]
-    watched.close()
+    watched.flush()
     assert list(tmp_path.iterdir()) == []
 
 
