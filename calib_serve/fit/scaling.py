@@ -94,7 +94,7 @@ def _optimum(rows: Rows) -> tuple[dict[str, Any], Slope]:
     samples, start = rows.samples, 1.0
     # Guesses from some of the samples, then from more, so that one or two passes over all remain.
     for values in _GUESSES:
-        stride = samples.logits.size // values
+        stride = samples.size // values
         if stride > 1:
             part = rows.every(stride)
             guess, end, _ = _root(part.slope, start, tolerance=1e-4)

@@ -124,7 +124,7 @@ def labelled_models(archives: Sequence[str | Path]) -> list[dict[str, Any]]:
     found = []
     for path in archives:
         archive = read_archive(Path(path), verify=False)
-        if "kind" in _section(archive):
+        if is_calibrated(archive):
             artifact = artifact_of(archive)
             found.append(
                 {
@@ -135,6 +135,11 @@ def labelled_models(archives: Sequence[str | Path]) -> list[dict[str, Any]]:
                 }
             )
     return found
+
+
+def is_calibrated(archive: Archive) -> bool:
+    """Whether the archive serves a model that this package calibrated."""
+    return "kind" in _section(archive)
 
 
 def artifact_of(archive: Archive) -> Artifact:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError
-from calib_serve.fuse.archive import HASHES, MANIFEST, read_archive, write_archive
-from calib_serve.fuse.mar import artifact_files, artifact_of
-from calib_serve.fuse.mar_options import SECTION, ModelOptions
+from calib_serve.fuse.archive import HASHES, MANIFEST, read_archive, scratch, write_archive
+from calib_serve.fuse.mar import artifact_files, artifact_of, is_calibrated
+from calib_serve.fuse.mar_options import ModelOptions
 
 __all__ = ["recalibrated", "served_artifact"]
 
@@ -17,7 +16,7 @@ __all__ = ["recalibrated", "served_artifact"]
 def served_artifact(source: str | Path) -> tuple[Artifact, str, str]:
     """(artifact, model's name, version) of an archive that ``calib-serve pack`` wrote."""
     archive = read_archive(Path(source))
-    if "kind" not in archive.config.get(SECTION, {}):
+    if not is_calibrated(archive):
         raise FuseError(f"{source} is not calibrated; pack it with: calib-serve pack --from {source}")
     return artifact_of(archive), archive.name, archive.version
 
@@ -40,11 +39,11 @@ def recalibrated(source: str | Path, artifact: Artifact, out: str | Path, *, ver
         )
     archive = read_archive(Path(source), verify=False)
     folder = ModelOptions.read(archive.config).artifact
-    with tempfile.TemporaryDirectory() as scratch:
+    with scratch() as copy:
         kept = {entry: archive.read(entry) for entry in archive.files if entry not in (MANIFEST, HASHES)}
         return write_archive(
             Path(out) / f"{name}.mar",
-            {**kept, **artifact_files(artifact, Path(scratch), name=folder)},
+            {**kept, **artifact_files(artifact, copy, name=folder)},
             name=name,
             version=version,
             **{key: value for key, value in archive.model.items() if key not in _OWN},

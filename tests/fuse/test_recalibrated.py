@@ -12,7 +12,7 @@ import torch
 
 from calib_serve.artifact import Artifact, Head, InputShift, LogitMap, Step
 from calib_serve.errors import FuseError
-from calib_serve.fuse.archive import read_archive
+from calib_serve.fuse.archive import read_archive, write_archive
 from calib_serve.fuse.mar import Batching, artifact_of, pack, pack_feedback
 from calib_serve.fuse.recalibrated import recalibrated, served_artifact
 
@@ -79,3 +79,12 @@ def test_a_version_is_not_served_under_two_calibrations(served: Path, tmp_path: 
 def test_an_archive_without_a_calibration_says_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(FuseError, match="pack --from"):
         served_artifact(pack_feedback(tmp_path))
+
+
+@pytest.mark.parametrize("config", ["calib_serve: 3\n", "calib_serve: [kind]\n", "calib_serve:\n", "{}\n"])
+def test_an_archive_of_another_s_making_is_not_calibrated(tmp_path: Path, config: str) -> None:
+    path = write_archive(
+        tmp_path / "other.mar", {"model-config.yaml": config.encode()}, name="other", version="1"
+    )
+    with pytest.raises(FuseError, match="not calibrated"):
+        served_artifact(path)
