@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -131,3 +133,29 @@ def test_whatever_breaks_in_it_the_observer_does_not(part: str, monkeypatch: pyt
         observer.flush()
         errors = [read_back(line) for line in "".join(sent).splitlines() if "monitor_errors" in line]
         assert sum(value for _, value, _ in errors) >= 1
+
+
+def waiting(seconds: float) -> subprocess.Popen[bytes]:
+    """A process that prints a line and waits until it is counted; its stdout is a pipe."""
+    program = f"print('first', flush=True); emit.wait_until_counted(seconds={seconds})"
+    command = [sys.executable, "-c", f"from calib_serve.serve import emit; {program}"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE)
+
+
+def test_a_worker_waits_until_the_server_has_read_far_beyond_its_last_line() -> None:
+    with waiting(60) as process:
+        assert process.stdout is not None
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=3)
+        first, *behind = process.stdout.read().decode().split()
+        assert process.wait() == 0
+    assert first == "first"
+    assert sum(map(len, behind)) > 20_000
+    assert {read_back(line)[1] for line in behind} == {0.0}, "they change nothing"
+
+
+def test_it_does_not_wait_for_ever_where_nobody_reads() -> None:
+    with waiting(0.1) as process:
+        assert process.wait(timeout=30) == 0
+        assert process.stdout is not None
+        assert process.stdout.read() == b"first\n"
