@@ -47,6 +47,7 @@ OUTPUT_METHODS = {
     "Dir-ODIR": "dirichlet-odir",
 }
 SPLITS = 5
+ROOM = 100  # images on which entropy is raised: of thousands, every pixel reaches both 0 and 1
 COLUMNS = ("accuracy", "entropy", "ece", "aece", "sce", "nll")
 
 
@@ -100,7 +101,7 @@ def entropy_gains(model, x):
     found = entropy_shift(model, x, input_range=(0.0, 1.0))
     before = mean_entropy(softmax(found.logits))
     gains = []
-    for share in (0.01, 0.1, 1.0):
+    for share in (0.001, 0.01, 0.1, 1.0):
         shifted = model.logits(x, shift=InputShift(found.delta * share))
         came = mean_entropy(softmax(shifted)) - before
         gains.append({"share": share, "promised": found.gain * share, "came": came})
@@ -133,19 +134,24 @@ def main():
             device=asked.device,
         )
         for split in asked.splits:
-            order = np.random.default_rng(split).permutation(len(y))
-            cal, test = np.sort(order[: asked.images]), np.sort(order[5000:][: asked.tested])
+            cal, test = parts(split, asked)
             print(f"{name}, split {split}", flush=True)
             rows = split_table(model, x, y, cal, test, asked)
-            measured = save(asked, name, split, rows)  # stays when a long run is stopped
-        table(measured["splits"])
-        entropy = entropy_gains(model, x[cal])
+            save(asked, name, {split: rows})  # stays when a long run is stopped
+        entropy = entropy_gains(model, x[parts(0, asked)[0][:ROOM]])
         print("entropy:", json.dumps(entropy), flush=True)
-        save(asked, name, split, rows, entropy=entropy)
+        if splits := save(asked, name, {}, entropy=entropy)["splits"]:
+            table(splits)
 
 
-def save(asked, name, split, rows, **more):
-    """Add a split to those measured with the same settings; returns all that is kept of the network."""
+def parts(split, asked):
+    """The images that a split calibrates on, and those that it is tested on."""
+    order = np.random.default_rng(split).permutation(10_000)
+    return np.sort(order[: asked.images]), np.sort(order[5000:][: asked.tested])
+
+
+def save(asked, name, splits, **more):
+    """Add splits to those measured with the same settings; returns all that is kept of the network."""
     path = peers.result("neural_clamping", asked)
     models = json.loads(path.read_text())["models"] if path.exists() else {}
     settings, full = (
@@ -155,7 +161,7 @@ def save(asked, name, split, rows, **more):
     found = models.get(name, {})
     if found.get("asked") != settings:
         found = {}
-    splits = dict(zip(found.get("numbers", ()), found.get("splits", ()), strict=True)) | {split: rows}
+    splits = dict(zip(found.get("numbers", ()), found.get("splits", ()), strict=True)) | splits
     numbers = sorted(splits)
     models[name] = {
         **found,
@@ -173,7 +179,9 @@ def save(asked, name, split, rows, **more):
 def arguments(given=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=["resnet20", "resnet56"])
-    parser.add_argument("--splits", type=int, nargs="+", default=list(range(SPLITS)), help="their seeds")
+    parser.add_argument(
+        "--splits", type=int, nargs="*", default=list(range(SPLITS)), help="their seeds; none: entropy alone"
+    )
     parser.add_argument("--images", type=int, default=5000, help="calibration images of each split")
     parser.add_argument("--tested", type=int, default=5000, help="test images of each split")
     parser.add_argument("--gammas", type=float, nargs="+", default=list(GAMMAS))
