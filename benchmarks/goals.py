@@ -201,7 +201,6 @@ BENCHMARKS = (
                 against("dirichlet-odir, seven lambdas", ODIR, "seconds"),
                 at_most=1.0,
                 show="{:.2f}",
-                reason="at 25,000 x 1,000 (timed in part) twenty passes of a million parameters a fold",
             ),
             Goal(
                 "Dirichlet with ODIR, held-out NLL over the best peer's, the most of all sets",
@@ -376,15 +375,10 @@ BENCHMARKS = (
                 lambda r, row=row, key=key: r[row][key],
                 at_least=50_000,
                 show="{:,.0f}",
-                reason=reason,
             )
-            for row, says, reason in (
-                ("verified and counted", "verified and counted", "waits for the disk at each request"),
-                (
-                    "and watched for drift",
-                    "watched for drift as well",
-                    "waits for the disk at each request, and other programs had the cores",
-                ),
+            for row, says in (
+                ("verified and counted", "verified and counted"),
+                ("and watched for drift", "watched for drift as well"),
             )
             for key, how in (("per_cpu_second", "of processor time"), ("per_wall_second", "by the clock"))
         ),
