@@ -133,7 +133,7 @@ class Emitter:
                 self.add(name, 0, model, version, *(() if index is None else (str(index),)))
 
     def flush(self) -> int:
-        """Send what is waiting; returns how many lines. A line that cannot be sent is left out."""
+        """Send what is waiting; returns how many lines. One that cannot be sent is counted as an error."""
         with self._lock:
             waiting, self._waiting, self._updates = self._waiting, {}, 0
             lines, second = [], int(self._clock())

@@ -23,7 +23,7 @@ from calib_serve.serve.emit import wait_until_counted
 
 __all__ = ["end_cleanly"]
 
-_PATIENCE = 5.0  # seconds after which a worker that is never idle leaves all the same
+_PATIENCE = 30.0  # seconds after which a worker leaves in the middle of a prediction
 _QUIET = 0.2  # seconds without a request after which a worker leaves
 
 

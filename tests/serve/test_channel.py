@@ -99,6 +99,16 @@ def test_gauges_keep_their_last_value_and_counters_refuse_to_be_set() -> None:
         emitter.set("calib_predictions_total", 1, "m", "1", "0")
 
 
+def test_what_cannot_be_sent_is_counted_and_costs_nothing_else() -> None:
+    sent: list[str] = []
+    emitter = Emitter(write=sent.append)
+    emitter.add("calib_predictions_confidence_total", math.nan, "m", "1", "0")
+    emitter.add("calib_predictions_total", 1, "m", "1", "0")
+    assert [emitter.flush(), emitter.flush()] == [1, 1]
+    names = [read_back(text.strip())[0] for text in sent]
+    assert names == ["calib_predictions_total", "calib_monitor_errors_total"]
+
+
 def test_all_bins_start_at_zero() -> None:
     sent: list[str] = []
     Observer(Emitter(write=sent.append), model="m", version="1", bins=15, keyring=None)
