@@ -118,6 +118,10 @@ class Emitter:
             if self._updates >= self._limit:
                 self.flush()
 
+    def failed(self, *stages: str, times: int = 1) -> None:
+        """Count failures of the monitoring itself; ``times`` 0 starts their series."""
+        self.add_all({(_ERRORS, (stage,)): times for stage in stages})
+
     def set(self, name: str, value: float, *labels: str) -> None:
         """Set a gauge."""
         if BY_NAME[name].kind != "gauge":
@@ -142,7 +146,7 @@ class Emitter:
                 try:
                     lines.append(metric_line(name, value, values, host=self._host, second=second))
                 except InputError:
-                    self.add(_ERRORS, 1, "emit")
+                    self.failed("emit")
             if lines:
                 self._write("\n".join(lines) + "\n")
             return len(lines)
@@ -159,4 +163,4 @@ class Emitter:
             try:
                 self.flush()
             except Exception:  # the timer must outlive whatever a flush meets
-                self.add(_ERRORS, 1, "emit")
+                self.failed("emit")

@@ -74,7 +74,7 @@ class CalibrationFeedback:
         except (CalibServeError, OSError) as error:
             # Sent again they are counted, or found to have been, once either way.
             log.error("labels could not be kept: %s", type(error).__name__)
-            self._emitter.add("calib_monitor_errors_total", 1, "ledger")
+            self._emitter.failed("ledger")
             outcomes, lost = iter(()), "the labels could not be kept; send them again, each is counted once"
         replies = [self._reply(i, items, outcomes, lost, ctx) for i, items in enumerate(parsed)]
         self._publish_soon()
@@ -118,7 +118,7 @@ class CalibrationFeedback:
                 act(self._samples)
         except Exception as error:  # labels are counted and stay so; a sample is only a sample
             log.error("labels could not be sampled: %s", type(error).__name__)
-            self._emitter.add("calib_monitor_errors_total", 1, "samples")
+            self._emitter.failed("samples")
 
     def _alarm(self, version: Version, alarm: Alarm) -> None:
         log.warning("calibration drifted; labels seen: %d", alarm.label)
@@ -130,8 +130,7 @@ class CalibrationFeedback:
             self._emitter.create(FEEDBACK, model=model, version=version, bins=15)
         for reason in REASONS:
             self._emitter.add("calib_feedback_refused_total", 0, reason)
-        for stage in ("ledger", "publish", "samples"):
-            self._emitter.add("calib_monitor_errors_total", 0, stage)
+        self._emitter.failed("ledger", "publish", "samples", "emit", times=0)
         self._emitter.flush()
         self._publisher.start()
 

@@ -86,8 +86,7 @@ class Observer:
         self.before_answer: Callable[[], None] = lambda: None
         # Labels may come before the feedback model counts its first: its series start here too.
         emitter.create((*_SERVED, *FEEDBACK), model=model, version=version, bins=bins)
-        for stage in ("record", "receipt", "samples", "emit"):
-            emitter.add("calib_monitor_errors_total", 0, stage)
+        emitter.failed("record", "receipt", "samples", "emit", times=0)
         emitter.flush()
         emitter.start()
 
@@ -159,6 +158,6 @@ class Observer:
 
     def _broken(self, stage: str, error: Exception) -> None:
         try:
-            self._emitter.add("calib_monitor_errors_total", 1, stage)
+            self._emitter.failed(stage)
         except Exception:  # the counter itself is broken: a log line is all that is left
             log.warning("monitoring failed at %s: %s", stage, type(error).__name__)

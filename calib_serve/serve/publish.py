@@ -64,7 +64,7 @@ class Publisher:
             self._unmarked = {}
         except Exception as error:  # offered again next time
             log.error("the ledger's sums could not be published: %s", type(error).__name__)
-            self._emitter.add("calib_monitor_errors_total", 1, "publish")
+            self._emitter.failed("publish")
             self._emitter.flush()
             self._fresh.set()
 
