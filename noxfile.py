@@ -12,9 +12,14 @@ from pathlib import Path
 import nox
 import tomllib
 
-GROUND = ("artifact", "bins", "mixture", "receipts", "tensors")
-WATCH = ("app", "drift", "intake", "ledger_contract", "monitor", "streams", "watch_server")
-ONNX = ("fuse_any_graph", "onnx_files", "onnx_passes", "sessions")
+GROUND = ("artifact", "metrics", "test_bins.py", "test_receipts.py")
+WATCH = ("drift", "ledger", "http/test_app.py", "test_intake.py", "test_monitor.py", "test_watch_server.py")
+ONNX = (
+    "test_fuse_any_graph.py",
+    "test_onnx_files.py",
+    "test_onnx_passes.py",
+    "test_sessions.py",
+)
 TESTING = ("pytest", "pytest-xdist", "hypothesis", "httpx", "scikit-learn", "psutil")
 PROJECT = tomllib.loads((Path(__file__).parent / "pyproject.toml").read_text())["project"]
 
@@ -24,9 +29,8 @@ nox.options.reuse_existing_virtualenvs = True
 
 def tests(*, onnx: bool) -> list[str]:
     """The test files of what these versions must carry."""
-    paths = [f"tests/test_{name}.py" for name in GROUND] + ["tests/metrics"]
-    paths += [f"tests/watch/test_{name}.py" for name in WATCH]
-    return paths + ([f"tests/fuse/test_{name}.py" for name in ONNX] if onnx else [])
+    paths = [f"tests/{name}" for name in GROUND] + [f"tests/watch/{name}" for name in WATCH]
+    return paths + ([f"tests/fuse/{name}" for name in ONNX] if onnx else [])
 
 
 def lower_bounds(*extras: str) -> list[str]:

@@ -18,8 +18,8 @@ import numpy as np
 import peers
 
 from calib_serve.errors import CalibServeError
-from calib_serve.fit.candidates import fit_by_name
-from calib_serve.fit.select import default_candidates, select
+from calib_serve.fit.output.candidates import fit_by_name
+from calib_serve.fit.output.selection import default_candidates, select
 from calib_serve.metrics import ece, nll, softmax
 
 

@@ -33,8 +33,8 @@ import numba  # noqa: E402
 import numpy as np  # noqa: E402
 from river import drift as river_drift  # noqa: E402
 
-from calib_serve.watch import bets, wealth  # noqa: E402
 from calib_serve.watch import drift as ours  # noqa: E402
+from calib_serve.watch.drift import bets, wealth  # noqa: E402
 
 BINS = 15
 BEFORE = 2_000

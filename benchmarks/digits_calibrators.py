@@ -20,9 +20,9 @@ import peers
 import torch
 
 from calib_serve.demo import digits
-from calib_serve.fit.clamping import PaperSchedule, fit_neural_clamping, fit_neural_clamping_efficient
-from calib_serve.fit.masked_head import PAPER, fit_masked_head
-from calib_serve.fit.scaling import fit_temperature
+from calib_serve.fit.clamping.fit import PaperSchedule, fit_neural_clamping, fit_neural_clamping_efficient
+from calib_serve.fit.masked.fit import PAPER, fit_masked_head
+from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.metrics import accuracy, ece, nll, softmax
 from calib_serve.model import from_module
 

@@ -65,7 +65,7 @@ def scenario(n: int, k: int, kind: str, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def our_fit(name: str):
-    from calib_serve.fit.candidates import fit_by_name
+    from calib_serve.fit.output.candidates import fit_by_name
 
     method, _, how = name.partition(", ")
     options = {"one pair": {"lam": 1.0, "mu": 1.0}, "strength 1": {"strength": 1.0}}.get(how, {})
@@ -258,7 +258,7 @@ def measure(ours: Worker, peers: Worker, path: Path, logits: int, repeats: int, 
 
 def ece_grid(path: Path) -> dict:
     """The .001 grid of calibration errors in one pass, against one softmax a value."""
-    from calib_serve.fit.ece_grid import GRIDS, Gaps, ece_of_grid
+    from calib_serve.fit.output.ece_grid import GRIDS, Gaps, ece_of_grid
     from calib_serve.fit.samples import Samples
     from calib_serve.metrics import ece, softmax
 

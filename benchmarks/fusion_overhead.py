@@ -27,9 +27,9 @@ import torch
 from fusion_models import CifarResNet, ImageNetResNet18, Transformer
 
 from calib_serve import Artifact, InputShift, LogitMap
-from calib_serve.fuse.onnx_graph import fuse_onnx
+from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.fuse.sessions import open_session
-from calib_serve.fuse.torch_module import calibrated
+from calib_serve.fuse.torch.module import calibrated
 
 Times = dict[str, np.ndarray]
 """Seconds by what ran, one a cycle."""

@@ -18,8 +18,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from calib_serve.fuse.archive import read_archive
-from calib_serve.fuse.shipped import shipped
+from calib_serve.fuse.torchserve.archive import read_archive
+from calib_serve.fuse.torchserve.shipped_files import shipped
 
 warnings.simplefilter("ignore")  # TorchServe's own
 

@@ -24,9 +24,9 @@ import torch
 from cifar import data_dir, sheet
 
 from calib_serve.artifact import Head
-from calib_serve.fit.masked_head import PAPER, Masking, Retention
-from calib_serve.fit.masked_training import train_masked
-from calib_serve.fit.scaling import fit_temperature
+from calib_serve.fit.masked.fit import PAPER, Masking, Retention
+from calib_serve.fit.masked.training import train_masked
+from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.metrics import accuracy, adaptive_ece, ece, fpr95, mce, nll, ood_auroc, softmax
 from calib_serve.model import load_model
 

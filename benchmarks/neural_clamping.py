@@ -26,14 +26,14 @@ import torch
 from cifar import cifar10_test, data_dir
 
 from calib_serve.artifact import InputShift
-from calib_serve.fit.candidates import fit_by_name
-from calib_serve.fit.clamping import (
+from calib_serve.fit.clamping.entropy_shift import entropy_shift, mean_entropy
+from calib_serve.fit.clamping.fit import (
     GAMMAS,
     QuasiNewton,
     fit_neural_clamping,
     fit_neural_clamping_efficient,
 )
-from calib_serve.fit.entropy_shift import entropy_shift, mean_entropy
+from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.metrics import accuracy, adaptive_ece, classwise_ece, ece, nll, softmax
 from calib_serve.model import load_model
 

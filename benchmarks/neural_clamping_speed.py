@@ -22,7 +22,7 @@ import peers
 import torch
 from cifar import cifar10_test, data_dir
 
-from calib_serve.fit.clamping import PaperSchedule, QuasiNewton, fit_neural_clamping
+from calib_serve.fit.clamping.fit import PaperSchedule, QuasiNewton, fit_neural_clamping
 from calib_serve.model import load_model
 
 HERE = Path(__file__).parent

@@ -29,7 +29,7 @@ from paper_losses import LIN_2025, regularised_losses, told_losses, trained, wei
 from paper_results import Table, mean_over, percent, recorded, splits, told  # noqa: E402
 from published import LIN, NI, NI_STRANGE, SINGH, SINGH_SHIFT, TANG, TANG_CLAMPED  # noqa: E402
 
-from calib_serve.fit.candidates import fit_by_name  # noqa: E402
+from calib_serve.fit.output.candidates import fit_by_name  # noqa: E402
 from calib_serve.metrics import (  # noqa: E402
     accuracy,
     adaptive_ece,

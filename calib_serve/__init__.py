@@ -6,11 +6,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from calib_serve.artifact import Artifact
+    from calib_serve.artifact import Artifact, Head, InputShift, LogitMap, Mixture, ProbTable
     from calib_serve.bins import Bins
     from calib_serve.errors import CalibServeError
     from calib_serve.receipts import Keyring, Label, Receipt
-    from calib_serve.steps import Head, InputShift, LogitMap, Mixture, ProbTable
 
 __version__ = "0.1.0"
 
@@ -34,7 +33,7 @@ _ROOM = {
     "Bins": "bins",
     "CalibServeError": "errors",
     **dict.fromkeys(("Keyring", "Label", "Receipt"), "receipts"),
-    **dict.fromkeys(("Head", "InputShift", "LogitMap", "Mixture", "ProbTable"), "steps"),
+    **dict.fromkeys(("Head", "InputShift", "LogitMap", "Mixture", "ProbTable"), "artifact"),
 }
 
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from calib_serve.data import load_data
 from calib_serve.errors import FitError
 from calib_serve.fit import losses
-from calib_serve.fit.scaling import fit_temperature
+from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.metrics import accuracy, ece, refinement_auroc, softmax, welch
 from calib_serve.study.optimum import ece_by_temperature
 

@@ -21,7 +21,7 @@ from selenium.webdriver.chrome.service import Service
 from sklearn.datasets import load_digits
 
 from calib_serve.bins import Bins
-from calib_serve.fit.scaling import fit_temperature
+from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.metrics import softmax
 from calib_serve.report import confidence_density, plot_density, plot_reliability, reliability, write_report
 from calib_serve.report.curves import draw_curves

@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from calib_serve import Artifact, Head, InputShift, Keyring, LogitMap, Mixture, ProbTable, receipts
+from calib_serve.artifact.manifest import SCHEMA
 from calib_serve.errors import Refused, SchemaError
-from calib_serve.manifest import SCHEMA
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parent / "kept"
 SCHEMAS = range(1, SCHEMA + 1)
 
 

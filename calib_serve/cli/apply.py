@@ -34,8 +34,8 @@ def run(
     import numpy as np
 
     from calib_serve.artifact import Artifact
+    from calib_serve.data.logits_file import read_logits
     from calib_serve.fit.samples import two_columns
-    from calib_serve.logits_file import read_logits
 
     if out.suffix != ".npz":
         raise InputError(f"the output is an npz file, got {out.name!r}")

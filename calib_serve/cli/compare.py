@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.table import Table
 
-    from calib_serve.logits_file import LogitsFile
+    from calib_serve.data.logits_file import LogitsFile
 
 __all__ = ["run"]
 
@@ -45,8 +45,8 @@ def run(
 
     A method that cannot be fitted is listed with the reason. Exit code 1 if none could.
     """
-    from calib_serve.fit.candidates import CANDIDATES, options_of
-    from calib_serve.logits_file import read_logits
+    from calib_serve.data.logits_file import read_logits
+    from calib_serve.fit.output import CANDIDATES, options_of
 
     names = list(CANDIDATES) if methods == "all" else [name.strip() for name in methods.split(",")]
     for name in names:
@@ -90,8 +90,7 @@ def _rows(
     import time
 
     from calib_serve.cli.progress import steps
-    from calib_serve.fit.candidates import fit_by_name
-    from calib_serve.fit.select import select
+    from calib_serve.fit.output import fit_by_name, select
     from calib_serve.metrics import evaluate
 
     rows: list[dict[str, Any]] = []

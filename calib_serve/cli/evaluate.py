@@ -52,7 +52,7 @@ def run(
 ) -> None:
     """Measure calibration and refinement, each metric with its confidence interval."""
     from calib_serve.artifact import Artifact
-    from calib_serve.logits_file import read_logits
+    from calib_serve.data.logits_file import read_logits
     from calib_serve.metrics import evaluate, evaluate_logits
 
     if edges not in ("right", "left"):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from calib_serve.artifact import Artifact
-    from calib_serve.logits_file import LogitsFile
+    from calib_serve.data.logits_file import LogitsFile
 
 __all__ = ["fit_output", "run"]
 
@@ -110,7 +110,7 @@ def fit_on_logits(
     quiet: bool,
 ) -> Artifact:
     """Fit an output calibrator to a file of logits and labels, and measure it on another split."""
-    from calib_serve.logits_file import read_logits
+    from calib_serve.data.logits_file import read_logits
 
     found = read_logits(path, split=split, labels=labels)
     if found.labels is None:
@@ -141,9 +141,8 @@ def fit_output(
 ) -> Artifact:
     """Fit the output method called ``method``, or choose one where that is ``auto``."""
     from calib_serve.cli.progress import steps
-    from calib_serve.fit.candidates import fit_by_name
+    from calib_serve.fit.output import default_candidates, fit_by_name, select
     from calib_serve.fit.samples import Samples
-    from calib_serve.fit.select import default_candidates, select
 
     if method != "auto":
         with steps(1, quiet=quiet) as advance:

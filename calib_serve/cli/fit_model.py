@@ -109,7 +109,7 @@ def _masked(
     classifier: Classifier, samples: Dataset, data: str, *, options: dict[str, Any], seed: int, quiet: bool
 ) -> Artifact:
     from calib_serve.data import load_data
-    from calib_serve.fit.masked_head import PAPER, fit_masked_head
+    from calib_serve.fit.masked import PAPER, fit_masked_head
 
     train_split = options.pop("train_split", None)
     train = samples if train_split is None else load_data(data, split=train_split)
@@ -145,8 +145,8 @@ def _best(
 ) -> Artifact:
     """The output method chosen on all samples, or Neural Clamping where it gains on held-out folds."""
     from calib_serve.cli.fit import fit_output
-    from calib_serve.fit.candidates import fit_by_name
-    from calib_serve.fit.model_choice import fit_best
+    from calib_serve.fit.output import fit_by_name
+    from calib_serve.workflows.model_choice import fit_best
 
     chosen = fit_output(
         "auto",

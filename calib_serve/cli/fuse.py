@@ -11,8 +11,7 @@ import typer
 from calib_serve.errors import InputError
 
 if TYPE_CHECKING:
-    from calib_serve.fuse.onnx.input_shift import Normalization
-    from calib_serve.fuse.onnx_graph import FuseReport
+    from calib_serve.fuse.onnx import FuseReport, Normalization
 
 __all__ = ["group"]
 
@@ -59,7 +58,7 @@ def onnx(
 ) -> None:
     """Fuse into an ONNX graph; says what was folded, what it cost in nodes, and how exact it is."""
     from calib_serve.artifact import Artifact
-    from calib_serve.fuse.onnx_graph import fuse_onnx
+    from calib_serve.fuse.onnx import fuse_onnx
 
     report = fuse_onnx(
         model,
@@ -100,7 +99,7 @@ def torch(
 ) -> None:
     """Calibrate a TorchScript or torch.export file."""
     from calib_serve.artifact import Artifact
-    from calib_serve.fuse.torch_file import fuse_torch
+    from calib_serve.fuse.torch import fuse_torch
 
     loaded = Artifact.load(artifact)
     kind = fuse_torch(
@@ -149,7 +148,7 @@ def triton(
 
 
 def _normalization(text: str | None) -> Normalization | None:
-    from calib_serve.fuse.onnx.input_shift import Normalization
+    from calib_serve.fuse.onnx import Normalization
 
     if text is None:
         return None

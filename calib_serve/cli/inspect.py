@@ -34,8 +34,7 @@ def run(
 
 def _load(path: Path) -> Artifact:
     if path.suffix == ".mar":
-        from calib_serve.fuse.archive import read_archive
-        from calib_serve.fuse.mar import artifact_of
+        from calib_serve.fuse.torchserve import artifact_of, read_archive
 
         return artifact_of(read_archive(path))
     from calib_serve.artifact import Artifact

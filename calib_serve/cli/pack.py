@@ -66,8 +66,7 @@ def run(
     ] = False,
 ) -> None:
     """Pack a calibrated model into NAME.mar; the same inputs give the same bytes."""
-    from calib_serve.fuse.mar import Batching, pack, pack_feedback
-    from calib_serve.fuse.repack import repack
+    from calib_serve.fuse.torchserve import Batching, pack, pack_feedback, repack
 
     given = {"outputs": outputs or None, "abstain_below": abstain_below}
     options = {key: value for key, value in given.items() if value is not None}

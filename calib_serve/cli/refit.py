@@ -64,7 +64,7 @@ def run(
     judged.artifact.save(out)
     typer.echo(f"written to {out}", err=as_json)
     if new_version:
-        from calib_serve.fuse.recalibrated import recalibrated
+        from calib_serve.fuse.torchserve import recalibrated
 
         packed = recalibrated(served, judged.artifact, store or served.parent, version=new_version)
         typer.echo(f"packed {packed}; register it and make it the default", err=as_json)
@@ -75,7 +75,7 @@ def _served(served: Path, name: str, version: str, *, packed: bool) -> tuple[Art
     from calib_serve.artifact import Artifact
 
     if served.suffix == ".mar":
-        from calib_serve.fuse.recalibrated import served_artifact
+        from calib_serve.fuse.torchserve import served_artifact
 
         artifact, own_name, own_version = served_artifact(served)
         return artifact, name or own_name, version or own_version
@@ -180,7 +180,7 @@ def _shift(current: Artifact, samples: Samples) -> dict[str, tuple[float, float]
     import numpy as np
 
     from calib_serve.bins import bin_index
-    from calib_serve.watch.reference import compare
+    from calib_serve.watch.drift import compare
 
     probs = current.probs(samples.logits)
     pairs = {}
@@ -198,8 +198,8 @@ def _shift(current: Artifact, samples: Samples) -> dict[str, tuple[float, float]
 
 def _fitted(current: Artifact, logits: Any, labels: Any, *, method: str, seed: int) -> Artifact:
     """The current artifact with new output steps, and the reference bins of these samples."""
+    from calib_serve.artifact.steps import Head, InputShift
     from calib_serve.cli.fit import fit_output
-    from calib_serve.steps import Head, InputShift
 
     fresh = fit_output(
         method, logits, labels, class_names=current.class_names, options={}, seed=seed, quiet=True

@@ -177,7 +177,7 @@ def _source(
     if (logits is None) == (model is None):
         raise InputError("say what to report on: --logits FILE, or --model MODEL with --data DATA")
     if logits is not None:
-        from calib_serve.logits_file import read_logits
+        from calib_serve.data.logits_file import read_logits
 
         found = read_logits(logits, split=split, labels=labels)
         if found.labels is None:

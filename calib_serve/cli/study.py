@@ -179,7 +179,7 @@ def shift(
 
 
 def _read(path: Path, split: str) -> Samples:
-    from calib_serve.logits_file import read_logits
+    from calib_serve.data.logits_file import read_logits
 
     found = read_logits(path, split=split or None)
     if found.labels is None:

@@ -91,8 +91,8 @@ def run(
     import uvicorn
 
     from calib_serve.receipts import DAY, Keyring
-    from calib_serve.watch.app import create_app
     from calib_serve.watch.drift import Detector
+    from calib_serve.watch.http import create_app
     from calib_serve.watch.ledger import open_ledger
     from calib_serve.watch.samples import SampleLog
     from calib_serve.watch.service import Watch

@@ -14,10 +14,9 @@ from calib_serve.artifact import Artifact
 from calib_serve.demo import digits
 from calib_serve.demo.digits import Digits, Split
 from calib_serve.fit.clamping import fit_neural_clamping
-from calib_serve.fit.masked_head import fit_masked_head
-from calib_serve.fit.masked_training import Masking
-from calib_serve.fit.scaling import fit_temperature
-from calib_serve.fuse.onnx_graph import FuseReport, fuse_onnx
+from calib_serve.fit.masked import Masking, fit_masked_head
+from calib_serve.fit.output import fit_temperature
+from calib_serve.fuse.onnx import FuseReport, fuse_onnx
 from calib_serve.fuse.sessions import open_session
 from calib_serve.metrics import Evaluation, evaluate, nll, softmax
 from calib_serve.model import Classifier, load_model

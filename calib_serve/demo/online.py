@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from calib_serve.bins import Bins
 from calib_serve.demo.digits import Split
 from calib_serve.errors import ServerError
-from calib_serve.fuse.mar import Batching, pack, pack_feedback
+from calib_serve.fuse.torchserve import Batching, pack, pack_feedback
 from calib_serve.receipts import Keyring
 from calib_serve.serve.properties import Ports
 from calib_serve.serve.server import Server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calib_serve.steps import Floats
+from calib_serve.artifact.steps import Floats
 
 __all__ = ["rounded_down"]
 

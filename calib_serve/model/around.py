@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from calib_serve.artifact.steps import Head
 from calib_serve.model.face import Classifier, Outputs
-from calib_serve.steps import Head
 
 __all__ = ["Around"]
 

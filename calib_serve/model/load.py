@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
-import importlib.util
 import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 import torch
@@ -17,10 +14,11 @@ from safetensors.torch import load_file
 from torch import nn
 
 from calib_serve.errors import ModelError
+from calib_serve.files import named
 from calib_serve.model.face import Classifier
 from calib_serve.model.torch_classifier import from_module
 
-__all__ = ["load_model", "named"]
+__all__ = ["load_model"]
 
 Kind = Literal["onnx", "torchscript", "exported", "state_dict"]
 
@@ -140,23 +138,6 @@ def _made(spec: str) -> nn.Module:
     if not isinstance(made, nn.Module):
         raise ModelError(f"{spec} must return an nn.Module, got {type(made).__name__}")
     return made
-
-
-def named(spec: str) -> Any:
-    """What ``package.module:name`` or ``path/to/file.py:name`` stands for; runs the module's code."""
-    where, _, name = spec.rpartition(":")
-    return getattr(_module(where), name)
-
-
-def _module(where: str) -> ModuleType:
-    if not where.endswith(".py"):
-        return importlib.import_module(where)
-    found = importlib.util.spec_from_file_location(Path(where).stem, where)
-    if found is None or found.loader is None:
-        raise ImportError(f"cannot import {where}")
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
 
 
 def _load_weights(network: nn.Module, path: Path) -> None:

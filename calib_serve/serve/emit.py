@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping
 
 from calib_serve.errors import InputError
-from calib_serve.serve.labels import BY_NAME, label_value, metric_line
+from calib_serve.serve.metric_lines import BY_NAME, label_value, metric_line
 
 __all__ = ["Emitter", "to_stdout", "wait_until_counted"]
 

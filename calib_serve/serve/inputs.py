@@ -18,8 +18,8 @@ from typing import Any, Union
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.artifact.tensors import load
 from calib_serve.errors import InputError, MissingDependency, ShapeError
-from calib_serve.tensors import load
 
 __all__ = ["ImageOptions", "Payload", "decode", "decode_lists"]
 

@@ -20,9 +20,8 @@ from collections.abc import Mapping
 
 from calib_serve.fuse.mar_options import METRICS, from_environment
 from calib_serve.serve.emit import Emitter
-from calib_serve.serve.labels import label_value
-from calib_serve.watch.ledger import Ledger, Version
-from calib_serve.watch.sums import Sums
+from calib_serve.serve.metric_lines import label_value
+from calib_serve.watch.ledger import Ledger, Sums, Version
 
 __all__ = ["Publisher"]
 

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, Head
+from calib_serve.artifact.tensors import read_plainly
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import ModelOptions
-from calib_serve.tensors import read_plainly
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,7 +41,7 @@ def load_runtime(folder: Path, options: ModelOptions, artifact: Artifact, *, dev
     if artifact.head is not None and options.kind == "exported":
         network = _headed_export(network, artifact.head, artifact.classes, options.last_linear)
     elif artifact.head is not None:
-        from calib_serve.fuse.torch_module import calibrated  # noqa: PLC0415 - only heads need it
+        from calib_serve.fuse.torch import calibrated  # noqa: PLC0415 - only heads need it
 
         # The InputShift stays outside: numpy and torch add floats alike.
         network = calibrated(
@@ -125,7 +125,7 @@ def _headed_export(network: nn.Module, head: Head, classes: int, name: str | Non
     """
     from torch import nn  # noqa: PLC0415
 
-    from calib_serve.fuse.torch_steps import layers  # noqa: PLC0415
+    from calib_serve.fuse.torch import layers  # noqa: PLC0415
 
     wanted = (classes, head.weights[0].shape[1])
     fits = [

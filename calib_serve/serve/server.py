@@ -26,8 +26,6 @@ from urllib.parse import urlsplit
 import httpx
 
 from calib_serve.errors import ServerError
-from calib_serve.fuse.archive import read_archive
-from calib_serve.fuse.mar import labelled_models
 from calib_serve.fuse.mar_options import (
     KEYRING,
     LEDGER,
@@ -39,7 +37,7 @@ from calib_serve.fuse.mar_options import (
     WRITER,
     from_environment,
 )
-from calib_serve.fuse.shipped import shipped
+from calib_serve.fuse.torchserve import labelled_models, read_archive, shipped
 from calib_serve.receipts import Keyring
 from calib_serve.serve.java import find_java
 from calib_serve.serve.metrics_file import metrics_file

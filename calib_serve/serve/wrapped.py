@@ -70,7 +70,7 @@ class CalibratedWrapper:
     def _calibrate_model(self) -> None:
         steps = [s for s in (self.artifact.input_shift, self.artifact.head) if s is not None]
         if steps:
-            from calib_serve.fuse.torch_module import calibrated  # noqa: PLC0415 - only these need torch
+            from calib_serve.fuse.torch import calibrated  # noqa: PLC0415 - only these need torch
 
             self._inner.model = calibrated(
                 self._inner.model,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from calib_serve.fit.candidates import fit_by_name
+from calib_serve.fit.output import fit_by_name
 from calib_serve.metrics import adaptive_ece, classwise_ece, ece
 from calib_serve.study.result import Curve, Samples, Study, listed
 

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.bins import Bins
-from calib_serve.fit.ece_grid import fit_temperature_ece
-from calib_serve.fit.scaling import fit_temperature
+from calib_serve.fit.output import fit_temperature, fit_temperature_ece
 from calib_serve.metrics import noise_floor, softmax
 from calib_serve.study.result import Curve, Samples, Study
 

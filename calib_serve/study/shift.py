@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.fit.candidates import fit_by_name
+from calib_serve.fit.output import fit_by_name
 from calib_serve.metrics import accuracy, ece, nll, refinement_auroc
 from calib_serve.study.corruptions import CORRUPTIONS, corrupt
 from calib_serve.study.result import Curve, Progress, Study, listed

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import FitError, InputError
-from calib_serve.fit.candidates import fit_by_name
+from calib_serve.fit.output import fit_by_name
 from calib_serve.metrics import ece, nll, softmax
 from calib_serve.study.result import Curve, Progress, Samples, Study
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError
-from calib_serve.fit.candidates import fit_by_name
+from calib_serve.fit.output import fit_by_name
 from calib_serve.metrics import accuracy, adaptive_ece, classwise_ece, ece, entropy, nll, welch
 from calib_serve.study.result import Progress, Samples, Study
 

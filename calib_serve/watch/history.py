@@ -13,7 +13,7 @@ import numpy as np
 
 from calib_serve.errors import ShapeError
 from calib_serve.watch.ledger import Ledger, Version
-from calib_serve.watch.sums import Sums
+from calib_serve.watch.ledger.sums import Sums
 
 __all__ = ["History", "Point"]
 

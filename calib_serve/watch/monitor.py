@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import ShapeError
-from calib_serve.watch.sums import Key, Sums
+from calib_serve.watch.ledger.sums import Key, Sums
 
 __all__ = ["OTHER", "Key", "Monitor", "Sums"]
 

@@ -6,7 +6,7 @@ import math
 from collections import deque
 
 from calib_serve.errors import InputError
-from calib_serve.watch.sums import Sums
+from calib_serve.watch.ledger.sums import Sums
 
 __all__ = ["Decayed", "Sliding"]
 

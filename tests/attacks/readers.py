@@ -36,7 +36,7 @@ def sound_params() -> bytes:
     """The tensors of an artifact of every step."""
     from small_models import everything
 
-    from calib_serve.manifest import pack_steps
+    from calib_serve.artifact.manifest import pack_steps
 
     return pack_steps(everything().steps)
 
@@ -54,8 +54,8 @@ def params(path: Path) -> None:
     import yaml
     from small_models import everything
 
-    from calib_serve.manifest import digest, sha256
-    from calib_serve.tensors import read_plainly
+    from calib_serve.artifact.manifest import digest, sha256
+    from calib_serve.artifact.tensors import read_plainly
 
     content = path.read_bytes()
     with suppress(ValueError):  # its contract
@@ -102,10 +102,10 @@ def mar(path: Path) -> None:
 
     from calib_serve.cli import app
     from calib_serve.errors import CalibServeError
-    from calib_serve.fuse.archive import read_archive
-    from calib_serve.fuse.mar import labelled_models
     from calib_serve.fuse.mar_options import ModelOptions
-    from calib_serve.fuse.repack import repack
+    from calib_serve.fuse.torchserve.archive import read_archive
+    from calib_serve.fuse.torchserve.mar import labelled_models
+    from calib_serve.fuse.torchserve.repacking import repack
 
     errors: list[CalibServeError] = []
     with scratch() as folder:
@@ -241,7 +241,7 @@ def onnx(path: Path) -> None:
     from small_models import temperature
 
     from calib_serve.errors import CalibServeError
-    from calib_serve.fuse.onnx_graph import fuse_onnx
+    from calib_serve.fuse.onnx.graph import fuse_onnx
     from calib_serve.model import load_model
 
     with scratch() as folder:
@@ -261,8 +261,8 @@ def onnx(path: Path) -> None:
 
 def logits(path: Path) -> None:
     """A file of logits, of any kind."""
+    from calib_serve.data.logits_file import read_logits
     from calib_serve.errors import CalibServeError
-    from calib_serve.logits_file import read_logits
 
     errors = []
     for split in (None, "cal"):

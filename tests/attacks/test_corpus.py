@@ -12,7 +12,7 @@ from readers import READERS
 from small_models import temperature
 
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx_graph import fuse_onnx
+from calib_serve.fuse.onnx.graph import fuse_onnx
 
 FILES = [
     pytest.param(reader, path, id=f"{reader}/{path.name}")

@@ -18,8 +18,8 @@ import real_servers
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.bins import Bins
-from calib_serve.watch.reference import compare
-from calib_serve.watch.sums import Sums
+from calib_serve.watch.drift.statistics import compare
+from calib_serve.watch.ledger.sums import Sums
 
 pytestmark = pytest.mark.server
 

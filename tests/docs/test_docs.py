@@ -66,7 +66,7 @@ def test_the_cardinality_budget_is_that_of_the_published_series() -> None:
 
 
 def test_every_method_is_in_the_table_of_methods() -> None:
-    from calib_serve.fit.candidates import CANDIDATES
+    from calib_serve.fit.output.candidates import CANDIDATES
 
     page = (DOCS / "methods.md").read_text()
     for name in CANDIDATES:

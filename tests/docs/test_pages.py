@@ -23,7 +23,7 @@ from PIL import Image
 from real_servers import needed
 from terminal import Terminal, http_ok
 
-from calib_serve.fit.scaling import fit_temperature
+from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.receipts import Keyring
 
 # --- what is not run here, why, and what is held of it instead -------------------------------------

@@ -12,9 +12,9 @@ from calib_serve.receipts import DAY
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.history import History
 from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.ledger.sums import Sums
 from calib_serve.watch.samples import SampleLog, read_samples
 from calib_serve.watch.service import Prediction
-from calib_serve.watch.sums import Sums
 from calib_serve.watch.windows import Decayed, Sliding
 
 NOW = 1_700_000_000.0

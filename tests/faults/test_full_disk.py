@@ -16,12 +16,12 @@ from small_models import WIDTH, archive, linear_onnx, temperature
 from calib_serve import Keyring
 from calib_serve.errors import LedgerError
 from calib_serve.fit.checkpoint import Checkpoints
-from calib_serve.fuse.onnx_graph import fuse_onnx
-from calib_serve.fuse.repack import repack
+from calib_serve.fuse.onnx.graph import fuse_onnx
+from calib_serve.fuse.torchserve.repacking import repack
 from calib_serve.model import load_model
 from calib_serve.model.cache import CachedClassifier
 from calib_serve.watch.ledger import SqliteLedger
-from calib_serve.watch.redis_ledger import RedisLedger
+from calib_serve.watch.ledger.redis import RedisLedger
 from calib_serve.watch.samples import SampleLog, read_samples
 
 

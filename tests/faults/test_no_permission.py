@@ -11,10 +11,10 @@ from ledgers import accept, make_label
 from small_models import archive, linear_onnx, temperature
 
 from calib_serve import Artifact, Keyring
+from calib_serve.data.logits_file import read_logits
 from calib_serve.fit.checkpoint import Checkpoints
-from calib_serve.fuse.archive import read_archive
-from calib_serve.fuse.onnx_graph import fuse_onnx
-from calib_serve.logits_file import read_logits
+from calib_serve.fuse.onnx.graph import fuse_onnx
+from calib_serve.fuse.torchserve.archive import read_archive
 from calib_serve.serve.properties import read_properties
 from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.samples import SampleLog

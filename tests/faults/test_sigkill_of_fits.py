@@ -14,8 +14,8 @@ from sizes import sized
 from torch import nn
 
 from calib_serve.artifact import Artifact, InputShift
-from calib_serve.fit.clamping import fit_neural_clamping
-from calib_serve.fit.masked_head import Masking, fit_masked_head
+from calib_serve.fit.clamping.fit import fit_neural_clamping
+from calib_serve.fit.masked.fit import Masking, fit_masked_head
 from calib_serve.metrics import softmax
 from calib_serve.model import TorchClassifier, from_module
 from calib_serve.model.cache import CachedClassifier

@@ -14,8 +14,8 @@ from sizes import sized
 from small_models import archive, temperature
 
 from calib_serve import Artifact, Keyring
-from calib_serve.fuse.archive import read_archive
-from calib_serve.logits_file import read_logits
+from calib_serve.data.logits_file import read_logits
+from calib_serve.fuse.torchserve.archive import read_archive
 from calib_serve.watch.ledger import SqliteLedger
 
 MIB = 1 << 20

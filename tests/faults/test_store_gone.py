@@ -22,7 +22,7 @@ from real_watch import make_watch, talk_to
 
 from calib_serve.errors import LedgerError
 from calib_serve.watch.ledger import SqliteLedger, open_ledger
-from calib_serve.watch.redis_ledger import RedisLedger
+from calib_serve.watch.ledger.redis import RedisLedger
 
 ONE = {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9}
 

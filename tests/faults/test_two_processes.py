@@ -14,7 +14,7 @@ from small_models import archive, temperature
 
 from calib_serve import Artifact, Keyring
 from calib_serve.errors import ArtifactError
-from calib_serve.fuse.archive import read_archive
+from calib_serve.fuse.torchserve.archive import read_archive
 from calib_serve.watch.samples import SampleLog, read_samples
 
 CONTEXT = multiprocessing.get_context("forkserver")

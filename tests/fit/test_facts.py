@@ -10,9 +10,9 @@ import yaml
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.fit.candidates import fit_by_name
+from calib_serve.fit.output.candidates import fit_by_name
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[1] / "kept"
 
 
 @pytest.mark.parametrize("method", ["none", "temperature", "vector", "isotonic"])

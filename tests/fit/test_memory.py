@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calib_serve.fit.candidates import fit_by_name
+from calib_serve.fit.output.candidates import fit_by_name
 
 N, K = 50_000, 100
 

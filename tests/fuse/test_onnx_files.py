@@ -21,7 +21,7 @@ from onnx.external_data_helper import set_external_data
 from calib_serve import LogitMap
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.fuse.onnx.files import MARK, sha256
-from calib_serve.fuse.onnx_graph import fuse_onnx
+from calib_serve.fuse.onnx.graph import fuse_onnx
 
 K = 3
 STEP = artifact(LogitMap.temperature(2.0), classes=K)
@@ -104,7 +104,7 @@ def test_nothing_is_left_behind_where_parity_does_not_hold(raw, tmp_path, monkey
     out.write_bytes(b"the model that is served now")
     # A pass that is wrong: the proof must catch it.
     monkeypatch.setattr(
-        "calib_serve.fuse.onnx_graph.map_logits", lambda editor, tail, step: (tail, "did nothing")
+        "calib_serve.fuse.onnx.graph.map_logits", lambda editor, tail, step: (tail, "did nothing")
     )
     with pytest.raises(FuseError, match=r"probabilities differ by .*rounding allows"):
         fuse_onnx(raw, STEP, out)
@@ -259,7 +259,7 @@ def test_more_than_two_gigabytes_are_not_loaded(tmp_path):
     # weights in memory, so what is measured is everything but the parity check.
     code = (
         "import json, re, sys\nfrom pathlib import Path\n"
-        "from calib_serve import Artifact\nfrom calib_serve.fuse import onnx_graph as g\n"
+        "from calib_serve import Artifact\nfrom calib_serve.fuse.onnx import graph as g\n"
         "from calib_serve.fuse.onnx.files import pending, read, write\n"
         "folder = Path(sys.argv[1])\nmodel = read(folder / 'raw.onnx')\n"
         "choices = g._Choices('same', None, None, None, None, None)\n"

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 from calib_serve import Head, InputShift, LogitMap
 from calib_serve.errors import FuseError, InputError
-from calib_serve.fuse.onnx_graph import Normalization, fuse_onnx
+from calib_serve.fuse.onnx.graph import Normalization, fuse_onnx
 from calib_serve.metrics import log_softmax, softmax
 
 K = 3

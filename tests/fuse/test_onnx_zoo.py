@@ -22,7 +22,7 @@ from torch import nn
 
 from calib_serve import InputShift, LogitMap
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx_graph import fuse_onnx
+from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.metrics import log_softmax, softmax
 
 K = 4

@@ -15,8 +15,8 @@ from torch import nn
 from calib_serve import Artifact, InputShift, LogitMap
 from calib_serve.bins import bin_index
 from calib_serve.errors import FuseError, InputError
-from calib_serve.fuse.torch_file import fuse_torch
-from calib_serve.fuse.torch_module import Outputs, calibrated
+from calib_serve.fuse.torch.file import fuse_torch
+from calib_serve.fuse.torch.module import Outputs, calibrated
 from calib_serve.metrics import softmax
 
 K = 4

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calib_serve.fit.scaling import fit_temperature
+from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.metrics import softmax
 from calib_serve.report import Verdict, prepare_report
 

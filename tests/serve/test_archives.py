@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from calib_serve.cli import app
 from calib_serve.errors import FuseError, IntegrityError, ModelError
-from calib_serve.fuse.archive import MANIFEST, read_archive, write_archive
-from calib_serve.fuse.mar import artifact_of, labelled_models, pack, pack_feedback, package_files
 from calib_serve.fuse.mar_options import ModelOptions
-from calib_serve.fuse.repack import repack
-from calib_serve.fuse.shipped import shipped
+from calib_serve.fuse.torchserve.archive import MANIFEST, read_archive, write_archive
+from calib_serve.fuse.torchserve.mar import artifact_of, labelled_models, pack, pack_feedback, package_files
+from calib_serve.fuse.torchserve.repacking import repack
+from calib_serve.fuse.torchserve.shipped_files import shipped
 from calib_serve.serve.metrics_file import metrics_file
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from calib_serve.errors import InputError
 from calib_serve.serve.emit import Emitter
-from calib_serve.serve.labels import LINE, label_value, metric_line
+from calib_serve.serve.metric_lines import LINE, label_value, metric_line
 from calib_serve.serve.observer import Observer
 from calib_serve.watch.series import SERIES
 

@@ -16,11 +16,11 @@ from live_server import CLASSES, WIDTH, inputs, network, temperature_artifact, t
 
 from calib_serve import Keyring
 from calib_serve.errors import ModelError
-from calib_serve.fuse.archive import read_archive, write_archive
-from calib_serve.fuse.mar import pack
 from calib_serve.fuse.mar_options import KEYRING
-from calib_serve.fuse.repack import repack
-from calib_serve.fuse.shipped import shipped
+from calib_serve.fuse.torchserve.archive import read_archive, write_archive
+from calib_serve.fuse.torchserve.mar import pack
+from calib_serve.fuse.torchserve.repacking import repack
+from calib_serve.fuse.torchserve.shipped_files import shipped
 from calib_serve.serve import observer
 from calib_serve.serve.classifier import CalibratedClassifier, Prediction, device_of
 from calib_serve.serve.emit import Emitter

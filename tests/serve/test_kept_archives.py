@@ -1,7 +1,7 @@
 """Archives and a Triton repository that version 0.1.0 packed still serve, unchanged, on today's code.
 
 An archive names modules of this package, which makes their paths a file format. The files in
-``tests/data/version-0.1.0`` are never made again.
+``tests/kept/version-0.1.0`` are never made again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from calib_serve.watch.ledger import open_ledger
 from calib_serve.watch.samples import read_samples
 from calib_serve.watch.series import SEGMENTS, SERIES, WATCH
 
-KEPT = Path(__file__).parents[1] / "data" / "version-0.1.0"
+KEPT = Path(__file__).parents[1] / "kept" / "version-0.1.0"
 EXPECTED = json.loads((KEPT / "expected.json").read_text())
 ARCHIVES = ("from_eager", "from_onnx", "from_torchscript")
 

@@ -32,9 +32,9 @@ from safetensors.torch import save_file
 
 from calib_serve import Artifact, Head, InputShift, LogitMap
 from calib_serve.errors import FuseError
-from calib_serve.fuse.archive import sha256_of, write_archive
-from calib_serve.fuse.mar import Batching, pack, pack_feedback
-from calib_serve.fuse.repack import repack
+from calib_serve.fuse.torchserve.archive import sha256_of, write_archive
+from calib_serve.fuse.torchserve.mar import Batching, pack, pack_feedback
+from calib_serve.fuse.torchserve.repacking import repack
 
 pytestmark = pytest.mark.server
 KINDS = ("torchscript", "exported", "eager", "onnx", "standalone")

@@ -25,9 +25,13 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
         *("_pytest.assertion.rewrite", "hypothesis.extra.numpy", "httpx", "pytest", "onnx", "onnxruntime"),
-        *("calib_serve.fit.clamping", "calib_serve.fit.masked_head", "calib_serve.fuse.repack"),
-        *("calib_serve.fuse.onnx_graph", "calib_serve.model", "calib_serve.watch.app"),
-        *("calib_serve.watch.redis_ledger", "calib_serve.watch.service"),
+        *(
+            "calib_serve.fit.clamping.fit",
+            "calib_serve.fit.masked.fit",
+            "calib_serve.fuse.torchserve.repacking",
+        ),
+        *("calib_serve.fuse.onnx.graph", "calib_serve.model", "calib_serve.watch.http.app"),
+        *("calib_serve.watch.ledger.redis", "calib_serve.watch.service"),
     ]
 )
 _WRITES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink"}

@@ -21,7 +21,7 @@ def accept(ledger, labels, expires=FOREVER, **more):
 def open_one(kind, place, **options):
     if kind == "sqlite":
         return SqliteLedger(place, **options)
-    from calib_serve.watch.redis_ledger import RedisLedger
+    from calib_serve.watch.ledger.redis import RedisLedger
 
     url, prefix = place
     return RedisLedger(url, prefix=prefix, **options)

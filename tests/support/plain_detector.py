@@ -3,8 +3,8 @@
 import numpy as np
 
 from calib_serve.bins import bin_index
-from calib_serve.watch.bets import SHIFTS, payoffs
-from calib_serve.watch.wealth import PRIOR, SIGNED, SPACING, THIN
+from calib_serve.watch.drift.bets import SHIFTS, payoffs
+from calib_serve.watch.drift.wealth import PRIOR, SIGNED, SPACING, THIN
 
 K = len(SHIFTS)
 

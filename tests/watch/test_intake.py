@@ -10,7 +10,7 @@ from calib_serve.receipts import Keyring
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.intake import Classes, Intake, detector_key
 from calib_serve.watch.ledger import SqliteLedger
-from calib_serve.watch.sums import Sums
+from calib_serve.watch.ledger.sums import Sums
 
 NOW = 1_700_000_000.0
 RING = Keyring("k1", {"k1": bytes(32), "k2": bytes([1]) * 32})

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from calib_serve.bins import Bins
 from calib_serve.errors import InputError, ShapeError
+from calib_serve.watch.drift.statistics import auroc, compare, expected_accuracy, wilson
+from calib_serve.watch.ledger.sums import Sums
 from calib_serve.watch.monitor import OTHER, Key, Monitor
-from calib_serve.watch.reference import auroc, compare, expected_accuracy, wilson
-from calib_serve.watch.sums import Sums
 from calib_serve.watch.windows import Sliding
 
 probabilities = st.lists(st.floats(0, 1), max_size=50)

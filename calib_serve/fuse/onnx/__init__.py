@@ -1,1 +1,6 @@
-"""Calibration as ONNX graph edits: one file a pass, each with what it requires, does and ensures."""
+"""Fusion into an ONNX graph, one pass a file."""
+
+from calib_serve.fuse.onnx.graph import FuseReport, fuse_onnx
+from calib_serve.fuse.onnx.input_shift import Normalization
+
+__all__ = ["FuseReport", "Normalization", "fuse_onnx"]

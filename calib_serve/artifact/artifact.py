@@ -1,0 +1,250 @@
+"""The artifact: what a fit found, as steps that any runtime can carry out.
+
+Fitters make artifacts; fusers, handlers and reports read them and know steps only, never
+algorithms. On disk an artifact is a folder of two files, ``manifest.yaml`` and
+``params.safetensors``; the manifest holds the sha256 of both, and nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from calib_serve.artifact.manifest import (
+    MANIFEST,
+    PARAMS,
+    SCHEMA,
+    digest,
+    folder_id,
+    pack_steps,
+    place_folder,
+    plain,
+    read_bytes,
+    read_manifest,
+    sha256,
+    step_facts,
+    unpack_steps,
+    write_bytes,
+)
+from calib_serve.artifact.steps import (
+    STEPS,
+    Floats,
+    Head,
+    InputShift,
+    LogitMap,
+    Mixture,
+    ProbTable,
+    Step,
+    step_classes,
+)
+from calib_serve.artifact.tensors import SafetensorError
+from calib_serve.bins import Bins
+from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError
+from calib_serve.metrics import softmax
+
+__all__ = ["Artifact", "Head", "InputShift", "LogitMap", "Mixture", "ProbTable", "Step"]
+
+
+@dataclass(frozen=True, eq=False)
+class Artifact:
+    """What a fit found and what is known about it.
+
+    ``steps`` in the order they act: at most one InputShift, at most one Head, any LogitMaps, at
+    most one Mixture, at most one ProbTable. ``model``, ``data``, ``fit`` are plain facts (str,
+    numbers, lists, mappings); ``before`` and ``after`` map a metric's name to its value, low and
+    high on held-out data; ``reference`` are the calibrated model's bins on the calibration set, and
+    ``reference_classes`` (K,) how often it predicted each class there, or empty where nobody counted.
+
+    >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
+    >>> artifact.probs(np.array([[0.0, 0.0]])).tolist()
+    [[0.5, 0.5]]
+    """
+
+    steps: tuple[Step, ...]
+    method: str
+    classes: int
+    model: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+    fit: Mapping[str, Any] = field(default_factory=dict)
+    before: Mapping[str, Any] = field(default_factory=dict)
+    after: Mapping[str, Any] = field(default_factory=dict)
+    reference: Bins | None = None
+    class_names: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    reference_classes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", tuple(self.steps))
+        object.__setattr__(self, "class_names", tuple(self.class_names))
+        if self.classes < 2:
+            raise InputError(f"a classifier has at least 2 classes, got {self.classes}")
+        if self.class_names and len(self.class_names) != self.classes:
+            raise ShapeError(f"{self.classes} classes but {len(self.class_names)} class names")
+        if not all(isinstance(name, str) for name in self.class_names):
+            raise InputError(f"class names must be strings, got {self.class_names[:5]}")
+        object.__setattr__(self, "reference_classes", tuple(int(n) for n in self.reference_classes))
+        if self.reference_classes and len(self.reference_classes) != self.classes:
+            raise ShapeError(f"{self.classes} classes but {len(self.reference_classes)} counts of them")
+        if any(n < 0 for n in self.reference_classes):
+            raise InputError("a class cannot have been predicted less than 0 times")
+        order = [STEPS.index(type(step)) for step in self.steps]
+        single = [i for i in order if STEPS[i] is not LogitMap]
+        if order != sorted(order) or len(single) != len(set(single)):
+            kinds = ", ".join(step.kind for step in self.steps)
+            raise InputError(
+                f"steps must be: input_shift, head, logit_map ..., mixture, prob_table; got {kinds}"
+            )
+        for step in self.steps:
+            width = step_classes(step)
+            if width not in (None, self.classes):
+                raise ShapeError(
+                    f"the {step.kind} step is for {width} classes, the artifact for {self.classes}"
+                )
+        for name in ("model", "data", "fit", "before", "after", "versions"):
+            object.__setattr__(self, name, plain(getattr(self, name), name))
+
+    @property
+    def input_shift(self) -> InputShift | None:
+        """The step on the input, if any."""
+        return next((s for s in self.steps if isinstance(s, InputShift)), None)
+
+    @property
+    def head(self) -> Head | None:
+        """The new last layers, if any."""
+        return next((s for s in self.steps if isinstance(s, Head)), None)
+
+    @property
+    def output_steps(self) -> tuple[LogitMap | Mixture | ProbTable, ...]:
+        """The steps that need the logits alone."""
+        return tuple(s for s in self.steps if isinstance(s, (LogitMap, Mixture, ProbTable)))
+
+    def probs(self, logits: Floats) -> NDArray[np.float64]:
+        """Calibrated probabilities (n, K) of logits (n, K), by the output steps.
+
+        Where the artifact has an InputShift or a Head, the logits must come from the model with
+        these already in place.
+        """
+        z = np.asarray(logits)
+        if z.ndim != 2 or z.shape[1] != self.classes:
+            raise ShapeError(f"logits must be (n, {self.classes}), got {z.shape}")
+        mixture: Mixture | None = None
+        table: ProbTable | None = None
+        for step in self.output_steps:
+            if isinstance(step, ProbTable):
+                table = step
+            elif isinstance(step, Mixture):
+                mixture = step
+            else:
+                z = step(z)
+        p = softmax(z) if mixture is None else mixture(z)
+        return p if table is None else table(p)
+
+    @property
+    def fingerprint(self) -> str:
+        """The sha256 of everything in the artifact."""
+        return self._manifest(sha256(pack_steps(self.steps)))["sha256"]  # type: ignore[no-any-return]
+
+    def save(self, path: str | Path) -> Path:
+        """Write the folder ``path``, whole or not at all; replaces an artifact that is there."""
+        path = Path(path)
+        params = pack_steps(self.steps)
+        manifest = yaml.safe_dump(self._manifest(sha256(params)), sort_keys=False, allow_unicode=True)
+        partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            if path.exists() and not (
+                path.is_dir() and {p.name for p in path.iterdir()} <= {MANIFEST, PARAMS}
+            ):
+                raise ArtifactError(f"{path} exists and is not an artifact; choose another folder")
+            partial.mkdir(parents=True)
+            write_bytes(partial / PARAMS, params)
+            write_bytes(partial / MANIFEST, manifest.encode())
+            place_folder(partial, path)
+        except OSError as error:
+            raise ArtifactError(f"cannot write the artifact {path}: {error}") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> Artifact:
+        """Read and check a folder written by ``save``.
+
+        Raises SchemaError for a manifest that is not ours, IntegrityError when a hash does not match.
+        """
+        path = Path(path)
+        while True:
+            there = folder_id(path)
+            try:
+                return cls._load(path)
+            except ArtifactError:
+                if folder_id(path) == there:
+                    raise
+                # Another process replaced it between our reading the one file and the other.
+
+    @classmethod
+    def _load(cls, path: Path) -> Artifact:
+        manifest = read_manifest(path / MANIFEST)
+        params = read_bytes(path / PARAMS)
+        if sha256(params) != manifest.get("params_sha256"):
+            raise IntegrityError(
+                f"{path / PARAMS} is not the file the manifest was written for; fit or copy it again"
+            )
+        try:
+            artifact = _build(manifest, params)
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError, SafetensorError) as error:
+            raise SchemaError(f"{path} is not a valid artifact: {error}") from error
+        return artifact
+
+    def _manifest(self, params_sha256: str) -> dict[str, Any]:
+        content: dict[str, Any] = {
+            "schema": SCHEMA,
+            "method": self.method,
+            "classes": self.classes,
+            "class_names": list(self.class_names),
+            "steps": [step_facts(step) for step in self.steps],
+            "model": self.model,
+            "data": self.data,
+            "fit": self.fit,
+            "before": self.before,
+            "after": self.after,
+            "reference": None
+            if self.reference is None
+            else {
+                name: getattr(self.reference, name).tolist() for name in ("count", "confidence", "correct")
+            },
+            "versions": self.versions,
+            "params_sha256": params_sha256,
+        }
+        # Left out where empty: an artifact from before there was such a thing keeps its fingerprint.
+        if self.reference_classes:
+            content["reference_classes"] = list(self.reference_classes)
+        return {**content, "sha256": digest(content)}
+
+
+def _build(manifest: Mapping[str, Any], params: bytes) -> Artifact:
+    reference = manifest["reference"]
+    return Artifact(
+        unpack_steps(manifest["steps"], params),
+        method=str(manifest["method"]),
+        classes=int(manifest["classes"]),
+        **{
+            name: manifest[name]
+            for name in ("model", "data", "fit", "before", "after", "versions", "class_names")
+        },
+        reference=None if reference is None else _finite(Bins(**reference)),
+        reference_classes=tuple(manifest.get("reference_classes", ())),
+    )
+
+
+def _finite(bins: Bins) -> Bins:
+    if not np.isfinite([bins.count, bins.confidence, bins.correct]).all():
+        raise InputError("the reference bins must be finite numbers")
+    return bins

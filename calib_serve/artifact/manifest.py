@@ -1,0 +1,268 @@
+"""How an artifact lies on disk: its manifest and its tensors, written and checked.
+
+``manifest.yaml`` holds the sha256 of itself and of ``params.safetensors``. It is read as data alone: size,
+aliases, depth, schema and hashes are checked before anything is believed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from calib_serve.artifact.steps import STEPS, Floats, Head, InputShift, LogitMap, Mixture, ProbTable, Step
+from calib_serve.artifact.tensors import load as load_tensors
+from calib_serve.artifact.tensors import save as save_tensors
+from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError
+
+__all__ = [
+    "MANIFEST",
+    "PARAMS",
+    "SCHEMA",
+    "digest",
+    "folder_id",
+    "pack_steps",
+    "place_folder",
+    "plain",
+    "read_bytes",
+    "read_manifest",
+    "read_yaml",
+    "sha256",
+    "step_facts",
+    "unpack_steps",
+    "write_bytes",
+]
+
+SCHEMA = 1
+MANIFEST = "manifest.yaml"
+PARAMS = "params.safetensors"
+_MANIFEST_LIMIT = 1 << 20  # bytes; a manifest is a page or two
+_DEPTH_LIMIT = 50
+_EVENT_LIMIT = 100_000  # values, of which each takes some ten microseconds
+_LONG_NUMBER = re.compile(r"[-+0-9a-fA-FxobXOB_:.]{1000}")
+
+
+def pack_steps(steps: Sequence[Step]) -> bytes:
+    """All tensors of the steps as safetensors, named ``step0.weight`` and so on."""
+    flat = {
+        f"step{i}.{name}": np.asarray(array, order="C")
+        for i, step in enumerate(steps)
+        for name, array in _tensors(step).items()
+    }
+    return save_tensors(flat)
+
+
+def step_facts(step: Step) -> dict[str, Any]:
+    """What the manifest says of a step besides its tensors."""
+    return {"kind": step.kind, **_options(step)}
+
+
+def unpack_steps(facts: Sequence[Mapping[str, Any]], params: bytes) -> tuple[Step, ...]:
+    """The steps that ``pack_steps`` and ``step_facts`` were made from; every tensor must belong to one."""
+    tensors = load_tensors(params)
+    steps = []
+    for i, one in enumerate(facts):
+        prefix = f"step{i}."
+        own = {name[len(prefix) :]: tensors.pop(name) for name in list(tensors) if name.startswith(prefix)}
+        steps.append(_build_step(one, own))
+        if own:
+            raise SchemaError(f"step {i} has tensors it does not know: {sorted(own)}")
+    if tensors:
+        raise SchemaError(f"tensors that belong to no step: {sorted(tensors)}")
+    return tuple(steps)
+
+
+def _tensors(step: Step) -> dict[str, Floats]:
+    if isinstance(step, InputShift):
+        return {"delta": step.delta}
+    if isinstance(step, Head):
+        pairs = enumerate(zip(step.weights, step.biases, strict=True))
+        return {f"{what}{i}": t for i, (w, b) in pairs for what, t in (("weight", w), ("bias", b))}
+    if isinstance(step, LogitMap):
+        return {"weight": step.weight} | ({} if step.bias is None else {"bias": step.bias})
+    if isinstance(step, Mixture):
+        return {"scales": step.scales, "weights": step.weights}
+    return {"edges": step.edges, "values": step.values}
+
+
+def _options(step: Step) -> dict[str, Any]:
+    if isinstance(step, InputShift):
+        return {"low": step.low, "high": step.high}
+    if isinstance(step, LogitMap):
+        return {"on": step.on}
+    if isinstance(step, Head):
+        return {"layers": len(step.weights)}
+    return {}
+
+
+def _build_step(facts: Mapping[str, Any], tensors: dict[str, Floats]) -> Step:
+    kind = facts["kind"]
+    if kind == InputShift.kind:
+        return InputShift(tensors.pop("delta"), facts["low"], facts["high"])
+    if kind == Head.kind:
+        layers = range(int(facts["layers"]))
+        return Head(
+            tuple(tensors.pop(f"weight{i}") for i in layers), tuple(tensors.pop(f"bias{i}") for i in layers)
+        )
+    if kind == LogitMap.kind:
+        return LogitMap(tensors.pop("weight"), tensors.pop("bias", None), facts["on"])
+    if kind == Mixture.kind:
+        return Mixture(tensors.pop("scales"), tensors.pop("weights"))
+    if kind == ProbTable.kind:
+        return ProbTable(tensors.pop("edges"), tensors.pop("values"))
+    raise SchemaError(f"unknown step kind {kind!r}; this version knows {[s.kind for s in STEPS]}")
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest less its own hash, once that and its schema are checked."""
+    text = read_bytes(path, limit=_MANIFEST_LIMIT)
+    try:
+        manifest = read_yaml(text)
+    except ValueError as error:
+        raise SchemaError(f"{path} cannot be read: {error}") from error
+    if not isinstance(manifest, dict) or "schema" not in manifest:
+        raise SchemaError(f"{path} is not an artifact's manifest: it has no schema version")
+    schema = manifest["schema"]
+    if type(schema) is not int or schema != SCHEMA:
+        newer = type(schema) is int and schema > SCHEMA
+        raise SchemaError(
+            f"{path} has schema {schema!r}, this version of calib-serve reads {SCHEMA}; "
+            + (
+                "a newer calib-serve wrote it; upgrade"
+                if newer
+                else "upgrade calib-serve or fit the artifact again"
+            )
+        )
+    claimed = manifest.pop("sha256", None)
+    try:
+        actual = digest(manifest)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SchemaError(f"{path} holds values that a manifest cannot: {error}") from error
+    if claimed != actual:
+        raise IntegrityError(f"{path} was changed after it was written; fit or copy it again")
+    return manifest
+
+
+def read_yaml(text: bytes) -> Any:
+    """What a YAML document holds; ValueError for what is none, or is made to cost memory or hours.
+
+    >>> read_yaml(b"a: [1, 2.5]")
+    {'a': [1, 2.5]}
+    """
+    try:
+        _refuse_tricks(text)
+        return yaml.safe_load(text)
+    # Tags such as !!bool and !!timestamp on what is none raise whatever their parsers raise.
+    except (yaml.YAMLError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"not YAML: {str(error) or type(error).__name__}") from error
+
+
+def _refuse_tricks(text: bytes) -> None:
+    """Aliases let a few bytes stand for gigabytes, nesting and long numbers for hours; ours needs none."""
+    depth = 0
+    # The parser of libyaml is quicker and overflows the stack on deep files.
+    for count, event in enumerate(yaml.parse(text, yaml.SafeLoader)):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError("it has YAML aliases; write out what they stand for")
+        if isinstance(event, yaml.ScalarEvent) and _LONG_NUMBER.match(event.value):
+            raise ValueError(f"it has a number of {len(event.value)} characters")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEPTH_LIMIT:
+            raise ValueError(f"it is nested deeper than {_DEPTH_LIMIT}")
+        if count > _EVENT_LIMIT:
+            raise ValueError(f"it holds more than {_EVENT_LIMIT} values")
+
+
+def read_bytes(path: Path, limit: int | None = None) -> bytes:
+    """A file of an artifact; SchemaError above ``limit``, ArtifactError where unreadable."""
+    try:
+        if limit is not None and path.stat().st_size > limit:
+            raise SchemaError(f"{path} has {path.stat().st_size} bytes, more than the {limit} allowed")
+        return path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(
+            f"cannot read {path}: {error}; an artifact is a folder of {MANIFEST} and {PARAMS}"
+        ) from error
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file and wait until it is on the disk."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def place_folder(new: Path, path: Path) -> None:
+    """Make the folder ``new`` be ``path``; one that is there is replaced in one step, and is ``new`` then.
+
+    Where the system cannot exchange two folders (Linux can, on its own file systems), there is a
+    moment without one.
+    """
+    if not path.exists():
+        new.rename(path)
+    elif not _exchange(new, path):
+        aside = new.with_name(f"{new.name}.old")
+        path.rename(aside)
+        try:
+            new.rename(path)
+        except OSError:
+            aside.rename(path)
+            raise
+        aside.rename(new)
+
+
+def folder_id(path: Path) -> tuple[int, ...] | None:
+    """Which folder is at ``path``, and when it came there; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_ctime_ns
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    if sys.platform != "linux":
+        return False
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
+
+
+def sha256(content: bytes) -> str:
+    """In hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def digest(content: Mapping[str, Any]) -> str:
+    """The sha256 of plain values, however YAML spells them."""
+    return sha256(json.dumps(content, sort_keys=True, allow_nan=False, ensure_ascii=False).encode())
+
+
+def plain(value: Any, name: str) -> Any:
+    """``value`` as what YAML and JSON both hold; a metric that is NaN (undefined) becomes null."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        if math.isinf(value):
+            raise InputError(f"{name} holds an infinite number")
+        return None if math.isnan(value) else value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item, name) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist(), name)
+    if isinstance(value, Sequence):
+        return [plain(item, name) for item in value]
+    raise InputError(f"{name} holds a {type(value).__name__}; use strings, numbers, lists and mappings")

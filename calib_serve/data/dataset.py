@@ -1,0 +1,210 @@
+"""The calibration set behind one face: inputs as the deployed model takes them, and class ids."""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.errors import InputError, MissingDependency, ShapeError
+from calib_serve.files import named
+from calib_serve.npz import ZIP_ERRORS, map_npy, read_npz
+
+__all__ = ["Dataset", "load_data"]
+
+_INPUTS = ("inputs", "images", "x")
+_LABELS = ("labels", "y")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """``inputs`` (n, ...) numbers, perhaps memory-mapped; ``labels`` (n,) class ids; class names or ().
+
+    >>> len(Dataset(np.zeros((3, 8)), np.array([0, 1, 0])))
+    3
+    """
+
+    inputs: NDArray[Any]
+    labels: NDArray[np.intp]
+    class_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.inputs.ndim < 2:
+            raise ShapeError(f"inputs must be (n, ...), got {self.inputs.shape}")
+        if not self.inputs.size:
+            raise InputError(f"there is no sample in the data: inputs are {self.inputs.shape}")
+        object.__setattr__(self, "labels", _class_ids(self.labels, len(self.inputs)))
+        object.__setattr__(self, "class_names", tuple(map(str, self.class_names)))
+        if self.inputs.dtype.kind not in "fiu":
+            raise InputError(f"inputs must be numbers, got {self.inputs.dtype}")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def check(self, input_shape: tuple[int, ...], classes: int) -> None:
+        """Raise InputError unless a model of such inputs and classes can be calibrated on this.
+
+        Looks at labels and shapes alone: pixels are checked as they stream by.
+        """
+        if self.inputs.shape[1:] != tuple(input_shape):
+            raise ShapeError(f"the model takes inputs of {tuple(input_shape)}, got {self.inputs.shape[1:]}")
+        if self.labels.max() >= classes:
+            raise InputError(f"labels go up to {self.labels.max()}, the model has classes 0..{classes - 1}")
+        if self.labels.min() == self.labels.max():
+            raise InputError(
+                f"all {len(self)} samples are of class {self.labels[0]}; calibrate on every class served"
+            )
+        if self.class_names and len(self.class_names) != classes:
+            raise ShapeError(f"the model has {classes} classes, the data names {len(self.class_names)}")
+
+
+def load_data(spec: str | Path, split: str | None = None) -> Dataset:
+    """The data behind ``spec``, as the deployed model takes it.
+
+    An .npz file or a folder of .npy files, which are then memory-mapped: ``inputs`` (or ``images``,
+    ``x``), ``labels`` (or ``y``) and perhaps ``class_names``; ``split`` "cal" reads ``cal_inputs`` and
+    ``cal_labels``. A folder with ``labels.csv`` (columns file, label, and split where it is asked
+    for): pictures of one size, read as (C, H, W) in [0, 1]; labels that are no numbers are class
+    names, in alphabetical order. ``package.module:name`` or ``file.py:name``: a function of the split
+    that yields batches (inputs, labels) and runs as code. Raises InputError for what cannot be read.
+    """
+    path = Path(spec)
+    if path.is_dir():
+        pictures = (path / "labels.csv").is_file()
+        return _pictures(path, split) if pictures else _of_arrays(_mapped(path), split, path)
+    if path.is_file():
+        return _of_npz(path, split)
+    if ":" in str(spec):
+        return _called(str(spec), split)
+    raise InputError(f"there is no data at {path}")
+
+
+def _of_npz(path: Path, split: str | None) -> Dataset:
+    try:
+        arrays, names = read_npz(path, wanted=lambda name: _wanted(name, split))
+    except ValueError as error:
+        raise InputError(
+            f"cannot read {path}: {error}; save inputs and labels together with np.savez, without pickles"
+        ) from error
+    return _of_arrays(arrays, split, path, seen=names)
+
+
+def _pictures(folder: Path, split: str | None) -> Dataset:
+    rows = _listed(folder / "labels.csv", split)
+    given = [row["label"] for row in rows]
+    names = () if all(label.isdecimal() for label in given) else tuple(sorted(set(given)))
+    index = {name: k for k, name in enumerate(names)}
+    labels = [index[label] if names else _class_id(label, folder) for label in given]
+    images = [_picture(folder, row["file"]) for row in rows]
+    sizes = {image.shape for image in images}
+    if len(sizes) != 1:
+        raise InputError(
+            f"the pictures of {folder} have {len(sizes)} sizes, such as {sorted(sizes)[:2]}; resize them as "
+            "the model's preprocessing does, or give a function that yields batches"
+        )
+    return Dataset(np.stack(images), np.array(labels), names)
+
+
+def _class_id(label: str, folder: Path) -> int:
+    if len(label) > 18:
+        raise InputError(f"the label {label[:18]}... of {folder} is no class id")
+    return int(label)
+
+
+def _listed(table: Path, split: str | None) -> list[dict[str, str]]:
+    try:
+        with table.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            wanted = {"file", "label"} | ({"split"} if split else set())
+            if not wanted <= set(reader.fieldnames or ()):
+                raise InputError(f"{table} must have columns {sorted(wanted)}, it has {reader.fieldnames}")
+            rows = [row for row in reader if split is None or row["split"] == split]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"cannot read {table}: {error}") from error
+    if short := [number for number, row in enumerate(rows, 1) if None in (row["file"], row["label"])]:
+        raise InputError(f"row {short[0]} of {table} has no file or no label")
+    if not rows:
+        raise InputError(f"{table} lists no picture{f' of split {split!r}' if split else ''}")
+    return rows
+
+
+def _picture(folder: Path, name: str) -> NDArray[np.float32]:
+    try:
+        from PIL import Image  # noqa: PLC0415 (only pictures need it)
+    except ImportError as error:
+        raise MissingDependency("pillow", "fit") from error
+    try:
+        path = (folder / name).resolve()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name!r} is no name of a file: {error}") from error
+    if not path.is_relative_to(folder.resolve()):
+        raise InputError(f"{name!r} lies outside of {folder}")
+    try:
+        with warnings.catch_warnings(), Image.open(path) as image:
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"), np.float32)
+    except (*ZIP_ERRORS, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise InputError(f"cannot read the picture {path}: {error}") from error
+    planes: NDArray[np.float32] = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    return planes / np.float32(255)
+
+
+def _called(spec: str, split: str | None) -> Dataset:
+    try:
+        batches = [(np.asarray(x), np.asarray(y)) for x, y in named(spec)(split)]
+        inputs, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    except Exception as error:  # the function is foreign code
+        raise InputError(
+            f"{spec} gave no data: {type(error).__name__}: {error}; it is called with the split and "
+            "must yield batches (inputs, labels)"
+        ) from error
+    return Dataset(inputs, labels)
+
+
+def _wanted(name: str, split: str | None) -> bool:
+    return name == "class_names" or name.removeprefix(f"{split}_" if split else "") in (*_INPUTS, *_LABELS)
+
+
+def _mapped(folder: Path) -> dict[str, NDArray[Any]]:
+    arrays: dict[str, NDArray[Any]] = {}
+    for file in sorted(folder.glob("*.npy")):
+        try:
+            arrays[file.stem] = map_npy(file)
+        except ValueError as error:
+            raise InputError(f"cannot read {file}: {error}") from error
+    return arrays
+
+
+def _of_arrays(
+    arrays: Mapping[str, NDArray[Any]], split: str | None, path: Path, seen: Sequence[str] = ()
+) -> Dataset:
+    prefix = f"{split}_" if split else ""
+
+    def one_of(names: Sequence[str]) -> NDArray[Any]:
+        found = [arrays[prefix + name] for name in names if prefix + name in arrays]
+        if len(found) != 1:
+            wanted = " or ".join(prefix + name for name in names)
+            raise InputError(f"{path} must hold one of {wanted}, it holds {sorted(seen or arrays)}")
+        return found[0]
+
+    names = arrays.get("class_names", np.array([], str))
+    if names.ndim != 1:
+        raise ShapeError(f"class_names must be (classes,), got {names.shape}")
+    return Dataset(one_of(_INPUTS), one_of(_LABELS), tuple(str(name) for name in names.tolist()))
+
+
+def _class_ids(labels: NDArray[Any], n: int) -> NDArray[np.intp]:
+    y = np.asarray(labels)
+    if y.shape != (n,):
+        raise ShapeError(f"labels must be ({n},), got {y.shape}; pass class ids, not one-hot")
+    if y.dtype.kind not in "iu":
+        raise InputError(f"labels must be class ids (whole numbers), got {y.dtype}")
+    if y.min() < 0:
+        raise InputError(f"labels must not be negative, got {y.min()}")
+    return y.astype(np.intp)

@@ -1,0 +1,253 @@
+"""Neural Clamping: one shift of every input and one temperature, fitted together (Tang 2024).
+
+    artifact = fit_neural_clamping(load_model("model.pt", input_shape=(3, 32, 32)), images, labels)
+
+The paper takes gamma and T from the calibration set itself, which a full-size shift can overfit.
+``judge="folds"`` instead scores every candidate on samples it was not fitted to, and takes the T that
+those samples want: a shift that learned its images by heart is then at least not overconfident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.artifact import Artifact, InputShift, LogitMap
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.fit.checkpoint import Checkpoints
+from calib_serve.fit.clamping.choice import (
+    Candidate,
+    Judge,
+    Penalty,
+    candidates,
+    choose,
+    held_out_nll_of_temperature,
+    solved,
+)
+from calib_serve.fit.clamping.entropy_shift import entropy_shift, mean_entropy
+from calib_serve.fit.clamping.objective import Objective, best_temperature, focal_loss
+from calib_serve.fit.clamping.solve import PaperSchedule, QuasiNewton, Solution, Solver
+from calib_serve.fit.facts import complete, data_fingerprint
+from calib_serve.fit.output.ece_grid import fit_temperature_ece
+from calib_serve.fit.output.temperature import fit_temperature
+from calib_serve.fit.samples import Samples
+from calib_serve.metrics import softmax
+from calib_serve.model import Classifier, Progress
+
+__all__ = [
+    "GAMMAS",
+    "PaperSchedule",
+    "QuasiNewton",
+    "fit_neural_clamping",
+    "fit_neural_clamping_efficient",
+]
+
+GAMMAS: tuple[float, ...] = tuple(i / 20 for i in range(21))
+"""The paper's candidates: 0 to 1 in steps of 0.05 (section 3.3)."""
+
+Floats = NDArray[np.floating[Any]]
+Start = Literal["zero", "data", "random"]
+
+_RANDOM_SD = 0.1  # a variance of 0.01 (appendix A)
+
+
+def fit_neural_clamping(
+    classifier: Classifier,
+    inputs: Floats,
+    labels: ArrayLike,
+    *,
+    gamma: float | Sequence[float] = 0.0,
+    penalty: Penalty | Sequence[Penalty] = "tenth",
+    resolution: int | Sequence[int | None] | Literal["auto"] | None = "auto",
+    judge: Judge = "folds",
+    folds: int = 3,
+    start: Start = "zero",
+    norm_power: Literal[1, 2] = 1,
+    normalisation: tuple[ArrayLike, ArrayLike] | None = None,
+    clip: tuple[float, float] | None = None,
+    input_range: tuple[float, float] | None = None,
+    solver: Solver | None = None,
+    checkpoints: str | Path | None = None,
+    class_names: Sequence[str] = (),
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Artifact:
+    """The shift delta and temperature T of least focal loss plus a penalty on delta (eq. 9).
+
+    ``inputs`` (n, *input_shape) as the model takes them, ``labels`` (n,) class ids. ``gamma`` of the
+    focal loss, ``penalty`` ("tenth" of the uncalibrated loss, the paper's rule, or lambda itself) and
+    ``resolution`` (delta as r x r coefficients a channel, enlarged; None is full size, "auto" tries 4
+    and full size where folds judge images) may each be several: then ``judge`` chooses, by held-out
+    NLL over ``folds``, which also give T and the reference bins, or by the calibration set's own ECE
+    as the paper does, with the T that was fitted along with delta. ``start`` is the first
+    delta: zero, the ``data``-driven one of Theorem 3.2 within ``input_range``, or ``random``.
+    ``normalisation`` (mean, std) of the preprocessing puts delta behind it; ``clip`` keeps shifted
+    inputs in a range. ``solver`` defaults to ``QuasiNewton()``; ``PaperSchedule()`` is the paper's.
+    ``checkpoints`` is a folder in which a killed fit finds its way again. Raises ShapeError and
+    InputError for data that does not fit the model, FitError where no temperature is best.
+    """
+    y = checked(classifier, inputs, labels)
+    if resolution == "auto":
+        resolution = _resolutions(classifier.input_shape, judge)
+    settings = candidates(gamma, penalty, resolution)
+    solve = solver or QuasiNewton(progress=progress)
+    base = Objective(
+        classifier,
+        inputs,
+        y,
+        power=norm_power,
+        scale=_scale(normalisation, classifier.input_shape),
+        clip=clip,
+        checkpoints=None if checkpoints is None else Checkpoints(Path(checkpoints)),
+    )
+    begin = _Begin(start, input_range, seed)
+    logits = classifier.logits(inputs)
+    chosen = choose(base, logits, settings, solve, begin, judge=judge, folds=folds, seed=seed)
+    objective, found = solved(base, logits, [chosen.setting], solve, begin)[0]
+    temperature = chosen.temperature or found.temperature
+    return complete(
+        [objective.shift(found.coefficients), LogitMap.temperature(temperature)],
+        Samples.of(found.logits if chosen.logits is None else chosen.logits, y),
+        method="neural-clamping",
+        fit={
+            "temperature": temperature,
+            **_facts(chosen.setting, objective, found, logits),
+            "place": "input" if normalisation is None else "after normalisation",
+            "start": start,
+            "solver": type(solve).__name__,
+            "judge": judge,
+            "candidates": chosen.scores,
+            "held_out_nll_of_temperature_alone": held_out_nll_of_temperature(
+                logits, y, folds=folds, seed=seed
+            ),
+            "seed": seed,
+        },
+        data={"inputs_sha256": data_fingerprint(np.asarray(inputs))},
+        model=classifier.facts(),
+        class_names=class_names,
+        packages=("torch", "scipy"),
+    )
+
+
+def fit_neural_clamping_efficient(
+    classifier: Classifier,
+    inputs: Floats,
+    labels: ArrayLike,
+    *,
+    search: Literal["nll", "ece"] = "ece",
+    input_range: tuple[float, float] | None = None,
+    class_names: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Artifact:
+    """NC (Eff.): the data-driven shift of Theorem 3.2 and then a temperature (appendix F).
+
+    One backward and one forward pass. ``search`` is the paper's grid of T up to 5 in steps of 0.001 by
+    calibration ECE, or the T of least ``nll``. The artifact tells the share of delta's entries
+    that are 0, and the gain of entropy that was promised and came.
+    """
+    y = checked(classifier, inputs, labels)
+    found = entropy_shift(classifier, inputs, input_range=input_range, progress=progress)
+    shift = InputShift(found.delta)
+    logits = classifier.logits(inputs, shift=shift, progress=progress)
+    by = fit_temperature if search == "nll" else fit_temperature_ece
+    t = float(by(logits, y).fit["temperature"])
+    before = mean_entropy(softmax(found.logits))
+    return complete(
+        [shift, LogitMap.temperature(t)],
+        Samples.of(logits, y),
+        method="neural-clamping-efficient",
+        fit={
+            "search": search,
+            "temperature": t,
+            "zero_share": found.zero_share,
+            "delta_norm": float(np.linalg.norm(found.delta)),
+            "entropy_before": before,
+            "entropy_gain_promised": found.gain,
+            "entropy_gain": mean_entropy(softmax(logits)) - before,
+            "accuracy_before": float((found.logits.argmax(axis=1) == y).mean()),
+            "accuracy": float((logits.argmax(axis=1) == y).mean()),
+        },
+        data={"inputs_sha256": data_fingerprint(np.asarray(inputs))},
+        model=classifier.facts(),
+        class_names=class_names,
+        packages=("torch",),
+    )
+
+
+def checked(classifier: Classifier, inputs: Floats, labels: ArrayLike) -> NDArray[np.intp]:
+    """The labels, once they and the inputs' shape fit the model; before any long work."""
+    if inputs.shape[1:] != classifier.input_shape:
+        raise ShapeError(f"the model takes inputs of {classifier.input_shape}, got {inputs.shape[1:]}")
+    zeros = np.broadcast_to(np.float32(0), (len(inputs), classifier.classes))
+    y = Samples.of(zeros, labels).labels
+    if (y == y[0]).all():
+        raise InputError(f"all {len(y)} samples are of class {y[0]}; calibrate on every class that is served")
+    return y
+
+
+def _resolutions(shape: tuple[int, ...], judge: Judge) -> tuple[int | None, ...]:
+    """Full size, and 4 x 4 for images: on few samples of many pixels a full-size delta overfits."""
+    image = len(shape) == 3 and min(shape[1:]) >= 8
+    return (4, None) if image and judge == "folds" else (None,)
+
+
+@dataclass(frozen=True)
+class _Begin:
+    """Delta's first coefficients."""
+
+    start: Start
+    input_range: tuple[float, float] | None
+    seed: int
+
+    def __call__(self, objective: Objective, logits: NDArray[np.float32]) -> NDArray[np.float64]:
+        size = int(np.prod(objective.shape))
+        if self.start == "zero":
+            return np.zeros(size)
+        if self.start == "random":
+            return np.random.default_rng(self.seed).normal(0, _RANDOM_SD, size)
+        if self.start != "data":
+            raise InputError(f"start must be 'zero', 'data' or 'random', got {self.start!r}")
+        t = best_temperature(logits, objective.labels, objective.gamma)
+        found = entropy_shift(
+            objective.classifier, objective.inputs, temperature=t, input_range=self.input_range
+        )
+        return objective.coefficients(found.delta)
+
+
+def _facts(
+    chosen: Candidate, objective: Objective, found: Solution, logits: NDArray[np.float32]
+) -> dict[str, Any]:
+    """What the search found, beside what temperature alone would have."""
+    y, gamma = objective.labels, objective.gamma
+    alone = best_temperature(logits, y, gamma)
+    return {
+        "objective": "focal loss" if gamma else "nll",
+        "gamma": gamma,
+        "penalty": chosen.penalty,
+        "lambda": objective.weight,
+        "norm_power": objective.power,
+        "resolution": chosen.resolution,
+        "temperature_fitted": found.temperature,
+        "temperature_alone": alone,
+        "delta_norm": float(np.linalg.norm(found.coefficients)),
+        "loss_before": focal_loss(logits, y, 1.0, gamma)[0],
+        "loss_of_temperature_alone": focal_loss(logits, y, alone, gamma)[0],
+        "loss": found.objective - objective.penalty(found.coefficients),
+        "objective_value": found.objective,
+        "passes": found.passes,
+    }
+
+
+def _scale(normalisation: tuple[ArrayLike, ArrayLike] | None, shape: tuple[int, ...]) -> float | Floats:
+    """Delta's unit in input space: the standard deviation of each channel, or 1 before normalisation."""
+    if normalisation is None:
+        return 1.0
+    std = np.atleast_1d(np.asarray(normalisation[1], np.float64))
+    if std.shape not in ((1,), (shape[0],)) or not (std > 0).all():
+        raise InputError(f"normalisation's std must be {shape[0]} positive numbers, got {std.tolist()}")
+    return np.broadcast_to(std.reshape(-1, *[1] * (len(shape) - 1)), shape)

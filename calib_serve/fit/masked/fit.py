@@ -1,0 +1,154 @@
+"""The masked head: a new bottleneck head, trained under random masks on frozen features (Ni 2025, MaC-Cal).
+
+    model = load_model("model.pt", input_shape=(3, 32, 32))
+    artifact = fit_masked_head(
+        model.features(train_images), train_labels, model.features(held_images), held_labels
+    )
+
+The paper infers with the unmasked weights and steers q by the training set. On features of images that
+the network was trained on this makes calibration worse, so it is not the default: the default infers with
+the expected weights (each masked weight times q) and steers q by accuracy minus confidence on held-out
+samples, which measured better. ``PAPER`` is the paper's reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.artifact import Artifact
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.fit.checkpoint import Checkpoints
+from calib_serve.fit.facts import complete, data_fingerprint
+from calib_serve.fit.masked.retention import Retention
+from calib_serve.fit.masked.training import Masking, Trained, train_masked
+from calib_serve.fit.samples import Samples
+from calib_serve.model import Progress
+
+__all__ = ["PAPER", "Masking", "Retention", "fit_masked_head"]
+
+Floats = NDArray[np.floating[Any]]
+
+PAPER = Masking(inference="unmasked", retention=Retention(adapt="training", gamma=0.95), schedule="constant")
+"""The paper's reading, with a gamma of our choice: the paper names none."""
+
+
+def fit_masked_head(
+    features: Floats,
+    labels: ArrayLike,
+    held_features: Floats | None = None,
+    held_labels: ArrayLike | None = None,
+    *,
+    classes: int | None = None,
+    masking: Masking | None = None,
+    held_share: float = 0.25,
+    model: Mapping[str, Any] | None = None,
+    class_names: Sequence[str] = (),
+    seed: int = 0,
+    device: str | None = None,
+    checkpoints: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Artifact:
+    """A new head for ``features`` (n, d) of the training set, with ``labels`` (n,) class ids.
+
+    ``features`` may be (V, n, d): V augmented views, of which each epoch sees the next. Held-out features
+    (m, d) and labels steer q, and the artifact's reference bins are theirs; without them ``held_share`` of
+    the samples is held out. ``classes`` defaults to the number of class names or the largest label plus 1;
+    ``model`` are the classifier's ``facts()``. ``checkpoints`` is a folder in
+    which a killed fit finds its way again. Raises InputError for one class, NaN or labels outside of
+    the classes, FitError when training diverges.
+    """
+    x, y = _checked(features, labels)
+    if (held_features is None) != (held_labels is None):
+        raise InputError("give held-out features and labels both, or neither")
+    if held_features is None:
+        (x, y), held = _split(x, y, held_share, seed)
+    else:
+        held = _checked(held_features, held_labels)
+    if held[0].shape[-1] != x.shape[-1]:
+        raise ShapeError(f"features are {x.shape[-1]} wide, the held-out ones {held[0].shape[-1]}")
+    k = classes or len(class_names) or int(max(y.max(), held[1].max())) + 1
+    if max(y.max(), held[1].max()) >= k:
+        raise InputError(f"labels must lie in 0..{k - 1}, got {max(y.max(), held[1].max())}")
+    how = masking or Masking.suited(len(y))
+    trained = train_masked(
+        x,
+        y,
+        k,
+        held_out=held,
+        masking=how,
+        seed=seed,
+        device=device,
+        checkpoints=None if checkpoints is None else Checkpoints(Path(checkpoints)),
+        progress=progress,
+    )
+    return complete(
+        [trained.head],
+        Samples.of(trained.head(np.asarray(held[0], np.float32)), held[1]),
+        method="masked-head",
+        fit=_facts(trained, how, seed),
+        data={"trained_on": len(y), "features_sha256": data_fingerprint(np.asarray(x), y)},
+        model=model,
+        class_names=class_names,
+        packages=("torch",),
+    )
+
+
+def _facts(trained: Trained, how: Masking, seed: int) -> dict[str, Any]:
+    last = trained.epochs[-1]
+    return {
+        "hidden": how.hidden,
+        "inference": how.inference,
+        "draw": how.draw,
+        "masked_gradient": how.masked_gradient,
+        "loss": getattr(how.loss, "__name__", type(how.loss).__name__),
+        "epochs": how.epochs,
+        "batch": how.batch,
+        "rate": how.rate,
+        "schedule": how.schedule,
+        "momentum": how.momentum,
+        "decay": how.decay,
+        "adapt": how.retention.adapt,
+        "gamma": how.retention.gamma,
+        "eta": list(how.retention.eta),
+        "q": trained.q,
+        "q_by_epoch": [round(epoch.q, 6) for epoch in trained.epochs],
+        "training_loss": last.loss,
+        "feedback_accuracy": last.accuracy,
+        "feedback_confidence": last.confidence,
+        "seed": seed,
+    }
+
+
+def _checked(features: Floats, labels: ArrayLike | None) -> tuple[Floats, NDArray[np.intp]]:
+    """Features (n, d) or (V, n, d) and class ids (n,) that belong together."""
+    x, y = np.asanyarray(features), np.asarray(labels)
+    if x.ndim not in (2, 3) or x.dtype.kind != "f" or x.shape[-2] == 0:
+        raise ShapeError(f"features must be floats (n, d) or (views, n, d), got {x.dtype} {x.shape}")
+    if y.shape != (x.shape[-2],):
+        raise ShapeError(f"labels must be ({x.shape[-2]},), got {y.shape}; pass class ids, not one-hot")
+    if y.dtype.kind not in "iu" or y.min() < 0:
+        raise InputError(f"labels must be class ids of 0 and above, got {y.dtype} from {y.min()}")
+    if (y == y[0]).all():
+        raise InputError(f"all {len(y)} samples are of class {y[0]}; train on every class that is served")
+    if not np.isfinite(x).all():
+        raise InputError("features hold NaN or infinity; mend or drop such inputs before fitting")
+    return x, y.astype(np.intp)
+
+
+def _split(
+    x: Floats, y: NDArray[np.intp], share: float, seed: int
+) -> tuple[tuple[Floats, NDArray[np.intp]], tuple[Floats, NDArray[np.intp]]]:
+    """A random ``share`` held out; of several views, the first one of it."""
+    n = len(y)
+    m = round(n * share)
+    if not 0 < m < n:
+        raise InputError(f"held_share {share} of {n} samples leaves a part empty")
+    order = np.random.default_rng(seed).permutation(n)
+    held, kept = np.sort(order[:m]), np.sort(order[m:])
+    first = x if x.ndim == 2 else x[0]
+    return (x[..., kept, :], y[kept]), (first[held], y[held])

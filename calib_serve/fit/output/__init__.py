@@ -1,0 +1,16 @@
+"""Output calibrators: what needs the scores alone, and the choice among them."""
+
+from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name, options_of
+from calib_serve.fit.output.ece_grid import fit_temperature_ece
+from calib_serve.fit.output.selection import default_candidates, select
+from calib_serve.fit.output.temperature import fit_temperature
+
+__all__ = [
+    "CANDIDATES",
+    "default_candidates",
+    "fit_by_name",
+    "fit_temperature",
+    "fit_temperature_ece",
+    "options_of",
+    "select",
+]

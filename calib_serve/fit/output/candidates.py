@@ -1,0 +1,92 @@
+"""The output calibrators by name, from the simplest to the most flexible."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from numpy.typing import ArrayLike
+
+from calib_serve.artifact import Artifact
+from calib_serve.errors import InputError
+from calib_serve.fit.facts import complete
+from calib_serve.fit.output.binning import fit_histogram_mass, fit_histogram_width, fit_isotonic
+from calib_serve.fit.output.ece_grid import fit_temperature_ece
+from calib_serve.fit.output.linear import fit_matrix, fit_vector
+from calib_serve.fit.output.mixture import fit_ensemble_temperature, fit_temperature_mixture
+from calib_serve.fit.output.odir import fit_dirichlet_odir, fit_matrix_odir
+from calib_serve.fit.output.structured import fit_structured_matrix, fit_structured_vector
+from calib_serve.fit.output.temperature import fit_temperature
+from calib_serve.fit.samples import ClassWeight, Samples
+
+__all__ = ["CANDIDATES", "Fitter", "fit_by_name", "fit_none", "options_of"]
+
+Fitter = Callable[..., Artifact]
+"""(logits, labels, *, sample_weight=None, ...) -> Artifact."""
+
+
+def fit_none(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    class_weight: ClassWeight = None,
+) -> Artifact:
+    """No calibration: an artifact without steps, with the same facts as any other."""
+    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
+    return complete([], samples, method="none", fit={})
+
+
+CANDIDATES: Mapping[str, Fitter] = MappingProxyType(
+    {
+        "none": fit_none,
+        "temperature": fit_temperature,
+        "temperature-ece": fit_temperature_ece,
+        "temperature-mixture": fit_temperature_mixture,
+        "ensemble-temperature": fit_ensemble_temperature,
+        "structured-vector": fit_structured_vector,
+        "vector": fit_vector,
+        "structured-matrix": fit_structured_matrix,
+        "ms-odir": fit_matrix_odir,
+        "dirichlet-odir": fit_dirichlet_odir,
+        "matrix": fit_matrix,
+        "histogram-width": fit_histogram_width,
+        "histogram-mass": fit_histogram_mass,
+        "isotonic": fit_isotonic,
+    }
+)
+"""Name -> fitter, in the order of how much they can bend: one number, a vector, a matrix, a table."""
+
+
+def fit_by_name(
+    method: str,
+    logits: ArrayLike | Samples,
+    labels: ArrayLike,
+    *,
+    class_names: Sequence[str] = (),
+    seed: int = 0,
+    **options: Any,
+) -> Artifact:
+    """Fit the method called ``method`` with its own options; ``seed`` goes to those that draw.
+
+    Raises InputError for a name or an option that does not exist, and tells those that do.
+    """
+    known = options_of(method)
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise InputError(f"{method} has no option {', '.join(unknown)}; it has {', '.join(known)}")
+    if "seed" in known:
+        options["seed"] = seed
+    artifact = CANDIDATES[method](logits, labels, **options)
+    return replace(artifact, class_names=tuple(class_names)) if class_names else artifact
+
+
+def options_of(method: str) -> list[str]:
+    """The names of a method's own options; InputError for a method that does not exist."""
+    if method not in CANDIDATES:
+        raise InputError(f"there is no method {method!r}; choose one of {', '.join(CANDIDATES)}")
+    parameters = inspect.signature(CANDIDATES[method]).parameters
+    return [name for name in parameters if name not in ("logits", "labels")]

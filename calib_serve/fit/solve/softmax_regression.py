@@ -1,0 +1,225 @@
+"""softmax(W x + b) by penalised maximum likelihood: the convex problem under every linear calibrator.
+
+The objective is the weighted mean NLL plus ``off`` sum of W_kj^2 off the diagonal, ``diagonal`` sum
+of (W_kk - 1)^2, and ``bias`` sum of b_k^2. x is the logits times ``scale``, or the log-probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.errors import FitError, InputError
+from calib_serve.fit.samples import Samples
+from calib_serve.fit.solve.lbfgs import Minimum, Vector, minimise
+from calib_serve.fit.solve.preconditioner import Chunk, Solve, of_blocks, of_diagonal, of_matrix, of_pairs
+
+__all__ = ["Penalty", "Problem"]
+
+Floats = NDArray[np.floating[Any]]
+
+# Parameters up to which the Hessian itself, factored, is the preconditioner.
+_EXACT_MATRIX = 700
+_EXACT_DIAGONAL = 1000
+_SINGLE = 1 << 21  # logits above which passes are in float32; sums over samples stay in float64
+_SINGLE_ROUGH = 1 << 18
+_MOST_CLASSES = 4096
+_CHUNK = 1 << 21
+_REFRESH = 25  # iterations after which a new preconditioner is worth its price
+_MOST_ITERATIONS = 2000
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """Weights of the squared off-diagonal entries, the diagonal's distance from 1, and the bias."""
+
+    off: float = 0.0
+    diagonal: float = 0.0
+    bias: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Samples, how their logits become x, and the shape of W: "full" or "diagonal".
+
+    Parameters are one vector: W - I (its rows, or its diagonal), then b.
+    """
+
+    samples: Samples
+    shape: Literal["full", "diagonal"]
+    scale: float = 1.0
+    offset: NDArray[np.float64] | None = None  # logsumexp of each sample, where x is log-probabilities
+    rough: bool = False  # float32 is good enough already for smaller sets: for choosing, not for the result
+
+    @classmethod
+    def of(
+        cls,
+        samples: Samples,
+        shape: Literal["full", "diagonal"],
+        *,
+        on: Literal["logits", "log_probs"] = "logits",
+        scale: float = 1.0,
+    ) -> Problem:
+        """The problem on logits times ``scale``, or on log-softmax of them."""
+        k = samples.classes
+        if shape == "full" and k > _MOST_CLASSES:
+            raise InputError(
+                f"a full matrix for {k} classes has {k * k:.1e} numbers, more than any calibration set "
+                "can tell; choose vector, structured-vector or temperature"
+            )
+        return cls(samples, shape, scale, _logsumexp(samples, scale) if on == "log_probs" else None)
+
+    @property
+    def size(self) -> int:
+        """How many parameters."""
+        k = self.samples.classes
+        return k * (k + 1) if self.shape == "full" else 2 * k
+
+    def take(self, index: slice | NDArray[Any]) -> Problem:
+        """The problem on a part of the samples."""
+        offset = None if self.offset is None else self.offset[index]
+        return replace(self, samples=self.samples.take(index), offset=offset)
+
+    def solve(
+        self, penalty: Penalty, start: Vector | None = None, *, gap: float, about: Solve | None = None
+    ) -> Minimum:
+        """The parameters of least penalised NLL, to within about ``gap`` of the least value.
+
+        ``about`` is a preconditioner made for a nearby problem; without it, or where it does not
+        help, we make our own. Raises FitError where the gap does not close.
+        """
+        x = np.zeros(self.size) if start is None else start
+        iterations = evaluations = 0
+        while iterations < _MOST_ITERATIONS:
+            found = minimise(
+                lambda theta: self.evaluate(theta, penalty),
+                x,
+                about or self.preconditioner(penalty, x),
+                gap=gap,
+                rounding=self._rounding,
+                max_iterations=_REFRESH,
+            )
+            iterations += found.iterations
+            evaluations += found.evaluations
+            if found.gap <= gap or found.iterations < _REFRESH:
+                return replace(found, iterations=iterations, evaluations=evaluations)
+            x, about = found.x, None
+        raise FitError(
+            f"no convergence in {iterations} iterations: the objective may be {found.gap:.3g} above its "
+            f"least value, more than {gap:.3g}; regularise more"
+        )
+
+    def map(self, theta: Vector) -> tuple[Vector, Vector]:
+        """W ((K, K), or (K,) for a diagonal) and b of parameters."""
+        k = self.samples.classes
+        if self.shape == "diagonal":
+            return 1 + theta[:k], theta[k:]
+        return np.eye(k) + theta[:-k].reshape(k, k), theta[-k:]
+
+    def nll(self, theta: Vector) -> float:
+        """The weighted mean NLL, without penalty."""
+        total = 0.0
+        for _, s, y, w in self._scores(theta):
+            e_sum = np.exp(s).sum(axis=1, dtype=np.float64)
+            total += float(w @ (np.log(e_sum) - s[np.arange(len(y)), y]))
+        return total / len(self.samples)
+
+    def losses(self, theta: Vector) -> NDArray[np.float64]:
+        """The NLL of each sample (n,)."""
+        found = [
+            np.log(np.exp(s).sum(axis=1, dtype=np.float64)) - s[np.arange(len(y)), y]
+            for _, s, y, _ in self._scores(theta)
+        ]
+        return np.concatenate(found)
+
+    def evaluate(self, theta: Vector, penalty: Penalty) -> tuple[float, Vector]:
+        """The penalised objective and its gradient."""
+        k = self.samples.classes
+        value, gradient = 0.0, np.zeros(self.size)
+        inner, outer = gradient[:-k], gradient[-k:]
+        for x, s, y, w in self._scores(theta):
+            rows = np.arange(len(y))
+            value -= float(w @ s[rows, y].astype(np.float64))
+            p = np.exp(s, out=s)
+            total = p.sum(axis=1, dtype=np.float64)
+            value += float(w @ np.log(total))
+            np.multiply(p, (w / total).astype(p.dtype)[:, None], out=p)
+            p[rows, y] -= w.astype(p.dtype)
+            outer += p.sum(axis=0)
+            inner += (p.T @ x).ravel() if self.shape == "full" else np.einsum("nk,nk->k", p, x)
+        n = len(self.samples)
+        weights = self._penalties(penalty)
+        return value / n + float(weights @ theta**2), gradient / n + 2 * weights * theta
+
+    def preconditioner(self, penalty: Penalty, theta: Vector) -> Solve:
+        """An approximate inverse Hessian at ``theta``: exact for few parameters, by blocks for many."""
+        classes, ridge = self.samples.classes, 2 * self._penalties(penalty)
+        if self.shape == "full":
+            make = of_matrix if self.size <= _EXACT_MATRIX else of_blocks
+        else:
+            make = of_diagonal if self.size <= _EXACT_DIAGONAL else of_pairs
+        return make(self._curvature(theta), classes, ridge)
+
+    def _curvature(self, theta: Vector) -> Iterator[Chunk]:
+        for x, s, _, w in self._scores(theta):
+            p = np.exp(s, out=s)
+            np.divide(p, p.sum(axis=1, keepdims=True), out=p)
+            yield x, p, w / len(self.samples)
+
+    def _penalties(self, penalty: Penalty) -> Vector:
+        k = self.samples.classes
+        weights = np.full(self.size, penalty.off)
+        weights[: self.size - k : k + 1 if self.shape == "full" else 1] = penalty.diagonal
+        weights[-k:] = penalty.bias
+        return weights
+
+    def _features(self) -> Iterator[tuple[slice, Floats]]:
+        dtype = self._dtype
+        for part, z in self.samples.chunks(dtype, values=self._chunk):
+            x = z * dtype(self.scale)
+            if self.offset is not None:
+                x -= self.offset[part, None].astype(dtype)
+            yield part, x
+
+    def _scores(
+        self, theta: Vector
+    ) -> Iterator[tuple[Floats, Floats, NDArray[np.intp], NDArray[np.float64]]]:
+        """Features, scores W x + b less their largest, labels and weights, chunk by chunk."""
+        k = self.samples.classes
+        inner = theta[:-k].astype(self._dtype)
+        outer = theta[-k:].astype(self._dtype)
+        for part, x in self._features():
+            s = x @ inner.reshape(k, k).T if self.shape == "full" else x * inner
+            s += x
+            s += outer
+            s -= s.max(axis=1, keepdims=True)
+            w = self.samples.weight
+            yield x, s, self.samples.labels[part], np.ones(len(x)) if w is None else w[part]
+
+    @property
+    def _dtype(self) -> type[np.floating[Any]]:
+        # By size alone, so that the same numbers in another float type give the same answer.
+        return np.float32 if self.samples.size > (_SINGLE_ROUGH if self.rough else _SINGLE) else np.float64
+
+    @property
+    def _chunk(self) -> int:
+        """Values of a chunk: for many classes so many rows that their sums into (K, K) cost little."""
+        cached = 1 << 18 if self._dtype is np.float32 else 1 << 17
+        return max(cached, min(2 * self.samples.classes**2, _CHUNK)) if self.shape == "full" else cached
+
+    @property
+    def _rounding(self) -> float:
+        return 1e-7 if self._dtype is np.float32 else 1e-13
+
+
+def _logsumexp(samples: Samples, scale: float) -> NDArray[np.float64]:
+    found = []
+    for _, z in samples.chunks(np.float64):
+        scaled = z * scale
+        top = scaled.max(axis=1)
+        found.append(top + np.log(np.exp(scaled - top[:, None]).sum(axis=1)))
+    return np.concatenate(found)

@@ -1,0 +1,20 @@
+"""TorchServe archives: packed, packed again, read."""
+
+from calib_serve.fuse.torchserve.archive import read_archive
+from calib_serve.fuse.torchserve.mar import Batching, artifact_of, labelled_models, pack, pack_feedback
+from calib_serve.fuse.torchserve.recalibration import recalibrated, served_artifact
+from calib_serve.fuse.torchserve.repacking import repack
+from calib_serve.fuse.torchserve.shipped_files import shipped
+
+__all__ = [
+    "Batching",
+    "artifact_of",
+    "labelled_models",
+    "pack",
+    "pack_feedback",
+    "read_archive",
+    "recalibrated",
+    "repack",
+    "served_artifact",
+    "shipped",
+]

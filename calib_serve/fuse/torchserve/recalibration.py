@@ -1,0 +1,59 @@
+"""A calibrated archive with another calibration in it, under a new version; all else stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from calib_serve.artifact import Artifact
+from calib_serve.errors import FuseError
+from calib_serve.fuse.mar_options import ModelOptions
+from calib_serve.fuse.torchserve.archive import HASHES, MANIFEST, read_archive, scratch, write_archive
+from calib_serve.fuse.torchserve.mar import artifact_files, artifact_of, is_calibrated
+
+__all__ = ["recalibrated", "served_artifact"]
+
+
+def served_artifact(source: str | Path) -> tuple[Artifact, str, str]:
+    """(artifact, model's name, version) of an archive that ``calib-serve pack`` wrote."""
+    archive = read_archive(Path(source))
+    if not is_calibrated(archive):
+        raise FuseError(f"{source} is not calibrated; pack it with: calib-serve pack --from {source}")
+    return artifact_of(archive), archive.name, archive.version
+
+
+def recalibrated(source: str | Path, artifact: Artifact, out: str | Path, *, version: str) -> Path:
+    """Write ``out/name.mar`` as ``version``: the model, handler and options of ``source``.
+
+    Only output steps may differ: an input shift or a head is part of the model that is served.
+    Raises FuseError where one does, and where ``version`` is that of ``source``.
+    """
+    served, name, old_version = served_artifact(source)
+    if version == old_version:
+        raise FuseError(
+            f"{source} is version {version} already; receipts tell versions apart, so name a new one"
+        )
+    fitted_on = served.model.get("sha256")
+    if artifact.model.get("sha256") not in (None, fitted_on) or _inner(artifact) != _inner(served):
+        raise FuseError(
+            f"the artifact changes more than the output of the model in {source}; pack it from --model"
+        )
+    archive = read_archive(Path(source), verify=False)
+    folder = ModelOptions.read(archive.config).artifact
+    with scratch() as copy:
+        kept = {entry: archive.read(entry) for entry in archive.files if entry not in (MANIFEST, HASHES)}
+        return write_archive(
+            Path(out) / f"{name}.mar",
+            {**kept, **artifact_files(artifact, copy, name=folder)},
+            name=name,
+            version=version,
+            **{key: value for key, value in archive.model.items() if key not in _OWN},
+        )
+
+
+_OWN = ("modelName", "modelVersion", "configFile")  # what write_archive says itself
+
+
+def _inner(artifact: Artifact) -> str:
+    """What of the artifact lies before the logits, by its fingerprint."""
+    steps = tuple(step for step in (artifact.input_shift, artifact.head) if step is not None)
+    return Artifact(steps, method="", classes=artifact.classes).fingerprint

@@ -1,0 +1,104 @@
+"""An archive that is served already, packed again with a calibration around its inference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from calib_serve.artifact import Artifact
+from calib_serve.errors import FuseError
+from calib_serve.fuse.mar_options import SECTION, ModelOptions
+from calib_serve.fuse.torchserve.archive import (
+    CONFIG,
+    HASHES,
+    MANIFEST,
+    read_archive,
+    scratch,
+    sha256_of,
+    write_archive,
+)
+from calib_serve.fuse.torchserve.mar import artifact_files, package_files
+from calib_serve.fuse.torchserve.shipped_files import shipped
+
+__all__ = ["repack"]
+
+_ENTRY = "calibrated_wrapper.py"
+# Handlers of TorchServe's own that have no classifier inside; all others can be wrapped by name.
+_NO_CLASSIFIER = ("image_segmenter", "object_detector", "trt_llm_handler", "vllm_handler")
+_KEPT = ("description", "envelope", "modelFile", "requirementsFile", "serializedFile")
+
+
+def repack(
+    source: str | Path,
+    artifact: Artifact | str | Path,
+    out: str | Path,
+    *,
+    name: str | None = None,
+    standalone: bool = False,
+    **options: Any,
+) -> Path:
+    """Write ``out/name.mar`` (default: the old name): the same handler, its inference calibrated.
+
+    The handler must be a class with ``inference``: a file of the archive, or one of TorchServe's own by
+    name, such as ``image_classifier``, whose packages (torchvision, captum) the serving host must have.
+    What its postprocess receives has the same form as before. ``options``: more fields of
+    ``ModelOptions``, such as ``outputs="probabilities"`` for a model that ends in softmax.
+    """
+    old = read_archive(Path(source))
+    fitted = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
+    handler = _wrappable(str(old.model.get("handler", "")), old.files, source)
+    if SECTION in old.config or _ENTRY in old.files:
+        raise FuseError(f"{source} is calibrated already; pack the archive that it was made from")
+    serialized = old.model.get("serializedFile", "")
+    sha256 = sha256_of(old.read(serialized)) if serialized else ""
+    if fitted.model.get("sha256") not in (None, sha256):
+        raise FuseError(f"{serialized} in {source} is not the model that the artifact was fitted on")
+    facts = {key: fitted.model[key] for key in ("outputs", "last_linear") if fitted.model.get(key)}
+    try:
+        workers = int(old.config.get("minWorkers", 1))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise FuseError(f"minWorkers in {source} is no number: {error}") from error
+    section = ModelOptions(
+        kind="wrapped",
+        model=serialized,
+        sha256=sha256,
+        wraps=handler,
+        workers=workers,
+        artifact="calibration",
+        **{**facts, **options},
+    )
+    config = yaml.safe_dump({**old.config, SECTION: section.as_dict()}, sort_keys=False, allow_unicode=True)
+    entry = shipped(f"handlers/{_ENTRY}")
+    with scratch() as folder:
+        kept = {entry: old.read(entry) for entry in old.files if entry not in (MANIFEST, HASHES)}
+        return write_archive(
+            Path(out) / f"{name or old.name}.mar",
+            {
+                **kept,
+                **artifact_files(fitted, folder, name="calibration"),
+                **(package_files("calib_serve.serve.wrapped") if standalone else {}),
+                _ENTRY: entry,
+                CONFIG: config.encode(),
+            },
+            name=name or old.name,
+            version=old.version,
+            handler=_ENTRY,
+            **{key: value for key, value in old.model.items() if key in _KEPT},
+        )
+
+
+def _wrappable(handler: str, files: Sequence[str], source: object) -> str:
+    module = handler.rpartition("/")[2].removesuffix(".py")
+    if not module:
+        raise FuseError(f"{source} names no handler in its manifest; there is nothing to wrap")
+    if ":" in handler:
+        raise FuseError(f"the handler {handler!r} is a function; only a class with inference can be wrapped")
+    carried = any(name.rpartition("/")[2] == f"{module}.py" for name in files)
+    if module in _NO_CLASSIFIER and not carried:
+        raise FuseError(f"TorchServe's {module} is no classifier: it has no class probabilities to calibrate")
+    if handler.endswith(".py") and not carried:
+        raise FuseError(f"{source} names the handler {handler} but does not carry it")
+    return handler

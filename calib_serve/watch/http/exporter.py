@@ -1,0 +1,148 @@
+"""Prometheus exposition of a ``Watch``: absolute sums from the ledger, at every scrape.
+
+One process owns one registry. Sums come from the ledger, so they go on after a restart where they
+stood, and a scrape during a write sees the state before it or after it, never between.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from calib_serve.errors import REASONS, LedgerError, MissingDependency
+from calib_serve.watch.drift.statistics import expected_accuracy
+from calib_serve.watch.ledger.sums import Key, Sums, Version, merge_segments
+from calib_serve.watch.series import SEGMENTS, SERIES, WATCH
+from calib_serve.watch.service import Watch
+
+try:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise MissingDependency("prometheus_client", "watch") from error
+
+__all__ = ["Requests", "WatchCollector", "export"]
+
+log = logging.getLogger(__name__)
+
+Row = tuple[tuple[str, ...], float]
+
+_BY_NAME = {series.name: series for series in (*SERIES, *SEGMENTS, *WATCH)}
+_STAGES = ("ledger", "alarms", "history", "samples", "scrape")
+
+
+class Requests:
+    """How many requests were answered, and how long that took."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.count: Counter[tuple[str, str]] = Counter()
+        self.seconds: Counter[str] = Counter()
+
+    def add(self, route: str, status: int, seconds: float) -> None:
+        """Count one answer."""
+        with self._lock:
+            self.count[route, str(status)] += 1
+            self.seconds[route] += seconds  # type: ignore[assignment]  # a Counter adds floats as well
+
+
+class WatchCollector(Collector):
+    """Turns a ``Watch`` into metric families; every bin of every version is there from the start."""
+
+    def __init__(self, watch: Watch, requests: Requests) -> None:
+        self._watch, self._requests = watch, requests
+
+    def collect(self) -> Iterator[Metric]:
+        """The families of one scrape."""
+        try:
+            segments = self._watch.ledger.by_segment(own=True)
+        except LedgerError as error:
+            # A gap in the series is honest; zeros would look like a restart.
+            log.error("a scrape could not read the ledger: %s", error)
+            self._watch.counts.errors["scrape"] += 1
+        else:
+            zeros = Sums.zeros(self._watch.ledger.bins)
+            yield from _sums(dict.fromkeys(self._watch.models, zeros) | merge_segments(segments))
+            yield from _segments({key: sums for key, sums in segments.items() if key.segment})
+        yield from self._detectors()
+        yield from self._troubles()
+
+    def _detectors(self) -> Iterator[Metric]:
+        watch, intake = self._watch, self._watch.intake
+        shares = {
+            v: (w.reference.count / w.reference.n).tolist() for v, w in watch.models.items() if w.reference
+        }
+        yield _family("calib_reference_share", _binned(shares))
+        yield _family("calib_drift_alarms_total", [(v, intake.alarms[v]) for v in watch.models])
+        yield _family("calib_drift_log_evidence", [(v, e) for v, (e, _) in intake.evidence.items()])
+        yield _family("calib_drift_log_threshold", [(v, t) for v, (_, t) in intake.evidence.items()])
+        yield _family("calib_shift_alarms_total", [(v, watch.counts.shifts[v]) for v in watch.shifts])
+        yield _family("calib_shift_log_evidence", [(v, s.log_evidence) for v, s in watch.shifts.items()])
+
+    def _troubles(self) -> Iterator[Metric]:
+        counts, requests = self._watch.counts, self._requests
+        refused = self._watch.intake.refused
+        yield _family("calib_feedback_refused_total", [((reason,), refused[reason]) for reason in REASONS])
+        yield _family("calib_invalid_outputs_total", [(v, counts.invalid[v]) for v in self._watch.models])
+        yield _family("calib_monitor_errors_total", [((stage,), counts.errors[stage]) for stage in _STAGES])
+        yield _family("calib_requests_total", [(route, n) for route, n in list(requests.count.items())])
+        yield _family("calib_request_seconds_total", [((r,), s) for r, s in list(requests.seconds.items())])
+
+
+def _sums(sums: Mapping[Version, Sums]) -> Iterator[Metric]:
+    yield _family("calib_predictions_total", _binned({v: s.predictions for v, s in sums.items()}))
+    yield _family(
+        "calib_predictions_confidence_total", _binned({v: s.predictions_confidence for v, s in sums.items()})
+    )
+    yield _family("calib_feedback_total", _binned({v: s.feedback.count for v, s in sums.items()}))
+    yield _family(
+        "calib_feedback_confidence_total", _binned({v: s.feedback.confidence for v, s in sums.items()})
+    )
+    yield _family("calib_feedback_correct_total", _binned({v: s.feedback.correct for v, s in sums.items()}))
+    yield _family(
+        "calib_feedback_confidence_squared_total", [(v, s.confidence_squared) for v, s in sums.items()]
+    )
+    yield _family(
+        "calib_feedback_confidence_correct_total", [(v, s.confidence_correct) for v, s in sums.items()]
+    )
+    expected = {v: expected_accuracy(s) for v, s in sums.items()}
+    yield _family("calib_expected_accuracy", [(v, e.accuracy) for v, e in expected.items()])
+    yield _family("calib_expected_accuracy_error", [(v, e.standard_error) for v, e in expected.items()])
+
+
+def _segments(sums: Mapping[Key, Sums]) -> Iterator[Metric]:
+    of = {(key.model, key.version, key.segment): s for key, s in sums.items()}
+    yield _family("calib_segment_predictions_total", _binned({k: s.predictions for k, s in of.items()}))
+    yield _family("calib_segment_feedback_total", _binned({k: s.feedback.count for k, s in of.items()}))
+    yield _family(
+        "calib_segment_feedback_confidence_total", _binned({k: s.feedback.confidence for k, s in of.items()})
+    )
+    yield _family(
+        "calib_segment_feedback_correct_total", _binned({k: s.feedback.correct for k, s in of.items()})
+    )
+
+
+def _binned(columns: Mapping[Any, Iterable[float]]) -> list[Row]:
+    return [((*key, str(b)), float(x)) for key, column in columns.items() for b, x in enumerate(column)]
+
+
+def _family(name: str, rows: Iterable[Row]) -> Metric:
+    series = _BY_NAME[name]
+    kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
+    family = kind(name, series.help, labels=series.labels)
+    for labels, value in rows:
+        if math.isfinite(value):  # what is not known yet is not there
+            family.add_metric(labels, value)
+    return family
+
+
+def export(watch: Watch, registry: CollectorRegistry, *, requests: Requests | None = None) -> Requests:
+    """Publish ``watch`` in ``registry``; the counter of requests it publishes beside."""
+    requests = requests or Requests()
+    registry.register(WatchCollector(watch, requests))
+    return requests

@@ -1,0 +1,123 @@
+"""Logits come out of every kind of file as they went in, and a wrong file is answered with what it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from calib_serve.data.logits_file import read_logits
+from calib_serve.errors import InputError, ShapeError
+
+LOGITS = np.array([[1.5, -2.25, 0.125], [0.0, 3.5, -1.0], [2.0, 2.0, 0.5], [9.0, -1.0, 0.0]])
+LABELS = np.array([0, 1, 2, 0])
+
+
+def write_csv(path: Path) -> Path:
+    lines = ["label,cat,dog,fox,split"]
+    for i, (z, y) in enumerate(zip(LOGITS.tolist(), LABELS.tolist(), strict=True)):
+        lines.append(f"{y},{z[0]},{z[1]},{z[2]},{'cal' if i < 2 else 'test'}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def write_parquet(path: Path) -> Path:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    columns = {name: LOGITS[:, k] for k, name in enumerate(("cat", "dog", "fox"))}
+    table = {"label": LABELS, **columns, "split": ["cal", "cal", "test", "test"]}
+    pyarrow.parquet.write_table(pa.table(table), path)
+    return path
+
+
+@pytest.mark.parametrize(("write", "name"), [(write_csv, "z.csv"), (write_parquet, "z.parquet")])
+def test_a_table_gives_each_split_its_rows(write, name: str, tmp_path: Path):
+    path = write(tmp_path / name)
+    for split, rows in (("cal", slice(0, 2)), ("test", slice(2, 4))):
+        found = read_logits(path, split=split)
+        np.testing.assert_array_equal(found.logits, LOGITS[rows])
+        np.testing.assert_array_equal(found.labels, LABELS[rows])
+        assert found.class_names == ("cat", "dog", "fox")
+    with pytest.raises(InputError, match="has the splits cal, test"):
+        read_logits(path)
+    with pytest.raises(InputError, match="has the splits cal, test"):
+        read_logits(path, split="val")
+
+
+@pytest.mark.parametrize("kind", ["npz", "safetensors"])
+def test_arrays_are_found_by_split_and_by_themselves(kind: str, tmp_path: Path):
+    path = tmp_path / f"z.{kind}"
+    arrays = {"cal_logits": LOGITS[:2], "cal_labels": LABELS[:2], "logits": LOGITS, "labels": LABELS}
+    np.savez(path, **arrays) if kind == "npz" else save_file(arrays, path)
+    np.testing.assert_array_equal(read_logits(path, split="cal").logits, LOGITS[:2])
+    np.testing.assert_array_equal(read_logits(path).labels, LABELS)
+    with pytest.raises(InputError, match="no array test_logits; it has cal_labels, cal_logits"):
+        read_logits(path, split="test")
+
+
+def test_an_npy_file_is_mapped_and_takes_its_labels_from_another(tmp_path: Path):
+    np.save(tmp_path / "z.npy", LOGITS.astype(np.float16))
+    np.save(tmp_path / "y.npy", LABELS)
+    found = read_logits(tmp_path / "z.npy", labels=tmp_path / "y.npy")
+    assert isinstance(found.logits, np.memmap)
+    assert found.logits.dtype == np.float16
+    np.testing.assert_array_equal(found.labels, LABELS)
+    assert read_logits(tmp_path / "z.npy").labels is None
+    with pytest.raises(InputError, match="no split 'cal'"):
+        read_logits(tmp_path / "z.npy", split="cal")
+
+
+def test_one_column_is_a_binary_logit_without_class_names(tmp_path: Path):
+    (tmp_path / "z.csv").write_text("label,score\n0,-1.5\n1,2.0\n")
+    found = read_logits(tmp_path / "z.csv")
+    np.testing.assert_array_equal(found.logits, [[-1.5], [2.0]])
+    assert found.class_names == ()
+
+
+def test_probabilities_become_logarithms_and_zero_stays_finite(tmp_path: Path):
+    np.savez(tmp_path / "p.npz", probs=np.array([[0.25, 0.75], [1.0, 0.0]]), labels=[0, 1])
+    found = read_logits(tmp_path / "p.npz").logits
+    np.testing.assert_allclose(np.exp(found), [[0.25, 0.75], [1.0, 0.0]], atol=1e-300)
+    assert np.isfinite(found).all()
+    np.savez(tmp_path / "z.npz", probs=LOGITS, labels=LABELS)
+    with pytest.raises(InputError, match="named logits, not probs"):
+        read_logits(tmp_path / "z.npz")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("z.txt", b"1 2 3", "npz"),
+        ("z.npz", b"not a zip", "cannot read"),
+        ("z.npy", b"not an array", "cannot read"),
+        ("z.safetensors", b"\xff" * 64, "cannot read"),
+        ("z.parquet", b"PAR1nonsense", "cannot read"),
+        ("z.csv", b"label,a,b\n0,1.5,dog\n", "cannot read"),
+        ("z.csv", b"label,a,b\n0,1.5\n", "column"),
+        ("z.csv", b"label\n0\n", "no column of logits"),
+        ("z.csv", b"", "no column of logits"),
+        ("z.csv", b"label,a,b\n", "no rows"),
+    ],
+)
+def test_a_file_that_is_not_what_its_name_says_is_refused(name, content, said, tmp_path: Path):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=said):
+        read_logits(path)
+
+
+def test_nothing_is_ever_unpickled(tmp_path: Path):
+    np.savez(tmp_path / "z.npz", logits=np.array([{"a": 1}], object), labels=[0])
+    with pytest.raises(InputError, match="cannot read"):
+        read_logits(tmp_path / "z.npz")
+
+
+def test_shapes_that_do_not_fit_and_missing_files_are_told(tmp_path: Path):
+    np.savez(tmp_path / "z.npz", logits=LOGITS, labels=LABELS[:2])
+    with pytest.raises(ShapeError, match="not \\(n, K\\) and \\(n,\\)"):
+        read_logits(tmp_path / "z.npz")
+    with pytest.raises(InputError, match="no file"):
+        read_logits(tmp_path / "none.npz")

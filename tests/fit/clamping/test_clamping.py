@@ -1,0 +1,272 @@
+"""Neural Clamping finds the shift and the temperature that made the labels, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from calib_serve.artifact import Artifact, InputShift
+from calib_serve.errors import FitError, InputError, ShapeError
+from calib_serve.fit.clamping.entropy_shift import data_bounds, entropy_shift, feasible_shift, mean_entropy
+from calib_serve.fit.clamping.fit import (
+    PaperSchedule,
+    QuasiNewton,
+    fit_neural_clamping,
+    fit_neural_clamping_efficient,
+)
+from calib_serve.fit.clamping.objective import Objective
+from calib_serve.fit.output.temperature import fit_temperature
+from calib_serve.metrics import nll, softmax
+from calib_serve.model import TorchClassifier, from_module
+
+SHAPE = (2, 8, 8)
+TRUE_T = 2.0
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(128, 32), nn.Tanh(), nn.Linear(32, 4))
+    with torch.no_grad():
+        net[3].weight *= 40
+    return net.eval()
+
+
+@pytest.fixture(scope="module")
+def classifier() -> TorchClassifier:
+    return from_module(network(), input_shape=SHAPE, device="cpu")
+
+
+def true_shift() -> np.ndarray:
+    shift = np.zeros(SHAPE)
+    shift[0], shift[1] = 0.6, -0.6
+    return shift
+
+
+@pytest.fixture(scope="module")
+def drawn(classifier):
+    """Inputs, labels drawn from softmax(f(x + true shift) / 2), and those probabilities."""
+    rng = np.random.default_rng(1)
+    inputs = rng.random((3_000, *SHAPE), dtype=np.float32)
+    probs = softmax(classifier.logits(inputs, shift=InputShift(true_shift())) / TRUE_T)
+    labels = (probs.cumsum(axis=1) < rng.random((len(probs), 1))).sum(axis=1)
+    return inputs, np.minimum(labels, 3), probs
+
+
+def test_the_shift_and_temperature_that_made_the_labels_are_found(classifier, drawn) -> None:
+    inputs, labels, probs = drawn
+    fit, held = slice(0, 2_000), slice(2_000, None)
+    artifact = fit_neural_clamping(classifier, inputs[fit], labels[fit], penalty=1e-3, resolution=1)
+    clamped = artifact.probs(classifier.logits(inputs[held], shift=artifact.input_shift))
+    scaled = fit_temperature(classifier.logits(inputs[fit]), labels[fit])
+    plain = scaled.probs(classifier.logits(inputs[held]))
+    best = nll(probs[held], labels[held])
+    assert nll(clamped, labels[held]) < best + 0.01
+    assert nll(plain, labels[held]) > best + 0.05
+    assert artifact.fit["temperature"] == pytest.approx(TRUE_T, rel=0.15)
+    np.testing.assert_allclose(artifact.input_shift.delta, true_shift(), atol=0.2)
+
+
+@pytest.mark.parametrize(("gamma", "power", "resolution"), [(0.0, 1, None), (0.7, 1, 3), (0.3, 2, 4)])
+def test_the_gradient_is_the_objective_s_own(classifier, drawn, gamma, power, resolution) -> None:
+    inputs, labels, _ = drawn
+    objective = Objective(
+        classifier, inputs[:64], labels[:64], gamma=gamma, weight=0.1, power=power, resolution=resolution,
+        scale=0.5,
+    )  # fmt: skip
+    rng = np.random.default_rng(2)
+    at = np.append(rng.normal(0, 0.3, int(np.prod(objective.shape))), 0.2)
+    _, gradient = objective(at)
+    for drawn_at_random in rng.normal(size=(5, len(at))):
+        direction = drawn_at_random / np.linalg.norm(drawn_at_random)
+        ahead, behind = objective(at + 1e-2 * direction)[0], objective(at - 1e-2 * direction)[0]
+        assert (ahead - behind) / 2e-2 == pytest.approx(gradient @ direction, abs=2e-4, rel=2e-3)
+
+
+def test_a_heavy_penalty_leaves_temperature_scaling(classifier, drawn) -> None:
+    inputs, labels, _ = drawn
+    artifact = fit_neural_clamping(classifier, inputs[:500], labels[:500], penalty=100.0, resolution=None)
+    alone = fit_temperature(classifier.logits(inputs[:500]), labels[:500]).fit["temperature"]
+    assert not artifact.input_shift.delta.any()
+    assert artifact.fit["temperature"] == pytest.approx(alone, rel=1e-4)
+
+
+def test_no_shift_and_temperature_1_reproduce_the_model_bit_for_bit(classifier, drawn) -> None:
+    inputs, _, _ = drawn
+    plain = classifier.logits(inputs)
+    assert np.array_equal(classifier.logits(inputs, shift=InputShift(np.zeros(SHAPE))), plain)
+    from calib_serve.artifact import LogitMap
+
+    steps = (InputShift(np.zeros(SHAPE)), LogitMap.temperature(1.0))
+    artifact = Artifact(steps, method="neural-clamping", classes=4)
+    assert np.array_equal(artifact.probs(plain), softmax(plain))
+
+
+def test_folds_choose_the_resolution_that_generalises(classifier, drawn) -> None:
+    inputs, labels, _ = drawn
+    artifact = fit_neural_clamping(classifier, inputs[:400], labels[:400], penalty=1e-4, resolution=(1, None))
+    one, full = (row["score"] for row in artifact.fit["candidates"])
+    assert one < full  # 256 pixels fit the noise of 400 labels
+    assert artifact.fit["resolution"] == 1
+    assert one < artifact.fit["held_out_nll_of_temperature_alone"]
+
+
+def test_gamma_by_calibration_ece_takes_the_least_of_its_own_table(classifier, drawn) -> None:
+    inputs, labels, _ = drawn
+    artifact = fit_neural_clamping(
+        classifier, inputs[:400], labels[:400], gamma=(0.0, 0.5, 1.0), judge="calibration-ece"
+    )
+    rows = artifact.fit["candidates"]
+    assert [row["gamma"] for row in rows] == [0.0, 0.5, 1.0]
+    assert artifact.fit["gamma"] == min(rows, key=lambda row: row["score"])["gamma"]
+
+
+def test_the_penalty_is_the_norm_of_delta_at_every_resolution(classifier, drawn) -> None:
+    inputs, labels, _ = drawn
+    for resolution in (1, 3, 8, None):
+        objective = Objective(classifier, inputs[:4], labels[:4], weight=2.0, resolution=resolution)
+        theta = np.random.default_rng(0).normal(size=int(np.prod(objective.shape)))
+        assert objective.penalty(theta) == pytest.approx(2 * np.linalg.norm(objective.delta(theta)))
+
+
+def test_delta_behind_the_normalisation_is_scaled_by_its_deviation(classifier, drawn) -> None:
+    inputs, labels, _ = drawn
+    artifact = fit_neural_clamping(
+        classifier, inputs[:400], labels[:400], resolution=None, normalisation=([0.5, 0.5], [0.5, 0.25])
+    )
+    assert artifact.fit["place"] == "after normalisation"
+    behind = artifact.input_shift.delta / np.array([0.5, 0.25]).reshape(2, 1, 1)
+    assert np.linalg.norm(behind) == pytest.approx(artifact.fit["delta_norm"], rel=1e-5)
+
+
+def test_clipped_inputs_stay_in_their_range(classifier, drawn) -> None:
+    inputs, labels, _ = drawn
+    artifact = fit_neural_clamping(classifier, inputs[:400], labels[:400], penalty=1e-3, clip=(0.0, 1.0))
+    shifted = artifact.input_shift(inputs)
+    assert 0 <= shifted.min() <= shifted.max() <= 1
+
+
+@pytest.mark.parametrize("start", ["zero", "data", "random"])
+def test_every_start_leads_to_the_same_loss(classifier, drawn, start) -> None:
+    inputs, labels, _ = drawn
+    artifact = fit_neural_clamping(
+        classifier, inputs[:800], labels[:800], penalty=1e-3, resolution=1, start=start,
+        solver=QuasiNewton(passes=60, tolerance=1e-7),
+    )  # fmt: skip
+    from_truth = Objective(classifier, inputs[:800], labels[:800], weight=1e-3, resolution=1)
+    truth = np.append(from_truth.coefficients(true_shift()), np.log(TRUE_T))
+    assert artifact.fit["objective_value"] < from_truth(truth)[0]
+    np.testing.assert_allclose(artifact.input_shift.delta, true_shift(), atol=0.2)
+
+
+def test_the_paper_s_schedule_needs_more_passes_to_a_higher_objective(classifier, drawn) -> None:
+    inputs, labels, _ = drawn
+    x, y = inputs[:512], labels[:512]
+    paper = fit_neural_clamping(
+        classifier, x, y, resolution=None, start="random", solver=PaperSchedule(epochs=30)
+    )
+    ours = fit_neural_clamping(classifier, x, y, resolution=None, start="random")
+    assert ours.fit["passes"] < paper.fit["passes"]
+    assert ours.fit["objective_value"] < paper.fit["objective_value"]
+
+
+def test_a_delta_fitted_to_few_samples_takes_the_temperature_of_those_held_out(classifier, drawn) -> None:
+    inputs, labels, _ = drawn
+    artifact = fit_neural_clamping(classifier, inputs[:24], labels[:24], penalty=1e-6, resolution=None)
+    shifted = classifier.logits(inputs[1_000:], shift=artifact.input_shift)
+    by_heart = softmax(shifted / artifact.fit["temperature_fitted"])
+    assert artifact.fit["temperature"] > 1.5 * artifact.fit["temperature_fitted"]
+    assert nll(artifact.probs(shifted), labels[1_000:]) < nll(by_heart, labels[1_000:]) - 0.1
+
+
+@given(
+    st.lists(st.tuples(st.floats(-3, 3), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=20),
+    st.integers(0, 1000),
+)
+def test_the_data_driven_shift_is_feasible_and_none_feasible_gains_more(entries, seed) -> None:
+    gradient, one, other = (np.array(column) for column in zip(*entries, strict=True))
+    low, high = data_bounds(np.stack([one, other]))
+    delta = feasible_shift(gradient, low, high, (0.0, 1.0))
+    assert (low + delta >= -1e-12).all()
+    assert (high + delta <= 1 + 1e-12).all()
+    rival = np.random.default_rng(seed).uniform(-low, 1 - high)
+    assert gradient @ rival <= gradient @ delta + 1e-9
+
+
+def test_a_small_step_along_the_shift_gains_the_entropy_that_was_promised(classifier, drawn) -> None:
+    inputs, _, _ = drawn
+    narrow = inputs * 0.5 + 0.25  # room on both sides of [0, 1]
+    found = entropy_shift(classifier, narrow, input_range=(0.0, 1.0))
+    before = mean_entropy(softmax(classifier.logits(narrow)))
+    after = mean_entropy(softmax(classifier.logits(narrow, shift=InputShift(found.delta * 0.002))))
+    assert found.zero_share == 0
+    assert found.gain > 0
+    assert after - before == pytest.approx(0.002 * found.gain, rel=0.05)
+
+
+def test_where_every_pixel_reaches_both_ends_the_shift_is_zero(classifier) -> None:
+    inputs = np.random.default_rng(0).random((20, *SHAPE), dtype=np.float32)
+    inputs[0], inputs[1] = 0, 1
+    labels = np.arange(20) % 4
+    artifact = fit_neural_clamping_efficient(classifier, inputs, labels)
+    assert artifact.fit["zero_share"] == 1
+    assert artifact.fit["entropy_gain"] == artifact.fit["entropy_gain_promised"] == 0
+
+
+def test_hostile_input_is_refused_before_any_long_work(classifier, drawn) -> None:
+    inputs, labels, _ = drawn
+    x, y = inputs[:20], labels[:20]
+    with pytest.raises(ShapeError, match=r"takes inputs of \(2, 8, 8\)"):
+        fit_neural_clamping(classifier, x[:, :1], y)
+    with pytest.raises(ShapeError, match="one-hot"):
+        fit_neural_clamping(classifier, x, np.eye(4)[y])
+    with pytest.raises(InputError, match=r"0\.\.3"):
+        fit_neural_clamping(classifier, x, np.full(20, 9))
+    with pytest.raises(InputError, match="all 20 samples are of class 2"):
+        fit_neural_clamping_efficient(classifier, x, np.full(20, 2))
+    torn = x.copy()
+    torn[7, 0, 3, 3] = np.nan
+    with pytest.raises(InputError, match="input 7 holds NaN"):
+        fit_neural_clamping(classifier, torn, y)
+    with pytest.raises(InputError, match="judge"):
+        fit_neural_clamping(classifier, x, y, gamma=(0.0, 0.5), judge="oracle")
+    with pytest.raises(InputError, match="folds"):
+        fit_neural_clamping(classifier, x, y, folds=11)
+    with pytest.raises(InputError, match="penalty"):
+        fit_neural_clamping(classifier, x, y, penalty=-1.0)
+    with pytest.raises(InputError, match="outside of input_range"):
+        fit_neural_clamping_efficient(classifier, x, y, input_range=(0.4, 0.6))
+    with pytest.raises(FitError, match="every sample is right"):
+        fit_neural_clamping(classifier, x, classifier.logits(x).argmax(axis=1), resolution=None)
+
+
+def test_two_ranks_fit_what_one_process_fits(classifier, drawn, tmp_path) -> None:
+    inputs, labels, _ = drawn
+    np.savez(tmp_path / "data.npz", inputs=inputs[:301], labels=labels[:301])
+    torch.save(network().state_dict(), tmp_path / "weights.pt")
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+        "-m", "calib_serve", "fit", "--model", f"{__file__}:network", "--data", str(tmp_path / "data.npz"),
+        "--method", "neural-clamping", "--set", f"weights={tmp_path / 'weights.pt'}", "--set", "resolution=1",
+        "--set", "batch_size=64", "--out", str(tmp_path / "artifact"), "--json",
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["method"] == "neural-clamping"  # one rank speaks
+    two = Artifact.load(tmp_path / "artifact")
+    one = fit_neural_clamping(replace(classifier, batch_size=64), inputs[:301], labels[:301], resolution=1)
+    np.testing.assert_allclose(two.input_shift.delta, one.input_shift.delta, atol=1e-6)
+    assert two.fit["temperature"] == pytest.approx(one.fit["temperature"], abs=1e-6)
+    assert two.data["samples"] == 301

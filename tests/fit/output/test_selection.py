@@ -1,0 +1,167 @@
+"""A calibrator is chosen by what held-out samples say, and one that does harm is never chosen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calib_serve.artifact import LogitMap
+from calib_serve.errors import InputError
+from calib_serve.fit.output import candidates
+from calib_serve.fit.output import selection as module
+from calib_serve.fit.output.candidates import fit_none
+from calib_serve.fit.output.selection import default_candidates, select
+from calib_serve.fit.solve.strength import stratified
+from calib_serve.metrics import nll, softmax
+
+
+def draw(n: int = 800, k: int = 4, t: float = 2.5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    z = 2 * rng.standard_normal((n, k))
+    return t * z, (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+
+
+@pytest.fixture
+def harmful(monkeypatch: pytest.MonkeyPatch):
+    """Adds methods that calibrate and do harm, as real ones that knowingly forget would."""
+
+    def shuffled(logits, labels, **options):
+        """Calls class 0 always, with the confidence of its share: calibrated, and useless."""
+        share = np.bincount(labels, minlength=logits.classes) / len(labels) + 1e-6
+        flat = LogitMap(np.zeros(logits.classes), np.log(share))
+        return replace(fit_none(logits, labels), steps=(flat,), method="forgetful")
+
+    def dull(logits, labels, **options):
+        """Keeps every prediction and calls each as sure as the average: refinement is gone."""
+        right = (
+            (logits.logits.argmax(axis=1)[logits.rows] == labels).mean() if logits.rows is not None else 0.5
+        )
+        k = logits.classes
+        gain = math.log(right * (k - 1) / (1 - right))
+        artifact = replace(fit_none(logits, labels), method="dull")
+        object.__setattr__(artifact, "probs", lambda z: softmax(gain * (z == z.max(axis=1, keepdims=True))))
+        return artifact
+
+    table = {**candidates.CANDIDATES, "forgetful": shuffled, "dull": dull}
+    monkeypatch.setattr(candidates, "CANDIDATES", table)
+
+
+def row(artifact, method: str) -> dict:
+    return next(r for r in artifact.fit["selection"]["scores"] if r["method"] == method)
+
+
+def test_a_method_that_forgets_is_refused_for_its_accuracy_with_the_numbers(harmful):
+    artifact = select(*draw(), candidates=["temperature", "forgetful"], criterion="ece")
+    refused = row(artifact, "forgetful")["refused"]
+    assert "accuracy falls by" in refused
+    assert "interval" in refused
+    assert artifact.method == "temperature"
+
+
+def test_a_method_that_is_equally_sure_of_all_is_refused_for_its_refinement(harmful):
+    artifact = select(*draw(), candidates=["temperature", "dull"], criterion="ece")
+    assert "refinement AUROC falls by" in row(artifact, "dull")["refused"]
+    lenient = select(*draw(), candidates=["dull"], criterion="ece", tolerance=1.0)
+    assert "refused" not in row(lenient, "dull")
+
+
+def test_no_calibration_wins_where_there_is_nothing_to_gain():
+    artifact = select(*draw(2000, t=1.0), candidates=["temperature", "structured-vector"])
+    assert artifact.method == "none"
+    assert artifact.steps == ()
+
+
+def test_of_methods_within_one_standard_error_the_simplest_wins():
+    artifact = select(*draw(), candidates=["temperature", "structured-vector", "structured-matrix"])
+    selection = artifact.fit["selection"]
+    assert artifact.method == selection["chosen"] == "temperature"
+    rows = {r["method"]: r for r in selection["scores"]}
+    assert rows["temperature"]["above_best"] <= rows["temperature"]["standard_error"]
+    assert rows["none"]["above_best"] > rows["none"]["standard_error"]
+
+
+def test_a_richer_method_wins_where_the_data_calls_for_it():
+    logits, labels = draw(3000)
+    logits = logits * np.array([0.5, 1.0, 1.5, 2.0]) + np.array([2.0, 0.0, -2.0, 0.0])
+    assert (
+        select(logits, labels, candidates=["temperature", "structured-vector"]).method == "structured-vector"
+    )
+
+
+def test_a_score_is_the_mean_over_folds_that_the_fit_has_not_seen():
+    logits, labels = draw(500)
+    artifact = select(logits, labels, candidates=["temperature"], folds=4, seed=7)
+    fold = stratified(labels, folds=4, seed=7)
+    losses = np.empty(500)
+    for f in range(4):
+        inside, out = fold != f, fold == f
+        p = candidates.fit_by_name("temperature", logits[inside], labels[inside]).probs(logits[out])
+        losses[out] = -np.log(p[np.arange(out.sum()), labels[out]])
+    assert row(artifact, "temperature")["score"] == pytest.approx(losses.mean(), rel=1e-9)
+    assert artifact.after["nll"]["value"] == pytest.approx(losses.mean(), rel=1e-9)
+    assert row(artifact, "none")["score"] == pytest.approx(nll(softmax(logits), labels), rel=1e-9)
+    full = candidates.fit_by_name("temperature", logits, labels)
+    assert artifact.fit["temperature"] == full.fit["temperature"]
+
+
+@pytest.mark.parametrize("criterion", ["nll", "brier", "ece"])
+def test_every_criterion_prefers_a_calibrated_model_to_an_overconfident_one(criterion):
+    assert select(*draw(), candidates=["temperature"], criterion=criterion).method == "temperature"
+
+
+def test_the_choice_is_the_same_for_the_same_seed_and_for_samples_in_float16():
+    logits, labels = draw()
+    half = logits.astype(np.float16)
+    names = ["temperature", "structured-vector", "isotonic"]
+    first, again = (select(z, labels, candidates=names, seed=3) for z in (half, half.astype(np.float64)))
+    assert first.fit["selection"]["chosen"] == again.fit["selection"]["chosen"]
+    for a, b in zip(first.fit["selection"]["scores"], again.fit["selection"]["scores"], strict=True):
+        assert a.get("score") == pytest.approx(b.get("score"), rel=1e-6)
+
+
+def test_a_candidate_that_cannot_be_fitted_is_refused_with_its_own_words():
+    logits, _ = draw(300)
+    artifact = select(logits, logits.argmax(axis=1), candidates=["temperature", "temperature-mixture"])
+    assert "every sample is classified right" in row(artifact, "temperature")["refused"]
+
+
+def test_progress_names_each_candidate_once():
+    seen: list[str] = []
+    select(*draw(200), candidates=["temperature", "none", "temperature"], folds=2, progress=seen.append)
+    assert seen == ["none", "temperature"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"candidates": ["platt"]}, {"criterion": "accuracy"}, {"folds": 1}, {"level": 2.0}]
+)
+def test_options_that_cannot_be_right_are_refused(options):
+    with pytest.raises(InputError):
+        select(*draw(100), **options)
+
+
+def test_unstructured_matrices_are_candidates_only_where_classes_are_few():
+    assert "dirichlet-odir" in default_candidates(10)
+    assert "dirichlet-odir" not in default_candidates(1000)
+    assert default_candidates(1000)[0] == "none"
+    assert set(default_candidates(10)) <= set(candidates.CANDIDATES)
+
+
+def test_bootstrap_weights_of_one_give_the_estimate_itself():
+    rng = np.random.default_rng(0)
+    confidence, correct = np.round(rng.random(200), 1), rng.integers(0, 2, 200).astype(float)
+    held = module.HeldOut(confidence, confidence, confidence, correct)
+    assert module._auroc(held, np.ones((2, 200))) == pytest.approx(float(module._auroc(held)))
+
+
+def test_auto_on_real_logits_keeps_close_to_the_best_single_method(data_dir: Path):
+    data = np.load(data_dir / "logits" / "resnet50_c10_cross_entropy.npz")
+    cal, test = ((data[f"{s}_logits"], data[f"{s}_labels"]) for s in ("cal", "test"))
+    names = ["temperature", "structured-vector", "structured-matrix", "isotonic"]
+    chosen = nll(select(*cal, candidates=names, folds=3).probs(test[0]), test[1])
+    best = min(nll(candidates.fit_by_name(name, *cal).probs(test[0]), test[1]) for name in names)
+    assert chosen <= 1.01 * best
+    assert chosen < nll(softmax(test[0]), test[1])

@@ -1,0 +1,199 @@
+"""Temperature scaling finds the optimum, proves it, and says so where there is none."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+
+from calib_serve.errors import FitError, InputError, ShapeError
+from calib_serve.fit.output.temperature import Rows, fit_temperature
+from calib_serve.fit.samples import Samples
+from calib_serve.metrics import ece, nll_from_logits
+
+SETS = {  # published or independently measured: T, and test ECE after, in percent
+    "kull_resnet110_c10": (2.395, 1.1321),
+    "akamaster_resnet20_c10": (2.33555, 0.6954),
+    "akamaster_resnet56_c10": (2.45442, 0.5947),
+    "banking77_mlp_inhouse": (0.77433, 1.518),
+    "c10LT_resnet110": (3.44519, 5.9032),
+    "resnet50_c10_cross_entropy": (2.4975, None),
+    "pneumonia_cnn_inhouse": (0.91973, None),
+}
+
+
+def draw(n: int, k: int, t: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Logits that are T times too large for the labels drawn from them."""
+    rng = np.random.default_rng(seed)
+    z = 2 * rng.standard_normal((n, k))
+    return t * z, (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_on_real_logits_the_nll_is_the_exact_optimum_to_1e_8(data_dir: Path, name: str):
+    data = np.load(data_dir / "logits" / f"{name}.npz")
+    logits, labels = data["cal_logits"], data["cal_labels"]
+    artifact = fit_temperature(logits, labels)
+    t, test_ece = SETS[name]
+    assert artifact.fit["temperature"] == pytest.approx(t, abs=5e-4)
+    reference = minimize_scalar(
+        lambda u: nll_from_logits(logits.astype(np.float64) * math.exp(u), labels),
+        bounds=(-3, 3),
+        method="bounded",
+        options={"xatol": 1e-12},
+    )
+    assert artifact.fit["nll_after"] == pytest.approx(reference.fun, rel=1e-8)
+    if test_ece is not None:
+        probs = artifact.probs(data["test_logits"])
+        assert 100 * ece(probs, data["test_labels"]) == pytest.approx(test_ece, abs=2e-3)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0.2, 20), st.integers(2, 12), st.integers(0, 1000))
+def test_the_gradient_vanishes_where_the_search_ends(t: float, k: int, seed: int):
+    logits, labels = draw(300, k, t, seed)
+    artifact = fit_temperature(logits, labels)
+    assert artifact.fit["gradient_norm"] < 1e-9
+    s = 1 / artifact.fit["temperature"]
+    rows = Rows.of(Samples.of(logits, labels))
+    assert rows.slope(s).nll <= min(rows.slope(s * f).nll for f in (0.99, 1.01))
+
+
+def test_the_derivatives_are_those_of_the_nll():
+    rows = Rows.of(Samples.of(*draw(200, 5, 1.0)))
+    h = 1e-5
+    low, mid, high = (rows.slope(s) for s in (0.7 - h, 0.7, 0.7 + h))
+    assert mid.first == pytest.approx((high.nll - low.nll) / (2 * h), rel=1e-7)
+    assert mid.second == pytest.approx((high.first - low.first) / (2 * h), rel=1e-7)
+
+
+@pytest.mark.parametrize(("n", "k"), [(2000, 10), (6000, 1000)])  # passes in float64, and in float32
+def test_float16_float32_and_float64_give_the_same_temperature(n: int, k: int):
+    logits, labels = draw(n, k, 3.0)
+    half = logits.astype(np.float16)
+    found = [fit_temperature(half.astype(d), labels).fit["temperature"] for d in ("f2", "f4", "f8")]
+    assert found[0] == found[1] == pytest.approx(found[2], rel=1e-12)
+    assert found[0] == pytest.approx(3.0, rel=0.05)
+
+
+def test_large_sets_in_single_precision_reach_the_double_precision_optimum():
+    logits, labels = draw(6000, 1000, 3.0)
+    artifact = fit_temperature(logits.astype(np.float32), labels)
+    exact = minimize_scalar(
+        lambda u: nll_from_logits(logits * math.exp(u), labels), bounds=(-2, 0), method="bounded"
+    )
+    at_ours = nll_from_logits(logits / artifact.fit["temperature"], labels)
+    assert at_ours == pytest.approx(exact.fun, rel=1e-8)
+
+
+def test_an_underconfident_model_gets_a_temperature_below_one():
+    assert fit_temperature(*draw(4000, 5, 0.5)).fit["temperature"] == pytest.approx(0.5, rel=0.1)
+
+
+def test_one_binary_logit_is_two_logits_of_which_one_is_zero():
+    logits, labels = draw(500, 2, 2.0)
+    margin = logits[:, 1] - logits[:, 0]
+    both = fit_temperature(logits, labels).fit["temperature"]
+    for one in (margin, margin[:, None]):
+        artifact = fit_temperature(one, labels)
+        assert artifact.classes == 2
+        assert artifact.fit["temperature"] == pytest.approx(both, rel=1e-12)
+
+
+def test_tens_of_thousands_of_classes_work():
+    logits, labels = draw(40, 30_000, 2.0)
+    assert np.isfinite(fit_temperature(logits.astype(np.float16), labels).fit["temperature"])
+
+
+def test_a_memory_mapped_file_gives_what_the_array_gives(tmp_path: Path):
+    logits, labels = draw(3000, 20, 2.0)
+    np.save(tmp_path / "z.npy", logits)
+    mapped = np.load(tmp_path / "z.npy", mmap_mode="r")
+    assert fit_temperature(mapped, labels).fit == fit_temperature(logits, labels).fit
+
+
+def test_a_weight_of_two_is_a_sample_twice():
+    logits, labels = draw(300, 4, 2.0)
+    weight = np.where(np.arange(300) < 100, 2.0, 1.0)
+    twice = np.concatenate([logits, logits[:100]]), np.concatenate([labels, labels[:100]])
+    weighted = fit_temperature(logits, labels, sample_weight=weight).fit
+    assert weighted["temperature"] == pytest.approx(fit_temperature(*twice).fit["temperature"], rel=1e-9)
+    assert weighted["nll_after"] == pytest.approx(fit_temperature(*twice).fit["nll_after"], rel=1e-12)
+
+
+def test_class_weights_multiply_the_weights_of_their_samples():
+    logits, labels = draw(300, 3, 2.0)
+    per_class = np.array([1.0, 5.0, 0.5])
+    by_class = fit_temperature(logits, labels, class_weight=per_class).fit["temperature"]
+    by_sample = fit_temperature(logits, labels, sample_weight=per_class[labels]).fit["temperature"]
+    assert by_class == pytest.approx(by_sample, rel=1e-12)
+    balanced = fit_temperature(logits, labels, class_weight="balanced").fit["temperature"]
+    inverse = 1 / np.bincount(labels)
+    assert balanced == pytest.approx(
+        fit_temperature(logits, labels, class_weight=inverse).fit["temperature"], rel=1e-9
+    )
+
+
+def test_without_a_finite_optimum_the_error_says_why():
+    logits, labels = draw(100, 4, 1.0)
+    with pytest.raises(FitError, match="every sample is classified right"):
+        fit_temperature(logits, logits.argmax(axis=1))
+    with pytest.raises(FitError, match="every sample is classified right"):
+        fit_temperature(1e4 * logits, logits.argmax(axis=1))
+    with pytest.raises(FitError, match="no higher than those of the others"):
+        fit_temperature(logits, logits.argmin(axis=1))
+    with pytest.raises(FitError, match="no higher than those of the others"):
+        fit_temperature(np.ones((100, 4)), labels)
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "error", "said"),
+    [
+        ([[1.0, np.nan]], [0], InputError, "row 0 is not"),
+        ([[0.0, 1.0], [1.0, np.inf]], [0, 1], InputError, "row 1 is not"),
+        ([[1.0, -np.inf]], [0], InputError, "neginf"),
+        (np.zeros((2, 3, 4)), [0, 0], ShapeError, r"\(n, K\)"),
+        ([[1.0, 2.0]], [[0, 1]], ShapeError, "one-hot"),
+        ([[1.0, 2.0]], [2], InputError, r"0\.\.1"),
+        ([[1.0, 2.0]], [-1], InputError, r"0\.\.1"),
+        ([[1.0, 2.0]], [0.5], InputError, "class ids"),
+        (np.zeros((0, 2)), [], InputError, "no sample"),
+        ([["a", "b"]], [0], InputError, "must be numbers"),
+    ],
+)
+def test_hostile_input_gets_a_clear_error(logits, labels, error, said):
+    with pytest.raises(error, match=said):
+        fit_temperature(np.asarray(logits), np.asarray(labels))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sample_weight": [1.0]},
+        {"sample_weight": [-1.0, 1.0]},
+        {"sample_weight": [0.0, 0.0]},
+        {"sample_weight": [np.nan, 1.0]},
+        {"class_weight": [1.0]},
+        {"class_weight": "equal"},
+    ],
+)
+def test_weights_that_cannot_be_right_are_refused(options):
+    with pytest.raises(InputError):
+        fit_temperature(np.array([[0.0, 1.0], [2.0, 0.0]]), np.array([0, 1]), **options)
+
+
+def test_the_artifact_knows_its_data_its_versions_and_its_reference_bins():
+    logits, labels = draw(500, 3, 2.0)
+    artifact = fit_temperature(logits, labels)
+    assert artifact.data["samples"] == 500
+    assert artifact.data["sha256"] != fit_temperature(logits + 1e-9, labels).data["sha256"]
+    assert artifact.versions["numpy"] == np.__version__
+    probs = artifact.probs(logits)
+    assert artifact.reference is not None
+    assert artifact.reference.n == 500
+    assert artifact.reference.ece() == pytest.approx(ece(probs, labels), abs=1e-12)

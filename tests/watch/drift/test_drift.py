@@ -1,0 +1,258 @@
+"""The detector keeps its promised run length, finds what changed, and survives being moved."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plain_detector import PlainDetector
+
+from calib_serve.bins import Bins
+from calib_serve.errors import InputError
+from calib_serve.watch.drift import Detector
+from calib_serve.watch.drift.bets import SHIFTS, payoffs
+from calib_serve.watch.drift.evidence import Evidence
+from calib_serve.watch.drift.shift import ConfidenceShift
+
+
+def draw(rng, n):
+    return 1 - 0.75 * rng.beta(1, 4, n)
+
+
+def labels(rng, c, gap=0.0):
+    return rng.random(len(c)) < np.clip(c - gap, 0, 1)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.floats(0, 1), st.floats(0, 0.2), st.floats(-1, 1))
+def test_no_bet_gains_while_accuracy_is_within_the_tolerance(confidence, tolerance, where):
+    p = min(max(confidence + where * tolerance, 0), 1)
+    right, wrong = (
+        payoffs(np.array([confidence]), np.array([y]), tolerance=tolerance)[0] for y in (1.0, 0.0)
+    )
+    assert (right >= 0).all()
+    assert (wrong >= 0).all()
+    assert np.isfinite(right).all()
+    assert np.isfinite(wrong).all()
+    assert (p * right + (1 - p) * wrong <= 1 + 1e-9).all()
+
+
+def test_bets_are_fixed_by_the_confidence_so_late_labels_change_nothing():
+    rng = np.random.default_rng(0)
+    c = draw(rng, 50)
+    y = labels(rng, c).astype(float)
+    late = rng.permutation(50)
+    np.testing.assert_array_equal(
+        payoffs(c, y, tolerance=0.01)[late], payoffs(c[late], y[late], tolerance=0.01)
+    )
+    assert payoffs(c, y, tolerance=0.01).shape == (50, 2 * len(SHIFTS))
+
+
+def test_false_alarms_are_at_least_as_rare_as_promised():
+    rng = np.random.default_rng(1)
+    arl, streams, length = 300, 40, 1000
+    alarms = 0
+    for _ in range(streams):
+        detector = Detector(arl=arl, tolerance=0.0)
+        c = draw(rng, length)
+        alarms += len(detector.update(c, labels(rng, c)))
+    # On average at most one in arl labels; 3 sigma of a Poisson count above that.
+    most = streams * length / arl
+    assert alarms < most + 3 * math.sqrt(most)
+
+
+def test_errors_that_come_in_runs_are_no_drift_when_a_block_holds_a_run():
+    rng = np.random.default_rng(11)
+    counts = {1: 0, 50: 0}
+    for _ in range(5):
+        c = np.full(5000, 0.8)
+        y = np.repeat(rng.random(250) < 0.8, 20)  # right or wrong for 20 labels in a row
+        for block in counts:
+            counts[block] += len(Detector(arl=5000, tolerance=0.0, block=block).update(c, y))
+    # 5 alarms are promised at most; blocks keep the promise, single labels cannot.
+    assert counts[50] <= 5 + 3 * math.sqrt(5)
+    assert counts[1] > 50
+
+
+def test_a_gap_within_the_tolerance_is_no_drift_and_beyond_it_is():
+    rng = np.random.default_rng(2)
+    c = rng.uniform(0.5, 0.95, 6000)
+    for gap, drifts in ((0.03, False), (0.12, True)):
+        detector = Detector(arl=10_000, tolerance=0.03)
+        assert bool(detector.update(c, labels(rng, c, gap))) == drifts
+
+
+def test_it_says_when_where_and_which_way():
+    rng = np.random.default_rng(3)
+    c = rng.uniform(0.3, 1.0, 8000)
+    when = np.arange(8000) * 60.0
+    gap = np.where((np.arange(8000) >= 5000) & (c > 0.8), 0.2, 0.0)
+    alarm = Detector(arl=100_000, tolerance=0.01).update(c, labels(rng, c, gap), time=when)[0]
+    assert 5000 < alarm.label < 5600
+    assert abs(alarm.since_label - 5000) < 250
+    assert alarm.since_time == pytest.approx(60.0 * (alarm.since_label - 1))
+    assert alarm.direction == "overconfident"
+    assert all(b.high > 0.8 and b.gap > 0 for b in alarm.bins[:2])
+    assert alarm.evidence >= alarm.threshold == 100_000
+
+
+def test_errors_that_cancel_over_bins_are_found_and_called_mixed():
+    rng = np.random.default_rng(4)
+    c = rng.uniform(0.4, 1.0, 6000)
+    gap = np.where(np.arange(6000) >= 2000, np.where(c > 0.7, 0.12, -0.12), 0.0)
+    alarms = Detector(arl=100_000, tolerance=0.01).update(c, labels(rng, c, gap))
+    assert 2000 < alarms[0].label < 3200
+    mixed = [alarm for alarm in alarms if alarm.direction == "mixed"]
+    assert {b.gap > 0 for b in mixed[0].bins} == {True, False}
+
+
+def test_underconfidence_is_found_as_well():
+    rng = np.random.default_rng(5)
+    c = rng.uniform(0.4, 0.8, 3000)
+    assert Detector(arl=10_000).update(c, labels(rng, c, -0.15))[0].direction == "underconfident"
+
+
+@pytest.mark.parametrize("block", [1, 10])
+def test_state_moves_whole_at_any_label(block):
+    rng = np.random.default_rng(6)
+    c = draw(rng, 700)
+    y = labels(rng, c, 0.1)
+    whole = Detector(arl=500, block=block)
+    alarms = whole.update(c, y)
+    assert alarms
+    moved, heard = Detector(arl=500, block=block), []
+    for at in range(0, 700, 97):
+        moved = Detector.restore(moved.state())
+        heard += moved.update(c[at : at + 97], y[at : at + 97])
+    assert [a.label for a in heard] == [a.label for a in alarms]
+    assert moved.evidence == pytest.approx(whole.evidence, rel=1e-12)
+    assert moved.labels == 700
+
+
+@pytest.mark.parametrize("block", [1, 3, 20, 150])
+@pytest.mark.parametrize("gap", [0.0, 0.03, 0.3])
+def test_however_labels_are_batched_it_is_the_detector_that_was_defined(block, gap):
+    rng = np.random.default_rng(12)
+    c = draw(rng, 1200)
+    y = labels(rng, c, gap)
+    plain = PlainDetector(arl=400, block=block)
+    plain.update(c, y)
+    for batch in (1, 7, 97, 1200):
+        detector = Detector(arl=400, block=block)
+        alarms = []
+        for at in range(0, 1200, batch):
+            before = detector.labels
+            raised = detector.update(c[at : at + batch], y[at : at + batch])
+            alarms += raised
+            if not raised and detector.labels > before:
+                expected = plain.evidence[detector.labels // block - 1]
+                assert detector.evidence == pytest.approx(expected, rel=1e-9)
+        assert [a.label for a in alarms] == plain.alarms
+        heard = [plain.evidence[label // block - 1] for label in plain.alarms]
+        assert [a.evidence for a in alarms] == pytest.approx(heard, rel=1e-9)
+    assert plain.alarms or not gap
+
+
+@pytest.mark.parametrize("confidence", [0.0, 1.0])
+def test_the_surest_of_wrong_predictions_are_heard_at_once_and_overflow_nothing(confidence):
+    detector = Detector(arl=1e30, tolerance=0.0)
+    sure = np.full(500, confidence)
+    assert not detector.update(sure, sure)
+    alarms = detector.update(sure, 1 - sure)
+    assert 1 <= alarms[0].label - 500 <= 20
+    assert all(np.isfinite(alarm.evidence) for alarm in alarms)
+    assert np.isfinite(detector.evidence)
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        b"",
+        b"rubbish",
+        b"PK\x03\x04",
+        b"[]\n",
+        b"9" * 9999,
+        Detector().state()[:-40],
+        Detector().state() + b"12345678",
+        Detector().state().replace(b" 15, 1]", b" 1500000000000, 1]"),
+    ],
+)
+def test_a_spoilt_state_is_refused(spoilt):
+    with pytest.raises(InputError):
+        Detector.restore(spoilt)
+
+
+def test_memory_does_not_grow_with_the_stream():
+    rng = np.random.default_rng(7)
+    detector = Detector(arl=1e9, tolerance=0.05)
+    sizes = []
+    for _ in range(4):
+        c = draw(rng, 2000)
+        detector.update(c, labels(rng, c))
+        sizes.append(len(detector.state()))
+    assert sizes[-1] < 1.4 * sizes[0]
+    assert sizes[-1] < 120_000
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"arl": 1},
+        {"arl": math.inf},
+        {"arl": 1e31},
+        {"tolerance": -0.1},
+        {"tolerance": 0.5},
+        {"bins": 0},
+        {"block": 0},
+    ],
+)
+def test_options_that_cannot_be_are_refused(options):
+    with pytest.raises(InputError):
+        Detector(**options)
+
+
+def test_one_shot_evidence_bounds_the_chance_of_ever_being_wrong():
+    rng = np.random.default_rng(8)
+    rejected = 0
+    for _ in range(100):
+        evidence = Evidence(tolerance=0.0)
+        c = draw(rng, 300)
+        evidence.update(c, labels(rng, c))
+        rejected += evidence.p_value <= 0.05
+    assert rejected <= 5 + 3 * math.sqrt(100 * 0.05 * 0.95)
+
+
+def test_one_shot_evidence_finds_a_gap():
+    rng = np.random.default_rng(9)
+    c = draw(rng, 2000)
+    evidence = Evidence(tolerance=0.0)
+    evidence.update(c, labels(rng, c, 0.06))
+    assert evidence.p_value < 1e-6
+
+
+def test_one_shot_evidence_is_the_same_label_by_label_and_at_once():
+    rng = np.random.default_rng(13)
+    c = draw(rng, 400)
+    y = labels(rng, c, 0.05)
+    whole, single = Evidence(), Evidence()
+    whole.update(c, y)
+    for one, right in zip(c, y, strict=True):
+        single.update([one], [right])
+    whole.update([], [])
+    assert whole.log_evidence == pytest.approx(single.log_evidence, rel=1e-12)
+    assert whole.p_value == pytest.approx(single.p_value, rel=1e-9)
+    assert 0 < whole.p_value < 1
+    assert whole.labels == single.labels == 400
+
+
+def test_confidences_that_move_are_found_without_a_label_and_others_are_left_alone():
+    rng = np.random.default_rng(10)
+    reference = Bins.tally(draw(rng, 5000), np.ones(5000))
+    quiet, moved = (ConfidenceShift(reference, arl=100_000) for _ in range(2))
+    for _ in range(200):
+        assert not quiet.update(Bins.tally(draw(rng, 100), np.zeros(100)).count)
+    alarms = 0
+    for _ in range(20):
+        alarms += moved.update(Bins.tally(draw(rng, 100) ** 1.5, np.zeros(100)).count)
+    assert alarms >= 1

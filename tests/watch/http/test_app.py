@@ -1,0 +1,274 @@
+"""The HTTP app over a real ledger: typed, bounded, guarded, and honest about every item."""
+
+import base64
+import json
+import threading
+import warnings
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+
+import numpy as np
+import pytest
+from fastapi import FastAPI
+from prometheus_client.parser import text_string_to_metric_families
+
+from calib_serve.bins import Bins
+from calib_serve.receipts import Keyring
+from calib_serve.watch.drift import Detector
+from calib_serve.watch.http.app import create_app
+from calib_serve.watch.intake import Classes
+from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.service import Watch, Watched
+
+with warnings.catch_warnings():
+    # Newer starlettes ask for httpx2 at import; the client works with either.
+    warnings.simplefilter("ignore")
+    from fastapi.testclient import TestClient
+
+TOKEN = "a-token-that-is-long"
+RING = Keyring("k", {"k": bytes(32)})
+MODELS = {
+    ("digits", "1.0"): Watched(Classes(3, ("zero", "one", "two")), Bins([5, 5], [2, 4], [2, 4])),
+    ("digits", "2.0"): Watched(Classes(3)),
+}
+
+
+@pytest.fixture
+def watch(tmp_path):
+    ledger = SqliteLedger(tmp_path / "l.db", bins=2)
+    yield Watch(RING, ledger, models=MODELS, detector=lambda: Detector(arl=1000, bins=2), max_segments=2)
+    ledger.close()
+
+
+@pytest.fixture
+def client(watch):
+    with TestClient(create_app(watch, hosts=["testserver"], max_waiting=3)) as client:
+        yield client
+
+
+def prediction(**more):
+    return {"model": "digits", "version": "1.0", "predicted": 1, "confidence": 0.9} | more
+
+
+def scrape(client):
+    """{(name, sorted labels): value} of /metrics."""
+    text = client.get("/metrics").text
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_prediction_gets_a_receipt_and_its_label_is_counted_once(client, watch):
+    answer = client.post("/v1/predictions", json={"items": [prediction(), prediction(confidence=0.3)]})
+    receipts = [one["receipt"] for one in answer.json()["items"]]
+    labels = [{"receipt": receipts[0], "label": "one"}, {"receipt": receipts[1], "label": 0}]
+    first = client.post("/v1/labels", json={"items": labels}).json()
+    again = client.post("/v1/labels", json=labels).json()
+    assert (first["accepted"], first["refused"]) == (2, 0)
+    assert [one["reason"] for one in again["items"]] == ["duplicate"] * 2
+    sums = watch.ledger.sums()["digits", "1.0"]
+    assert sums.predictions.tolist() == [1, 1]
+    assert sums.feedback == Bins([1, 1], [0.3, 0.9], [0, 1])
+
+
+def test_ndjson_is_judged_line_by_line(client):
+    lines = [json.dumps(prediction()), "not json", json.dumps(prediction(version="9")), ""]
+    answer = client.post(
+        "/v1/predictions", content="\n".join(lines), headers={"content-type": "application/x-ndjson"}
+    )
+    good, bad, unknown = answer.json()["items"]
+    assert "receipt" in good
+    assert (bad["reason"], unknown["reason"]) == ("malformed", "unknown_version")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"confidence": 1.5}, {"confidence": "0.9"}, {"confidence": None}, {"predicted": 3}, {"predicted": -1},
+        {"predicted": 1.5}, {"predicted": True}, {"model": ""}, {"extra": 1}, {"segment": "x" * 65},
+    ],
+)  # fmt: skip
+def test_a_wrong_prediction_is_refused_alone(client, watch, wrong):
+    answer = client.post("/v1/predictions", json=[prediction(), prediction(**wrong)]).json()["items"]
+    assert "receipt" in answer[0]
+    assert answer[1]["reason"] == "malformed"
+    assert watch.ledger.sums()["digits", "1.0"].predictions.sum() == 1
+
+
+def test_nan_is_refused_and_counted_as_an_invalid_output(client):
+    body = json.dumps([prediction(confidence=float("nan"))])
+    answer = client.post("/v1/predictions", content=body, headers={"content-type": "application/json"})
+    assert answer.json()["items"][0]["reason"] == "malformed"
+    assert scrape(client)["calib_invalid_outputs_total", ("model", "digits"), ("version", "1.0")] == 1
+
+
+def test_a_repeated_batch_of_predictions_is_counted_once(client, watch):
+    for _ in range(2):
+        answer = client.post("/v1/predictions", json=[prediction()], headers={"idempotency-key": "batch-7"})
+        assert "receipt" in answer.json()["items"][0]
+    assert watch.ledger.sums()["digits", "1.0"].predictions.sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status"),
+    [
+        (b"{", "application/json", 400),
+        (b"[" * 100_000, "application/json", 400),
+        (b'{"item": []}', "application/json", 400),
+        (b"3", "application/json", 400),
+        (b"[]", "text/plain", 415),
+        (b"\xff\xfe", "application/json", 400),
+        (b"[" + b" " * (5 << 20) + b"]", "application/json", 413),
+        (b"[" + b"1," * 10_000 + b"1]", "application/json", 413),
+    ],
+)
+def test_bodies_that_cannot_be_are_refused(client, content, kind, status):
+    assert client.post("/v1/labels", content=content, headers={"content-type": kind}).status_code == status
+
+
+def test_only_tokens_open_what_is_guarded(watch):
+    client = TestClient(create_app(watch, tokens=["another-token-here", TOKEN], hosts=["*"]))
+    basic = base64.b64encode(f"anybody:{TOKEN}".encode()).decode()
+    for path in ("/", "/metrics"):
+        assert client.get(path).status_code == 401
+        assert client.get(path, headers={"authorization": "Bearer wrong"}).status_code == 401
+        assert client.get(path, headers={"authorization": "Basic !!"}).status_code == 401
+        assert client.get(path, headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+        assert client.get(path, headers={"authorization": f"Basic {basic}"}).status_code == 200
+    assert client.post("/v1/labels", json=[]).status_code == 401
+    assert client.get("/healthz").status_code == 200
+
+
+def test_a_page_of_another_site_cannot_use_the_loopback(watch):
+    client = TestClient(create_app(watch), base_url="http://evil.example")
+    assert client.get("/metrics").status_code == 400  # another Host: DNS rebinding
+
+
+def test_responses_forbid_scripts_of_others(client):
+    policy = client.get("/").headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe-inline" not in policy
+
+
+def test_openapi_says_what_bodies_hold(client):
+    paths = client.get("/openapi.json").json()["paths"]
+    body = paths["/v1/labels"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert set(body["properties"]["items"]["items"]["properties"]) == {"receipt", "label", "segment"}
+
+
+def test_every_bin_of_every_version_is_there_from_the_first_scrape(client):
+    found = scrape(client)
+    for version in ("1.0", "2.0"):
+        for name in ("calib_predictions_total", "calib_feedback_total", "calib_feedback_correct_total"):
+            for b in ("0", "1"):
+                assert found[name, ("bin", b), ("model", "digits"), ("version", version)] == 0
+    assert found["calib_reference_share", ("bin", "0"), ("model", "digits"), ("version", "1.0")] == 0.5
+
+
+def test_exported_sums_are_those_of_numpy(client):
+    rng = np.random.default_rng(0)
+    c, y = rng.random(300), rng.integers(0, 3, 300)
+    items = [prediction(confidence=float(p), predicted=0) for p in c]
+    receipts = [one["receipt"] for one in client.post("/v1/predictions", json=items).json()["items"]]
+    labels = [{"receipt": r, "label": int(k)} for r, k in zip(receipts, y, strict=True)]
+    assert client.post("/v1/labels", json=labels).json()["accepted"] == 300
+    found, want = scrape(client), Bins.tally(c, y == 0, bins=2)
+    for name, column in (("", want.count), ("_confidence", want.confidence), ("_correct", want.correct)):
+        got = [
+            found[f"calib_feedback{name}_total", ("bin", b), ("model", "digits"), ("version", "1.0")]
+            for b in "01"
+        ]
+        np.testing.assert_allclose(got, column, rtol=1e-12)
+
+
+def test_segments_are_bounded_whatever_clients_invent(client, watch):
+    items = [prediction(segment=f"user-{i}") for i in range(500)]
+    receipts = [one["receipt"] for one in client.post("/v1/predictions", json=items).json()["items"]]
+    labels = [{"receipt": r, "label": 1, "segment": f"u{i}"} for i, r in enumerate(receipts)]
+    client.post("/v1/labels", json=labels)
+    assert {key.segment for key in watch.ledger.by_segment()} == {"user-0", "user-1", "other"}
+    assert watch.ledger.sums()["digits", "1.0"].feedback.n == 500
+    assert client.get("/", params={"segment": "other"}).status_code == 200
+
+
+def test_too_many_batches_are_told_so_at_once(client, watch):
+    release = threading.Event()
+    take = watch.intake.take
+
+    def slow(items):
+        assert release.wait(20)
+        return take(items)
+
+    watch.intake.take = slow
+    with ThreadPoolExecutor(4) as pool:
+        waiting = {pool.submit(client.post, "/v1/labels", json=[]) for _ in range(4)}
+        done, waiting = wait(waiting, return_when=FIRST_COMPLETED, timeout=10)
+        release.set()
+        full = done.pop().result()
+        assert (full.status_code, full.headers["retry-after"]) == (429, "1")
+        assert [one.result().status_code for one in waiting].count(200) == 3 - len(done)
+
+
+def test_a_scrape_during_writes_sees_whole_batches(client):
+    receipts = [
+        [
+            one["receipt"]
+            for one in client.post("/v1/predictions", json=[prediction(confidence=0.75)] * 10).json()["items"]
+        ]
+        for _ in range(15)
+    ]
+
+    def write():
+        for batch in receipts:
+            client.post("/v1/labels", json=[{"receipt": r, "label": 1} for r in batch])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = set()
+
+    def counts(found, name):
+        return found[name, ("bin", "1"), ("model", "digits"), ("version", "1.0")]
+
+    while writer.is_alive():
+        found = scrape(client)
+        count = counts(found, "calib_feedback_total")
+        assert count % 10 == 0
+        assert counts(found, "calib_feedback_confidence_total") == 0.75 * count
+        assert counts(found, "calib_feedback_correct_total") == count
+        seen.add(count)
+    writer.join()
+    assert counts(scrape(client), "calib_feedback_total") == 150
+    assert len(seen) > 1
+
+
+def test_drift_raises_an_alarm_that_metrics_and_page_show(client):
+    items = [prediction(confidence=0.95) for _ in range(60)]
+    receipts = [one["receipt"] for one in client.post("/v1/predictions", json=items).json()["items"]]
+    client.post("/v1/labels", json=[{"receipt": r, "label": 0} for r in receipts])
+    found = scrape(client)
+    assert found["calib_drift_alarms_total", ("model", "digits"), ("version", "1.0")] >= 1
+    page = client.get("/").text
+    assert "overconfident, gap +95.0 points" in page
+
+
+def test_names_from_clients_are_escaped_on_the_page(tmp_path):
+    name = "<script>alert(1)</script>"
+    ledger = SqliteLedger(tmp_path / "x.db")
+    watch = Watch(RING, ledger, models={(name, "1"): Watched(Classes(2))})
+    client = TestClient(create_app(watch, hosts=["testserver"]))
+    client.post("/v1/predictions", json=[prediction(model=name, version="1", segment=name)])
+    page = client.get("/").text
+    assert name not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    ledger.close()
+
+
+def test_it_mounts_in_another_app(watch):
+    outer = FastAPI()
+    outer.mount("/calibration", create_app(watch, hosts=["testserver"]))
+    client = TestClient(outer)
+    assert client.get("/calibration/metrics").status_code == 200
+    assert "Reliability" in client.get("/calibration/").text
+    assert client.get("/calibration/static/page.css").status_code == 200
+    assert client.post("/calibration/v1/predictions", json=[prediction()]).status_code == 200
