@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from calib_serve.cli.progress import progress
 from calib_serve.errors import InputError
 
 if TYPE_CHECKING:
-    from calib_serve.study.result import Progress, Samples, Study
+    from calib_serve.study.result import Samples, Study
 
 __all__ = ["group"]
 
@@ -51,7 +50,7 @@ def size(
     """How many labelled samples does a calibration need? (Wang 2021, fig. 3)."""
     from calib_serve.study import validation_size
 
-    with _progress(as_json) as progress:
+    with progress("sizes", quiet=as_json) as told:
         study = validation_size(
             _read(logits, fit_split),
             _read(logits, test_split),
@@ -60,7 +59,7 @@ def size(
             repeats=repeats,
             metric=metric,
             seed=seed,
-            progress=progress,
+            progress=told,
         )
     _show(study, out, as_json)
 
@@ -99,7 +98,7 @@ def stability(
     """Do the numbers hold over folds, seeds and trainings? Mean, standard deviation, Welch's test."""
     from calib_serve.study import stability as run_stability
 
-    with _progress(as_json) as progress:
+    with progress("stability", quiet=as_json) as told:
         study = run_stability(
             [_pool(path, _names(splits)) for path in logits],
             methods=_names(methods),
@@ -107,7 +106,7 @@ def stability(
             repeats=repeats,
             metric=metric,
             seed=seed,
-            progress=progress,
+            progress=told,
         )
     _show(study, out, as_json)
 
@@ -164,7 +163,7 @@ def shift(
 
     cal, test = (load_data(data, split=split) for split in (fit_split, test_split))
     classifier = load_model(model, weights=weights, input_shape=cal.inputs.shape[1:])
-    with _progress(as_json) as progress:
+    with progress("shift", quiet=as_json) as told:
         study = run_shift(
             classifier.logits,
             (cal.inputs, cal.labels),
@@ -173,7 +172,7 @@ def shift(
             corruptions=_names(corruptions),
             severities=_numbers(severities),
             seed=seed,
-            progress=progress,
+            progress=told,
         )
     _show(study, out, as_json)
 
@@ -206,19 +205,6 @@ def _numbers(text: str) -> list[int]:
         return [int(number) for number in text.split(",") if number.strip()]
     except ValueError as error:
         raise InputError(f"give whole numbers with commas between, got {text!r}") from error
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Progress | None]:
-    if quiet:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _show(study: Study, out: Path | None, as_json: bool) -> None:
