@@ -1,15 +1,12 @@
-"""Calib Serve: calibrated confidence for deployed classifiers, proved in production."""
+"""Calib Serve: calibrated confidence for deployed classifiers, proved in production.
+
+Everything in ``__all__`` is public and follows semantic versioning; docs/api.md shows each with an example.
+Names are imported when they are first used, so that ``import calib_serve`` costs next to nothing.
+"""
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from calib_serve.artifact import Artifact, Head, InputShift, LogitMap, Mixture, ProbTable
-    from calib_serve.bins import Bins
-    from calib_serve.errors import CalibServeError
-    from calib_serve.receipts import Keyring, Label, Receipt
 
 __version__ = "0.1.0"
 
@@ -17,6 +14,9 @@ __all__ = [
     "Artifact",
     "Bins",
     "CalibServeError",
+    "ConfidenceHistogramDisplay",
+    "Estimate",
+    "Evaluation",
     "Head",
     "InputShift",
     "Keyring",
@@ -25,26 +25,105 @@ __all__ = [
     "Mixture",
     "ProbTable",
     "Receipt",
+    "ReliabilityDisplay",
+    "RiskCoverageDisplay",
+    "Server",
+    "Watch",
     "__version__",
+    "calibrate",
+    "calibrate_model",
+    "calibrated",
+    "compare",
+    "create_app",
+    "evaluate",
+    "evaluate_logits",
+    "fuse_onnx",
+    "fuse_torch",
+    "fuse_triton",
+    "load_artifact",
+    "load_data",
+    "load_model",
+    "pack",
+    "pack_around",
+    "pack_feedback",
+    "read_labelled",
+    "read_samples",
+    "recalibrated",
+    "refit",
+    "refit_served",
+    "send_labels",
+    "verdict",
+    "write_report",
 ]
 
-_ROOM = {
-    "Artifact": "artifact",
-    "Bins": "bins",
-    "CalibServeError": "errors",
-    **dict.fromkeys(("Keyring", "Label", "Receipt"), "receipts"),
-    **dict.fromkeys(("Head", "InputShift", "LogitMap", "Mixture", "ProbTable"), "artifact"),
-}
+if TYPE_CHECKING:
+    from calib_serve.artifact import Artifact, Head, InputShift, LogitMap, Mixture, ProbTable
+    from calib_serve.bins import Bins
+    from calib_serve.data import load_data, read_labelled
+    from calib_serve.errors import CalibServeError
+    from calib_serve.fuse.onnx import fuse_onnx
+    from calib_serve.fuse.torch import calibrated, fuse_torch
+    from calib_serve.fuse.torchserve import load_artifact, pack, pack_around, pack_feedback, recalibrated
+    from calib_serve.fuse.triton import fuse_triton
+    from calib_serve.metrics import Estimate, Evaluation, evaluate, evaluate_logits
+    from calib_serve.model import load_model
+    from calib_serve.receipts import Keyring, Label, Receipt
+    from calib_serve.report import write_report
+    from calib_serve.report.displays import (
+        ConfidenceHistogramDisplay,
+        ReliabilityDisplay,
+        RiskCoverageDisplay,
+    )
+    from calib_serve.serve.server import Server
+    from calib_serve.watch.http import create_app
+    from calib_serve.watch.samples import read_samples
+    from calib_serve.watch.sender import send_labels
+    from calib_serve.watch.service import Watch
+    from calib_serve.workflows.compare import compare
+    from calib_serve.workflows.fit_model import calibrate_model
+    from calib_serve.workflows.fit_scores import calibrate
+    from calib_serve.workflows.measure import verdict
+    from calib_serve.workflows.refit import refit, refit_served
+else:
+    # Hidden from type checkers, to whom a name that is not above would otherwise be anything.
+    _ROOM = {
+        **dict.fromkeys(("Artifact", "Head", "InputShift", "LogitMap", "Mixture", "ProbTable"), "artifact"),
+        "Bins": "bins",
+        **dict.fromkeys(("load_data", "read_labelled"), "data"),
+        "CalibServeError": "errors",
+        "fuse_onnx": "fuse.onnx",
+        **dict.fromkeys(("calibrated", "fuse_torch"), "fuse.torch"),
+        **dict.fromkeys(
+            ("load_artifact", "pack", "pack_around", "pack_feedback", "recalibrated"), "fuse.torchserve"
+        ),
+        "fuse_triton": "fuse.triton",
+        **dict.fromkeys(("Estimate", "Evaluation", "evaluate", "evaluate_logits"), "metrics"),
+        "load_model": "model",
+        **dict.fromkeys(("Keyring", "Label", "Receipt"), "receipts"),
+        "write_report": "report",
+        **dict.fromkeys(
+            ("ConfidenceHistogramDisplay", "ReliabilityDisplay", "RiskCoverageDisplay"), "report.displays"
+        ),
+        "Server": "serve.server",
+        "create_app": "watch.http",
+        "read_samples": "watch.samples",
+        "send_labels": "watch.sender",
+        "Watch": "watch.service",
+        "compare": "workflows.compare",
+        "calibrate_model": "workflows.fit_model",
+        "calibrate": "workflows.fit_scores",
+        "verdict": "workflows.measure",
+        **dict.fromkeys(("refit", "refit_served"), "workflows.refit"),
+    }
 
+    def __getattr__(name: str) -> object:
+        if name not in _ROOM:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
 
-def __getattr__(name: str) -> object:
-    # Numpy takes longer to import than `calib-serve --help` may take in all: names come when asked for.
-    if name not in _ROOM:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_ROOM[name]}"), name)
-    globals()[name] = value
-    return value
+        value = getattr(import_module(f"{__name__}.{_ROOM[name]}"), name)
+        globals()[name] = value
+        return value
 
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_ROOM])
+    def __dir__() -> list[str]:
+        return sorted([*globals(), *_ROOM])

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import importlib
 import sys
+from typing import Annotated
 
 import typer
 
+import calib_serve
 from calib_serve.errors import CalibServeError, MissingDependency
 
 app = typer.Typer(
     name="calib-serve",
-    help="Make a deployed classifier's confidence mean what it says, and keep proving it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -38,6 +39,23 @@ _COMMANDS: tuple[tuple[str, str], ...] = (
     ("watch", "watch"),
 )
 """(command, module in this package); the module's ``run`` is the command, its ``group`` several."""
+
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"calib-serve {calib_serve.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Make a deployed classifier's confidence mean what it says, and keep proving it."""
+
 
 for _name, _module in _COMMANDS:
     _command = importlib.import_module(f"{__name__}.{_module}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
+from calib_serve.cli import options
 from calib_serve.errors import InputError
 
 __all__ = ["run"]
@@ -15,16 +16,10 @@ __all__ = ["run"]
 def run(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The artifact's folder.")],
     *,
-    logits: Annotated[Path, typer.Option("--logits", help="npz, npy, csv, parquet or safetensors.")],
+    logits: options.Logits,
     out: Annotated[Path, typer.Option("-o", "--out", help="The npz file to write.")],
-    split: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads the annotation at run time, also on 3.10
-        typer.Option("--split", help="Which split of the file, such as test."),
-    ] = None,
-    labels: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--labels", help="Labels in an npy file of their own."),
-    ] = None,
+    split: options.Split = None,
+    labels: options.Labels = None,
 ) -> None:
     """Write calibrated probabilities, predictions and confidences of a file of logits.
 
@@ -34,8 +29,8 @@ def run(
     import numpy as np
 
     from calib_serve.artifact import Artifact
-    from calib_serve.data.logits_file import read_logits
-    from calib_serve.fit.samples import two_columns
+    from calib_serve.data import read_logits
+    from calib_serve.metrics import two_columns
 
     if out.suffix != ".npz":
         raise InputError(f"the output is an npz file, got {out.name!r}")

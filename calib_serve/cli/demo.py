@@ -253,11 +253,11 @@ def _said(bins: Bins) -> str:
 
 def _refitted(story: _Story, server: Server, calibrated: Calibrated, *, predictions: int) -> Path:
     """Fit the output again on what the server sampled after the shift; the new artifact's folder."""
-    from calib_serve.cli.refit import refit
+    from calib_serve.workflows.refit import refit
     from calib_serve.demo.online import sampled
 
     kept = sampled(server, version="1.0", predictions=predictions, latest=_MOST_SHIFTED)
-    judged = refit(calibrated.artifact, kept, method="temperature")
+    judged = refit(calibrated.artifact, kept.logits, kept.labels, method="temperature")
     story.say(f"refit on the {judged.samples} latest labelled predictions that the server kept:")
     story.say(judged.says())
     if judged.artifact is None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from calib_serve.errors import InputError
+from calib_serve.cli import options
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from calib_serve.bins import Bins, Edges
+    from calib_serve.bins import Bins
     from calib_serve.metrics import Evaluation
 
 __all__ = ["run"]
@@ -28,42 +28,29 @@ def run(
     ],
     *,
     artifact: Annotated[
-        Optional[Path],  # noqa: UP045 - typer reads the annotation at run time, also on 3.10
-        typer.Option("--artifact", metavar="DIR", help="Calibrate the logits with this artifact first."),
+        Path | None, typer.Option("--artifact", metavar="DIR", help="Calibrate the logits with this first.")
     ] = None,
-    split: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--split", help="Which split of the file, such as cal or test."),
-    ] = None,
-    labels: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--labels", help="Labels in an npy file of their own."),
-    ] = None,
+    split: options.Split = None,
+    labels: options.Labels = None,
     bins: Annotated[int, typer.Option("--bins", min=1, help="How many confidence bins.")] = 15,
     edges: Annotated[
-        str, typer.Option("--edges", help="Which end a bin holds: right is (lo, hi], left [lo, hi).")
+        Literal["right", "left"],
+        typer.Option("--edges", help="Which end a bin holds: right is (lo, hi], left [lo, hi)."),
     ] = "right",
-    replicates: Annotated[
-        int, typer.Option("--replicates", min=0, help="Bootstrap resamples; 0 for no such intervals.")
-    ] = 1000,
+    replicates: options.Replicates = 1000,
     level: Annotated[float, typer.Option("--level", help="The intervals' level.")] = 0.95,
-    seed: Annotated[int, typer.Option("--seed", help="The seed of the resamples.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
+    seed: options.Seed = 0,
+    as_json: options.AsJson = False,
 ) -> None:
     """Measure calibration and refinement, each metric with its confidence interval."""
     from calib_serve.artifact import Artifact
-    from calib_serve.data.logits_file import read_logits
+    from calib_serve.data import read_labelled
     from calib_serve.metrics import evaluate, evaluate_logits
 
-    if edges not in ("right", "left"):
-        raise InputError(f"--edges must be right or left, got {edges!r}")
-    closed: Edges = "left" if edges == "left" else "right"
-    found = read_logits(file, split=split, labels=labels)
-    if found.labels is None:
-        raise InputError(f"{file} has no labels; name an npy file of labels with --labels")
+    found = read_labelled(file, split=split, labels=labels)
     if artifact is None:
         result = evaluate_logits(
-            found.logits, found.labels, bins=bins, edges=closed, replicates=replicates, level=level, seed=seed
+            found.logits, found.labels, bins=bins, edges=edges, replicates=replicates, level=level, seed=seed
         )
     else:
         calibration = Artifact.load(artifact)
@@ -74,7 +61,7 @@ def run(
             )
         probs = calibration.probs(found.logits)
         result = evaluate(
-            probs, found.labels, bins=bins, edges=closed, replicates=replicates, level=level, seed=seed
+            probs, found.labels, bins=bins, edges=edges, replicates=replicates, level=level, seed=seed
         )
     if as_json:
         typer.echo(json.dumps(result.as_dict()))
@@ -90,14 +77,14 @@ def metrics_table(result: Evaluation, *, title: str, level: float) -> Table:
     """Each metric and its interval; shares and errors in percent."""
     from rich.table import Table
 
+    from calib_serve.cli.inspect import metric
+
     table = Table(title=f"{title}: {result.n} predictions, {result.classes} classes")
     table.add_column("metric")
     for name in ("value", f"{level:.4g} low", "high"):
         table.add_column(name, justify="right")
     for name, estimate in result.estimates().items():
-        in_nats = name in ("nll", "entropy")
-        numbers = (estimate.value, estimate.low, estimate.high)
-        table.add_row(name, *(f"{x:.4f}" if in_nats else f"{100 * x:.2f} %" for x in numbers))
+        table.add_row(name, *(metric(name, x) for x in (estimate.value, estimate.low, estimate.high)))
     return table
 
 

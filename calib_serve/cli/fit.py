@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from calib_serve.cli import options, parse
 from calib_serve.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from calib_serve.artifact import Artifact
-    from calib_serve.data.logits_file import LogitsFile
 
-__all__ = ["fit_output", "run"]
+__all__ = ["run"]
 
-_AUTO_OPTIONS = ("candidates", "criterion", "folds", "tolerance", "level")
+_AUTO, _OUTPUT = "Choosing by cross-validation (auto)", "Output methods"
+_CLAMPING, _MASKED, _MODEL = "Neural Clamping", "Masked head", "The model"
+
+
+def _option(name: str, help: str, panel: str, parser: Any = None, metavar: str | None = None) -> Any:
+    return typer.Option(name, help=help, rich_help_panel=panel, parser=parser, metavar=metavar)
 
 
 def run(
@@ -30,209 +32,195 @@ def run(
         str, typer.Option("--method", help="A method's name, or auto to choose by cross-validation.")
     ] = "auto",
     logits: Annotated[
-        Optional[Path],  # noqa: UP045 - typer reads the annotation at run time, also on 3.10
-        typer.Option("--logits", help="Logits and labels: npz, npy, csv, parquet or safetensors."),
+        Path | None, typer.Option("--logits", help="Logits and labels: npz, npy, csv, parquet, safetensors.")
     ] = None,
-    labels: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--labels", help="Labels in an npy file of their own."),
-    ] = None,
-    model: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--model", help="The deployed model, instead of its logits."),
-    ] = None,
-    data: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--data", help="The calibration data for --model."),
-    ] = None,
-    split: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--split", help="Which split of the file to fit on, such as cal."),
-    ] = None,
-    settings: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="An option of the method, or of auto: candidates, criterion, folds, tolerance.",
-        ),
-    ] = None,
+    labels: options.Labels = None,
+    model: options.Model = None,
+    data: options.Data = None,
+    split: options.Split = None,
     eval_split: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--eval-split", help="A split to measure before and after on, such as test."),
+        str | None,
+        typer.Option("--eval-split", help="A split to measure before and after on; default: held-out folds."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="The seed of everything that is drawn.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the manifest's facts as JSON.")] = False,
+    seed: options.Seed = 0,
+    force: options.Force = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show certificates and all facts.")] = False,
+    as_json: options.AsJson = False,
+    candidates: Annotated[Any, _option("--candidates", "Methods to try.", _AUTO, parse.names, "NAMES")] = None,
+    criterion: Annotated[
+        Literal["nll", "brier", "ece"] | None, _option("--criterion", "What the best has least of.", _AUTO)
+    ] = None,
+    folds: Annotated[int | None, _option("--folds", "Folds to choose on.", _AUTO)] = None,
+    tolerance: Annotated[
+        float | None, _option("--tolerance", "How far accuracy and refinement may fall, as a fraction.", _AUTO)
+    ] = None,
+    level: Annotated[float | None, _option("--level", "The intervals' level.", _AUTO)] = None,
+    ridge: Annotated[float | None, _option("--ridge", "Vector, matrix: pull to a temperature.", _OUTPUT)] = None,
+    lam: Annotated[float | None, _option("--lam", "ODIR: penalty off the diagonal.", _OUTPUT)] = None,
+    mu: Annotated[float | None, _option("--mu", "ODIR: penalty of the bias.", _OUTPUT)] = None,
+    strength: Annotated[float | None, _option("--strength", "Structured: the penalty.", _OUTPUT)] = None,
+    bins: Annotated[int | None, _option("--bins", "Histograms, temperature-ece: bins.", _OUTPUT)] = None,
+    of: Annotated[
+        Literal["top", "each"] | None, _option("--of", "Histograms: the top class, or each.", _OUTPUT)
+    ] = None,
+    prior: Annotated[float | None, _option("--prior", "Histograms: pretended samples a bin.", _OUTPUT)] = None,
+    grid: Annotated[
+        Literal["fine", "medium", "coarse"] | None, _option("--grid", "temperature-ece: its grid.", _OUTPUT)
+    ] = None,
+    gamma: Annotated[
+        Any, _option("--gamma", "Of the focal loss: candidates, or paper.", _CLAMPING, parse.gammas, "NUMBERS")
+    ] = None,
+    penalty: Annotated[
+        Any, _option("--penalty", "Of delta: tenth, or numbers.", _CLAMPING, parse.penalties, "NUMBERS")
+    ] = None,
+    resolution: Annotated[
+        Any,
+        _option("--resolution", "Of delta: auto, full, numbers.", _CLAMPING, parse.resolutions, "NUMBERS"),
+    ] = None,
+    judge: Annotated[
+        Literal["folds", "calibration-ece"] | None, _option("--judge", "What chooses among these.", _CLAMPING)
+    ] = None,
+    start: Annotated[
+        Literal["zero", "data", "random"] | None, _option("--start", "Where delta starts.", _CLAMPING)
+    ] = None,
+    norm_power: Annotated[
+        int | None, typer.Option("--norm-power", min=1, max=2, help="Of delta's norm.", rich_help_panel=_CLAMPING)
+    ] = None,
+    normalisation: Annotated[
+        Any,
+        _option("--normalisation", "Delta acts behind it: .485/.456/.406,.229/.224/.225", _CLAMPING,
+                parse.channels, "MEAN,STD"),
+    ] = None,  # fmt: skip
+    clip: Annotated[
+        Any, _option("--clip", "Keep shifted inputs within.", _CLAMPING, parse.pair, "LOW,HIGH")
+    ] = None,
+    input_range: Annotated[
+        Any, _option("--input-range", "What the inputs lie in.", _CLAMPING, parse.pair, "LOW,HIGH")
+    ] = None,
+    schedule: Annotated[
+        Literal["ours", "paper"] | None, _option("--schedule", "Quasi-Newton, or the paper's SGD.", _CLAMPING)
+    ] = None,
+    search: Annotated[
+        Literal["ece", "nll"] | None, _option("--search", "Efficient form: what T is best for.", _CLAMPING)
+    ] = None,
+    train_split: Annotated[str | None, _option("--train-split", "The split to train on.", _MASKED)] = None,
+    reading: Annotated[
+        Literal["expected", "paper"] | None, _option("--reading", "Scale weights by q, or as printed.", _MASKED)
+    ] = None,
+    held_share: Annotated[
+        float | None, _option("--held-share", "Held out to steer q, without --train-split.", _MASKED)
+    ] = None,
+    weights: options.Weights = None,
+    input_shape: options.InputShape = None,
+    last_linear: options.LastLinear = None,
+    device: Annotated[str | None, _option("--device", "cpu, cuda, cuda:1; default: a GPU if any.", _MODEL)] = None,
+    batch_size: Annotated[int | None, _option("--batch-size", "Inputs at once.", _MODEL)] = None,
+    mixed_precision: Annotated[
+        bool | None, _option("--mixed-precision", "Logits and features in bfloat16.", _MODEL)
+    ] = None,
+    checkpoints: Annotated[
+        Path | None, _option("--checkpoints", "A folder that a killed fit resumes from.", _MODEL)
+    ] = None,
 ) -> None:
-    """Fit a calibration and write it as an artifact."""
+    """Fit a calibration, say what it changed, and write it as an artifact."""
     if (logits is None) == (model is None):
         raise InputError("say what to fit on: --logits FILE, or --model MODEL with --data DATA")
-    options = _options(settings or [])
+    if out.exists() and not force:
+        raise InputError(f"{out} exists; give --force to replace it, or another --out")
+    of_method = _given(
+        candidates=candidates, criterion=criterion, folds=folds, tolerance=tolerance, level=level, ridge=ridge,
+        lam=lam, mu=mu, strength=strength, bins=bins, of=of, prior=prior, grid=grid, gamma=gamma,
+        penalty=penalty, resolution=resolution, judge=judge, start=start, norm_power=norm_power,
+        normalisation=normalisation, clip=clip, input_range=input_range, schedule=schedule, search=search,
+        reading=reading, held_share=held_share,
+    )  # fmt: skip
+    of_model = _given(
+        weights=weights, input_shape=input_shape, last_linear=last_linear, device=device,
+        batch_size=batch_size, mixed_precision=mixed_precision, checkpoints=checkpoints,
+    )  # fmt: skip
+    how = {"method": method, "seed": seed, "quiet": as_json, **of_method}
     if logits is not None:
-        artifact = fit_on_logits(
-            logits,
-            labels,
-            split=split,
-            eval_split=eval_split,
-            method=method,
-            options=options,
-            seed=seed,
-            quiet=as_json,
-        )
+        if of_model or train_split:
+            extra = ", ".join(f"--{name.replace('_', '-')}" for name in (*of_model, *["train-split"][: bool(train_split)]))
+            raise InputError(f"{extra}: for a fit on --model, not on --logits")
+        artifact = _on_scores(logits, labels, split, eval_split, **how)
     else:
-        from calib_serve.cli.fit_model import fit_on_model
-
         if data is None:
             raise InputError("--model needs --data: the images or arrays to calibrate it on")
-        artifact = fit_on_model(
-            str(model),
-            data,
-            split=split,
-            eval_split=eval_split,
-            method=method,
-            options=options,
-            seed=seed,
-            quiet=as_json,
-        )
+        artifact = _on_model(str(model), data, (split, eval_split, train_split), **how, **of_model)
     artifact.save(out)
-    _show(artifact, out, as_json=as_json)
+    _show(artifact, out, as_json=as_json, verbose=verbose)
 
 
-def fit_on_logits(
-    path: Path,
-    labels: Path | None,
-    *,
-    split: str | None,
-    eval_split: str | None,
-    method: str,
-    options: dict[str, Any],
-    seed: int,
-    quiet: bool,
+def _given(**values: Any) -> dict[str, Any]:
+    """What was given on the command line; the library's own defaults stand for the rest."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _on_scores(
+    path: Path, labels: Path | None, split: str | None, eval_split: str | None, *, quiet: bool, **how: Any
 ) -> Artifact:
-    """Fit an output calibrator to a file of logits and labels, and measure it on another split."""
-    from calib_serve.data.logits_file import read_logits
+    from calib_serve.cli.progress import stages
+    from calib_serve.data import read_labelled
+    from calib_serve.workflows.fit_scores import calibrate
 
-    found = read_logits(path, split=split, labels=labels)
-    if found.labels is None:
-        raise InputError(f"{path} has logits but no labels; name an npy file of labels with --labels")
+    given = read_labelled(path, split=split, labels=labels)
     # Read before the fit: a split that does not exist should not cost one.
-    held_out = None if eval_split is None else read_logits(path, split=eval_split)
-    artifact = fit_output(
-        method,
-        found.logits,
-        found.labels,
-        class_names=found.class_names,
-        options=options,
-        seed=seed,
-        quiet=quiet,
-    )
-    return artifact if held_out is None else _measured(artifact, held_out, str(eval_split), seed)
+    held = None if eval_split is None else read_labelled(path, split=eval_split)
+    test = None if held is None else (held.logits, held.labels)
+    with stages(quiet=quiet) as progress:
+        return calibrate(
+            given.logits, given.labels, class_names=given.class_names, test=test, progress=progress, **how
+        )
 
 
-def fit_output(
-    method: str,
-    logits: NDArray[Any],
-    labels: NDArray[Any],
-    *,
-    class_names: Sequence[str],
-    options: dict[str, Any],
-    seed: int,
-    quiet: bool,
+def _on_model(
+    model: str, data: str, splits: tuple[str | None, str | None, str | None], *, quiet: bool, **how: Any
 ) -> Artifact:
-    """Fit the output method called ``method``, or choose one where that is ``auto``."""
-    from calib_serve.cli.progress import steps
-    from calib_serve.fit.output import default_candidates, fit_by_name, select
-    from calib_serve.fit.samples import Samples
+    from calib_serve.cli.progress import stages
+    from calib_serve.data import load_data
+    from calib_serve.workflows.fit_model import calibrate_model
 
-    if method != "auto":
-        with steps(1, quiet=quiet) as advance:
-            advance(method)
-            return fit_by_name(method, logits, labels, class_names=class_names, seed=seed, **options)
-    unknown = sorted(set(options) - set(_AUTO_OPTIONS))
-    if unknown:
-        raise InputError(f"auto has no option {', '.join(unknown)}; it has {', '.join(_AUTO_OPTIONS)}")
-    samples = Samples.of(logits, labels)
-    names = options.pop("candidates", None) or default_candidates(samples.classes)
-    if isinstance(names, str):
-        names = tuple(name.strip() for name in names.split(","))
-    with steps(len({"none", *names}), quiet=quiet) as advance:
-        artifact = select(samples, labels, candidates=names, seed=seed, progress=advance, **options)
-    return replace(artifact, class_names=tuple(class_names))
-
-
-def _measured(artifact: Artifact, held_out: LogitsFile, split: str, seed: int) -> Artifact:
-    from calib_serve.fit.samples import two_columns
-
-    if held_out.labels is None:
-        raise InputError(f"the split {split} has no labels to measure with")
-    logits = two_columns(held_out.logits)
-    return with_metrics(artifact, logits, artifact.probs(logits), held_out.labels, split=split, seed=seed)
+    given = load_data(data, split=splits[0])
+    test, train = (None if split is None else load_data(data, split=split) for split in splits[1:])
+    with stages(quiet=quiet) as progress:
+        artifact = calibrate_model(
+            model,
+            given.inputs,
+            given.labels,
+            class_names=given.class_names,
+            test=None if test is None else (test.inputs, test.labels),
+            train=None if train is None else (train.inputs, train.labels),
+            progress=progress,
+            **how,
+        )
+    _end_other_ranks()
+    return artifact
 
 
-def with_metrics(
-    artifact: Artifact,
-    logits: NDArray[Any],
-    probs: NDArray[Any],
-    labels: NDArray[Any],
-    *,
-    split: str,
-    seed: int,
-) -> Artifact:
-    """The artifact with metrics of ``logits`` (before) and ``probs`` (after) of held-out data."""
-    from calib_serve.metrics import evaluate, evaluate_logits
+def _end_other_ranks() -> None:
+    """End every process but torchrun's first: all hold the same artifact, and one writes it."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return
+    import torch.distributed as dist
 
-    before = evaluate_logits(logits, labels, replicates=200, seed=seed)
-    after = evaluate(probs, labels, replicates=200, seed=seed)
-    return replace(
-        artifact,
-        before={name: e.as_dict() for name, e in before.estimates().items()},
-        after={name: e.as_dict() for name, e in after.estimates().items()},
-        data={**artifact.data, "measured_on": split},
-    )
+    rank = dist.get_rank()
+    dist.destroy_process_group()
+    if rank != 0:
+        raise typer.Exit(0)
 
 
-def _options(settings: list[str]) -> dict[str, Any]:
-    """What ``--set`` gave: numbers, true, false and null as JSON reads them, all else as text."""
-    options: dict[str, Any] = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals or not name.isidentifier():
-            raise InputError(f"--set wants NAME=VALUE, got {setting!r}")
-        try:
-            options[name] = json.loads(value)
-        except ValueError:
-            options[name] = value
-    return options
+def _show(artifact: Artifact, out: Path, *, as_json: bool, verbose: bool) -> None:
+    from calib_serve.cli.inspect import facts, tables
+    from calib_serve.workflows.measure import verdict
 
-
-def _show(artifact: Artifact, out: Path, *, as_json: bool) -> None:
     if as_json:
-        from calib_serve.cli.inspect import facts
-
-        typer.echo(json.dumps({"artifact": str(out), **facts(artifact)}))
+        typer.echo(json.dumps({"artifact": str(out), "verdict": verdict(artifact), **facts(artifact)}))
         return
     from rich.console import Console
 
-    from calib_serve.cli.inspect import tables
-
-    console = Console()
-    for table in tables(artifact):
+    console = Console(highlight=False)
+    for table in tables(artifact, verbose=verbose):
         console.print(table)
-    shift = _shift(artifact)
-    if shift:
-        console.print(f"[yellow]{shift}", highlight=False)
-    console.print(f"written to {out}", highlight=False)
-
-
-def _shift(artifact: Artifact) -> str | None:
-    """A warning where held-out data is miscalibrated far beyond what the calibration set was left with."""
-    ece, floor, reference = artifact.after.get("ece"), artifact.after.get("noise_floor"), artifact.reference
-    if not ece or not floor or reference is None or ece["low"] is None:
-        return None
-    if ece["low"] <= max(2 * reference.ece(), floor["high"] or floor["value"]):
-        return None
-    return (
-        f"the held-out ECE is {ece['value']:.3f}, where the calibration set was left with "
-        f"{reference.ece():.3f}: the two are not alike, and no calibrator fitted here repairs that; "
-        "calibrate on samples like those that will be served"
-    )
+    console.print(verdict(artifact), markup=False)
+    console.print(f"written to {out}", markup=False, soft_wrap=True)

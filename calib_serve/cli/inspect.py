@@ -8,38 +8,34 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calib_serve.cli import options
+
 if TYPE_CHECKING:
     from rich.table import Table
 
     from calib_serve.artifact import Artifact, Step
 
-__all__ = ["run"]
+__all__ = ["facts", "metric", "run", "tables"]
+
+_SHORT = ("temperature", "lambda", "lam", "mu", "strength", "bins", "of", "q", "epochs", "delta_norm", "gamma")
 
 
 def run(
     folder: Annotated[Path, typer.Argument(metavar="DIR|MAR", help="An artifact's folder, or an archive.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Check the hashes of an artifact, or of an archive and the artifact in it, and show what it holds."""
-    artifact = _load(folder)
+    from calib_serve.fuse.torchserve import load_artifact
+
+    artifact = load_artifact(folder)
     if as_json:
         typer.echo(json.dumps({"artifact": str(folder), **facts(artifact)}))
         return
     from rich.console import Console
 
     console = Console()
-    for table in tables(artifact):
+    for table in tables(artifact, verbose=True):
         console.print(table)
-
-
-def _load(path: Path) -> Artifact:
-    if path.suffix == ".mar":
-        from calib_serve.fuse.torchserve import artifact_of, read_archive
-
-        return artifact_of(read_archive(path))
-    from calib_serve.artifact import Artifact
-
-    return Artifact.load(path)
 
 
 def facts(artifact: Artifact) -> dict[str, Any]:
@@ -63,8 +59,8 @@ def facts(artifact: Artifact) -> dict[str, Any]:
     }
 
 
-def tables(artifact: Artifact) -> list[Table]:
-    """The same for people: one table of facts, and one of metrics where there are any."""
+def tables(artifact: Artifact, *, verbose: bool) -> list[Table]:
+    """The same for people: facts (``verbose``: with certificates), candidates, and metrics."""
     from rich.table import Table
 
     known = facts(artifact)
@@ -73,6 +69,10 @@ def tables(artifact: Artifact) -> list[Table]:
     if scores:
         selection = {k: v for k, v in known["fit"]["selection"].items() if k != "scores"}
         known["fit"] = {**known["fit"], "selection": selection}
+    if not verbose:
+        fit = {name: value for name, value in known["fit"].items() if name in _SHORT}
+        steps = ", ".join(step["kind"] for step in known["steps"])
+        known = {"steps": steps, "fit": fit, "samples": known["data"].get("samples")}
     table = Table(
         "fact", "value", title=f"{artifact.method}, {artifact.classes} classes", title_justify="left"
     )
@@ -82,10 +82,22 @@ def tables(artifact: Artifact) -> list[Table]:
     shown = [table, *([_candidates(scores)] if scores else [])]
     if not before and not after:
         return shown
-    held_out = Table("metric", "before", "after", title="held out", title_justify="left")
+    on = artifact.data.get("measured_on", "held-out samples")
+    measured = Table("metric", "before", "after", title=f"measured on {on}", title_justify="left")
     for name in after or before:
-        held_out.add_row(name, _estimate(before.get(name)), _estimate(after.get(name)))
-    return [*shown, held_out]
+        measured.add_row(name, _estimate(name, before.get(name)), _estimate(name, after.get(name)))
+    return [*shown, measured]
+
+
+def metric(name: str, value: float) -> str:
+    """A metric as every command shows it: entropy and NLL in nats, all others in percent.
+
+    >>> metric("nll", 0.25), metric("ece", 0.0475)
+    ('0.2500', '4.75 %')
+    """
+    from calib_serve.workflows.measure import percent
+
+    return f"{value:.4f}" if name in ("nll", "entropy") else percent(value)
 
 
 def _candidates(scores: list[dict[str, Any]]) -> Table:
@@ -114,12 +126,12 @@ def _lines(name: str, value: Any) -> list[tuple[str, str]]:
     return [(name, text if len(text) <= 80 else f"{text[:77]}...")]
 
 
-def _estimate(value: Any) -> str:
-    if isinstance(value, dict) and value.get("value") is not None:
-        low, high = value.get("low"), value.get("high")
-        interval = "" if low is None or high is None else f" [{low:.4f}, {high:.4f}]"
-        return f"{value['value']:.4f}{interval}"
-    return "" if value is None else str(value)
+def _estimate(name: str, value: Any) -> str:
+    if not isinstance(value, dict) or value.get("value") is None:
+        return "" if value is None or isinstance(value, dict) else str(value)
+    low, high = value.get("low"), value.get("high")
+    interval = "" if low is None or high is None else f" [{metric(name, low)}, {metric(name, high)}]"
+    return f"{metric(name, value['value'])}{interval}"
 
 
 def _sizes(step: Step) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from calib_serve.cli.numbers import share
+from calib_serve.cli.parse import share
 from calib_serve.errors import InputError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from calib_serve.cli.numbers import positive, share
+from calib_serve.cli.parse import positive, share
 from calib_serve.errors import InputError
 
 if TYPE_CHECKING:

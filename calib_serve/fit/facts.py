@@ -19,7 +19,7 @@ from calib_serve.bins import Bins
 from calib_serve.errors import ShapeError
 from calib_serve.fit.samples import Samples
 
-__all__ = ["complete", "data_fingerprint", "reference_bins", "versions"]
+__all__ = ["complete", "data_fingerprint", "measured_on_folds", "reference_bins", "versions"]
 
 _COUNTED = 10_000  # classes; of more a manifest would be nothing but counts
 _HASHED_AT_ONCE = 1 << 24  # bytes; an array larger than memory is read through in pieces
@@ -115,6 +115,14 @@ def complete(
             predicted += np.bincount(probs.argmax(axis=1), minlength=samples.classes)
     few = samples.classes <= _COUNTED
     return replace(artifact, reference=bins, reference_classes=predicted.tolist() if few else ())
+
+
+def measured_on_folds(
+    artifact: Artifact, before: Mapping[str, Any], after: Mapping[str, Any], *, folds: int, samples: int
+) -> Artifact:
+    """The artifact with metrics of ``samples`` calibration samples, each under a fit to the other folds."""
+    on = {"measured_on": f"{folds} folds of the calibration set", "measured_samples": samples}
+    return replace(artifact, before=before, after=after, data={**artifact.data, **on})
 
 
 def _fingerprint(samples: Samples) -> dict[str, str]:

@@ -44,17 +44,17 @@ def fit_best(
     labels: ArrayLike,
     output_fit: OutputFit,
     *,
+    logits: Floats,
     folds: int = 3,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Artifact:
     """The output method's artifact, or Neural Clamping's where that is worth it.
 
-    ``artifact.fit["beside"]`` tells the held-out NLL of both and the paired gain. Costs ``folds`` fits
+    ``logits`` (n, K) are the model's of ``inputs``. ``artifact.fit["beside"]`` tells the held-out NLL of both and the paired gain. Costs ``folds`` fits
     of Neural Clamping on parts of the data and one on all of it where it wins.
     """
     y = checked(classifier, inputs, labels)
-    logits = classifier.logits(inputs)
     found = clamping_gain(
         classifier, inputs, y, logits, output_fit, folds=folds, seed=seed, progress=progress
     )

@@ -40,7 +40,7 @@ def asked(tmp_path_factory) -> list[str]:
     np.savez(folder / "data.npz", **arrays)
     return [
         "fit", "--model", f"{__file__}:network", "--data", str(folder / "data.npz"), "--split", "cal",
-        "--set", f"weights={folder / 'weights.safetensors'}", "--set", "device=cpu",
+        "--weights", str(folder / "weights.safetensors"), "--device", "cpu",
     ]  # fmt: skip
 
 
@@ -51,9 +51,9 @@ def run(arguments: list[str]):
 @pytest.mark.parametrize(
     ("method", "options", "steps"),
     [
-        ("neural-clamping", ["resolution=2"], ["input_shift", "logit_map"]),
-        ("neural-clamping-efficient", ["search=nll"], ["input_shift", "logit_map"]),
-        ("masked-head", ["train_split=train", "checkpoints=CHECKPOINTS"], ["head"]),
+        ("neural-clamping", ["--resolution", "2"], ["input_shift", "logit_map"]),
+        ("neural-clamping-efficient", ["--search", "nll"], ["input_shift", "logit_map"]),
+        ("masked-head", ["--train-split", "train", "--checkpoints", "CHECKPOINTS"], ["head"]),
         ("temperature", [], ["logit_map"]),
     ],
 )
@@ -61,7 +61,7 @@ def test_every_method_writes_an_artifact_that_is_measured_on_another_split(
     asked, tmp_path, method, options, steps
 ) -> None:
     kept = str(tmp_path / "checkpoints")
-    more = [part for option in options for part in ("--set", option.replace("CHECKPOINTS", kept))]
+    more = [part.replace("CHECKPOINTS", kept) for part in options]
     out = tmp_path / "artifact"
     done = run([*asked, "--method", method, "--eval-split", "test", "-o", str(out), "--json", *more])
     assert done.exit_code == 0, done.output
@@ -80,7 +80,7 @@ def test_every_method_writes_an_artifact_that_is_measured_on_another_split(
 def test_auto_keeps_the_simpler_method_unless_clamping_gains(asked, tmp_path) -> None:
     out = tmp_path / "artifact"
     done = run(
-        [*asked, "--method", "auto", "--set", "candidates=temperature,vector", "-o", str(out), "--json"]
+        [*asked, "--method", "auto", "--candidates", "temperature,vector", "-o", str(out), "--json"]
     )
     assert done.exit_code == 0, done.output
     fit = json.loads(done.stdout)["fit"]
@@ -97,12 +97,12 @@ def test_what_cannot_be_fitted_is_said_at_once(asked, tmp_path) -> None:
         assert not (tmp_path / "never").exists()
         return done.exception
 
-    unknown = said("--method", "neural-clamping", "--set", "gama=0.5")
+    unknown = said("--method", "neural-clamping", "--strength", "0.5")
     assert isinstance(unknown, InputError)
-    assert "no option gama" in str(unknown)
-    assert isinstance(said("--method", "masked-head", "--set", "reading=mine"), InputError)
-    assert isinstance(said("--method", "masked-head", "--set", "last_linear=1"), ModelError)
+    assert "neural-clamping has no option strength; it has gamma" in str(unknown)
+    assert isinstance(said("--method", "temperature", "--train-split", "train"), InputError)
+    assert isinstance(said("--method", "masked-head", "--last-linear", "1"), ModelError)
     assert isinstance(
-        said("--method", "neural-clamping", "--set", "input_shape=[1,6,5]"), (ModelError, ShapeError)
+        said("--method", "neural-clamping", "--input-shape", "1,6,5"), (ModelError, ShapeError)
     )
     assert "nosuch_inputs" in str(said("--split", "nosuch", "--method", "temperature"))

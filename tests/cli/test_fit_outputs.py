@@ -74,7 +74,7 @@ def test_fit_warns_of_a_shift_that_no_output_calibrator_repairs(data_dir: Path, 
 
 
 def test_auto_chooses_tells_why_and_never_forgets_no_calibration(file: Path, tmp_path: Path):
-    arguments = ("--split", "cal", "--set", "candidates=temperature,isotonic", "--set", "folds=3")
+    arguments = ("--split", "cal", "--candidates", "temperature,isotonic", "--folds", "3")
     told = json.loads(run("fit", "--logits", file, *arguments, "--json", "-o", tmp_path / "a"))
     selection = told["fit"]["selection"]
     assert [row["method"] for row in selection["scores"]] == ["none", "temperature", "isotonic"]
@@ -87,11 +87,10 @@ def test_auto_chooses_tells_why_and_never_forgets_no_calibration(file: Path, tmp
 
 def test_settings_reach_the_method_and_wrong_ones_are_answered(file: Path, tmp_path: Path):
     arguments = ("fit", "--logits", file, "--split", "cal", "-o", tmp_path / "a", "--method")
-    told = json.loads(run(*arguments, "histogram-width", "--set", "bins=7", "--set", "of=each", "--json"))
+    told = json.loads(run(*arguments, "histogram-width", "--bins", 7, "--of", "each", "--json"))
     assert told["fit"] == {"objective": "share of each bin", "of": "each", "bins": 7, "prior": 1.0}
-    refused("it has bins, of, prior", *arguments, "histogram-width", "--set", "bin=7")
-    refused("NAME=VALUE", *arguments, "histogram-width", "--set", "bins")
-    refused("auto has no option", *arguments, "auto", "--set", "bins=3")
+    refused("it has bins, of, prior", *arguments, "histogram-width", "--ridge", 7)
+    refused("auto has no option", *arguments, "auto", "--bins", 3)
     refused("choose one of none, temperature", *arguments, "platt")
 
 

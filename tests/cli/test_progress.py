@@ -13,15 +13,15 @@ import pytest
 
 WORK = """
 import sys
-from calib_serve.cli.progress import progress, steps
+from calib_serve.cli.progress import progress, stages
 with progress("fitting", seconds=0.01) as tell:
     tell(3, 10)
     sys.stdin.readline()
     tell(7, 10)
     sys.stdin.readline()
-with steps(4, seconds=0.01) as begin:
-    begin("temperature")
-    begin("vector")
+with stages(seconds=0.01) as show:
+    show("temperature", 0, 4)
+    show("vector", 1, 4)
     sys.stdin.readline()
 print("done")
 """

@@ -24,6 +24,7 @@ __all__ = [
     "candidates",
     "choose",
     "held_out_nll_of_temperature",
+    "held_out_probs",
     "solved",
 ]
 
@@ -161,6 +162,19 @@ def held_out_nll_of_temperature(
 ) -> float:
     """What temperature alone scores on the folds that judge candidates."""
     return _held_out_nll(logits, labels, _fold_of(len(labels), folds, seed))
+
+
+def held_out_probs(
+    logits: NDArray[np.float32], labels: NDArray[np.intp], *, folds: int, seed: int
+) -> NDArray[np.float64]:
+    """Probabilities (n, K) of held-out logits, each fold's at the temperature of least NLL for the others."""
+    fold = _fold_of(len(labels), folds, seed)
+    probs = np.empty(logits.shape)
+    for k in np.unique(fold):
+        probs[fold == k] = softmax(
+            logits[fold == k] / best_temperature(logits[fold != k], labels[fold != k], 0.0)
+        )
+    return probs
 
 
 def _held_out_nll(logits: NDArray[np.float32], labels: NDArray[np.intp], fold: NDArray[np.intp]) -> float:

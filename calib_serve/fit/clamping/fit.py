@@ -27,13 +27,15 @@ from calib_serve.fit.clamping.choice import (
     candidates,
     choose,
     held_out_nll_of_temperature,
+    held_out_probs,
     solved,
 )
 from calib_serve.fit.clamping.entropy_shift import entropy_shift, mean_entropy
 from calib_serve.fit.clamping.objective import Objective, best_temperature, focal_loss
 from calib_serve.fit.clamping.solve import PaperSchedule, QuasiNewton, Solution, Solver
-from calib_serve.fit.facts import complete, data_fingerprint
+from calib_serve.fit.facts import complete, data_fingerprint, measured_on_folds
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
+from calib_serve.fit.output.selection import held_out_metrics
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
@@ -110,7 +112,7 @@ def fit_neural_clamping(
     chosen = choose(base, logits, settings, solve, begin, judge=judge, folds=folds, seed=seed)
     objective, found = solved(base, logits, [chosen.setting], solve, begin)[0]
     temperature = chosen.temperature or found.temperature
-    return complete(
+    artifact = complete(
         [objective.shift(found.coefficients), LogitMap.temperature(temperature)],
         Samples.of(found.logits if chosen.logits is None else chosen.logits, y),
         method="neural-clamping",
@@ -132,6 +134,11 @@ def fit_neural_clamping(
         class_names=class_names,
         packages=("torch", "scipy"),
     )
+    if chosen.logits is None:
+        return artifact
+    held_out = held_out_probs(chosen.logits, y, folds=folds, seed=seed)
+    before, after = (held_out_metrics(p, y, seed=seed) for p in (softmax(logits), held_out))
+    return measured_on_folds(artifact, before, after, folds=folds, samples=len(y))
 
 
 def fit_neural_clamping_efficient(

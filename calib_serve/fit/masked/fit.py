@@ -66,7 +66,9 @@ def fit_masked_head(
     if (held_features is None) != (held_labels is None):
         raise InputError("give held-out features and labels both, or neither")
     if held_features is None:
-        (x, y), held = _split(x, y, held_share, seed)
+        kept, out = held_rows(len(y), held_share, seed)
+        held = ((x if x.ndim == 2 else x[0])[out], y[out])  # of several views, the first one
+        x, y = x[..., kept, :], y[kept]
     else:
         held = _checked(held_features, held_labels)
     if held[0].shape[-1] != x.shape[-1]:
@@ -140,15 +142,10 @@ def _checked(features: Floats, labels: ArrayLike | None) -> tuple[Floats, NDArra
     return x, y.astype(np.intp)
 
 
-def _split(
-    x: Floats, y: NDArray[np.intp], share: float, seed: int
-) -> tuple[tuple[Floats, NDArray[np.intp]], tuple[Floats, NDArray[np.intp]]]:
-    """A random ``share`` held out; of several views, the first one of it."""
-    n = len(y)
+def held_rows(n: int, share: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The rows that are trained on, and a random ``share`` of the n rows that is held out."""
     m = round(n * share)
     if not 0 < m < n:
         raise InputError(f"held_share {share} of {n} samples leaves a part empty")
     order = np.random.default_rng(seed).permutation(n)
-    held, kept = np.sort(order[:m]), np.sort(order[m:])
-    first = x if x.ndim == 2 else x[0]
-    return (x[..., kept, :], y[kept]), (first[held], y[held])
+    return np.sort(order[m:]), np.sort(order[:m])

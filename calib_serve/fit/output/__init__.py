@@ -2,7 +2,7 @@
 
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name, options_of
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
-from calib_serve.fit.output.selection import default_candidates, select
+from calib_serve.fit.output.selection import default_candidates, held_out_estimates, held_out_metrics, select
 from calib_serve.fit.output.temperature import fit_temperature
 
 __all__ = [
@@ -11,6 +11,8 @@ __all__ = [
     "fit_by_name",
     "fit_temperature",
     "fit_temperature_ece",
+    "held_out_estimates",
+    "held_out_metrics",
     "options_of",
     "select",
 ]

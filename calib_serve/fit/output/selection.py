@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -20,13 +21,20 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import CalibServeError, InputError, MissingDependency
+from calib_serve.fit.facts import measured_on_folds
 from calib_serve.fit.output.candidates import fit_by_name, options_of
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.solve.strength import stratified
-from calib_serve.metrics.intervals import mean_interval, quantile_of, resamples
+from calib_serve.metrics.intervals import (
+    Estimate,
+    bootstrap_interval,
+    mean_interval,
+    quantile_of,
+    resamples,
+)
 from calib_serve.metrics.refinement import Separation
 
-__all__ = ["Criterion", "Score", "default_candidates", "select"]
+__all__ = ["Criterion", "Score", "default_candidates", "held_out_estimates", "held_out_metrics", "select"]
 
 Floats = NDArray[np.float64]
 Criterion = Literal["nll", "brier", "ece"]
@@ -105,7 +113,8 @@ def select(
         if progress:
             progress(name)
         try:
-            found[name] = _held_out(name, samples, fold, seed)
+            fit = partial(_fit, name, seed=seed)
+            found[name] = _held_out(fit, samples, fold)
         except MissingDependency:
             raise  # a choice among fewer would pass for the choice that was asked for
         except CalibServeError as error:
@@ -129,19 +138,54 @@ def select(
         "chosen": chosen,
         "scores": table,
     }
-    return replace(
-        artifact,
-        fit={**artifact.fit, "selection": selection},
-        before=_estimates(found["none"], level),
-        after=_estimates(found[chosen], level),
-    )
+    before, after = (_estimates(found[name], level, seed) for name in ("none", chosen))
+    told = replace(artifact, fit={**artifact.fit, "selection": selection})
+    return measured_on_folds(told, before, after, folds=folds, samples=len(samples))
 
 
-def _held_out(name: str, samples: Samples, fold: NDArray[np.intp], seed: int) -> HeldOut:
+def held_out_estimates(
+    samples: Samples,
+    fit: Callable[[Samples], Artifact],
+    *,
+    folds: int,
+    level: float = 0.95,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Metrics without and with calibration, of every sample under a ``fit`` to the other folds.
+
+    Each maps a metric to its value, low and high. Raises what ``fit`` raises, and InputError for folds
+    that the samples cannot fill.
+    """
+    fold = stratified(samples.labels, folds=folds, seed=seed)
+    none = _held_out(partial(_fit, "none", seed=seed), samples, fold)
+    fitted = _held_out(fit, samples, fold, progress)
+    return _estimates(none, level, seed), _estimates(fitted, level, seed)
+
+
+def held_out_metrics(
+    probs: Floats, labels: NDArray[np.intp], *, level: float = 0.95, seed: int = 0
+) -> dict[str, Any]:
+    """Metrics of held-out probabilities (n, K) and class ids (n,): each one's value, low and high."""
+    return _estimates(HeldOut(*_describe(probs, labels)), level, seed)
+
+
+def _fit(name: str, samples: Samples, *, seed: int) -> Artifact:
+    return fit_by_name(name, samples, samples.labels, seed=seed)
+
+
+def _held_out(
+    fit: Callable[[Samples], Artifact],
+    samples: Samples,
+    fold: NDArray[np.intp],
+    progress: Callable[[int, int], None] | None = None,
+) -> HeldOut:
     out = np.empty((4, len(samples)))
-    for f in range(int(fold.max()) + 1):
-        train = samples.take(fold != f)
-        artifact = fit_by_name(name, train, train.labels, seed=seed)
+    folds = int(fold.max()) + 1
+    for f in range(folds):
+        if progress:
+            progress(f, folds)
+        artifact = fit(samples.take(fold != f))
         index = np.flatnonzero(fold == f)
         test = samples.take(index)
         for part, chunk in test.chunks(np.float64):
@@ -234,8 +278,12 @@ def _ece(held: HeldOut, weights: Floats, bins: int = 15) -> Floats:
     return np.asarray(np.abs(gaps).sum(axis=1) / weights.sum(axis=1))
 
 
-def _estimates(held: HeldOut, level: float) -> dict[str, Any]:
+def _estimates(held: HeldOut, level: float, seed: int) -> dict[str, Any]:
     means = {"accuracy": held.correct, "nll": held.nll, "brier": held.brier}
-    estimates = {name: mean_interval(values, level=level).as_dict() for name, values in means.items()}
+    found = {name: mean_interval(values, level=level) for name, values in means.items()}
     bins = Bins.tally(held.confidence, held.correct)
-    return {**estimates, "ece": {"value": bins.ece()}, "refinement_auroc": {"value": float(_auroc(held))}}
+    drawn = np.concatenate([_ece(held, w) for w in resamples(len(held.correct), _REPLICATES, seed=seed)])
+    found["ece"] = bootstrap_interval(bins.ece(), drawn, level=level, lowest=0, highest=1)
+    found["noise_floor"] = Estimate(bins.noise_floor())
+    found["refinement_auroc"] = Estimate(float(_auroc(held)))
+    return {name: estimate.as_dict() for name, estimate in found.items()}

@@ -1,0 +1,143 @@
+"""What an option's text stands for; a wrong one is refused on the command line, not an hour later."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+__all__ = ["channels", "floats", "gammas", "names", "pair", "penalties", "positive", "resolutions"]
+__all__ += ["shape", "share", "whole"]
+
+
+def share(text: str) -> float:
+    """A share above 0 and up to 1.
+
+    >>> share("0.1")
+    0.1
+    """
+    value = _number(text)
+    if not 0 < value <= 1:
+        raise typer.BadParameter(f"it is a share above 0 and at most 1, got {text}")
+    return value
+
+
+def positive(text: str) -> float:
+    """A finite number above 0.
+
+    >>> positive("300")
+    300.0
+    """
+    value = _number(text)
+    if not 0 < value < math.inf:
+        raise typer.BadParameter(f"it must be above 0 and finite, got {text}")
+    return value
+
+
+def names(text: str) -> list[str]:
+    """Names with commas between.
+
+    >>> names("temperature, vector")
+    ['temperature', 'vector']
+    """
+    found = [name.strip() for name in text.split(",") if name.strip()]
+    if not found:
+        raise typer.BadParameter(f"give one or more names with commas between, got {text!r}")
+    return found
+
+
+def whole(text: str) -> list[int]:
+    """Whole numbers with commas between.
+
+    >>> whole("10,15")
+    [10, 15]
+    """
+    return _several(text, int, "whole numbers")
+
+
+def floats(text: str) -> list[float]:
+    """Numbers with commas between.
+
+    >>> floats("0,.5")
+    [0.0, 0.5]
+    """
+    return _several(text, float, "numbers")
+
+
+def shape(text: str) -> list[int]:
+    """The shape of one input.
+
+    >>> shape("3,224,224")
+    [3, 224, 224]
+    """
+    return whole(text)
+
+
+def pair(text: str) -> tuple[float, float]:
+    """LOW,HIGH.
+
+    >>> pair("0,1")
+    (0.0, 1.0)
+    """
+    found = floats(text)
+    if len(found) != 2:
+        raise typer.BadParameter(f"it is LOW,HIGH, two numbers with a comma between, got {text!r}")
+    return found[0], found[1]
+
+
+def channels(text: str) -> tuple[list[float], list[float]]:
+    """MEAN,STD, each with its channels parted by a slash.
+
+    >>> channels(".5/.4,.2/.1")
+    ([0.5, 0.4], [0.2, 0.1])
+    """
+    parts = text.split(",")
+    if len(parts) != 2:
+        raise typer.BadParameter(f"it is MEAN,STD, channels parted by /, got {text!r}")
+    mean, std = (floats(part.replace("/", ",")) for part in parts)
+    return mean, std
+
+
+def gammas(text: str) -> Any:
+    """Candidates of gamma, or "paper" for the paper's.
+
+    >>> gammas("paper"), gammas("0,.5")
+    ('paper', [0.0, 0.5])
+    """
+    return text if text == "paper" else floats(text)
+
+
+def penalties(text: str) -> list[Any]:
+    """Candidates of the penalty: "tenth", the paper's rule, or numbers.
+
+    >>> penalties("tenth,.1")
+    ['tenth', 0.1]
+    """
+    return [name if name == "tenth" else _number(name) for name in names(text)]
+
+
+def resolutions(text: str) -> Any:
+    """Candidates of delta's resolution: numbers, "full", or "auto".
+
+    >>> resolutions("4,full"), resolutions("auto")
+    ([4, None], 'auto')
+    """
+    if text == "auto":
+        return text
+    return [None if name == "full" else whole(name)[0] for name in names(text)]
+
+
+def _several(text: str, kind: Callable[[str], Any], what: str) -> list[Any]:
+    try:
+        return [kind(part) for part in names(text)]
+    except ValueError:
+        raise typer.BadParameter(f"give {what} with commas between, got {text!r}") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"it is a number, got {text!r}") from None

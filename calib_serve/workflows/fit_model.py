@@ -1,0 +1,281 @@
+"""From a deployed model and its calibration data to an artifact that is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Union
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.artifact import Artifact
+from calib_serve.data import Dataset
+from calib_serve.errors import InputError
+from calib_serve.fit.clamping import GAMMAS, PaperSchedule, fit_neural_clamping, fit_neural_clamping_efficient
+from calib_serve.fit.facts import measured_on_folds
+from calib_serve.fit.masked import PAPER, fit_masked_head, held_rows
+from calib_serve.fit.output import fit_by_name, held_out_metrics
+from calib_serve.fit.solve import stratified
+from calib_serve.metrics import softmax
+from calib_serve.model import Classifier, from_module, load_model
+from calib_serve.model.cache import CachedClassifier
+from calib_serve.model.ranks import join, rank_device
+from calib_serve.workflows.fit_scores import calibrate, check_options
+from calib_serve.workflows.measure import measured
+from calib_serve.workflows.model_choice import fit_best
+from calib_serve.workflows.progress import Progress, stage
+
+if TYPE_CHECKING:
+    from torch import nn
+    from typing_extensions import Unpack
+
+    from calib_serve.workflows.options import ModelOptions
+
+__all__ = ["calibrate_model"]
+
+Data = tuple[ArrayLike, ArrayLike]
+"""Inputs (n, *input_shape) as the model takes them, and class ids (n,)."""
+
+_CLAMPING = ("gamma", "penalty", "resolution", "judge", "folds", "start", "norm_power", "normalisation")
+_OPTIONS = {
+    "neural-clamping": (*_CLAMPING, "clip", "input_range", "schedule"),
+    "neural-clamping-efficient": ("search", "input_range"),
+    "masked-head": ("reading", "held_share"),
+}
+"""The methods that need the model itself, and their options."""
+
+_FOLDS = 5
+
+
+def calibrate_model(
+    model: Union[nn.Module, Classifier, str, Path],
+    inputs: ArrayLike,
+    labels: ArrayLike,
+    method: str = "auto",
+    *,
+    test: Data | None = None,
+    train: Data | None = None,
+    class_names: Sequence[str] = (),
+    weights: str | Path | None = None,
+    input_shape: Sequence[int] | None = None,
+    last_linear: str | None = None,
+    device: str | None = None,
+    batch_size: int = 256,
+    mixed_precision: bool = False,
+    checkpoints: str | Path | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    **options: Unpack[ModelOptions],
+) -> Artifact:
+    """Fit ``method`` to a deployed ``model`` and its calibration data: inputs (n, *input_shape), labels (n,).
+
+    ``model``: an ``nn.Module`` in evaluation mode, a ``Classifier``, or what ``load_model`` reads: a
+    TorchScript, .pt2 or ONNX file, or ``module:factory`` with its ``weights``. ``method``: "neural-clamping",
+    "neural-clamping-efficient", "masked-head", any output method (fitted to the model's logits), or "auto":
+    the best output method, and Neural Clamping instead where that gains on held-out folds. The masked head
+    trains on ``train``, steered by the calibration data, or on a part of these. Before and after are
+    measured on ``test``, else on samples that were held out. ``checkpoints``: a folder in which logits,
+    features and the state of a fit are kept; a fit that was killed resumes from it. Under torchrun the
+    processes share the passes over the data, and each returns the same artifact. Raises InputError and
+    ShapeError for data and options that do not fit, ModelError for a model that cannot be loaded or lacks
+    what the method needs, FitError where the method has no optimum.
+    """
+    given = Dataset(np.asarray(inputs), np.asarray(labels), tuple(class_names))
+    classifier = _classifier(
+        model,
+        input_shape=tuple(input_shape or given.inputs.shape[1:]),
+        weights=weights,
+        last_linear=last_linear,
+        device=device,
+        batch_size=batch_size,
+        mixed_precision=mixed_precision,
+        checkpoints=checkpoints,
+    )
+    work = _Work(classifier, given, checkpoints, seed, progress)
+    held = None if test is None else work.checked(test)
+    work.checked((given.inputs, given.labels))
+    if method in _OPTIONS:
+        check_options(method, options, _OPTIONS[method])
+    if method == "masked-head":
+        artifact = work.masked(None if train is None else work.checked(train), options)
+    elif train is not None:
+        raise InputError(f"train is for the masked head; {method} fits on the calibration data alone")
+    elif method == "neural-clamping":
+        artifact = work.clamped(options)
+    elif method == "neural-clamping-efficient":
+        artifact = work.clamped_efficiently(options, cross_validate=held is None)
+    elif method == "auto" and classifier.differentiable:
+        artifact = work.best(options)
+    else:
+        artifact = work.output(method, options, cross_validate=held is None)
+    return artifact if held is None else work.measured(artifact, held)
+
+
+def _classifier(
+    model: Any, *, input_shape: tuple[int, ...], checkpoints: str | Path | None, **how: Any
+) -> Classifier:
+    """``model`` behind one face, with its results on disk where asked for, shared among torchrun's ranks."""
+    how["device"] = how["device"] or rank_device()
+    if isinstance(model, (str, Path)):
+        loaded = load_model(model, input_shape=input_shape, **how)
+    elif hasattr(model, "input_gradient"):
+        loaded = model
+    elif how.pop("weights") is not None:
+        raise InputError("weights belong to a factory, module:name; a module in memory has its own")
+    else:
+        loaded = from_module(model, input_shape=input_shape, **how)
+    return join(loaded if checkpoints is None else CachedClassifier(loaded, Path(checkpoints)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """One calibration of a model: what every method needs."""
+
+    classifier: Classifier
+    given: Dataset
+    checkpoints: str | Path | None
+    seed: int
+    progress: Progress | None
+
+    def checked(self, data: Data) -> Dataset:
+        """``data`` that fits the model."""
+        found = Dataset(np.asarray(data[0]), np.asarray(data[1]), self.given.class_names)
+        found.check(self.classifier.input_shape, self.classifier.classes)
+        return found
+
+    def output(self, method: str, options: Mapping[str, Any], *, cross_validate: bool = True) -> Artifact:
+        """An output method on the model's logits."""
+        artifact = calibrate(
+            self._logits(),
+            self.given.labels,
+            method,
+            class_names=self.given.class_names,
+            cross_validate=cross_validate,
+            seed=self.seed,
+            progress=self.progress,
+            **options,
+        )
+        return replace(artifact, model=self.classifier.facts())
+
+    def best(self, options: Mapping[str, Any]) -> Artifact:
+        """The best output method on all samples, or Neural Clamping where it gains on held-out folds."""
+        logits = self._logits()
+        chosen = calibrate(logits, self.given.labels, seed=self.seed, progress=self.progress, **options)
+        selection = chosen.fit["selection"]
+        best = fit_best(
+            self.classifier,
+            self.given.inputs,
+            self.given.labels,
+            lambda z, y: fit_by_name(selection["chosen"], z, y, seed=self.seed),
+            logits=logits,
+            seed=self.seed,
+            progress=stage(self.progress, "neural-clamping beside it"),
+        )
+        if best.method != "neural-clamping":
+            measures = {"before": chosen.before, "after": chosen.after, "data": chosen.data}
+            best = replace(best, **measures)
+        names = self.given.class_names
+        return replace(best, fit={**best.fit, "selection": selection}, class_names=names)
+
+    def clamped(self, options: Mapping[str, Any]) -> Artifact:
+        """Neural Clamping."""
+        known = dict(options)
+        if known.get("gamma") == "paper":
+            known |= {"gamma": GAMMAS, "judge": "calibration-ece"}
+        schedule = known.pop("schedule", "ours")
+        if schedule not in ("ours", "paper"):
+            raise InputError(f"schedule must be 'ours' or 'paper', got {schedule!r}")
+        return fit_neural_clamping(
+            self.classifier,
+            self.given.inputs,
+            self.given.labels,
+            solver=PaperSchedule(seed=self.seed) if schedule == "paper" else None,
+            checkpoints=self.checkpoints,
+            class_names=self.given.class_names,
+            seed=self.seed,
+            progress=stage(self.progress, "neural-clamping"),
+            **known,
+        )
+
+    def clamped_efficiently(self, options: Mapping[str, Any], *, cross_validate: bool) -> Artifact:
+        """Neural Clamping by one backward pass."""
+
+        def fit(inputs: NDArray[Any], labels: NDArray[np.intp]) -> Artifact:
+            return fit_neural_clamping_efficient(
+                self.classifier,
+                inputs,
+                labels,
+                class_names=self.given.class_names,
+                progress=stage(self.progress, "neural-clamping-efficient"),
+                **options,
+            )
+
+        artifact = fit(self.given.inputs, self.given.labels)
+        return self._cross_validated(artifact, fit) if cross_validate else artifact
+
+    def masked(self, train: Dataset | None, options: Mapping[str, Any]) -> Artifact:
+        """A new head, trained on ``train`` or on a part of the calibration data, steered by the rest."""
+        reading, share = options.get("reading", "expected"), options.get("held_share", 0.25)
+        if reading not in ("expected", "paper"):
+            raise InputError(f"reading must be 'expected' or 'paper', got {reading!r}")
+        features = self.classifier.features(self.given.inputs, progress=stage(self.progress, "features"))
+        labels = self.given.labels
+        if train is None:
+            kept, held = held_rows(len(labels), share, self.seed)
+            learned, learned_labels = features[kept], labels[kept]
+            features, labels = features[held], labels[held]
+        else:
+            learned = self.classifier.features(train.inputs, progress=stage(self.progress, "train features"))
+            learned_labels = train.labels
+        artifact = fit_masked_head(
+            learned,
+            learned_labels,
+            features,
+            labels,
+            classes=self.classifier.classes,
+            masking=PAPER if reading == "paper" else None,
+            model=self.classifier.facts(),
+            class_names=self.given.class_names,
+            seed=self.seed,
+            checkpoints=self.checkpoints,
+            progress=stage(self.progress, "masked-head"),
+        )
+        assert artifact.head is not None
+        on = "the held-out samples that steered the training"
+        probs = artifact.probs(artifact.head(features))
+        return measured(artifact, self.classifier.head(features), probs, labels, on=on, seed=self.seed)
+
+    def measured(self, artifact: Artifact, held: Dataset) -> Artifact:
+        """The artifact with its metrics on samples that nothing was fitted to."""
+        z = self.classifier.logits(held.inputs, progress=stage(self.progress, "test logits"))
+        probs = _probs(self.classifier, artifact, held.inputs, z)
+        return measured(artifact, z, probs, held.labels, seed=self.seed)
+
+    def _logits(self) -> NDArray[np.float32]:
+        return self.classifier.logits(self.given.inputs, progress=stage(self.progress, "logits"))
+
+    def _cross_validated(
+        self, artifact: Artifact, fit: Callable[[NDArray[Any], NDArray[np.intp]], Artifact]
+    ) -> Artifact:
+        inputs, labels = self.given.inputs, self.given.labels
+        fold = stratified(labels, folds=min(_FOLDS, len(labels) // 2), seed=self.seed)
+        logits = self._logits()
+        probs = np.empty(logits.shape)
+        for k in np.unique(fold):
+            kept, held = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
+            part = fit(inputs[kept], labels[kept])
+            probs[held] = _probs(self.classifier, part, inputs[held], logits[held])
+        before, after = (held_out_metrics(p, labels, seed=self.seed) for p in (softmax(logits), probs))
+        return measured_on_folds(artifact, before, after, folds=int(fold.max()) + 1, samples=len(labels))
+
+
+def _probs(
+    classifier: Classifier, artifact: Artifact, inputs: NDArray[Any], logits: NDArray[np.float32]
+) -> NDArray[np.float64]:
+    """Calibrated probabilities of inputs whose plain ``logits`` are known."""
+    shift, head = artifact.input_shift, artifact.head
+    if head is not None:
+        return artifact.probs(head(classifier.features(inputs, shift=shift)))
+    return artifact.probs(logits if shift is None else classifier.logits(inputs, shift=shift))

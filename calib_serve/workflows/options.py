@@ -1,0 +1,59 @@
+"""What can be asked of the methods, by name; each method says which of these it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypedDict, Union
+
+from numpy.typing import ArrayLike
+
+__all__ = ["ModelOptions", "OutputOptions"]
+
+
+class OutputOptions(TypedDict, total=False):
+    """Options of "auto" and of the output calibrators.
+
+    "auto": ``candidates`` (names, simplest first), ``criterion``, ``folds``, ``tolerance`` (how far accuracy
+    and refinement may fall), ``level`` of its intervals. Vector and matrix: ``ridge``. ODIR: ``lam``, ``mu``,
+    ``folds``. Structured: ``strength``, ``folds``. Histograms: ``bins``, ``of`` ("top" class or "each"),
+    ``prior``. The temperature of least ECE: ``grid``, ``bins``.
+    """
+
+    candidates: Sequence[str]
+    criterion: Literal["nll", "brier", "ece"]
+    folds: int
+    tolerance: float
+    level: float
+    ridge: float
+    lam: float
+    mu: float
+    strength: float
+    bins: int
+    of: Literal["top", "each"]
+    prior: float
+    grid: Union[Literal["fine", "medium", "coarse"], ArrayLike]
+
+
+class ModelOptions(OutputOptions, total=False):
+    """Options of Neural Clamping and the masked head, beside those of the output calibrators.
+
+    Neural Clamping: ``gamma`` of the focal loss ("paper": the paper's 21, by calibration ECE), ``penalty``,
+    ``resolution``, ``judge``, ``start``, ``norm_power``, ``normalisation`` (mean, std), ``clip``,
+    ``input_range``, ``schedule`` ("paper": its SGD). Its efficient form: ``search``, ``input_range``. Masked
+    head: ``reading`` of the paper ("expected" scales the weights by q, "paper" as it is printed),
+    ``held_share``.
+    """
+
+    gamma: Union[float, Sequence[float], Literal["paper"]]
+    penalty: Union[float, Literal["tenth"], Sequence[Union[float, Literal["tenth"]]]]
+    resolution: Union[int, Literal["auto"], Sequence[Union[int, None]], None]
+    judge: Literal["folds", "calibration-ece"]
+    start: Literal["zero", "data", "random"]
+    norm_power: Literal[1, 2]
+    normalisation: tuple[ArrayLike, ArrayLike]
+    clip: tuple[float, float]
+    input_range: tuple[float, float]
+    schedule: Literal["ours", "paper"]
+    search: Literal["ece", "nll"]
+    reading: Literal["expected", "paper"]
+    held_share: float
