@@ -6,6 +6,7 @@ Names are imported when they are first used, so that ``import calib_serve`` cost
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
@@ -119,8 +120,6 @@ else:
     def __getattr__(name: str) -> object:
         if name not in _ROOM:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
         value = getattr(import_module(f"{__name__}.{_ROOM[name]}"), name)
         globals()[name] = value
         return value

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from sizes import sized
 
-pytest_plugins = ["real_servers", "ledgers"]
+pytest_plugins = ["real_servers", "ledgers", "installed"]
 
 # Half a suite's machines are busy with the other half: no example is late.
 settings.register_profile("sized", max_examples=sized(100, 2000), deadline=None)

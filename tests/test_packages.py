@@ -5,7 +5,6 @@ Installing asks the same package index that installed the tests.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -13,15 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-ROOT = Path(__file__).parents[1]
-PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-
-
-def run(*command: str | Path, cwd: Path, fails: bool = False) -> str:
-    done = subprocess.run(command, check=False, cwd=cwd, capture_output=True, text=True, timeout=300)
-    assert (done.returncode != 0) is fails, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout + done.stderr
+from installed import PIP, ROOT, run
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +89,21 @@ def test_the_base_install_brings_few_packages(python: Path) -> None:
     assert {"calib-serve", "numpy", "safetensors", "pyyaml", "typer", "rich"} <= names
     assert len(names) <= 18
     assert not names & {"torch", "scipy", "onnx", "onnxruntime-gpu", "fastapi", "matplotlib"}
+
+
+def test_the_python_api_goes_the_whole_way_from_the_wheel(installed: Path, tmp_path: Path) -> None:
+    shown = run(installed, "-W", "ignore", ROOT / "examples" / "without_the_command_line.py", cwd=tmp_path)
+    assert "off by at most" in shown
+    assert {"reliability.png", "digits-sklearn.onnx", "artifact", "calibrated.onnx"} <= {
+        path.name for path in tmp_path.iterdir()
+    }
+    assert "better: temperature" in shown
+
+
+def test_type_checkers_know_the_public_names_of_the_wheel(installed: Path, tmp_path: Path) -> None:
+    example = tmp_path / "example.py"
+    mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", installed, "--cache-dir", tmp_path)
+    example.write_text((ROOT / "tests" / "support" / "typed_example.py").read_text())
+    assert "Success" in run(*mypy, example, cwd=tmp_path)
+    example.write_text("import calib_serve\n\ncalib_serve.calibrated_module\n")
+    assert "has no attribute" in run(*mypy, example, cwd=tmp_path, fails=True)

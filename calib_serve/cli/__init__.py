@@ -41,7 +41,6 @@ _COMMANDS: tuple[tuple[str, str], ...] = (
 """(command, module in this package); the module's ``run`` is the command, its ``group`` several."""
 
 
-
 def _version(asked: bool) -> None:
     if asked:
         typer.echo(f"calib-serve {calib_serve.__version__}")

@@ -253,8 +253,8 @@ def _said(bins: Bins) -> str:
 
 def _refitted(story: _Story, server: Server, calibrated: Calibrated, *, predictions: int) -> Path:
     """Fit the output again on what the server sampled after the shift; the new artifact's folder."""
-    from calib_serve.workflows.refit import refit
     from calib_serve.demo.online import sampled
+    from calib_serve.workflows.refit import refit
 
     kept = sampled(server, version="1.0", predictions=predictions, latest=_MOST_SHIFTED)
     judged = refit(calibrated.artifact, kept.logits, kept.labels, method="temperature")

@@ -46,16 +46,21 @@ def run(
     force: options.Force = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show certificates and all facts.")] = False,
     as_json: options.AsJson = False,
-    candidates: Annotated[Any, _option("--candidates", "Methods to try.", _AUTO, parse.names, "NAMES")] = None,
+    candidates: Annotated[
+        Any, _option("--candidates", "Methods to try.", _AUTO, parse.names, "NAMES")
+    ] = None,
     criterion: Annotated[
         Literal["nll", "brier", "ece"] | None, _option("--criterion", "What the best has least of.", _AUTO)
     ] = None,
     folds: Annotated[int | None, _option("--folds", "Folds to choose on.", _AUTO)] = None,
     tolerance: Annotated[
-        float | None, _option("--tolerance", "How far accuracy and refinement may fall, as a fraction.", _AUTO)
+        float | None,
+        _option("--tolerance", "How far accuracy and refinement may fall, as a fraction.", _AUTO),
     ] = None,
     level: Annotated[float | None, _option("--level", "The intervals' level.", _AUTO)] = None,
-    ridge: Annotated[float | None, _option("--ridge", "Vector, matrix: pull to a temperature.", _OUTPUT)] = None,
+    ridge: Annotated[
+        float | None, _option("--ridge", "Vector, matrix: pull to a temperature.", _OUTPUT)
+    ] = None,
     lam: Annotated[float | None, _option("--lam", "ODIR: penalty off the diagonal.", _OUTPUT)] = None,
     mu: Annotated[float | None, _option("--mu", "ODIR: penalty of the bias.", _OUTPUT)] = None,
     strength: Annotated[float | None, _option("--strength", "Structured: the penalty.", _OUTPUT)] = None,
@@ -63,12 +68,15 @@ def run(
     of: Annotated[
         Literal["top", "each"] | None, _option("--of", "Histograms: the top class, or each.", _OUTPUT)
     ] = None,
-    prior: Annotated[float | None, _option("--prior", "Histograms: pretended samples a bin.", _OUTPUT)] = None,
+    prior: Annotated[
+        float | None, _option("--prior", "Histograms: pretended samples a bin.", _OUTPUT)
+    ] = None,
     grid: Annotated[
         Literal["fine", "medium", "coarse"] | None, _option("--grid", "temperature-ece: its grid.", _OUTPUT)
     ] = None,
     gamma: Annotated[
-        Any, _option("--gamma", "Of the focal loss: candidates, or paper.", _CLAMPING, parse.gammas, "NUMBERS")
+        Any,
+        _option("--gamma", "Of the focal loss: candidates, or paper.", _CLAMPING, parse.gammas, "NUMBERS"),
     ] = None,
     penalty: Annotated[
         Any, _option("--penalty", "Of delta: tenth, or numbers.", _CLAMPING, parse.penalties, "NUMBERS")
@@ -84,13 +92,19 @@ def run(
         Literal["zero", "data", "random"] | None, _option("--start", "Where delta starts.", _CLAMPING)
     ] = None,
     norm_power: Annotated[
-        int | None, typer.Option("--norm-power", min=1, max=2, help="Of delta's norm.", rich_help_panel=_CLAMPING)
+        int | None,
+        typer.Option("--norm-power", min=1, max=2, help="Of delta's norm.", rich_help_panel=_CLAMPING),
     ] = None,
     normalisation: Annotated[
         Any,
-        _option("--normalisation", "Delta acts behind it: .485/.456/.406,.229/.224/.225", _CLAMPING,
-                parse.channels, "MEAN,STD"),
-    ] = None,  # fmt: skip
+        _option(
+            "--normalisation",
+            "Delta acts behind it: .485/.456/.406,.229/.224/.225",
+            _CLAMPING,
+            parse.channels,
+            "MEAN,STD",
+        ),
+    ] = None,
     clip: Annotated[
         Any, _option("--clip", "Keep shifted inputs within.", _CLAMPING, parse.pair, "LOW,HIGH")
     ] = None,
@@ -105,7 +119,8 @@ def run(
     ] = None,
     train_split: Annotated[str | None, _option("--train-split", "The split to train on.", _MASKED)] = None,
     reading: Annotated[
-        Literal["expected", "paper"] | None, _option("--reading", "Scale weights by q, or as printed.", _MASKED)
+        Literal["expected", "paper"] | None,
+        _option("--reading", "Scale weights by q, or as printed.", _MASKED),
     ] = None,
     held_share: Annotated[
         float | None, _option("--held-share", "Held out to steer q, without --train-split.", _MASKED)
@@ -113,7 +128,9 @@ def run(
     weights: options.Weights = None,
     input_shape: options.InputShape = None,
     last_linear: options.LastLinear = None,
-    device: Annotated[str | None, _option("--device", "cpu, cuda, cuda:1; default: a GPU if any.", _MODEL)] = None,
+    device: Annotated[
+        str | None, _option("--device", "cpu, cuda, cuda:1; default: a GPU if any.", _MODEL)
+    ] = None,
     batch_size: Annotated[int | None, _option("--batch-size", "Inputs at once.", _MODEL)] = None,
     mixed_precision: Annotated[
         bool | None, _option("--mixed-precision", "Logits and features in bfloat16.", _MODEL)
@@ -128,8 +145,8 @@ def run(
     if out.exists() and not force:
         raise InputError(f"{out} exists; give --force to replace it, or another --out")
     of_method = _given(
-        candidates=candidates, criterion=criterion, folds=folds, tolerance=tolerance, level=level, ridge=ridge,
-        lam=lam, mu=mu, strength=strength, bins=bins, of=of, prior=prior, grid=grid, gamma=gamma,
+        candidates=candidates, criterion=criterion, folds=folds, tolerance=tolerance, level=level,
+        ridge=ridge, lam=lam, mu=mu, strength=strength, bins=bins, of=of, prior=prior, grid=grid, gamma=gamma,
         penalty=penalty, resolution=resolution, judge=judge, start=start, norm_power=norm_power,
         normalisation=normalisation, clip=clip, input_range=input_range, schedule=schedule, search=search,
         reading=reading, held_share=held_share,
@@ -141,7 +158,9 @@ def run(
     how = {"method": method, "seed": seed, "quiet": as_json, **of_method}
     if logits is not None:
         if of_model or train_split:
-            extra = ", ".join(f"--{name.replace('_', '-')}" for name in (*of_model, *["train-split"][: bool(train_split)]))
+            extra = ", ".join(
+                f"--{name.replace('_', '-')}" for name in (*of_model, *["train-split"][: bool(train_split)])
+            )
             raise InputError(f"{extra}: for a fit on --model, not on --logits")
         artifact = _on_scores(logits, labels, split, eval_split, **how)
     else:

@@ -17,7 +17,19 @@ if TYPE_CHECKING:
 
 __all__ = ["facts", "metric", "run", "tables"]
 
-_SHORT = ("temperature", "lambda", "lam", "mu", "strength", "bins", "of", "q", "epochs", "delta_norm", "gamma")
+_SHORT = (
+    "temperature",
+    "lambda",
+    "lam",
+    "mu",
+    "strength",
+    "bins",
+    "of",
+    "q",
+    "epochs",
+    "delta_norm",
+    "gamma",
+)
 
 
 def run(

@@ -42,9 +42,9 @@ def calibrate(
     """Fit an output calibrator to logits (n, K), or (n,) for one binary logit, and class ids (n,).
 
     ``method``: a name of ``calib_serve.fit.output.CANDIDATES``, or "auto", which chooses one by
-    cross-validation and refuses those that cost accuracy or refinement. ``test``: logits and labels that
-    nothing was fitted to; ``artifact.before`` and ``artifact.after`` are then measured there, else on held-out
-    folds of the calibration set (``cross_validate``; costs one more fit a fold). ``options`` are the
+    cross-validation and refuses those that cost accuracy or refinement. ``artifact.before`` and
+    ``artifact.after`` are measured on ``test``, logits and labels that nothing was fitted to, else on
+    held-out folds of the calibration set (``cross_validate``; costs one more fit a fold). ``options`` are the
     method's own, or those of "auto": candidates, criterion, folds, tolerance, level. Raises InputError for
     arrays, names and options that cannot be right, FitError where the method has no optimum.
 

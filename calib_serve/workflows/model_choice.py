@@ -51,7 +51,8 @@ def fit_best(
 ) -> Artifact:
     """The output method's artifact, or Neural Clamping's where that is worth it.
 
-    ``logits`` (n, K) are the model's of ``inputs``. ``artifact.fit["beside"]`` tells the held-out NLL of both and the paired gain. Costs ``folds`` fits
+    ``logits`` (n, K) are the model's of ``inputs``. ``artifact.fit["beside"]`` tells the held-out NLL of
+    both and the paired gain. Costs ``folds`` fits
     of Neural Clamping on parts of the data and one on all of it where it wins.
     """
     y = checked(classifier, inputs, labels)

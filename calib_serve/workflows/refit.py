@@ -25,8 +25,8 @@ from calib_serve.workflows.progress import Progress
 
 __all__ = ["Refitted", "refit", "refit_served"]
 
-_LEAST = 100  # labelled samples
-_HELD_OUT = 0.25  # the latest share of them, on which old and new are compared
+_LEAST = 200  # labelled samples, below which nothing is fitted
+_HELD_OUT = 0.3  # the latest share of them, on which old and new are compared
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +89,9 @@ def refit(
     """Fit the output steps again; the input shift and the head stay.
 
     ``logits`` (n, K) and class ids ``labels`` (n,) are what was served, oldest first; logits of the model
-    with its input shift and head in place. The new artifact must lower the NLL of the latest quarter, which
+    with its input shift and head in place. The new artifact must lower the NLL of the latest 30 %, which
     it was not fitted to, by more than one standard error of the paired difference; then it is fitted on all
-    samples. Raises FitError for fewer than 100 samples, ShapeError and InputError for arrays that cannot
+    samples. Raises FitError for fewer than 200 samples, ShapeError and InputError for arrays that cannot
     be right.
     """
     samples = Samples.of(logits, labels)
@@ -141,8 +141,8 @@ def refit_served(
     found = read_samples(samples, model=name, version=version, since=time.time() - days * DAY)
     if len(found.labels) < _LEAST:
         raise FitError(
-            f"{len(found.labels)} labelled samples of {found.predictions} kept predictions; at least {_LEAST} "
-            "are needed: look farther back, keep a larger share, or wait for labels"
+            f"{len(found.labels)} labelled samples of {found.predictions} kept predictions; at least "
+            f"{_LEAST} are needed: look farther back, keep a larger share, or wait for labels"
         )
     return refit(current, found.logits, found.labels, method=method, seed=seed, progress=progress)
 
@@ -153,7 +153,9 @@ def _served(served: Path, name: str, version: str) -> tuple[Artifact, str, str]:
         artifact, own_name, own_version = served_artifact(served)
         return artifact, name or own_name, version or own_version
     if not (name and version):
-        raise InputError("an artifact does not know where it is served; give the model's name and version")
+        raise InputError(
+            "an artifact does not know where it is served; give its name and version (--name and --version)"
+        )
     return Artifact.load(served), name, version
 
 

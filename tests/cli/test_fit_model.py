@@ -79,9 +79,7 @@ def test_every_method_writes_an_artifact_that_is_measured_on_another_split(
 
 def test_auto_keeps_the_simpler_method_unless_clamping_gains(asked, tmp_path) -> None:
     out = tmp_path / "artifact"
-    done = run(
-        [*asked, "--method", "auto", "--candidates", "temperature,vector", "-o", str(out), "--json"]
-    )
+    done = run([*asked, "--method", "auto", "--candidates", "temperature,vector", "-o", str(out), "--json"])
     assert done.exit_code == 0, done.output
     fit = json.loads(done.stdout)["fit"]
     beside, chosen = fit["beside"], fit["selection"]["chosen"]
@@ -102,7 +100,5 @@ def test_what_cannot_be_fitted_is_said_at_once(asked, tmp_path) -> None:
     assert "neural-clamping has no option strength; it has gamma" in str(unknown)
     assert isinstance(said("--method", "temperature", "--train-split", "train"), InputError)
     assert isinstance(said("--method", "masked-head", "--last-linear", "1"), ModelError)
-    assert isinstance(
-        said("--method", "neural-clamping", "--input-shape", "1,6,5"), (ModelError, ShapeError)
-    )
+    assert isinstance(said("--method", "neural-clamping", "--input-shape", "1,6,5"), (ModelError, ShapeError))
     assert "nosuch_inputs" in str(said("--split", "nosuch", "--method", "temperature"))

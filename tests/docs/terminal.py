@@ -75,12 +75,14 @@ SERVERS = (
 class Terminal:
     """What one command sets, the next one finds; what it starts runs on until ``close``.
 
+    ``python`` is the interpreter of an environment in which the package is installed from its wheel.
+
     The ports that pages name become free ones, in commands and in files that ``copy`` brings; a
     receipt that a page cuts short becomes the last one that was really given.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, python: Path) -> None:
+        self.folder, self._python = folder, python
         self.output = ""  # of the last command
         self.receipt = ""
         self.ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
@@ -142,7 +144,7 @@ class Terminal:
 
     def python(self, program: str) -> None:
         """Run a program."""
-        self._run([sys.executable, "-W", "ignore", "-c", self.here(program)])
+        self._run([str(self._python), "-W", "ignore", "-c", self.here(program)])
 
     def answer(self) -> Any:
         """What the last command printed, as JSON."""
@@ -199,7 +201,8 @@ class Terminal:
         return self._own / f"{port}.log"
 
     def _environment(self) -> dict[str, str]:
-        programs = (str(Path(sys.executable).parent), os.environ["PATH"], str(find_java().parent))
+        folders = (self._python.parent, Path(sys.executable).parent, find_java().parent)
+        programs = (*map(str, folders[:2]), os.environ["PATH"], str(folders[2]))
         return {
             **os.environ,
             "PATH": os.pathsep.join(programs),

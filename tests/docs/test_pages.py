@@ -325,21 +325,21 @@ def plain(command: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def quickstart(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("quickstart") / "folder"
     folder.mkdir()
-    with Terminal(folder) as t:
+    with Terminal(folder, installed) as t:
         follow(DOCS / "quickstart.md", t)
     return folder
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_every_block_runs(page: Path, quickstart: Path, tmp_path: Path) -> None:
+def test_every_block_runs(page: Path, quickstart: Path, installed: Path, tmp_path: Path) -> None:
     if page == DOCS / "quickstart.md":
         return  # the fixture has followed it
     folder = tmp_path / "folder"
     shutil.copytree(quickstart, folder, ignore=shutil.ignore_patterns("serving", "logs"))
-    with Terminal(folder) as t:
+    with Terminal(folder, installed) as t:
         follow(page, t)
 
 

@@ -115,7 +115,7 @@ def test_after_drift_a_refit_version_is_swapped_in_and_ece_comes_down(tmp_path):
 
         out = tmp_path / "new"
         refit = (
-            f"refit {store / 'digits.mar'} --log {tmp_path / 'log'} -o {out} --method temperature "
+            f"refit {store / 'digits.mar'} --samples {tmp_path / 'log'} -o {out} --method temperature "
             "--new-version 1.1"
         )
         result = CliRunner().invoke(cli, refit.split())

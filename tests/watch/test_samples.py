@@ -92,7 +92,7 @@ def fill(folder, count, sharp, seed=0):
 
 
 def refit(tmp_path, *more):
-    arguments = ["refit", str(tmp_path / "old"), "--log", str(tmp_path / "log"), "--name", "m"]
+    arguments = ["refit", str(tmp_path / "old"), "--samples", str(tmp_path / "log"), "--name", "m"]
     options = ["--version", "1", "-o", str(tmp_path / "new"), "--method", "temperature", "--json"]
     return CliRunner().invoke(cli, [*arguments, *options, *more])
 
@@ -159,7 +159,7 @@ def test_refit_says_what_is_missing(tmp_path):
     fill(tmp_path / "log", 50, sharp=3.0)
     assert "at least 200 are needed" in str(refit(tmp_path).exception)
     assert "give the .mar" in str(refit(tmp_path, "--new-version", "2").exception)
-    assert "give --name and --version" in str(refit(tmp_path, "--name", "").exception)
+    assert "--name and --version" in str(refit(tmp_path, "--name", "").exception)
 
 
 @pytest.mark.server

@@ -1,0 +1,189 @@
+"""Fits on scores and on a model, as a Python user calls them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from calib_serve import Artifact, LogitMap, calibrate, calibrate_model, compare, verdict
+from calib_serve.errors import InputError, ModelError, ShapeError
+from calib_serve.fit.output import CANDIDATES, fit_by_name
+from calib_serve.metrics import evaluate, nll, softmax
+from calib_serve.model import from_module
+from calib_serve.model.around import Around
+
+
+def drawn(n: int = 600, seed: int = 0, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """Logits that are three times too sure, and labels."""
+    rng = np.random.default_rng(seed)
+    z = 2 * rng.standard_normal((n, classes))
+    return (3 * z).astype(np.float32), (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+
+
+@pytest.mark.parametrize("method", sorted(CANDIDATES))
+def test_every_output_method_says_what_it_does_to_samples_it_has_not_seen(method: str) -> None:
+    z, y = drawn()
+    artifact = calibrate(z, y, method, class_names=("a", "b", "c"))
+    assert artifact.method == method
+    assert artifact.class_names == ("a", "b", "c")
+    assert artifact.data["measured_on"] == "5 folds of the calibration set"
+    assert artifact.before["nll"]["value"] == pytest.approx(nll(softmax(z), y), rel=1e-6)
+    if method != "none":
+        assert artifact.after["ece"]["value"] < artifact.before["ece"]["value"]
+        assert artifact.after["ece"]["low"] <= artifact.after["ece"]["value"] <= artifact.after["ece"]["high"]
+    whole = fit_by_name(method, z, y)
+    np.testing.assert_array_equal(artifact.probs(z), whole.probs(z))
+
+
+def test_folds_are_held_out_by_hand() -> None:
+    from calib_serve.fit.solve import stratified
+
+    z, y = drawn()
+    fold = stratified(y, folds=5, seed=3)
+    losses = np.empty(len(y))
+    for k in range(5):
+        part = fit_by_name("temperature", z[fold != k], y[fold != k])
+        losses[fold == k] = -np.log(part.probs(z[fold == k])[np.arange((fold == k).sum()), y[fold == k]])
+    found = calibrate(z, y, "temperature", seed=3)
+    assert found.after["nll"]["value"] == pytest.approx(losses.mean(), rel=1e-9)
+
+
+def test_a_test_set_is_measured_instead_with_every_metric() -> None:
+    z, y = drawn()
+    test = drawn(seed=1)
+    artifact = calibrate(z, y, "temperature", test=test)
+    wanted = evaluate(artifact.probs(test[0]), test[1], replicates=200)
+    assert artifact.after == {name: e.as_dict() for name, e in wanted.estimates().items()}
+    assert artifact.data["measured_on"] == "test"
+    assert "better calibrated" in verdict(artifact) or "no miscalibration is left" in verdict(artifact)
+
+
+def test_what_cannot_be_cross_validated_is_fitted_and_says_so() -> None:
+    z, y = np.array([[2.0, 0.0], [1.0, 0.0], [0.0, 1.5], [1.0, 0.5]]), np.array([0, 1, 1, 0])
+    artifact = calibrate(z, y, "temperature")
+    assert artifact.before == {}
+    assert artifact.data["measured_on"].startswith("nothing: ")
+    assert "was not measured" in verdict(artifact)
+
+
+def test_auto_takes_its_own_options_alone_and_tells_each_candidate() -> None:
+    z, y = drawn()
+    told: list[tuple[str, int, int]] = []
+    options = {"candidates": ["temperature"], "criterion": "brier", "folds": 3}
+    artifact = calibrate(z, y, progress=lambda *one: told.append(one), **options)
+    assert artifact.fit["selection"]["criterion"] == "brier"
+    assert [one[0] for one in told] == ["none", "temperature"]
+    with pytest.raises(InputError, match="auto has no option bins; it has candidates"):
+        calibrate(z, y, bins=3)
+    with pytest.raises(InputError, match="temperature has no option lam; it has none"):
+        calibrate(z, y, "temperature", lam=3.0)
+    with pytest.raises(InputError, match="there is no method 'platt'"):
+        calibrate(z, y, "platt")
+
+
+def test_a_verdict_never_praises_what_got_worse() -> None:
+    worse = {"before": {"ece": {"value": 0.01}}, "after": {"ece": {"value": 0.05, "low": 0.04, "high": 0.06}}}
+    artifact = Artifact((LogitMap.temperature(9.0),), method="temperature", classes=3, **worse)
+    assert "no better than before" in verdict(artifact)
+
+
+def test_comparing_measures_the_other_samples_and_keeps_going_after_an_error() -> None:
+    fit, test = drawn(), drawn(seed=1)
+    found = compare(fit, test, ["none", "temperature", "auto"])
+    for one in found[:2]:
+        wanted = evaluate(fit_by_name(one.method, *fit).probs(test[0]), test[1], replicates=0)
+        assert one.metrics == wanted
+    assert found[2].method.startswith("auto: ")
+    certain = np.eye(3)[np.arange(30) % 3]
+    (row,) = compare((certain, certain.argmax(1)), test, ["temperature"])
+    assert "every sample" in row.error
+    assert row.metrics is None
+
+
+# On a model.
+
+
+def network() -> nn.Module:
+    generator = torch.Generator().manual_seed(3)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 24), nn.ReLU(), nn.Linear(24, 3))
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator) * 0.3)
+        net[3].weight *= 3
+    return net.eval()
+
+
+@pytest.fixture(scope="module")
+def images() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    x = rng.random((300, 1, 6, 6), dtype=np.float32)
+    with torch.no_grad():
+        p = (network()(torch.from_numpy(x)) / 3).softmax(1).double().numpy()
+    return x, np.minimum((p.cumsum(axis=1) < rng.random((300, 1))).sum(axis=1), 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Counting(Around):
+    """Counts the inputs that go forward through the model."""
+
+    seen: list[int]
+
+    def logits(self, inputs, *, shift=None, progress=None):
+        self.seen.append(len(inputs))
+        return self.inner.logits(inputs, shift=shift, progress=progress)
+
+    def features(self, inputs, *, shift=None, progress=None):
+        return self.inner.features(inputs, shift=shift, progress=progress)
+
+    def input_gradient(self, inputs, loss, *, shift=None, progress=None):
+        return self.inner.input_gradient(inputs, loss, shift=shift, progress=progress)
+
+
+@pytest.mark.parametrize(
+    "method", ["temperature", "neural-clamping", "neural-clamping-efficient", "masked-head"]
+)
+def test_every_method_on_a_module_is_measured_without_a_test_set(images, method: str) -> None:
+    options = {"resolution": 2} if method == "neural-clamping" else {}
+    artifact = calibrate_model(
+        network(), *images, method, class_names=("a", "b", "c"), device="cpu", **options
+    )
+    assert artifact.method == method
+    assert artifact.class_names == ("a", "b", "c")
+    assert {"ece", "nll", "accuracy"} <= set(artifact.after)
+    assert "measured on" in verdict(artifact)
+
+
+def test_the_calibration_set_goes_through_the_model_once_before_any_fold(images) -> None:
+    seen: list[int] = []
+    counting = Counting(from_module(network(), input_shape=(1, 6, 6), device="cpu"), seen)
+    calibrate_model(counting, *images, "auto", candidates=["temperature"])
+    assert seen.count(len(images[1])) == 1
+    seen.clear()
+    calibrate_model(counting, *images, "temperature")
+    assert seen == [len(images[1])]
+
+
+def test_what_does_not_fit_together_is_refused_before_the_fit(images) -> None:
+    x, y = images
+    with pytest.raises(InputError, match="train is for the masked head"):
+        calibrate_model(network(), x, y, "temperature", train=(x, y))
+    with pytest.raises(InputError, match="schedule must be 'ours' or 'paper'"):
+        calibrate_model(network(), x, y, "neural-clamping", schedule="theirs")
+    with pytest.raises(InputError, match="reading must be"):
+        calibrate_model(network(), x, y, "masked-head", reading="mine")
+    with pytest.raises(InputError, match="neural-clamping has no option solver"):
+        calibrate_model(network(), x, y, "neural-clamping", solver="x")
+    with pytest.raises(InputError, match="masked-head has no option masking"):
+        calibrate_model(network(), x, y, "masked-head", masking="x")
+    with pytest.raises(InputError, match="weights belong to a factory"):
+        calibrate_model(network(), x, y, weights="weights.pt")
+    with pytest.raises(ModelError, match="there is no model file"):
+        calibrate_model("nothing.pt", x, y)
+    with pytest.raises((ShapeError, ModelError)):
+        calibrate_model(network(), x[:, :, :5], y)
+    with pytest.raises(ShapeError, match="labels must be"):
+        calibrate_model(network(), x, y[:-1])
