@@ -133,17 +133,23 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return np.asarray(self.classes_[probs.argmax(axis=1)])
 
     def to_onnx(
-        self, path: str | Path, X: Any, *, returns: Literal["same", "probabilities", "all"] = "probabilities"
+        self,
+        path: str | Path,
+        X: Any,
+        *,
+        returns: Literal["probabilities", "all"] = "probabilities",
+        dtype: Any = "float32",
     ) -> FuseReport:
         """Write classifier and calibration as one ONNX file, checked against ``predict_proba`` of X (n, d).
 
-        The file takes X's type: float64 stays, everything else is float32. Needs skl2onnx. Raises FuseError
-        where the classifier cannot be converted, or the file's probabilities differ by more than 1e-5.
+        The more typical X is, the more the check says: give the training inputs. The file takes inputs of
+        ``dtype``, float32 or float64. Needs skl2onnx. Raises FuseError where the classifier cannot be
+        converted, or where the file's probabilities differ by more than 1e-5; then nothing is written.
         """
         from calib_serve.sklearn.export import write_onnx  # noqa: PLC0415 - onnx is another extra
 
         check_is_fitted(self, "artifact_")
-        return write_onnx(self, path, X, returns=returns)
+        return write_onnx(self, path, X, returns=returns, dtype=dtype)
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Who takes what metadata: the estimator's ``fit`` and the splitter's ``split``."""
@@ -246,7 +252,9 @@ def _response_of(estimator: Any, wanted: str) -> str:
         raise InputError(f"{type(estimator).__name__} has no {wanted if wanted != 'auto' else names}")
     last = estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
     if found[0] == "decision_function" and getattr(last, "decision_function_shape", "ovr") == "ovo":
-        raise InputError("a one-vs-one decision_function has a column a pair; use decision_function_shape='ovr'")
+        raise InputError(
+            "a one-vs-one decision_function has a column a pair; use decision_function_shape='ovr'"
+        )
     return found[0]
 
 
