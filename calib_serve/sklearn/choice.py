@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -44,7 +44,7 @@ def calibrated(
     *,
     method: str,
     outputs: Outputs,
-    class_names: Sequence[Any],
+    class_names: Iterable[Any],
     sample_weight: ArrayLike | None,
     options: Mapping[str, Any] | None,
     seed: int,
@@ -60,7 +60,7 @@ def calibrated(
     else:
         artifact = fit_by_name(method, logits, labels, **given)
     names = tuple(str(name) for name in class_names)
-    return replace(artifact, class_names=names, model={**artifact.model, "outputs": outputs})
+    return replace(artifact, class_names=names, model={"outputs": outputs})
 
 
 def _auto(logits: NDArray[np.float64], labels: NDArray[np.intp], **given: Any) -> Artifact:

@@ -86,7 +86,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         self.random_state = random_state
 
     def fit(
-        self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, **fit_params: Any
+        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, **fit_params: Any
     ) -> CalibratedClassifier:
         """Fit the classifier and its calibration to X (n, d) and labels y (n,).
 
@@ -207,8 +207,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         """Rows (m,) and the logits (m, K) that models trained without them give."""
         parts = list(self._splits(X, y, routed.splitter.split))
         logits = Parallel(n_jobs=self.n_jobs)(
-            delayed(self._fold)(clone(estimator), X, y, train, test, routed.estimator.fit)
-            for train, test in parts
+            delayed(self._fold)(clone(estimator), X, y, part, routed.estimator.fit) for part in parts
         )
         return np.concatenate([test for _, test in parts]), np.concatenate(logits)
 
@@ -232,10 +231,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         estimator: Any,
         X: Any,
         y: NDArray[Any],
-        train: NDArray[np.intp],
-        test: NDArray[np.intp],
+        part: tuple[NDArray[np.intp], NDArray[np.intp]],
         params: Mapping[str, Any],
     ) -> NDArray[np.float64]:
+        train, test = part
         own = _check_method_params(X, params=params, indices=train)
         estimator.fit(_safe_indexing(X, train), y[train], **own)
         if not np.array_equal(estimator.classes_, self.classes_):

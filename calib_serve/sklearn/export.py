@@ -1,4 +1,4 @@
-"""A fitted CalibratedClassifier as one ONNX file: skl2onnx converts the classifier, the calibration is fused."""
+"""A fitted CalibratedClassifier as one ONNX file: skl2onnx converts it, the calibration is fused into it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.errors import FuseError, InputError, MissingDependency, ShapeError
+from calib_serve.errors import FuseError, InputError, MissingDependency, ModelError, ShapeError
 from calib_serve.fuse.sessions import open_session
 
 try:
@@ -154,7 +154,7 @@ def _without_noise(graph: onnx.ModelProto) -> onnx.ModelProto:
 def _with(
     graph: onnx.ModelProto, name: str, classes: int, values: list[onnx.TensorProto], *nodes: tuple[str, ...]
 ) -> onnx.ModelProto:
-    """``nodes`` behind the scores, which come out as ``name`` (n, K) of the type of the last of ``values``."""
+    """``nodes`` behind the scores; they come out as ``name`` (n, K), of the type of the last of ``values``."""
     scores = graph.graph.output[0].name
     graph.graph.initializer.extend(values)
     last = ""
@@ -168,7 +168,10 @@ def _with(
 
 
 def _run(source: Path | bytes, x: Array, output: str) -> Array:
-    session = open_session(source)
+    try:
+        session = open_session(source)
+    except ModelError as error:
+        raise FuseError(f"skl2onnx's graph does not run; try another dtype: {error}") from error
     return np.asarray(session.run([output], {session.get_inputs()[0].name: x})[0])
 
 
@@ -177,7 +180,6 @@ def _check(fused: Path, x: Array, expected: Array) -> None:
     worst = float(np.abs(got - expected).max()) if got.shape == expected.shape else np.inf
     if not worst <= TOLERANCE:
         raise FuseError(
-            f"the ONNX file's probabilities differ by {worst:.2g} from predict_proba, more than {TOLERANCE:g}: "
-            "skl2onnx computes this classifier in another way or precision; try dtype='float64', or another "
-            "response_method"
+            f"the ONNX file's probabilities are {worst:.2g} from predict_proba, more than {TOLERANCE:g}: skl2onnx "
+            "computes this classifier in another way or precision; try dtype='float64' or another response_method"
         )
