@@ -28,6 +28,7 @@ MAY_USE: dict[str, tuple[str, ...]] = {
     "study": (*GROUND, "model", "fit", "report"),
     "serve": (*GROUND, "watch", "fuse"),
     "workflows": (*GROUND, "model", "fit", "fuse", "watch", "report", "study"),
+    "sklearn": (*GROUND, "fit", "fuse", "workflows"),
     "demo": (*GROUND, "model", "fit", "fuse", "watch", "report", "serve", "workflows"),
     "cli": (
         *(*GROUND, "model", "fit", "fuse", "watch", "report", "study"),

@@ -1,0 +1,234 @@
+"""The figures in scikit-learn's display convention: ``from_predictions``, ``from_estimator``, ``plot``.
+
+    display = ReliabilityDisplay.from_estimator(model, X_test, y_test)
+    ReliabilityDisplay.from_estimator(other, X_test, y_test, ax=display.ax_)
+
+``data`` holds the figure's numbers, ``name`` its entry in the legend, ``ax_`` and ``figure_`` where it was
+drawn last. Several displays on one axes get colours of their own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import same_color
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.bins import Edges
+from calib_serve.errors import InputError
+from calib_serve.report.plot import PALETTE, plot_histogram, plot_reliability, plot_risk_coverage
+from calib_serve.report.prepare import (
+    Histogram,
+    Reliability,
+    RiskCoverage,
+    confidence_histogram,
+    reliability,
+    risk_coverage,
+)
+from calib_serve.report.svg import drawing
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["ConfidenceHistogramDisplay", "ReliabilityDisplay", "RiskCoverageDisplay"]
+
+Data = TypeVar("Data")
+
+_COLORS = ("after", "before", "right", "wrong", "ink", "muted")
+
+
+class _Display(ABC, Generic[Data]):
+    """Prepared ``data`` under a ``name``, to be drawn into any axes."""
+
+    ax_: Axes
+    figure_: Figure
+
+    def __init__(self, data: Data, *, name: str = "classifier") -> None:
+        self.data = data
+        self.name = name
+
+    def plot(self, ax: Axes | None = None, *, name: str | None = None, color: str | None = None) -> Self:
+        """Draw into ``ax``, or into a new figure in the report's style; returns the display."""
+        with drawing() if ax is None else nullcontext():
+            ax = _new_axes() if ax is None else ax
+            self._draw(ax, self.name if name is None else name, color or _next_color(ax))
+        figure = ax.get_figure(root=True)
+        assert figure is not None, "axes that were drawn into belong to a figure"
+        self.ax_, self.figure_ = ax, figure
+        return self
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, X: Any, y: ArrayLike, *, name: str | None = None, **options: Any
+    ) -> Self:
+        """Of a fitted classifier's ``predict_proba`` on X; ``options`` are those of ``from_predictions``."""
+        name = type(estimator).__name__ if name is None else name
+        p, labels = estimator.predict_proba(X), estimator.classes_
+        return cls.from_predictions(y, p, labels=labels, name=name, **options)
+
+    @classmethod
+    @abstractmethod
+    def from_predictions(cls, *args: Any, **options: Any) -> Self:
+        """Of true labels and probabilities."""
+
+    @abstractmethod
+    def _draw(self, ax: Axes, name: str, color: str) -> None: ...
+
+
+class ReliabilityDisplay(_Display[Reliability]):
+    """Accuracy against confidence; ``line_`` joins the bins.
+
+    >>> display = ReliabilityDisplay.from_predictions([0, 1], [[0.7, 0.3], [0.6, 0.4]], bins=10)
+    >>> display.line_.get_xydata().tolist()
+    [[0.6, 0.0], [0.7, 1.0]]
+    """
+
+    line_: Line2D
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y: ArrayLike,
+        p: ArrayLike,
+        *,
+        bins: int = 15,
+        edges: Edges = "right",
+        level: float = 0.95,
+        labels: ArrayLike | None = None,
+        name: str = "classifier",
+        ax: Axes | None = None,
+        color: str | None = None,
+    ) -> Self:
+        """Of true labels y (n,) and probabilities p (n, K), or (n,) of the second of two classes.
+
+        ``labels`` (K,) name the columns of p; without them y holds class ids, or K labels in sorted order.
+        """
+        data = reliability(*_probs_and_ids(y, p, labels), bins=bins, edges=edges, level=level)
+        return cls(data, name=name).plot(ax, color=color)
+
+    def _draw(self, ax: Axes, name: str, color: str) -> None:
+        before = len(ax.patches), len(ax.containers)
+        plot_reliability(ax, self.data, color=color)
+        for patch in ax.patches[before[0] :]:  # this model's own band, where another's may be
+            patch.set(facecolor=color, alpha=0.13)
+        for drawn in ax.containers[before[1] :]:
+            drawn.set_label("_")
+        ax.collections[-1].set_label(f"{name} (ECE {self.data.ece:.1%})")
+        self.line_ = ax.lines[-1]
+        ax.legend(loc="best")
+
+
+class ConfidenceHistogramDisplay(_Display[Histogram]):
+    """How many predictions have which confidence, with their mean and the accuracy; ``bars_`` are the bins.
+
+    >>> display = ConfidenceHistogramDisplay.from_predictions([0, 1], [[0.7, 0.3], [0.6, 0.4]], bins=2)
+    >>> [bar.get_height() for bar in display.bars_]
+    [0.0, 1.0]
+    """
+
+    bars_: tuple[Any, ...]
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y: ArrayLike,
+        p: ArrayLike,
+        *,
+        bins: int = 20,
+        edges: Edges = "right",
+        labels: ArrayLike | None = None,
+        name: str = "classifier",
+        ax: Axes | None = None,
+        color: str | None = None,
+    ) -> Self:
+        """As ``ReliabilityDisplay.from_predictions``."""
+        data = confidence_histogram(*_probs_and_ids(y, p, labels), bins=bins, edges=edges)
+        return cls(data, name=name).plot(ax, color=color)
+
+    def _draw(self, ax: Axes, name: str, color: str) -> None:
+        bars, highest = len(ax.patches), ax.get_ylim()[1] if ax.patches else 0.0
+        plot_histogram(ax, self.data, color=color)
+        self.bars_ = tuple(ax.patches[bars:])
+        for bar in self.bars_:
+            bar.set_alpha(0.4)
+        for line, what in zip(ax.lines[-2:], ("mean confidence", "accuracy"), strict=True):
+            value = np.asarray(line.get_xdata())[0]
+            line.set(color=color, label=f"{name}: {what} {value:.1%}")
+        ax.set_ylim(0, max(highest, 1.25 * max(bar.get_height() for bar in self.bars_)))
+        ax.legend(loc="best")
+
+
+class RiskCoverageDisplay(_Display[RiskCoverage]):
+    """The share of wrong answers by the share that is answered, the most confident first; ``line_`` is it.
+
+    >>> display = RiskCoverageDisplay.from_predictions([0, 0, 1], [[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]])
+    >>> display.line_.get_ydata().round(2).tolist()
+    [0.0, 0.0, 0.33]
+    """
+
+    line_: Line2D
+
+    def __init__(self, data: RiskCoverage, *, name: str = "classifier", marked: bool = False) -> None:
+        super().__init__(data, name=name)
+        self.marked = marked
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y: ArrayLike,
+        p: ArrayLike,
+        *,
+        target: float | None = None,
+        level: float = 0.95,
+        labels: ArrayLike | None = None,
+        name: str = "classifier",
+        ax: Axes | None = None,
+        color: str | None = None,
+    ) -> Self:
+        """As ``ReliabilityDisplay.from_predictions``; marks where a risk of ``target`` (0 to 1) is held."""
+        data = risk_coverage(*_probs_and_ids(y, p, labels), target=target, level=level)
+        return cls(data, name=name, marked=target is not None).plot(ax, color=color)
+
+    def _draw(self, ax: Axes, name: str, color: str) -> None:
+        first, highest = len(ax.lines), ax.get_ylim()[1] if ax.lines else 0.0
+        plot_risk_coverage(ax, self.data, color=color, label=name, marked=self.marked)
+        self.line_ = ax.lines[first]
+        ax.set_ylim(0, max(highest, ax.get_ylim()[1]))
+        ax.legend(loc="best")
+
+
+def _new_axes() -> Axes:
+    # Only here: a figure of pyplot's is what a notebook shows by itself.
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
+    return plt.subplots(figsize=(5.6, 5.0), layout="constrained")[1]
+
+
+def _next_color(ax: Axes) -> str:
+    """The first of our colours that no line of ``ax`` has yet; the diagonal and the target are grey."""
+    used = [line.get_color() for line in ax.lines]
+    free = [c for c in _COLORS if not any(same_color(PALETTE[c], u) for u in used)]
+    return PALETTE[free[0] if free else _COLORS[0]]
+
+
+def _probs_and_ids(y: ArrayLike, p: ArrayLike, labels: ArrayLike | None) -> tuple[NDArray[Any], NDArray[Any]]:
+    probs, true = np.asarray(p), np.asarray(y)
+    if probs.ndim == 1:
+        probs = np.stack([1 - probs, probs], axis=1)
+    classes = probs.shape[-1]
+    if labels is None and true.dtype.kind in "biu" and true.size and 0 <= true.min() <= true.max() < classes:
+        return probs, true.astype(np.intp)
+    known, ids = np.unique(true, return_inverse=True)
+    columns = (known if labels is None else np.asarray(labels)).tolist()
+    strange = set(known.tolist()) - set(columns)
+    if len(columns) != classes or strange:
+        raise InputError(
+            f"p has {classes} columns, y holds {known.tolist()[:20]}; name the columns (labels=), all of them"
+        )
+    return probs, np.array([columns.index(label) for label in known.tolist()], np.intp)[ids]
