@@ -43,7 +43,7 @@ class Management:
         """What the server tells of each version of ``model``."""
         headers = {"Authorization": f"Bearer {self.token}"}
         # Loopback never goes through the environment's proxies.
-        reply = httpx.get(f"{self.url}/models/{model}/all", headers=headers, timeout=10.0, trust_env=False)
+        reply = httpx.get(f"{self.url}/models/{model}/all", headers=headers, timeout=30.0, trust_env=False)
         versions: list[dict[str, Any]] = reply.raise_for_status().json()
         return versions
 

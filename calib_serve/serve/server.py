@@ -164,7 +164,7 @@ class Server:
 
     def scrape(self) -> str:
         """The metrics endpoint's text, as Prometheus sees it."""
-        reply = httpx.get(f"{self.metrics}/metrics", timeout=10.0, trust_env=False)
+        reply = httpx.get(f"{self.metrics}/metrics", timeout=30.0, trust_env=False)
         return reply.raise_for_status().text
 
     def workers(self, model: str) -> list[int]:

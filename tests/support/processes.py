@@ -28,6 +28,16 @@ def started(command: list[str], **options: Any) -> Iterator[subprocess.Popen[Any
                 pipe.close()
 
 
+@contextmanager
+def ended_on_failure(process: subprocess.Popen[Any]) -> Iterator[None]:
+    """Ends ``process`` where what is done inside fails."""
+    try:
+        yield
+    except BaseException:
+        end(process)
+        raise
+
+
 def end(process: subprocess.Popen[Any], *, seconds: float = 60) -> None:
     """Ask ``process`` to end; after ``seconds`` end it, and whatever it started that is still there."""
     family = []
