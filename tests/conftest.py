@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,14 @@ pytest_plugins = ["real_servers", "ledgers", "installed"]
 # Half a suite's machines are busy with the other half: no example is late.
 settings.register_profile("sized", max_examples=sized(100, 2000), deadline=None)
 settings.load_profile("sized")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _sigint_is_not_ignored() -> Iterator[None]:
+    """What tests start can be ended by SIGINT, also where ``&`` or nohup started them with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

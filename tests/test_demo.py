@@ -16,6 +16,7 @@ import httpx
 import numpy as np
 import onnxruntime
 import pytest
+from processes import end, with_sigint_ignored
 
 from calib_serve import Artifact
 from calib_serve.demo import digits
@@ -24,20 +25,22 @@ pytestmark = pytest.mark.server
 
 
 class Demo:
-    """A running demo and what it has printed."""
+    """A demo as a shell's ``&`` starts it, and what it has printed."""
 
     def __init__(self, out: Path, *options: str) -> None:
         self.out, self.log = out, out.with_suffix(".log")
         command = [sys.executable, "-m", "calib_serve", "demo", "--out", str(out)]
         command += ["--model-store", str(out.with_suffix(".store")), *options]
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(
+                with_sigint_ignored(command), stdout=log, stderr=subprocess.STDOUT
+            )
 
     @property
     def text(self) -> str:
         return self.log.read_text()
 
-    def wait_for(self, what: str, *, seconds: float = 300) -> None:
+    def wait_for(self, what: str, *, seconds: float = 600) -> None:
         end = time.monotonic() + seconds
         while what not in self.text:
             assert self.process.poll() is None, f"the demo ended early:\n{self.text}"
@@ -46,7 +49,7 @@ class Demo:
 
     def end(self, number: int) -> int:
         self.process.send_signal(number)
-        return self.process.wait(60)
+        return self.process.wait(120)
 
 
 @contextmanager
@@ -55,8 +58,7 @@ def demo(out: Path, *options: str) -> Iterator[Demo]:
     try:
         yield running
     finally:
-        if running.process.poll() is None:
-            running.end(signal.SIGTERM)
+        end(running.process)
 
 
 def servers_in(folder: Path) -> list[str]:
@@ -139,7 +141,7 @@ def test_a_step_that_fails_says_which_and_why(tmp_path: Path) -> None:
     blocked = tmp_path / "out.store"
     blocked.write_text("not a folder")
     with demo(tmp_path / "out") as running:
-        assert running.process.wait(300) == 2
+        assert running.process.wait(600) == 2
     assert "step 4/8" in running.text
     assert str(blocked) in running.text
     assert servers_in(tmp_path / "out/server") == []

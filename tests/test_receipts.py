@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -232,18 +231,3 @@ def test_labels_by_name_and_by_id_are_the_same_label() -> None:
     assert Label(receipt, 7).correct
     assert not Label(replace(receipt, predicted=3), 7).correct
     assert isinstance(receipt, Receipt)
-
-
-def test_verifying_and_counting_fifty_thousand_labels_takes_about_a_second(tmp_path: Path) -> None:
-    """The measured figure is in benchmarks/labels.py; here only a gross loss of speed fails."""
-    home = intake(tmp_path / "ledger")
-    items = [
-        {"receipt": token(predicted=i % 10, confidence=0.5 + i % 7 / 20), "label": i % 9}
-        for i in range(20_000)
-    ]
-    start = time.process_time()
-    for at in range(0, len(items), 5000):
-        assert all(outcome.accepted for outcome in home.take(items[at : at + 5000]))
-    rate = len(items) / (time.process_time() - start)
-    home.ledger.close()
-    assert rate > 10_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 import traceback
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calib_serve.cli.signals import interruptible
 from calib_serve.errors import CalibServeError, ServerError
 
 if TYPE_CHECKING:
@@ -53,16 +53,12 @@ def run(
 
     console = Console(highlight=False)
     console = Console(highlight=False, width=max(console.width, _WIDTH))
-    signal.signal(signal.SIGTERM, _interrupt)
     try:
-        _tell(_Story(console, out), model_store, keep=keep, seed=seed)
+        with interruptible():
+            _tell(_Story(console, out), model_store, keep=keep, seed=seed)
     except KeyboardInterrupt:
         console.print("\nstopped, and with it all that was started")
         raise typer.Exit(130) from None
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 class _Story:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from calib_serve.cli.parse import share
+from calib_serve.cli.signals import interruptible
 from calib_serve.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ __all__ = ["run"]
 
 def run(
     models: Annotated[
-        Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time, also on 3.10
+        list[str] | None,
         typer.Argument(help="Archives of the store; default: every one in it, by name."),
     ] = None,
     *,
@@ -29,17 +28,17 @@ def run(
         Path, typer.Option("--folder", help="Where it runs: logs, tokens, keyring, ledger.")
     ] = Path("serving"),
     config: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--config", help="A config.properties to start from; default: the safe one."),
     ] = None,
     keyring: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option(
             "--keyring", help="Keys that sign receipts; default: FOLDER/keyring.json, made if missing."
         ),
     ] = None,
     ledger: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--ledger", help="Where labels are counted: a file, or redis://..."),
     ] = None,
     writer: Annotated[
@@ -49,7 +48,7 @@ def run(
         ),
     ] = "",
     samples: Annotated[
-        Optional[Path],  # noqa: UP045
+        Path | None,
         typer.Option("--samples", help="Keep logits and labels here, for calib-serve refit; default: none."),
     ] = None,
     sample_rate: Annotated[
@@ -57,7 +56,7 @@ def run(
         typer.Option(parser=share, metavar="SHARE", help="Which share of the predictions --samples keeps."),
     ] = 0.1,
     settings: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A line of config.properties; may be repeated."),
     ] = None,
     free_ports: Annotated[
@@ -65,14 +64,11 @@ def run(
     ] = False,
 ) -> None:
     """Start TorchServe, print where it listens and where the tokens are, and stop it on Ctrl-C."""
-    from calib_serve.receipts import Keyring
     from calib_serve.serve.properties import Ports
-    from calib_serve.serve.server import Server
+    from calib_serve.serve.server import Server, ensure_keyring
 
-    own = folder / "keyring.json"
-    if keyring is None and not own.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        Keyring.new().save(own)
+    if keyring is None:
+        ensure_keyring(folder)
     names = models or sorted(path.name for path in store.glob("*.mar"))
     server = Server(
         store,
@@ -87,10 +83,8 @@ def run(
         samples=samples,
         sample_rate=sample_rate,
     )
-    # Ctrl-C and SIGTERM leave through the same door, which stops the server.
-    signal.signal(signal.SIGTERM, _leave)
     try:
-        with server:
+        with interruptible(), server:
             _show(server, names)
             code = server.wait()
     except KeyboardInterrupt:
@@ -104,10 +98,6 @@ def _pairs(lines: list[str]) -> dict[str, str]:
     if odd := [key for key, equals, _ in pairs if not (key and equals)]:
         raise InputError(f"--set takes KEY=VALUE, such as job_queue_size=100; got {odd}")
     return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def _leave(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _show(server: Server, names: list[str]) -> None:

@@ -20,9 +20,8 @@ from calib_serve.bins import Bins
 from calib_serve.demo.digits import Split
 from calib_serve.errors import ServerError
 from calib_serve.fuse.torchserve import Batching, pack, pack_feedback
-from calib_serve.receipts import Keyring
 from calib_serve.serve.properties import Ports
-from calib_serve.serve.server import Server
+from calib_serve.serve.server import Server, ensure_keyring
 from calib_serve.watch.samples import Samples, read_samples
 
 __all__ = [
@@ -41,14 +40,13 @@ __all__ = [
 MODEL = "digits"
 FEEDBACK = "calibration_feedback"
 _BATCH = 250  # labels a request
-_PATIENCE = 30.0  # seconds until counters must have arrived
+_PATIENCE = 120.0  # seconds until counters must have arrived
 
 
 def fresh_folder(folder: Path) -> Path:
     """The server's folder with a new keyring and nothing else."""
     shutil.rmtree(folder, ignore_errors=True)  # labels that an earlier run counted would be counted on
-    folder.mkdir(parents=True)
-    Keyring.new().save(folder / "keyring.json")
+    ensure_keyring(folder)
     return folder
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from calib_serve.errors import ServerError
 
-__all__ = ["Ports", "changed", "read_properties"]
+__all__ = ["Ports", "changed", "parse_properties", "read_properties"]
 
 _ADDRESSES = ("inference", "management", "metrics")
 
@@ -58,12 +58,20 @@ class Ports:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Keys and values, the last one of a key as Java takes it; comments and empty lines are left out."""
+    """The keys and values of a file, see :func:`parse_properties`."""
     try:
-        lines = _lines(path.read_text("utf-8"))
+        return parse_properties(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ServerError(f"cannot read {path}: {error}") from error
-    found = (_PROPERTY.match(line) for line in lines)
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    r"""Keys and values, the last one of a key as Java takes it; comments and empty lines are left out.
+
+    >>> parse_properties("# why\na=1\nb: 2\na = 3")
+    {'a': '3', 'b': '2'}
+    """
+    found = (_PROPERTY.match(line) for line in _lines(text))
     return {match[1]: match[2].strip() for match in found if match}
 
 

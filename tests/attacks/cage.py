@@ -1,4 +1,4 @@
-"""A process with little memory and little time, in which readers meet hostile files.
+"""A process with little memory, in which readers meet hostile files.
 
     python tests/attacks/cage.py run READER FILE        what becomes of it
     python tests/attacks/cage.py keep READER FILE NAME  put it into the corpus
@@ -19,7 +19,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +29,6 @@ __all__ = ["CORPUS", "Cage", "Fate"]
 
 CORPUS = Path(__file__).parent / "corpus"
 MEMORY = 512 << 20  # bytes beyond what the program has when it starts
-SECONDS = 10.0  # of processor time; no file of the corpus needs a tenth of it
 _SUPPORT = Path(__file__).parents[1] / "support"
 
 
@@ -40,14 +38,13 @@ class Fate:
 
     kind: str
     told: str = ""
-    seconds: float = 0.0
     grown: int = 0  # bytes that were needed at the most
 
 
 class Cage:
     """Runs readers in the caged process; a context manager."""
 
-    def __init__(self, *, patience: float = 60.0) -> None:
+    def __init__(self, *, patience: float = 120.0) -> None:
         self._patience = patience  # seconds of the clock, after which it hangs
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="attacks-"))
@@ -83,14 +80,13 @@ class Cage:
             self._end()
             return Fate("defect", f"the process ended with {code}")
         fate = Fate(**json.loads(line))
-        if fate.seconds > SECONDS:
-            return Fate("defect", f"it took {fate.seconds:.0f} s", fate.seconds, fate.grown)
         if fate.grown > MEMORY:
-            return Fate("defect", f"it took {fate.grown >> 20} MiB", fate.seconds, fate.grown)
+            return Fate("defect", f"it took {fate.grown >> 20} MiB", fate.grown)
         return fate
 
     def _start(self) -> subprocess.Popen[bytes]:
-        threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(_SUPPORT)}
+        paths = [str(_SUPPORT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
         # What a caged process leaves goes with the cage.
         environment = {**os.environ, **threads, "TMPDIR": str(self._folder), "PYTHONWARNINGS": "ignore"}
         self._process = subprocess.Popen(
@@ -134,7 +130,7 @@ def _meet(reader: str, path: Path) -> Fate:
     from calib_serve.errors import CalibServeError
 
     read = _reader(reader)
-    before, began = _memory("VmRSS"), time.process_time()
+    before = _memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
     try:
         read(path)
@@ -144,7 +140,7 @@ def _meet(reader: str, path: Path) -> Fate:
     except BaseException as error:  # whatever else it is
         where = "".join(traceback.format_exception(error)[-6:])
         kind, told = "defect", f"{type(error).__name__}: {where}"[-3000:]
-    return Fate(kind, told, time.process_time() - began, max(0, _memory("VmHWM") - before))
+    return Fate(kind, told, max(0, _memory("VmHWM") - before))
 
 
 def _reader(name: str) -> Callable[[Path], None]:

@@ -15,6 +15,7 @@ import httpx
 import numpy as np
 import pytest
 import real_servers
+from processes import end
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.bins import Bins
@@ -37,7 +38,7 @@ class Deployment:
     reference: Bins
 
     def query(self, expression):
-        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": expression}, timeout=10).json()
+        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": expression}, timeout=60).json()
         assert answer["status"] == "success", answer
         return answer["data"]["result"]
 
@@ -46,7 +47,7 @@ class Deployment:
         assert len(result) == 1, f"{name} over {window}: {result}"
         return float(result[0]["value"][1])
 
-    def wait(self, expression, seconds=60):
+    def wait(self, expression, seconds=180):
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if self.query(expression):
@@ -60,11 +61,11 @@ def send(server, confidence, right):
     items = [
         {"model": "digits", "version": "1.0", "predicted": 1, "confidence": float(c)} for c in confidence
     ]
-    answer = httpx.post(f"{server.url}/v1/predictions", json={"items": items}, timeout=30).json()
+    answer = httpx.post(f"{server.url}/v1/predictions", json={"items": items}, timeout=60).json()
     labels = [
         {"receipt": one["receipt"], "label": int(y)} for one, y in zip(answer["items"], right, strict=True)
     ]
-    done = httpx.post(f"{server.url}/v1/labels", json={"items": labels}, timeout=30).json()
+    done = httpx.post(f"{server.url}/v1/labels", json={"items": labels}, timeout=60).json()
     assert done["accepted"] == len(labels)
 
 
@@ -129,15 +130,14 @@ def deployment(tmp_path_factory):
         yield there
     finally:
         if prometheus:
-            prometheus.terminate()
-            prometheus.wait(timeout=20)
+            end(prometheus)
         for replica in replicas:
             if replica.process:
                 replica.__exit__()
 
 
 def _wait_until_up(url):
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180
     while time.monotonic() < until:
         try:
             if httpx.get(f"{url}/-/ready", timeout=2).status_code == 200:
@@ -208,7 +208,7 @@ def test_the_dashboard_is_what_its_script_writes():
 
 
 def test_rules_load_and_none_fails(deployment):
-    groups = httpx.get(f"{deployment.url}/api/v1/rules", timeout=10).json()["data"]["groups"]
+    groups = httpx.get(f"{deployment.url}/api/v1/rules", timeout=60).json()["data"]["groups"]
     failing = [rule["name"] for group in groups for rule in group["rules"] if rule["health"] == "err"]
     assert len(groups) == 5
     assert failing == []

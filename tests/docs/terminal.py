@@ -156,7 +156,7 @@ class Terminal:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(30)
+            process.wait(60)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -170,7 +170,7 @@ class Terminal:
             env=self._environment(),
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
         )
         assert done.returncode == 0, f"{program[-1]}\nprinted\n{done.stdout}\n{done.stderr}"
         self.output = done.stdout
@@ -191,10 +191,10 @@ class Terminal:
                 start_new_session=True,
             )
         self._running[server.port] = process
-        end = time.monotonic() + 90
+        end = time.monotonic() + 300
         while not server.ready(self, printed := self._log(server.port).read_text("utf-8", "replace")):
             assert process.poll() is None, f"{command}\nended:\n{printed}"
-            assert time.monotonic() < end, f"{command}\nis not ready after 90 s:\n{printed}"
+            assert time.monotonic() < end, f"{command}\nis not ready after 300 s:\n{printed}"
             time.sleep(0.1)
 
     def _log(self, port: int) -> Path:

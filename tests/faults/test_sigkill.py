@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from injection import Fault, bytes_to_try, killed_everywhere, under
 from ledgers import accept, make_label, open_one
+from processes import started
 from sizes import sized
 from small_models import archive, linear_onnx, temperature
 
@@ -196,7 +197,7 @@ with ledger.transaction():
     accept(ledger, [make_label(2), make_label(3)])
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = subprocess.run([sys.executable, "-c", script], check=False, timeout=60, env=with_support())
+    done = subprocess.run([sys.executable, "-c", script], check=False, timeout=300, env=with_support())
     assert done.returncode == -signal.SIGKILL
     ledger = SqliteLedger(tmp_path / "l.db")
     assert ledger.sums()["m", "1"].feedback.n == 1
@@ -219,14 +220,12 @@ for at in range(0, 100_000, 10):
     print(at, flush=True)
 """
     command = [sys.executable, "-c", script]
-    writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=with_support())
-    assert writer.stdout is not None
-    for _ in range(at_batch):
-        acknowledged = int(writer.stdout.readline())
-    os.kill(writer.pid, signal.SIGKILL)
-    rest = writer.stdout.read().split()
-    writer.stdout.close()
-    assert writer.wait() == -signal.SIGKILL
+    with started(command, stdout=subprocess.PIPE, text=True, env=with_support()) as writer:
+        for _ in range(at_batch):
+            acknowledged = int(writer.stdout.readline())
+        os.kill(writer.pid, signal.SIGKILL)
+        rest = writer.stdout.read().split()
+        assert writer.wait() == -signal.SIGKILL
     acknowledged = int(rest[-1]) if rest else acknowledged
     ledger = open_one(*store)
     counted = ledger.sums()["m", "1"].feedback.n
@@ -253,14 +252,14 @@ def test_killed_between_ledger_and_acknowledgement_no_label_is_lost_or_doubled(
     make_server, after: int
 ) -> None:
     server = make_server()
-    answer = httpx.post(f"{server.url}/v1/predictions", json=predictions(2000), timeout=30).json()
+    answer = httpx.post(f"{server.url}/v1/predictions", json=predictions(2000), timeout=60).json()
     labels = [{"receipt": one["receipt"], "label": 1} for one in answer["items"]]
     acknowledged, stop = [], threading.Event()
 
     def send() -> None:
         for at in range(0, len(labels), 20):
             try:
-                answer = httpx.post(f"{server.url}/v1/labels", json=labels[at : at + 20], timeout=10)
+                answer = httpx.post(f"{server.url}/v1/labels", json=labels[at : at + 20], timeout=60)
             except httpx.TransportError:
                 return
             acknowledged.append(answer.json()["accepted"])

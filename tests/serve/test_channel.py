@@ -166,6 +166,6 @@ def test_a_worker_waits_until_the_server_has_read_far_beyond_its_last_line() -> 
 
 def test_it_does_not_wait_for_ever_where_nobody_reads() -> None:
     with waiting(0.1) as process:
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=60) == 0
         assert process.stdout is not None
         assert process.stdout.read() == b"first\n"

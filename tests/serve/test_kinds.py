@@ -171,7 +171,7 @@ def over_grpc(running: Running, model: str, body: bytes, *, token: str | None = 
     call = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions"
     metadata = (("protocol", "gRPC"), ("channel", "predict"), ("authorization", f"Bearer {token}"))
     with grpc.insecure_channel(running.server.grpc, options=[("grpc.enable_http_proxy", 0)]) as channel:
-        reply: bytes = channel.unary_unary(call)(request, metadata=metadata, timeout=30)
+        reply: bytes = channel.unary_unary(call)(request, metadata=metadata, timeout=60)
     at, length, shift = 1, 0, 0
     while True:
         length |= (reply[at] & 127) << shift

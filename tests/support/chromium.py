@@ -33,7 +33,7 @@ class Browser:
     def run(self, script: str) -> Any:
         return self.driver.execute_script(script)
 
-    def wait(self, script: str, seconds: float = 20) -> Any:
+    def wait(self, script: str, seconds: float = 90) -> Any:
         until = time.monotonic() + seconds
         while not (found := self.run(script)):
             assert time.monotonic() < until, f"{script} was never true"

@@ -70,7 +70,7 @@ def total(text: str, name: str, **labels: str) -> float:
     return sum(value for key, value in samples(text, name).items() if wanted <= set(key))
 
 
-def until(condition: Callable[[], Any], *, seconds: float = 20.0) -> Any:
+def until(condition: Callable[[], Any], *, seconds: float = 120.0) -> Any:
     """The first true result of ``condition``; fails when there is none in time."""
     end = time.monotonic() + seconds
     while not (result := condition()):

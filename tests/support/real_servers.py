@@ -7,9 +7,10 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
+from processes import end, ended_on_failure
 
 from calib_serve.receipts import Keyring
 
@@ -40,12 +41,13 @@ class Redis:
 
     def start(self):
         self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
-        _wait(self.port)
+        with ended_on_failure(self.process):
+            _wait(self.port)
         return self
 
     def kill(self):
         self.process.kill()
-        self.process.wait(timeout=10)
+        self.process.wait()
 
     def __enter__(self):
         return self.start()
@@ -62,15 +64,14 @@ def redis_url(tmp_path_factory):
 
 
 def _wait(port):
-    until = time.monotonic() + 10
+    until = time.monotonic() + 90
     while time.monotonic() < until:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    raise AssertionError("Redis did not start within 10 s")
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=60) as redis:
+            redis.sendall(b"PING\r\n")
+            if redis.recv(64) == b"+PONG\r\n":  # it listens before it has read its file
+                return
+        time.sleep(0.05)
+    raise AssertionError("Redis did not start within 90 s")
 
 
 class Server:
@@ -96,10 +97,15 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self):
+        self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True)
+        with ended_on_failure(self.process):
+            self._wait()
+        return self
+
+    def _wait(self):
         import httpx
 
-        self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True)
-        until = time.monotonic() + 60
+        until = time.monotonic() + 180
         while time.monotonic() < until:
             assert self.process.poll() is None, self.process.stderr.read()
             try:
@@ -107,12 +113,12 @@ class Server:
             except httpx.TransportError:
                 time.sleep(0.1)
             else:
-                return self
-        raise AssertionError("watch did not start within 60 s")
+                return
+        raise AssertionError("watch did not start within 180 s")
 
     def stop(self, how=signal.SIGTERM):
         self.process.send_signal(how)
-        code = self.process.wait(timeout=30)
+        code = self.process.wait(timeout=90)
         self.process.stderr.close()
         return code
 
@@ -120,10 +126,8 @@ class Server:
         return self.start()
 
     def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.stop()
-        elif not self.process.stderr.closed:
-            self.process.stderr.close()
+        end(self.process)
+        self.process.stderr.close()
 
 
 def _free_port():

@@ -141,7 +141,7 @@ def alarms(server):
     return sum(float(line.split()[-1]) for line in lines if line.startswith("calib_drift_alarms_total{"))
 
 
-def until(condition, seconds=30):
+def until(condition, seconds=120):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"not true within {seconds} s"

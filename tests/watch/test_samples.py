@@ -177,9 +177,9 @@ def test_watch_keeps_samples_that_refit_can_use(make_server, tmp_path):
         }
         for row, logits in zip(p, z.tolist(), strict=True)
     ]
-    answer = httpx.post(f"{server.url}/v1/predictions", json={"items": items}, timeout=30).json()
+    answer = httpx.post(f"{server.url}/v1/predictions", json={"items": items}, timeout=60).json()
     labels = [{"receipt": one["receipt"], "label": int(k)} for one, k in zip(answer["items"], y, strict=True)]
-    assert httpx.post(f"{server.url}/v1/labels", json=labels, timeout=30).json()["accepted"] == 400
+    assert httpx.post(f"{server.url}/v1/labels", json=labels, timeout=60).json()["accepted"] == 400
     server.stop()
     Artifact((LogitMap.temperature(1.0),), method="temperature", classes=4).save(tmp_path / "old")
     result = refit(tmp_path)

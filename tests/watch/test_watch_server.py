@@ -23,7 +23,7 @@ def predictions(count, confidence=0.9):
 
 
 def get_receipts(server, count):
-    answer = httpx.post(f"{server.url}/v1/predictions", json=predictions(count), timeout=30).json()
+    answer = httpx.post(f"{server.url}/v1/predictions", json=predictions(count), timeout=60).json()
     return [one["receipt"] for one in answer["items"]]
 
 
@@ -37,7 +37,7 @@ def counted(server):
 def test_label_sends_a_file_and_repeats_safely(make_server, tmp_path):
     server = make_server("--token-file", str(write_tokens(tmp_path)))
     auth = {"authorization": "Bearer 0123456789abcdef"}
-    answer = httpx.post(f"{server.url}/v1/predictions", json=predictions(250), headers=auth, timeout=30)
+    answer = httpx.post(f"{server.url}/v1/predictions", json=predictions(250), headers=auth, timeout=60)
     receipts = [one["receipt"] for one in answer.json()["items"]]
     path = tmp_path / "labels.csv"
     with path.open("w", newline="") as file:
@@ -100,12 +100,12 @@ def test_two_replicas_on_one_redis_count_a_label_once_and_publish_their_own_shar
         replicas.append(make_server("--ledger", redis_url, "--writer", name, folder=folder))
     labels = [{"receipt": r, "label": 1} for r in get_receipts(replicas[0], 30)]
     answers = [
-        httpx.post(f"{replica.url}/v1/labels", json=part, timeout=30).json()["accepted"]
+        httpx.post(f"{replica.url}/v1/labels", json=part, timeout=60).json()["accepted"]
         for replica, part in ((replicas[0], labels[:20]), (replicas[1], labels), (replicas[0], labels))
     ]
     assert answers == [20, 10, 0]
     shares = []
     for replica in replicas:
-        lines = httpx.get(f"{replica.url}/metrics", timeout=10).text.splitlines()
+        lines = httpx.get(f"{replica.url}/metrics", timeout=60).text.splitlines()
         shares.append(sum(float(x.split()[-1]) for x in lines if x.startswith("calib_feedback_total{")))
     assert shares == [20, 10]

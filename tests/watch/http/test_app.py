@@ -197,13 +197,13 @@ def test_too_many_batches_are_told_so_at_once(client, watch):
     take = watch.intake.take
 
     def slow(items):
-        assert release.wait(20)
+        assert release.wait(120)
         return take(items)
 
     watch.intake.take = slow
     with ThreadPoolExecutor(4) as pool:
         waiting = {pool.submit(client.post, "/v1/labels", json=[]) for _ in range(4)}
-        done, waiting = wait(waiting, return_when=FIRST_COMPLETED, timeout=10)
+        done, waiting = wait(waiting, return_when=FIRST_COMPLETED, timeout=60)
         release.set()
         full = done.pop().result()
         assert (full.status_code, full.headers["retry-after"]) == (429, "1")

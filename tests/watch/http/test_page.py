@@ -69,12 +69,12 @@ def send(server, confidence, right, rng):
         }
         for c in confidence
     ]
-    answer = httpx.post(f"{server.url}/v1/predictions", json={"items": items}, timeout=30).json()
+    answer = httpx.post(f"{server.url}/v1/predictions", json={"items": items}, timeout=60).json()
     labels = [
         {"receipt": one["receipt"], "label": int(y), "segment": item["segment"]}
         for one, y, item in zip(answer["items"], right, items, strict=True)
     ]
-    assert httpx.post(f"{server.url}/v1/labels", json=labels, timeout=30).json()["refused"] == 0
+    assert httpx.post(f"{server.url}/v1/labels", json=labels, timeout=60).json()["refused"] == 0
 
 
 def test_it_shows_what_is_going_on_and_complains_of_nothing(browser, server):
@@ -100,7 +100,7 @@ def test_numbers_renew_themselves(browser, server):
     count = "return document.querySelectorAll('.tiles dd')[0].textContent"
     before = browser.run(count)
     one = {"model": "digits", "version": "1.0", "predicted": 1, "confidence": 0.9}
-    httpx.post(f"{server.url}/v1/predictions", json={"items": [one] * 7}, timeout=30)
+    httpx.post(f"{server.url}/v1/predictions", json={"items": [one] * 7}, timeout=60)
     browser.wait(f"{count} !== {before!r}")
     assert "Live, as of" in browser.run("return document.getElementById('live').textContent")
 

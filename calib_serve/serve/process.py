@@ -1,0 +1,102 @@
+"""The process of a server: started so that it cannot outlive us, stopped with all it started."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from calib_serve.errors import ServerError
+from calib_serve.fuse.torchserve import shipped
+from calib_serve.serve.configuration import Configuration
+from calib_serve.serve.java import find_java
+
+__all__ = ["Process"]
+
+_STOP_SECONDS = 15.0
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class Process:
+    """TorchServe with a written ``configuration``; runs as soon as it is made."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        # Sockets of workers live here, and a socket's path may have 108 bytes: keep it short.
+        self._scratch = Path(tempfile.mkdtemp(prefix="calib-"))
+        try:
+            with (configuration.folder / "java.out").open("wb") as output:
+                self._process = subprocess.Popen(
+                    _command(configuration, self._scratch),
+                    cwd=configuration.folder,
+                    env={**os.environ, **configuration.environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # Ctrl-C comes to us, and we stop it in order
+                    preexec_fn=_end_with_parent(),  # noqa: PLW1509 - one system call, nothing that locks
+                )
+        except BaseException:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Java's."""
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """Its exit code, or None while it runs."""
+        return self._process.poll()
+
+    def wait(self) -> int:
+        """Wait until it ends by itself; its exit code."""
+        return self._process.wait()
+
+    def stop(self) -> None:
+        """Ask it to end, then end whatever of its workers is still there; may be called twice."""
+        try:
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_SECONDS)
+        finally:  # a second Ctrl-C does not wait, and leaves nothing behind either
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def _command(configuration: Configuration, scratch: Path) -> list[str]:
+    found = importlib.util.find_spec("ts")
+    if found is None or not found.submodule_search_locations:
+        raise ServerError("TorchServe is not installed; run: pip install 'calib-serve[torchserve]'")
+    package = Path(next(iter(found.submodule_search_locations)))
+    return [
+        str(find_java()),
+        *configuration.properties.get("vmargs", "").split(),
+        f"-Dmodel_server_home={package.parent}",
+        f"-Djava.io.tmpdir={scratch}",
+        f"-Dlog4j.configurationFile={shipped('handlers/log4j2.xml').as_uri()}",
+        *("-cp", f"{package / 'frontend'}/*", "org.pytorch.serve.ModelServer"),
+        *("--python", sys.executable),
+        *("-f", str(configuration.file)),
+        *("-s", str(configuration.store)),
+        "-ncs",
+    ]
+
+
+def _end_with_parent() -> Callable[[], object] | None:
+    """What makes the server end with this process, even one that is killed outright (on Linux)."""
+    # The kernel watches the thread that started it, so only the main thread's life will do.
+    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
+        return None
+    return functools.partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGTERM)
