@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from calib_serve.errors import InputError, MissingDependency, ShapeError
+from calib_serve.metrics import log_probs
 from calib_serve.npz import ZIP_ERRORS, map_npy, read_npz
 
 __all__ = ["LogitsFile", "read_logits"]
@@ -42,7 +43,7 @@ def read_logits(
 ) -> LogitsFile:
     """Read one split of a file of logits; ``labels`` names a second npy file that holds the labels.
 
-    Probabilities become their logarithm, with 0 as the smallest number that is not 0. Raises
+    Probabilities become their logarithm, with 0 as float32's least normal number (``log_probs``). Raises
     InputError where the file cannot be read or has no such split, and then tells what it has.
     """
     path = Path(path)
@@ -119,14 +120,14 @@ def _splits(names: Collection[str]) -> list[str]:
     return sorted(n.removesuffix(f"_{score}") for n in names for score in _SCORES if n.endswith(f"_{score}"))
 
 
-def _log(probs: NDArray[Any]) -> NDArray[np.float64]:
+def _log(probs: NDArray[Any]) -> NDArray[np.floating[Any]]:
     if probs.dtype.kind not in "fiub":
         raise InputError(f"probabilities are numbers, got {probs.dtype}")
     if probs.size and not (probs.min() >= 0 and probs.max() <= 1):
         raise InputError("probabilities must lie in [0, 1]; logits are named logits, not probs")
     if probs.ndim == 2 and probs.size and np.abs(probs.sum(axis=1, dtype=np.float64) - 1).max() > 1e-2:
         raise InputError("each row of probs must sum to 1; logits are named logits, not probs")
-    return np.log(np.maximum(np.asarray(probs, np.float64), np.finfo(np.float64).tiny))
+    return log_probs(probs if probs.dtype.kind == "f" else probs.astype(np.float64))
 
 
 def _read_csv(path: Path, split: str | None) -> LogitsFile:

@@ -23,6 +23,7 @@ from calib_serve.errors import CalibServeError, InputError, MissingDependency
 from calib_serve.fit.output.candidates import fit_by_name, options_of
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.solve.strength import stratified
+from calib_serve.metrics import log_probs
 from calib_serve.metrics.intervals import mean_interval, quantile_of, resamples
 from calib_serve.metrics.refinement import Separation
 
@@ -151,8 +152,7 @@ def _held_out(name: str, samples: Samples, fold: NDArray[np.intp], seed: int) ->
 
 def _describe(p: Floats, labels: NDArray[np.intp]) -> Floats:
     p_true = p[np.arange(len(p)), labels]
-    # A method that calls what happened impossible is infinitely wrong; this is what a float can say.
-    nll = -np.log(np.maximum(p_true, np.finfo(np.float64).tiny))
+    nll = -log_probs(p_true)  # finite where a method calls what happened impossible
     brier = np.einsum("nk,nk->n", p, p) - 2 * p_true + 1
     return np.stack([nll, brier, np.minimum(p.max(axis=1), 1.0), p.argmax(axis=1) == labels])
 
