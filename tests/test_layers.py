@@ -15,7 +15,7 @@ import calib_serve
 ROOT = Path(calib_serve.__file__).parent
 HEAVY = ("torch", "onnx", "onnxruntime", "matplotlib", "scipy", "sklearn", "fastapi", "ts")
 
-GROUND = ("errors", "files", "npz", "bins", "receipts", "metrics", "artifact", "data")
+GROUND = ("errors", "arrays", "files", "npz", "bins", "receipts", "metrics", "artifact", "data")
 """Each stands on those before it alone: numpy and the standard library, safetensors and yaml."""
 
 MAY_USE: dict[str, tuple[str, ...]] = {

@@ -34,8 +34,7 @@ def run(
     import numpy as np
 
     from calib_serve.artifact import Artifact
-    from calib_serve.data.logits_file import read_logits
-    from calib_serve.fit.samples import two_columns
+    from calib_serve.data import read_logits
 
     if out.suffix != ".npz":
         raise InputError(f"the output is an npz file, got {out.name!r}")
@@ -45,7 +44,7 @@ def run(
             f"{folder} changes the model itself, so logits alone are not enough; fuse it into the model"
         )
     found = read_logits(logits, split=split, labels=labels)
-    probs = artifact.probs(two_columns(found.logits))
+    probs = artifact.probs(found.logits)
     arrays = {"probs": probs, "predictions": probs.argmax(axis=1), "confidence": probs.max(axis=1)}
     if found.labels is not None:
         arrays["labels"] = np.asarray(found.labels)

@@ -71,7 +71,7 @@ def run(
 
 
 def _labelled(found: LogitsFile, split: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    from calib_serve.fit.samples import two_columns
+    from calib_serve.metrics import two_columns
 
     if found.labels is None:
         raise InputError(f"the split {split} has no labels")

@@ -161,7 +161,7 @@ def fit_output(
 
 
 def _measured(artifact: Artifact, held_out: LogitsFile, split: str, seed: int) -> Artifact:
-    from calib_serve.fit.samples import two_columns
+    from calib_serve.metrics import two_columns
 
     if held_out.labels is None:
         raise InputError(f"the split {split} has no labels to measure with")
