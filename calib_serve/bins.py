@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.arrays import as_floats
 from calib_serve.errors import InputError, ShapeError
 
 __all__ = ["Bins", "Edges", "bin_index", "check_binning"]
@@ -43,7 +44,7 @@ def bin_index(confidence: ArrayLike, *, bins: int = 15, edges: Edges = "right") 
     [0, 5, 5, 9]
     """
     check_binning(bins, edges)
-    c = np.asarray(confidence, np.float64)
+    c = as_floats(confidence, "confidences")
     if c.size and not (c.min() >= 0 and c.max() <= 1):  # also true for NaN
         raise InputError("confidences must lie in [0, 1]; pass probabilities, not logits or percent")
     cuts = np.linspace(0, 1, bins + 1)
@@ -97,10 +98,11 @@ class Bins:
         cls, confidence: ArrayLike, correct: ArrayLike, *, bins: int = 15, edges: Edges = "right"
     ) -> Bins:
         """Sum up top-1 confidences (n,) in [0, 1] and whether each prediction was right (n,)."""
-        c = np.asarray(confidence, np.float64)
-        y = np.asarray(correct, np.float64)
+        c, y = as_floats(confidence, "confidence"), as_floats(correct, "correct")
         if c.ndim != 1 or c.shape != y.shape:
             raise ShapeError(f"confidence and correct must both be (n,), got {c.shape} and {y.shape}")
+        if y.size and not (y.min() >= 0 and y.max() <= 1):  # also true for NaN
+            raise InputError("correct must be 0 or 1 for each prediction, got numbers beyond or NaN")
         index = bin_index(c, bins=bins, edges=edges)
         return cls(
             np.bincount(index, minlength=bins).astype(np.float64),

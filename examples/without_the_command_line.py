@@ -37,7 +37,14 @@ artifact.save("artifact")
 
 # The calibration inside the model: as a module, and in its ONNX export.
 probs = cs.calibrated(net, artifact)(torch.from_numpy(x_test)).detach()
-torch.onnx.export(net, (torch.from_numpy(x_test[:2]),), "digits.onnx", dynamo=False, dynamic_axes={"x": {0: "n"}}, input_names=["x"])
+torch.onnx.export(
+    net,
+    (torch.from_numpy(x_test[:2]),),
+    "digits.onnx",
+    dynamo=False,
+    dynamic_axes={"x": {0: "n"}},
+    input_names=["x"],
+)
 report = cs.fuse_onnx("digits.onnx", artifact, "calibrated.onnx", returns="probabilities", force=True)
 print("fused:", report.done, "off by at most", report.max_abs_diff)
 

@@ -102,7 +102,16 @@ def test_the_python_api_goes_the_whole_way_from_the_wheel(installed: Path, tmp_p
 
 def test_type_checkers_know_the_public_names_of_the_wheel(installed: Path, tmp_path: Path) -> None:
     example = tmp_path / "example.py"
-    mypy = (sys.executable, "-m", "mypy", "--strict", "--python-executable", installed, "--cache-dir", tmp_path)
+    mypy = (
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--python-executable",
+        installed,
+        "--cache-dir",
+        tmp_path,
+    )
     example.write_text((ROOT / "tests" / "support" / "typed_example.py").read_text())
     assert "Success" in run(*mypy, example, cwd=tmp_path)
     example.write_text("import calib_serve\n\ncalib_serve.calibrated_module\n")

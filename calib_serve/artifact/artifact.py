@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact.manifest import (
     MANIFEST,
@@ -36,7 +36,6 @@ from calib_serve.artifact.manifest import (
 )
 from calib_serve.artifact.steps import (
     STEPS,
-    Floats,
     Head,
     InputShift,
     LogitMap,
@@ -48,7 +47,7 @@ from calib_serve.artifact.steps import (
 from calib_serve.artifact.tensors import SafetensorError
 from calib_serve.bins import Bins
 from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError
-from calib_serve.metrics import softmax
+from calib_serve.metrics import softmax, two_columns
 
 __all__ = ["Artifact", "Head", "InputShift", "LogitMap", "Mixture", "ProbTable", "Step"]
 
@@ -126,14 +125,15 @@ class Artifact:
         """The steps that need the logits alone."""
         return tuple(s for s in self.steps if isinstance(s, (LogitMap, Mixture, ProbTable)))
 
-    def probs(self, logits: Floats) -> NDArray[np.float64]:
+    def probs(self, logits: ArrayLike) -> NDArray[np.float64]:
         """Calibrated probabilities (n, K) of logits (n, K), by the output steps.
 
+        A binary model's one logit a sample, (n,) or (n, 1), is taken as well: class 0 gets logit 0.
         Where the artifact has an InputShift or a Head, the logits must come from the model with
         these already in place.
         """
-        z = np.asarray(logits)
-        if z.ndim != 2 or z.shape[1] != self.classes:
+        z = two_columns(logits)
+        if z.shape[1] != self.classes:
             raise ShapeError(f"logits must be (n, {self.classes}), got {z.shape}")
         mixture: Mixture | None = None
         table: ProbTable | None = None

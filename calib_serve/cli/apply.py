@@ -30,7 +30,6 @@ def run(
 
     from calib_serve.artifact import Artifact
     from calib_serve.data import read_logits
-    from calib_serve.metrics import two_columns
 
     if out.suffix != ".npz":
         raise InputError(f"the output is an npz file, got {out.name!r}")
@@ -40,7 +39,7 @@ def run(
             f"{folder} changes the model itself, so logits alone are not enough; fuse it into the model"
         )
     found = read_logits(logits, split=split, labels=labels)
-    probs = artifact.probs(two_columns(found.logits))
+    probs = artifact.probs(found.logits)
     arrays = {"probs": probs, "predictions": probs.argmax(axis=1), "confidence": probs.max(axis=1)}
     if found.labels is not None:
         arrays["labels"] = np.asarray(found.labels)

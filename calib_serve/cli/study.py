@@ -178,11 +178,9 @@ def shift(
 
 
 def _read(path: Path, split: str) -> Samples:
-    from calib_serve.data.logits_file import read_logits
+    from calib_serve.data import read_labelled
 
-    found = read_logits(path, split=split or None)
-    if found.labels is None:
-        raise InputError(f"{path} has no labels in its split {split!r}")
+    found = read_labelled(path, split=split or None)
     return found.logits, found.labels
 
 

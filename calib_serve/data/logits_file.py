@@ -1,9 +1,10 @@
 """Logits and labels from one file: npz, npy, csv, parquet or safetensors.
 
 Array files (npz, safetensors) hold ``SPLIT_logits`` and ``SPLIT_labels``, or plain ``logits`` and
-``labels``; ``probs`` or ``log_probs`` may stand in for ``logits``. An npy file holds the logits
-alone, is memory-mapped, and wants its labels in a second npy file. Tables (csv, parquet) have a
-column ``label``, if wanted a column ``split``, and every other column holds one class's logit.
+``labels``; ``probs`` or ``log_probs`` may stand in for ``logits``, and one column of them is class 1
+of a binary model. An npy file holds the logits alone, is memory-mapped, and wants its labels in a
+second npy file. Tables (csv, parquet) have a column ``label``, if wanted a column ``split``, and every
+other column holds one class's logit.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from calib_serve.errors import InputError, MissingDependency, ShapeError
+from calib_serve.metrics import log_probs
 from calib_serve.npz import ZIP_ERRORS, map_npy, read_npz
 
 __all__ = ["LogitsFile", "read_logits"]
@@ -42,7 +44,7 @@ def read_logits(
 ) -> LogitsFile:
     """Read one split of a file of logits; ``labels`` names a second npy file that holds the labels.
 
-    Probabilities become their logarithm, with 0 as the smallest number that is not 0. Raises
+    Probabilities become their logarithm, with 0 as float32's least normal number (``log_probs``). Raises
     InputError where the file cannot be read or has no such split, and then tells what it has.
     """
     path = Path(path)
@@ -108,6 +110,8 @@ def _from_arrays(
     labels = get(_named("labels", split)) if _named("labels", split) in names else None
     class_names = tuple(map(str, get("class_names"))) if "class_names" in names else ()
     values = get(_named(scores, split))
+    if scores != "logits" and (values.ndim == 1 or values.shape[1:] == (1,)):
+        values = _both_classes(values, scores)
     return LogitsFile(_log(values) if scores == "probs" else values, labels, class_names)
 
 
@@ -119,14 +123,22 @@ def _splits(names: Collection[str]) -> list[str]:
     return sorted(n.removesuffix(f"_{score}") for n in names for score in _SCORES if n.endswith(f"_{score}"))
 
 
-def _log(probs: NDArray[Any]) -> NDArray[np.float64]:
+def _both_classes(values: NDArray[Any], scores: str) -> NDArray[Any]:
+    """Of one probability a sample, or its logarithm: a binary model's class 1, and class 0 beside it."""
+    one = values.reshape(-1, 1)
+    if scores == "probs":
+        return np.concatenate([1 - one, one], axis=1)
+    return np.concatenate([log_probs(-np.expm1(one)), one], axis=1)
+
+
+def _log(probs: NDArray[Any]) -> NDArray[np.floating[Any]]:
     if probs.dtype.kind not in "fiub":
         raise InputError(f"probabilities are numbers, got {probs.dtype}")
     if probs.size and not (probs.min() >= 0 and probs.max() <= 1):
         raise InputError("probabilities must lie in [0, 1]; logits are named logits, not probs")
     if probs.ndim == 2 and probs.size and np.abs(probs.sum(axis=1, dtype=np.float64) - 1).max() > 1e-2:
         raise InputError("each row of probs must sum to 1; logits are named logits, not probs")
-    return np.log(np.maximum(np.asarray(probs, np.float64), np.finfo(np.float64).tiny))
+    return log_probs(probs)
 
 
 def _read_csv(path: Path, split: str | None) -> LogitsFile:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Union
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.arrays import as_array, as_floats
 from calib_serve.errors import InputError, ShapeError
+from calib_serve.metrics import two_columns
+from calib_serve.metrics.scores import class_ids
 
 __all__ = ["ClassWeight", "Samples"]
 
@@ -43,16 +46,20 @@ class Samples:
         sample_weight: ArrayLike | None = None,
         class_weight: ClassWeight = None,
     ) -> Samples:
-        """Check and take over what a caller passed; samples that are checked already stay as they are.
+        """Check and take over what a caller passed.
 
         One logit a sample, (n,) or (n, 1), is a binary model's: class 0 gets logit 0. A class weight
         multiplies the weight of its samples; "balanced" makes every class that occurs weigh the same.
-        Raises ShapeError, or InputError for NaN, infinities, labels outside 0..K-1 and bad weights.
+        Samples that are checked already may come with the labels they have, and with weights if they
+        have none. Raises ShapeError, or InputError for NaN, infinities, labels outside 0..K-1 and bad
+        weights.
         """
         if isinstance(logits, Samples):
-            return logits
+            return logits._reweighted(labels, sample_weight, class_weight)
         z = two_columns(logits)
-        y = _class_ids(labels, z)
+        if not len(z):
+            raise InputError("there is no sample to fit on")
+        y = class_ids(labels, *z.shape)
         samples = cls(z, y, _weights(y, z.shape[1], sample_weight, class_weight))
         for part, chunk in samples.chunks():
             if not np.isfinite(chunk).all():
@@ -62,6 +69,20 @@ class Samples:
                     "for example with np.nan_to_num(logits, neginf=-1e4)"
                 )
         return samples
+
+    def _reweighted(
+        self, labels: ArrayLike, sample_weight: ArrayLike | None, class_weight: ClassWeight
+    ) -> Samples:
+        if labels is not self.labels and not np.array_equal(as_array(labels, "labels"), self.labels):
+            raise InputError(
+                "these samples have labels already, and other ones were given; pass samples.labels, or make "
+                "new samples of the logits"
+            )
+        if sample_weight is None and class_weight is None:
+            return self
+        if self.weight is not None:
+            raise InputError("these samples have weights already; give all weights where they are made")
+        return replace(self, weight=_weights(self.labels, self.classes, sample_weight, class_weight))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -105,46 +126,12 @@ class Samples:
         return Samples(self.logits, self.labels[index], weight, rows)
 
 
-def two_columns(logits: ArrayLike) -> Floats:
-    """Logits as (n, K) with K at least 2; float16, float32 or float64 stay as they are.
-
-    >>> two_columns([1.5]).tolist()
-    [[0.0, 1.5]]
-    """
-    z = logits if isinstance(logits, np.ndarray) else np.asarray(logits)
-    if z.dtype.kind not in "fiu":
-        raise InputError(f"logits must be numbers, got {z.dtype}")
-    if z.dtype.kind != "f":
-        z = z.astype(np.float64)
-    if z.ndim == 1:
-        z = z[:, None]
-    if z.ndim != 2 or z.shape[1] == 0:
-        raise ShapeError(f"logits must be (n, K), or (n,) for one logit, got {z.shape}")
-    return z if z.shape[1] > 1 else np.concatenate([np.zeros_like(z), z], axis=1)
-
-
-def _class_ids(labels: ArrayLike, logits: Floats) -> NDArray[np.intp]:
-    n, classes = logits.shape
-    y = np.asarray(labels)
-    if y.shape != (n,):
-        raise ShapeError(f"labels must be ({n},), got {y.shape}; pass class ids, not one-hot")
-    if n == 0:
-        raise InputError("there is no sample to fit on")
-    if y.dtype.kind == "b" or (y.dtype.kind == "f" and (y == np.floor(y)).all()):
-        y = y.astype(np.intp)
-    if y.dtype.kind not in "iu":
-        raise InputError(f"labels must be class ids (whole numbers), got {y.dtype}")
-    if y.min() < 0 or y.max() >= classes:
-        raise InputError(f"labels must lie in 0..{classes - 1}, got {y.min()}..{y.max()}")
-    return y.astype(np.intp)
-
-
 def _weights(
     labels: NDArray[np.intp], classes: int, sample: ArrayLike | None, of_class: ClassWeight
 ) -> NDArray[np.float64] | None:
     if sample is None and of_class is None:
         return None
-    weight = np.ones(len(labels)) if sample is None else np.array(sample, np.float64)
+    weight = np.ones(len(labels)) if sample is None else as_floats(sample, "sample_weight")
     if weight.shape != labels.shape:
         raise ShapeError(f"sample_weight must be {labels.shape}, got {weight.shape}")
     if isinstance(of_class, str):
@@ -153,7 +140,7 @@ def _weights(
         mass = np.bincount(labels, weights=weight, minlength=classes)
         weight = weight / mass[labels] if (mass[labels] > 0).all() else weight
     elif of_class is not None:
-        per_class = np.asarray(of_class, np.float64)
+        per_class = as_floats(of_class, "class_weight")
         if per_class.shape != (classes,):
             raise ShapeError(f"class_weight must be ({classes},), got {per_class.shape}")
         weight = weight * per_class[labels]

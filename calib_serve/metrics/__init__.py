@@ -31,7 +31,7 @@ from calib_serve.metrics.decomposition import (
 )
 from calib_serve.metrics.evaluation import Evaluation, evaluate, evaluate_logits
 from calib_serve.metrics.intervals import Estimate, mean_interval, wilson_interval
-from calib_serve.metrics.logits import log_softmax, softmax
+from calib_serve.metrics.logits import log_probs, log_softmax, softmax, two_columns
 from calib_serve.metrics.outliers import fpr95, ood_auroc
 from calib_serve.metrics.proper import brier, brier_top_label, entropy, nll, nll_from_logits
 from calib_serve.metrics.refinement import aupr_correct, aupr_incorrect, aurc, e_aurc, refinement_auroc
@@ -67,6 +67,7 @@ __all__ = [
     "evaluate",
     "evaluate_logits",
     "fpr95",
+    "log_probs",
     "log_softmax",
     "mce",
     "mean_confidence",
@@ -84,6 +85,7 @@ __all__ = [
     "smooth_ece",
     "softmax",
     "sweep_ece",
+    "two_columns",
     "underconfidence_error",
     "welch",
     "wilson_interval",

@@ -9,6 +9,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.arrays import as_floats
 from calib_serve.bins import Edges
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.intervals import Estimate, mean_interval, quantile_of, resamples
@@ -38,7 +39,7 @@ def welch(before: ArrayLike, after: ArrayLike, *, level: float = 0.95) -> Change
     >>> round(change.difference.value, 4), round(change.p, 4)
     (2.0, 0.0705)
     """
-    a, b = np.asarray(before, np.float64), np.asarray(after, np.float64)
+    a, b = as_floats(before, "before"), as_floats(after, "after")
     if a.ndim != 1 or b.ndim != 1 or min(len(a), len(b)) < 2:
         raise ShapeError(f"pass the values of 2 or more runs of each method, got {a.shape} and {b.shape}")
     quantile_of(level)

@@ -129,7 +129,10 @@ def evaluate_logits(
     level: float = 0.95,
     seed: int = 0,
 ) -> Evaluation:
-    """As ``evaluate``, of logits (n, K): the NLL stays finite where a probability rounds to 0."""
+    """As ``evaluate``, of logits (n, K): the NLL stays finite where a probability rounds to 0.
+
+    One logit a sample, (n,) or (n, 1), is a binary model's: class 0 gets logit 0.
+    """
     z, y = checked_logits(logits, labels)
     probs, nll = np.empty(z.shape), np.empty(len(z))
     for rows, p, nll_of_rows in softmax_blocks(z, y):

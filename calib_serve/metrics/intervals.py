@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.arrays import as_floats
 from calib_serve.errors import InputError
 from calib_serve.metrics.scores import row_blocks
 
@@ -63,7 +64,7 @@ def wilson_interval(successes: float, n: float, *, level: float = 0.95) -> Estim
 
 def mean_interval(values: ArrayLike, *, level: float = 0.95) -> Estimate:
     """A mean and its normal interval, mean +- z s / sqrt(n)."""
-    v = np.asarray(values, np.float64)
+    v = as_floats(values)
     mean = float(v.mean())
     if len(v) < 2 or not math.isfinite(mean):
         return Estimate(mean)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.arrays import as_floats
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.refinement import Separation
 
@@ -40,7 +41,7 @@ def fpr95(inside: ArrayLike, outside: ArrayLike) -> float:
 
 
 def _scores(values: ArrayLike, name: str) -> Floats:
-    scores = np.asarray(values, np.float64)
+    scores = as_floats(values, name)
     if scores.ndim != 1 or not len(scores):
         raise ShapeError(f"{name} must be one score per sample, (n,) with n >= 1, got {scores.shape}")
     if np.isnan(scores).any():

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
+from calib_serve.metrics.logits import two_columns
 from calib_serve.metrics.scores import (
     checked,
     checked_labels,
@@ -34,7 +35,7 @@ def nll(probs: ArrayLike, labels: ArrayLike) -> float:
 
 
 def nll_from_logits(logits: ArrayLike, labels: ArrayLike) -> float:
-    """Mean cross-entropy in nats, finite where the softmax would round to 0.
+    """Mean cross-entropy in nats, finite where the softmax would round to 0; logits (n, K), binary (n,).
 
     >>> nll_from_logits([[0.0, -1000.0]], [1])
     1000.0
@@ -59,15 +60,10 @@ def softmax_blocks(
 def checked_logits(
     logits: ArrayLike, labels: ArrayLike
 ) -> tuple[NDArray[np.floating[Any]], NDArray[np.intp]]:
-    """Finite logits (n, K) and class ids (n,), or an error that says what to pass."""
-    z = np.asarray(logits)
-    if z.dtype.kind not in "fiu":
-        raise InputError(f"logits must be numbers, got dtype {z.dtype}")
-    if z.ndim != 2 or not len(z) or z.shape[1] < 2:
-        raise ShapeError(
-            f"logits must be (n, K) with n >= 1 and K >= 2, got {z.shape}; for a single logit z "
-            "pass np.stack([np.zeros_like(z), z], axis=1)"
-        )
+    """Finite logits (n, K), K at least 2, and class ids (n,), or an error that says what to pass."""
+    z = two_columns(logits)
+    if not len(z):
+        raise ShapeError(f"there is no sample: logits are {z.shape}")
     if not np.isfinite([z.min(), z.max()]).all():
         raise InputError("logits must be finite, got NaN or infinity; check the model's outputs")
     return z, checked_labels(labels, len(z), z.shape[1])

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.arrays import as_array
 from calib_serve.errors import InputError, ShapeError
 
-__all__ = ["Scores", "checked", "checked_labels", "row_blocks", "top_label"]
+__all__ = ["Scores", "checked", "checked_labels", "class_ids", "row_blocks", "top_label"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
+_ROW_SUM = 1e-2  # how far a row's sum may be from 1: as far as float16 and bfloat16 round many classes
 _BLOCK = 1 << 16  # elements of a block of rows: 512 KiB of float64 stay in a core's cache
 
 
@@ -133,7 +135,7 @@ def top_label(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[np.b
 
 def checked(probs: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating[Any]], Ints]:
     """Probabilities (n, K) and class ids (n,), or an error that says what to pass."""
-    p = np.asarray(probs)
+    p = as_array(probs, "probs")
     if p.dtype.kind not in "fiu":
         raise InputError(f"probs must be numbers, got dtype {p.dtype}")
     if p.ndim != 2 or not len(p) or p.shape[1] < 2:
@@ -143,9 +145,8 @@ def checked(probs: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating[An
         )
     if p.dtype.kind != "f":
         p = p.astype(np.float64)
-    tolerance = 1e-2 if p.dtype.itemsize < 4 else 1e-3
     # Written so that a NaN fails too.
-    if not (p.min() >= 0 and np.abs(_row_sums(p) - 1).max() <= tolerance):
+    if not (p.min() >= 0 and np.abs(_row_sums(p) - 1).max() <= _ROW_SUM):
         raise InputError(
             "each row of probs must be non-negative and sum to 1; pass probabilities, or "
             "softmax(logits) if these are logits"
@@ -162,9 +163,11 @@ def _row_sums(p: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
 
 def checked_labels(labels: ArrayLike, n: int, classes: int) -> Ints:
     """Class ids (n,) within [0, classes), or an error that says what to pass."""
-    y = np.asarray(labels)
+    y = as_array(labels, "labels")
     if y.shape != (n,):
         raise ShapeError(f"labels must be ({n},), got {y.shape}; pass class ids, not one-hot")
+    if y.dtype.kind == "f" and np.isnan(y).any():
+        raise InputError(f"label {int(np.isnan(y).argmax())} is missing (NaN); drop samples without a label")
     if y.dtype.kind not in "iub":
         raise InputError(f"labels must be integer class ids, got dtype {y.dtype}; convert with .astype(int)")
     if n and not (y.min() >= 0 and y.max() < classes):
@@ -172,3 +175,10 @@ def checked_labels(labels: ArrayLike, n: int, classes: int) -> Ints:
             f"labels must lie in [0, {classes}), got {y.min()} to {y.max()}; count classes from 0"
         )
     return y.astype(np.intp, copy=False)
+
+
+def class_ids(labels: ArrayLike, n: int, classes: int) -> Ints:
+    """As ``checked_labels``, and takes whole numbers that a file holds as floats."""
+    y = as_array(labels, "labels")
+    whole = y.dtype.kind == "f" and bool((y == np.floor(y)).all())
+    return checked_labels(y.astype(np.intp) if whole else y, n, classes)

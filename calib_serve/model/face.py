@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Head, InputShift
 from calib_serve.errors import InputError, ModelError, ShapeError
+from calib_serve.metrics import log_probs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -121,7 +122,7 @@ def as_logits(outputs: Floats, kind: Outputs, where: str) -> NDArray[np.float32]
     """A model's raw outputs (n, K) as logits, or ModelError where they are not finite."""
     z = np.asarray(outputs, np.float32)
     if kind == "probabilities":
-        z = np.log(np.maximum(z, np.finfo(np.float32).tiny))
+        z = log_probs(z).astype(np.float32, copy=False)
     if not np.isfinite(z).all():
         raise ModelError(f"the model's outputs for {where} are NaN or infinite; is its file intact?")
     return z

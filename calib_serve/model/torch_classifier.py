@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from calib_serve.artifact import Head, InputShift
 from calib_serve.errors import InputError, ModelError
+from calib_serve.metrics.logits import LEAST
 from calib_serve.model.face import Floats, Loss, Outputs, Progress, as_logits, batches
 from calib_serve.model.last_linear import LastLinear, find_last_linear, frozen_copy
 from calib_serve.model.probe import measured_outputs, probe_inputs
@@ -106,7 +107,8 @@ class TorchClassifier:
 
     def _differentiable(self, out: Tensor) -> Tensor:
         if self.outputs == "probabilities":
-            return out.clamp_min(torch.finfo(out.dtype).tiny).log()
+            exact = out if out.dtype == torch.float64 else out.float()
+            return exact.clamp_min(LEAST).log()
         return out
 
     def _stream(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.arrays import as_floats
 from calib_serve.bins import Bins, Edges
 
 __all__ = ["CalibrationTest", "calibration_test"]
@@ -41,7 +42,7 @@ def calibration_test(
 
     Labels are drawn ``replicates`` times so that every confidence (n,) is true.
     """
-    c = np.asarray(confidence, np.float64)
+    c = as_floats(confidence, "confidence")
     ece = Bins.tally(c, correct, bins=bins, edges=edges).ece()
     order = np.argsort(c, kind="stable")
     c = np.minimum(c[order], 1)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.arrays import as_floats
 from calib_serve.bins import Bins, Edges
 from calib_serve.metrics import Abstention, abstention, refinement_auroc, wilson_interval
 from calib_serve.metrics.equal_mass import Ranked
@@ -210,7 +211,7 @@ def risk_coverage(
 
 def default_risk(correct: ArrayLike) -> float:
     """Half of the error rate of (n,) answers; half an error where there is none."""
-    right = np.asarray(correct, np.float64)
+    right = as_floats(correct, "correct")
     return max(1 - float(right.mean()), 1 / len(right)) / 2
 
 

@@ -18,6 +18,7 @@ from calib_serve.artifact import Artifact, Head
 from calib_serve.artifact.tensors import read_plainly
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import ModelOptions
+from calib_serve.metrics import log_probs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,7 +62,7 @@ def to_logits(outputs: NDArray[Any], kind: str) -> NDArray[np.float64]:
     if kind == "probabilities":
         with np.errstate(invalid="ignore"):
             # NaN must stay NaN, and what is no probability must not pass for one.
-            z = np.where(z >= 0, np.log(np.maximum(z, np.finfo(np.float32).tiny)), math.nan)
+            z = np.where(z >= 0, log_probs(z), math.nan)
     return z
 
 

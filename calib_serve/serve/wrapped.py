@@ -20,6 +20,7 @@ import numpy as np
 from calib_serve.artifact import Artifact
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import ModelOptions
+from calib_serve.metrics import log_probs
 from calib_serve.serve.observer import observe
 from calib_serve.serve.runtime import check_file, to_logits
 
@@ -92,10 +93,7 @@ class CalibratedWrapper:
         )
         confidences = iter(shown)
         self._seen += [(next(confidences)[1], next(receipts)) if ok else None for ok in finite]
-        if self.options.outputs == "probabilities":
-            result = probs
-        else:
-            result = np.log(np.maximum(probs, np.finfo(np.float32).tiny))
+        result = probs if self.options.outputs == "probabilities" else log_probs(probs)
         result = np.where(finite[:, None], result, raw)  # what was NaN stays NaN
         return outputs.new_tensor(result) if hasattr(outputs, "new_tensor") else result.astype(raw.dtype)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from calib_serve.fit.output import fit_by_name
 from calib_serve.metrics import adaptive_ece, classwise_ece, ece
 from calib_serve.study.result import Curve, Samples, Study, listed
@@ -22,7 +20,7 @@ def bin_effect(
     seed: int = 0,
 ) -> Study:
     """ECE, adaptive and classwise ECE of each method, fitted on ``cal``, at each bin count."""
-    z, y = np.asarray(test[0]), np.asarray(test[1])
+    z, y = test
     probs = {method: fit_by_name(method, *cal, seed=seed).probs(z) for method in methods}
     rows = tuple(
         (

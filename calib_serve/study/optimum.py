@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.arrays import as_floats
 from calib_serve.bins import Bins
 from calib_serve.fit.output import fit_temperature, fit_temperature_ece
 from calib_serve.metrics import noise_floor, softmax
+from calib_serve.metrics.proper import checked_logits
 from calib_serve.study.result import Curve, Samples, Study
 
 __all__ = ["ece_by_temperature", "optimal_temperature"]
@@ -26,10 +28,11 @@ def ece_by_temperature(
     >>> ece_by_temperature([[0.0, np.log(3)]], [1], [1.0]).round(4).tolist()  # confidence 3 / 4
     [0.25]
     """
-    z = np.asarray(logits, np.float64)
-    correct = z.argmax(axis=1) == np.asarray(labels)
+    z, y = checked_logits(logits, labels)
+    z = z.astype(np.float64, copy=False)
+    correct = z.argmax(axis=1) == y
     below = z - z.max(axis=1, keepdims=True)
-    confidences = (1 / np.exp(below / t).sum(axis=1) for t in np.asarray(temperatures, np.float64))
+    confidences = (1 / np.exp(below / t).sum(axis=1) for t in as_floats(temperatures, "temperatures"))
     return np.array([Bins.tally(c, correct, bins=bins).ece() for c in confidences])
 
 
@@ -39,7 +42,7 @@ def optimal_temperature(cal: Samples, test: Samples, *, bins: int = 15) -> Study
     The optimum is found on the test set itself: a bound that no temperature of the pool (0.01,
     0.02, ..., 10) can beat, and a measure of how calibratable the model is, not a result.
     """
-    z, y = np.asarray(test[0]), np.asarray(test[1])
+    z, y = checked_logits(*test)
     fits = {
         "fitted by NLL on cal": fit_temperature(*cal),
         "fitted by ECE on cal": fit_temperature_ece(*cal, grid="medium", bins=bins),

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.arrays import as_array
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit.output import fit_by_name
-from calib_serve.metrics import ece, nll, softmax
+from calib_serve.metrics import ece, nll, softmax, two_columns
 from calib_serve.study.result import Curve, Progress, Samples, Study
 
 __all__ = ["validation_size"]
@@ -38,9 +39,10 @@ def validation_size(
     """
     if metric not in _METRICS:
         raise InputError(f"metric must be ece or nll, got {metric!r}")
-    z, y = np.asarray(cal[0]), np.asarray(cal[1])
+    z, y = two_columns(cal[0]), as_array(cal[1])
+    test = two_columns(test[0]), test[1]
     steps = sorted({min(s, len(y)) for s in (sizes or [s for s in _SIZES if s < len(y)])} | {len(y)})
-    raw = _METRICS[metric](softmax(np.asarray(test[0])), test[1])
+    raw = _METRICS[metric](softmax(test[0]), test[1])
     rng = np.random.default_rng(seed)
     rows: list[tuple[str | int | float, ...]] = []
     curves, says = [], [f"without calibration the {metric} is {raw:.4f}"]
@@ -79,7 +81,7 @@ def _errors(
             artifact = fit_by_name(method, logits, labels, seed=seed)
         except FitError:
             continue
-        values.append(_METRICS[metric](artifact.probs(np.asarray(test[0])), test[1]))
+        values.append(_METRICS[metric](artifact.probs(test[0]), test[1]))
     return np.array(values)
 
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.arrays import as_array
 from calib_serve.errors import InputError
 from calib_serve.fit.output import fit_by_name
-from calib_serve.metrics import accuracy, adaptive_ece, classwise_ece, ece, entropy, nll, welch
+from calib_serve.metrics import accuracy, adaptive_ece, classwise_ece, ece, entropy, nll, two_columns, welch
 from calib_serve.study.result import Progress, Samples, Study
 
 __all__ = ["stability"]
@@ -46,7 +47,7 @@ def stability(
     runs: dict[str, list[list[float]]] = {method: [] for method in methods}
     total, done = len(models) * repeats * folds * len(methods), 0
     for number, (logits, labels) in enumerate(models):
-        z, y = np.asarray(logits), np.asarray(labels)
+        z, y = two_columns(logits), as_array(labels)
         for repeat in range(repeats):
             rng = np.random.default_rng([seed, number, repeat])
             for held in np.array_split(rng.permutation(len(y)), folds):

@@ -110,7 +110,8 @@ def _judged(artifact: Artifact, before: float, after: float) -> str:
             return "miscalibration is left that this method does not reach; try method auto"
         return (
             f"far more than the {percent(left)} that the calibration set was left with. The two are not "
-            "alike, and no calibrator fitted here repairs that; calibrate on samples like those that will be served"
+            "alike, and no calibrator fitted here repairs that; calibrate on samples like those that will be "
+            "served"
         )
     if most_by_chance is not None and (after if low is None else low) <= most_by_chance:
         return "no miscalibration is left that these samples could show"

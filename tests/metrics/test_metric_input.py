@@ -70,8 +70,8 @@ def test_logits_are_refused_when_not_finite() -> None:
         metrics.nll_from_logits([[0.0, np.nan]], [0])
     with pytest.raises(InputError, match="finite"):
         metrics.evaluate_logits([[0.0, np.inf]], [0])
-    with pytest.raises(ShapeError, match=r"np\.zeros_like"):
-        metrics.nll_from_logits([0.0, 1.0], [0, 1])
+    with pytest.raises(ShapeError, match=r"\(n,\) for one logit"):
+        metrics.nll_from_logits([[[0.0, 1.0]]], [0])
 
 
 def test_thresholds_that_are_no_probability_are_refused() -> None:

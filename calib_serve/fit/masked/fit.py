@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.arrays import as_array
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.fit.checkpoint import Checkpoints
@@ -128,7 +129,7 @@ def _facts(trained: Trained, how: Masking, seed: int) -> dict[str, Any]:
 
 def _checked(features: Floats, labels: ArrayLike | None) -> tuple[Floats, NDArray[np.intp]]:
     """Features (n, d) or (V, n, d) and class ids (n,) that belong together."""
-    x, y = np.asanyarray(features), np.asarray(labels)
+    x, y = as_array(features, "features"), as_array(labels, "labels")
     if x.ndim not in (2, 3) or x.dtype.kind != "f" or x.shape[-2] == 0:
         raise ShapeError(f"features must be floats (n, d) or (views, n, d), got {x.dtype} {x.shape}")
     if y.shape != (x.shape[-2],):

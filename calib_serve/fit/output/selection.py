@@ -25,6 +25,7 @@ from calib_serve.fit.facts import measured_on_folds
 from calib_serve.fit.output.candidates import fit_by_name, options_of
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.solve.strength import stratified
+from calib_serve.metrics import log_probs
 from calib_serve.metrics.intervals import (
     Estimate,
     bootstrap_interval,
@@ -195,8 +196,7 @@ def _held_out(
 
 def _describe(p: Floats, labels: NDArray[np.intp]) -> Floats:
     p_true = p[np.arange(len(p)), labels]
-    # A method that calls what happened impossible is infinitely wrong; this is what a float can say.
-    nll = -np.log(np.maximum(p_true, np.finfo(np.float64).tiny))
+    nll = -log_probs(p_true)  # finite where a method calls what happened impossible
     brier = np.einsum("nk,nk->n", p, p) - 2 * p_true + 1
     return np.stack([nll, brier, np.minimum(p.max(axis=1), 1.0), p.argmax(axis=1) == labels])
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from calib_serve.artifact import Mixture, ProbTable
 from calib_serve.fuse.edges import rounded_down
 from calib_serve.fuse.onnx.edit import Editor
+from calib_serve.metrics.logits import LEAST
 
 __all__ = ["cast", "clamped_log", "count_below", "look_up", "mix", "reduce", "softmax"]
 
@@ -29,7 +30,7 @@ def softmax(editor: Editor, logits: ir.Value) -> ir.Value:
 def clamped_log(editor: Editor, probs: ir.Value) -> ir.Value:
     """Log-probabilities, finite where a probability is 0."""
     dtype = probs.dtype or ir.DataType.FLOAT
-    least = editor.number(_least(dtype), dtype, "least")
+    least = editor.number(LEAST, dtype, "least")
     return editor.node("Log", [editor.node("Max", [probs, least], shape=probs.shape)], shape=probs.shape)
 
 
@@ -115,7 +116,3 @@ def _widen(editor: Editor, value: ir.Value, axis: int) -> ir.Value:
 
 def _axes(editor: Editor, axis: int) -> ir.Value:
     return editor.number([axis], ir.DataType.INT64, "axis")
-
-
-def _least(dtype: ir.DataType) -> float:
-    return float(np.finfo(np.float32 if dtype != ir.DataType.DOUBLE else np.float64).tiny)

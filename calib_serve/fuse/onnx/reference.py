@@ -14,7 +14,7 @@ from calib_serve.artifact import Artifact, LogitMap, Mixture, ProbTable
 from calib_serve.errors import FuseError, InputError
 from calib_serve.fuse.onnx.input_shift import Normalization
 from calib_serve.fuse.onnx.tail import Meaning
-from calib_serve.metrics import log_softmax, softmax
+from calib_serve.metrics import log_probs, log_softmax, softmax
 
 __all__ = ["Expected", "Plan", "expect", "prepare"]
 
@@ -111,7 +111,7 @@ def _logits(raw: Floats, plan: Plan) -> Floats:
         return log_softmax(raw)
     _check_meaning(raw, plan)
     if plan.opened:
-        return np.log(np.maximum(raw, np.finfo(np.float32).tiny))
+        return np.asarray(log_probs(raw))
     if plan.meaning == "sigmoid" and raw.shape[1] == 1:
         return np.concatenate([np.zeros_like(raw), raw], axis=1)
     return raw

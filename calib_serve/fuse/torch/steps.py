@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from calib_serve.artifact.steps import Floats, Head, InputShift, LogitMap, Mixture, ProbTable
 from calib_serve.fuse.edges import rounded_down
+from calib_serve.metrics.logits import LEAST
 
 __all__ = ["Everything", "Log", "Logits", "Outputs", "Probabilities", "Shift", "layers"]
 
@@ -61,7 +62,7 @@ class Log(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.least = torch.finfo(torch.float32).tiny
+        self.least = LEAST
 
     def forward(self, probs: Tensor) -> Tensor:
         """(n, K) to (n, K), at least float32."""
@@ -172,7 +173,7 @@ class _Tail(nn.Module):
         self.softmax = nn.Sequential(*(mixture or [_Softmax()]), *tables)
         self.has_logits = not (mixture or tables)  # then calibrated logits exist; else only log-probabilities
         self.wide = dtype == torch.float64
-        self.least = torch.finfo(torch.float32).tiny  # log-probabilities stay finite
+        self.least = LEAST  # log-probabilities stay finite
 
     def _map(self, logits: Tensor) -> Tensor:
         mapped: Tensor = self.maps(logits.double() if self.wide else logits.float())

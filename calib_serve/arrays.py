@@ -1,0 +1,73 @@
+"""Arrays of any library as numpy arrays: what every function that takes numbers takes them with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.errors import InputError
+
+__all__ = ["as_array", "as_floats"]
+
+
+def as_array(values: Any, name: str = "values") -> NDArray[Any]:
+    """``values`` as a numpy array; one that is an array already stays as it is, memory-mapped or not.
+
+    Takes what numpy takes, torch tensors on any device and with or without a gradient (bfloat16 becomes
+    float32), and columns and tables of pandas, polars and pyarrow, also columns of lists. Text stays
+    text, for the caller to refuse. Raises InputError, which says ``name``, for missing values among
+    objects and for what is no array.
+
+    >>> as_array([[0.5, 0.5]]).shape
+    (1, 2)
+    """
+    try:
+        array = _converted(values)
+        if array.dtype.kind == "O":
+            array = _of_objects(array)
+    except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError is torch's
+        raise InputError(f"{name} cannot be read as an array of numbers: {error}") from error
+    if array.dtype.kind == "V" and array.dtype.name.startswith(("bfloat", "float")):  # of ml_dtypes
+        return array.astype(np.float32)
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        raise InputError(f"{name} cannot be read as an array of numbers: some values are masked; drop them")
+    return array
+
+
+def as_floats(values: Any, name: str = "values") -> NDArray[np.float64]:
+    """``values`` as float64, or InputError where they are no numbers.
+
+    >>> as_floats([True, False]).tolist()
+    [1.0, 0.0]
+    """
+    array = as_array(values, name)
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"{name} must be numbers, got dtype {array.dtype}")
+    return np.asarray(array, np.float64)
+
+
+def _converted(values: Any) -> NDArray[Any]:
+    if isinstance(values, np.ndarray):
+        return values
+    if hasattr(values, "detach"):
+        try:
+            return np.asarray(values.numpy(force=True))
+        except TypeError:  # numpy has no bfloat16
+            return np.asarray(values.float().numpy(force=True))
+    if isinstance(values, (list, tuple)) and values and hasattr(values[0], "detach"):
+        return np.stack([_converted(value) for value in values])
+    return np.asarray(values)
+
+
+def _of_objects(array: NDArray[Any]) -> NDArray[Any]:
+    """The numbers, lists of numbers or text that an array of objects holds."""
+    found = array.ravel().tolist()
+    if found and isinstance(found[0], (np.ndarray, list, tuple)):
+        return np.stack([as_array(value) for value in found]).reshape(*array.shape, -1)
+    missing = [i for i, value in enumerate(found) if value is None or type(value).__name__ == "NAType"]
+    if missing:
+        raise ValueError(f"value {missing[0]} is missing; drop such samples")
+    plain = np.array(found)
+    return (plain if plain.dtype.kind != "O" else plain.astype(np.float64)).reshape(array.shape)

@@ -1,0 +1,105 @@
+"""One way from a file to logits with labels, also of binary models that give one number a sample."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from calib_serve.cli import app
+from calib_serve.data import LabelledScores, read_labelled, read_logits
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.metrics import log_softmax, softmax
+
+RNG = np.random.default_rng(0)
+ONE = 4 * RNG.standard_normal(300)
+LABELS = (RNG.random(300) < 1 / (1 + np.exp(-ONE / 2))).astype(int)
+TWO = np.stack([np.zeros_like(ONE), ONE], axis=1)
+
+
+def splits(logits: np.ndarray, name: str = "logits") -> dict[str, np.ndarray]:
+    return {
+        f"{split}_{what}": values
+        for split in ("cal", "test")
+        for what, values in ((name, logits), ("labels", LABELS))
+    }
+
+
+@pytest.mark.parametrize("shape", [(300,), (300, 1)])
+def test_one_logit_a_sample_is_two_columns(shape: tuple[int, ...], tmp_path: Path) -> None:
+    np.savez(tmp_path / "one.npz", **splits(ONE.reshape(shape)))
+    found = read_labelled(tmp_path / "one.npz", split="cal")
+    assert found.name == "one"
+    np.testing.assert_array_equal(found.logits, TWO)
+    np.testing.assert_array_equal(found.labels, LABELS)
+    assert found.labels.dtype == np.intp
+    assert len(found) == 300
+
+
+@pytest.mark.parametrize("shape", [(300,), (300, 1)])
+@pytest.mark.parametrize("name", ["probs", "log_probs"])
+def test_one_probability_a_sample_is_class_1(name: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    values = softmax(TWO) if name == "probs" else log_softmax(TWO)
+    np.savez(tmp_path / "p.npz", **splits(values[:, 1].reshape(shape), name))
+    found = read_labelled(tmp_path / "p.npz", split="cal")
+    np.testing.assert_allclose(softmax(found.logits), softmax(TWO), atol=1e-12)
+
+
+def test_labels_that_a_table_holds_as_floats_are_class_ids(tmp_path: Path) -> None:
+    (tmp_path / "z.csv").write_text("label,score\n0,-1.5\n1,2.0\n")
+    found = read_labelled(tmp_path / "z.csv")
+    assert found.labels.tolist() == [0, 1]
+    assert found.logits.tolist() == [[0.0, -1.5], [0.0, 2.0]]
+
+
+def test_large_logits_stay_on_disk(tmp_path: Path) -> None:
+    np.save(tmp_path / "z.npy", TWO)
+    np.save(tmp_path / "y.npy", LABELS)
+    assert isinstance(read_labelled(tmp_path / "z.npy", labels=tmp_path / "y.npy").logits, np.memmap)
+
+
+def test_what_is_wrong_is_said_with_the_file_and_the_split(tmp_path: Path) -> None:
+    path = tmp_path / "z.npz"
+    np.savez(path, cal_logits=TWO, logits=TWO, test_logits=TWO, test_labels=LABELS + 1)
+    with pytest.raises(InputError, match=r"the split 'cal' of .*z\.npz has no labels; add them"):
+        read_labelled(path, split="cal")
+    with pytest.raises(InputError, match=r"z\.npz has no labels; add them to the file, or name an npy"):
+        read_labelled(path)
+    with pytest.raises(InputError, match=r"z\.npz: labels must lie in \[0, 2\), got 1 to 2"):
+        read_labelled(path, split="test")
+    np.savez(path, logits=TWO, labels=LABELS + 0.5)
+    with pytest.raises(InputError, match="must be integer class ids"):
+        read_labelled(path)
+    np.savez(path, logits=TWO, labels=LABELS, class_names=["a", "b", "c"])
+    with pytest.raises(ShapeError, match="2 classes but 3 class names"):
+        read_labelled(path)
+    with pytest.raises(InputError, match="no sample"):
+        LabelledScores("none", np.zeros((0, 2)), np.zeros(0, int))
+
+
+@pytest.mark.parametrize("study", ["optimum", "size", "bins", "stability"])
+def test_studies_take_one_logit_a_sample(study: str, tmp_path: Path) -> None:
+    said = []
+    for name, logits in (("one", ONE), ("two", TWO)):
+        path = tmp_path / f"{name}.npz"
+        np.savez(path, **splits(logits))
+        quick = {"size": ["--sizes", "100", "--repeats", "2"], "stability": ["--folds", "2"]}.get(study, [])
+        result = CliRunner().invoke(app, ["study", study, "--logits", str(path), "--json", *quick])
+        assert result.exit_code == 0, (result.output, result.exception)
+        said.append(result.stdout)
+    assert said[0] == said[1]
+
+
+def test_apply_takes_one_probability_a_sample(tmp_path: Path) -> None:
+    np.savez(tmp_path / "p.npz", probs=softmax(TWO)[:, 1], labels=LABELS)
+    for command in (
+        ["fit", "--logits", str(tmp_path / "p.npz"), "--method", "temperature", "-o", str(tmp_path / "a")],
+        ["apply", str(tmp_path / "a"), "--logits", str(tmp_path / "p.npz"), "-o", str(tmp_path / "q.npz")],
+    ):
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, result.output
+    found = read_logits(tmp_path / "q.npz")
+    assert found.logits.shape == (300, 2)
+    assert (found.logits.argmax(axis=1) == (ONE > 0)).all()

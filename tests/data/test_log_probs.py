@@ -1,0 +1,49 @@
+"""There is one logarithm of a probability: what is fitted on a file is fitted on what the model serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calib_serve.data import read_logits
+from calib_serve.fit.output import fit_temperature
+from calib_serve.metrics import softmax
+from calib_serve.metrics.logits import LEAST, log_probs
+from calib_serve.model.face import as_logits
+
+
+@pytest.fixture
+def sure() -> tuple[np.ndarray, np.ndarray]:
+    """Float32 probabilities of an overconfident model, many exactly 0, and class ids."""
+    rng = np.random.default_rng(0)
+    z = 20 * rng.standard_normal((400, 5))
+    probs = softmax(5 * z).astype(np.float32)
+    assert (probs == 0).sum() > 100
+    return probs, np.where(rng.random(400) < 0.6, z.argmax(1), rng.integers(0, 5, 400))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_file_of_probabilities_gives_the_temperature_that_the_model_gives(
+    dtype: type, sure: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    probs, labels = sure
+    served = fit_temperature(as_logits(probs, "probabilities", "the test"), labels)
+    np.savez(tmp_path / "p.npz", probs=probs.astype(dtype), labels=labels)
+    found = read_logits(tmp_path / "p.npz")
+    fitted = fit_temperature(found.logits, labels)
+    assert fitted.fit["temperature"] == pytest.approx(served.fit["temperature"], rel=1e-5)
+
+
+def test_a_probability_of_zero_counts_as_the_least_normal_float32() -> None:
+    assert log_probs(np.array([0.0, 1e-300, 1.0])) == pytest.approx([np.log(LEAST)] * 2 + [0.0])
+    assert np.log(LEAST) == pytest.approx(-87.3365, abs=1e-4)
+    assert np.isnan(log_probs(np.array([np.nan]))).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_logarithms_are_of_the_type_of_the_probabilities_and_finite(dtype: type) -> None:
+    found = log_probs(np.array([0.0, 0.25, 1.0], dtype))
+    assert found.dtype == max(np.dtype(dtype), np.dtype(np.float32))
+    np.testing.assert_allclose(found, [np.log(LEAST), np.log(0.25), 0], rtol=1e-6)

@@ -1,0 +1,55 @@
+"""Samples that are checked already keep their labels, and weights are never dropped without a word."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.fit.output import fit_temperature, select
+from calib_serve.fit.samples import Samples
+
+RNG = np.random.default_rng(0)
+LOGITS = 3 * RNG.standard_normal((300, 3))
+LABELS = np.where(RNG.random(300) < 0.6, LOGITS.argmax(axis=1), RNG.integers(0, 3, 300))
+WEIGHT = RNG.random(300) + 0.1
+
+
+def test_weights_given_with_samples_count_as_with_arrays() -> None:
+    samples = Samples.of(LOGITS, LABELS)
+    for options in (
+        {"sample_weight": WEIGHT},
+        {"class_weight": "balanced"},
+        {"class_weight": [1.0, 2.0, 3.0], "sample_weight": WEIGHT},
+    ):
+        expected = fit_temperature(LOGITS, LABELS, **options).fit["temperature"]
+        assert fit_temperature(samples, LABELS, **options).fit["temperature"] == expected
+        assert expected != fit_temperature(LOGITS, LABELS).fit["temperature"]
+    chosen = select(samples, LABELS, candidates=["temperature"], sample_weight=WEIGHT)
+    assert chosen.data["weighted"]
+
+
+def test_weights_of_a_part_count_for_the_part() -> None:
+    part = np.arange(0, 300, 2)
+    found = fit_temperature(Samples.of(LOGITS, LABELS).take(part), LABELS[part], sample_weight=WEIGHT[part])
+    expected = fit_temperature(LOGITS[part], LABELS[part], sample_weight=WEIGHT[part])
+    assert found.fit["temperature"] == pytest.approx(expected.fit["temperature"], rel=1e-9)
+
+
+def test_samples_stay_as_they_are_where_nothing_new_is_said() -> None:
+    samples = Samples.of(LOGITS, LABELS, sample_weight=WEIGHT)
+    assert Samples.of(samples, samples.labels) is samples
+    assert Samples.of(samples, LABELS.astype(float)) is samples
+
+
+def test_other_labels_and_a_second_set_of_weights_are_refused() -> None:
+    samples = Samples.of(LOGITS, LABELS, sample_weight=WEIGHT)
+    for labels in ((LABELS + 1) % 3, LABELS[:-1]):
+        with pytest.raises(InputError, match="have labels already"):
+            Samples.of(samples, labels)
+    with pytest.raises(InputError, match="have weights already"):
+        Samples.of(samples, LABELS, sample_weight=WEIGHT)
+    with pytest.raises(InputError, match="have weights already"):
+        Samples.of(samples, LABELS, class_weight="balanced")
+    with pytest.raises(ShapeError, match="sample_weight"):
+        Samples.of(Samples.of(LOGITS, LABELS), LABELS, sample_weight=WEIGHT[:-1])
