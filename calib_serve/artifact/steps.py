@@ -29,6 +29,8 @@ __all__ = [
     "Step",
 ]
 
+Exact = NDArray[np.float64]
+
 
 @dataclass(frozen=True, eq=False)
 class InputShift(StepBase):
@@ -173,26 +175,31 @@ class LogitMap(StepBase):
         return None if shaped is None else int(shaped.shape[0])
 
     @property
+    def is_scalar(self) -> bool:
+        """Whether it only divides by a temperature."""
+        return self.weight.ndim == 0 and self.bias is None
+
+    @property
     def is_nothing(self) -> bool:
         """True where W is the identity and b zero, on logits."""
         same = self.weight == (np.eye(len(self.weight)) if self.weight.ndim == 2 else 1)
         return self.on == "logits" and bool(np.all(same)) and (self.bias is None or not self.bias.any())
 
-    def fold_into(self, weight: Floats, bias: Floats | None) -> tuple[Floats, Floats | None]:
+    def fold_into(self, weight: Exact, bias: Exact) -> tuple[Exact, Exact]:
         """The layer (K, d), (K,) that gives what this map makes of the layer's logits.
 
-        >>> LogitMap.temperature(2.0).fold_into(np.array([[2.0], [4.0]]), None)[0].tolist()
+        >>> LogitMap.temperature(2.0).fold_into(np.array([[2.0], [4.0]]), np.zeros(2))[0].tolist()
         [[1.0], [2.0]]
         """
         if self.on != "logits":
             raise InputError("a map on log-probabilities cannot be folded into a linear layer")
         # Each column of the layer and its bias is a vector of logits to map.
-        folded = self.weight @ weight if self.weight.ndim == 2 else (self.weight * weight.T).T
-        return folded, self.bias if bias is None else self(bias[None])[0]
+        w = self.weight.astype(np.float64)
+        return w @ weight if w.ndim == 2 else (w * weight.T).T, self(bias[None])[0]
 
-    def __call__(self, logits: Floats) -> Floats:
+    def __call__(self, logits: Floats) -> Exact:
         """Mapped logits (n, K), in float64."""
-        z = log_softmax(logits) if self.on == "log_probs" else np.asarray(logits, np.float64)
+        z: Exact = log_softmax(logits) if self.on == "log_probs" else np.asarray(logits, np.float64)
         z = z @ self.weight.T if self.weight.ndim == 2 else z * self.weight
         return z if self.bias is None else z + self.bias
 

@@ -17,7 +17,7 @@ from calib_serve.fuse.mar_options import SECTION, ModelOptions
 
 
 def with_model(folder: Path, model: Any) -> Path:
-    """An artifact whose manifest says ``model``, its hashes right: as an attacker or an older version would."""
+    """An artifact whose manifest says ``model``, its hashes right."""
     saved = temperature().save(folder / "artifact")
     manifest = yaml.safe_load((saved / "manifest.yaml").read_text())
     manifest = {**manifest, "model": model}

@@ -18,7 +18,7 @@ import pytest
 from live_server import temperature_artifact, torchscript
 from sizes import sized
 
-from calib_serve.fuse.torchserve.mar import pack
+from calib_serve.fuse.torchserve import pack
 
 pytestmark = pytest.mark.server
 CALIB_SERVE = (sys.executable, "-c", "from calib_serve.cli import main; main()")

@@ -98,7 +98,7 @@ def write_repository(
     folder = root / inner / str(version)
     if folder.exists():
         raise FuseError(f"{folder} exists; a served version must not change: choose another --version")
-    report = fuse_onnx(model, artifact, folder / "model.onnx", outputs="all", force=force)
+    report = fuse_onnx(model, artifact, folder / "model.onnx", returns="all", force=force)
     try:
         _configure(root, name, inner, version=version, artifact=artifact, settings=settings)
     except BaseException:
