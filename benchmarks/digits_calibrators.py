@@ -23,16 +23,10 @@ from calib_serve.demo import digits
 from calib_serve.fit.clamping.fit import PaperSchedule, fit_neural_clamping, fit_neural_clamping_efficient
 from calib_serve.fit.masked.fit import PAPER, fit_masked_head
 from calib_serve.fit.output.temperature import fit_temperature
-from calib_serve.metrics import accuracy, ece, nll, softmax
-from calib_serve.model import from_module
+from calib_serve.metrics import accuracy, ece, nll
+from calib_serve.model import calibrated_probs, from_module
 
 COLUMNS = ("accuracy", "ece", "nll", "cpu_seconds")
-
-
-def calibrated(model, artifact, images):
-    if artifact.head is not None:
-        return artifact.probs(artifact.head(model.features(images)))
-    return artifact.probs(model.logits(images, shift=artifact.input_shift))
 
 
 def one_seed(seed):
@@ -57,12 +51,12 @@ def one_seed(seed):
         ),
     }
     test = data.test
-    rows = {"uncalibrated": scores(softmax(model.logits(test.images)), test.labels)}
+    rows = {"uncalibrated": scores(calibrated_probs(model, test.images, None), test.labels)}
     for name, fit in fits.items():
         start = time.process_time()
         artifact = fit()
         spent = time.process_time() - start
-        rows[name] = scores(calibrated(model, artifact, test.images), test.labels)
+        rows[name] = scores(calibrated_probs(model, test.images, artifact), test.labels)
         rows[name] |= {
             "cpu_seconds": spent,
             "fit": {k: artifact.fit.get(k) for k in ("objective_value", "passes")},

@@ -122,7 +122,7 @@ def measure(name: str, options: argparse.Namespace, folder: Path) -> list[dict]:
     rows = []
     for method, artifact in artifacts(shape, classes).items():
         same = fuse_onnx(folder / "raw.onnx", artifact, folder / "same.onnx", samples=2)
-        fuse_onnx(folder / "raw.onnx", artifact, folder / "probs.onnx", outputs="probabilities", samples=2)
+        fuse_onnx(folder / "raw.onnx", artifact, folder / "probs.onnx", returns="probabilities", samples=2)
         for batch in (1, 32):
             x = np.random.default_rng(0).normal(size=(batch, *shape)).astype("f4")
             rounds, end = [], time.monotonic() + 2 * options.seconds
@@ -170,7 +170,7 @@ def cuda_graphs(options: argparse.Namespace) -> list[dict]:
         torch.manual_seed(0)
         net = make().eval().requires_grad_(False).cuda()
         for method, artifact in artifacts(shape, classes).items():
-            folded = calibrated(net, artifact, output="logits", fold=True)
+            folded = calibrated(net, artifact, returns="logits", fold=True)
             for batch in (1, 32):
                 x = torch.rand(batch, *shape, device="cuda")
                 runs = {"raw": captured(net, x), "fused": captured(folded, x)}

@@ -37,8 +37,8 @@ from cifar import ResNet
 
 from calib_serve import Artifact, Keyring, LogitMap
 from calib_serve.fuse.mar_options import KEYRING
+from calib_serve.fuse.torchserve import Batching, pack
 from calib_serve.fuse.torchserve.archive import write_archive
-from calib_serve.fuse.torchserve.mar import Batching, pack
 from calib_serve.serve.properties import Ports
 from calib_serve.serve.server import Server
 

@@ -24,7 +24,7 @@ import psutil
 import torch
 
 from calib_serve import Artifact, Keyring, LogitMap
-from calib_serve.fuse.torchserve.mar import Batching, pack, pack_feedback
+from calib_serve.fuse.torchserve import Batching, pack, pack_feedback
 from calib_serve.serve.properties import Ports
 from calib_serve.serve.server import Server
 

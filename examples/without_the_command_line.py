@@ -21,7 +21,7 @@ x_cal, x_test, y_cal, y_test = train_test_split(x_rest, y_rest, train_size=600, 
 classifier = CalibratedClassifier(LogisticRegression(C=100, max_iter=2000)).fit(x_train, y_train)
 print("scikit-learn:", cs.evaluate(classifier.predict_proba(x_test), y_test))
 cs.ReliabilityDisplay.from_estimator(classifier, x_test, y_test).figure_.savefig("reliability.png")
-classifier.to_onnx("digits-sklearn.onnx")
+classifier.to_onnx("digits-sklearn.onnx", x_test)
 
 # A torch model, trained here, and calibrated on data that it has not seen.
 torch.manual_seed(0)
@@ -37,14 +37,7 @@ artifact.save("artifact")
 
 # The calibration inside the model: as a module, and in its ONNX export.
 probs = cs.calibrated(net, artifact)(torch.from_numpy(x_test)).detach()
-torch.onnx.export(
-    net,
-    (torch.from_numpy(x_test[:2]),),
-    "digits.onnx",
-    dynamo=False,
-    dynamic_axes={"x": {0: "n"}},
-    input_names=["x"],
-)
+torch.onnx.export(net, (torch.from_numpy(x_test[:2]),), "digits.onnx", dynamo=False)
 report = cs.fuse_onnx("digits.onnx", artifact, "calibrated.onnx", returns="probabilities", force=True)
 print("fused:", report.done, "off by at most", report.max_abs_diff)
 

@@ -175,7 +175,7 @@ def test_numpy_torch_and_onnxruntime_agree(name, dtype, network, images, files, 
     for new in (False, True):
         out = tmp_path / f"{new}.onnx"
         # Clamping was fitted on the TorchScript file of the same network: so force.
-        fuse_onnx(files[dtype, new], artifact, out, outputs="probabilities", force=True)
+        fuse_onnx(files[dtype, new], artifact, out, returns="probabilities", force=True)
         running = session(out)
         feed = running.get_inputs()[0].name
         for n in (1, len(x)):
@@ -189,7 +189,7 @@ def test_a_temperature_never_changes_the_class(network, images, files, fitted, t
     np.testing.assert_array_equal(
         calibrated(network, artifact)(torch.from_numpy(images)).argmax(1).numpy(), raw
     )
-    fuse_onnx(files[torch.float32, True], artifact, tmp_path / "out.onnx", outputs="all")
+    fuse_onnx(files[torch.float32, True], artifact, tmp_path / "out.onnx", returns="all")
     running = session(tmp_path / "out.onnx")
     (predicted,) = running.run(["predicted"], {running.get_inputs()[0].name: images})
     np.testing.assert_array_equal(predicted, raw)

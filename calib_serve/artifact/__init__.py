@@ -1,6 +1,18 @@
 """The artifact: what a fit found, as steps that any runtime can carry out."""
 
 from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.facts import ModelFacts, Outputs, read_outputs
 from calib_serve.artifact.steps import Head, InputShift, LogitMap, Mixture, ProbTable, Step
 
-__all__ = ["Artifact", "Head", "InputShift", "LogitMap", "Mixture", "ProbTable", "Step"]
+__all__ = [
+    "Artifact",
+    "Head",
+    "InputShift",
+    "LogitMap",
+    "Mixture",
+    "ModelFacts",
+    "Outputs",
+    "ProbTable",
+    "Step",
+    "read_outputs",
+]

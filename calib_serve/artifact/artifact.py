@@ -12,12 +12,13 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import yaml
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.artifact.facts import ModelFacts
 from calib_serve.artifact.manifest import (
     MANIFEST,
     PARAMS,
@@ -42,7 +43,6 @@ from calib_serve.artifact.steps import (
     Mixture,
     ProbTable,
     Step,
-    step_classes,
 )
 from calib_serve.artifact.tensors import SafetensorError
 from calib_serve.bins import Bins
@@ -51,16 +51,29 @@ from calib_serve.metrics import softmax, two_columns
 
 __all__ = ["Artifact", "Head", "InputShift", "LogitMap", "Mixture", "ProbTable", "Step"]
 
+S = TypeVar("S", bound=Step)
+
+
+class _Model:
+    """The field ``model``: given as facts or as a mapping, read as facts."""
+
+    def __get__(self, artifact: Artifact | None, _: type[Artifact]) -> ModelFacts:
+        return ModelFacts() if artifact is None else artifact.__dict__["model"]
+
+    def __set__(self, artifact: Artifact, value: ModelFacts | Mapping[str, Any]) -> None:
+        artifact.__dict__["model"] = ModelFacts.of(value)
+
 
 @dataclass(frozen=True, eq=False)
 class Artifact:
     """What a fit found and what is known about it.
 
     ``steps`` in the order they act: at most one InputShift, at most one Head, any LogitMaps, at
-    most one Mixture, at most one ProbTable. ``model``, ``data``, ``fit`` are plain facts (str,
-    numbers, lists, mappings); ``before`` and ``after`` map a metric's name to its value, low and
-    high on held-out data; ``reference`` are the calibrated model's bins on the calibration set, and
-    ``reference_classes`` (K,) how often it predicted each class there, or empty where nobody counted.
+    most one Mixture, at most one ProbTable. ``model`` are ModelFacts, or a mapping of such; ``data``
+    and ``fit`` are plain facts (str, numbers, lists, mappings); ``before`` and ``after`` map a
+    metric's name to its value, low and high on held-out data; ``reference`` are the calibrated
+    model's bins on the calibration set, and ``reference_classes`` (K,) how often it predicted each
+    class there, or empty where nobody counted.
 
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
     >>> artifact.probs(np.array([[0.0, 0.0]])).tolist()
@@ -70,7 +83,7 @@ class Artifact:
     steps: tuple[Step, ...]
     method: str
     classes: int
-    model: Mapping[str, Any] = field(default_factory=dict)
+    model: _Model = _Model()
     data: Mapping[str, Any] = field(default_factory=dict)
     fit: Mapping[str, Any] = field(default_factory=dict)
     before: Mapping[str, Any] = field(default_factory=dict)
@@ -102,28 +115,50 @@ class Artifact:
                 f"steps must be: input_shift, head, logit_map ..., mixture, prob_table; got {kinds}"
             )
         for step in self.steps:
-            width = step_classes(step)
-            if width not in (None, self.classes):
+            if step.classes not in (None, self.classes):
                 raise ShapeError(
-                    f"the {step.kind} step is for {width} classes, the artifact for {self.classes}"
+                    f"the {step.kind} step is for {step.classes} classes, the artifact for {self.classes}"
                 )
-        for name in ("model", "data", "fit", "before", "after", "versions"):
+        for name in ("data", "fit", "before", "after", "versions"):
             object.__setattr__(self, name, plain(getattr(self, name), name))
 
     @property
     def input_shift(self) -> InputShift | None:
         """The step on the input, if any."""
-        return next((s for s in self.steps if isinstance(s, InputShift)), None)
+        return next(iter(self._of(InputShift)), None)
 
     @property
     def head(self) -> Head | None:
         """The new last layers, if any."""
-        return next((s for s in self.steps if isinstance(s, Head)), None)
+        return next(iter(self._of(Head)), None)
+
+    @property
+    def logit_maps(self) -> tuple[LogitMap, ...]:
+        """The steps on the logits."""
+        return self._of(LogitMap)
+
+    @property
+    def mixture(self) -> Mixture | None:
+        """The step from logits to probabilities, where that is no softmax."""
+        return next(iter(self._of(Mixture)), None)
+
+    @property
+    def table(self) -> ProbTable | None:
+        """The step on probabilities, if any."""
+        return next(iter(self._of(ProbTable)), None)
+
+    @property
+    def model_steps(self) -> tuple[Step, ...]:
+        """The steps inside the model: its InputShift and its Head."""
+        return (*self._of(InputShift), *self._of(Head))
 
     @property
     def output_steps(self) -> tuple[LogitMap | Mixture | ProbTable, ...]:
         """The steps that need the logits alone."""
-        return tuple(s for s in self.steps if isinstance(s, (LogitMap, Mixture, ProbTable)))
+        return (*self._of(LogitMap), *self._of(Mixture), *self._of(ProbTable))
+
+    def _of(self, kind: type[S]) -> tuple[S, ...]:
+        return tuple(step for step in self.steps if isinstance(step, kind))
 
     def probs(self, logits: ArrayLike) -> NDArray[np.float64]:
         """Calibrated probabilities (n, K) of logits (n, K), by the output steps.
@@ -135,17 +170,10 @@ class Artifact:
         z = two_columns(logits)
         if z.shape[1] != self.classes:
             raise ShapeError(f"logits must be (n, {self.classes}), got {z.shape}")
-        mixture: Mixture | None = None
-        table: ProbTable | None = None
-        for step in self.output_steps:
-            if isinstance(step, ProbTable):
-                table = step
-            elif isinstance(step, Mixture):
-                mixture = step
-            else:
-                z = step(z)
-        p = softmax(z) if mixture is None else mixture(z)
-        return p if table is None else table(p)
+        for step in self.logit_maps:
+            z = step(z)
+        p = softmax(z) if self.mixture is None else self.mixture(z)
+        return p if self.table is None else self.table(p)
 
     @property
     def fingerprint(self) -> str:
@@ -210,7 +238,7 @@ class Artifact:
             "classes": self.classes,
             "class_names": list(self.class_names),
             "steps": [step_facts(step) for step in self.steps],
-            "model": self.model,
+            "model": self.model.as_dict(),
             "data": self.data,
             "fit": self.fit,
             "before": self.before,

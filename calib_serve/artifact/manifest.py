@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from calib_serve.artifact.steps import STEPS, Floats, Head, InputShift, LogitMap, Mixture, ProbTable, Step
+from calib_serve.artifact.steps import STEPS, Floats, Step
 from calib_serve.artifact.tensors import load as load_tensors
 from calib_serve.artifact.tensors import save as save_tensors
 from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError
@@ -57,14 +57,14 @@ def pack_steps(steps: Sequence[Step]) -> bytes:
     flat = {
         f"step{i}.{name}": np.asarray(array, order="C")
         for i, step in enumerate(steps)
-        for name, array in _tensors(step).items()
+        for name, array in step.tensors.items()
     }
     return save_tensors(flat)
 
 
 def step_facts(step: Step) -> dict[str, Any]:
     """What the manifest says of a step besides its tensors."""
-    return {"kind": step.kind, **_options(step)}
+    return {"kind": step.kind, **step.options}
 
 
 def unpack_steps(facts: Sequence[Mapping[str, Any]], params: bytes) -> tuple[Step, ...]:
@@ -82,45 +82,11 @@ def unpack_steps(facts: Sequence[Mapping[str, Any]], params: bytes) -> tuple[Ste
     return tuple(steps)
 
 
-def _tensors(step: Step) -> dict[str, Floats]:
-    if isinstance(step, InputShift):
-        return {"delta": step.delta}
-    if isinstance(step, Head):
-        pairs = enumerate(zip(step.weights, step.biases, strict=True))
-        return {f"{what}{i}": t for i, (w, b) in pairs for what, t in (("weight", w), ("bias", b))}
-    if isinstance(step, LogitMap):
-        return {"weight": step.weight} | ({} if step.bias is None else {"bias": step.bias})
-    if isinstance(step, Mixture):
-        return {"scales": step.scales, "weights": step.weights}
-    return {"edges": step.edges, "values": step.values}
-
-
-def _options(step: Step) -> dict[str, Any]:
-    if isinstance(step, InputShift):
-        return {"low": step.low, "high": step.high}
-    if isinstance(step, LogitMap):
-        return {"on": step.on}
-    if isinstance(step, Head):
-        return {"layers": len(step.weights)}
-    return {}
-
-
 def _build_step(facts: Mapping[str, Any], tensors: dict[str, Floats]) -> Step:
-    kind = facts["kind"]
-    if kind == InputShift.kind:
-        return InputShift(tensors.pop("delta"), facts["low"], facts["high"])
-    if kind == Head.kind:
-        layers = range(int(facts["layers"]))
-        return Head(
-            tuple(tensors.pop(f"weight{i}") for i in layers), tuple(tensors.pop(f"bias{i}") for i in layers)
-        )
-    if kind == LogitMap.kind:
-        return LogitMap(tensors.pop("weight"), tensors.pop("bias", None), facts["on"])
-    if kind == Mixture.kind:
-        return Mixture(tensors.pop("scales"), tensors.pop("weights"))
-    if kind == ProbTable.kind:
-        return ProbTable(tensors.pop("edges"), tensors.pop("values"))
-    raise SchemaError(f"unknown step kind {kind!r}; this version knows {[s.kind for s in STEPS]}")
+    for step in STEPS:
+        if step.kind == facts["kind"]:
+            return step.build(facts, tensors)
+    raise SchemaError(f"unknown step kind {facts['kind']!r}; this version knows {[s.kind for s in STEPS]}")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

@@ -7,12 +7,14 @@ softmax -> ``ProbTable``.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.artifact.step import Floats, StepBase, tensor
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics import log_softmax, softmax
 
@@ -25,39 +27,36 @@ __all__ = [
     "Mixture",
     "ProbTable",
     "Step",
-    "step_classes",
 ]
 
-Floats = NDArray[np.floating[Any]]
-
-
-def _tensor(value: Any, name: str, dtype: type[np.floating[Any]] = np.float64) -> Floats:
-    array = np.array(value, dtype)
-    if not np.isfinite(array).all():
-        raise InputError(f"{name} must be finite, got NaN or infinity")
-    array.setflags(write=False)
-    return array
+Exact = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class InputShift:
+class InputShift(StepBase):
     """Add ``delta`` (one input's shape, without the batch) to every input, then clip to [low, high].
 
     ``low`` and ``high`` are both numbers or both None (no clipping).
     """
 
     kind: ClassVar[str] = "input_shift"
+    option_names: ClassVar[tuple[str, ...]] = ("low", "high")
 
     delta: Floats
     low: float | None = None
     high: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "delta", _tensor(self.delta, "delta", np.float32))
+        object.__setattr__(self, "delta", tensor(self.delta, "delta", np.float32))
         if (self.low is None) != (self.high is None):
             raise InputError("give both low and high to clip, or neither")
         if self.low is not None and not (math.isfinite(self.low) and self.low < (self.high or 0.0)):
             raise InputError(f"low must be below high, got {self.low} and {self.high}")
+
+    @property
+    def is_nothing(self) -> bool:
+        """True where delta is 0 and nothing is clipped."""
+        return self.low is None and not self.delta.any()
 
     def __call__(self, inputs: Floats) -> Floats:
         """Shifted inputs (n, *delta.shape), in the dtype they came in."""
@@ -70,7 +69,7 @@ class InputShift:
 
 
 @dataclass(frozen=True, eq=False)
-class Head:
+class Head(StepBase):
     """Replace the last linear layer: ``weights[i]`` (out, in) and ``biases[i]`` (out,), ReLU between."""
 
     kind: ClassVar[str] = "head"
@@ -79,8 +78,8 @@ class Head:
     biases: tuple[Floats, ...]
 
     def __post_init__(self) -> None:
-        weights = tuple(_tensor(w, "head weight", np.float32) for w in self.weights)
-        biases = tuple(_tensor(b, "head bias", np.float32) for b in self.biases)
+        weights = tuple(tensor(w, "head weight", np.float32) for w in self.weights)
+        biases = tuple(tensor(b, "head bias", np.float32) for b in self.biases)
         if not weights or len(weights) != len(biases):
             raise ShapeError(
                 f"a head needs one bias a weight, got {len(weights)} weights and {len(biases)} biases"
@@ -95,6 +94,30 @@ class Head:
         object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "biases", biases)
 
+    @property
+    def classes(self) -> int:
+        """K."""
+        return int(self.weights[-1].shape[0])
+
+    @property
+    def tensors(self) -> dict[str, Floats]:
+        """weight0, bias0, weight1 and so on."""
+        pairs = enumerate(zip(self.weights, self.biases, strict=True))
+        return {f"{what}{i}": t for i, (w, b) in pairs for what, t in (("weight", w), ("bias", b))}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How many layers."""
+        return {"layers": len(self.weights)}
+
+    @classmethod
+    def build(cls, options: Mapping[str, Any], tensors: dict[str, Floats]) -> Head:
+        """Takes its tensors out of ``tensors``."""
+        layers = range(int(options["layers"]))
+        return cls(
+            tuple(tensors.pop(f"weight{i}") for i in layers), tuple(tensors.pop(f"bias{i}") for i in layers)
+        )
+
     def __call__(self, features: Floats) -> Floats:
         """Logits (n, K) of features (n, d)."""
         if features.ndim != 2 or features.shape[1] != self.weights[0].shape[1]:
@@ -106,7 +129,7 @@ class Head:
 
 
 @dataclass(frozen=True, eq=False)
-class LogitMap:
+class LogitMap(StepBase):
     """W z + b on logits or on log-probabilities.
 
     ``weight`` is () for a scalar (1 / T, so positive), (K,) for a diagonal, (K, K) for a full
@@ -117,13 +140,14 @@ class LogitMap:
     """
 
     kind: ClassVar[str] = "logit_map"
+    option_names: ClassVar[tuple[str, ...]] = ("on",)
 
     weight: Floats
     bias: Floats | None = None
     on: Literal["logits", "log_probs"] = "logits"
 
     def __post_init__(self) -> None:
-        weight = _tensor(self.weight, "weight")
+        weight = tensor(self.weight, "weight")
         object.__setattr__(self, "weight", weight)
         if self.on not in ("logits", "log_probs"):
             raise InputError(f"on must be 'logits' or 'log_probs', got {self.on!r}")
@@ -132,7 +156,7 @@ class LogitMap:
         if weight.ndim == 0 and weight <= 0:
             raise InputError(f"a scalar weight is 1 / T and must be positive, got {float(weight)}")
         if self.bias is not None:
-            bias = _tensor(self.bias, "bias")
+            bias = tensor(self.bias, "bias")
             if bias.ndim != 1 or weight.shape[:1] not in ((), bias.shape):
                 raise ShapeError(f"bias must be (K,) and fit weight {weight.shape}, got {bias.shape}")
             object.__setattr__(self, "bias", bias)
@@ -150,15 +174,38 @@ class LogitMap:
         shaped = self.weight if self.weight.ndim else self.bias
         return None if shaped is None else int(shaped.shape[0])
 
-    def __call__(self, logits: Floats) -> Floats:
+    @property
+    def is_scalar(self) -> bool:
+        """Whether it only divides by a temperature."""
+        return self.weight.ndim == 0 and self.bias is None
+
+    @property
+    def is_nothing(self) -> bool:
+        """True where W is the identity and b zero, on logits."""
+        same = self.weight == (np.eye(len(self.weight)) if self.weight.ndim == 2 else 1)
+        return self.on == "logits" and bool(np.all(same)) and (self.bias is None or not self.bias.any())
+
+    def fold_into(self, weight: Exact, bias: Exact) -> tuple[Exact, Exact]:
+        """The layer (K, d), (K,) that gives what this map makes of the layer's logits.
+
+        >>> LogitMap.temperature(2.0).fold_into(np.array([[2.0], [4.0]]), np.zeros(2))[0].tolist()
+        [[1.0], [2.0]]
+        """
+        if self.on != "logits":
+            raise InputError("a map on log-probabilities cannot be folded into a linear layer")
+        # Each column of the layer and its bias is a vector of logits to map.
+        w = self.weight.astype(np.float64)
+        return w @ weight if w.ndim == 2 else (w * weight.T).T, self(bias[None])[0]
+
+    def __call__(self, logits: Floats) -> Exact:
         """Mapped logits (n, K), in float64."""
-        z = log_softmax(logits) if self.on == "log_probs" else np.asarray(logits, np.float64)
+        z: Exact = log_softmax(logits) if self.on == "log_probs" else np.asarray(logits, np.float64)
         z = z @ self.weight.T if self.weight.ndim == 2 else z * self.weight
         return z if self.bias is None else z + self.bias
 
 
 @dataclass(frozen=True, eq=False)
-class Mixture:
+class Mixture(StepBase):
     """Probabilities as a weighted sum of softmaxes and the uniform distribution (Zhang 2020, eq. 7).
 
     sum_m ``weights[m]`` softmax(``scales[m]`` z) + ``weights[M]`` / K: ``scales`` (M,) are 1 / T,
@@ -174,7 +221,7 @@ class Mixture:
     weights: Floats
 
     def __post_init__(self) -> None:
-        scales, weights = _tensor(self.scales, "scales"), _tensor(self.weights, "weights")
+        scales, weights = tensor(self.scales, "scales"), tensor(self.weights, "weights")
         if scales.ndim != 1 or not len(scales) or weights.shape != (len(scales) + 1,):
             raise ShapeError(f"scales (M,) and weights (M + 1,) do not fit: {scales.shape}, {weights.shape}")
         if (scales <= 0).any():
@@ -194,7 +241,7 @@ class Mixture:
 
 
 @dataclass(frozen=True, eq=False)
-class ProbTable:
+class ProbTable(StepBase):
     """Look calibrated probabilities up by bin; bins are (lo, hi], the first holds 0.
 
     ``edges`` (R, B - 1) are the inner bin edges, rising; ``values`` (R, B) the probabilities.
@@ -208,7 +255,7 @@ class ProbTable:
     values: Floats
 
     def __post_init__(self) -> None:
-        edges, values = _tensor(self.edges, "edges"), _tensor(self.values, "values")
+        edges, values = tensor(self.edges, "edges"), tensor(self.values, "values")
         if edges.ndim != 2 or values.shape != (edges.shape[0], edges.shape[1] + 1):
             raise ShapeError(
                 f"edges (R, B - 1) and values (R, B) do not fit: {edges.shape} and {values.shape}"
@@ -219,6 +266,11 @@ class ProbTable:
             raise InputError("values must be probabilities")
         object.__setattr__(self, "edges", edges)
         object.__setattr__(self, "values", values)
+
+    @property
+    def classes(self) -> int | None:
+        """K, or None for the one row of the top-1 confidence."""
+        return len(self.edges) if len(self.edges) > 1 else None
 
     def __call__(self, probs: Floats) -> NDArray[np.float64]:
         """Calibrated probabilities (n, K) of probabilities (n, K)."""
@@ -255,14 +307,3 @@ class ProbTable:
 Step = Union[InputShift, Head, LogitMap, Mixture, ProbTable]
 STEPS: tuple[type[Step], ...] = (InputShift, Head, LogitMap, Mixture, ProbTable)
 """In the order they act."""
-
-
-def step_classes(step: Step) -> int | None:
-    """The class count a step is made for, or None for any."""
-    if isinstance(step, Head):
-        return int(step.weights[-1].shape[0])
-    if isinstance(step, LogitMap):
-        return step.classes
-    if isinstance(step, ProbTable) and len(step.edges) > 1:
-        return len(step.edges)
-    return None

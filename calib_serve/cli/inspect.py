@@ -61,7 +61,7 @@ def facts(artifact: Artifact) -> dict[str, Any]:
         "steps": [{"kind": step.kind, **_sizes(step)} for step in artifact.steps],
         "fit": artifact.fit,
         "data": artifact.data,
-        "model": artifact.model,
+        "model": artifact.model.as_dict(),
         "before": artifact.before,
         "after": artifact.after,
         "reference": None

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.demo import digits
-from calib_serve.demo.digits import Digits, Split
+from calib_serve.demo.digits import Digits
 from calib_serve.fit.clamping import fit_neural_clamping
 from calib_serve.fit.masked import Masking, fit_masked_head
 from calib_serve.fit.output import fit_temperature
 from calib_serve.fuse.onnx import FuseReport, fuse_onnx
 from calib_serve.fuse.sessions import open_session
-from calib_serve.metrics import Evaluation, evaluate, nll, softmax
-from calib_serve.model import Classifier, load_model
+from calib_serve.metrics import Evaluation, evaluate, nll
+from calib_serve.model import Classifier, calibrated_probs, load_model
 
 __all__ = ["Calibrated", "Deployed", "Fused", "calibrate", "deploy", "fuse"]
 
@@ -93,10 +93,11 @@ def calibrate(deployed: Deployed, *, seed: int = 0) -> Calibrated:
         ),
     }
     choice = {
-        name: nll(_probs(classifier, a, data.choice), data.choice.labels) for name, a in artifacts.items()
+        name: nll(calibrated_probs(classifier, data.choice.images, a), data.choice.labels)
+        for name, a in artifacts.items()
     }
-    probs = {"uncalibrated": softmax(classifier.logits(data.test.images))}
-    probs |= {name: _probs(classifier, artifact, data.test) for name, artifact in artifacts.items()}
+    candidates: dict[str, Artifact | None] = {"uncalibrated": None, **artifacts}
+    probs = {name: calibrated_probs(classifier, data.test.images, a) for name, a in candidates.items()}
     evaluations = {name: evaluate(p, data.test.labels, seed=seed) for name, p in probs.items()}
     return Calibrated(artifacts, min(choice, key=choice.__getitem__), probs, evaluations)
 
@@ -107,15 +108,8 @@ def fuse(deployed: Deployed, calibrated: Calibrated, out: Path) -> Fused:
     fused = out / "model" / "digits-calibrated.onnx"
     # The artifact was fitted on the TorchScript export; this graph is another export of the same network,
     # which the comparison below proves.
-    report = fuse_onnx(deployed.onnx, calibrated.artifact, fused, outputs="probabilities", force=True)
+    report = fuse_onnx(deployed.onnx, calibrated.artifact, fused, returns="probabilities", force=True)
     session = open_session(fused, threads=1)
     (probs,) = session.run(None, {session.get_inputs()[0].name: deployed.digits.test.images})
     difference = np.abs(probs - calibrated.probs[calibrated.chosen]).max()
     return Fused(artifact, fused, report, float(difference))
-
-
-def _probs(classifier: Classifier, artifact: Artifact, split: Split) -> Probs:
-    """Calibrated probabilities, each step where it belongs."""
-    if artifact.head is None:
-        return artifact.probs(classifier.logits(split.images, shift=artifact.input_shift))
-    return artifact.probs(artifact.head(classifier.features(split.images, shift=artifact.input_shift)))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, Step
+from calib_serve.artifact import Artifact, ModelFacts, Step
 from calib_serve.bins import Bins
 from calib_serve.errors import ShapeError
 from calib_serve.fit.samples import Samples
@@ -80,7 +80,7 @@ def complete(
     method: str,
     fit: Mapping[str, Any],
     data: Mapping[str, Any] | None = None,
-    model: Mapping[str, Any] | None = None,
+    model: ModelFacts | Mapping[str, Any] | None = None,
     class_names: Sequence[str] = (),
     packages: Sequence[str] = (),
     reference: tuple[Bins, NDArray[np.intp]] | None = None,

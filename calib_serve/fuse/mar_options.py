@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from calib_serve.artifact import Outputs, read_outputs
 from calib_serve.errors import ModelError
 
 __all__ = [
@@ -36,8 +37,6 @@ SAMPLE_RATE = "CALIB_SERVE_SAMPLE_RATE"
 SAMPLE_SECONDS = "CALIB_SERVE_SAMPLE_SECONDS"
 
 Kind = Literal["torchscript", "exported", "eager", "onnx", "wrapped"]
-_KINDS = ("torchscript", "exported", "eager", "onnx", "wrapped")
-_OUTPUTS = ("logits", "probabilities", "log_probabilities")
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class ModelOptions:
     sha256: str
     input_shape: tuple[int | None, ...] = ()
     input_dtype: str = "float32"
-    outputs: Literal["logits", "probabilities", "log_probabilities"] = "logits"
+    outputs: Outputs = "logits"
     factory: str | None = None
     wraps: str | None = None
     last_linear: str | None = None
@@ -76,10 +75,9 @@ class ModelOptions:
     def __post_init__(self) -> None:
         for name in ("input_shape", "mean", "std"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        if self.kind not in _KINDS:
-            raise ModelError(f"kind must be one of {_KINDS}, got {self.kind!r}")
-        if self.outputs not in _OUTPUTS:
-            raise ModelError(f"outputs must be one of {_OUTPUTS}, got {self.outputs!r}")
+        for name, allowed in (("kind", get_args(Kind)), ("outputs", get_args(Outputs))):
+            if getattr(self, name) not in allowed:
+                raise ModelError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
         if self.abstain_below is not None and not 0 <= self.abstain_below <= 1:
             raise ModelError(f"abstain_below must be in [0, 1], got {self.abstain_below}")
         if not (self.flush_seconds > 0 and self.workers >= 1 and self.top >= 0 and self.max_pixels >= 1):
@@ -97,7 +95,7 @@ class ModelOptions:
                 f"the {SECTION} section has unknown keys {sorted(unknown)}; known: {sorted(known)}"
             )
         try:
-            return cls(**section)
+            return cls(**{**section, "outputs": read_outputs(section.get("outputs", "logits"))})
         except TypeError as error:
             raise ModelError(f"the {SECTION} section of model-config.yaml cannot be read: {error}") from error
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from calib_serve.artifact.steps import Head
-from calib_serve.model.face import Classifier, Outputs
+from calib_serve.artifact import Head, ModelFacts, Outputs
+from calib_serve.model.face import Classifier
 
 __all__ = ["Around"]
 
@@ -52,6 +51,6 @@ class Around:
         """The last linear layer."""
         return self.inner.head
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> ModelFacts:
         """What an artifact's manifest says of the model."""
         return self.inner.facts()

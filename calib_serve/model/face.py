@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Head, InputShift
+from calib_serve.artifact import Head, InputShift, ModelFacts, Outputs
 from calib_serve.errors import InputError, ModelError, ShapeError
 from calib_serve.metrics import log_probs
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Classifier", "Loss", "Outputs", "Progress", "as_logits", "batches", "checked_batch"]
+__all__ = ["Classifier", "Loss", "Progress", "as_logits", "batches", "checked_batch"]
 
 Floats = NDArray[np.floating[Any]]
-Outputs = Literal["logits", "probabilities", "log_probabilities"]
 Progress = Callable[[int, int], None]
 """Called with (samples done, samples in all) after every batch."""
 
@@ -69,7 +68,7 @@ class Classifier(Protocol):
         """The last linear layer; ModelError says why where there is none to replace."""
         ...
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> ModelFacts:
         """What an artifact's manifest says of the model."""
         ...
 

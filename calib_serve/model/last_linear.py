@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from calib_serve.artifact import Head
+from calib_serve.artifact import Head, Outputs
 from calib_serve.errors import ModelError
-from calib_serve.model.face import Outputs
 
 __all__ = ["LastLinear", "find_last_linear", "frozen_copy"]
 
@@ -54,7 +53,7 @@ def find_last_linear(
     """
     if outputs != "logits":
         raise ModelError(
-            f"the model returns {outputs.replace('_', '-')}: a softmax follows its last linear layer; "
+            f"the model returns {outputs}: a softmax follows its last linear layer; "
             "export it without the softmax to reach its features"
         )
     with torch.no_grad():

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Head, InputShift
+from calib_serve.artifact import Head, InputShift, ModelFacts, Outputs
 from calib_serve.errors import MissingDependency, ModelError
-from calib_serve.model.face import Floats, Loss, Outputs, Progress, as_logits, batches
+from calib_serve.model.face import Floats, Loss, Progress, as_logits, batches
 
 try:
     import onnx
@@ -53,15 +53,15 @@ class OnnxClassifier:
             raise ModelError(str(self.body))
         return self.last
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> ModelFacts:
         """What an artifact's manifest says of the model."""
-        return {
-            "sha256": self.fingerprint,
-            "source": self.source,
-            "input_shape": list(self.input_shape),
-            "input_dtype": "float32",
-            "outputs": self.outputs,
-        }
+        return ModelFacts(
+            sha256=self.fingerprint,
+            source=self.source,
+            input_shape=self.input_shape,
+            input_dtype="float32",
+            outputs=self.outputs,
+        )
 
     def logits(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
@@ -170,7 +170,7 @@ def _kind(out: Floats) -> Outputs:
     if (p >= 0).all() and (np.abs(p.sum(axis=1) - 1) < _SUM_TOLERANCE).all():
         return "probabilities"
     if (p <= 0).all() and (np.abs(np.log(np.exp(p).sum(axis=1))) < _SUM_TOLERANCE).all():
-        return "log_probabilities"
+        return "log_probs"
     return "logits"
 
 

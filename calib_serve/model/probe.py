@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from calib_serve.artifact import Outputs
 from calib_serve.errors import ModelError
-from calib_serve.model.face import Outputs
 
 __all__ = ["measured_outputs", "probe_inputs"]
 
@@ -73,5 +73,5 @@ def _kind(out: Tensor) -> Outputs:
     if bool((out >= 0).all()) and bool(((out.sum(dim=1) - 1).abs() < _SUM_TOLERANCE).all()):
         return "probabilities"
     if bool((out <= 0).all()) and bool((out.logsumexp(dim=1).abs() < _SUM_TOLERANCE).all()):
-        return "log_probabilities"
+        return "log_probs"
     return "logits"

@@ -6,17 +6,16 @@ import hashlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from calib_serve.artifact import Head, InputShift
+from calib_serve.artifact import Head, InputShift, ModelFacts, Outputs
 from calib_serve.errors import InputError, ModelError
 from calib_serve.metrics.logits import LEAST
-from calib_serve.model.face import Floats, Loss, Outputs, Progress, as_logits, batches
+from calib_serve.model.face import Floats, Loss, Progress, as_logits, batches
 from calib_serve.model.last_linear import LastLinear, find_last_linear, frozen_copy
 from calib_serve.model.probe import measured_outputs, probe_inputs
 
@@ -53,17 +52,17 @@ class TorchClassifier:
         """The last linear layer."""
         return self._last().head
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> ModelFacts:
         """What an artifact's manifest says of the model."""
-        return {
-            "sha256": self.fingerprint,
-            "source": self.source,
-            "input_shape": list(self.input_shape),
-            "input_dtype": "float32",
-            "outputs": self.outputs,
-            "last_linear": None if isinstance(self.last, str) else self.last.name,
-            "mixed_precision": self.mixed_precision,
-        }
+        return ModelFacts(
+            sha256=self.fingerprint,
+            source=self.source,
+            input_shape=self.input_shape,
+            input_dtype="float32",
+            outputs=self.outputs,
+            last_linear=None if isinstance(self.last, str) else self.last.name,
+            mixed_precision=self.mixed_precision,
+        )
 
     def logits(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None

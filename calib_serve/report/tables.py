@@ -122,7 +122,7 @@ def artifact_facts(artifact: Artifact) -> tuple[tuple[str, str], ...]:
         "classes": artifact.classes,
         "fit": artifact.fit,
         "calibration data": artifact.data,
-        "model": artifact.model,
+        "model": artifact.model.as_dict(),
         "versions": artifact.versions,
         "sha256": artifact.fingerprint,
     }

@@ -23,7 +23,7 @@ from calib_serve.metrics import log_probs
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Run", "before_logits", "check_file", "load_runtime", "to_logits"]
+__all__ = ["Run", "check_file", "load_runtime", "to_logits"]
 
 Run = Callable[[NDArray[Any]], NDArray[Any]]
 """Inputs (n, ...) to what the model returns (n, K)."""
@@ -48,7 +48,7 @@ def load_runtime(folder: Path, options: ModelOptions, artifact: Artifact, *, dev
         network = calibrated(
             network,
             replace(artifact, steps=(artifact.head,)),
-            output="logits",
+            returns="logits",
             last_linear=options.last_linear,
         )
     return _shifted(_run_torch(network, device), artifact)
@@ -64,12 +64,6 @@ def to_logits(outputs: NDArray[Any], kind: str) -> NDArray[np.float64]:
             # NaN must stay NaN, and what is no probability must not pass for one.
             z = np.where(z >= 0, log_probs(z), math.nan)
     return z
-
-
-def before_logits(artifact: Artifact) -> Artifact:
-    """The artifact's steps that act inside the model: its InputShift and its Head."""
-    steps = tuple(s for s in (artifact.input_shift, artifact.head) if s is not None)
-    return replace(artifact, steps=steps)
 
 
 def check_file(path: Path, sha256: str) -> Path:

@@ -69,14 +69,14 @@ class CalibratedWrapper:
         return replies
 
     def _calibrate_model(self) -> None:
-        steps = [s for s in (self.artifact.input_shift, self.artifact.head) if s is not None]
+        steps = self.artifact.model_steps
         if steps:
             from calib_serve.fuse.torch import calibrated  # noqa: PLC0415 - only these need torch
 
             self._inner.model = calibrated(
                 self._inner.model,
-                replace(self.artifact, steps=tuple(steps)),
-                output="logits",
+                replace(self.artifact, steps=steps),
+                returns="logits",
                 last_linear=self.options.last_linear,
             )
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact import Artifact, Outputs
 from calib_serve.errors import FitError
-from calib_serve.fit.output import fit_by_name, select
+from calib_serve.metrics import log_probs
+from calib_serve.workflows.fit_scores import calibrate
 
-__all__ = ["Outputs", "as_logits", "calibrated", "seed_of"]
-
-Outputs = Literal["logits", "log_probs", "probabilities"]
-"""What scores hold."""
+__all__ = ["as_logits", "calibrated", "seed_of"]
 
 _FOLDS = 5
 
@@ -34,8 +32,7 @@ def as_logits(scores: ArrayLike, outputs: Outputs) -> NDArray[np.float64]:
     z = z[:, None] if z.ndim == 1 else z
     if z.ndim == 2 and z.shape[1] == 1:
         z = np.hstack([1 - z if outputs == "probabilities" else np.zeros_like(z), z])
-    # The smallest float32: what a fused ONNX graph takes as the least probability, too.
-    return np.log(np.maximum(z, np.finfo(np.float32).tiny)) if outputs == "probabilities" else z
+    return np.asarray(log_probs(z)) if outputs == "probabilities" else z
 
 
 def calibrated(
@@ -58,7 +55,7 @@ def calibrated(
     if method == "auto":
         artifact = _auto(logits, labels, **given)
     else:
-        artifact = fit_by_name(method, logits, labels, **given)
+        artifact = calibrate(logits, labels, method, cross_validate=False, **given)
     names = tuple(str(name) for name in class_names)
     return replace(artifact, class_names=names, model={"outputs": outputs})
 
@@ -67,12 +64,12 @@ def _auto(logits: NDArray[np.float64], labels: NDArray[np.intp], **given: Any) -
     smallest = int(np.bincount(labels, minlength=logits.shape[1]).min())
     given["folds"] = min(given.get("folds", _FOLDS), smallest)
     if given["folds"] > 1:
-        return select(logits, labels, **given)
-    weight = {"sample_weight": given["sample_weight"]}
+        return calibrate(logits, labels, **given)
+    how = {"sample_weight": given["sample_weight"], "cross_validate": False}
     try:
-        return fit_by_name("temperature", logits, labels, **weight)
+        return calibrate(logits, labels, "temperature", **how)
     except FitError:
-        return fit_by_name("none", logits, labels, **weight)
+        return calibrate(logits, labels, "none", **how)
 
 
 def seed_of(random_state: Any) -> int:

@@ -24,9 +24,9 @@ from sklearn.utils.validation import (
     has_fit_parameter,
 )
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact import Artifact, Outputs
 from calib_serve.errors import InputError
-from calib_serve.sklearn.choice import Outputs, as_logits, calibrated, seed_of
+from calib_serve.sklearn.choice import as_logits, calibrated, seed_of
 from calib_serve.sklearn.scores import encoded
 
 if TYPE_CHECKING:

@@ -60,8 +60,8 @@ def write_onnx(
             source,
             model.artifact_,
             fused,
-            outputs=returns,
-            meaning="logits" if raw else "probabilities",
+            returns=returns,
+            outputs="logits" if raw else "probabilities",
             inputs={graph.graph.input[0].name: x},
         )
         _check(fused, x, model.predict_proba(x))

@@ -12,9 +12,9 @@ from sklearn.preprocessing import LabelEncoder
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact import Artifact, Outputs
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.sklearn.choice import Outputs, as_logits, calibrated, seed_of
+from calib_serve.sklearn.choice import as_logits, calibrated, seed_of
 
 __all__ = ["ScoreCalibrator", "encoded"]
 

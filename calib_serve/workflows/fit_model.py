@@ -19,7 +19,7 @@ from calib_serve.fit.masked import PAPER, fit_masked_head, held_rows
 from calib_serve.fit.output import fit_by_name, held_out_metrics
 from calib_serve.fit.solve import stratified
 from calib_serve.metrics import softmax
-from calib_serve.model import Classifier, from_module, load_model
+from calib_serve.model import Classifier, calibrated_probs, from_module, load_model
 from calib_serve.model.cache import CachedClassifier
 from calib_serve.model.ranks import join, rank_device
 from calib_serve.workflows.fit_scores import calibrate, check_options
@@ -174,8 +174,7 @@ class _Work:
             progress=stage(self.progress, "neural-clamping beside it"),
         )
         if best.method != "neural-clamping":
-            measures = {"before": chosen.before, "after": chosen.after, "data": chosen.data}
-            best = replace(best, **measures)
+            best = replace(best, before=chosen.before, after=chosen.after, data=chosen.data)
         names = self.given.class_names
         return replace(best, fit={**best.fit, "selection": selection}, class_names=names)
 
@@ -250,7 +249,10 @@ class _Work:
     def measured(self, artifact: Artifact, held: Dataset) -> Artifact:
         """The artifact with its metrics on samples that nothing was fitted to."""
         z = self.classifier.logits(held.inputs, progress=stage(self.progress, "test logits"))
-        probs = _probs(self.classifier, artifact, held.inputs, z)
+        if artifact.input_shift or artifact.head:
+            probs = calibrated_probs(self.classifier, held.inputs, artifact)
+        else:
+            probs = artifact.probs(z)
         return measured(artifact, z, probs, held.labels, seed=self.seed)
 
     def _logits(self) -> NDArray[np.float32]:
@@ -266,16 +268,6 @@ class _Work:
         for k in np.unique(fold):
             kept, held = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
             part = fit(inputs[kept], labels[kept])
-            probs[held] = _probs(self.classifier, part, inputs[held], logits[held])
+            probs[held] = calibrated_probs(self.classifier, inputs[held], part)
         before, after = (held_out_metrics(p, labels, seed=self.seed) for p in (softmax(logits), probs))
         return measured_on_folds(artifact, before, after, folds=int(fold.max()) + 1, samples=len(labels))
-
-
-def _probs(
-    classifier: Classifier, artifact: Artifact, inputs: NDArray[Any], logits: NDArray[np.float32]
-) -> NDArray[np.float64]:
-    """Calibrated probabilities of inputs whose plain ``logits`` are known."""
-    shift, head = artifact.input_shift, artifact.head
-    if head is not None:
-        return artifact.probs(head(classifier.features(inputs, shift=shift)))
-    return artifact.probs(logits if shift is None else classifier.logits(inputs, shift=shift))

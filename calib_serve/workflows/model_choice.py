@@ -14,7 +14,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
 from calib_serve.fit.clamping import checked, fit_neural_clamping
 from calib_serve.fit.solve import stratified
-from calib_serve.model import Classifier, Progress
+from calib_serve.model import Classifier, Progress, calibrated_probs
 
 __all__ = ["Gain", "clamping_gain", "fit_best"]
 
@@ -86,9 +86,8 @@ def clamping_gain(
         kept, held = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
         output = output_fit(logits[kept], labels[kept])
         clamped = fit_neural_clamping(classifier, inputs[kept], labels[kept], seed=seed, progress=progress)
-        shifted = classifier.logits(inputs[held], shift=clamped.input_shift)
         losses[0, held] = _nll(output.probs(logits[held]), labels[held])
-        losses[1, held] = _nll(clamped.probs(shifted), labels[held])
+        losses[1, held] = _nll(calibrated_probs(classifier, inputs[held], clamped), labels[held])
     gains = losses[0] - losses[1]
     return Gain(
         float(losses[0].mean()),

@@ -103,9 +103,8 @@ def mar(path: Path) -> None:
     from calib_serve.cli import app
     from calib_serve.errors import CalibServeError
     from calib_serve.fuse.mar_options import ModelOptions
+    from calib_serve.fuse.torchserve import labelled_models, pack_around
     from calib_serve.fuse.torchserve.archive import read_archive
-    from calib_serve.fuse.torchserve.mar import labelled_models
-    from calib_serve.fuse.torchserve.repacking import repack
 
     errors: list[CalibServeError] = []
     with scratch() as folder:
@@ -115,7 +114,7 @@ def mar(path: Path) -> None:
             lambda: read_archive(copy, verify=False),
             lambda: ModelOptions.read(read_archive(copy).config),
             lambda: labelled_models([copy]),
-            lambda: repack(copy, temperature(), out),
+            lambda: pack_around(copy, temperature(), out),
         ):
             try:
                 work()

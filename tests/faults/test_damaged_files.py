@@ -32,8 +32,8 @@ from calib_serve.errors import (
 from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fuse.onnx.files import read
 from calib_serve.fuse.onnx.graph import fuse_onnx
+from calib_serve.fuse.torchserve import artifact_of
 from calib_serve.fuse.torchserve.archive import read_archive
-from calib_serve.fuse.torchserve.mar import artifact_of
 from calib_serve.model import load_model
 from calib_serve.model.cache import CachedClassifier
 from calib_serve.serve.feedback import read_models

@@ -17,7 +17,7 @@ from calib_serve import Keyring
 from calib_serve.errors import LedgerError
 from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fuse.onnx.graph import fuse_onnx
-from calib_serve.fuse.torchserve.repacking import repack
+from calib_serve.fuse.torchserve import pack_around
 from calib_serve.model import load_model
 from calib_serve.model.cache import CachedClassifier
 from calib_serve.watch.ledger import SqliteLedger
@@ -38,7 +38,7 @@ def pack_archive(folder: Path) -> None:
 
 
 def repack_archive(folder: Path) -> None:
-    repack(folder / "plain.mar", temperature(), folder, name="digits")
+    pack_around(folder / "plain.mar", temperature(), folder, name="digits")
 
 
 def fuse_graph(folder: Path) -> None:

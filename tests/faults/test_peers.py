@@ -18,7 +18,7 @@ from live_server import temperature_artifact, torchscript
 from processes import started
 from sizes import sized
 
-from calib_serve.fuse.torchserve.mar import pack
+from calib_serve.fuse.torchserve import pack
 
 pytestmark = pytest.mark.server
 CALIB_SERVE = (sys.executable, "-c", "from calib_serve.cli import main; main()")

@@ -23,8 +23,8 @@ from small_models import archive, linear_onnx, temperature
 from calib_serve import Artifact, Keyring
 from calib_serve.fuse.onnx.files import read
 from calib_serve.fuse.onnx.graph import fuse_onnx
+from calib_serve.fuse.torchserve import artifact_of
 from calib_serve.fuse.torchserve.archive import read_archive
-from calib_serve.fuse.torchserve.mar import artifact_of
 from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.samples import SampleLog, read_samples
 

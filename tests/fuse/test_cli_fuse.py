@@ -52,7 +52,7 @@ def test_it_says_what_was_folded_what_it_cost_and_how_exact_it_is(folder):
 
 
 def test_json_has_the_facts(folder):
-    facts = json.loads(call(folder, "onnx", "--json", "--outputs", "all", "--samples", "3").output)
+    facts = json.loads(call(folder, "onnx", "--json", "--returns", "all", "--samples", "3").output)
     assert len(facts["folded"]) == 2
     assert facts["nodes_before"] == 2
     assert facts["nodes_after"] == len(onnx.load(folder / "out.onnx").graph.node)
@@ -67,7 +67,7 @@ def test_a_normalisation_is_written_channel_by_channel(folder):
     normal = (x - np.array([0.5, 0.4, 0.3]).reshape(3, 1, 1)) / 0.25 + 0.1
     expected = run(str(folder / "raw.onnx"), {"x": normal.astype("f4")})["z"] / 2
     np.testing.assert_allclose(run(str(folder / "out.onnx"), {"x": x})["z"], expected, atol=1e-5)
-    with pytest.raises(InputError, match="MEAN,STD"):
+    with pytest.raises(FuseError, match="MEAN,STD"):
         call(folder, "onnx", "--with-normalization", "0.5")
 
 
@@ -102,7 +102,7 @@ def test_a_triton_repository(folder):
 def test_a_torch_file(folder):
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, K)).eval()
     torch.jit.save(torch.jit.script(net), str(folder / "raw.onnx"))
-    facts = json.loads(call(folder, "torch", "--json", "--output", "logits", out="out.pt").output)
+    facts = json.loads(call(folder, "torch", "--json", "--returns", "logits", out="out.pt").output)
     assert facts["kind"] == "torchscript"
     x = torch.randn(2, 3, 2, 2)
     torch.testing.assert_close(torch.jit.load(folder / "out.pt")(x), net(x + 0.1) / 2)

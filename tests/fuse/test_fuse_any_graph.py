@@ -73,7 +73,7 @@ def test_a_fused_graph_is_right_or_refused(data) -> None:
         raw, fused = Path(folder) / "raw.onnx", Path(folder) / "fused.onnx"
         onnx.save(example.model, raw)
         try:
-            report = fuse_onnx(raw, artifact, fused, outputs=outputs, output=example.output)
+            report = fuse_onnx(raw, artifact, fused, returns=outputs, output_name=example.output)
         except FuseError as error:
             event(f"refused: {str(error).split(':')[0][:60]}")
             assert not fused.exists()

@@ -104,7 +104,7 @@ def test_nothing_is_left_behind_where_parity_does_not_hold(raw, tmp_path, monkey
     out.write_bytes(b"the model that is served now")
     # A pass that is wrong: the proof must catch it.
     monkeypatch.setattr(
-        "calib_serve.fuse.onnx.graph.map_logits", lambda editor, tail, step: (tail, "did nothing")
+        "calib_serve.fuse.onnx.plan.MapLogits.call", lambda self, editor, tail: (tail, "did nothing")
     )
     with pytest.raises(FuseError, match=r"probabilities differ by .*rounding allows"):
         fuse_onnx(raw, STEP, out)
@@ -122,13 +122,12 @@ def test_given_inputs_are_what_parity_is_measured_on(raw, tmp_path):
 # --- the artifact of another model ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", ["sha256", "fingerprint"])
-def test_an_artifact_of_another_model_needs_force(key, raw, tmp_path):
-    other = artifact(LogitMap.temperature(2.0), classes=K, model={key: "f" * 64})
+def test_an_artifact_of_another_model_needs_force(raw, tmp_path):
+    other = artifact(LogitMap.temperature(2.0), classes=K, model={"sha256": "f" * 64})
     with pytest.raises(FuseError, match=r"fitted for model ffffffffffff.*or force"):
         fuse_onnx(raw, other, tmp_path / "out.onnx")
     fuse_onnx(raw, other, tmp_path / "out.onnx", force=True)
-    own = artifact(LogitMap.temperature(2.0), classes=K, model={key: sha256(raw)})
+    own = artifact(LogitMap.temperature(2.0), classes=K, model={"sha256": sha256(raw)})
     fuse_onnx(raw, own, tmp_path / "own.onnx")
 
 
@@ -137,7 +136,7 @@ def test_another_class_count_is_refused(raw, tmp_path):
     with pytest.raises(FuseError, match="no output of the graph can hold scores of 4 classes"):
         fuse_onnx(raw, four, tmp_path / "out.onnx")
     with pytest.raises(FuseError, match="the artifact is for 4 classes, but 'z' has 3"):
-        fuse_onnx(raw, four, tmp_path / "out.onnx", output="z")
+        fuse_onnx(raw, four, tmp_path / "out.onnx", output_name="z")
 
 
 # --- hostile files ----------------------------------------------------------------------------
@@ -259,11 +258,13 @@ def test_more_than_two_gigabytes_are_not_loaded(tmp_path):
     # weights in memory, so what is measured is everything but the parity check.
     code = (
         "import json, re, sys\nfrom pathlib import Path\n"
-        "from calib_serve import Artifact\nfrom calib_serve.fuse.onnx import graph as g\n"
+        "from calib_serve import Artifact\n"
+        "from calib_serve.fuse.onnx.edit import Editor\n"
+        "from calib_serve.fuse.onnx.plan import Request, carry_out, make_plan\n"
         "from calib_serve.fuse.onnx.files import pending, read, write\n"
         "folder = Path(sys.argv[1])\nmodel = read(folder / 'raw.onnx')\n"
-        "choices = g._Choices('same', None, None, None, None, None)\n"
-        "done, _ = g._edit(model, Artifact.load(folder / 'artifact'), choices)\n"
+        "editor = Editor(model)\n"
+        "done = carry_out(editor, make_plan(editor, Artifact.load(folder / 'artifact'), Request()))\n"
         "with pending(folder / 'out.onnx') as partial:\n"
         "    write(model, partial, source=folder / 'raw.onnx', out=folder / 'out.onnx')\n"
         # Not ru_maxrss: that is inherited from whoever started this process.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from fuse_artifacts import KINDS, artifact, head, output_steps
 from fuse_graphs import Builder, run
@@ -15,7 +17,12 @@ from onnx.reference import ReferenceEvaluator
 
 from calib_serve import Head, InputShift, LogitMap
 from calib_serve.errors import FuseError, InputError
+from calib_serve.fuse.onnx.edit import Editor
+from calib_serve.fuse.onnx.files import read
 from calib_serve.fuse.onnx.graph import Normalization, fuse_onnx
+from calib_serve.fuse.onnx.logit_map import MapLogits
+from calib_serve.fuse.onnx.outputs import OpenScores
+from calib_serve.fuse.onnx.plan import Request, carry_out, make_plan
 from calib_serve.metrics import log_softmax, softmax
 
 K = 3
@@ -91,7 +98,7 @@ def test_a_second_output_with_raw_logits_stays_raw(tmp_path):
     z = linear(b)
     p = b.node("Softmax", z, axis=-1)
     model = b.model([info("x", "n", 6)], [info(p, "n", K), info(z, "n", K)])
-    report, calibrated = fused(model, tmp_path, LogitMap.temperature(3.0), output=p)
+    report, calibrated = fused(model, tmp_path, LogitMap.temperature(3.0), output_name=p)
     raw, got = run(model, {"x": rows()}), run(calibrated, {"x": rows()})
     np.testing.assert_array_equal(got[z], raw[z])
     np.testing.assert_allclose(got[p], softmax(raw[z] / 3), atol=1e-6)
@@ -106,7 +113,7 @@ def test_several_outputs_that_may_hold_scores_must_be_named(tmp_path):
     with pytest.raises(FuseError, match=r"several outputs may hold the scores.*name one"):
         fused(model, tmp_path, LogitMap.temperature(2.0))
     with pytest.raises(FuseError, match="no output 'nope'; it has"):
-        fused(model, tmp_path, LogitMap.temperature(2.0), output="nope")
+        fused(model, tmp_path, LogitMap.temperature(2.0), output_name="nope")
 
 
 def test_a_softmax_that_other_outputs_read_is_copied_not_changed(tmp_path):
@@ -114,7 +121,7 @@ def test_a_softmax_that_other_outputs_read_is_copied_not_changed(tmp_path):
     p = b.node("Softmax", linear(b), axis=-1)
     entropy = b.node("ReduceSum", b.node("Mul", p, b.node("Log", p)), b.number([1], "i8"), keepdims=0)
     model = b.model([info("x", "n", 6)], [info(p, "n", K), info(entropy, "n")])
-    report, calibrated = fused(model, tmp_path, LogitMap.temperature(2.0), output=p)
+    report, calibrated = fused(model, tmp_path, LogitMap.temperature(2.0), output_name=p)
     raw, got = run(model, {"x": rows()}), run(calibrated, {"x": rows()})
     np.testing.assert_array_equal(got[entropy], raw[entropy])
     assert np.abs(got[p] - raw[p]).max() > 0.01
@@ -127,7 +134,7 @@ def test_a_label_output_follows_what_is_calibrated(tmp_path):
     label = b.node("ArgMax", z, axis=1, keepdims=0)
     model = b.model([info("x", "n", 6)], [info(z, "n", K), info(label, "n", kind=TensorProto.INT64)])
     step = LogitMap(np.eye(K), np.array([5.0, 0, 0]))
-    report, calibrated = fused(model, tmp_path, step, output=z)
+    report, calibrated = fused(model, tmp_path, step, output_name=z)
     got = run(calibrated, {"x": rows(50)})
     np.testing.assert_array_equal(got[label], got[z].argmax(axis=1))
     assert (got[label] != run(model, {"x": rows(50)})[label]).any()
@@ -146,7 +153,7 @@ def test_a_sigmoid_is_calibrated_before_it(classes, tmp_path):
     np.testing.assert_allclose(run(calibrated, {"x": rows()})[p], 1 / (1 + np.exp(-logits / 2)), atol=1e-6)
     assert report.nodes_after == report.nodes_before
     with pytest.raises(FuseError, match="Sigmoid a class"):
-        fused(model, tmp_path, LogitMap.temperature(2.0), classes=2, outputs="all")
+        fused(model, tmp_path, LogitMap.temperature(2.0), classes=2, returns="all")
 
 
 def test_one_logit_of_two_classes_takes_a_matrix_too(tmp_path):
@@ -354,7 +361,7 @@ def test_all_outputs_say_everything_and_keep_the_others(tmp_path):
     z = linear(b)
     norm = b.node("ReduceMax", "x", keepdims=1)
     model = b.model([info("x", "n", 6)], [info(norm, 1, 1), info(z, "n", K)])
-    report, calibrated = fused(model, tmp_path, LogitMap.temperature(2.0), outputs="all", output=z)
+    report, calibrated = fused(model, tmp_path, LogitMap.temperature(2.0), returns="all", output_name=z)
     assert report.outputs == (norm, "logits", "probabilities", "confidence", "predicted", "bin")
     got = run(calibrated, {"x": rows()})
     np.testing.assert_allclose(got["logits"], run(model, {"x": rows()})[z] / 2, atol=1e-5)
@@ -366,13 +373,13 @@ def test_names_of_ours_that_the_graph_has_already_are_moved_or_refused(tmp_path)
     inner = b.node("Relu", "x", output="probabilities")
     z = linear(b, inner)
     _, calibrated = fused(
-        b.model([info("x", "n", 6)], [info(z, "n", K)]), tmp_path, LogitMap.temperature(2.0), outputs="all"
+        b.model([info("x", "n", 6)], [info(z, "n", K)]), tmp_path, LogitMap.temperature(2.0), returns="all"
     )
     assert run(calibrated, {"x": rows()})["probabilities"].shape == (5, K)
     b = builder()
     z = linear(b, "bin")
     with pytest.raises(FuseError, match="another input or output called 'bin'"):
-        fused(b.model([info("bin", "n", 6)], [info(z, "n", K)]), tmp_path, outputs="all")
+        fused(b.model([info("bin", "n", 6)], [info(z, "n", K)]), tmp_path, returns="all")
 
 
 # --- types, opsets, quantisation ---------------------------------------------------------------
@@ -408,8 +415,31 @@ def test_half_precision_inside_of_a_float_graph_is_allowed_its_own_rounding(tmp_
 
 def test_outputs_that_do_not_exist_are_refused(tmp_path):
     b = builder()
+    model = b.model([info("x", "n", 6)], [info(linear(b), "n", K)])
+    with pytest.raises(InputError, match="returns must be"):
+        fused(model, tmp_path, returns="everything")
     with pytest.raises(InputError, match="outputs must be"):
-        fused(b.model([info("x", "n", 6)], [info(linear(b), "n", K)]), tmp_path, outputs="everything")
+        fused(model, tmp_path, outputs="log_probabilities")
+
+
+def test_a_pass_that_breaks_its_word_is_caught_by_its_own_check(tmp_path):
+    """Each pass says what it needs and what it leaves, and both are checked while it runs."""
+
+    class Forgetful(MapLogits):
+        def call(self, editor, tail):
+            stray = editor.node("Mul", [tail.logits, editor.number(0.5, ir.DataType.FLOAT, "scale")])
+            return replace(tail, logits=stray), "a node that nothing reads"
+
+    b = builder()
+    z = linear(b)
+    model = b.model([info("x", "n", 6)], [info(b.node("Softmax", z), "n", K)])
+    editor = Editor(read(saved(model, tmp_path)))
+    step = LogitMap.temperature(2.0)
+    plan = make_plan(editor, artifact(step, classes=K), Request())
+    with pytest.raises(FuseError, match="went wrong: the way out is broken"):
+        carry_out(editor, replace(plan, passes=(Forgetful(step),)))
+    with pytest.raises(FuseError, match="went wrong: probabilities were to get an activation"):
+        carry_out(editor, replace(plan, passes=(OpenScores(),)))
 
 
 def quantized(b: Builder, output: bool) -> str:
@@ -449,7 +479,7 @@ def test_a_quantised_matmul_with_a_float_bias_and_perhaps_a_shared_weight(shared
     z = b.node("Add", b.node("MatMul", "x", w), b.number([1.0, -2.0, 0.5]))
     outputs = [info(z, "n", K), *([info(b.node("Neg", w), 6, K)] if shared else [])]
     model = b.model([info("x", "n", 6)], outputs)
-    report, calibrated = fused(model, tmp_path, LogitMap.temperature(2.0), output=z)
+    report, calibrated = fused(model, tmp_path, LogitMap.temperature(2.0), output_name=z)
     assert report.nodes_after == report.nodes_before + shared  # then the scale is not ours to change
     raw, got = run(model, {"x": rows()}), run(calibrated, {"x": rows()})
     np.testing.assert_allclose(got.pop(z), raw.pop(z) / 2, atol=1e-5)
@@ -471,7 +501,7 @@ def test_every_opset_from_13_on_is_written_as_it_was_read(opset, tmp_path):
     b = builder()
     model = b.model([info("x", "n", 6)], [info(linear(b), "n", K)], opset=opset)
     steps = output_steps("classwise", K, np.random.default_rng(0))
-    report, calibrated = fused(model, tmp_path, InputShift(np.ones(6)), *steps, outputs="all")
+    report, calibrated = fused(model, tmp_path, InputShift(np.ones(6)), *steps, returns="all")
     assert [(o.domain, o.version) for o in calibrated.opset_import] == [("", opset)]
     if report.engine == "onnxruntime":
         got = run(calibrated, {"x": rows()})["bin"]
@@ -500,9 +530,9 @@ def test_probabilities_without_a_softmax_must_be_said_to_be_that(tmp_path):
     total = b.node("ReduceSum", e, b.number([1], "i8"))
     p = b.node("Div", e, total)
     model = b.model([info("x", "n", 6)], [info(p, "n", K)])
-    with pytest.raises(FuseError, match=r"holds probabilities.*meaning='probabilities'"):
+    with pytest.raises(FuseError, match=r"holds probabilities.*outputs='probabilities'"):
         fused(model, tmp_path, LogitMap.temperature(2.0))
-    _, calibrated = fused(model, tmp_path, LogitMap.temperature(2.0), meaning="probabilities")
+    _, calibrated = fused(model, tmp_path, LogitMap.temperature(2.0), outputs="probabilities")
     raw = run(model, {"x": rows()})[p]
     np.testing.assert_allclose(run(calibrated, {"x": rows()})[p], softmax(np.log(raw) / 2), atol=1e-6)
 
@@ -512,7 +542,7 @@ def test_log_probabilities_without_a_log_softmax_stay_normalised(tmp_path):
     z = linear(b)
     y = b.node("Sub", z, b.node("ReduceLogSumExp", z, axes=[1]))
     model = b.model([info("x", "n", 6)], [info(y, "n", K)])
-    _, calibrated = fused(model, tmp_path, LogitMap.temperature(2.0), meaning="log_probs")
+    _, calibrated = fused(model, tmp_path, LogitMap.temperature(2.0), outputs="log_probs")
     raw = run(model, {"x": rows()})[y]
     np.testing.assert_allclose(run(calibrated, {"x": rows()})[y], log_softmax(raw / 2), atol=1e-6)
 
@@ -521,7 +551,7 @@ def test_what_an_activation_says_cannot_be_said_otherwise(tmp_path):
     b = builder()
     model = b.model([info("x", "n", 6)], [info(b.node("Softmax", linear(b), axis=1), "n", K)])
     with pytest.raises(FuseError, match=r"made by Softmax.*holds probabilities"):
-        fused(model, tmp_path, LogitMap.temperature(2.0), meaning="logits")
+        fused(model, tmp_path, LogitMap.temperature(2.0), outputs="logits")
 
 
 @pytest.mark.parametrize("training", [False, True])

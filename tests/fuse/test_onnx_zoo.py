@@ -71,7 +71,7 @@ def test_scores_of_four_dimensions_come_out_as_rows_when_asked(outputs, tmp_path
     b = Builder(np.dtype("f4"), np.random.default_rng(0))
     y = b.node("Softmax", b.node("GlobalAveragePool", "x"), axis=1)
     model = b.model([info("x", 2, K, 5, 5)], [info(y, 2, K, 1, 1)])
-    _, path = fuse(model, tmp_path, LogitMap.temperature(0.5), outputs=outputs)
+    _, path = fuse(model, tmp_path, LogitMap.temperature(0.5), returns=outputs)
     x = np.random.default_rng(0).normal(size=(2, K, 5, 5)).astype("f4")
     got = run(path, {"x": x})
     np.testing.assert_allclose(got["probabilities"], softmax(2 * x.mean(axis=(2, 3))), atol=1e-6)
@@ -145,8 +145,8 @@ def test_scikit_learns_exports_are_calibrated_in_their_own_output(name, classes,
     model, x = learned(MAKERS[name], classes)
     exported = to_onnx(model, x[:1], target_opset=17, options={"zipmap": maps})
     binary_network = name == "network" and classes == 2  # ends in Sigmoid, Sub, Concat
-    meaning = {"meaning": "probabilities"} if binary_network else {}
-    report, path = fuse(exported, tmp_path, LogitMap.temperature(2.0), classes=classes, **meaning)
+    outputs = {"outputs": "probabilities"} if binary_network else {}
+    report, path = fuse(exported, tmp_path, LogitMap.temperature(2.0), classes=classes, **outputs)
     label, scores = run(path, {"X": x}).values()
     np.testing.assert_array_equal(label, model.predict(x))
     got = np.array([[row[k] for k in range(classes)] for row in scores]) if maps else scores
@@ -172,9 +172,9 @@ def test_a_classifier_operator_without_a_transform_gives_logits_and_must_be_said
     b.nodes.append(classifier)
     label = helper.make_tensor_value_info("label", TensorProto.INT64, ["n"])
     model = b.model([info("x", "n", 4)], [label, info("scores", "n", 3)], domains=(("ai.onnx.ml", 3),))
-    with pytest.raises(FuseError, match="say meaning='logits'"):
+    with pytest.raises(FuseError, match="say outputs='logits'"):
         fuse(model, tmp_path, LogitMap.temperature(2.0), classes=3)
-    _, path = fuse(model, tmp_path, LogitMap.temperature(2.0), classes=3, meaning="logits")
+    _, path = fuse(model, tmp_path, LogitMap.temperature(2.0), classes=3, outputs="logits")
     x = rng.normal(size=(5, 4)).astype("f4")
     np.testing.assert_allclose(run(path, {"x": x})["scores"], run(model, {"x": x})["scores"] / 2, rtol=1e-6)
 
@@ -182,7 +182,7 @@ def test_a_classifier_operator_without_a_transform_gives_logits_and_must_be_said
 def test_probabilities_nobody_announced_are_not_taken_for_logits(tmp_path):
     model, x = learned(GaussianNB, 3)
     exported = to_onnx(model, x[:1], target_opset=17, options={"zipmap": False})
-    with pytest.raises(FuseError, match="say meaning='probabilities'"):
+    with pytest.raises(FuseError, match="say outputs='probabilities'"):
         fuse(exported, tmp_path, LogitMap.temperature(2.0), classes=3)
 
 
@@ -230,3 +230,15 @@ def test_both_exporters_of_torch(dynamo, free, log, tmp_path):
     got = next(iter(run(str(tmp_path / "fused.onnx"), {name: batch.numpy()}).values()))
     mapped = fitted.output_steps[0](z.numpy())
     np.testing.assert_allclose(got, log_softmax(mapped) if log else mapped, atol=2e-5)
+
+
+def test_a_temperature_on_log_probabilities_of_convolutional_scores_is_over_the_classes(tmp_path):
+    b = Builder(np.dtype("f4"), np.random.default_rng(0))
+    z = b.node("GlobalAveragePool", b.node("Conv", "data_0", b.normal(K, 3, 1, 1), b.normal(K)))
+    model = b.model([info("data_0", 4, 3, 6, 6)], [info(z, 4, K, 1, 1)])
+    step = LogitMap(np.array(0.5), on="log_probs")
+    _, path = fuse(model, tmp_path, step)
+    x = np.random.default_rng(1).normal(size=(4, 3, 6, 6)).astype("f4")
+    (raw,) = run(model, {"data_0": x}).values()
+    (got,) = run(str(path), {"data_0": x}).values()
+    np.testing.assert_allclose(softmax(got.reshape(4, K)), softmax(0.5 * raw.reshape(4, K)), atol=1e-6)

@@ -16,7 +16,7 @@ from calib_serve import Artifact, InputShift, LogitMap
 from calib_serve.bins import bin_index
 from calib_serve.errors import FuseError, InputError
 from calib_serve.fuse.torch.file import fuse_torch
-from calib_serve.fuse.torch.module import Outputs, calibrated
+from calib_serve.fuse.torch.module import All, calibrated
 from calib_serve.metrics import softmax
 
 K = 4
@@ -130,8 +130,8 @@ def test_the_model_itself_is_left_as_it_is(fold, layers):
 def test_all_outputs_agree_with_each_other():
     model, x = Net().eval(), torch.randn(50, 3, 8, 8)
     for way in ("as it is", "scripted"):
-        out = WAYS[way](calibrated(model, fitted("temperature"), output="all"), x)(x)
-        assert out._fields == Outputs._fields
+        out = WAYS[way](calibrated(model, fitted("temperature"), returns="all"), x)(x)
+        assert out._fields == All._fields
         logits, probs, confidence, predicted, index = (t.numpy() for t in out)
         np.testing.assert_allclose(probs, softmax(logits), atol=1e-6)
         np.testing.assert_array_equal(confidence, probs.max(axis=1))
@@ -144,7 +144,7 @@ def test_bins_are_those_of_numpy_on_the_edges_themselves():
     edges = np.linspace(0, 1, 16)[1:-1].astype("f4")
     c = np.concatenate([np.nextafter(edges, np.float32(d)) for d in (0, 1)] + [edges])
     c = c[c > 0.5]
-    tail = calibrated(nn.Identity(), artifact(classes=2), output="all", returns="probabilities").tail
+    tail = calibrated(nn.Identity(), artifact(classes=2), returns="all", outputs="probabilities").tail
     index = torch.bucketize(torch.from_numpy(c), tail.inner_edges).numpy()
     np.testing.assert_array_equal(index, bin_index(c))
 
@@ -155,7 +155,7 @@ def test_it_keeps_the_dtype(dtype, kind):
     model, x = Net().eval(), torch.randn(7, 3, 8, 8)
     step = fitted(kind)
     expected = step.probs(copy.deepcopy(model).to(dtype)(x.to(dtype)).double().numpy())
-    got = calibrated(copy.deepcopy(model).to(dtype), step, output="all")(x.to(dtype))
+    got = calibrated(copy.deepcopy(model).to(dtype), step, returns="all")(x.to(dtype))
     assert {t.dtype for t in got[:3]} == {dtype}
     atol = {torch.float64: 1e-12, torch.float16: 5e-4, torch.bfloat16: 4e-3}[dtype]  # its own rounding
     np.testing.assert_allclose(got.probabilities.double().numpy(), expected, atol=atol)
@@ -165,7 +165,7 @@ def test_nothing_to_do_is_the_model_to_the_last_bit():
     model, x = Net().eval(), torch.randn(7, 3, 8, 8)
     step = artifact(InputShift(np.zeros((3, 8, 8))), LogitMap.temperature(1.0), classes=K)
     for fold in (False, True):
-        assert torch.equal(calibrated(model, step, output="logits", fold=fold)(x), model(x))
+        assert torch.equal(calibrated(model, step, returns="logits", fold=fold)(x), model(x))
 
 
 def test_its_state_is_tensors_and_comes_back(tmp_path):
@@ -212,7 +212,7 @@ def test_a_model_that_returns_probabilities_is_calibrated_through_their_logarith
     expected = softmax(np.log(model(x).numpy()) / 2)
     np.testing.assert_allclose(calibrated(model, step)(x).numpy(), expected, atol=1e-6)
     plain = artifact(LogitMap.temperature(2.0), classes=K)
-    got = calibrated(model, plain, returns="probabilities")(x).numpy()
+    got = calibrated(model, plain, outputs="probabilities")(x).numpy()
     np.testing.assert_allclose(got, expected, atol=1e-6)
     with pytest.raises(FuseError, match="the model returns probabilities"):
         calibrated(model, step, fold=True)
@@ -230,8 +230,8 @@ def test_layers_that_cannot_be_told_apart_or_are_not_there_are_named():
         calibrated(twins, step, last_linear="1")
     with pytest.raises(FuseError, match="no linear layer of weight"):
         calibrated(nn.Conv2d(1, 1, 1), step)
-    with pytest.raises(InputError, match="output must be"):
-        calibrated(twins, step, output="everything")
+    with pytest.raises(InputError, match="returns must be"):
+        calibrated(twins, step, returns="everything")
 
 
 @pytest.mark.parametrize("behind", [nn.ReLU(), nn.Tanh(), nn.Softmax(dim=1), nn.Dropout(0.5), nn.Identity()])
@@ -287,8 +287,8 @@ def test_a_file_is_calibrated_into_a_file_of_its_kind(kind, output, layers, tmp_
         )
         load = lambda path: torch.export.load(path).module()  # noqa: E731
     step = fitted("matrix", shift=True, layers=layers)
-    assert fuse_torch(source, step, out, output=output) == kind
-    expected = calibrated(model, step, output=output)(x[:3])
+    assert fuse_torch(source, step, out, returns=output) == kind
+    expected = calibrated(model, step, returns=output)(x[:3])
     got = load(out)(x[:3])
     for one, other in zip(
         got if output == "all" else [got], expected if output == "all" else [expected], strict=True

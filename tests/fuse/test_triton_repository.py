@@ -24,7 +24,7 @@ from calib_serve.cli import app
 from calib_serve.errors import FuseError, InputError
 from calib_serve.fuse.mar_options import KEYRING
 from calib_serve.fuse.triton.config import Word, text
-from calib_serve.fuse.triton.repository import Settings, write_repository
+from calib_serve.fuse.triton.repository import Settings, fuse_triton
 from calib_serve.watch.series import SERIES
 
 K = 3
@@ -75,7 +75,7 @@ STEP = artifact(
 
 @pytest.fixture
 def repository(tmp_path) -> Path:
-    write_repository(model_file(tmp_path), STEP, tmp_path / "repo", name="pets")
+    fuse_triton(model_file(tmp_path), STEP, tmp_path / "repo", name="pets")
     return tmp_path / "repo"
 
 
@@ -137,17 +137,17 @@ def test_the_model_in_it_is_the_calibrated_one(repository, tmp_path):
 
 
 def test_a_second_version_joins_the_first_and_none_is_overwritten(repository, tmp_path):
-    write_repository(tmp_path / "raw.onnx", STEP, repository, name="pets", version=2)
+    fuse_triton(tmp_path / "raw.onnx", STEP, repository, name="pets", version=2)
     for name in ("pets", "pets_onnx", "pets_receipts"):
         assert sorted(p.name for p in (repository / name).iterdir() if p.is_dir()) == ["1", "2"]
     with pytest.raises(FuseError, match="a served version must not change"):
-        write_repository(tmp_path / "raw.onnx", STEP, repository, name="pets", version=2)
+        fuse_triton(tmp_path / "raw.onnx", STEP, repository, name="pets", version=2)
 
 
 def test_tensorrt_a_cpu_and_no_receipts_are_settings(tmp_path):
     path = model_file(tmp_path, kind=TensorProto.FLOAT16)
     settings = Settings(tensorrt="FP16", instances=2, max_batch=8, delay=100, receipts=False)
-    write_repository(path, STEP, tmp_path / "repo", name="m", settings=settings)
+    fuse_triton(path, STEP, tmp_path / "repo", name="m", settings=settings)
     assert [p.name for p in (tmp_path / "repo").iterdir()] == ["m"]
     graph = config(tmp_path / "repo" / "m")
     (accelerator,) = graph.optimization.execution_accelerators.gpu_execution_accelerator
@@ -155,7 +155,7 @@ def test_tensorrt_a_cpu_and_no_receipts_are_settings(tmp_path):
     assert accelerator.parameters["precision_mode"] == "FP16"
     assert tensors(graph.input)["image"] == ("TYPE_FP16", [3, 2, 2])
     assert graph.instance_group[0].count == 2
-    write_repository(path, STEP, tmp_path / "cpu", name="m", settings=Settings(device="cpu"))
+    fuse_triton(path, STEP, tmp_path / "cpu", name="m", settings=Settings(device="cpu"))
     group = config(tmp_path / "cpu" / "m_onnx").instance_group[0]
     assert group.kind == SCHEMA.ModelInstanceGroup.KIND_CPU
     with pytest.raises(InputError, match="TensorRT needs a GPU"):
@@ -163,7 +163,7 @@ def test_tensorrt_a_cpu_and_no_receipts_are_settings(tmp_path):
 
 
 def test_a_fixed_batch_is_left_to_the_client(tmp_path):
-    write_repository(model_file(tmp_path, batch=2), STEP, tmp_path / "repo", name="m")
+    fuse_triton(model_file(tmp_path, batch=2), STEP, tmp_path / "repo", name="m")
     graph = config(tmp_path / "repo" / "m_onnx")
     assert graph.max_batch_size == 0
     assert not graph.HasField("dynamic_batching")
@@ -174,7 +174,7 @@ def test_a_fixed_batch_is_left_to_the_client(tmp_path):
 @pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "a b", "x" * 101])
 def test_names_that_are_no_folders_are_refused(name, tmp_path):
     with pytest.raises(InputError, match="a name is"):
-        write_repository(model_file(tmp_path), STEP, tmp_path / "repo", name=name)
+        fuse_triton(model_file(tmp_path), STEP, tmp_path / "repo", name=name)
     assert not (tmp_path / "repo").exists()
 
 

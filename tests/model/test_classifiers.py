@@ -126,7 +126,7 @@ def test_clipped_pixels_get_no_gradient() -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "kind"), [(nn.Softmax(1), "probabilities"), (nn.LogSoftmax(1), "log_probabilities")]
+    ("after", "kind"), [(nn.Softmax(1), "probabilities"), (nn.LogSoftmax(1), "log_probs")]
 )
 @pytest.mark.parametrize("save", [traced, onnx_file])
 def test_a_softmax_at_the_end_is_seen_and_its_features_refused(after, kind, save, tmp_path) -> None:
@@ -165,7 +165,7 @@ def test_no_last_linear_layer_is_said_when_it_is_needed_and_not_before() -> None
         _ = model.head
     with pytest.raises(ModelError, match="'nothing' is not a linear layer"):
         from_module(network(), input_shape=SHAPE, last_linear="nothing")
-    assert from_module(network(), input_shape=SHAPE, last_linear="5").facts()["last_linear"] == "5"
+    assert from_module(network(), input_shape=SHAPE, last_linear="5").facts().last_linear == "5"
 
 
 def test_a_frozen_file_says_why_it_has_no_features(tmp_path) -> None:

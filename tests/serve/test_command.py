@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import calib_serve
 from calib_serve.cli import app as cli
 from calib_serve.errors import KeyringError, ServerError
-from calib_serve.fuse.torchserve.mar import pack
+from calib_serve.fuse.torchserve import pack
 from calib_serve.serve.properties import Ports, read_properties
 from calib_serve.serve.server import Server, Tokens
 

@@ -23,7 +23,7 @@ from live_server import (
 )
 
 from calib_serve import Bins
-from calib_serve.fuse.torchserve.mar import pack_feedback
+from calib_serve.fuse.torchserve import pack_feedback
 
 pytestmark = pytest.mark.server
 

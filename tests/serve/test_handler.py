@@ -17,9 +17,8 @@ from live_server import CLASSES, WIDTH, inputs, network, temperature_artifact, t
 from calib_serve import Keyring
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import KEYRING
+from calib_serve.fuse.torchserve import pack, pack_around
 from calib_serve.fuse.torchserve.archive import read_archive, write_archive
-from calib_serve.fuse.torchserve.mar import pack
-from calib_serve.fuse.torchserve.repacking import repack
 from calib_serve.fuse.torchserve.shipped_files import shipped
 from calib_serve.serve import observer
 from calib_serve.serve.classifier import CalibratedClassifier, Prediction, device_of
@@ -230,7 +229,7 @@ def wrapped(tmp_path: Path, handler: str) -> tuple[CalibratedWrapper, Context]:
     fields = {"handler": handler, "serializedFile": "net.pt"}
     files = {"net.pt": torchscript(tmp_path / "net.pt")}
     old = write_archive(tmp_path / "old.mar", files, name="digits", version="1", **fields)
-    path = repack(old, temperature_artifact(), tmp_path / "store")
+    path = pack_around(old, temperature_artifact(), tmp_path / "store")
     return CalibratedWrapper(), context(path, tmp_path / "unpacked")
 
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from live_server import Running, inputs, samples, serve, temperature_artifact, torchscript, total, until
 
-from calib_serve.fuse.torchserve.mar import Batching, pack, pack_feedback
+from calib_serve.fuse.torchserve import Batching, pack, pack_feedback
 
 pytestmark = pytest.mark.server
 

@@ -17,7 +17,7 @@ from hostile import MATRIX, npy, png
 from live_server import Running, network, serve, temperature_artifact, torchscript, total, until
 from safetensors.numpy import save
 
-from calib_serve.fuse.torchserve.mar import Batching, pack
+from calib_serve.fuse.torchserve import Batching, pack
 
 pytestmark = pytest.mark.server
 WHOLE_BATCH = Batching(workers=1, batch_size=8, delay=15_000)  # eight at once always share a batch

@@ -32,9 +32,8 @@ from safetensors.torch import save_file
 
 from calib_serve import Artifact, Head, InputShift, LogitMap
 from calib_serve.errors import FuseError
+from calib_serve.fuse.torchserve import Batching, pack, pack_around, pack_feedback
 from calib_serve.fuse.torchserve.archive import sha256_of, write_archive
-from calib_serve.fuse.torchserve.mar import Batching, pack, pack_feedback
-from calib_serve.fuse.torchserve.repacking import repack
 
 pytestmark = pytest.mark.server
 KINDS = ("torchscript", "exported", "eager", "onnx", "standalone")
@@ -140,7 +139,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     for name, (model, options) in models.items():
         pack(model, full_artifact(), folder / "store", name=name, batching=ONE, **options)
     old = existing_archive(folder / "old")
-    repack(old, replace(full_artifact(), steps=full_artifact().steps[1:]), folder / "store")
+    pack_around(old, replace(full_artifact(), steps=full_artifact().steps[1:]), folder / "store")
     pack_feedback(folder / "store", standalone=True)
     names = [path.name for path in sorted((folder / "store").glob("*.mar"))]
     yield from serve(folder / "store", names, folder / "run")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from live_server import inputs, network, temperature_artifact, torchscript
 
-from calib_serve.fuse.torchserve.mar import pack
+from calib_serve.fuse.torchserve import pack
 
 # What TorchServe's worker does, in a process that can import nothing but the archive, torch and ts.
 WORKER = """

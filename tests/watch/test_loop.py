@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.bins import Bins
 from calib_serve.cli import app as cli
-from calib_serve.fuse.torchserve.mar import Batching, labelled_models, pack, pack_feedback
+from calib_serve.fuse.torchserve import Batching, labelled_models, pack, pack_feedback
 from calib_serve.metrics import softmax
 from calib_serve.receipts import Keyring
 from calib_serve.serve.properties import Ports

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_array
-from calib_serve.artifact import Artifact
+from calib_serve.artifact import Artifact, ModelFacts
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fit.facts import complete, data_fingerprint
@@ -47,7 +47,7 @@ def fit_masked_head(
     classes: int | None = None,
     masking: Masking | None = None,
     held_share: float = 0.25,
-    model: Mapping[str, Any] | None = None,
+    model: ModelFacts | Mapping[str, Any] | None = None,
     class_names: Sequence[str] = (),
     seed: int = 0,
     device: str | None = None,

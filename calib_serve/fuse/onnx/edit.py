@@ -11,9 +11,19 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import FuseError, ModelError
 
-__all__ = ["FLOATS", "Editor", "attribute", "constant", "describe", "users", "work_type"]
+__all__ = [
+    "FLOATS",
+    "Editor",
+    "attribute",
+    "constant",
+    "describe",
+    "require",
+    "users",
+    "work_type",
+]
 
-FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+FLOATS = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
+"""The narrowest, which rounds most, first."""
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
@@ -55,6 +65,12 @@ def users(value: ir.Value) -> list[ir.Node]:
 def describe(node: ir.Node) -> str:
     """A node as an error names it: "Gemm 'fc/Gemm'"."""
     return f"{node.op_type} {(node.name or node.outputs[0].name)!r}"
+
+
+def require(holds: bool, wrong: str) -> None:
+    """What a pass needs or promises; FuseError where it does not hold, and nothing is written."""
+    if not holds:
+        raise FuseError(f"fusing went wrong: {wrong}; please report this graph")
 
 
 class Editor:
@@ -130,8 +146,8 @@ class Editor:
             if use.node in nodes:
                 use.node.replace_input_with(use.idx, new)
 
-    def replace_output(self, old: ir.Value, new: Sequence[ir.Value], names: Sequence[str]) -> None:
-        """Let the ``new`` values be graph outputs, called ``names``, in the place of ``old``."""
+    def replace_output(self, old: ir.Value, new: Sequence[ir.Value], names: Sequence[str]) -> list[ir.Value]:
+        """Let the ``new`` values be graph outputs, called ``names``, in ``old``'s place; returns them."""
         shown = [v for v in self.graph.outputs if v is not old]
         place = self.graph.outputs.index(old)
         # A value has one name: what another output shows already, or a graph input, needs its own.
@@ -141,6 +157,7 @@ class Editor:
         self.graph.outputs[place : place + 1] = own
         for value, name in zip(own, names, strict=True):
             self._rename(value, name)
+        return own
 
     def _rename(self, value: ir.Value, name: str) -> None:
         taken = next((v for v in _values(self.graph) if v.name == name and v is not value), None)

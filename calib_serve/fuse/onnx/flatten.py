@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from calib_serve.fuse.onnx.edit import Editor, users
+from calib_serve.fuse.onnx.edit import Editor, require, users
 from calib_serve.fuse.onnx.tail import Tail
 
-__all__ = ["flatten_scores", "is_flat"]
+__all__ = ["FlattenScores", "is_flat"]
 
 
 def is_flat(value: ir.Value) -> bool:
@@ -17,34 +17,46 @@ def is_flat(value: ir.Value) -> bool:
     return value.shape is not None and len(value.shape) == 2
 
 
-def flatten_scores(editor: Editor, tail: Tail) -> Tail:
-    """Put a Flatten before the activation and an Unsqueeze behind it.
+@dataclass(frozen=True)
+class FlattenScores:
+    """A Flatten before the activation and an Unsqueeze behind it: everyone else sees what they saw."""
 
-    Requires: logits (n, K, 1, ...). Ensures: the passes see (n, K), everyone else what they saw.
-    """
-    wide = tail.logits.shape
-    assert wide is not None
-    narrow = ir.Shape((wide[0], wide[1]))
-    extra = list(range(2, len(wide)))
-    flat = editor.node("Flatten", [tail.logits], {"axis": 1}, shape=narrow)
-    if tail.activation is None:
-        scores, old = flat, tail.logits
-    else:
-        tail.activation.replace_input_with(0, flat)
-        scores = old = tail.activation.outputs[0]
-        scores.shape = narrow
-    readers = [
-        n for n in (tail.readers(old) if old is tail.logits else users(old)) if n is not flat.producer()
-    ]
-    axes = editor.number(extra, ir.DataType.INT64, "axes")
-    back = editor.node("Unsqueeze", [scores, axes], shape=wide)
-    editor.move(old, back, readers)
-    output = tail.output
-    if old is output:
-        editor.replace_output(old, [back], [str(old.name)])
-        output = back
-    node = back.producer()
-    rest = tuple(n for n in tail.path if n is not tail.activation)
-    head = () if tail.activation is None else (tail.activation,)
-    path = (*head, *(() if node is None else (node,)), *rest)
-    return replace(tail, logits=flat, output=output, path=path)
+    def requires(self, tail: Tail) -> None:
+        """Logits (n, K, 1, ...)."""
+        shape = tail.logits.shape
+        require(shape is not None and all(size == 1 for size in shape[2:]), "the logits cannot be flattened")
+
+    def ensures(self, tail: Tail) -> None:
+        """Logits (n, K)."""
+        tail.check()
+        require(is_flat(tail.logits), "the logits are not flat")
+
+    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
+        """The tail between the Flatten and the Unsqueeze."""
+        wide = tail.logits.shape
+        assert wide is not None
+        narrow = ir.Shape((wide[0], wide[1]))
+        extra = list(range(2, len(wide)))
+        flat = editor.node("Flatten", [tail.logits], {"axis": 1}, shape=narrow)
+        if tail.activation is None:
+            scores, old = flat, tail.logits
+        else:
+            tail.activation.replace_input_with(0, flat)
+            scores = old = tail.activation.outputs[0]
+            scores.shape = narrow
+        readers = [
+            n for n in (tail.readers(old) if old is tail.logits else users(old)) if n is not flat.producer()
+        ]
+        axes = editor.number(extra, ir.DataType.INT64, "axes")
+        back = editor.node("Unsqueeze", [scores, axes], shape=wide)
+        editor.move(old, back, readers)
+        output = tail.output
+        if old is output:
+            editor.replace_output(old, [back], [str(old.name)])
+            output = back
+        node = back.producer()
+        rest = tuple(n for n in tail.path if n is not tail.activation)
+        head = () if tail.activation is None else (tail.activation,)
+        path = (*head, *(() if node is None else (node,)), *rest)
+        tail = replace(tail, logits=flat, output=output, path=path)
+        return tail, "scores of more than two dimensions flattened (Flatten, Unsqueeze added)"

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-import onnx_ir as ir
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, LogitMap
-from calib_serve.errors import FuseError, InputError
+from calib_serve.artifact import Artifact, Outputs
+from calib_serve.errors import InputError
 from calib_serve.fuse.onnx.edit import Editor
 from calib_serve.fuse.onnx.files import MARK, pending, read, sha256, write
-from calib_serve.fuse.onnx.flatten import flatten_scores, is_flat
-from calib_serve.fuse.onnx.head import find_features, replace_head
-from calib_serve.fuse.onnx.input_shift import Normalization, shift_input, shifted_input
-from calib_serve.fuse.onnx.logit_map import map_logits
-from calib_serve.fuse.onnx.outputs import Outputs, finish, open_scores
-from calib_serve.fuse.onnx.parity import TOLERANCE, generate, measure
-from calib_serve.fuse.onnx.reference import Plan
-from calib_serve.fuse.onnx.tail import Meaning, Tail, find_tail
+from calib_serve.fuse.onnx.input_shift import Normalization
+from calib_serve.fuse.onnx.outputs import Returns
+from calib_serve.fuse.onnx.parity import generate, measure
+from calib_serve.fuse.onnx.plan import Request, carry_out, make_plan
+from calib_serve.fuse.owner import check_owner
+from calib_serve.npz import read_npz
 
 __all__ = ["FuseReport", "Normalization", "fuse_onnx"]
 
@@ -52,19 +49,24 @@ class FuseReport:
         """The steps that took no node of their own."""
         return tuple(what for what in self.done if "folded" in what or "head put into" in what)
 
+    def rows(self) -> list[tuple[str, str]]:
+        """What people read of it: a heading, which may be empty, and its text."""
+        parity = (
+            f"{self.max_abs_diff:.2g} at most on {self.samples} inputs, {self.tolerance:.2g} allowed "
+            f"({self.engine})"
+        )
+        near = f"{self.near_edge} inputs near a table's edge left out"
+        return [
+            *(("", what) for what in self.done),
+            ("nodes", f"{self.nodes_before} -> {self.nodes_after}"),
+            ("outputs", ", ".join(self.outputs)),
+            ("parity", parity),
+            *([("", near)] if self.near_edge else []),
+        ]
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {**asdict(self), "folded": list(self.folded)}
-
-
-@dataclass(frozen=True)
-class _Choices:
-    outputs: Outputs
-    output: str | None
-    meaning: Meaning | None
-    input: str | None
-    features: str | None
-    normalization: Normalization | None
 
 
 def fuse_onnx(
@@ -72,41 +74,44 @@ def fuse_onnx(
     artifact: Artifact,
     out_path: str | Path,
     *,
-    outputs: Outputs = "same",
-    output: str | None = None,
-    meaning: Meaning | None = None,
-    input: str | None = None,  # the graph's word
+    returns: Returns = "same",
+    outputs: Outputs | None = None,
+    output_name: str | None = None,
+    input_name: str | None = None,
     features: str | None = None,
     normalization: Normalization | None = None,
-    inputs: Mapping[str, NDArray[Any]] | None = None,
+    inputs: Mapping[str, NDArray[Any]] | str | Path | None = None,
     samples: int = 8,
     force: bool = False,
 ) -> FuseReport:
     """Write ``model_path`` with the artifact inside to ``out_path``, whole or not at all.
 
-    ``outputs``: "same" keeps names, shapes and meaning; "probabilities" puts (n, K) probabilities in
+    ``returns``: "same" keeps names, shapes and meaning; "probabilities" puts (n, K) probabilities in
     the place of the scores; "all" puts logits, probabilities, confidence, predicted and bin there.
-    ``output`` names the scores where the graph has several outputs that may hold them, ``meaning``
-    what they are where no Softmax tells, ``input`` the input that is shifted, ``features`` the
-    tensor a new head reads. ``normalization`` goes into the graph, before the shift. Parity is
-    measured on ``inputs``, or on ``samples`` generated ones.
+    ``outputs`` says what the scores are now, where no Softmax tells, ``output_name`` which output
+    holds them where several may, ``input_name`` which input is shifted, ``features`` the tensor a
+    new head reads. ``normalization`` goes into the graph, before the shift. Parity is measured on
+    ``inputs`` by name (or an npz of them), else on ``samples`` generated ones.
 
     Raises ModelError for a file that is not a sound model, FuseError where a step cannot be put in,
     the artifact was fitted for another model (unless ``force``), or parity does not hold.
     """
-    if outputs not in ("same", "probabilities", "all"):
-        raise InputError(f"outputs must be 'same', 'probabilities' or 'all', got {outputs!r}")
+    for name, value, allowed in (("returns", returns, Returns), ("outputs", outputs or "logits", Outputs)):
+        if value not in get_args(allowed):
+            raise InputError(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}")
     source, out = Path(model_path), Path(out_path)
-    choices = _Choices(outputs, output, meaning, input, features, normalization)
-    model = read(source)
-    fingerprint = sha256(source)
-    _check_owner(artifact, fingerprint, source, force)
-    nodes_before = len(model.graph)
-    done, plan = _edit(model, artifact, choices)
-    feeds = dict(inputs or generate(model.graph, samples=samples, shapes=_known_shapes(artifact, plan)))
+    model, hashed = read(source), sha256(source)
+    check_owner(artifact, hashed, source, force=force)
+    nodes_before, editor = len(model.graph), Editor(model)
+    plan = make_plan(
+        editor, artifact, Request(returns, outputs, output_name, input_name, features, normalization)
+    )
+    done = carry_out(editor, plan)
+    given = _arrays(inputs) if isinstance(inputs, (str, Path)) else inputs
+    feeds = dict(given or generate(model.graph, samples=samples, shapes=plan.shapes))
     model.metadata_props[MARK] = artifact.fingerprint
     model.metadata_props["calib_serve.method"] = artifact.method
-    model.metadata_props["calib_serve.model"] = fingerprint
+    model.metadata_props["calib_serve.model"] = hashed
     with pending(out) as partial:
         write(model, partial, source=source, out=out)
         probe = partial.with_name(f"{partial.name}.{secrets.token_hex(2)}.raw")
@@ -116,106 +121,21 @@ def fuse_onnx(
         finally:
             probe.unlink(missing_ok=True)
     return FuseReport(
-        tuple(d for d in done if d),
-        nodes_before,
-        len(model.graph),
-        tuple(str(v.name) for v in model.graph.outputs),
-        parity.max_abs_diff,
-        parity.tolerance,
-        parity.samples,
-        parity.near_edge,
-        parity.engine,
-        fingerprint,
-        artifact.fingerprint,
+        done=done,
+        nodes_before=nodes_before,
+        nodes_after=len(model.graph),
+        outputs=tuple(str(v.name) for v in model.graph.outputs),
+        **vars(parity),
+        model=hashed,
+        artifact=artifact.fingerprint,
     )
 
 
-def _check_owner(artifact: Artifact, fingerprint: str, source: Path, force: bool) -> None:
-    claimed = artifact.model.get("sha256") or artifact.model.get("fingerprint")
-    if claimed and claimed != fingerprint and not force:
-        raise FuseError(
-            f"the artifact was fitted for model {str(claimed)[:12]}, {source} is {fingerprint[:12]}; "
-            "fit it for this model, or force where this is another export of the same one"
-        )
-
-
-def _edit(model: ir.Model, artifact: Artifact, choices: _Choices) -> tuple[list[str], Plan]:
-    """All passes in the order the steps act; what was done, and how to check it."""
-    editor = Editor(model)
-    tail = find_tail(editor, output=choices.output, meaning=choices.meaning, classes=artifact.classes)
-    plan = _plan(editor, tail, artifact, choices)
-    done = []
-    if not is_flat(tail.logits) and not _keeps_shape(artifact, choices):
-        tail = flatten_scores(editor, tail)
-        done.append("scores of more than two dimensions flattened (Flatten, Unsqueeze added)")
-    if tail.activation is None and tail.meaning in ("probabilities", "log_probs"):
-        tail, what = open_scores(editor, tail)
-        done.append(what)
-    if artifact.head is not None:
-        features = find_features(editor, tail, artifact.head, choices.features)
-        tail, what = replace_head(editor, tail, artifact.head, features)
-        done.append(what)
-    for i, step in enumerate(s for s in artifact.steps if isinstance(s, LogitMap)):
-        first = plan.on_log_probs and i == 0
-        tail, what = map_logits(editor, tail, replace(step, on="log_probs") if first else step)
-        done.append(what)
-    done += finish(editor, tail, artifact, choices.outputs)
-    # Last: the passes above look for features and layers by what the graph was.
-    if plan.shifted is not None:
-        what = shift_input(
-            editor, artifact.input_shift, name=plan.shifted, normalization=choices.normalization
-        )
-        done.insert(0, what)
-    return done, plan
-
-
-def _known_shapes(artifact: Artifact, plan: Plan) -> dict[str, tuple[int, ...]]:
-    """One sample's shape by input, where the shift tells: the graph may leave it free."""
-    shift = artifact.input_shift
-    return {} if shift is None or plan.shifted is None else {plan.shifted: shift.delta.shape}
-
-
-def _keeps_shape(artifact: Artifact, choices: _Choices) -> bool:
-    """Whether a single number is all that meets the scores: then their shape does not matter."""
-    scalars = [
-        isinstance(s, LogitMap) and s.weight.ndim == 0 and s.bias is None for s in artifact.output_steps
-    ]
-    return choices.outputs == "same" and artifact.head is None and all(scalars)
-
-
-def _narrowest(graph: ir.Graph) -> ir.DataType:
-    """The floating type that rounds most, anywhere in the graph: what parity can be expected in."""
-    found = {v.dtype for node in graph for v in node.outputs}
-    return next((d for d in TOLERANCE if d in found), ir.DataType.FLOAT)
-
-
-def _plan(editor: Editor, tail: Tail, artifact: Artifact, choices: _Choices) -> Plan:
-    opened = tail.meaning == "probabilities" and tail.activation is None
-    if opened and artifact.head is not None:
-        raise FuseError(f"{tail.logits.name!r} holds probabilities; a new head needs the layer before them")
-    source = tail.logits
-    if artifact.head is not None:
-        source = find_features(editor, tail, artifact.head, choices.features)
-    shift = artifact.input_shift
-    shifted = None
-    if shift is not None or choices.normalization is not None:
-        shifted = shifted_input(editor, None if shift is None else shift.delta.shape, choices.input).name
-    return Plan(
-        artifact,
-        str(source.name),
-        tail.meaning,
-        opened,
-        _narrowest(editor.graph),
-        choices.outputs,
-        str(tail.output.name),
-        shifted,
-        choices.normalization,
-        # A fitter sees a model that ends in a softmax through its log-probabilities.
-        on_log_probs=artifact.head is None
-        and tail.activation is not None
-        and tail.meaning in ("probabilities", "log_probs")
-        and artifact.model.get("outputs") in ("probabilities", "log_probabilities"),
-    )
+def _arrays(path: str | Path) -> dict[str, NDArray[Any]]:
+    try:
+        return read_npz(Path(path))[0]
+    except ValueError as error:
+        raise InputError(f"{path} is not an npz of inputs by name: {error}") from error
 
 
 def _write_probe(source: Path, probe: Path, out: Path, wanted: str) -> bool:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import onnx_ir as ir
 
 from calib_serve.artifact import Head
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx.edit import FLOATS, Editor, describe
+from calib_serve.fuse.onnx.edit import FLOATS, Editor, describe, require
 from calib_serve.fuse.onnx.linear import Linear, find_linear
 from calib_serve.fuse.onnx.tail import Tail
 
-__all__ = ["find_features", "replace_head"]
+__all__ = ["ReplaceHead", "find_features"]
 
 
 def find_features(editor: Editor, tail: Tail, head: Head, name: str | None) -> ir.Value:
@@ -27,36 +29,58 @@ def find_features(editor: Editor, tail: Tail, head: Head, name: str | None) -> i
         if not found:
             raise FuseError(f"the graph has no tensor {name!r} to take as features")
         value = found[0]
-    width = head.weights[0].shape[1]
-    known = value.dtype in FLOATS and value.shape is not None and len(value.shape) == 2
-    if not known or (isinstance(value.shape[1], int) and value.shape[1] != width):  # type: ignore[index]
+    if not _fits(value, head):
         raise FuseError(
-            f"the head reads features (n, {width}), but {value.name!r} is {value.dtype} {value.shape}; "
-            "the artifact is of another model, or its features must be named (features=)"
+            f"the head reads features (n, {head.weights[0].shape[1]}), but {value.name!r} is {value.dtype} "
+            f"{value.shape}; the artifact is of another model, or its features must be named (features=)"
         )
     return value
 
 
-def replace_head(editor: Editor, tail: Tail, head: Head, features: ir.Value) -> tuple[Tail, str]:
-    """Let the logits be the head's.
+def _fits(features: ir.Value, head: Head) -> bool:
+    if features.dtype not in FLOATS or features.shape is None or len(features.shape) != 2:
+        return False
+    return not isinstance(features.shape[1], int) or features.shape[1] == head.weights[0].shape[1]
 
-    Requires: features (n, d). Ensures: the way out reads head(features); the old layer goes where
-    nothing else reads it, and one layer in the place of one adds no node.
+
+@dataclass(frozen=True, eq=False)
+class ReplaceHead:
+    """Let the logits be ``head(features)``.
+
+    The old layer goes where nothing else reads it, and one layer in the place of one adds no node.
     """
-    linear = find_linear(tail.logits)
-    alone = not tail.strangers(tail.logits)
-    if isinstance(linear, Linear) and alone and linear.features is features and len(head.weights) == 1:
-        weight, bias = head.weights[0].astype(np.float64), head.biases[0].astype(np.float64)
-        if linear.rewrite(editor, weight, bias):
-            return tail, f"head put into {describe(linear.product)}"
-    dtype, value = features.dtype or ir.DataType.FLOAT, features
-    for i, (w, b) in enumerate(zip(head.weights, head.biases, strict=True)):
-        rows = None if features.shape is None else ir.Shape((features.shape[0], len(b)))
-        if i:
-            value = editor.node("Relu", [value], shape=value.shape)
-        layer = [value, editor.number(w, dtype, f"head{i}.weight"), editor.number(b, dtype, f"head{i}.bias")]
-        value = editor.node("Gemm", layer, {"transB": 1}, shape=rows)
-    old = tail.logits
-    tail = tail.replace_logits(editor, value)
-    editor.remove_unused(old)
-    return tail, f"head of {len(head.weights)} layers reads {features.name!r}"
+
+    head: Head
+    features: ir.Value
+
+    def requires(self, _: Tail) -> None:
+        """Features (n, d)."""
+        require(_fits(self.features, self.head), f"the head cannot read {self.features.name!r}")
+
+    def ensures(self, tail: Tail) -> None:
+        """The logits are a linear layer's, for as many classes as the head's."""
+        tail.check()
+        made = find_linear(tail.logits)
+        whole = isinstance(made, Linear) and len(made.weight) == self.head.classes
+        require(whole, "the head is not in place")
+
+    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
+        """Into the layer's own node where that is alone, else beside it."""
+        head, value, linear = self.head, self.features, find_linear(tail.logits)
+        alone = len(head.weights) == 1 and not tail.strangers(tail.logits)
+        if isinstance(linear, Linear) and alone and linear.features is value:
+            weight, bias = head.weights[0].astype(np.float64), head.biases[0].astype(np.float64)
+            if linear.rewrite(editor, weight, bias):
+                return tail, f"head put into {describe(linear.product)}"
+        dtype = value.dtype or ir.DataType.FLOAT
+        rows = None if value.shape is None else value.shape[0]
+        for i, (w, b) in enumerate(zip(head.weights, head.biases, strict=True)):
+            if i:
+                value = editor.node("Relu", [value], shape=value.shape)
+            numbers = [editor.number(n, dtype, f"head{i}.{what}") for n, what in ((w, "weight"), (b, "bias"))]
+            shape = None if self.features.shape is None else ir.Shape((rows, len(b)))
+            value = editor.node("Gemm", [value, *numbers], {"transB": 1}, shape=shape)
+        old = tail.logits
+        tail = tail.replace_logits(editor, value)
+        editor.remove_unused(old)
+        return tail, f"head of {len(head.weights)} layers reads {self.features.name!r}"

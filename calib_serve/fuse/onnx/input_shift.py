@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import InputShift
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx.edit import FLOATS, Editor, attribute, constant, describe, users
+from calib_serve.fuse.onnx.edit import FLOATS, Editor, attribute, constant, describe, require, users
 from calib_serve.fuse.onnx.linear import Linear, find_linear
+from calib_serve.fuse.onnx.tail import Tail
 
-__all__ = ["Normalization", "shift_input", "shifted_input"]
+__all__ = ["Normalization", "ShiftInput", "shifted_input"]
 
 Floats = NDArray[np.float64]
 
@@ -34,6 +35,19 @@ class Normalization:
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "std", std)
 
+    @classmethod
+    def read(cls, text: str) -> Normalization:
+        """Of "MEAN,STD", channels parted by "/".
+
+        >>> Normalization.read(".485/.456/.406,.25").std.tolist()
+        [0.25]
+        """
+        try:
+            mean, std = ([float(n) for n in part.split("/")] for part in text.split(","))
+        except ValueError:
+            raise FuseError(f"a normalisation is MEAN,STD, channels parted by /: got {text!r}") from None
+        return cls(np.array(mean), np.array(std))
+
     def shaped(self, rank: int) -> tuple[Floats, Floats]:
         """Mean and std that broadcast against (n, C, ...) of this rank."""
         shape = (1, -1, *(1,) * (rank - 2))
@@ -53,9 +67,9 @@ def shifted_input(editor: Editor, shape: tuple[int, ...] | None, name: str | Non
     if not fits:
         raise FuseError(
             f"no floating-point input takes a shift of shape {shape}; the graph has {have}; "
-            "the artifact is of another model, or its input must be named"
+            "the artifact is of another model, or its input must be named (input_name=)"
         )
-    raise FuseError(f"several inputs take the shift: {have}; name one (input=)")
+    raise FuseError(f"several inputs take the shift: {have}; name one (input_name=)")
 
 
 def _fits(actual: ir.Shape | None, shape: tuple[int, ...] | None) -> bool:
@@ -67,32 +81,38 @@ def _fits(actual: ir.Shape | None, shape: tuple[int, ...] | None) -> bool:
     )
 
 
-def shift_input(
-    editor: Editor,
-    step: InputShift | None,
-    *,
-    name: str | None = None,
-    normalization: Normalization | None = None,
-) -> str:
-    """Put the shift, and a normalisation before it where given, at the graph's input.
+@dataclass(frozen=True, eq=False)
+class ShiftInput:
+    """Let the graph compute, of input x, what it did of clip((x - mean) / std + delta)."""
 
-    Requires: a floating-point input of the shift's shape. Ensures: the graph computes, of x, what
-    it did of clip((x - mean) / std + delta). Says in words what was done.
-    """
-    delta = None if step is None else step.delta.astype(np.float64)
-    value = shifted_input(editor, None if delta is None else delta.shape, name)
-    if normalization is not None:
-        return _prefix(editor, value, step, normalization)
-    if step is None or delta is None:
-        return ""
-    if step.low is None:
-        if not delta.any():
+    value: ir.Value
+    step: InputShift | None
+    normalization: Normalization | None
+
+    def requires(self, _: Tail) -> None:
+        """A floating-point input."""
+        require(self.value.is_graph_input() and self.value.dtype in FLOATS, "there is no input to shift")
+
+    def ensures(self, _: Tail) -> None:
+        """The same input, and someone reads it if anyone did."""
+        require(self.value.is_graph_input(), "the shifted input is gone")
+
+    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
+        """Folded where that is exact, else put in as nodes."""
+        return tail, self._shift(editor)
+
+    def _shift(self, editor: Editor) -> str:
+        value, step = self.value, self.step
+        if self.normalization is not None:
+            return _prefix(editor, value, step, self.normalization)
+        if step is None or step.is_nothing:
             return "the shift is zero: nothing to do"
-        folded = _fold(editor, value, delta)
+        delta = step.delta.astype(np.float64)
+        folded = _fold(editor, value, delta) if step.low is None else None
         if folded is not None:
             return f"shift folded into {folded}"
-    _insert(editor, value, [("Add", delta[None])], step)
-    return f"shift added to input {value.name!r}" + ("" if step.low is None else " and clipped")
+        _insert(editor, value, [("Add", delta[None])], step)
+        return f"shift added to input {value.name!r}" + ("" if step.low is None else " and clipped")
 
 
 def _prefix(editor: Editor, value: ir.Value, step: InputShift | None, normal: Normalization) -> str:

@@ -2,66 +2,69 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import onnx_ir as ir
-from numpy.typing import NDArray
 
 from calib_serve.artifact import LogitMap
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx.edit import Editor, describe
+from calib_serve.fuse.onnx.edit import Editor, describe, require
+from calib_serve.fuse.onnx.flatten import is_flat
 from calib_serve.fuse.onnx.linear import Linear, NotLinear, find_linear
 from calib_serve.fuse.onnx.quantized import scale_quantized
 from calib_serve.fuse.onnx.tail import Tail
 
-__all__ = ["map_logits"]
-
-Floats = NDArray[np.float64]
+__all__ = ["MapLogits"]
 
 
-def map_logits(editor: Editor, tail: Tail, step: LogitMap) -> tuple[Tail, str]:
-    """Calibrate the logits.
+@dataclass(frozen=True, eq=False)
+class MapLogits:
+    """Let the activation, or the output, see W z + b.
 
-    Requires: logits (n, K). Ensures: the activation, or the output, sees W z + b. No node is added
-    where the last linear layer has constant weights and nothing else reads the logits; else one
-    (two on log-probabilities). Says in words what was done.
+    No node is added where the last linear layer has constant weights and nothing else reads the
+    logits; else one (two on log-probabilities).
     """
-    step = _for_sigmoid(tail, step)
-    if is_nothing(step):
-        return tail, "the logit map changes nothing: nothing to do"
-    # A softmax forgets what is the same for all classes: 1 / T may act before or after the log.
-    normalised = tail.meaning in ("probabilities", "log_probs") and tail.activation is not None
-    if step.weight.ndim == 0 and normalised:
-        step = LogitMap(step.weight, step.bias)
-    if step.on == "logits":
-        others = tail.strangers(tail.logits)
-        linear: Linear | NotLinear = find_linear(tail.logits)
-        if isinstance(linear, Linear) and not others and _fold(editor, linear, step):
-            return tail, f"logit map folded into {describe(linear.product)}"
-        scalar = step.weight.ndim == 0 and step.bias is None
-        if scalar and not others and (node := scale_quantized(editor, tail.logits, float(step.weight))):
-            return tail, f"logit map folded into the scale of {node}"
-        why = f"{', '.join(others)} also reads the logits" if others else _why(linear)
-    else:
-        why = "it acts on log-probabilities"
-    new = _insert(editor, tail.logits, step)
-    first = "LogSoftmax and " if step.on == "log_probs" else ""
-    return tail.replace_logits(editor, new), f"logit map put in as {first}{_op(new)} ({why})"
 
+    step: LogitMap
 
-def is_nothing(step: LogitMap) -> bool:
-    """True where W is the identity and b zero, on logits."""
-    w = step.weight
-    return (
-        step.on == "logits"
-        and bool(np.all(w == (np.eye(len(w)) if w.ndim == 2 else 1)))
-        and (step.bias is None or not step.bias.any())
-    )
+    def requires(self, tail: Tail) -> None:
+        """Logits (n, K), but for a single number on them."""
+        flat = is_flat(tail.logits)
+        scalar = self.step.is_scalar and (self.step.on == "logits" or tail.normalised)
+        require(flat or scalar, "a logit map needs logits (n, K)")
+
+    def ensures(self, tail: Tail) -> None:
+        """The way out is whole."""
+        tail.check()
+
+    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
+        """Folded where that is exact, else put in as nodes."""
+        step = _for_sigmoid(tail, self.step)
+        if step.is_nothing:
+            return tail, "the logit map changes nothing: nothing to do"
+        if step.weight.ndim == 0 and tail.normalised:  # 1 / T may act before or after the log
+            step = LogitMap(step.weight, step.bias)
+        if step.on == "logits":
+            others = tail.strangers(tail.logits)
+            linear: Linear | NotLinear = find_linear(tail.logits)
+            if isinstance(linear, Linear) and not others and _fold(editor, linear, step):
+                return tail, f"logit map folded into {describe(linear.product)}"
+            scale = float(step.weight) if step.is_scalar and not others else None
+            if scale is not None and (node := scale_quantized(editor, tail.logits, scale)):
+                return tail, f"logit map folded into the scale of {node}"
+            why = f"{', '.join(others)} also reads the logits" if others else _why(linear)
+        else:
+            why = "it acts on log-probabilities"
+        new = _insert(editor, tail.logits, step)
+        first = "LogSoftmax and " if step.on == "log_probs" else ""
+        return tail.replace_logits(editor, new), f"logit map put in as {first}{_op(new)} ({why})"
 
 
 def _for_sigmoid(tail: Tail, step: LogitMap) -> LogitMap:
     """The map of a single logit z that stands for the two logits (0, z)."""
-    if tail.meaning != "sigmoid" or tail.logits.shape is None or tail.logits.shape[1] != 1:
-        if tail.meaning == "sigmoid" and step.on == "log_probs":
+    if tail.outputs != "sigmoid" or tail.logits.shape is None or tail.logits.shape[1] != 1:
+        if tail.outputs == "sigmoid" and step.on == "log_probs":
             raise FuseError(
                 "a map on log-probabilities needs a softmax; this graph ends in a Sigmoid a class"
             )
@@ -80,13 +83,9 @@ def _why(linear: Linear | NotLinear) -> str:
 
 
 def _fold(editor: Editor, linear: Linear, step: LogitMap) -> bool:
-    w = step.weight
-    weight = w @ linear.weight if w.ndim == 2 else (w * linear.weight.T).T
-    if linear.bias is None:
-        bias = step.bias
-    else:
-        bias = step(linear.bias[None])[0]
-    return linear.rewrite(editor, weight, None if bias is None else bias.astype(np.float64))
+    old = np.zeros(len(linear.weight)) if linear.bias is None else linear.bias
+    weight, bias = step.fold_into(linear.weight, old)
+    return linear.rewrite(editor, weight, None if linear.bias is None and step.bias is None else bias)
 
 
 def _insert(editor: Editor, logits: ir.Value, step: LogitMap) -> ir.Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -9,91 +10,126 @@ import onnx_ir as ir
 
 from calib_serve.artifact import Artifact, Mixture, ProbTable
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx.edit import Editor, work_type
+from calib_serve.fuse.onnx.edit import Editor, require, work_type
 from calib_serve.fuse.onnx.probabilities import cast, clamped_log, count_below, look_up, mix, reduce, softmax
 from calib_serve.fuse.onnx.tail import Tail
 
-__all__ = ["ALL", "Outputs", "finish", "open_scores"]
+__all__ = ["ALL", "Finish", "OpenScores", "Returns"]
 
-Outputs = Literal["same", "probabilities", "all"]
+Returns = Literal["same", "probabilities", "all"]
 ALL = ("logits", "probabilities", "confidence", "predicted", "bin")
 
 
-def open_scores(editor: Editor, tail: Tail) -> tuple[Tail, str]:
-    """Put an activation behind scores that are said to have had one, so that the passes can act before it.
+@dataclass(frozen=True)
+class OpenScores:
+    """An activation behind scores that are said to have had one, so that the passes can act before it.
 
-    Requires: probabilities, which become their logarithm and a Softmax of it; or log-probabilities,
-    which get a LogSoftmax. Neither changes them.
+    Probabilities become their logarithm and a Softmax of it; log-probabilities get a LogSoftmax.
+    Neither changes them.
     """
-    old, name = tail.logits, tail.logits.name
-    before = set(editor.made)
-    if tail.meaning == "probabilities":
-        logits = clamped_log(editor, old)
-        scores = softmax(editor, logits)
-        what = f"{name!r} holds probabilities: their logarithm is calibrated (Max, Log, Softmax added)"
-    else:
-        logits, scores = old, editor.node("LogSoftmax", [old], {"axis": -1}, shape=old.shape)
-        what = f"{name!r} holds log-probabilities: normalised again after calibration (LogSoftmax added)"
-    tail = tail.replace_scores(editor, old, scores, editor.made - before)
-    activation = scores.producer()
-    path = tail.path if activation is None else (activation, *tail.path)
-    return Tail(logits, tail.output, path, activation, tail.meaning), what
+
+    def requires(self, tail: Tail) -> None:
+        """Probabilities or log-probabilities that no activation of the graph makes."""
+        bare = tail.activation is None and tail.outputs in ("probabilities", "log_probs")
+        require(bare, f"{tail.outputs} were to get an activation")
+
+    def ensures(self, tail: Tail) -> None:
+        """An activation on the way out."""
+        tail.check()
+        require(tail.normalised and tail.activation in tail.path, "the scores have no activation")
+
+    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
+        """The tail that begins before the new activation."""
+        old, name = tail.logits, tail.logits.name
+        before = set(editor.made)
+        if tail.outputs == "probabilities":
+            logits = clamped_log(editor, old)
+            scores = softmax(editor, logits)
+            what = f"{name!r} holds probabilities: their logarithm is calibrated (Max, Log, Softmax added)"
+        else:
+            logits, scores = old, editor.node("LogSoftmax", [old], {"axis": -1}, shape=old.shape)
+            what = f"{name!r} holds log-probabilities: normalised again after calibration (LogSoftmax added)"
+        tail = tail.replace_scores(editor, old, scores, editor.made - before)
+        activation = scores.producer()
+        path = tail.path if activation is None else (activation, *tail.path)
+        return Tail(logits, tail.output, path, activation, tail.outputs), what
 
 
-def finish(editor: Editor, tail: Tail, artifact: Artifact, outputs: Outputs) -> list[str]:
-    """Put in the steps on probabilities and set the graph's outputs; what was done, in words."""
-    mixture = next((s for s in artifact.steps if isinstance(s, Mixture)), None)
-    table = next((s for s in artifact.steps if isinstance(s, ProbTable)), None)
-    stepped = [s for s in (mixture, table) if s is not None]
-    if outputs == "same" and not stepped:
-        return []
-    if tail.meaning == "sigmoid":
-        raise FuseError(
-            "this graph ends in a Sigmoid a class, which has no class probabilities that sum to 1; "
-            "use outputs='same' with logit maps only, or export logits"
-        )
-    before = set(editor.made)
-    probs = _probabilities(editor, tail, mixture, table, artifact.classes)
-    own = tail.logits.dtype or ir.DataType.FLOAT
-    done = [f"{s.kind.replace('_', ' ')} put in as standard operators" for s in stepped]
-    if table is not None:
-        _decide_on(editor, tail, probs, editor.made - before)
-    if outputs == "same":
-        _same(editor, tail, probs, editor.made - before)
-    elif outputs == "probabilities":
-        _show(editor, tail, [cast(editor, probs, own)], ["probabilities"])
-        done.append("output 'probabilities'")
-    else:
+@dataclass(frozen=True, eq=False)
+class Finish:
+    """The steps on probabilities, and the outputs that were asked for."""
+
+    artifact: Artifact
+    returns: Returns
+
+    def requires(self, tail: Tail) -> None:
+        """Class probabilities that sum to 1, where any are needed."""
+        if tail.outputs == "sigmoid" and (self.returns != "same" or self._steps()):
+            raise FuseError(
+                "this graph ends in a Sigmoid a class, which has no class probabilities that sum to 1; "
+                "use returns='same' with logit maps only, or export logits"
+            )
+
+    def ensures(self, tail: Tail) -> None:
+        """The outputs that were asked for are the graph's."""
+        graph = tail.output.graph
+        shown = [] if graph is None else [v.name for v in graph.outputs]
+        wanted: dict[Returns, tuple[str, ...]] = {"probabilities": ("probabilities",), "all": ALL}
+        whole = all(name in shown for name in wanted.get(self.returns, ()))
+        require(whole and tail.output.is_graph_output(), f"the outputs are {shown}")
+
+    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
+        """The tail with the new outputs: nothing acts on the logits any more."""
+        tail, done = self._finish(editor, tail)
+        return tail, "; ".join(done)
+
+    def _steps(self) -> list[Mixture | ProbTable]:
+        return [s for s in (self.artifact.mixture, self.artifact.table) if s is not None]
+
+    def _finish(self, editor: Editor, tail: Tail) -> tuple[Tail, list[str]]:
+        stepped = self._steps()
+        if self.returns == "same" and not stepped:
+            return tail, []
+        before = set(editor.made)
+        probs = _probabilities(editor, tail, self.artifact)
+        own = tail.logits.dtype or ir.DataType.FLOAT
+        done = [f"{s.kind.replace('_', ' ')} put in as standard operators" for s in stepped]
+        if self.artifact.table is not None:
+            _decide_on(editor, tail, probs, editor.made - before)
+        if self.returns == "same":
+            return _same(editor, tail, probs, editor.made - before), done
+        if self.returns == "probabilities":
+            tail = _show(editor, tail, [cast(editor, probs, own)], ["probabilities"])
+            return tail, [*done, "output 'probabilities'"]
         logits = cast(editor, clamped_log(editor, probs), own) if stepped else tail.logits
-        bins = 15 if artifact.reference is None else len(artifact.reference)
-        _show(editor, tail, [logits, *_all(editor, cast(editor, probs, own), bins)], list(ALL))
-        done.append(f"outputs {', '.join(ALL)}")
-    return done
+        bins = 15 if self.artifact.reference is None else len(self.artifact.reference)
+        tail = _show(editor, tail, [logits, *_all(editor, cast(editor, probs, own), bins)], list(ALL))
+        return tail, [*done, f"outputs {', '.join(ALL)}"]
 
 
-def _probabilities(
-    editor: Editor, tail: Tail, mixture: Mixture | None, table: ProbTable | None, classes: int
-) -> ir.Value:
+def _probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.Value:
     dtype = work_type(tail.logits.dtype)
     activation = tail.activation
-    if mixture is not None:
-        probs = mix(editor, cast(editor, tail.logits, dtype), mixture, classes)
+    if artifact.mixture is not None:
+        probs = mix(editor, cast(editor, tail.logits, dtype), artifact.mixture, artifact.classes)
     elif activation is not None and activation.op_type == "Softmax" and tail.logits.dtype == dtype:
         probs = activation.outputs[0]
     else:
         probs = softmax(editor, cast(editor, tail.logits, dtype))
-    return probs if table is None else look_up(editor, probs, table, classes)
+    table = artifact.table
+    return probs if table is None else look_up(editor, probs, table, artifact.classes)
 
 
-def _same(editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]) -> None:
+def _same(editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]) -> Tail:
     """The chosen output as it was: its name, type and meaning."""
     scores = tail.logits if tail.activation is None else tail.activation.outputs[0]
     own = scores.dtype or ir.DataType.FLOAT
     known = set(editor.made)
-    shown = probs if tail.meaning == "probabilities" else clamped_log(editor, probs)
+    shown = probs if tail.outputs == "probabilities" else clamped_log(editor, probs)
     shown = cast(editor, shown, own)
-    tail.replace_scores(editor, scores, shown, made | (editor.made - known))
+    tail = tail.replace_scores(editor, scores, shown, made | (editor.made - known))
     editor.remove_unused(scores)
+    return tail
 
 
 def _decide_on(editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]) -> None:
@@ -105,10 +141,10 @@ def _decide_on(editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]) 
     editor.graph.sort()
 
 
-def _show(editor: Editor, tail: Tail, values: list[ir.Value], names: list[str]) -> None:
-    old = tail.output
-    editor.replace_output(old, values, names)
-    editor.remove_unused(old)
+def _show(editor: Editor, tail: Tail, values: list[ir.Value], names: list[str]) -> Tail:
+    shown = editor.replace_output(tail.output, values, names)
+    editor.remove_unused(tail.output)
+    return replace(tail, output=shown[0])
 
 
 def _all(editor: Editor, probs: ir.Value, bins: int) -> list[ir.Value]:

@@ -13,7 +13,8 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from calib_serve.errors import FuseError, ModelError
-from calib_serve.fuse.onnx.reference import Expected, Plan, expect, prepare
+from calib_serve.fuse.onnx.plan import Plan
+from calib_serve.fuse.onnx.reference import Expected, expect, prepare
 from calib_serve.fuse.sessions import open_session, stopped_after
 from calib_serve.metrics import softmax
 
@@ -98,7 +99,7 @@ def measure(
     raw = _rows(run(prepare(feeds, plan), [plan.source])[0])
     near = _QUANTIZED if quantized else TOLERANCE[plan.dtype]
     expected = expect(raw, plan, near)
-    name = plan.output if plan.outputs == "same" else "probabilities"
+    name = plan.output if plan.returns == "same" else "probabilities"
     actual = _rows(run_fused(feeds, [name])[0])
     worst = _compare(actual, expected, plan, near * expected.scale)
     engines = engine if engine == engine_fused else f"{engine}, {engine_fused}"

@@ -7,50 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, LogitMap, Mixture, ProbTable
+from calib_serve.artifact import ProbTable
 from calib_serve.errors import FuseError, InputError
-from calib_serve.fuse.onnx.input_shift import Normalization
-from calib_serve.fuse.onnx.tail import Meaning
+from calib_serve.fuse.onnx.plan import Plan
 from calib_serve.metrics import log_probs, log_softmax, softmax
 
-__all__ = ["Expected", "Plan", "expect", "prepare"]
+__all__ = ["Expected", "expect", "prepare"]
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """What the raw graph gives and what was asked of the fused one.
-
-    ``source`` names the raw graph's tensor the calibration starts from: features for an artifact
-    with a Head, else the scores, which hold ``meaning``; ``opened`` where these are probabilities
-    that no Softmax makes; ``on_log_probs`` where the artifact was fitted on log-probabilities though
-    ``source`` holds the logits behind them.
-    """
-
-    artifact: Artifact
-    source: str
-    meaning: Meaning
-    opened: bool
-    dtype: ir.DataType
-    outputs: str
-    output: str
-    shifted: str | None
-    normalization: Normalization | None
-    on_log_probs: bool
-
-    @property
-    def shows_logits(self) -> bool:
-        """Whether the chosen output holds logits or log-probabilities."""
-        return self.outputs == "same" and self.meaning in ("logits", "log_probs")
-
-    @property
-    def table(self) -> ProbTable | None:
-        """The artifact's table, if any."""
-        return next((s for s in self.artifact.steps if isinstance(s, ProbTable)), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,56 +52,49 @@ def prepare(feeds: Mapping[str, NDArray[Any]], plan: Plan) -> dict[str, NDArray[
 
 def expect(raw: Floats, plan: Plan, near: float) -> Expected:
     """The calibrated answer for what the raw graph gave at ``plan.source``, (n, d) or (n, K)."""
-    logits = _logits(raw, plan)
+    artifact, logits = plan.artifact, _logits(raw, plan)
     mapped = logits
-    for step in plan.artifact.steps:
-        if isinstance(step, LogitMap):
-            mapped = np.asarray(step(mapped), np.float64)
+    for step in artifact.logit_maps:
+        mapped = step(mapped)
     scale = max(1.0, float(np.abs(mapped).max(initial=1.0)))
     everyone = np.ones(len(mapped), np.bool_)
-    if plan.meaning == "sigmoid":
+    if plan.outputs == "sigmoid":
         pair = raw.shape[1] == 1  # one logit z stands for the two logits (0, z)
         return Expected(_sigmoid(mapped[:, 1:] - mapped[:, :1] if pair else mapped), None, scale, everyone)
-    probs = plan.artifact.probs(logits)
-    if plan.table is not None:
-        return Expected(probs, None, scale, _sure(_before_table(mapped, plan), plan.table, near * scale))
-    if any(isinstance(s, Mixture) for s in plan.artifact.steps):
+    probs = softmax(mapped) if artifact.mixture is None else artifact.mixture(mapped)
+    if artifact.table is not None:
+        sure = _sure(probs, artifact.table, near * scale)
+        return Expected(artifact.table(probs), None, scale, sure)
+    if artifact.mixture is not None:
         return Expected(probs, None, scale, everyone)
-    return Expected(probs, log_softmax(mapped) if plan.meaning == "log_probs" else mapped, scale, everyone)
+    return Expected(probs, log_softmax(mapped) if plan.outputs == "log_probs" else mapped, scale, everyone)
 
 
 def _logits(raw: Floats, plan: Plan) -> Floats:
     if plan.artifact.head is not None:
         return np.asarray(plan.artifact.head(raw), np.float64)
-    if plan.on_log_probs:
-        return log_softmax(raw)
-    _check_meaning(raw, plan)
+    _check_outputs(raw, plan)
     if plan.opened:
         return np.asarray(log_probs(raw))
-    if plan.meaning == "sigmoid" and raw.shape[1] == 1:
+    if plan.outputs == "sigmoid" and raw.shape[1] == 1:
         return np.concatenate([np.zeros_like(raw), raw], axis=1)
     return raw
 
 
-def _check_meaning(raw: Floats, plan: Plan) -> None:
+def _check_outputs(raw: Floats, plan: Plan) -> None:
     """What the scores are can be seen from them, where no activation tells."""
     # One row may be near 1 by chance; several are not.
     near = _SUM if len(raw) > 1 or plan.opened else _SUM / 100
     distributed = bool((raw >= 0).all()) and np.allclose(raw.sum(axis=1), 1, atol=near)
     if plan.opened and not distributed:
-        raise FuseError(f"{plan.source!r} does not hold probabilities that sum to 1; say meaning='logits'")
-    if plan.meaning == "logits" and distributed:
+        raise FuseError(f"{plan.source!r} does not hold probabilities that sum to 1; say outputs='logits'")
+    if plan.outputs == "logits" and distributed:
         raise FuseError(
-            f"{plan.source!r} holds probabilities, but no Softmax makes them; say meaning='probabilities'"
+            f"{plan.source!r} holds probabilities, but no Softmax makes them; say outputs='probabilities'"
         )
 
 
 _SUM = 1e-2  # how far probabilities of a narrow type may be from 1 together
-
-
-def _before_table(mapped: Floats, plan: Plan) -> Floats:
-    mixture = next((s for s in plan.artifact.steps if isinstance(s, Mixture)), None)
-    return softmax(mapped) if mixture is None else mixture(mapped)
 
 
 def _sure(probs: Floats, table: ProbTable, near: float) -> NDArray[np.bool_]:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Union
 
 import onnx_ir as ir
 
+from calib_serve.artifact import Outputs
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx.edit import FLOATS, Editor, attribute, describe, users
+from calib_serve.fuse.onnx.edit import FLOATS, Editor, attribute, describe, require, users
 
-__all__ = ["Meaning", "Tail", "find_tail"]
+__all__ = ["Scores", "Tail", "find_tail"]
 
-Meaning = Literal["logits", "log_probs", "probabilities", "sigmoid"]
+Scores = Union[Outputs, Literal["sigmoid"]]
+"""What an output holds."""
 
-_ACTIVATIONS: dict[str, Meaning] = {
+_ACTIVATIONS: dict[str, Scores] = {
     "Softmax": "probabilities",
     "LogSoftmax": "log_probs",
     "Sigmoid": "sigmoid",
@@ -37,7 +39,7 @@ _DECISIONS = ("ArgMax", "Hardmax", "TopK")
 class Tail:
     """``logits`` -> activation (if any) -> ``path`` -> ``output``, one of the graph's outputs.
 
-    ``path`` are the nodes from the logits to the output, the activation among them; ``meaning``
+    ``path`` are the nodes from the logits to the output, the activation among them; ``outputs``
     says what the output holds.
     """
 
@@ -45,7 +47,20 @@ class Tail:
     output: ir.Value
     path: tuple[ir.Node, ...]
     activation: ir.Node | None
-    meaning: Meaning
+    outputs: Scores
+
+    @property
+    def normalised(self) -> bool:
+        """Whether a softmax follows the logits: it forgets what is the same for all classes."""
+        return self.activation is not None and self.outputs in ("probabilities", "log_probs")
+
+    def check(self) -> None:
+        """What every pass leaves: the output is the graph's, and made of the logits by the path alone."""
+        value = self.logits
+        for node in self.path:
+            require(value in node.inputs, "the way out is broken")
+            value = node.outputs[0]
+        require(value is self.output and value.is_graph_output(), "the output is another")
 
     def readers(self, value: ir.Value) -> list[ir.Node]:
         """The nodes that must see the calibrated ``value``: the way out, and decisions."""
@@ -76,7 +91,7 @@ class Tail:
         return self
 
 
-def find_tail(editor: Editor, *, output: str | None, meaning: Meaning | None, classes: int) -> Tail:
+def find_tail(editor: Editor, *, output: str | None, outputs: Outputs | None, classes: int) -> Tail:
     """Find the logits behind the chosen output, and make the way out private to it."""
     chosen = _choose(editor.graph, output, classes)
     path: list[ir.Node] = []
@@ -85,7 +100,7 @@ def find_tail(editor: Editor, *, output: str | None, meaning: Meaning | None, cl
         path.insert(0, node)
         value = node.inputs[0]  # type: ignore[assignment]  # _passes made sure
     activation = None
-    found: Meaning = "logits"
+    found: Scores = "logits"
     if node is not None and node.domain == "" and node.op_type in _ACTIVATIONS:
         _check_axis(node)
         activation, found = node, _ACTIVATIONS[node.op_type]
@@ -95,9 +110,9 @@ def find_tail(editor: Editor, *, output: str | None, meaning: Meaning | None, cl
         found = "probabilities"
         if value.dtype is None:  # onnx infers nothing for these operators; their scores are float32 (n, K)
             value.dtype, value.shape = ir.DataType.FLOAT, ir.Shape((None, classes))
-    if meaning is not None and activation is not None and meaning != found:
+    if outputs is not None and activation is not None and outputs != found:
         raise FuseError(f"the output {chosen.name!r} is made by {describe(activation)}: it holds {found}")
-    found = meaning or found
+    found = outputs or found
     _check_logits(value, classes, found, chosen)
     tail = Tail(value, chosen, tuple(path), activation, found)
     return _private(editor, tail)
@@ -117,7 +132,9 @@ def _choose(graph: ir.Graph, name: str | None, classes: int) -> ir.Value:
             f"no output of the graph can hold scores of {classes} classes, (n, {classes}); it has "
             + ", ".join(f"{v.name!r} {v.type} {v.shape}" for v in graph.outputs)
         )
-    raise FuseError(f"several outputs may hold the scores: {[v.name for v in scores]}; name one (output=)")
+    raise FuseError(
+        f"several outputs may hold the scores: {[v.name for v in scores]}; name one (output_name=)"
+    )
 
 
 def _may_hold_scores(value: ir.Value, classes: int) -> bool:
@@ -157,7 +174,7 @@ def _check_axis(node: ir.Node) -> None:
     raise FuseError(f"{describe(node)} works on axis {axis} of {rank}, not over the classes of (n, K) logits")
 
 
-def _check_logits(value: ir.Value, classes: int, meaning: Meaning, output: ir.Value) -> None:
+def _check_logits(value: ir.Value, classes: int, outputs: Scores, output: ir.Value) -> None:
     if value.dtype not in FLOATS:
         raise FuseError(
             f"the scores {value.name!r} are {value.dtype}, not floating point; name another output"
@@ -172,11 +189,11 @@ def _check_logits(value: ir.Value, classes: int, meaning: Meaning, output: ir.Va
             f"the scores {value.name!r} behind output {output.name!r} have shape {value.shape}, not (n, K); "
             "add a Flatten before them"
         )
-    pair = meaning == "sigmoid" and dims[1] == 1 and classes == 2
+    pair = outputs == "sigmoid" and dims[1] == 1 and classes == 2
     if isinstance(dims[1], int) and dims[1] != classes and not pair:
         raise FuseError(
             f"the artifact is for {classes} classes, but {value.name!r} has {dims[1]}; "
-            "fit one for this model or name another output (output=)"
+            "fit one for this model or name another output (output_name=)"
         )
 
 

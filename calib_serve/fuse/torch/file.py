@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import warnings
 import zipfile
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact import Artifact, Outputs
 from calib_serve.errors import FuseError, ModelError
-from calib_serve.fuse.torch.module import Output, Returns, calibrated
+from calib_serve.fuse.owner import check_owner
+from calib_serve.fuse.torch.module import Returns, calibrated
 
 __all__ = ["fuse_torch"]
 
@@ -26,8 +27,8 @@ def fuse_torch(
     artifact: Artifact,
     out_path: str | Path,
     *,
-    output: Output = "probabilities",
-    returns: Returns | None = None,
+    returns: Returns = "probabilities",
+    outputs: Outputs | None = None,
     last_linear: str | None = None,
     fold: bool = False,
     force: bool = False,
@@ -40,8 +41,13 @@ def fuse_torch(
     """
     source, out = Path(model_path), Path(out_path)
     kind = _kind(source)
-    _check_owner(artifact, source, force)
-    options: dict[str, Any] = {"output": output, "returns": returns, "last_linear": last_linear, "fold": fold}
+    check_owner(artifact, sha256(source.read_bytes()).hexdigest(), source, force=force)
+    options: dict[str, Any] = {
+        "returns": returns,
+        "outputs": outputs,
+        "last_linear": last_linear,
+        "fold": fold,
+    }
     partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}{out.suffix}")
     mark = {_MARK: artifact.fingerprint}
     try:
@@ -89,7 +95,7 @@ def _export(
     whole: torch.nn.Module = calibrated(
         program.module(), artifact, example=args[0] if len(args) == 1 and not kwargs else None, **options
     )
-    if options["output"] == "all":
+    if options["returns"] == "all":
         whole = _Plain(whole)
     # AUTO keeps what the program left free, such as its batch, and fixes what it had fixed.
     free = torch.export.Dim.AUTO
@@ -118,16 +124,6 @@ def _check_new(source: Path, mark: str | bytes) -> None:
     if mark:
         text = mark.decode() if isinstance(mark, bytes) else mark
         raise FuseError(f"{source} is calibrated already ({text[:12]}); fuse into the original")
-
-
-def _check_owner(artifact: Artifact, source: Path, force: bool) -> None:
-    claimed = artifact.model.get("sha256") or artifact.model.get("fingerprint")
-    actual = hashlib.sha256(source.read_bytes()).hexdigest()
-    if claimed and claimed != actual and not force:
-        raise FuseError(
-            f"the artifact was fitted for model {str(claimed)[:12]}, {source} is {actual[:12]}; "
-            "fit it for this model, or force where this is another export of the same one"
-        )
 
 
 def _kind(path: Path) -> Kind:

@@ -7,21 +7,26 @@ It scripts, traces, exports and compiles as the model did; its state dict holds 
 # torch.jit.script reads the signatures: so no postponed annotations, and what forward gives is inferred.
 import copy
 import inspect
-from typing import Any, Literal, Union
+from collections.abc import Callable
+from typing import Any, Literal, Union, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calib_serve.artifact import Artifact, Head, InputShift, LogitMap, Mixture, ProbTable
+from calib_serve.artifact import Artifact, Head, LogitMap, Outputs
 from calib_serve.errors import FuseError, InputError
-from calib_serve.fuse.torch.steps import Everything, Log, Logits, Outputs, Probabilities, Shift, layers
+from calib_serve.fuse.torch.steps import All, Everything, Log, Logits, Probabilities, Shift, layers
 
-__all__ = ["Calibrated", "Output", "Outputs", "Returns", "calibrated"]
+__all__ = ["All", "Calibrated", "Returns", "calibrated"]
 
-Output = Literal["probabilities", "logits", "all"]
-Returns = Literal["logits", "probabilities", "log_probabilities"]
+Returns = Literal["probabilities", "logits", "all"]
 _Tail = Union[Logits, Probabilities, Everything]
+_TAILS: dict[str, Callable[..., _Tail]] = {
+    "logits": Logits,
+    "probabilities": Probabilities,
+    "all": Everything,
+}
 
 
 class Calibrated(nn.Module):
@@ -36,7 +41,7 @@ class Calibrated(nn.Module):
         self.training = False
 
     def forward(self, inputs: Tensor):
-        """What ``output`` said, for one batch of inputs."""
+        """What ``returns`` said, for one batch of inputs."""
         return self.tail(self.head(self.model(self.shift(inputs))))
 
 
@@ -44,7 +49,7 @@ class CalibratedMany(Calibrated):
     """The same for a model of several inputs; the shift acts on the first."""
 
     def forward(self, inputs: Tensor, *more: Any, **named: Any):
-        """What ``output`` said, for one batch of inputs."""
+        """What ``returns`` said, for one batch of inputs."""
         return self.tail(self.head(self.model(self.shift(inputs), *more, **named)))
 
 
@@ -52,17 +57,17 @@ def calibrated(
     model: nn.Module,
     artifact: Artifact,
     *,
-    output: Output = "probabilities",
-    returns: Returns | None = None,
+    returns: Returns = "probabilities",
+    outputs: Outputs | None = None,
     last_linear: str | None = None,
     fold: bool = False,
     example: Tensor | None = None,
 ) -> nn.Module:
     """``model`` with the artifact inside it; the model itself is left as it is.
 
-    ``output`` is "probabilities" (n, K), "logits" (n, K), or "all" (an ``Outputs``). ``returns``
-    says what the model makes of inputs (n, ...): left out, what the artifact was fitted on, else
-    logits. Probabilities are calibrated through their logarithm; where nothing acts behind the
+    ``returns`` is "probabilities" (n, K), "logits" (n, K), or "all" (an ``All``). ``outputs``
+    says what the model itself makes of inputs (n, ...): left out, what the artifact was fitted on,
+    else logits. Probabilities are calibrated through their logarithm; where nothing acts behind the
     model and logits are asked for, what it returns is handed on. ``last_linear`` names the
     layer that makes the logits, for an artifact with a Head and for ``fold``, which multiplies
     the logit maps into that layer; left out, it is found by its shape, and ``example`` inputs prove
@@ -71,31 +76,32 @@ def calibrated(
     not the only one, or not the last.
 
     >>> halved = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
-    >>> calibrated(nn.Identity(), halved, output="logits")(torch.tensor([[2.0, 0.0]])).tolist()
+    >>> calibrated(nn.Identity(), halved, returns="logits")(torch.tensor([[2.0, 0.0]])).tolist()
     [[1.0, 0.0]]
     """
-    if output not in ("probabilities", "logits", "all"):
-        raise InputError(f"output must be 'probabilities', 'logits' or 'all', got {output!r}")
-    maps, rest = _split(artifact)
-    returns = returns or artifact.model.get("outputs", "logits")
-    if returns != "logits" and (fold or artifact.head is not None):
+    if returns not in get_args(Returns):
+        raise InputError(f"returns must be one of {', '.join(get_args(Returns))}, got {returns!r}")
+    outputs = outputs or artifact.model.outputs or "logits"
+    if outputs not in get_args(Outputs):
+        raise InputError(f"outputs must be one of {', '.join(get_args(Outputs))}, got {outputs!r}")
+    maps = tuple(m for m in artifact.logit_maps if not m.is_nothing)
+    if outputs != "logits" and (fold or artifact.head is not None):
         raise FuseError(
-            f"the model returns {returns}: its last linear layer does not make what is calibrated"
+            f"the model returns {outputs}: its last linear layer does not make what is calibrated"
         )
-    folded = tuple(maps) if fold else ()
-    if any(m.on == "log_probs" for m in folded):
+    if fold and any(m.on == "log_probs" for m in maps):
         raise FuseError("a map on log-probabilities cannot be folded into a layer; leave fold off")
     extra: list[nn.Module] = []
-    if artifact.head is not None or folded:
-        model, extra = _replace_last(model, artifact, folded, last_linear, example)
-    steps = (*(() if fold else maps), *rest)
+    if artifact.head is not None or (fold and maps):
+        model, extra = _replace_last(model, artifact, maps if fold else (), last_linear, example)
     device, dtype = _home(model)
-    tail = _tail(steps, artifact, output, torch.float64 if dtype == torch.float64 else torch.float32)
-    if returns == "probabilities" and (output != "logits" or artifact.output_steps):
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    tail = _TAILS[returns](() if fold else maps, artifact, wide)
+    if outputs == "probabilities" and (returns != "logits" or artifact.output_steps):
         extra.append(Log())
     shift = artifact.input_shift
     return (Calibrated if _takes_one_input(model) else CalibratedMany)(
-        nn.Identity() if shift is None or _is_nothing(shift) else Shift(shift).to(device),
+        nn.Identity() if shift is None or shift.is_nothing else Shift(shift).to(device),
         _evaluating(model),
         nn.Sequential(*extra).eval(),
         tail.to(device).eval(),
@@ -110,30 +116,6 @@ def _evaluating(model: nn.Module) -> nn.Module:
         return _shell(model).eval()
     except NotImplementedError:  # an exported program has one mode, whatever its flag says
         return model
-
-
-def _split(artifact: Artifact) -> tuple[list[LogitMap], list[Mixture | ProbTable]]:
-    steps = [s for s in artifact.output_steps if not _is_nothing(s)]
-    maps = [s for s in steps if isinstance(s, LogitMap)]
-    return maps, [s for s in steps if not isinstance(s, LogitMap)]
-
-
-def _is_nothing(step: InputShift | LogitMap | Mixture | ProbTable) -> bool:
-    """True for T = 1 and delta = 0: left out, the result is the model's to the last bit."""
-    if isinstance(step, InputShift):
-        return step.low is None and not step.delta.any()
-    if isinstance(step, LogitMap):
-        same = step.weight == (np.eye(len(step.weight)) if step.weight.ndim == 2 else 1)
-        return step.on == "logits" and bool(np.all(same)) and (step.bias is None or not step.bias.any())
-    return False
-
-
-def _tail(
-    steps: tuple[LogitMap | Mixture | ProbTable, ...], artifact: Artifact, output: Output, dtype: torch.dtype
-) -> _Tail:
-    if output == "all":
-        return Everything(steps, dtype, bins=15 if artifact.reference is None else len(artifact.reference))
-    return Logits(steps, dtype) if output == "logits" else Probabilities(steps, dtype)
 
 
 def _home(model: nn.Module) -> tuple[torch.device, torch.dtype]:
@@ -172,7 +154,7 @@ def _replace_last(
         (old.weight.detach().double().cpu().numpy(),),
         (_bias(old),),
     )
-    made = layers(_fold(head, folded))
+    made = layers(_folded(head, folded))
     device, dtype = _home(old)
     for module in made:
         module.to(device, dtype)
@@ -227,12 +209,10 @@ def _bias(layer: nn.Module) -> Any:
     return np.zeros(len(layer.weight)) if bias is None else bias.detach().double().cpu().numpy()  # type: ignore[arg-type]
 
 
-def _fold(head: Head, maps: tuple[LogitMap, ...]) -> Head:
+def _folded(head: Head, maps: tuple[LogitMap, ...]) -> Head:
     weight, bias = head.weights[-1].astype(np.float64), head.biases[-1].astype(np.float64)
     for m in maps:
-        # Each column of the layer and its bias is a vector of logits to map.
-        weight = m.weight @ weight if m.weight.ndim == 2 else (m.weight * weight.T).T
-        bias = m(bias[None])[0]
+        weight, bias = m.fold_into(weight, bias)
     return Head((*head.weights[:-1], weight), (*head.biases[:-1], bias))
 
 

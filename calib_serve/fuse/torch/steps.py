@@ -10,14 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from calib_serve.artifact import Artifact
 from calib_serve.artifact.steps import Floats, Head, InputShift, LogitMap, Mixture, ProbTable
 from calib_serve.fuse.edges import rounded_down
 from calib_serve.metrics.logits import LEAST
 
-__all__ = ["Everything", "Log", "Logits", "Outputs", "Probabilities", "Shift", "layers"]
+__all__ = ["All", "Everything", "Log", "Logits", "Probabilities", "Shift", "layers"]
 
 
-class Outputs(NamedTuple):
+class All(NamedTuple):
     """All that can be said of a batch: (n, K), (n, K), (n,), (n,), (n,)."""
 
     logits: Tensor
@@ -161,17 +162,16 @@ def _edges(edges: Floats, dtype: torch.dtype) -> Tensor:
 class _Tail(nn.Module):
     """Raw logits to calibrated ones, and on to probabilities; what the three outputs share."""
 
-    def __init__(self, steps: tuple[LogitMap | Mixture | ProbTable, ...], dtype: torch.dtype) -> None:
+    def __init__(self, maps: tuple[LogitMap, ...], artifact: Artifact, dtype: torch.dtype) -> None:
         super().__init__()
-        mixture: list[nn.Module] = [_Mixture(s, dtype) for s in steps if isinstance(s, Mixture)]
-        tables = [
-            _TopTable(s, dtype) if len(s.edges) == 1 else _ClassTable(s, dtype)
-            for s in steps
-            if isinstance(s, ProbTable)
-        ]
-        self.maps = nn.Sequential(*[_Map(s, dtype) for s in steps if isinstance(s, LogitMap)])
-        self.softmax = nn.Sequential(*(mixture or [_Softmax()]), *tables)
-        self.has_logits = not (mixture or tables)  # then calibrated logits exist; else only log-probabilities
+        mixture, table = artifact.mixture, artifact.table
+        tables: list[nn.Module] = []
+        if table is not None:
+            tables = [_TopTable(table, dtype) if table.classes is None else _ClassTable(table, dtype)]
+        self.maps = nn.Sequential(*[_Map(m, dtype) for m in maps])
+        self.softmax = nn.Sequential(_Softmax() if mixture is None else _Mixture(mixture, dtype), *tables)
+        # Where neither is, calibrated logits exist; else only log-probabilities.
+        self.has_logits = mixture is None and table is None
         self.wide = dtype == torch.float64
         self.least = LEAST  # log-probabilities stay finite
 
@@ -208,13 +208,12 @@ class Everything(_Tail):
 
     inner_edges: Tensor
 
-    def __init__(
-        self, steps: tuple[LogitMap | Mixture | ProbTable, ...], dtype: torch.dtype, *, bins: int
-    ) -> None:
-        super().__init__(steps, dtype)
+    def __init__(self, maps: tuple[LogitMap, ...], artifact: Artifact, dtype: torch.dtype) -> None:
+        super().__init__(maps, artifact, dtype)
+        bins = 15 if artifact.reference is None else len(artifact.reference)
         self.register_buffer("inner_edges", _edges(np.linspace(0, 1, bins + 1)[1:-1], dtype))
 
-    def forward(self, logits: Tensor) -> Outputs:
+    def forward(self, logits: Tensor) -> All:
         """(n, K) to five tensors; the bin is that of the confidence as returned."""
         mapped = self._map(logits)
         probs = self.softmax(mapped)
@@ -222,7 +221,7 @@ class Everything(_Tail):
         shown = probs.to(logits.dtype)
         confidence = shown.gather(1, predicted[:, None])[:, 0]
         exact = confidence.double() if self.wide else confidence.float()
-        return Outputs(
+        return All(
             self._logits(mapped).to(logits.dtype),
             shown,
             confidence,

@@ -8,7 +8,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.fuse.torchserve.archive import HASHES, MANIFEST, read_archive, scratch, write_archive
-from calib_serve.fuse.torchserve.mar import artifact_files, artifact_of, is_calibrated
+from calib_serve.fuse.torchserve.contents import artifact_files, artifact_of, is_calibrated
 
 __all__ = ["recalibrated", "served_artifact"]
 
@@ -32,8 +32,8 @@ def recalibrated(source: str | Path, artifact: Artifact, out: str | Path, *, ver
         raise FuseError(
             f"{source} is version {version} already; receipts tell versions apart, so name a new one"
         )
-    fitted_on = served.model.get("sha256")
-    if artifact.model.get("sha256") not in (None, fitted_on) or _inner(artifact) != _inner(served):
+    same = artifact.model.sha256 in (None, served.model.sha256)
+    if not same or _inner(artifact) != _inner(served):
         raise FuseError(
             f"the artifact changes more than the output of the model in {source}; pack it from --model"
         )
@@ -55,5 +55,4 @@ _OWN = ("modelName", "modelVersion", "configFile")  # what write_archive says it
 
 def _inner(artifact: Artifact) -> str:
     """What of the artifact lies before the logits, by its fingerprint."""
-    steps = tuple(step for step in (artifact.input_shift, artifact.head) if step is not None)
-    return Artifact(steps, method="", classes=artifact.classes).fingerprint
+    return Artifact(artifact.model_steps, method="", classes=artifact.classes).fingerprint

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact import Artifact, Outputs
 from calib_serve.errors import FuseError
 from calib_serve.fuse.mar_options import SECTION, ModelOptions
 from calib_serve.fuse.torchserve.archive import (
@@ -20,10 +19,10 @@ from calib_serve.fuse.torchserve.archive import (
     sha256_of,
     write_archive,
 )
-from calib_serve.fuse.torchserve.mar import artifact_files, package_files
+from calib_serve.fuse.torchserve.contents import artifact_files, package_files
 from calib_serve.fuse.torchserve.shipped_files import shipped
 
-__all__ = ["repack"]
+__all__ = ["pack_around"]
 
 _ENTRY = "calibrated_wrapper.py"
 # Handlers of TorchServe's own that have no classifier inside; all others can be wrapped by name.
@@ -31,21 +30,24 @@ _NO_CLASSIFIER = ("image_segmenter", "object_detector", "trt_llm_handler", "vllm
 _KEPT = ("description", "envelope", "modelFile", "requirementsFile", "serializedFile")
 
 
-def repack(
+def pack_around(
     source: str | Path,
     artifact: Artifact | str | Path,
     out: str | Path,
     *,
     name: str | None = None,
     standalone: bool = False,
-    **options: Any,
+    outputs: Outputs | None = None,
+    last_linear: str | None = None,
+    flush_seconds: float = 1.0,
 ) -> Path:
     """Write ``out/name.mar`` (default: the old name): the same handler, its inference calibrated.
 
     The handler must be a class with ``inference``: a file of the archive, or one of TorchServe's own by
     name, such as ``image_classifier``, whose packages (torchvision, captum) the serving host must have.
-    What its postprocess receives has the same form as before. ``options``: more fields of
-    ``ModelOptions``, such as ``outputs="probabilities"`` for a model that ends in softmax.
+    What its postprocess receives has the same form as before. ``outputs`` says what its model returns
+    and ``last_linear`` which layer makes that; left out, what the artifact says. ``flush_seconds``
+    between two writes of metrics.
     """
     old = read_archive(Path(source))
     fitted = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
@@ -54,9 +56,8 @@ def repack(
         raise FuseError(f"{source} is calibrated already; pack the archive that it was made from")
     serialized = old.model.get("serializedFile", "")
     sha256 = sha256_of(old.read(serialized)) if serialized else ""
-    if fitted.model.get("sha256") not in (None, sha256):
+    if not fitted.model.fits(sha256):
         raise FuseError(f"{serialized} in {source} is not the model that the artifact was fitted on")
-    facts = {key: fitted.model[key] for key in ("outputs", "last_linear") if fitted.model.get(key)}
     try:
         workers = int(old.config.get("minWorkers", 1))
     except (TypeError, ValueError, OverflowError) as error:
@@ -68,7 +69,9 @@ def repack(
         wraps=handler,
         workers=workers,
         artifact="calibration",
-        **{**facts, **options},
+        outputs=outputs or fitted.model.outputs or "logits",
+        last_linear=last_linear or fitted.model.last_linear,
+        flush_seconds=flush_seconds,
     )
     config = yaml.safe_dump({**old.config, SECTION: section.as_dict()}, sort_keys=False, allow_unicode=True)
     entry = shipped(f"handlers/{_ENTRY}")

@@ -1,5 +1,5 @@
 """Triton model repositories."""
 
-from calib_serve.fuse.triton.repository import Settings, write_repository
+from calib_serve.fuse.triton.repository import Settings, fuse_triton
 
-__all__ = ["Settings", "write_repository"]
+__all__ = ["Settings", "fuse_triton"]

@@ -21,7 +21,7 @@ from calib_serve.fuse.onnx.files import write_text
 from calib_serve.fuse.onnx.graph import FuseReport, fuse_onnx
 from calib_serve.fuse.triton.config import Block, Word, text
 
-__all__ = ["Settings", "write_repository"]
+__all__ = ["Settings", "fuse_triton"]
 
 _TYPES = {
     ir.DataType.FLOAT: "TYPE_FP32",
@@ -73,7 +73,7 @@ class _Tensor:
     dims: tuple[int, ...]  # -1 where free; the batch first
 
 
-def write_repository(
+def fuse_triton(
     model: str | Path,
     artifact: Artifact,
     repository: str | Path,
@@ -98,7 +98,7 @@ def write_repository(
     folder = root / inner / str(version)
     if folder.exists():
         raise FuseError(f"{folder} exists; a served version must not change: choose another --version")
-    report = fuse_onnx(model, artifact, folder / "model.onnx", outputs="all", force=force)
+    report = fuse_onnx(model, artifact, folder / "model.onnx", returns="all", force=force)
     try:
         _configure(root, name, inner, version=version, artifact=artifact, settings=settings)
     except BaseException:

@@ -1,0 +1,85 @@
+"""What an artifact knows of the model it was fitted on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from calib_serve.artifact.manifest import plain
+from calib_serve.errors import InputError
+
+__all__ = ["ModelFacts", "Outputs", "read_outputs"]
+
+Outputs = Literal["logits", "log_probs", "probabilities"]
+"""What a model returns."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """The model an artifact was fitted on; None is what nobody said.
+
+    ``sha256`` of its file's bytes, ``source``: the file's name or the factory, ``input_shape`` of one
+    input (-1 for any size), ``input_dtype`` by numpy's name, ``outputs``: what the model itself returns,
+    ``last_linear``: the layer that makes its logits, ``mixed_precision``: whether logits were computed
+    in bfloat16. Raises InputError for a fact of another type.
+
+    >>> ModelFacts(outputs="logits", input_shape=[3, 8, 8]).as_dict()
+    {'input_shape': [3, 8, 8], 'outputs': 'logits'}
+    """
+
+    sha256: str | None = None
+    source: str | None = None
+    input_shape: tuple[int | None, ...] | None = None
+    input_dtype: str | None = None
+    outputs: Outputs | None = None
+    last_linear: str | None = None
+    mixed_precision: bool | None = None
+    _held: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in ("sha256", "source", "input_dtype", "last_linear"):
+            _check(name, getattr(self, name), isinstance(getattr(self, name), str), "a text")
+        mixed = self.mixed_precision
+        _check("mixed_precision", mixed, isinstance(mixed, bool), "true or false")
+        kinds = get_args(Outputs)
+        known = isinstance(self.outputs, str) and self.outputs in kinds
+        _check("outputs", self.outputs, known, f"one of {', '.join(kinds)}")
+        shape = self.input_shape
+        sizes = isinstance(shape, Sequence) and all(size is None or type(size) is int for size in shape)
+        _check("input_shape", shape, sizes, "a list of whole numbers")
+        object.__setattr__(self, "input_shape", None if shape is None else tuple(shape))
+
+    @classmethod
+    def of(cls, known: ModelFacts | Mapping[str, Any]) -> ModelFacts:
+        """The facts in a mapping, such as a manifest's; what it holds is kept for ``as_dict``."""
+        if isinstance(known, ModelFacts):
+            return known
+        if not isinstance(known, Mapping):
+            raise InputError(f"what is known of the model must be a mapping, got {type(known).__name__}")
+        held = plain(known, "model")
+        given = {f.name: held.get(f.name) for f in fields(cls) if f.init}
+        facts = cls(**{**given, "outputs": read_outputs(given["outputs"])})
+        object.__setattr__(facts, "_held", held)
+        return facts
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the manifest: what was held, letter by letter, else every fact there is."""
+        if self._held:
+            return dict(self._held)
+        known = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
+        return {name: plain(value, name) for name, value in known.items() if value is not None}
+
+    def fits(self, sha256: str) -> bool:
+        """Whether this may be the model file of that hash; True where the artifact does not say."""
+        return not self.sha256 or self.sha256 == sha256
+
+
+def read_outputs(written: Any) -> Any:
+    """``outputs`` as a file of any version spells it: version 0.1.0 wrote "log_probabilities"."""
+    return "log_probs" if written == "log_probabilities" else written
+
+
+def _check(name: str, value: object, right: bool, wanted: str) -> None:
+    if value is not None and not right:
+        raise InputError(f"{name} of the model must be {wanted}, got {repr(value)[:80]}")

@@ -1,0 +1,158 @@
+"""What goes where in a graph: decided once, carried out by passes, and compared with in numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import onnx_ir as ir
+
+from calib_serve.artifact import Artifact, Outputs
+from calib_serve.errors import FuseError
+from calib_serve.fuse.onnx.edit import FLOATS, Editor
+from calib_serve.fuse.onnx.flatten import FlattenScores, is_flat
+from calib_serve.fuse.onnx.head import ReplaceHead, find_features
+from calib_serve.fuse.onnx.input_shift import Normalization, ShiftInput, shifted_input
+from calib_serve.fuse.onnx.logit_map import MapLogits
+from calib_serve.fuse.onnx.outputs import Finish, OpenScores, Returns
+from calib_serve.fuse.onnx.tail import Scores, Tail, find_tail
+
+__all__ = ["Pass", "Plan", "Request", "carry_out", "make_plan"]
+
+
+class Pass(Protocol):
+    """One edit of a graph; what it needs and what it promises are checked before and after it."""
+
+    def requires(self, tail: Tail) -> None:
+        """FuseError where the pass cannot act on this tail."""
+        ...
+
+    def ensures(self, tail: Tail) -> None:
+        """FuseError where the pass did not leave what it promises."""
+        ...
+
+    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
+        """The tail behind the edit, and in words what was done."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What the caller of ``fuse_onnx`` said; see there."""
+
+    returns: Returns = "same"
+    outputs: Outputs | None = None
+    output_name: str | None = None
+    input_name: str | None = None
+    features: str | None = None
+    normalization: Normalization | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The passes on ``tail``, in order, and what they are measured against.
+
+    ``source`` names the raw graph's tensor that the calibration starts from: features for an artifact
+    with a Head, else the scores, which hold ``outputs``; ``opened`` where these are probabilities
+    that no Softmax makes. ``artifact`` is as it acts on that tensor, ``output`` and ``shifted`` name
+    the output that was chosen and the input that is shifted, ``dtype`` is the graph's narrowest type.
+    """
+
+    artifact: Artifact
+    tail: Tail
+    passes: tuple[Pass, ...]
+    source: str
+    outputs: Scores
+    opened: bool
+    dtype: ir.DataType
+    returns: Returns
+    output: str
+    shifted: str | None
+    normalization: Normalization | None
+
+    @property
+    def shows_logits(self) -> bool:
+        """Whether the chosen output holds logits or log-probabilities."""
+        return self.returns == "same" and self.outputs in ("logits", "log_probs")
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """One sample's shape by input, where the shift tells: the graph may leave it free."""
+        shift = self.artifact.input_shift
+        return {} if shift is None or self.shifted is None else {self.shifted: shift.delta.shape}
+
+
+def make_plan(editor: Editor, artifact: Artifact, request: Request) -> Plan:
+    """Where each step goes in this graph; raises FuseError where one has no place."""
+    tail = find_tail(editor, output=request.output_name, outputs=request.outputs, classes=artifact.classes)
+    artifact = _as_fitted(artifact, tail)
+    bare = tail.activation is None and tail.outputs in ("probabilities", "log_probs")
+    opened = bare and tail.outputs == "probabilities"
+    source, passes = tail.logits, list[Pass]()
+    if not is_flat(tail.logits) and not _keeps_shape(artifact, tail, request.returns):
+        passes.append(FlattenScores())
+    if bare:
+        passes.append(OpenScores())
+    if artifact.head is not None:
+        if opened:
+            raise FuseError(f"{source.name!r} holds probabilities; a new head needs the layer before them")
+        source = find_features(editor, tail, artifact.head, request.features)
+        passes.append(ReplaceHead(artifact.head, source))
+    passes += [MapLogits(step) for step in artifact.logit_maps]
+    passes.append(Finish(artifact, request.returns))
+    shift, shifted = artifact.input_shift, None
+    if shift is not None or request.normalization is not None:
+        value = shifted_input(editor, None if shift is None else shift.delta.shape, request.input_name)
+        shifted = str(value.name)
+        # Last: the passes above look for features and layers by what the graph was.
+        passes.append(ShiftInput(value, shift, request.normalization))
+    return Plan(
+        artifact=artifact,
+        tail=tail,
+        passes=tuple(passes),
+        source=str(source.name),
+        outputs=tail.outputs,
+        opened=opened,
+        dtype=_narrowest(editor.graph),
+        returns=request.returns,
+        output=str(tail.output.name),
+        shifted=shifted,
+        normalization=request.normalization,
+    )
+
+
+def carry_out(editor: Editor, plan: Plan) -> tuple[str, ...]:
+    """Run the passes; what was done, step by step in words."""
+    tail, done = plan.tail, []
+    for one in plan.passes:
+        one.requires(tail)
+        tail, what = one.call(editor, tail)
+        one.ensures(tail)
+        done.append(what)
+    return tuple(what for what in done if what)
+
+
+def _as_fitted(artifact: Artifact, tail: Tail) -> Artifact:
+    """The artifact as it acts on the graph's logits.
+
+    A fitter sees a model that ends in a softmax through its log-probabilities; the graph has logits.
+    """
+    through = artifact.model.outputs in ("probabilities", "log_probs")
+    if not (through and tail.normalised and artifact.logit_maps) or artifact.head is not None:
+        return artifact
+    first = artifact.logit_maps[0]
+    steps = tuple(replace(s, on="log_probs") if s is first else s for s in artifact.steps)
+    return replace(artifact, steps=steps)
+
+
+def _keeps_shape(artifact: Artifact, tail: Tail, returns: Returns) -> bool:
+    """Whether a single number is all that meets the scores: then their shape does not matter."""
+    maps = [m.is_scalar and (m.on == "logits" or tail.normalised) for m in artifact.logit_maps]
+    rest = (artifact.head, artifact.mixture, artifact.table)
+    return returns == "same" and all(maps) and all(step is None for step in rest)
+
+
+def _narrowest(graph: ir.Graph) -> ir.DataType:
+    """The floating type that rounds most, anywhere in the graph: what parity can be expected in."""
+    found = {v.dtype for node in graph for v in node.outputs}
+    return next((d for d in FLOATS if d in found), ir.DataType.FLOAT)

@@ -1,0 +1,90 @@
+"""What an artifact knows of its model: typed in code, verbatim on disk, and refused where it is nonsense."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from small_models import everything, temperature
+
+from calib_serve import Artifact
+from calib_serve.artifact import ModelFacts
+from calib_serve.artifact.manifest import digest
+from calib_serve.errors import InputError, SchemaError
+from calib_serve.fuse.mar_options import SECTION, ModelOptions
+
+
+def with_model(folder: Path, model: Any) -> Path:
+    """An artifact whose manifest says ``model``, its hashes right."""
+    saved = temperature().save(folder / "artifact")
+    manifest = yaml.safe_load((saved / "manifest.yaml").read_text())
+    manifest = {**manifest, "model": model}
+    manifest.pop("sha256")
+    (saved / "manifest.yaml").write_text(yaml.safe_dump({**manifest, "sha256": digest(manifest)}))
+    return saved
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"sha256": 7},
+        {"sha256": ["ab"]},
+        {"source": {"a": 1}},
+        {"input_shape": "3,224,224"},
+        {"input_shape": 3},
+        {"input_shape": ["3"]},
+        {"input_shape": [True]},
+        {"input_shape": [1.5]},
+        {"input_dtype": 32},
+        {"outputs": "scores"},
+        {"outputs": ["logits"]},
+        {"outputs": True},
+        {"last_linear": 5},
+        {"mixed_precision": "yes"},
+        "model.onnx",
+        ["sha256"],
+        7,
+    ],
+    ids=str,
+)
+def test_facts_of_the_wrong_type_are_refused_when_the_artifact_is_read(tmp_path: Path, model: Any) -> None:
+    with pytest.raises(SchemaError, match="model"):
+        Artifact.load(with_model(tmp_path, model))
+
+
+def test_what_a_file_held_is_written_back_as_it_was(tmp_path: Path) -> None:
+    held = {
+        "sha256": "ab" * 32,
+        "outputs": "log_probabilities",
+        "input_shape": [3, 8, 8],
+        "last_linear": None,
+        "a key of later": [1, {"x": 2.5}],
+    }
+    artifact = Artifact.load(with_model(tmp_path, held))
+    assert artifact.model == ModelFacts(sha256="ab" * 32, outputs="log_probs", input_shape=(3, 8, 8))
+    again = artifact.save(tmp_path / "again")
+    assert yaml.safe_load((again / "manifest.yaml").read_text())["model"] == held
+    assert (again / "manifest.yaml").read_bytes() == artifact.save(tmp_path / "b" / "again").joinpath(
+        "manifest.yaml"
+    ).read_bytes()
+    assert Artifact.load(again).fingerprint == artifact.fingerprint
+
+
+def test_an_artifact_takes_a_mapping_or_facts_and_gives_facts(tmp_path: Path) -> None:
+    facts = ModelFacts(sha256="0" * 64, input_shape=(4,), outputs="probabilities", mixed_precision=False)
+    for given in (facts, facts.as_dict()):
+        artifact = Artifact(everything().steps, method="x", classes=3, model=given)
+        assert artifact.model == facts
+        assert Artifact.load(artifact.save(tmp_path / "a")).model == facts
+    assert Artifact((), method="x", classes=3).model == ModelFacts()
+    with pytest.raises(InputError, match="outputs"):
+        ModelFacts(outputs="log_probabilities")  # type: ignore[arg-type]  # of files alone
+
+
+def test_a_model_config_of_before_is_read_and_only_files_may_spell_so() -> None:
+    section = {"kind": "onnx", "model": "model.onnx", "sha256": "0" * 64, "outputs": "log_probabilities"}
+    options = ModelOptions.read({SECTION: section})
+    assert options.outputs == "log_probs"
+    assert options.as_dict()["outputs"] == "log_probs"
