@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calib_serve.cli import options, parse
 from calib_serve.cli.progress import progress
-from calib_serve.errors import InputError
 
 if TYPE_CHECKING:
     from calib_serve.study.result import Samples, Study
@@ -19,33 +19,29 @@ __all__ = ["group"]
 
 group = typer.Typer(help="Experiments on your own data: how much, how stable, how far.", no_args_is_help=True)
 
-LogitsFile = Annotated[
-    Path, typer.Option("--logits", help="Logits and labels: npz, npy, csv, parquet or safetensors.")
-]
-FitSplit = Annotated[str, typer.Option("--fit-split", help="The split to fit on.")]
-TestSplit = Annotated[str, typer.Option("--test-split", help="The split to test on.")]
-Methods = Annotated[str, typer.Option("--methods", help="Methods by name, with commas.")]
-Seed = Annotated[int, typer.Option("--seed", help="The seed of everything that is drawn.")]
 Out = Annotated[
-    Optional[Path],  # noqa: UP045 - typer reads the annotation at run time, also on 3.10
+    Path | None,
     typer.Option("-o", "--out", metavar="DIR", help="Write study.json, study.csv and study.svg here."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the study as JSON.")]
+
+
+def _list(option: str, parser: Any, help: str) -> Any:
+    return typer.Option(option, parser=parser, metavar="LIST", help=f"{help}, commas between.")
 
 
 @group.command("size")
 def size(
-    logits: LogitsFile,
+    logits: options.Logits,
     *,
-    fit_split: FitSplit = "cal",
-    test_split: TestSplit = "test",
-    methods: Methods = "temperature",
-    sizes: Annotated[str, typer.Option("--sizes", help="Sample counts, with commas.")] = "",
+    fit_split: options.FitSplit = "cal",
+    test_split: options.TestSplit = "test",
+    methods: options.Methods = "temperature",
+    sizes: Annotated[Any, _list("--sizes", parse.whole, "Sample counts")] = None,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Random parts of each size.")] = 10,
     metric: Annotated[str, typer.Option("--metric", help="ece or nll.")] = "ece",
-    seed: Seed = 0,
+    seed: options.Seed = 0,
     out: Out = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """How many labelled samples does a calibration need? (Wang 2021, fig. 3)."""
     from calib_serve.study import validation_size
@@ -54,8 +50,8 @@ def size(
         study = validation_size(
             _read(logits, fit_split),
             _read(logits, test_split),
-            methods=_names(methods),
-            sizes=_numbers(sizes),
+            methods=methods,
+            sizes=sizes or [],
             repeats=repeats,
             metric=metric,
             seed=seed,
@@ -66,13 +62,13 @@ def size(
 
 @group.command("optimum")
 def optimum(
-    logits: LogitsFile,
+    logits: options.Logits,
     *,
-    fit_split: FitSplit = "cal",
-    test_split: TestSplit = "test",
+    fit_split: options.FitSplit = "cal",
+    test_split: options.TestSplit = "test",
     bins: Annotated[int, typer.Option("--bins", min=1)] = 15,
     out: Out = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """How much better could any temperature do? (Wang 2021, section 5.1)."""
     from calib_serve.study import optimal_temperature
@@ -86,22 +82,22 @@ def stability(
         list[Path], typer.Option("--logits", help="Logits and labels; once for each trained model.")
     ],
     *,
-    splits: Annotated[str, typer.Option("--splits", help="Splits to pool, with commas.")] = "cal,test",
-    methods: Methods = "none,temperature",
+    splits: Annotated[Any, _list("--splits", parse.names, "Splits to pool")] = "cal,test",
+    methods: options.Methods = "none,temperature",
     folds: Annotated[int, typer.Option("--folds", min=2)] = 5,
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Shuffles of each model's samples.")] = 1,
     metric: Annotated[str, typer.Option("--metric", help="What the best is chosen by.")] = "ece",
-    seed: Seed = 0,
+    seed: options.Seed = 0,
     out: Out = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Do the numbers hold over folds, seeds and trainings? Mean, standard deviation, Welch's test."""
     from calib_serve.study import stability as run_stability
 
     with progress("stability", quiet=as_json) as told:
         study = run_stability(
-            [_pool(path, _names(splits)) for path in logits],
-            methods=_names(methods),
+            [_pool(path, splits) for path in logits],
+            methods=methods,
             folds=folds,
             repeats=repeats,
             metric=metric,
@@ -113,15 +109,15 @@ def stability(
 
 @group.command("bins")
 def bins(
-    logits: LogitsFile,
+    logits: options.Logits,
     *,
-    fit_split: FitSplit = "cal",
-    test_split: TestSplit = "test",
-    methods: Methods = "none,temperature",
-    counts: Annotated[str, typer.Option("--counts", help="Bin counts, with commas.")] = "10,15,20",
-    seed: Seed = 0,
+    fit_split: options.FitSplit = "cal",
+    test_split: options.TestSplit = "test",
+    methods: options.Methods = "none,temperature",
+    counts: Annotated[Any, _list("--counts", parse.whole, "Bin counts")] = "10,15,20",
+    seed: options.Seed = 0,
     out: Out = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Does the ranking of methods depend on the bins? (Neural Clamping, appendix E)."""
     from calib_serve.study import bin_effect
@@ -129,8 +125,8 @@ def bins(
     study = bin_effect(
         _read(logits, fit_split),
         _read(logits, test_split),
-        methods=_names(methods),
-        counts=_numbers(counts),
+        methods=methods,
+        counts=counts,
         seed=seed,
     )
     _show(study, out, as_json)
@@ -140,21 +136,18 @@ def bins(
 def shift(
     *,
     model: Annotated[str, typer.Option("--model", help="The deployed model.")],
-    weights: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--weights", help="The weights of a model that is a factory, module:factory."),
-    ] = None,
+    weights: options.Weights = None,
     data: Annotated[str, typer.Option("--data", help="Images and labels; uint8, or floats in [0, 1].")],
-    fit_split: FitSplit = "cal",
-    test_split: TestSplit = "test",
-    methods: Methods = "none,temperature",
+    fit_split: options.FitSplit = "cal",
+    test_split: options.TestSplit = "test",
+    methods: options.Methods = "none,temperature",
     corruptions: Annotated[
-        str, typer.Option("--corruptions", help="Of jpeg, noise, blur, brightness.")
+        Any, _list("--corruptions", parse.names, "Of jpeg, noise, blur, brightness")
     ] = "jpeg,noise,blur,brightness",
-    severities: Annotated[str, typer.Option("--severities", help="1 (slight) to 5 (heavy).")] = "1,3,5",
-    seed: Seed = 0,
+    severities: Annotated[Any, _list("--severities", parse.whole, "1 (slight) to 5 (heavy)")] = "1,3,5",
+    seed: options.Seed = 0,
     out: Out = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Which calibrations keep up when images are corrupted? (Singh 2021, section 5)."""
     from calib_serve.data import load_data
@@ -168,9 +161,9 @@ def shift(
             classifier.logits,
             (cal.inputs, cal.labels),
             (test.inputs, test.labels),
-            methods=_names(methods),
-            corruptions=_names(corruptions),
-            severities=_numbers(severities),
+            methods=methods,
+            corruptions=corruptions,
+            severities=severities,
             seed=seed,
             progress=told,
         )
@@ -191,22 +184,8 @@ def _pool(path: Path, splits: list[str]) -> Samples:
     return np.concatenate([z for z, _ in parts]), np.concatenate([y for _, y in parts])
 
 
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise InputError(f"name one or more, with commas between, got {text!r}")
-    return names
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(number) for number in text.split(",") if number.strip()]
-    except ValueError as error:
-        raise InputError(f"give whole numbers with commas between, got {text!r}") from error
-
-
 def _show(study: Study, out: Path | None, as_json: bool) -> None:
-    written = _write(study, out) if out else []
+    written = study.save(out) if out else []
     if as_json:
         typer.echo(json.dumps(study.as_dict(), allow_nan=False))
         return
@@ -225,29 +204,6 @@ def _show(study: Study, out: Path | None, as_json: bool) -> None:
         console.print(f"- {escape(sentence)}")
     if written:
         console.print(f"written to {escape(', '.join(map(str, written)))}", soft_wrap=True)
-
-
-def _write(study: Study, folder: Path) -> list[Path]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "study.json").write_text(json.dumps(study.as_dict(), indent=1, allow_nan=False) + "\n")
-        (folder / "study.csv").write_text(study.as_csv())
-        written = [folder / "study.json", folder / "study.csv"]
-        if study.curves:
-            from calib_serve.report.curves import draw_curves
-
-            figure = draw_curves(
-                study.curves,
-                title=study.title,
-                x_label=study.x_label,
-                y_label=study.y_label,
-                log_x=study.log_x,
-            )
-            figure.savefig(folder / "study.svg", metadata={"Date": None})
-            written.append(folder / "study.svg")
-    except OSError as error:
-        raise InputError(f"cannot write the study to {folder}: {error}; choose another folder") from error
-    return written
 
 
 def _is_number(value: Any) -> bool:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
+
+from calib_serve.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["Curve", "Progress", "Samples", "Study"]
 
@@ -66,6 +73,27 @@ class Study:
         file = io.StringIO()
         csv.writer(file, lineterminator="\n").writerows([self.header, *self.rows])
         return file.getvalue()
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write study.json, study.csv and, where there are curves, study.svg into ``folder``; their paths."""
+        folder = Path(folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            written = [folder / "study.json", folder / "study.csv"]
+            written[0].write_text(json.dumps(self.as_dict(), indent=1, allow_nan=False) + "\n")
+            written[1].write_text(self.as_csv())
+            if self.curves:
+                written.append(folder / "study.svg")
+                self._figure().savefig(written[-1], metadata={"Date": None})
+        except OSError as error:
+            raise InputError(f"cannot write the study to {folder}: {error}; choose another folder") from error
+        return written
+
+    def _figure(self) -> Figure:
+        from calib_serve.report.curves import draw_curves  # noqa: PLC0415 - matplotlib is another extra
+
+        axes = {"x_label": self.x_label, "y_label": self.y_label}
+        return draw_curves(self.curves, title=self.title, log_x=self.log_x, **axes)
 
 
 def _known(value: Cell) -> Cell:
