@@ -103,7 +103,8 @@ class ServerError(CalibServeError):
 
 
 class MissingDependency(CalibServeError, ImportError):
-    """A part needs an extra that is not installed."""
+    """A part needs an extra that is not installed, or a module that belongs to none."""
 
-    def __init__(self, module: str, extra: str) -> None:
-        super().__init__(f"{module} is not installed; run: pip install 'calib-serve[{extra}]'")
+    def __init__(self, module: str, extra: str | None = None) -> None:
+        wanted = module if extra is None else f"'calib-serve[{extra}]'"
+        super().__init__(f"{module} is not installed; run: pip install {wanted}")

@@ -2,6 +2,7 @@
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.facts import ModelFacts, Outputs, read_outputs
+from calib_serve.artifact.results import Score, Selection
 from calib_serve.artifact.steps import Head, InputShift, LogitMap, Mixture, ProbTable, Step
 
 __all__ = [
@@ -13,6 +14,8 @@ __all__ = [
     "ModelFacts",
     "Outputs",
     "ProbTable",
+    "Score",
+    "Selection",
     "Step",
     "read_outputs",
 ]

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import yaml
@@ -35,6 +35,15 @@ from calib_serve.artifact.manifest import (
     unpack_steps,
     write_bytes,
 )
+from calib_serve.artifact.results import (
+    Selection,
+    as_frame,
+    as_html,
+    as_text,
+    measured,
+    selected,
+    temperature_of,
+)
 from calib_serve.artifact.steps import (
     STEPS,
     Head,
@@ -47,7 +56,10 @@ from calib_serve.artifact.steps import (
 from calib_serve.artifact.tensors import SafetensorError
 from calib_serve.bins import Bins
 from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError
-from calib_serve.metrics import softmax, two_columns
+from calib_serve.metrics import Estimate, softmax, two_columns
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 __all__ = ["Artifact", "Head", "InputShift", "LogitMap", "Mixture", "ProbTable", "Step"]
 
@@ -64,7 +76,7 @@ class _Model:
         artifact.__dict__["model"] = ModelFacts.of(value)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Artifact:
     """What a fit found and what is known about it.
 
@@ -174,6 +186,36 @@ class Artifact:
             z = step(z)
         p = softmax(z) if self.mixture is None else self.mixture(z)
         return p if self.table is None else self.table(p)
+
+    @property
+    def temperature(self) -> float | None:
+        """T where the output steps are one division by it, else None."""
+        return temperature_of(self.steps)
+
+    @property
+    def selection(self) -> Selection | None:
+        """How the method was chosen among others, or None where it was not."""
+        return selected(self.fit)
+
+    @property
+    def metrics_before(self) -> dict[str, Estimate]:
+        """Metrics on held-out data without the calibration, by name; empty where nobody measured."""
+        return measured(self.before)
+
+    @property
+    def metrics_after(self) -> dict[str, Estimate]:
+        """Metrics on held-out data with the calibration, by name."""
+        return measured(self.after)
+
+    def to_frame(self) -> DataFrame:
+        """A pandas row a metric, before and after. Raises MissingDependency without pandas."""
+        return as_frame(self)
+
+    def __repr__(self) -> str:
+        return f"Artifact({as_text(self)})"
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
     @property
     def fingerprint(self) -> str:

@@ -224,7 +224,7 @@ def plain(value: Any, name: str) -> Any:
     if isinstance(value, float):
         if math.isinf(value):
             raise InputError(f"{name} holds an infinite number")
-        return None if math.isnan(value) else value
+        return None if math.isnan(value) else float(value)  # an Estimate is more than a float
     if isinstance(value, Mapping):
         return {str(key): plain(item, name) for key, item in value.items()}
     if isinstance(value, np.ndarray):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +25,10 @@ from calib_serve.metrics.intervals import (
 from calib_serve.metrics.proper import checked_logits, softmax_blocks
 from calib_serve.metrics.sample import Sample
 from calib_serve.metrics.scores import Scores
+from calib_serve.tables import frame, html_table
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 __all__ = ["Evaluation", "evaluate", "evaluate_logits"]
 
@@ -49,7 +53,7 @@ _ERRORS = frozenset(
 """What is 0 for a calibrated model, and above 0 by chance alone."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """What ``evaluate`` found: counts, the bins, and an Estimate of each metric.
 
@@ -93,6 +97,23 @@ class Evaluation:
         """For JSON: n, classes, and each metric as {value, low, high}."""
         counts = {"n": self.n, "classes": self.classes}
         return {**counts, **{name: e.as_dict() for name, e in self.estimates().items()}}
+
+    def to_frame(self) -> DataFrame:
+        """A pandas row a metric: value, low, high. Raises MissingDependency without pandas."""
+        found = self.estimates()
+        ends = ("value", "low", "high")
+        return frame(
+            {end: [getattr(e, end) for e in found.values()] for end in ends}, list(found), name="metric"
+        )
+
+    def __repr__(self) -> str:
+        counts = f"n={self.n}, classes={self.classes}"
+        return f"Evaluation({counts}, accuracy={self.accuracy}, ece={self.ece}, nll={self.nll})"
+
+    def _repr_html_(self) -> str:
+        rows = [(name, f"{e:.4f}", f"{e.low:.4f}", f"{e.high:.4f}") for name, e in self.estimates().items()]
+        title = f"{self.n} predictions, {self.classes} classes"
+        return html_table(title, ("metric", "value", "low", "high"), rows)
 
 
 def evaluate(

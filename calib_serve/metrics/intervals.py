@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,13 +22,38 @@ Floats = NDArray[np.float64]
 _BLOCK = 1 << 22  # resampled counts held at once: 32 MiB of float64
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A number and its confidence interval; low and high are NaN where none was asked for."""
+class Estimate(float):
+    """A number that knows its confidence interval; low and high are NaN where none was asked for.
 
-    value: float
-    low: float = math.nan
-    high: float = math.nan
+    It is a float: it compares, hashes and is formatted as its value, and what is computed from it is
+    a plain float. Only ``repr`` and ``str`` show the interval. Immutable.
+
+    >>> e = Estimate(0.0123, 0.0101, 0.015)
+    >>> e, round(e, 3), f"{e:.1%}", e < 0.05, e - 0.0123
+    (0.0123 [0.0101, 0.0150], 0.012, '1.2%', True, 0.0)
+    """
+
+    __slots__ = ("high", "low")
+    low: float
+    high: float
+
+    def __new__(cls, value: float, low: float = math.nan, high: float = math.nan) -> Estimate:
+        """Of numbers, or what ``float`` takes."""
+        found = super().__new__(cls, value)
+        object.__setattr__(found, "low", float(low))
+        object.__setattr__(found, "high", float(high))
+        return found
+
+    @property
+    def value(self) -> float:
+        """The number, as a plain float."""
+        return float(self)
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise FrozenInstanceError(f"cannot assign to {name!r}: an Estimate does not change")
+
+    def __reduce__(self) -> tuple[type[Estimate], tuple[float, float, float]]:
+        return type(self), (self.value, self.low, self.high)
 
     def as_dict(self) -> dict[str, float | None]:
         """For JSON, which knows no NaN and no infinity: None stands for them."""
@@ -37,8 +62,12 @@ class Estimate:
             for name, number in (("value", self.value), ("low", self.low), ("high", self.high))
         }
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
+        if math.isnan(self.low) and math.isnan(self.high):
+            return f"{self.value:.4f}"
         return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
+
+    __str__ = __repr__
 
 
 def quantile_of(level: float) -> float:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_floats
 from calib_serve.bins import Bins, Edges
-from calib_serve.metrics import Abstention, abstention, refinement_auroc, wilson_interval
+from calib_serve.metrics import Abstention, Estimate, abstention, refinement_auroc, wilson_interval
 from calib_serve.metrics.equal_mass import Ranked
 from calib_serve.metrics.scores import top_label
 
@@ -250,6 +250,8 @@ def bin_count_curve(
 
 def to_json(value: Any) -> Any:
     """A prepared record as JSON holds it: arrays as lists, NaN and infinity as None."""
+    if isinstance(value, Estimate):
+        return value.as_dict()
     if is_dataclass(value):
         return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):

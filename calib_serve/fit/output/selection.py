@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact import Artifact, Score, Selection
 from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import CalibServeError, InputError, MissingDependency
 from calib_serve.fit.facts import measured_on_folds
@@ -35,29 +35,13 @@ from calib_serve.metrics.intervals import (
 )
 from calib_serve.metrics.refinement import Separation
 
-__all__ = ["Criterion", "Score", "default_candidates", "held_out_estimates", "held_out_metrics", "select"]
+__all__ = ["Criterion", "default_candidates", "held_out_estimates", "held_out_metrics", "select"]
 
 Floats = NDArray[np.float64]
 Criterion = Literal["nll", "brier", "ece"]
 
 _REPLICATES = 400
 _FULL_MATRIX = 32  # classes up to which unstructured matrices are worth trying by default
-
-
-@dataclass(frozen=True)
-class Score:
-    """A candidate on held-out folds: its score, how far it is above the best, and if refused, why."""
-
-    method: str
-    score: float = math.nan
-    above_best: float = math.nan
-    standard_error: float = math.nan
-    refused: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """For the manifest; what was not computed is left out."""
-        facts = {k: v for k, v in vars(self).items() if not (isinstance(v, float) and math.isnan(v))}
-        return {k: v for k, v in facts.items() if v is not None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,8 +81,8 @@ def select(
     ``candidates`` are method names, simplest first; "none" always is one. ``tolerance`` is how much
     accuracy and refinement AUROC may fall, as fractions: a candidate is refused when the whole
     ``level`` interval of its paired difference lies below. ``progress`` is called with each name.
-    The scores, refusals, seed and criterion are in ``artifact.fit["selection"]``; ``before`` and
-    ``after`` are held-out numbers of these folds. Raises InputError for what cannot be right.
+    The scores, refusals, seed and criterion are ``artifact.selection``; ``metrics_before`` and
+    ``metrics_after`` are held-out numbers of these folds. Raises InputError for what cannot be right.
     """
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     names = tuple(dict.fromkeys(("none", *(candidates or default_candidates(samples.classes)))))
@@ -127,20 +111,19 @@ def select(
     allowed = {name: held for name, held in found.items() if name not in refused}
     best, chosen, scores = _rank(found, allowed, criterion, samples, seed)
     artifact = fit_by_name(chosen, samples, samples.labels, seed=seed)
-    table = [replace(scores.get(name, Score(name)), refused=refused.get(name)).as_dict() for name in names]
-    selection = {
-        "criterion": criterion,
-        "rule": "simplest within one standard error of the best",
-        "folds": folds,
-        "seed": seed,
-        "tolerance": tolerance,
-        "level": level,
-        "best": best,
-        "chosen": chosen,
-        "scores": table,
-    }
+    selection = Selection(
+        criterion=criterion,
+        rule="simplest within one standard error of the best",
+        folds=folds,
+        seed=seed,
+        tolerance=tolerance,
+        level=level,
+        best=best,
+        chosen=chosen,
+        scores=tuple(replace(scores.get(name, Score(name)), refused=refused.get(name)) for name in names),
+    )
     before, after = (_estimates(found[name], level, seed) for name in ("none", chosen))
-    told = replace(artifact, fit={**artifact.fit, "selection": selection})
+    told = replace(artifact, fit={**artifact.fit, "selection": selection.as_dict()})
     return measured_on_folds(told, before, after, folds=folds, samples=len(samples))
 
 

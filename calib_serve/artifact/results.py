@@ -1,0 +1,132 @@
+"""What a fit measured and how it chose, read from an artifact's plain facts as typed values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from calib_serve.artifact.steps import Head, InputShift, LogitMap, Step
+from calib_serve.errors import SchemaError
+from calib_serve.metrics import Estimate
+from calib_serve.tables import frame, html_table
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from calib_serve.artifact.artifact import Artifact
+
+__all__ = ["Score", "Selection", "as_frame", "as_html", "as_text", "measured", "selected", "temperature_of"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A candidate on held-out folds: its score, how far it is above the best, and if refused, why."""
+
+    method: str
+    score: float = math.nan
+    above_best: float = math.nan
+    standard_error: float = math.nan
+    refused: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the manifest; what was not computed is left out."""
+        facts = {k: v for k, v in vars(self).items() if not (isinstance(v, float) and math.isnan(v))}
+        return {k: v for k, v in facts.items() if v is not None}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """How a method was chosen by cross-validation: ``chosen`` is the simplest near enough to ``best``.
+
+    ``scores`` are of every candidate, in the order in which they were tried. ``tolerance`` is the fall
+    of accuracy or refinement for which one was refused, as far as the ``level`` interval shows it.
+    """
+
+    criterion: str
+    rule: str
+    folds: int
+    seed: int
+    tolerance: float
+    level: float
+    best: str
+    chosen: str
+    scores: tuple[Score, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {**vars(self), "scores": [score.as_dict() for score in self.scores]}
+
+
+def selected(fit: Mapping[str, Any]) -> Selection | None:
+    """The selection among an artifact's facts of the fit, or None; SchemaError for what is none."""
+    facts = fit.get("selection")
+    if facts is None:
+        return None
+    try:
+        scores = tuple(Score(**score) for score in facts["scores"])
+        known = {field.name: facts[field.name] for field in fields(Selection)}
+        return Selection(**{**known, "scores": scores})
+    except (LookupError, TypeError) as error:
+        raise SchemaError(
+            f"the artifact's selection is not one we read ({error}); fit the artifact again"
+        ) from error
+
+
+def measured(facts: Mapping[str, Any]) -> dict[str, Estimate]:
+    """Metrics by name from what a manifest holds of them; a number that is not known is NaN.
+
+    >>> measured({"ece": {"value": 0.1, "low": None}})
+    {'ece': 0.1000}
+    """
+    found = {}
+    for name, fact in facts.items():
+        held = fact if isinstance(fact, Mapping) else {"value": fact}
+        numbers = [held.get(end) for end in ("value", "low", "high")]
+        if all(number is None or isinstance(number, (int, float)) for number in numbers):
+            found[name] = Estimate(*(math.nan if number is None else float(number) for number in numbers))
+    return found
+
+
+def temperature_of(steps: Sequence[Step]) -> float | None:
+    """T where the output steps are one division by it, else None.
+
+    >>> temperature_of([LogitMap.temperature(2.0)])
+    2.0
+    """
+    match [step for step in steps if not isinstance(step, (InputShift, Head))]:
+        case [LogitMap(weight=weight, bias=None)] if weight.ndim == 0:
+            return 1 / float(weight)
+    return None
+
+
+def as_text(artifact: Artifact) -> str:
+    """One line: method, classes, steps, and the ECE before and after where it was measured."""
+    steps = ", ".join(step.kind for step in artifact.steps) or "none"
+    eces = [found["ece"] for found in (artifact.metrics_before, artifact.metrics_after) if "ece" in found]
+    ece = f", ECE {' -> '.join(f'{value:.4f}' for value in eces)}" if eces else ""
+    return f"{artifact.method}, {artifact.classes} classes, steps: {steps}{ece}"
+
+
+def as_html(artifact: Artifact) -> str:
+    """The same and a table of the metrics before and after."""
+    before, after = artifact.metrics_before, artifact.metrics_after
+    rows = [
+        (name, *(str(found[name]) if name in found else "" for found in (before, after)))
+        for name in dict.fromkeys((*before, *after))
+    ]
+    return html_table(as_text(artifact), ("metric", "before", "after"), rows)
+
+
+def as_frame(artifact: Artifact) -> DataFrame:
+    """A row a metric: before and after, each with the ends of its interval; NaN where not measured."""
+    sides = {"before": artifact.metrics_before, "after": artifact.metrics_after}
+    names = list(dict.fromkeys(name for found in sides.values() for name in found))
+    columns: dict[str, list[float]] = {}
+    for side, found in sides.items():
+        rows = [found.get(name, Estimate(math.nan)) for name in names]
+        columns[side] = [row.value for row in rows]
+        columns[f"{side}_low"] = [row.low for row in rows]
+        columns[f"{side}_high"] = [row.high for row in rows]
+    return frame(columns, names, name="metric")
