@@ -2,13 +2,67 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["named"]
+__all__ = ["named", "sha256", "write_whole", "written_whole"]
+
+_PIECE = 1 << 20  # bytes of a file that are hashed at once
+
+
+def sha256(source: bytes | Path) -> str:
+    """The sha256 of bytes, or of a file's however large, in hexadecimal; OSError for an unreadable file.
+
+    >>> sha256(b"abc")[:8]
+    'ba7816bf'
+    """
+    if isinstance(source, bytes):
+        return hashlib.sha256(source).hexdigest()
+    digest = hashlib.sha256()
+    with source.open("rb") as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+@contextmanager
+def written_whole(path: Path, *, mode: int | None = None) -> Iterator[Path]:
+    """A hidden path beside ``path``, with its ending, that becomes ``path`` once the block ends well.
+
+        with written_whole(out) as partial:
+            model.save(partial)
+
+    Makes the folder, waits until the bytes are on the disk, and leaves nothing behind where the block
+    or the disk fails. ``mode`` is the file's from its first byte on, such as 0o600 for secrets; the
+    block must then write into the file that is there. OSError stays OSError: who calls says in words of
+    his own what could not be written.
+    """
+    partial = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if mode is not None:
+            os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+        yield partial
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        with suppress(OSError):
+            partial.unlink()
+
+
+def write_whole(path: Path, content: bytes | str, *, mode: int | None = None) -> None:
+    """Write bytes, or text as UTF-8, to ``path``, whole or not at all; OSError where it cannot be."""
+    with written_whole(path, mode=mode) as partial:
+        partial.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 def named(spec: str) -> Any:

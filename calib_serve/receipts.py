@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calib_serve.errors import InputError, KeyringError, Refused
+from calib_serve.files import write_whole
 
 __all__ = ["DAY", "NONCE_BYTES", "VERSION", "Keyring", "Label", "Receipt"]
 
@@ -161,15 +162,9 @@ class Keyring:
         """Write the keyring, readable by its owner alone, in one step."""
         path = Path(path)
         keys = {key_id: base64.b64encode(key).decode() for key_id, key in self.keys.items()}
-        partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
-            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                json.dump({"active": self.active, "keys": keys}, file, indent=2)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
+            write_whole(path, json.dumps({"active": self.active, "keys": keys}, indent=2), mode=0o600)
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise KeyringError(f"cannot write the keyring {path}: {error}") from error
 
     @classmethod

@@ -30,10 +30,8 @@ from calib_serve.artifact.manifest import (
     plain,
     read_bytes,
     read_manifest,
-    sha256,
     step_facts,
     unpack_steps,
-    write_bytes,
 )
 from calib_serve.artifact.results import (
     Selection,
@@ -56,6 +54,7 @@ from calib_serve.artifact.steps import (
 from calib_serve.artifact.tensors import SafetensorError
 from calib_serve.bins import Bins
 from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError
+from calib_serve.files import sha256, write_whole
 from calib_serve.metrics import Estimate, softmax, two_columns
 
 if TYPE_CHECKING:
@@ -209,13 +208,16 @@ class Artifact:
 
     def to_frame(self) -> DataFrame:
         """A pandas row a metric, before and after. Raises MissingDependency without pandas."""
-        return as_frame(self)
+        return as_frame(self.metrics_before, self.metrics_after)
 
     def __repr__(self) -> str:
-        return f"Artifact({as_text(self)})"
+        return f"Artifact({self._line()})"
 
     def _repr_html_(self) -> str:
-        return as_html(self)
+        return as_html(self._line(), self.metrics_before, self.metrics_after)
+
+    def _line(self) -> str:
+        return as_text(self.method, self.classes, self.steps, self.metrics_before, self.metrics_after)
 
     @property
     def fingerprint(self) -> str:
@@ -234,8 +236,8 @@ class Artifact:
             ):
                 raise ArtifactError(f"{path} exists and is not an artifact; choose another folder")
             partial.mkdir(parents=True)
-            write_bytes(partial / PARAMS, params)
-            write_bytes(partial / MANIFEST, manifest.encode())
+            write_whole(partial / PARAMS, params)
+            write_whole(partial / MANIFEST, manifest)
             place_folder(partial, path)
         except OSError as error:
             raise ArtifactError(f"cannot write the artifact {path}: {error}") from error

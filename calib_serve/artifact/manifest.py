@@ -7,7 +7,6 @@ aliases, depth, schema and hashes are checked before anything is believed.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import json
 import math
 import os
@@ -24,6 +23,7 @@ from calib_serve.artifact.steps import STEPS, Floats, Step
 from calib_serve.artifact.tensors import load as load_tensors
 from calib_serve.artifact.tensors import save as save_tensors
 from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError
+from calib_serve.files import sha256
 
 __all__ = [
     "MANIFEST",
@@ -37,10 +37,8 @@ __all__ = [
     "read_bytes",
     "read_manifest",
     "read_yaml",
-    "sha256",
     "step_facts",
     "unpack_steps",
-    "write_bytes",
 ]
 
 SCHEMA = 1
@@ -161,14 +159,6 @@ def read_bytes(path: Path, limit: int | None = None) -> bytes:
         ) from error
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file and wait until it is on the disk."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def place_folder(new: Path, path: Path) -> None:
     """Make the folder ``new`` be ``path``; one that is there is replaced in one step, and is ``new`` then.
 
@@ -203,11 +193,6 @@ def _exchange(one: Path, other: Path) -> bool:
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
     return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
-
-
-def sha256(content: bytes) -> str:
-    """In hexadecimal."""
-    return hashlib.sha256(content).hexdigest()
 
 
 def digest(content: Mapping[str, Any]) -> str:

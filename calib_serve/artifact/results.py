@@ -15,9 +15,9 @@ from calib_serve.tables import frame, html_table
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from calib_serve.artifact.artifact import Artifact
-
 __all__ = ["Score", "Selection", "as_frame", "as_html", "as_text", "measured", "selected", "temperature_of"]
+
+Metrics = Mapping[str, Estimate]
 
 
 @dataclass(frozen=True)
@@ -101,27 +101,26 @@ def temperature_of(steps: Sequence[Step]) -> float | None:
     return None
 
 
-def as_text(artifact: Artifact) -> str:
+def as_text(method: str, classes: int, steps: Sequence[Step], before: Metrics, after: Metrics) -> str:
     """One line: method, classes, steps, and the ECE before and after where it was measured."""
-    steps = ", ".join(step.kind for step in artifact.steps) or "none"
-    eces = [found["ece"] for found in (artifact.metrics_before, artifact.metrics_after) if "ece" in found]
+    kinds = ", ".join(step.kind for step in steps) or "none"
+    eces = [found["ece"] for found in (before, after) if "ece" in found]
     ece = f", ECE {' -> '.join(f'{value:.4f}' for value in eces)}" if eces else ""
-    return f"{artifact.method}, {artifact.classes} classes, steps: {steps}{ece}"
+    return f"{method}, {classes} classes, steps: {kinds}{ece}"
 
 
-def as_html(artifact: Artifact) -> str:
-    """The same and a table of the metrics before and after."""
-    before, after = artifact.metrics_before, artifact.metrics_after
+def as_html(title: str, before: Metrics, after: Metrics) -> str:
+    """A table of the metrics before and after; empty where one was not measured."""
     rows = [
         (name, *(str(found[name]) if name in found else "" for found in (before, after)))
         for name in dict.fromkeys((*before, *after))
     ]
-    return html_table(as_text(artifact), ("metric", "before", "after"), rows)
+    return html_table(title, ("metric", "before", "after"), rows)
 
 
-def as_frame(artifact: Artifact) -> DataFrame:
+def as_frame(before: Metrics, after: Metrics) -> DataFrame:
     """A row a metric: before and after, each with the ends of its interval; NaN where not measured."""
-    sides = {"before": artifact.metrics_before, "after": artifact.metrics_after}
+    sides = {"before": before, "after": after}
     names = list(dict.fromkeys(name for found in sides.values() for name in found))
     columns: dict[str, list[float]] = {}
     for side, found in sides.items():

@@ -30,6 +30,7 @@ def run(
 
     from calib_serve.artifact import Artifact
     from calib_serve.data import read_logits
+    from calib_serve.files import written_whole
 
     if out.suffix != ".npz":
         raise InputError(f"the output is an npz file, got {out.name!r}")
@@ -44,7 +45,8 @@ def run(
     if found.labels is not None:
         arrays["labels"] = np.asarray(found.labels)
     try:
-        np.savez_compressed(out, allow_pickle=False, **arrays)
+        with written_whole(out) as partial:
+            np.savez_compressed(partial, allow_pickle=False, **arrays)
     except OSError as error:
         raise InputError(f"cannot write {out}: {error}") from error
     typer.echo(f"{len(probs)} samples, {artifact.classes} classes: {out}")

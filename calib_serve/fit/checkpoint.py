@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import FitError
+from calib_serve.files import sha256, written_whole
 from calib_serve.npz import read_npz
 
 __all__ = ["Checkpoints"]
@@ -38,20 +36,14 @@ class Checkpoints:
     def save(self, key: str, arrays: Mapping[str, Any]) -> None:
         """Replace what is under ``key``; FitError where it cannot be written: those before it stay."""
         path = self._path(key)
-        partial = path.with_suffix(f".{secrets.token_hex(4)}.partial")
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as file:
-                np.savez(file, **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
+            with written_whole(path) as partial:
+                np.savez(partial, **arrays)
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise FitError(
                 f"cannot write the checkpoint {path}: {error}; mend that and run the fit again, it goes on "
                 "from the one before"
             ) from error
 
     def _path(self, key: str) -> Path:
-        return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
+        return self.folder / f"{sha256(key.encode())[:32]}.npz"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from calib_serve.errors import ModelError
-from calib_serve.files import named
+from calib_serve.files import named, sha256
 from calib_serve.model.face import Classifier
 from calib_serve.model.torch_classifier import from_module
 
@@ -73,14 +72,10 @@ def load_model(
 
 def file_fingerprint(path: Path) -> str:
     """The sha256 of a file's bytes."""
-    digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            while piece := file.read(1 << 20):
-                digest.update(piece)
+        return sha256(path)
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error}") from error
-    return digest.hexdigest()
 
 
 def _kind(path: Path) -> Kind:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import secrets
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from markupsafe import Markup
 import calib_serve
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
+from calib_serve.files import write_whole
 from calib_serve.report.contents import Contents, Predictions, prepare_report, printable
 from calib_serve.report.figures import pictures
 from calib_serve.report.svg import drawing, inline_svg
@@ -52,13 +52,9 @@ def write_page(path: str | Path, contents: Contents) -> Path:
     """Write prepared contents to ``path``, whole or not at all."""
     path = Path(path)
     page = render(contents)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(page, encoding="utf-8")
-        partial.replace(path)
+        write_whole(path, page)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise InputError(f"cannot write the report {path}: {error}; choose another place") from error
     return path
 
