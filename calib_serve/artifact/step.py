@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["Floats", "StepBase", "tensor"]
 
@@ -26,6 +23,9 @@ def tensor(value: Any, name: str, dtype: type[np.floating[Any]] = np.float64) ->
         raise InputError(f"{name} must be finite, got NaN or infinity")
     array.setflags(write=False)
     return array
+
+
+S = TypeVar("S", bound="StepBase")
 
 
 class StepBase:
@@ -56,7 +56,7 @@ class StepBase:
         return {name: getattr(self, name) for name in self.option_names}
 
     @classmethod
-    def build(cls, options: Mapping[str, Any], tensors: dict[str, Floats]) -> Self:
+    def build(cls: type[S], options: Mapping[str, Any], tensors: dict[str, Floats]) -> S:
         """The step of its options and tensors; those it knows are taken out of ``tensors``."""
         known = [f.name for f in fields(cls) if f.name in tensors]  # type: ignore[arg-type]
         held = {name: tensors.pop(name) for name in known}

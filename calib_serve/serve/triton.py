@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import KEYRING, from_environment
 from calib_serve.receipts import Keyring
 
@@ -39,8 +40,12 @@ class TritonPythonModel:
     """
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Read the settings and create every series at 0."""
+        """Read the settings and create every series at 0.
+
+        Raises ModelError where this Triton misreads numpy's arrays: every row would count as the first.
+        """
         self._triton = importlib.import_module("triton_python_backend_utils")
+        _refuse_misread_arrays(self._triton)
         parameters = json.loads(args["model_config"])["parameters"]
         self._model = parameters["model"]["string_value"]
         self._version = args["model_version"]
@@ -97,3 +102,15 @@ class TritonPythonModel:
             metric.increment(amount)
         except Exception:  # fails open
             self._errors["record"].increment(1)
+
+
+def _refuse_misread_arrays(triton: Any) -> None:
+    """Backends built for numpy 1 take numpy 2 and give arrays whose strides are 0."""
+    if int(np.__version__.split(".")[0]) < 2:
+        return
+    sent = np.array([1.0, 2.0])
+    if triton.Tensor.from_dlpack("probe", sent).as_numpy().tolist() != sent.tolist():
+        raise ModelError(
+            f"this Triton's Python backend misreads the arrays of numpy {np.__version__}; "
+            'install "numpy<2" in its Python'
+        )

@@ -215,6 +215,10 @@ class Tensor:
     def as_numpy(self) -> np.ndarray:
         return self.array
 
+    @classmethod
+    def from_dlpack(cls, name: str, array: np.ndarray) -> Tensor:
+        return cls(name, np.from_dlpack(array))
+
 
 FAMILIES: dict[str, MetricFamily] = {}
 
