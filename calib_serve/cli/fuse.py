@@ -27,6 +27,9 @@ Outputs = Annotated[
     typer.Option(help="What the model puts out now, where neither its graph nor the artifact says."),
 ]
 Name = str | None
+Shown = Literal["same", "probabilities", "all"]
+Made = Literal["probabilities", "logits", "all"]
+Precision = Literal["FP32", "FP16"] | None
 
 
 def _normalization(text: str) -> Any:
@@ -35,26 +38,24 @@ def _normalization(text: str) -> Any:
     return Normalization.read(text)
 
 
+Normal = Annotated[
+    Any, typer.Option(parser=_normalization, metavar="MEAN,STD", help="As in .485/.456/.406,.229/.224/.225")
+]
+
+
 @group.command("onnx")
 def onnx(
     model: Model,
     artifact: Fitted,
     *,
     out: Out,
-    returns: Annotated[
-        Literal["same", "probabilities", "all"],
-        typer.Option(help="The same outputs calibrated, probabilities, or all that can be said."),
-    ] = "same",
+    returns: Annotated[Shown, typer.Option(help="The same outputs calibrated, or others.")] = "same",
     outputs: Outputs = None,
     output_name: Annotated[Name, typer.Option(help="Which output holds the scores.")] = None,
     input_name: Annotated[Name, typer.Option(help="Which input is shifted.")] = None,
     features: Annotated[Name, typer.Option(help="The tensor a new head reads.")] = None,
-    with_normalization: Annotated[
-        Any, typer.Option(parser=_normalization, metavar="MEAN,STD", help="As in .485/.456,.229/.224")
-    ] = None,
-    inputs: Annotated[
-        Path | None, typer.Option(help="npz of inputs by name to measure parity on, instead of generated.")
-    ] = None,
+    with_normalization: Normal = None,
+    inputs: Annotated[Path | None, typer.Option(help="npz of inputs to measure parity on.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Inputs to generate.")] = 8,
     force: Force = False,
     as_json: AsJson = False,
@@ -86,9 +87,7 @@ def torch(
     artifact: Fitted,
     *,
     out: Out,
-    returns: Annotated[
-        Literal["probabilities", "logits", "all"], typer.Option(help="What the calibrated model returns.")
-    ] = "probabilities",
+    returns: Annotated[Made, typer.Option(help="What the calibrated model returns.")] = "probabilities",
     outputs: Outputs = None,
     last_linear: Annotated[Name, typer.Option(help="The layer that makes the logits.")] = None,
     fold: Annotated[bool, typer.Option("--fold", help="Multiply logit maps into that layer.")] = False,
@@ -119,9 +118,7 @@ def triton(
     delay: Annotated[int, typer.Option(min=0, help="Microseconds a request waits for others.")] = 500,
     instances: Annotated[int, typer.Option(min=1, help="Copies of the model on each device.")] = 1,
     device: Annotated[Literal["gpu", "cpu"], typer.Option(help="Where it runs.")] = "gpu",
-    tensorrt: Annotated[
-        Literal["FP32", "FP16"] | None, typer.Option(help="Let TensorRT run it, in this precision.")
-    ] = None,
+    tensorrt: Annotated[Precision, typer.Option(help="Let TensorRT run it, in this precision.")] = None,
     receipts: Annotated[bool, typer.Option(help="Add the step that returns receipts and counts.")] = True,
     force: Force = False,
     as_json: AsJson = False,

@@ -46,15 +46,14 @@ class Shift(nn.Module):
         return shifted.clamp(self.low, self.high) if self.clip else shifted
 
 
-def layers(head: Head, first: int = 0) -> list[nn.Module]:
-    """Linear layers from layer ``first`` on, a ReLU before each but the head's first."""
+def layers(head: Head) -> list[nn.Module]:
+    """Linear layers, a ReLU before each but the first."""
     made: list[nn.Module] = []
     for i, (weight, bias) in enumerate(zip(head.weights, head.biases, strict=True)):
-        if i >= first:
-            linear = nn.Linear(weight.shape[1], weight.shape[0])
-            linear.weight = nn.Parameter(torch.tensor(weight), requires_grad=False)
-            linear.bias = nn.Parameter(torch.tensor(bias), requires_grad=False)
-            made += [nn.ReLU(), linear] if i else [linear]
+        linear = nn.Linear(weight.shape[1], weight.shape[0])
+        linear.weight = nn.Parameter(torch.tensor(weight), requires_grad=False)
+        linear.bias = nn.Parameter(torch.tensor(bias), requires_grad=False)
+        made += [nn.ReLU(), linear] if i else [linear]
     return made
 
 
