@@ -154,7 +154,7 @@ def _without_noise(graph: onnx.ModelProto) -> onnx.ModelProto:
 def _with(
     graph: onnx.ModelProto, name: str, classes: int, values: list[onnx.TensorProto], *nodes: tuple[str, ...]
 ) -> onnx.ModelProto:
-    """``nodes`` behind the scores; they come out as ``name`` (n, K), of the type of the last of ``values``."""
+    """``nodes`` behind the scores; they give ``name`` (n, K), of the type of the last of ``values``."""
     scores = graph.graph.output[0].name
     graph.graph.initializer.extend(values)
     last = ""
@@ -180,6 +180,7 @@ def _check(fused: Path, x: Array, expected: Array) -> None:
     worst = float(np.abs(got - expected).max()) if got.shape == expected.shape else np.inf
     if not worst <= TOLERANCE:
         raise FuseError(
-            f"the ONNX file's probabilities are {worst:.2g} from predict_proba, more than {TOLERANCE:g}: skl2onnx "
-            "computes this classifier in another way or precision; try dtype='float64' or another response_method"
+            f"the ONNX file's probabilities are {worst:.2g} from predict_proba, more than {TOLERANCE:g}: "
+            "skl2onnx computes this classifier in another way or precision; "
+            "try dtype='float64' or another response_method"
         )
