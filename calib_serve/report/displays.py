@@ -128,7 +128,7 @@ class ConfidenceHistogramDisplay(_Display[Histogram]):
     """How many predictions have which confidence, with their mean and the accuracy; ``bars_`` are the bins.
 
     >>> display = ConfidenceHistogramDisplay.from_predictions([0, 1], [[0.7, 0.3], [0.6, 0.4]], bins=2)
-    >>> [bar.get_height() for bar in display.bars_]
+    >>> [float(bar.get_height()) for bar in display.bars_]
     [0.0, 1.0]
     """
 

@@ -219,7 +219,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             counts = np.unique(y, return_counts=True)[1]
             if counts.min() < 2:
                 raise InputError(
-                    f"class {self.classes_[counts.argmin()]!r} has one sample; "
+                    f"class {self.classes_.tolist()[counts.argmin()]!r} has one sample; "
                     "cross-validation needs two of every class"
                 )
             folds = min(int(folds), int(counts.min()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -76,7 +77,10 @@ def _converted(estimator: Any, x: Array, *, raw: bool) -> onnx.ModelProto:
     # Not every converter knows every option, and there is no public list of them.
     for options in ({**scores, "zipmap": False}, scores):
         try:
-            found = skl2onnx.to_onnx(estimator, x, options={id(last): options})
+            with warnings.catch_warnings():
+                # skl2onnx reads attributes that scikit-learn is about to remove: no concern of the caller's.
+                warnings.simplefilter("ignore", FutureWarning)
+                found = skl2onnx.to_onnx(estimator, x, options={id(last): options})
         except NameError:
             continue
         except Exception as error:  # skl2onnx raises a dozen unrelated types
@@ -154,7 +158,7 @@ def _without_noise(graph: onnx.ModelProto) -> onnx.ModelProto:
 def _with(
     graph: onnx.ModelProto, name: str, classes: int, values: list[onnx.TensorProto], *nodes: tuple[str, ...]
 ) -> onnx.ModelProto:
-    """``nodes`` behind the scores, which then are called ``name`` (n, K), of the type of the last value."""
+    """``nodes`` behind the scores; they give ``name`` (n, K), of the type of the last of ``values``."""
     scores = graph.graph.output[0].name
     graph.graph.initializer.extend(values)
     last = ""
@@ -181,6 +185,6 @@ def _check(fused: Path, x: Array, expected: Array) -> None:
     if not worst <= TOLERANCE:
         raise FuseError(
             f"the ONNX file's probabilities are {worst:.2g} from predict_proba, more than {TOLERANCE:g}: "
-            "skl2onnx computes this classifier in another way or precision; try dtype='float64' or another "
-            "response_method"
+            "skl2onnx computes this classifier in another way or precision, or a table of bins has its edge "
+            "where scores lie; try dtype='float64', another response_method, or a method without bins"
         )

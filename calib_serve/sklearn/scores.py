@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.preprocessing import LabelEncoder
+from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -95,6 +96,7 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 def encoded(y: ArrayLike, classes: ArrayLike | None = None) -> tuple[NDArray[Any], NDArray[np.intp]]:
     """The classes (K,) and y as class ids (n,); InputError for labels that are not among ``classes``."""
+    assert_all_finite(y)
     check_classification_targets(y)
     encoder = LabelEncoder().fit(y)
     found = encoder.classes_

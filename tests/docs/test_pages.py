@@ -106,6 +106,7 @@ NOT_RUN = (
 SHORTENED = {
     "python examples/train_with_losses.py --data": " --seeds 1 --epochs 1",
     "python examples/train_with_losses.py": " --seeds 1 --epochs 8 --json runs.json",
+    "python examples/scikit_learn.py": " --splits 1",
 }
 
 # Commands that start a server, or train, where the page does nothing with it: another page has the
@@ -206,6 +207,7 @@ BEFORE_PAGE: dict[str, Callable[[Terminal], object]] = {
     "docs/training-losses.md": small_mnist,
     "docs/how-to/batch-labels.md": a_watch_with_tokens,
     "examples/own_handler.py": a_model_of_letters,
+    "examples/scikit_learn.py": lambda t: t.copy("examples"),
     "deploy": lambda t: t.copy("deploy"),
     "deploy/prometheus/prometheus.yml": lambda t: (t.copy("deploy"), t.type("cd deploy/prometheus")),
 }

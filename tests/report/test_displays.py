@@ -1,0 +1,129 @@
+"""The displays hold the numbers that they draw, and follow scikit-learn's convention."""
+
+from __future__ import annotations
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.colors import same_color
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+from sklearn.datasets import load_wine
+from sklearn.naive_bayes import GaussianNB
+
+from calib_serve.errors import InputError
+from calib_serve.metrics import softmax
+from calib_serve.report import confidence_histogram, reliability, risk_coverage
+from calib_serve.report.displays import ConfidenceHistogramDisplay, ReliabilityDisplay, RiskCoverageDisplay
+from calib_serve.report.plot import PALETTE
+
+RNG = np.random.default_rng(7)
+LOGITS = 2 * RNG.standard_normal((2000, 5))
+PROBS = softmax(LOGITS)
+LABELS = np.array([RNG.choice(5, p=p) for p in softmax(LOGITS / 1.5)])
+ALL = (ReliabilityDisplay, ConfidenceHistogramDisplay, RiskCoverageDisplay)
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+def legend(ax) -> list[str]:
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def test_a_reliability_line_goes_through_the_bins() -> None:
+    display = ReliabilityDisplay.from_predictions(LABELS, PROBS, bins=10, name="net")
+    data = reliability(PROBS, LABELS, bins=10)
+    full = data.count > 0
+    x, y = display.line_.get_data()
+    np.testing.assert_array_equal(x, data.confidence[full])
+    np.testing.assert_array_equal(y, data.accuracy[full])
+    bands = [(bar.get_y(), bar.get_y() + bar.get_height()) for bar in display.ax_.patches]
+    np.testing.assert_allclose(bands, np.stack([data.expected_low, data.expected_high], axis=1)[full])
+    assert legend(display.ax_) == [f"net (ECE {data.ece:.1%})"]
+    assert display.figure_ is display.ax_.figure
+
+
+def test_a_histograms_bars_are_shares_of_predictions() -> None:
+    display = ConfidenceHistogramDisplay.from_predictions(LABELS, PROBS, bins=12)
+    data = confidence_histogram(PROBS, LABELS, bins=12)
+    np.testing.assert_allclose([bar.get_height() for bar in display.bars_], data.count / len(LABELS))
+    mean, right = (line.get_xdata()[0] for line in display.ax_.lines)
+    assert (mean, right) == (data.mean_confidence, data.accuracy)
+
+
+def test_a_risk_coverage_line_is_the_curve_and_a_target_is_marked() -> None:
+    plain = RiskCoverageDisplay.from_predictions(LABELS, PROBS)
+    data = risk_coverage(PROBS, LABELS)
+    np.testing.assert_array_equal(plain.line_.get_data(), [data.coverage, data.risk])
+    assert not plain.ax_.texts
+    marked = RiskCoverageDisplay.from_predictions(LABELS, PROBS, target=0.25)
+    found = risk_coverage(PROBS, LABELS, target=0.25).abstention
+    assert found.coverage > 0
+    assert f"{found.coverage:.0%} of all" in marked.ax_.texts[0].get_text()
+
+
+@pytest.mark.parametrize("display", ALL)
+def test_an_estimator_gives_what_its_predictions_give(display) -> None:
+    x, y = load_wine(return_X_y=True)
+    names = np.array(["red", "blue", "green"])[y]
+    model = GaussianNB().fit(x, names)
+    given = display.from_estimator(model, x, names)
+    ids = np.searchsorted(model.classes_, names)
+    by_ids = display.from_predictions(ids, model.predict_proba(x))
+    np.testing.assert_equal(vars(given.data), vars(by_ids.data))
+    assert given.name == "GaussianNB"
+    assert any("GaussianNB" in text for text in legend(given.ax_))
+
+
+@pytest.mark.parametrize("display", ALL)
+def test_several_share_one_axes_in_colours_of_their_own(display) -> None:
+    ax = plt.figure().subplots()
+    first = display.from_predictions(LABELS, PROBS, ax=ax, name="first")
+    second = display.from_predictions(LABELS, softmax(LOGITS / 3), ax=ax, name="second")
+    assert first.ax_ is second.ax_ is ax
+    shown = ["line_" if hasattr(d, "line_") else "bars_" for d in (first, second)]
+    drawn = [getattr(d, name) for d, name in zip((first, second), shown, strict=True)]
+    colors = [d.get_color() if hasattr(d, "get_color") else d[0].get_facecolor()[:3] for d in drawn]
+    assert same_color(colors[0], PALETTE["after"])
+    assert same_color(colors[1], PALETTE["before"])
+    names = " ".join(legend(ax))
+    assert "first" in names
+    assert "second" in names
+    for d in drawn:  # neither hides what the other shows
+        heights = d.get_ydata() if hasattr(d, "get_ydata") else [bar.get_height() for bar in d]
+        late = np.asarray(heights)[-1]
+        assert late <= ax.get_ylim()[1]
+
+
+def test_plot_draws_once_more_under_another_name_and_colour() -> None:
+    display = ReliabilityDisplay.from_predictions(LABELS, PROBS)
+    old = display.ax_
+    assert display.plot(name="again", color="#123456") is display
+    assert display.ax_ is not old
+    assert display.line_.get_color() == "#123456"
+    assert legend(display.ax_)[0].startswith("again")
+
+
+def test_one_column_is_the_second_class_and_labels_have_names() -> None:
+    p = PROBS[:, 0] / PROBS[:, :2].sum(axis=1)
+    y = np.where(LABELS == 0, "yes", "no")
+    display = ReliabilityDisplay.from_predictions(y, p)
+    expected = reliability(np.stack([1 - p, p], axis=1), (LABELS == 0).astype(int))
+    np.testing.assert_equal(vars(display.data), vars(expected))
+    turned = ReliabilityDisplay.from_predictions(y, 1 - p, labels=["yes", "no"])
+    assert turned.data.ece == pytest.approx(expected.ece)
+
+
+def test_labels_that_are_not_columns_are_refused() -> None:
+    with pytest.raises(InputError, match="name the columns"):
+        ReliabilityDisplay.from_predictions(np.where(LABELS > 2, "a", "b"), PROBS)
+    with pytest.raises(InputError, match="name the columns"):
+        ReliabilityDisplay.from_predictions(LABELS, PROBS, labels=[1, 2, 3, 4, 5])
+    with pytest.raises(InputError, match="non-negative and sum to 1"):
+        ReliabilityDisplay.from_predictions(LABELS, LOGITS)

@@ -1,0 +1,248 @@
+"""CalibratedClassifier against scikit-learn's own checks, its cross-validation and its routing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.model_selection import (
+    GridSearchCV,
+    GroupKFold,
+    KFold,
+    ShuffleSplit,
+    StratifiedKFold,
+    cross_val_predict,
+    train_test_split,
+)
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC, LinearSVC
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from calib_serve.errors import FitError, InputError
+from calib_serve.fit.output import fit_temperature
+from calib_serve.metrics import softmax
+from calib_serve.sklearn import CalibratedClassifier, ScoreCalibrator
+
+
+def halves(load):
+    x, y = load(return_X_y=True)
+    return train_test_split(x, y, test_size=0.5, random_state=0, stratify=y)
+
+
+@parametrize_with_checks([CalibratedClassifier(LogisticRegression(C=1), cv=3)])
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+# --- what is fitted ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("estimator", "scores_of"),
+    [
+        (make_pipeline(StandardScaler(), LinearSVC()), "decision_function"),
+        (GaussianNB(), "predict_proba"),
+    ],
+    ids=["decision_function", "predict_proba"],
+)
+@pytest.mark.parametrize("load", [load_iris, load_breast_cancer], ids=["three classes", "two classes"])
+def test_the_temperature_is_that_of_cross_validated_scores(estimator, scores_of, load):
+    x, x_test, y, _ = halves(load)
+    model = CalibratedClassifier(estimator, method="temperature", cv=4).fit(x, y)
+    held_out = cross_val_predict(estimator, x, y, cv=StratifiedKFold(4), method=scores_of)
+    if scores_of == "predict_proba":
+        held_out = np.log(np.maximum(held_out, np.finfo(np.float32).tiny))
+    expected = fit_temperature(held_out, y).fit["temperature"]
+    assert model.artifact_.fit["temperature"] == pytest.approx(expected, rel=1e-9)
+    assert (model.response_method_, model.method_) == (scores_of, "temperature")
+    whole = clone(estimator).fit(x, y)
+    scores = getattr(whole, scores_of)(x_test)
+    if scores_of == "predict_proba":
+        scores = np.log(np.maximum(scores, np.finfo(np.float32).tiny))
+    if scores.ndim == 1:
+        scores = np.stack([np.zeros_like(scores), scores], axis=1)
+    np.testing.assert_allclose(model.predict_proba(x_test), softmax(scores / expected), atol=1e-12)
+
+
+@pytest.mark.parametrize("cv", ["prefit", 5], ids=["prefit", "frozen"])
+def test_a_fitted_classifier_stays_and_is_calibrated_on_all_samples(cv):
+    x, x_cal, y, y_cal = halves(load_digits)
+    fitted = GaussianNB().fit(x, y)
+    given = fitted if cv == "prefit" else FrozenEstimator(fitted)
+    model = CalibratedClassifier(given, method="temperature", cv=cv).fit(x_cal, y_cal)
+    scores = ScoreCalibrator("temperature", outputs="probabilities").fit(fitted.predict_proba(x_cal), y_cal)
+    assert model.artifact_.fingerprint == scores.artifact_.fingerprint
+    assert model.estimator_ is given
+
+
+def test_the_choice_makes_naive_bayes_and_forests_better_on_digits():
+    x, x_test, y, y_test = halves(load_digits)
+    for estimator in (GaussianNB(), RandomForestClassifier(random_state=0)):
+        model = CalibratedClassifier(estimator).fit(x, y)
+        before = clone(estimator).fit(x, y).predict_proba(x_test)
+        assert model.method_ != "none"
+        assert log_loss(y_test, model.predict_proba(x_test)) < log_loss(y_test, before)
+        assert model.artifact_.fit["selection"]["chosen"] == model.method_
+
+
+def test_labels_keep_their_names_and_columns_their_order():
+    x, x_test, y, y_test = halves(load_wine)
+    names = np.array(["red", "blue", "green"])
+    model = CalibratedClassifier(GaussianNB(), method="temperature").fit(x, names[y])
+    assert model.classes_.tolist() == ["blue", "green", "red"]
+    assert model.artifact_.class_names == ("blue", "green", "red")
+    assert model.score(x_test, names[y_test]) > 0.9
+    by_number = CalibratedClassifier(GaussianNB(), method="temperature").fit(x, y).predict_proba(x_test)
+    np.testing.assert_allclose(model.predict_proba(x_test), by_number[:, [1, 2, 0]], atol=1e-9)
+
+
+def test_it_goes_into_a_search_with_its_methods_and_options():
+    x, _, y, _ = halves(load_wine)
+    grid = {"method": ["none", "temperature-mixture"], "estimator__var_smoothing": [1e-9, 1e-3]}
+    search = GridSearchCV(CalibratedClassifier(GaussianNB()), grid, scoring="neg_log_loss", cv=3).fit(x, y)
+    assert search.best_estimator_.method_ == search.best_params_["method"]
+    options = {"candidates": ["temperature"], "criterion": "brier"}
+    model = CalibratedClassifier(GaussianNB(), options=options).fit(x, y)
+    scores = model.artifact_.fit["selection"]["scores"]
+    assert [row["method"] for row in scores] == ["none", "temperature"]
+
+
+# --- little data ------------------------------------------------------------------------------
+
+
+def test_folds_are_as_many_as_the_smallest_class_has_samples():
+    x, y = load_wine(return_X_y=True)
+    keep = np.concatenate([np.flatnonzero(y == 0)[:3], np.flatnonzero(y > 0)])
+    model = CalibratedClassifier(GaussianNB(), method="none").fit(x[keep], y[keep])
+    held_out = cross_val_predict(GaussianNB(), x[keep], y[keep], cv=3, method="predict_proba")
+    right = held_out.argmax(axis=1) == y[keep]
+    assert model.artifact_.reference.correct.sum() == right.sum()
+
+
+def test_a_class_of_one_sample_is_refused_by_name():
+    with pytest.raises(InputError, match="class 2 has one sample"):
+        CalibratedClassifier(GaussianNB()).fit(np.eye(5), [0, 0, 1, 1, 2])
+
+
+def test_where_no_choice_can_be_made_a_temperature_is_fitted_or_nothing():
+    x, x_cal, y, y_cal = halves(load_digits)
+    frozen = FrozenEstimator(GaussianNB().fit(x, y))
+    first = np.unique(y_cal, return_index=True)[1]
+    few = np.concatenate([first, np.flatnonzero(np.isin(y_cal, [1, 8]))[:40]])
+    assert np.bincount(y_cal[few]).min() == 1
+    assert CalibratedClassifier(frozen).fit(x_cal[few], y_cal[few]).method_ == "temperature"
+    right = few[frozen.predict(x_cal[few]) == y_cal[few]]
+    model = CalibratedClassifier(frozen).fit(x_cal[right], y_cal[right])
+    assert model.method_ == "none"
+    np.testing.assert_allclose(model.predict_proba(x_cal), frozen.predict_proba(x_cal), atol=1e-12)
+    with pytest.raises(FitError, match="no finite temperature"):
+        CalibratedClassifier(frozen, method="temperature").fit(x_cal[right], y_cal[right])
+
+
+# --- splitters, weights, routing --------------------------------------------------------------
+
+
+def test_a_splitter_may_leave_samples_out_or_take_them_twice():
+    x, _, y, _ = halves(load_wine)
+    splitter = ShuffleSplit(3, test_size=0.3, random_state=0)
+    model = CalibratedClassifier(GaussianNB(), method="none", cv=splitter).fit(x, y)
+    assert model.artifact_.reference.n == sum(len(test) for _, test in splitter.split(x))
+
+
+def test_a_training_part_without_a_class_is_refused():
+    x, y = load_wine(return_X_y=True)  # sorted by class
+    with pytest.raises(InputError, match="training part lacks a class"):
+        CalibratedClassifier(GaussianNB(), cv=KFold(3)).fit(x, y)
+
+
+def test_weights_reach_the_classifier_and_the_calibration():
+    x, _, y, _ = halves(load_breast_cancer)
+    weight = np.random.default_rng(0).integers(0, 3, len(y)).astype(float)
+    cv = list(StratifiedKFold(3).split(x, y))
+    model = CalibratedClassifier(GaussianNB(), method="temperature", cv=cv).fit(x, y, sample_weight=weight)
+    held_out = np.empty((len(y), 2))
+    for train, test in cv:
+        held_out[test] = GaussianNB().fit(x[train], y[train], weight[train]).predict_proba(x[test])
+    logs = np.log(np.maximum(held_out, np.finfo(np.float32).tiny))
+    expected = fit_temperature(logs, y, sample_weight=weight).fit["temperature"]
+    assert model.artifact_.fit["temperature"] == pytest.approx(expected)
+
+
+def test_who_takes_no_weights_is_named():
+    x, _, y, _ = halves(load_wine)
+    pipeline = make_pipeline(StandardScaler(), GaussianNB())
+    with pytest.warns(UserWarning, match="Pipeline takes no sample_weight"):
+        CalibratedClassifier(pipeline, method="none").fit(x, y, sample_weight=np.ones(len(y)))
+
+
+def test_metadata_go_where_they_were_requested():
+    from sklearn.tests.metadata_routing_common import (
+        ConsumingClassifier,
+        ConsumingSplitter,
+        _Registry,
+        check_recorded_metadata,
+    )
+
+    x, _, y, _ = halves(load_breast_cancer)
+    weight, groups = np.linspace(1, 2, len(y)), np.arange(len(y)) % 3
+    seen, splits = _Registry(), _Registry()
+    with config_context(enable_metadata_routing=True):
+        inner = ConsumingClassifier(registry=seen).set_fit_request(sample_weight=True, metadata="note")
+        splitter = ConsumingSplitter(registry=splits).set_split_request(groups=True, metadata=False)
+        model = CalibratedClassifier(inner, method="none", cv=splitter)
+        model.fit(x, y, sample_weight=weight, note=groups, groups=groups)
+        check_recorded_metadata(
+            seen[-1], "fit", parent="fit", sample_weight=weight, metadata=groups, split_params=()
+        )
+        check_recorded_metadata(splits[-1], "split", parent="fit", groups=groups)
+        unsaid = CalibratedClassifier(ConsumingClassifier(), cv=GroupKFold(3))
+        with pytest.raises(ValueError, match="not explicitly set as requested or not"):
+            unsaid.fit(x, y, sample_weight=weight, groups=groups)
+        # The default estimator takes weights without being asked to, as scikit-learn's does.
+        CalibratedClassifier(method="none").fit(StandardScaler().fit_transform(x), y, sample_weight=weight)
+
+
+def test_data_frames_give_their_column_names():
+    pandas = pytest.importorskip("pandas")
+    x, x_test, y, _ = halves(load_wine)
+    columns = [f"f{i}" for i in range(x.shape[1])]
+    model = CalibratedClassifier(GaussianNB()).fit(pandas.DataFrame(x, columns=columns), pandas.Series(y))
+    assert model.feature_names_in_.tolist() == columns
+    plain = CalibratedClassifier(GaussianNB()).fit(x, y)
+    got = model.predict_proba(pandas.DataFrame(x_test, columns=columns))
+    np.testing.assert_array_equal(got, plain.predict_proba(x_test))
+
+
+# --- what is refused --------------------------------------------------------------------------
+
+
+def test_scores_that_are_not_one_a_class_are_refused():
+    x, _, y, _ = halves(load_wine)
+    with pytest.raises(InputError, match="one-vs-one"):
+        CalibratedClassifier(SVC(decision_function_shape="ovo")).fit(x, y)
+    with pytest.raises(InputError, match="LinearRegression has no"):
+        CalibratedClassifier(LinearRegression()).fit(x, y)
+    with pytest.raises(InputError, match="response_method"):
+        CalibratedClassifier(GaussianNB(), response_method="predict").fit(x, y)
+    with pytest.raises(InputError, match="no method 'platt'"):
+        CalibratedClassifier(GaussianNB(), method="platt").fit(x, y)
+    with pytest.raises(InputError, match="labels \\[9\\] that are not among"):
+        CalibratedClassifier(FrozenEstimator(GaussianNB().fit(x, y))).fit(x, np.where(y == 2, 9, y))
+
+
+def test_without_scikit_learn_the_import_says_what_to_install():
+    code = "import sys; sys.modules['sklearn'] = None\nimport calib_serve.sklearn"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert "MissingDependency" in done.stderr
+    assert "calib-serve[fit]" in done.stderr

@@ -1,0 +1,200 @@
+"""CalibratedClassifier.to_onnx: the file says what predict_proba says, or there is no file."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import onnx
+import pytest
+from sklearn.datasets import load_breast_cancer, load_iris
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.ensemble import (
+    AdaBoostClassifier,
+    BaggingClassifier,
+    ExtraTreesClassifier,
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression, RidgeClassifier, SGDClassifier
+from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.naive_bayes import BernoulliNB, GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC, LinearSVC
+from sklearn.tree import DecisionTreeClassifier
+
+from calib_serve.errors import FuseError, InputError, ShapeError
+from calib_serve.fuse.sessions import open_session
+from calib_serve.sklearn import CalibratedClassifier
+
+DATA = {"two classes": load_breast_cancer, "three classes": load_iris}
+METHODS = ("temperature", "structured-vector", "temperature-mixture")
+
+ESTIMATORS = {
+    "logistic": LogisticRegression(max_iter=1000),
+    "pipeline": make_pipeline(StandardScaler(), LogisticRegression()),
+    "scaled MLP": make_pipeline(StandardScaler(), MLPClassifier((16,), max_iter=400, random_state=0)),
+    "forest": RandomForestClassifier(60, random_state=0),
+    "extra trees": ExtraTreesClassifier(30, random_state=0),
+    "tree": DecisionTreeClassifier(min_samples_leaf=5, random_state=0),
+    "bagging": BaggingClassifier(n_estimators=5, random_state=0),
+    "boosting": GradientBoostingClassifier(n_estimators=15, random_state=0),
+    "AdaBoost": AdaBoostClassifier(n_estimators=5, random_state=0),
+    "SVC": SVC(),
+    "linear SVC": LinearSVC(),
+    "ridge": RidgeClassifier(),
+    "SGD": SGDClassifier(random_state=0),
+    "Gaussian naive Bayes": GaussianNB(),
+    "Bernoulli naive Bayes": BernoulliNB(),
+    "neighbours": KNeighborsClassifier(),
+    "LDA": LinearDiscriminantAnalysis(),
+    "search": GridSearchCV(LogisticRegression(), {"C": [0.1, 1]}, cv=2),
+}
+
+
+def parts(data: str):
+    x, y = DATA[data](return_X_y=True)
+    x = ((x - x.mean(axis=0)) / x.std(axis=0)).astype(np.float32)
+    return train_test_split(x, y, test_size=0.4, random_state=1, stratify=y)
+
+
+def answer(path, x):
+    session = open_session(path)
+    return dict(
+        zip(
+            (o.name for o in session.get_outputs()),
+            session.run(None, {session.get_inputs()[0].name: x}),
+            strict=True,
+        )
+    )
+
+
+def fitted(estimator, x, y, method):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a network has not converged is no matter here
+        return CalibratedClassifier(estimator, method=method, cv=3).fit(x, y)
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_the_file_says_what_predict_proba_says(name, data, tmp_path):
+    x, unseen, y, _ = parts(data)
+    for method in METHODS[:1] if name == "search" else METHODS:
+        model = fitted(ESTIMATORS[name], x, y, method)
+        path = tmp_path / f"{method}.onnx"
+        model.to_onnx(path, x)
+        onnx.checker.check_model(str(path), full_check=True)
+        got = answer(path, unseen)
+        assert list(got) == ["probabilities"]  # no label that was decided before the calibration
+        np.testing.assert_allclose(got["probabilities"], model.predict_proba(unseen), atol=1e-5)
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_a_double_file_is_exact_where_onnx_has_doubles(data, tmp_path):
+    x, unseen, y, _ = parts(data)
+    unseen = unseen.astype(np.float64)
+    for name in ("pipeline", "scaled MLP"):
+        model = fitted(ESTIMATORS[name], x, y, "temperature")
+        model.to_onnx(tmp_path / "double.onnx", x, dtype="float64")
+        got = answer(tmp_path / "double.onnx", unseen)["probabilities"]
+        assert got.dtype == np.float64
+        np.testing.assert_allclose(got, model.predict_proba(unseen), atol=1e-12)
+
+
+def test_all_outputs_decide_by_the_calibrated_probabilities(tmp_path):
+    x, unseen, y, _ = parts("three classes")
+    model = CalibratedClassifier(FrozenEstimator(GaussianNB().fit(x, y)), method="vector").fit(x, y)
+    report = model.to_onnx(tmp_path / "all.onnx", x, returns="all")
+    got = answer(tmp_path / "all.onnx", unseen)
+    assert report.outputs == tuple(got)
+    np.testing.assert_array_equal(model.classes_[got["predicted"]], model.predict(unseen))
+    np.testing.assert_allclose(got["confidence"], model.predict_proba(unseen).max(axis=1), atol=1e-5)
+
+
+def test_two_classes_of_a_forest_are_right_where_one_has_no_share(tmp_path):
+    """1 - p is 6e-8 in float32 where the share is 0, and its logarithm -17 in the place of -87."""
+    x, unseen, y, _ = parts("two classes")
+    model = fitted(RandomForestClassifier(70, random_state=1), x, y, "temperature")
+    everything = np.concatenate([x, unseen])
+    assert (model.estimator_.predict_proba(everything) == 0).any()
+    model.to_onnx(tmp_path / "forest.onnx", x[:3])
+    got = answer(tmp_path / "forest.onnx", everything)["probabilities"]
+    np.testing.assert_allclose(got, model.predict_proba(everything), atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["isotonic", "histogram-mass"])
+def test_a_table_of_bins_is_looked_up_in_the_file(method, tmp_path):
+    x, unseen, y, _ = parts("two classes")
+    model = fitted(ESTIMATORS["pipeline"], x, y, method)
+    model.to_onnx(tmp_path / "table.onnx", x)
+    got = answer(tmp_path / "table.onnx", unseen)["probabilities"]
+    np.testing.assert_allclose(got, model.predict_proba(unseen), atol=1e-5)
+
+
+# --- refusals ---------------------------------------------------------------------------------
+
+
+def test_what_skl2onnx_computes_in_another_way_is_refused(tmp_path):
+    """Its probabilities of a binary LDA are not scikit-learn's; its decision function is."""
+    x, _, y, _ = parts("two classes")
+    model = CalibratedClassifier(
+        LinearDiscriminantAnalysis(), method="temperature", response_method="predict_proba"
+    )
+    with pytest.raises(FuseError, match="from predict_proba"):
+        model.fit(x, y).to_onnx(tmp_path / "lda.onnx", x)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_skl2onnx_cannot_convert_is_refused_in_a_line(tmp_path):
+    x, _, y, _ = parts("two classes")
+
+    class OwnClassifier(GaussianNB):
+        """Nobody has a converter for it."""
+
+    with pytest.raises(FuseError, match="skl2onnx cannot convert this OwnClassifier") as refused:
+        fitted(OwnClassifier(), x, y, "temperature").to_onnx(tmp_path / "own.onnx", x)
+    assert len(str(refused.value)) < 500
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_edge_of_a_table_where_scores_lie_is_refused(tmp_path):
+    """Of five neighbours 4 are 0.8 in float64, and more than that in float32: the next bin."""
+    x, _, y, _ = parts("three classes")
+    model = fitted(KNeighborsClassifier(5), x, y, "isotonic")
+    assert np.isclose(model.artifact_.steps[-1].edges, 0.8).any()
+    with pytest.raises(FuseError, match="a table of bins has its edge where scores lie"):
+        model.to_onnx(tmp_path / "table.onnx", x)
+    assert not list(tmp_path.iterdir())
+
+
+def test_histogram_boosting_is_exact_or_refused(tmp_path):
+    """skl2onnx 1.20 fails on it beside a protobuf that takes no boolean for a number."""
+    x, unseen, y, _ = parts("two classes")
+    model = fitted(HistGradientBoostingClassifier(max_iter=5), x, y, "temperature")
+    path = tmp_path / "hist.onnx"
+    why = ""
+    try:
+        model.to_onnx(path, x)
+    except FuseError as error:
+        why = str(error)
+    if path.exists():
+        got = answer(path, unseen)["probabilities"]
+        np.testing.assert_allclose(got, model.predict_proba(unseen), atol=1e-5)
+    else:
+        assert "skl2onnx cannot convert this HistGradientBoostingClassifier" in why
+
+
+def test_options_that_cannot_be_are_named(tmp_path):
+    x, _, y, _ = parts("three classes")
+    model = fitted(GaussianNB(), x, y, "none")
+    with pytest.raises(InputError, match="returns"):
+        model.to_onnx(tmp_path / "x.onnx", x, returns="logits")
+    with pytest.raises(InputError, match="dtype"):
+        model.to_onnx(tmp_path / "x.onnx", x, dtype="float16")
+    with pytest.raises(ShapeError, match="X must be"):
+        model.to_onnx(tmp_path / "x.onnx", x[0])
