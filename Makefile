@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/installed
 DEVELOPED := $(VENV)/developed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup demo test faults check versions audit bench-quick constraints clean
+.PHONY: help setup demo test faults check versions docs audit bench-quick constraints clean
 
 help:
 	@echo "make demo         the whole way, from a classifier to a dashboard query, in 3 minutes"
@@ -15,6 +15,7 @@ help:
 	@echo "make faults       faults and attacks at their nightly size: minutes, not seconds"
 	@echo "make check        format, lint, types, doctests, Prometheus rules"
 	@echo "make versions     the tests on other Pythons, and with the oldest and newest packages"
+	@echo "make docs         the site, in site/; warnings are errors"
 	@echo "make audit        known vulnerabilities of the pinned packages"
 	@echo "make bench-quick  every benchmark beside its peers, trimmed to a few minutes"
 	@echo "make constraints  renew constraints.txt from the newest releases"
@@ -56,6 +57,9 @@ check: $(DEVELOPED)
 versions: $(DEVELOPED)
 	VENV=$(VENV) scripts/versions.sh $(ARGS)
 
+docs: $(DEVELOPED)
+	$(BIN)/mkdocs build --strict
+
 audit: $(DEVELOPED)
 	$(BIN)/nox -s audit -- $(ARGS)
 
@@ -66,4 +70,4 @@ constraints:
 	PYTHON=$(PYTHON) scripts/refresh_constraints.sh
 
 clean:
-	rm -rf $(VENV) .nox .venv-bench-* benchmarks/results/quick demo-out logs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .nox .venv-bench-* benchmarks/results/quick demo-out site logs .pytest_cache .mypy_cache .ruff_cache .hypothesis
