@@ -53,7 +53,8 @@ def write_onnx(
         raise ShapeError(f"X must be (n, d) with n at least 1, got {x.shape}")
     raw = model.response_method_ == "decision_function"
     graph = _converted(model.estimator_, x[:1], raw=raw)
-    graph = _logits(graph, x[:1], len(model.classes_)) if raw else _without_noise(graph)
+    classes = len(model.classes_)
+    graph = _logits(graph, x[:1], classes) if raw else _without_noise(_shaped(graph, classes))
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         source, fused = Path(folder, "raw.onnx"), Path(folder, "fused.onnx")
         onnx.save(graph, source)
@@ -129,6 +130,17 @@ def _logits(graph: onnx.ModelProto, x: Array, classes: int) -> onnx.ModelProto:
         weight[0, 0] = 0
     value = numpy_helper.from_array(weight, "of_scores")
     return _with(graph, "decision_logits", classes, [value], ("MatMul", "{scores}", "of_scores"))
+
+
+def _shaped(graph: onnx.ModelProto, classes: int) -> onnx.ModelProto:
+    """With the shape of what goes into a Softmax: onnx infers none behind a Scaler."""
+    known = {value.name for value in graph.graph.value_info}
+    kind = graph.graph.output[0].type.tensor_type.elem_type
+    for node in graph.graph.node:
+        if node.op_type == "Softmax" and node.input[0] not in known:
+            value = helper.make_tensor_value_info(node.input[0], kind, [None, classes])
+            graph.graph.value_info.append(value)
+    return graph
 
 
 def _without_noise(graph: onnx.ModelProto) -> onnx.ModelProto:

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import onnx
 import pytest
-from sklearn.datasets import load_breast_cancer, load_iris
+from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import (
     AdaBoostClassifier,
@@ -38,8 +38,8 @@ METHODS = ("temperature", "structured-vector", "temperature-mixture")
 ESTIMATORS = {
     "logistic": LogisticRegression(max_iter=1000),
     "pipeline": make_pipeline(StandardScaler(), LogisticRegression()),
-    "scaled MLP": make_pipeline(StandardScaler(), MLPClassifier((16,), max_iter=400, random_state=0)),
-    "forest": RandomForestClassifier(60, random_state=0),
+    "scaled MLP": make_pipeline(StandardScaler(), MLPClassifier((16,), max_iter=60, random_state=0)),
+    "forest": RandomForestClassifier(25, random_state=0),
     "extra trees": ExtraTreesClassifier(30, random_state=0),
     "tree": DecisionTreeClassifier(min_samples_leaf=5, random_state=0),
     "bagging": BaggingClassifier(n_estimators=5, random_state=0),
@@ -164,7 +164,9 @@ def test_what_skl2onnx_cannot_convert_is_refused_in_a_line(tmp_path):
 
 def test_an_edge_of_a_table_where_scores_lie_is_refused(tmp_path):
     """Of five neighbours 4 are 0.8 in float64, and more than that in float32: the next bin."""
-    x, _, y, _ = parts("three classes")
+    x, y = load_wine(return_X_y=True)
+    x = ((x - x.mean(axis=0)) / x.std(axis=0)).astype(np.float32)
+    x, _, y, _ = train_test_split(x, y, test_size=0.4, random_state=1, stratify=y)
     model = fitted(KNeighborsClassifier(5), x, y, "isotonic")
     assert np.isclose(model.artifact_.steps[-1].edges, 0.8).any()
     with pytest.raises(FuseError, match="a table of bins has its edge where scores lie"):
