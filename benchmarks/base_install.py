@@ -4,7 +4,8 @@
 
 ``pip install calib-serve``, base dependencies alone as constraints.txt pins them, into an empty environment
 without pip: MiB and packages. Then processor seconds, which a busy machine does not disturb, of
-``import calib_serve`` in a fresh interpreter and of the whole of ``calib-serve --help``.
+``import calib_serve`` in a fresh interpreter and of the whole of ``calib-serve --help``, each over that of
+numpy in the same environment, in turns: ``import numpy``, and the whole of ``python -c "import numpy"``.
 
 Writes benchmarks/results/base_install.json.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,7 +23,7 @@ from pathlib import Path
 
 import peers
 
-IMPORT = "import time; start = time.process_time(); import calib_serve; print(time.process_time() - start)"
+IMPORT = "import time; start = time.process_time(); import {}; print(time.process_time() - start)"
 PACKAGES = (
     "import json; from importlib.metadata import distributions as all; "
     "print(json.dumps(sorted(f'{d.name} {d.version}' for d in all())))"
@@ -49,10 +51,24 @@ def children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def seconds(measure, rounds: int) -> dict[str, float]:
-    times = [measure() for _ in range(rounds + 1)][1:]  # the first one warms the disk's cache
-    found = peers.summary(times)
-    return {"median": found["median_s"], "min": found["min_s"], "max": found["max_s"], "calls": rounds}
+def processor_seconds(command: list, folder: str) -> float:
+    """Of a whole process."""
+    start = children()
+    subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL)
+    return children() - start
+
+
+def compared(ours, theirs, rounds: int) -> dict[str, float]:
+    """Our seconds, those of numpy, and their ratio, in turns."""
+    pairs = [(ours(), theirs()) for _ in range(rounds + 1)][1:]  # the first one warms the disk's cache
+    ratios = [mine / other for mine, other in pairs]
+    return {
+        "median": statistics.median(mine for mine, _ in pairs),
+        "numpy_median": statistics.median(other for _, other in pairs),
+        "of_numpy": statistics.median(ratios),
+        "of_numpy_range": [min(ratios), max(ratios)],
+        "calls": rounds,
+    }
 
 
 def main() -> None:
@@ -62,28 +78,25 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         python = install(Path(scratch) / "env")
 
-        def imported() -> float:
-            return float(subprocess.check_output([python, "-c", IMPORT], text=True, cwd=scratch))
-
-        def helped() -> float:
-            start = children()
-            subprocess.run(
-                [python.with_name("calib-serve"), "--help"],
-                check=True,
-                cwd=scratch,
-                stdout=subprocess.DEVNULL,
-            )
-            return children() - start
+        def imported(package: str) -> float:
+            program = [python, "-c", IMPORT.format(package)]
+            return float(subprocess.check_output(program, text=True, cwd=scratch))
 
         (site,) = (python.parents[1] / "lib").glob("python3*/site-packages")
         result = {
             "mib": size(site),
             "packages": json.loads(subprocess.check_output([python, "-c", PACKAGES], text=True)),
-            "import_s": seconds(imported, asked.rounds),
-            "help_s": seconds(helped, asked.rounds),
+            "import_s": compared(lambda: imported("calib_serve"), lambda: imported("numpy"), asked.rounds),
+            "help_s": compared(
+                lambda: processor_seconds([python.with_name("calib-serve"), "--help"], scratch),
+                lambda: processor_seconds([python, "-c", "import numpy"], scratch),
+                asked.rounds,
+            ),
         }
     print(f"{result['mib']:.0f} MiB in {len(result['packages'])} packages: {', '.join(result['packages'])}")
-    print(f"import {result['import_s']['median']:.3f} s, --help {result['help_s']['median']:.3f} s")
+    for what in ("import_s", "help_s"):
+        found = result[what]
+        print(f"{what} {found['median']:.3f}, numpy's {found['numpy_median']:.3f}: {found['of_numpy']:.2f}")
     peers.save("base_install", result, asked)
 
 

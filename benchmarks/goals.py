@@ -2,6 +2,8 @@
 
 A goal reads the benchmark's result (results/NAME.json) and gives one number, the worst case where there are
 many, which must be at most or at least what is stated. ``reason`` is shown where the goal is missed.
+No goal is in seconds, nor in anything a second, as these are another machine's elsewhere: the unit of a
+time is work that the same run has measured, a peer's or the least that the task takes.
 """
 
 from __future__ import annotations
@@ -60,7 +62,14 @@ def each_metric(r: Result) -> Iterable[Result]:
 
 
 def classwise(size: str) -> Callable[[Result], float]:
-    return lambda r: r["sizes"][size]["metrics"]["classwise_ece"]["times"]["calib-serve"]["median_s"]
+    """In softmaxes of the same array, the fastest call of each."""
+
+    def softmaxes(r: Result) -> float:
+        found = r["sizes"][size]
+        ours = found["metrics"]["classwise_ece"]["times"]["calib-serve"]
+        return ours["min_s"] / found["evaluate"]["times"]["softmax"]["min_s"]
+
+    return softmaxes
 
 
 # fit_outputs
@@ -90,6 +99,14 @@ def against(
         return max(ratios)
 
     return worst
+
+
+def in_softmaxes(name: str) -> Callable[[Result], float]:
+    def passes(r: Result) -> float:
+        fits = r["sets"][name]
+        return fits["ours: temperature"]["seconds"] / fits["ours: one softmax"]["seconds"]
+
+    return passes
 
 
 # neural_clamping
@@ -157,8 +174,15 @@ BENCHMARKS = (
                 at_least=1.0,
                 show="{:.2f}",
             ),
-            Goal("classwise ECE of 20,000 x 100", classwise("20000x100"), at_most=0.012, show="{:.4f} s"),
-            Goal("classwise ECE of 25,000 x 1,000", classwise("25000x1000"), at_most=0.1, show="{:.4f} s"),
+            *(
+                Goal(
+                    f"classwise ECE of {size.replace('x', ' x ')} in softmaxes of the same array",
+                    classwise(size),
+                    at_most=most,
+                    show="{:.2f}",
+                )
+                for size, most in (("20000x100", 1.7), ("25000x1000", 1.0))
+            ),
             Goal(
                 "all metrics at once in softmaxes of the same array, the most of all sizes",
                 lambda r: max(size["evaluate"]["softmaxes"] for size in r["sizes"].values()),
@@ -182,10 +206,10 @@ BENCHMARKS = (
         "How soon do output calibrators fit, and how well, beside their peers?",
         (
             Goal(
-                "a temperature on 25,000 x 1,000",
-                lambda r: r["sets"]["25000x1000 temperature"]["ours: temperature"]["seconds"],
-                at_most=0.25,
-                show="{:.3f} s",
+                "a temperature on 25,000 x 1,000, by the clock, in softmaxes of the same array by one core",
+                in_softmaxes("25000x1000 temperature"),
+                at_most=5.0,
+                show="{:.2f}",
                 reason="some passes over 100 MB of logits, an exponential each, on two cores",
             ),
             Goal(
@@ -338,10 +362,10 @@ BENCHMARKS = (
                 show="{:.2f}",
             ),
             Goal(
-                "the second stage, 40 epochs of 50,000 samples, processor time of one thread",
-                head("default", "cpu_seconds"),
-                at_most=60,
-                show="{:.0f} s",
+                "an epoch of the second stage, processor time, in passes of its head over the same samples",
+                head("default", "passes_an_epoch"),
+                at_most=10.0,
+                show="{:.1f}",
             ),
         ),
         needs_data=True,
@@ -368,19 +392,19 @@ BENCHMARKS = (
     ),
     Benchmark(
         "labels",
-        "How many labels a second does one core verify and count durably?",
+        "What does it cost to verify a label and count it durably?",
         tuple(
             Goal(
-                f"labels a second {says}, {how}",
-                lambda r, row=row, key=key: r[row][key],
-                at_least=50_000,
-                show="{:,.0f}",
+                f"a label {says}, {how}, over the least it takes: an HMAC and a row in a durable transaction",
+                lambda r, row=row, clock=clock: r[row][f"times_least_{clock}"],
+                at_most=5.0,
+                show="{:.2f}",
             )
             for row, says in (
                 ("verified and counted", "verified and counted"),
                 ("and watched for drift", "watched for drift as well"),
             )
-            for key, how in (("per_cpu_second", "of processor time"), ("per_wall_second", "by the clock"))
+            for clock, how in (("cpu", "processor time"), ("wall", "time by the clock"))
         ),
         page="serving",
     ),
@@ -478,16 +502,16 @@ BENCHMARKS = (
         "What does the base install bring, and what does it cost to import?",
         (
             Goal(
-                "importing the package, processor time",
-                lambda r: r["import_s"]["median"],
-                at_most=0.2,
-                show="{:.3f} s",
+                "importing the package, processor time, over that of `import numpy`",
+                lambda r: r["import_s"]["of_numpy"],
+                at_most=1.5,
+                show="{:.2f}",
             ),
             Goal(
-                "`calib-serve --help`, processor time",
-                lambda r: r["help_s"]["median"],
-                at_most=0.5,
-                show="{:.3f} s",
+                "`calib-serve --help`, processor time, over that of a process that imports numpy",
+                lambda r: r["help_s"]["of_numpy"],
+                at_most=2.9,
+                show="{:.2f}",
             ),
         ),
     ),

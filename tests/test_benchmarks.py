@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -36,6 +37,14 @@ def test_every_benchmark_can_be_trimmed_and_keeps_its_result_in_one_way() -> Non
     for name, text in programs().items():
         assert "peers.arguments(" in text, f"{name} has no --quick"
         assert f'peers.save("{name}"' in text or f"peers.save('{name}'" in text, name
+
+
+def test_no_goal_is_in_seconds_or_a_second(run_all: ModuleType) -> None:
+    """They would be another machine's: a time is in units of work that the same run has measured."""
+    for goal in (goal for each in run_all.BENCHMARKS for goal in each.goals):
+        unit = goal.show.rpartition("}")[2].split()
+        assert not {*unit} & {"s", "ms", "us", "µs", "/s"}, goal.says
+        assert not re.search(r"\b(a|per) (second|minute|hour)\b", goal.says), goal.says
 
 
 def test_pages_that_goals_point_to_are_there(run_all: ModuleType) -> None:
