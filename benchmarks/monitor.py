@@ -33,12 +33,12 @@ if __name__ == "__main__":
     peers.rerun_in("requirements-watch.txt")
 
 import numpy as np  # noqa: E402
+from calib_serve.watch.monitor import Monitor  # noqa: E402
 
 from calib_serve.receipts import Keyring  # noqa: E402
 from calib_serve.watch.drift import Detector  # noqa: E402
 from calib_serve.watch.intake import Classes, Intake  # noqa: E402
 from calib_serve.watch.ledger import SqliteLedger  # noqa: E402
-from calib_serve.watch.monitor import Monitor  # noqa: E402
 
 N = 20_000
 RNG = np.random.default_rng(0)

@@ -180,7 +180,7 @@ def _shift(current: Artifact, samples: Samples) -> dict[str, tuple[float, float]
     import numpy as np
 
     from calib_serve.bins import bin_index
-    from calib_serve.watch.drift import compare
+    from calib_serve.watch.drift import psi
 
     probs = current.probs(samples.logits)
     pairs = {}
@@ -192,7 +192,7 @@ def _shift(current: Artifact, samples: Samples) -> dict[str, tuple[float, float]
     found = {}
     for name, (served, known) in pairs.items():
         chance = (np.count_nonzero(known) - 1) * (1 / len(served) + 1 / known.sum())
-        found[name] = (compare(np.bincount(served, minlength=len(known)), known).psi, float(chance))
+        found[name] = (psi(np.bincount(served, minlength=len(known)), known), float(chance))
     return found
 
 

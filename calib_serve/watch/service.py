@@ -20,17 +20,19 @@ from calib_serve.bins import Bins
 from calib_serve.errors import InputError, LedgerError, Refused
 from calib_serve.receipts import DAY, Keyring, Label
 from calib_serve.watch.drift import Alarm, Detector
-from calib_serve.watch.drift.shift import ConfidenceShift
+from calib_serve.watch.drift.confidence_shift import ConfidenceShift
 from calib_serve.watch.history import History
 from calib_serve.watch.intake import Classes, Intake, Outcome
 from calib_serve.watch.ledger import Ledger, Version
 from calib_serve.watch.ledger.sums import Key, Sums
-from calib_serve.watch.monitor import OTHER
 from calib_serve.watch.samples import SampleLog
 
-__all__ = ["Prediction", "Watch", "Watched"]
+__all__ = ["OTHER", "Prediction", "Watch", "Watched"]
 
 logger = logging.getLogger(__name__)
+
+OTHER = "other"
+"""The segment that counts what comes after ``max_segments`` different ones."""
 
 _ALARMS = "watch/alarms"
 _KEPT_ALARMS = 200

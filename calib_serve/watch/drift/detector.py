@@ -19,7 +19,7 @@ from calib_serve.errors import InputError, ShapeError
 from calib_serve.watch.drift.bets import Rounds
 from calib_serve.watch.drift.wealth import IDLE, SIGNED, SPAN, Wealth
 
-__all__ = ["Alarm", "Detector", "Shifted"]
+__all__ = ["Alarm", "Detector", "ShiftedBin"]
 
 Direction = Literal["overconfident", "underconfident", "mixed"]
 
@@ -29,7 +29,7 @@ _LONGEST = 1e30  # labels; what SPAN labels may multiply it with still fits a fl
 
 
 @dataclass(frozen=True)
-class Shifted:
+class ShiftedBin:
     """A bin that an alarm names: confidences in (low, high], and what was seen in it since.
 
     ``log_evidence``: how strongly it speaks against being calibrated, in nats.
@@ -63,7 +63,7 @@ class Alarm:
     since_label: int
     since_time: float
     direction: Direction
-    bins: tuple[Shifted, ...]
+    bins: tuple[ShiftedBin, ...]
     gap: float
     evidence: float
     threshold: float
@@ -220,7 +220,7 @@ class Detector:
         return detector
 
 
-def _shifted(wealth: Wealth, at: int) -> tuple[Shifted, ...]:
+def _shifted(wealth: Wealth, at: int) -> tuple[ShiftedBin, ...]:
     """The bins that speak for a shift since start ``at``, strongest first; at least one.
 
     A bin's evidence is how far its belief that nothing is wrong fell: log(prior / now).
@@ -235,5 +235,5 @@ def _shifted(wealth: Wealth, at: int) -> tuple[Shifted, ...]:
         count, confidence, correct = wealth.seen[:, b, at].tolist()
         mean, accuracy = confidence / count, correct / count
         low, high = float(edges[b]), float(edges[b + 1])
-        found.append(Shifted(b, low, high, int(count), mean, accuracy, float(evidence[b])))
+        found.append(ShiftedBin(b, low, high, int(count), mean, accuracy, float(evidence[b])))
     return tuple(found)

@@ -10,7 +10,7 @@ from typing import Any
 
 from calib_serve.bins import Bins
 from calib_serve.errors import MissingDependency
-from calib_serve.watch.drift.statistics import auroc, compare, expected_accuracy, wilson
+from calib_serve.watch.drift.statistics import auroc, expected_accuracy, psi, wilson
 from calib_serve.watch.http import charts
 from calib_serve.watch.ledger import Version
 from calib_serve.watch.ledger.sums import Key, Sums, merge_segments
@@ -122,7 +122,7 @@ def _numbers(sums: Sums, reference: Bins | None) -> list[tuple[str, str, str]]:
     """(name, value, what it means) of each tile."""
     labels, expected = sums.feedback, expected_accuracy(sums)
     served = sums.predictions if sums.predictions.any() else labels.count
-    psi = compare(served, reference.count).psi if reference else math.nan
+    shift = psi(served, reference.count) if reference else math.nan
     return [
         ("Predictions", _count(sums.predictions.sum()), "served"),
         ("Labels", _count(labels.n), "counted, each once"),
@@ -131,7 +131,7 @@ def _numbers(sums: Sums, reference: Bins | None) -> list[tuple[str, str, str]]:
         ("Signed gap", _signed(labels.signed_gap()), "confidence minus accuracy"),
         ("Refinement AUROC", _plain(auroc(labels)), "right above wrong, by confidence"),
         ("Brier", _plain(sums.brier()), "top label; smaller is better"),
-        ("Confidence PSI", _plain(psi), "against the reference; above 0.2 is a shift"),
+        ("Confidence PSI", _plain(shift), "against the reference; above 0.2 is a shift"),
         (
             "Expected accuracy",
             _percent(expected.accuracy),

@@ -245,12 +245,6 @@ class RedisLedger:
                 with self._errors():
                     self._redis.mset({f"{self._root}:state:{key}": mark for key, mark in marks.items()})
 
-    def forget_emissions(self, consumer: str) -> None:
-        """Offer ``consumer`` everything again: for one whose counters restarted from zero."""
-        with self._errors():
-            for version in self.sums(own=True):
-                self._redis.delete(f"{self._root}:state:{_emitted(consumer, version)}")
-
     def load(self, key: str) -> bytes | None:
         """What was stored under ``key``."""
         with self._errors():

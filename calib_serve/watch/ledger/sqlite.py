@@ -253,11 +253,6 @@ class SqliteLedger:
                 [(consumer, *key, _pack(total)) for key, total in counted.items()],
             )
 
-    def forget_emissions(self, consumer: str) -> None:
-        """Offer ``consumer`` everything again: for one whose counters restarted from zero."""
-        with self.transaction():
-            self._db.execute("DELETE FROM emitted WHERE consumer = ?", (consumer,))
-
     def load(self, key: str) -> bytes | None:
         """What was stored under ``key``."""
         with self._lock, self._errors():

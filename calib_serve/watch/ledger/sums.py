@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.bins import Bins, bin_index
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.errors import ShapeError
 from calib_serve.receipts import Label
 
 __all__ = ["Key", "Sums", "Version", "by_key", "merge_segments"]
@@ -22,12 +22,11 @@ Version = tuple[str, str]
 
 @dataclass(frozen=True, order=True)
 class Key:
-    """What is counted apart: a model version, and a segment and a predicted class where asked for."""
+    """What is counted separately: a model version, and one segment of its predictions or "" for none."""
 
     model: str
     version: str
     segment: str = ""
-    predicted: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,14 +88,8 @@ class Sums:
     __add__ = merge
 
     def __sub__(self, other: Sums) -> Sums:
-        """These sums without ``other``, which must be part of them: how a window forgets."""
+        """These sums without ``other``, which must be part of them."""
         return self._combine(other, -1.0)
-
-    def scaled(self, factor: float) -> Sums:
-        """Every sum times ``factor`` >= 0: how a decayed window forgets."""
-        if not factor >= 0:
-            raise InputError(f"factor must not be negative, got {factor}")
-        return Sums.zeros(len(self.feedback))._combine(self, factor)
 
     def _combine(self, other: Sums, factor: float) -> Sums:
         if len(self) != len(other):

@@ -73,9 +73,6 @@ def test_an_emitter_gets_each_label_once_over_restarts(store):
         assert fresh["m", "1"].feedback.n == 1
     with ledger.emission("another") as fresh:
         assert fresh["m", "1"].feedback.n == 3
-    ledger.forget_emissions("torchserve")
-    with ledger.emission("torchserve") as fresh:
-        assert fresh["m", "1"].feedback.n == 3
     ledger.close()
 
 
