@@ -171,7 +171,7 @@ def not_measured(verdicts: list[str]) -> str:
 
 
 def machines(benchmarks: dict[str, Any]) -> list[str]:
-    """What the results were measured on: a line a machine, with the benchmarks that ran there, and versions."""
+    """A line for each machine, with the benchmarks that ran on it; then the versions of libraries."""
     runs = {
         name: each["result"]["run"] for name, each in benchmarks.items() if (each["result"] or {}).get("run")
     }

@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from calib_serve.errors import ShapeError
 from calib_serve.watch.ledger import Ledger, Version
 from calib_serve.watch.ledger.sums import Sums
@@ -68,7 +66,7 @@ class History:
     def _dump(self) -> bytes:
         return json.dumps(
             [
-                [at, [[*version, s.flat().tolist()] for version, s in sums.items()]]
+                [at, [[*version, s.vector.tolist()] for version, s in sums.items()]]
                 for at, sums in self._snapshots
             ]
         ).encode()
@@ -79,7 +77,7 @@ class History:
             return []
         try:
             return [
-                (float(at), {(m, v): Sums.from_flat(np.array(flat)) for m, v, flat in rows})
+                (float(at), {(m, v): Sums.stored(flat, bins=self._bins) for m, v, flat in rows})
                 for at, rows in json.loads(kept)
             ]
         except (ValueError, TypeError, ShapeError):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calib_serve.errors import InputError, LedgerError
+from calib_serve.errors import InputError, LedgerError, ShapeError
 from calib_serve.receipts import Label
 from calib_serve.watch.ledger.sums import Key, Sums, Version, by_key, merge_segments
 
@@ -175,12 +175,9 @@ class SqliteLedger:
 
     def _unpack(self, packed: bytes) -> Sums:
         try:
-            sums = Sums.from_flat(np.frombuffer(packed, "<f8"))
-        except (ValueError, TypeError) as error:
+            return Sums.stored(np.frombuffer(packed, "<f8"), bins=self.bins)
+        except (ValueError, TypeError, ShapeError) as error:
             raise LedgerError(f"the ledger {self.path} is damaged ({error}); {_MEND}") from error
-        if len(sums) != self.bins:
-            raise LedgerError(f"the ledger {self.path} is damaged ({len(sums)} bins); {_MEND}")
-        return sums
 
     def _remember(self, nonce: bytes, expires: float) -> bool:
         return self._db.execute("INSERT OR IGNORE INTO nonces VALUES (?, ?)", (nonce, expires)).rowcount == 1
@@ -272,7 +269,7 @@ class SqliteLedger:
 
 
 def _pack(sums: Sums) -> bytes:
-    return sums.flat().astype("<f8").tobytes()
+    return sums.vector.astype("<f8").tobytes()
 
 
 def quarantine(path: str | Path, *, clock: Callable[[], float] = time.time) -> Path:

@@ -16,8 +16,8 @@ probabilities = st.lists(st.floats(0, 1), max_size=50)
 def test_sums_merge_revert_and_travel_flat(a, b):
     one, two = Sums.served(a), Sums.labelled(b, np.ones(len(b)))
     assert one + two == two + one
-    np.testing.assert_allclose((one + two - two).flat(), one.flat(), atol=1e-12)
-    assert Sums.from_flat((one + two).flat()) == one + two
+    np.testing.assert_allclose((one + two - two).vector, one.vector, atol=1e-12)
+    assert Sums.stored((one + two).vector, bins=15) == one + two
 
 
 def test_the_brier_score_is_exact():
@@ -30,4 +30,4 @@ def test_sums_of_other_shapes_are_refused():
     with pytest.raises(ShapeError, match="15 bins with 10"):
         Sums.zeros() + Sums.zeros(10)
     with pytest.raises(ShapeError):
-        Sums.from_flat([1.0, 2.0])
+        Sums.stored([1.0, 2.0], bins=15)
