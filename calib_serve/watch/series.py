@@ -1,8 +1,8 @@
 """The Prometheus series that are published, declared once for emitters, ledgers, rules, dashboards and tests.
 
-To add a sum over predictions or labels, add one ``Sum`` at the end of ``SUMS``: the ledgers store it
-(one that was written before reads as 0), and TorchServe, Triton and ``calib-serve watch`` publish it
-from the next prediction or label on. ``handlers/metrics.yaml`` is generated; a test says how.
+To add a sum over predictions or labels, add one ``Sum`` at the end of ``SUMS``. The ledgers store it (0 in
+one that was written before), and TorchServe, Triton and ``calib-serve watch`` publish it.
+``handlers/metrics.yaml`` is generated from here; ``calib_serve.serve.metrics_file`` says how.
 
 Every counter of a (model, version, bin) starts at 0 for every bin as soon as the model is
 loaded: a bin that was never created drops out of PromQL joins, and hides its gap.
