@@ -17,7 +17,8 @@ from numpy.typing import ArrayLike
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.watch.drift.bets import Rounds
-from calib_serve.watch.drift.wealth import IDLE, SIGNED, SPAN, Wealth
+from calib_serve.watch.drift.bin_bets import BinBets
+from calib_serve.watch.drift.wealth import SPAN, Wealth
 
 __all__ = ["Alarm", "Detector", "ShiftedBin"]
 
@@ -168,15 +169,10 @@ class Detector:
         return math.log(self.arl)
 
     def _alarm(self, wealth: Wealth, evidence: float, time: float) -> Alarm:
-        all_one_way = SIGNED * wealth.signed.mean() > (1 - SIGNED) * wealth.capital.sum()
-        since = (
-            wealth.run_start[:, wealth.signed.argmax()]
-            if all_one_way
-            else wealth.starts[:, wealth.capital.sum(axis=0).argmax()]
-        )
-        at = int(np.abs(wealth.starts[0] - since[0]).argmin())
-        bins = _shifted(wealth, at)
-        count, confidence, correct = wealth.seen[:, :, at].sum(axis=1).tolist()
+        since, bets = wealth.began, wealth.by_bin
+        at = int(np.abs(bets.starts[0] - since[0]).argmin())
+        bins = _shifted(bets, at)
+        count, confidence, correct = bets.seen[:, :, at].sum(axis=1).tolist()
         gap = (confidence - correct) / max(count, 1)
         both = min(b.gap for b in bins) < 0 < max(b.gap for b in bins)
         return Alarm(
@@ -220,20 +216,15 @@ class Detector:
         return detector
 
 
-def _shifted(wealth: Wealth, at: int) -> tuple[ShiftedBin, ...]:
-    """The bins that speak for a shift since start ``at``, strongest first; at least one.
-
-    A bin's evidence is how far its belief that nothing is wrong fell: log(prior / now).
-    """
-    size = int(wealth.capital[:, at].argmax())
-    idle = np.maximum(wealth.belief[0, :, size, at], np.finfo(float).tiny)
-    evidence = np.where(wealth.seen[0, :, at] > 0, np.log(IDLE / idle), -math.inf)
+def _shifted(bets: BinBets, at: int) -> tuple[ShiftedBin, ...]:
+    """The bins that speak for a shift since start ``at``, strongest first; at least one."""
+    evidence = bets.evidence(at)
     speaking = np.flatnonzero(evidence >= min(1.0, evidence.max()))
-    edges = np.linspace(0, 1, wealth.seen.shape[1] + 1)
+    bounds = np.linspace(0, 1, len(evidence) + 1).tolist()
     found = []
     for b in sorted(speaking.tolist(), key=lambda b: -evidence[b]):
-        count, confidence, correct = wealth.seen[:, b, at].tolist()
+        count, confidence, correct = bets.seen[:, b, at].tolist()
         mean, accuracy = confidence / count, correct / count
-        low, high = float(edges[b]), float(edges[b + 1])
-        found.append(ShiftedBin(b, low, high, int(count), mean, accuracy, float(evidence[b])))
+        shifted = ShiftedBin(b, bounds[b], bounds[b + 1], int(count), mean, accuracy, float(evidence[b]))
+        found.append(shifted)
     return tuple(found)
