@@ -1,7 +1,7 @@
-"""What is remembered of served predictions: counters and receipts. It never raises.
+"""Counters and receipts of served predictions. It never raises.
 
-Monitoring fails open: whatever breaks in here, the prediction goes out as it would have, and
-``calib_monitor_errors_total`` counts what broke.
+Monitoring fails open: a failure here does not change the prediction, and
+``calib_monitor_errors_total`` counts it.
 """
 
 from __future__ import annotations

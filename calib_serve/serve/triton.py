@@ -1,7 +1,7 @@
 """The step of a Triton ensemble that signs receipts and counts predictions, on the Python backend.
 
 Counters are those of every other way to serve, on Triton's own metrics port, and start at 0 for
-every bin. It fails open: whatever breaks in here, the prediction goes out, with an empty receipt.
+every bin. It fails open: after a failure here the prediction goes out with an empty receipt.
 """
 
 from __future__ import annotations

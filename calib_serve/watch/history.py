@@ -1,4 +1,4 @@
-"""What the sums were, step by step: the memory behind the page's curves."""
+"""Snapshots of the sums at regular steps, for the page's curves."""
 
 from __future__ import annotations
 
@@ -81,4 +81,4 @@ class History:
                 for at, rows in json.loads(kept)
             ]
         except (ValueError, TypeError, ShapeError):
-            return []  # curves start again; nothing is counted from them
+            return []  # damaged: the curves start again, and nothing is counted from them

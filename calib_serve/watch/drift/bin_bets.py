@@ -89,7 +89,7 @@ class BinBets:
     def _ventured(
         self, growth: Floats, due: Sequence[int], starts: Sequence[float], size: int
     ) -> tuple[Floats, Floats, list[int]]:
-        """What all capital is worth after each block of ``growth`` (B, K, S'), by start, and who is still in.
+        """Total capital after each block of ``growth`` (B, K, S'), capital by start, and which starts remain.
 
         ``growth`` becomes the capital itself: fresh memory would cost more than the arithmetic.
         """

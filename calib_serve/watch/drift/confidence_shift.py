@@ -1,6 +1,6 @@
-"""Did the confidences move: a detector that needs no label, with a guaranteed run length.
+"""A detector of shifts in confidence that needs no label, with a guaranteed average run length.
 
-It sees when inputs change enough to change how sure the model is. It cannot see concept drift,
+It sees a change of the inputs that changes the model's confidences. It cannot see concept drift,
 where the same inputs get the same confidences and other labels.
 """
 

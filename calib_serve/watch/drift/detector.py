@@ -1,4 +1,4 @@
-"""When did calibration change: one sequential detector with a guaranteed run length.
+"""A sequential detector of changes in calibration, with a guaranteed average run length.
 
 An e-detector (Shin, Ramdas, Rinaldo 2022): a statistic whose expectation grows by at most 1 a
 label while the model is calibrated within the tolerance, so that the average number of labels to
@@ -71,7 +71,7 @@ class Alarm:
 
 
 class Detector:
-    """Alarms when confidence stops meaning what it says; falsely, at most once in ``arl`` labels on average.
+    """Alarms when accuracy no longer matches confidence; falsely at most once in ``arl`` labels on average.
 
     ``arl``: the average run length to a false alarm, in labels, at least; after an alarm the
     detector starts afresh. ``tolerance``: how far accuracy may be from confidence, in every
@@ -188,7 +188,7 @@ class Detector:
         )
 
     def state(self) -> bytes:
-        """All that the detector knows, to go on elsewhere; read back by ``restore``."""
+        """The whole state, to continue in another process; read back by ``restore``."""
         head = {
             "format": _FORMAT,
             "options": self.options,

@@ -62,7 +62,7 @@ class WatchCollector(Collector):
         try:
             segments = self._watch.ledger.by_segment(own=True)
         except LedgerError as error:
-            # A gap in the series is honest; zeros would look like a restart.
+            # Publish no sums: zeros would look like a restart.
             log.error("a scrape could not read the ledger: %s", error)
             self._watch.counts.errors["scrape"] += 1
         else:
@@ -120,7 +120,7 @@ def _family(name: str, rows: Iterable[Row]) -> Metric:
     kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
     family = kind(name, series.help, labels=series.labels)
     for labels, value in rows:
-        if math.isfinite(value):  # what is not known yet is not there
+        if math.isfinite(value):  # unknown values are left out
             family.add_metric(labels, value)
     return family
 

@@ -73,7 +73,7 @@ return 1
 """
 )
 _UNLOCK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
-_HELD = 30_000  # milliseconds after which a dead holder's lock falls open
+_HELD = 30_000  # milliseconds after which the lock of a dead process expires
 _FOREVER = 4_102_444_800_000  # the year 2100, for what need not expire
 
 
@@ -153,7 +153,7 @@ class RedisLedger:
                 time.sleep(0.005)
 
     def _release(self, token: str) -> None:
-        # A Redis that went away comes back with the lock in it: then this thread opens it next time.
+        # A Redis that restarts may still hold this lock: it is released at this thread's next transaction.
         self._local.stale = token
         with self._errors():
             self._unlock(keys=[f"{self._root}:lock"], args=[token])
@@ -164,7 +164,7 @@ class RedisLedger:
     ) -> list[bool]:
         """Count each label whose receipt was not seen before; True = counted now.
 
-        ``expires``: when each receipt stops being welcome, seconds since 1970; its nonce is kept
+        ``expires``: until when each receipt is accepted, seconds since 1970; its nonce is kept
         until then. One that has expired by Redis' clock is refused.
         """
         segments = [""] * len(labels) if segments is None else segments
@@ -260,7 +260,7 @@ class RedisLedger:
             self._redis.set(f"{self._root}:state:{key}", value)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._redis.close()
 
 

@@ -30,7 +30,7 @@ _FORMAT = 1
 _PRUNED = "ledger/pruned_through"
 _PRUNE_EVERY = 60.0  # seconds between sweeps
 _PRUNE_AT_MOST = 10_000  # nonces a sweep, so that no label waits long for one
-_MEND = "set it aside with calib_serve.watch.ledger.contract.quarantine(path), or restore a copy"
+_MEND = "set it aside with calib_serve.watch.ledger.quarantine(path), or restore a copy"
 
 
 class SqliteLedger:
@@ -72,7 +72,7 @@ class SqliteLedger:
             found = self.path.stat()
         except OSError as error:
             raise LedgerError(
-                f"the ledger {self.path} was taken away: {error}; put it back, or restart to begin another"
+                f"the ledger {self.path} is missing: {error}; restore it, or restart to begin another"
             ) from error
         return found.st_dev, found.st_ino
 
@@ -136,7 +136,7 @@ class SqliteLedger:
     ) -> list[bool]:
         """Count each label whose receipt was not seen before; True = counted now, durable on return.
 
-        ``expires``: when each receipt stops being welcome, seconds since 1970; its nonce is kept
+        ``expires``: until when each receipt is accepted, seconds since 1970; its nonce is kept
         until then. A receipt that expired before the last sweep is refused, whatever the clock says.
         """
         segments = [""] * len(labels) if segments is None else segments
@@ -145,7 +145,7 @@ class SqliteLedger:
                 f"one expiry and one segment a label, got {len(labels)}, {len(expires)} and {len(segments)}"
             )
         with self.transaction():
-            # What a sweep may have forgotten is never fresh: clocks jump back.
+            # A nonce that a sweep may have deleted counts as seen, also if the clock jumped back.
             swept = self._swept()
             fresh = [
                 until > swept and self._remember(one.receipt.nonce, until)
@@ -199,7 +199,7 @@ class SqliteLedger:
             self._next_prune = now + _PRUNE_EVERY if done else now
 
     def prune(self, now: float, *, at_most: int = _PRUNE_AT_MOST) -> int:
-        """Forget about ``at_most`` nonces that expired before ``now``; how many were forgotten."""
+        """Delete about ``at_most`` nonces that expired before ``now``; how many were deleted."""
         with self.transaction():
             last = self._db.execute(
                 "SELECT max(expires) FROM"
@@ -254,7 +254,7 @@ class SqliteLedger:
         """What was stored under ``key``."""
         with self._lock, self._errors():
             row = self._db.execute("SELECT value FROM state WHERE key = ?", (key,)).fetchone()
-        # A value that somebody put there by hand may be a text.
+        # A value that was stored by hand may be text.
         return None if row is None else row[0].encode() if isinstance(row[0], str) else bytes(row[0])
 
     def store(self, key: str, value: bytes) -> None:
@@ -263,7 +263,7 @@ class SqliteLedger:
             self._db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (key, value))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             self._db.close()
 
