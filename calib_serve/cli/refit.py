@@ -15,7 +15,7 @@ from calib_serve.errors import FitError, InputError
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact
-    from calib_serve.watch.samples import Samples
+    from calib_serve.watch.samples import LabelledSamples
 
 __all__ = ["Judged", "refit", "run"]
 
@@ -134,7 +134,7 @@ class Judged:
         return f"{numbers}\nbetter: {self.artifact.method}, fitted on all of them"
 
 
-def refit(current: Artifact, samples: Samples, *, method: str = "auto", seed: int = 0) -> Judged:
+def refit(current: Artifact, samples: LabelledSamples, *, method: str = "auto", seed: int = 0) -> Judged:
     """Fit the output steps again; judged on the latest samples against the current artifact.
 
     The new one must lower the NLL of the held-out samples by more than one standard error of the
@@ -175,7 +175,7 @@ def refit(current: Artifact, samples: Samples, *, method: str = "auto", seed: in
     )
 
 
-def _shift(current: Artifact, samples: Samples) -> dict[str, tuple[float, float]]:
+def _shift(current: Artifact, samples: LabelledSamples) -> dict[str, tuple[float, float]]:
     """Of what was served against what the artifact was fitted on, as far as it tells."""
     import numpy as np
 

@@ -13,7 +13,7 @@ from calib_serve.watch.drift import Detector
 from calib_serve.watch.history import History
 from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.samples import SampleLog, read_samples
-from calib_serve.watch.service import Prediction
+from calib_serve.watch.service import ServedPrediction
 
 NOW = 1_700_000_000.0
 
@@ -82,7 +82,7 @@ def test_pruning_goes_in_bounded_sweeps(tmp_path):
 @pytest.mark.parametrize("jump", [-400 * DAY, -DAY, -1.0, 1.0, DAY, 400 * DAY])
 def test_a_served_watch_counts_each_label_once_over_a_jump(tmp_path, clock, jump: float):
     watch = make_watch(tmp_path, clock=clock, history_step=60.0)
-    one = Prediction("m", "1", 1, 0.9)
+    one = ServedPrediction("m", "1", 1, 0.9)
     receipts = watch.predictions([one] * 4)
     labels = [{"receipt": r, "label": 1} for r in receipts]
     assert [o.accepted for o in watch.labels(labels[:2])] == [True, True]

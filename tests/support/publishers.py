@@ -58,12 +58,12 @@ def watch(folder: Path) -> None:
     from calib_serve.watch.http.exporter import export
     from calib_serve.watch.intake import Classes
     from calib_serve.watch.ledger import open_ledger
-    from calib_serve.watch.service import Prediction, Watch, Watched
+    from calib_serve.watch.service import ServedPrediction, Watch, Watched
 
     ledger = open_ledger(str(folder / "watch.db"))
     models = {(MODEL, VERSION): Watched(Classes(3), Bins.tally([0.9, 0.5], [1, 0]))}
     watch = Watch(Keyring.new(), ledger, models=models)
-    receipts = watch.predictions([Prediction(MODEL, VERSION, 1, c, "north") for c in CONFIDENCES])
+    receipts = watch.predictions([ServedPrediction(MODEL, VERSION, 1, c, "north") for c in CONFIDENCES])
     watch.labels([{"receipt": receipt, "label": 1, "segment": "north"} for receipt in receipts])
     registry = CollectorRegistry()
     export(watch, registry).add("/metrics", 200, 0.1)

@@ -45,7 +45,7 @@ class Verdict:
 
 
 def verdict(bins: Bins) -> Verdict:
-    """What the labels say, in a sentence that a number's owner can act on.
+    """What the labels say about calibration, in one sentence.
 
     >>> verdict(Bins([1000], [900], [700])).says
     'Overconfident: it says 90.0 % and is right 70.0 % of the time.'
@@ -94,9 +94,7 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
         reliability=Markup(charts.reliability(sums.feedback)),  # noqa: S704  numbers alone, no text of users
         confidences=Markup(charts.confidences(sums, reference)),  # noqa: S704
         curve=Markup(  # noqa: S704
-            charts.curve(
-                watch.history.of(chosen, now=whole.get(chosen, zeros)), [float(str(a["at"])) for a in alarms]
-            )
+            charts.curve(watch.history.of(chosen, now=whole.get(chosen, zeros)), [a["at"] for a in alarms])
         ),
         alarms=[_alarm(a) for a in reversed(alarms[-10:])],
     )
