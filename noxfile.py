@@ -13,7 +13,7 @@ import nox
 import tomllib
 
 GROUND = ("artifact", "metrics", "test_bins.py", "test_receipts.py")
-WATCH = ("drift", "ledger", "http/test_app.py", "test_intake.py", "test_monitor.py", "test_watch_server.py")
+WATCH = ("drift", "ledger", "http/test_app.py", "test_intake.py", "test_watch_server.py")
 ONNX = (
     "test_fuse_any_graph.py",
     "test_onnx_files.py",

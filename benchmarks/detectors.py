@@ -34,7 +34,7 @@ import numpy as np  # noqa: E402
 from river import drift as river_drift  # noqa: E402
 
 from calib_serve.watch import drift as ours  # noqa: E402
-from calib_serve.watch.drift import bets, wealth  # noqa: E402
+from calib_serve.watch.drift import bets, bin_bets, wealth  # noqa: E402
 
 BINS = 15
 BEFORE = 2_000
@@ -145,7 +145,7 @@ def e_detector(pays, index, thresholds, prior, signed_share, spacing, thin, bins
 def run_ours(c, y, thresholds, tolerance=0.0):
     pays = bets.payoffs(c, y, tolerance=tolerance)
     index = np.minimum(np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], c), BINS - 1)
-    args = (wealth.PRIOR, wealth.SIGNED, wealth.SPACING, wealth.THIN, BINS)
+    args = (bin_bets.PRIOR, wealth.SIGNED, bin_bets.SPACING, bin_bets.THIN, BINS)
     return e_detector(pays, index, np.asarray(thresholds, np.float64), *args)[0]
 
 

@@ -156,7 +156,7 @@ def page(content: dict[str, Any]) -> str:
         INTRODUCTION,
         f"**{verdicts.count('met')} goals met, {verdicts.count('missed')} missed"
         f"{not_measured(verdicts)}.** All measured values, with medians and ranges, are in "
-        "`benchmarks/results.json`.",
+        "`benchmarks/results.json`. Measured on:",
         "",
         *machines(benchmarks),
     ]
@@ -171,17 +171,25 @@ def not_measured(verdicts: list[str]) -> str:
 
 
 def machines(benchmarks: dict[str, Any]) -> list[str]:
-    """What the results were measured on: one paragraph, of the newest, and what others differ in."""
-    runs = [each["result"]["run"] for each in benchmarks.values() if (each["result"] or {}).get("run")]
+    """A line for each machine, with the benchmarks that ran on it; then the versions of libraries."""
+    runs = {
+        name: each["result"]["run"] for name, each in benchmarks.items() if (each["result"] or {}).get("run")
+    }
+    by_machine: dict[str, list[str]] = {}
+    versions: dict[str, str] = {}
+    for name, run in sorted(runs.items(), key=lambda pair: pair[1]["finished"]):
+        machine = run["machine"]
+        said = (
+            f"{machine['cores']} cores of {machine['cpu']}, {machine['system']}, Python {machine['python']}"
+        )
+        by_machine.setdefault(said, []).append(name)
+        versions |= machine["versions"]
     if not runs:
         return []
-    newest = max(runs, key=lambda run: run["finished"])["machine"]
-    versions: dict[str, str] = {}
-    for run in sorted(runs, key=lambda run: run["finished"]):
-        versions |= run["machine"]["versions"]
     return [
-        f"Measured on {newest['cores']} cores of {newest['cpu']}, {newest['system']}, Python "
-        f"{newest['python']}; {', '.join(f'{name} {number}' for name, number in sorted(versions.items()))}.",
+        *(f"- {machine}: {', '.join(sorted(names))}" for machine, names in by_machine.items()),
+        "",
+        f"With {', '.join(f'{name} {number}' for name, number in sorted(versions.items()))}.",
         "",
     ]
 

@@ -143,3 +143,16 @@ def test_a_run_on_a_gpu_is_told_with_the_device_and_kept_apart(
     assert "fusion_overhead: H100" in told
     assert "median of all rows: 1.0010" in told
     assert run_all.merged({})["benchmarks"]["fusion_overhead"]["result"] is None
+
+
+def test_each_result_is_told_with_the_machine_that_made_it(
+    run_all: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_all.peers, "RESULTS", tmp_path)
+    for name, cpu in (("labels", "one"), ("soak", "another"), ("metrics", "one")):
+        machine = {"cpu": cpu, "cores": 2, "system": "s", "python": "3.11", "versions": {"numpy": "2.4"}}
+        run = {"command": name, "finished": "2026-01-01T00:00:00+00:00", "machine": machine}
+        (tmp_path / f"{name}.json").write_text(json.dumps({"run": run}))
+    page = run_all.page(run_all.merged({}))
+    assert "- 2 cores of one, s, Python 3.11: labels, metrics\n" in page
+    assert "- 2 cores of another, s, Python 3.11: soak\n" in page

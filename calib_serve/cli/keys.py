@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Optional
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,10 +18,7 @@ def run(
         typer.Argument(help="new: a first key. rotate: a fresh key signs. retire: forget a key."),
     ],
     file: Annotated[Path, typer.Argument(help="The keyring file, readable by its owner alone.")],
-    key: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads the annotation at run time, also on 3.10
-        typer.Option("--key", help="Which key to retire."),
-    ] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Which key to retire.")] = None,
 ) -> None:
     """Make a keyring, let a fresh key sign, or retire an old one.
 

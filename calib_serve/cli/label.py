@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from calib_serve.cli.progress import progress
 
 __all__ = ["run"]
 
@@ -18,8 +21,8 @@ def run(
         str, typer.Option("--url", help="Where labels are taken.")
     ] = "http://127.0.0.1:9300/v1/labels",
     token_file: Annotated[
-        str, typer.Option("--token-file", help="File with the token; or set CALIB_SERVE_TOKEN.")
-    ] = "",
+        Path | None, typer.Option("--token-file", help="File with the token; or set CALIB_SERVE_TOKEN.")
+    ] = None,
     batch: Annotated[int, typer.Option("--batch", min=1, max=10_000, help="Labels a request.")] = 1000,
     tries: Annotated[int, typer.Option("--tries", min=1, help="Times to try a request.")] = 8,
     receipt: Annotated[str, typer.Option("--receipt-column", help="Column of receipts.")] = "receipt",
@@ -31,26 +34,18 @@ def run(
     A label that was counted before is refused as a duplicate, so a run that broke off is simply
     repeated. Exit code 1 when any label was refused for another reason.
     """
-    import json
+    from calib_serve.watch.sender import read_token, send_label_file
 
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    from calib_serve.watch.sender import read_labels, send_labels
-
-    given = Path(token_file).read_text("utf-8").split() if token_file else []
-    token = given[0] if given else os.environ.get("CALIB_SERVE_TOKEN", "")
-    columns = (TextColumn("labels"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    total = sum(1 for _ in read_labels(file, receipt=receipt, label=label))
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("labels", total=total)
-        sent = send_labels(
-            read_labels(file, receipt=receipt, label=label),
+    with progress("labels") as advance:
+        sent = send_label_file(
+            file,
             url,
-            token=token,
+            token=os.environ.get("CALIB_SERVE_TOKEN", "") if token_file is None else read_token(token_file),
             batch=batch,
             tries=tries,
-            progress=lambda count: bar.advance(task, count),
+            receipt_column=receipt,
+            label_column=label,
+            progress=advance,
         )
     if as_json:
         typer.echo(json.dumps({"accepted": sent.accepted, "refused": dict(sent.refused)}))

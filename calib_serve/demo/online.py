@@ -22,7 +22,7 @@ from calib_serve.errors import ServerError
 from calib_serve.fuse.torchserve import Batching, pack, pack_feedback
 from calib_serve.serve.properties import Ports
 from calib_serve.serve.server import Server, ensure_keyring
-from calib_serve.watch.samples import Samples, read_samples
+from calib_serve.watch.samples import LabelledSamples, read_samples
 
 __all__ = [
     "FEEDBACK",
@@ -75,7 +75,7 @@ def server(
     )
 
 
-def sampled(server: Server, *, version: str, predictions: int, latest: int) -> Samples:
+def sampled(server: Server, *, version: str, predictions: int, latest: int) -> LabelledSamples:
     """The ``latest`` labelled ones of ``predictions``, once the server has written all of them."""
     end = time.monotonic() + _PATIENCE
     while True:

@@ -30,7 +30,7 @@ _AHEAD = 32 << 10  # bytes; the server reads 17 kB ahead of the line that it cou
 
 
 def to_stdout(text: str) -> None:
-    """Write lines where the server reads them, whatever logging or printing goes on beside."""
+    """Write lines where the server reads them, independent of logging and print."""
     # Not through logging or print: a library that reconfigures either would lose metrics. The
     # newline first ends what a print(..., end="") may have left open.
     sys.stdout.flush()

@@ -44,7 +44,8 @@ def label_value(text: str) -> str:
     """
     encoded = _UNSAFE.sub(_percent, text) if _UNSAFE.search(text) else text
     if encoded != encoded.strip() or not encoded:
-        encoded = re.sub(r"^\s|\s$", "%20", encoded) or "%00"
+        # No other text becomes a bare "%": that of a text is encoded.
+        encoded = re.sub(r"^\s|\s$", "%20", encoded) or "%"
     return encoded if len(encoded) <= _LONGEST else encoded[: _LONGEST - 3] + "..."
 
 

@@ -1,4 +1,11 @@
-"""The metrics file that tells TorchServe which series its workers may send."""
+"""The metrics file that tells TorchServe which series its workers may send.
+
+Written again, after a change of ``calib_serve.watch.series``, by::
+
+    python -c "from calib_serve.serve.metrics_file import *; print(metrics_file(), end='')" >metrics.yaml
+
+in ``handlers/``.
+"""
 
 from __future__ import annotations
 

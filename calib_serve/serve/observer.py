@@ -1,7 +1,7 @@
-"""What is remembered of served predictions: counters and receipts. It never raises.
+"""Counters and receipts of served predictions. It never raises.
 
-Monitoring fails open: whatever breaks in here, the prediction goes out as it would have, and
-``calib_monitor_errors_total`` counts what broke.
+Monitoring fails open: a failure here does not change the prediction, and
+``calib_monitor_errors_total`` counts it.
 """
 
 from __future__ import annotations
@@ -23,20 +23,16 @@ from calib_serve.serve.emit import Emitter, Key
 from calib_serve.serve.lifecycle import end_cleanly
 from calib_serve.serve.sampling import host_sample_log
 from calib_serve.watch.samples import SampleLog
+from calib_serve.watch.series import SUMS
 
 __all__ = ["FEEDBACK", "Observer", "observe"]
 
 log = logging.getLogger(__name__)
 
-_SERVED = ("calib_predictions_total", "calib_predictions_confidence_total", "calib_invalid_outputs_total")
-FEEDBACK = (
-    "calib_feedback_total",
-    "calib_feedback_confidence_total",
-    "calib_feedback_correct_total",
-    "calib_feedback_confidence_squared_total",
-    "calib_feedback_confidence_correct_total",
-    "calib_drift_alarms_total",
-)
+_PREDICTIONS = tuple(one for one in SUMS if one.of == "predictions")
+_SERVED = (*(one.name for one in _PREDICTIONS), "calib_invalid_outputs_total")
+FEEDBACK = (*(one.name for one in SUMS if one.of == "labels"), "calib_drift_alarms_total")
+"""The counters that labels feed, by model and version."""
 
 
 def observe(options: ModelOptions, artifact: Artifact, *, model: str, version: str) -> Observer:
@@ -82,7 +78,10 @@ class Observer:
         self._emitter, self._model, self._version, self._keyring = emitter, model, version, keyring
         # The same edges as bins.bin_index, which is made for arrays: bisect is quicker for a few.
         self._inner = np.linspace(0, 1, bins + 1)[1:-1].tolist()
-        self._keys = [tuple((name, (model, version, str(b))) for name in _SERVED[:2]) for b in range(bins)]
+        self._sums = [
+            [((one.name, (model, version, *([str(b)] * one.per_bin))), one.adds) for one in _PREDICTIONS]
+            for b in range(bins)
+        ]
         self.before_answer: Callable[[], None] = lambda: None
         # Labels may come before the feedback model counts its first: its series start here too.
         emitter.create((*_SERVED, *FEEDBACK), model=model, version=version, bins=bins)
@@ -104,9 +103,8 @@ class Observer:
         try:
             changes: dict[Key, float] = {}
             for _, confidence in predictions:
-                count, total = self._keys[bisect.bisect_left(self._inner, confidence)]
-                changes[count] = changes.get(count, 0) + 1
-                changes[total] = changes.get(total, 0) + confidence
+                for key, adds in self._sums[bisect.bisect_left(self._inner, confidence)]:
+                    changes[key] = changes.get(key, 0) + adds(confidence, 0)
             self._emitter.add_all(changes)
             if invalid:
                 self._emitter.add("calib_invalid_outputs_total", invalid, self._model, self._version)

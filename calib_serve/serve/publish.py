@@ -22,6 +22,7 @@ from calib_serve.fuse.mar_options import METRICS, from_environment
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.metric_lines import label_value
 from calib_serve.watch.ledger import Ledger, Sums, Version
+from calib_serve.watch.series import SUMS
 
 __all__ = ["Publisher"]
 
@@ -135,14 +136,9 @@ def _held() -> dict[tuple[str, str], float] | None:
 
 
 def _emit(emitter: Emitter, model: str, version: str, sums: Sums) -> None:
-    f = sums.feedback
-    for name, column in (
-        ("calib_feedback_total", f.count),
-        ("calib_feedback_confidence_total", f.confidence),
-        ("calib_feedback_correct_total", f.correct),
-    ):
-        for index, value in enumerate(column.tolist()):
-            if value > 0:
-                emitter.add(name, value, model, version, str(index))
-    emitter.add("calib_feedback_confidence_squared_total", max(sums.confidence_squared, 0), model, version)
-    emitter.add("calib_feedback_confidence_correct_total", max(sums.confidence_correct, 0), model, version)
+    for one in SUMS:
+        if one.of == "labels":
+            for index, value in enumerate(sums[one.name].tolist()):
+                if value > 0:
+                    labels = (model, version, str(index)) if one.per_bin else (model, version)
+                    emitter.add(one.name, value, *labels)

@@ -1,4 +1,4 @@
-"""The sample log of a worker, where the host asks for one."""
+"""A worker's sample of logits and labels, where the host asks for one."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ def host_sample_log() -> SampleLog | None:
         seconds = float(from_environment(SAMPLE_SECONDS) or 60.0)
         return SampleLog(folder, rate=float(rate or 0.1), flush_seconds=seconds).start()
     except (ValueError, OSError) as error:
-        raise ModelError(f"no sample log can be kept in {folder} at rate {rate}: {error}") from error
+        raise ModelError(f"cannot keep samples in {folder} at rate {rate}: {error}") from error

@@ -1,7 +1,7 @@
 """The step of a Triton ensemble that signs receipts and counts predictions, on the Python backend.
 
 Counters are those of every other way to serve, on Triton's own metrics port, and start at 0 for
-every bin. It fails open: whatever breaks in here, the prediction goes out, with an empty receipt.
+every bin. It fails open: after a failure here the prediction goes out with an empty receipt.
 """
 
 from __future__ import annotations
@@ -17,19 +17,12 @@ import numpy as np
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import KEYRING, from_environment
 from calib_serve.receipts import Keyring
+from calib_serve.serve.metric_lines import BY_NAME
+from calib_serve.watch.series import SUMS
 
 __all__ = ["TritonPythonModel"]
 
-_PREDICTIONS = "calib_predictions_total"
-_CONFIDENCE = "calib_predictions_confidence_total"
-_INVALID = "calib_invalid_outputs_total"
-_ERRORS = "calib_monitor_errors_total"
-_HELP = {
-    _PREDICTIONS: "Predictions served.",
-    _CONFIDENCE: "Sum of their top-1 confidences.",
-    _INVALID: "Model outputs with NaN or infinity.",
-    _ERRORS: "Failures of the monitoring itself.",
-}
+_PREDICTIONS = tuple(one for one in SUMS if one.of == "predictions")
 
 
 class TritonPythonModel:
@@ -51,22 +44,30 @@ class TritonPythonModel:
         self._version = args["model_version"]
         path = from_environment(KEYRING)
         self._keyring = None if path is None else Keyring.load(path)
-        self._families = {name: self._family(name) for name in _HELP}
-        own = {"model": self._model, "version": self._version}
-        bins = [{**own, "bin": str(b)} for b in range(int(parameters["bins"]["string_value"]))]
-        self._predictions = [self._families[_PREDICTIONS].Metric(labels=b) for b in bins]
-        self._confidence = [self._families[_CONFIDENCE].Metric(labels=b) for b in bins]
-        self._invalid = self._families[_INVALID].Metric(labels=own)
-        self._errors = {s: self._families[_ERRORS].Metric(labels={"stage": s}) for s in ("record", "receipt")}
+        self._create_counters(int(parameters["bins"]["string_value"]))
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """One response a request, each with a receipt a prediction."""
         return [self._answer(request) for request in requests]
 
-    def _family(self, name: str) -> Any:
-        return self._triton.MetricFamily(
-            name=name, description=_HELP[name], kind=self._triton.MetricFamily.COUNTER
+    def _create_counters(self, bins: int) -> None:
+        self._families: list[Any] = []  # a counter lives as long as its family
+        own = {"model": self._model, "version": self._version}
+        labels = [{**own, "bin": str(b)} for b in range(bins)]
+        counters = [self._counters(one.name, labels if one.per_bin else [own]) for one in _PREDICTIONS]
+        self._sums = list(zip(_PREDICTIONS, counters, strict=True))
+        (self._invalid,) = self._counters("calib_invalid_outputs_total", [own])
+        stages = ("record", "receipt")
+        errors = self._counters("calib_monitor_errors_total", [{"stage": stage} for stage in stages])
+        self._errors = dict(zip(stages, errors, strict=True))
+
+    def _counters(self, name: str, labels: Sequence[dict[str, str]]) -> list[Any]:
+        """The counters of one series, each at 0."""
+        family = self._triton.MetricFamily(
+            name=name, description=BY_NAME[name].help, kind=self._triton.MetricFamily.COUNTER
         )
+        self._families.append(family)
+        return [family.Metric(labels=one) for one in labels]
 
     def _answer(self, request: Any) -> Any:
         confidence, predicted, index = (
@@ -85,8 +86,8 @@ class TritonPythonModel:
         if not math.isfinite(confidence):
             self._count(self._invalid, 1)
             return ""
-        self._count(self._predictions[index], 1)
-        self._count(self._confidence[index], confidence)
+        for one, counters in self._sums:
+            self._count(counters[index if one.per_bin else 0], one.adds(confidence, 0))
         if self._keyring is None:
             return ""
         try:

@@ -1,4 +1,4 @@
-"""What the sums were, step by step: the memory behind the page's curves."""
+"""Snapshots of the sums at regular steps, for the page's curves."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import numpy as np
 
 from calib_serve.errors import ShapeError
 from calib_serve.watch.ledger import Ledger, Version
@@ -68,7 +66,7 @@ class History:
     def _dump(self) -> bytes:
         return json.dumps(
             [
-                [at, [[*version, s.flat().tolist()] for version, s in sums.items()]]
+                [at, [[*version, s.vector.tolist()] for version, s in sums.items()]]
                 for at, sums in self._snapshots
             ]
         ).encode()
@@ -79,8 +77,8 @@ class History:
             return []
         try:
             return [
-                (float(at), {(m, v): Sums.from_flat(np.array(flat)) for m, v, flat in rows})
+                (float(at), {(m, v): Sums.stored(flat, bins=self._bins) for m, v, flat in rows})
                 for at, rows in json.loads(kept)
             ]
         except (ValueError, TypeError, ShapeError):
-            return []  # curves start again; nothing is counted from them
+            return []  # damaged: the curves start again, and nothing is counted from them

@@ -1,7 +1,7 @@
-"""Where labels come home: each one is checked, counted once, and put before the drift detector.
+"""Intake of labels: each one is verified, counted once, and passed to the drift detector.
 
 receipt -> signature and age -> a model we know -> a label in its range -> the ledger -> detector.
-Whatever is wrong with one item is said for that item, and never spoils its batch.
+An invalid item is refused alone; the rest of its batch is counted.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Outcome:
 class Intake:
     """Takes labels for the model versions in ``models`` and counts each of them once.
 
-    ``ttl``: seconds for which a label is welcome after its prediction. ``detector``: makes the drift
+    ``ttl``: seconds after its prediction for which a label is accepted. ``detector``: makes the drift
     detector of a version whose first label comes in (None: no detection); its state is kept in the
     ledger, so all processes that share a ledger feed one detector. ``refused`` counts refusals by
     reason and ``alarms`` counts alarms by version, both since this object was made. ``segment``
@@ -110,7 +110,7 @@ class Intake:
             fresh = self.ledger.accept(labels, expires=expires, segments=segments)
             counted = [one for one, new in zip(labels, fresh, strict=True) if new]
             raised = self._detect(counted) if self._detector else []
-        # Only what the ledger holds for good is told to anyone.
+        # Callbacks run only after the ledger has committed.
         if counted and self._on_counted:
             self._on_counted(counted)
         for version, alarm in raised:
@@ -171,8 +171,8 @@ class Intake:
         try:
             kept = Detector.restore(state)
         except InputError:
-            return made  # a state of another format tells nothing; watching goes on from here
-        # Whoever changes the options wants them to hold from now on.
+            return made  # a state of another format cannot be read: start anew
+        # After a change of options a new detector starts.
         same = kept.options == made.options
         return kept if same else made
 

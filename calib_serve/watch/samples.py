@@ -1,4 +1,4 @@
-"""A bounded sample of what was predicted and what was true, to fit the next calibration on.
+"""A bounded sample of logits and labels, to fit the next calibration on.
 
 Opt-in. It keeps logits in float16 and class ids, never inputs. Predictions and labels are written
 as they come, in shards of their own, and joined by receipt when they are read; so labels may come
@@ -25,7 +25,7 @@ from calib_serve.errors import InputError, ShapeError
 from calib_serve.npz import read_npz
 from calib_serve.receipts import DAY, NONCE_BYTES, Label
 
-__all__ = ["SampleLog", "Samples", "read_samples"]
+__all__ = ["LabelledSamples", "SampleLog", "read_samples"]
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _NONCES = 2.0**32
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class LabelledSamples:
     """Logits (n, K) in float32 with their labels (n,) and times (n,), oldest first.
 
     ``predictions`` and ``labels_seen`` count what was read before joining, ``damaged`` the shards
@@ -73,7 +73,7 @@ class SampleLog:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"no sample log can be kept in {self.folder}: {error}") from error
+            raise InputError(f"cannot keep samples in {self.folder}: {error}") from error
         self._rows, self._seconds, self._clock = shard_rows, flush_seconds, clock
         self._lock = threading.Lock()
         self._predictions: dict[tuple[str, str], list[tuple[bytes, float, NDArray[np.float16]]]] = {}
@@ -101,7 +101,7 @@ class SampleLog:
             raise ShapeError(
                 f"logits must be (n, K) with n nonces and times, got {z.shape}, {len(nonces)}, {len(times)}"
             )
-        # float16 ends at 65504; a logit beyond it says no more than that.
+        # The largest float16; larger logits are clipped.
         half = np.clip(z, -65504, 65504).astype(np.float16)
         with self._lock:
             rows = self._predictions.setdefault((model, version), [])
@@ -124,7 +124,7 @@ class SampleLog:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is waiting, and drop what is too old or too much."""
+        """Write what is waiting, and delete what is too old or too large."""
         with self._lock:
             # Taken before they are written: where the disk is full they are lost, and memory stays bounded.
             predictions, self._predictions = self._predictions, {}
@@ -151,7 +151,7 @@ class SampleLog:
                 np.savez(file, model=model, version=version, nonce=nonce, **columns)
             partial.rename(self.folder / name)
         except OSError:
-            partial.unlink(missing_ok=True)  # on a full disk every byte counts
+            partial.unlink(missing_ok=True)  # frees its space on a full disk
             raise
 
     def _retain(self) -> None:
@@ -168,11 +168,11 @@ class SampleLog:
 
 def read_samples(
     folder: str | Path, *, model: str, version: str, since: float = 0.0, most: int = 1_000_000
-) -> Samples:
+) -> LabelledSamples:
     """The labelled predictions of one model version since ``since``: the latest ``most`` of them."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise InputError(f"there is no sample log at {folder}; start the server with one")
+        raise InputError(f"there are no samples at {folder}; start the server with --samples")
     rows: dict[bytes, tuple[float, NDArray[np.float16]]] = {}
     labels: dict[bytes, int] = {}
     damaged = 0
@@ -194,7 +194,7 @@ def read_samples(
             f"{folder} holds logits of several widths {sorted(widths)} of {model} {version}; did its classes "
             "change? take later ones alone (since)"
         )
-    return Samples(
+    return LabelledSamples(
         np.stack(logits).astype(np.float32) if logits else np.empty((0, 0), np.float32),
         np.array([labels[nonce] for _, nonce in joined], np.int64),
         np.array([t for t, _ in joined]),

@@ -16,10 +16,10 @@ from typing import Any
 
 from calib_serve.errors import InputError, MissingDependency, ServerError
 
-__all__ = ["Sent", "read_labels", "send_labels"]
+__all__ = ["Sent", "read_labels", "read_token", "send_label_file", "send_labels"]
 
 _RETRY = (429, 500, 502, 503, 504)
-_PATIENCE = 60.0  # seconds, the longest pause between two tries
+_LONGEST_PAUSE = 60.0  # seconds between two tries
 
 
 @dataclass
@@ -29,10 +29,49 @@ class Sent:
     accepted: int = 0
     refused: Counter[str] = field(default_factory=Counter)
 
-    @property
-    def total(self) -> int:
-        """All that were answered."""
-        return self.accepted + self.refused.total()
+
+def send_label_file(
+    path: str | Path,
+    url: str = "http://127.0.0.1:9300/v1/labels",
+    *,
+    token: str = "",
+    batch: int = 1000,
+    tries: int = 8,
+    receipt_column: str = "receipt",
+    label_column: str = "label",
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Sent:
+    """Send the labels of a CSV or Parquet file to ``url``; safe to repeat.
+
+    The file has a column of receipts, one of labels (class ids or names) and, if wanted, ``segment``.
+    ``batch``: labels a request; ``tries``: how often a request is tried. ``progress`` is called with
+    (done, total). Raises InputError where a row cannot be read, before anything is sent, and
+    ServerError where a request failed or was refused as a whole.
+    """
+
+    def rows() -> Iterator[dict[str, Any]]:
+        return read_labels(Path(path), receipt=receipt_column, label=label_column)
+
+    total, done = sum(1 for _ in rows()), 0
+    progress(done, total)
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done, total)
+
+    return send_labels(rows(), url, token=token, batch=batch, tries=tries, progress=advance)
+
+
+def read_token(path: str | Path) -> str:
+    """The first token in a file; InputError if it cannot be read or holds none."""
+    try:
+        words = Path(path).read_text("utf-8").split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the token {path}: {error}") from error
+    if not words:
+        raise InputError(f"{path} holds no token; write one into it")
+    return words[0]
 
 
 def read_labels(path: Path, *, receipt: str = "receipt", label: str = "label") -> Iterator[dict[str, Any]]:
@@ -88,7 +127,8 @@ def send_labels(
 ) -> Sent:
     """POST labels to ``url`` in batches and wait for each; a batch that fails is sent again, later.
 
-    Raises ServerError when a batch failed ``tries`` times, or was refused as a whole.
+    ``progress`` is called with the size of each batch that was answered. Raises ServerError when a batch
+    failed ``tries`` times, or was refused as a whole.
     """
     sent, rest = Sent(), iter(items)
     while rows := list(islice(rest, batch)):
@@ -112,7 +152,7 @@ def _post(
     why = ""
     for attempt in range(tries):
         if attempt:
-            sleep(min(0.5 * 2**attempt, _PATIENCE))
+            sleep(min(0.5 * 2**attempt, _LONGEST_PAUSE))
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
                 return dict(json.load(answer))
@@ -122,4 +162,4 @@ def _post(
                 raise ServerError(f"{url} refused the batch: {why}") from error
         except (OSError, ValueError) as error:
             why = str(error)
-    raise ServerError(f"{url} failed {tries} times, last with: {why}; run the command again to go on")
+    raise ServerError(f"{url} failed {tries} times, last with: {why}; run the command again to continue")

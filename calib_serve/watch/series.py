@@ -1,4 +1,8 @@
-"""The Prometheus series we publish: one list that emitters, rules, dashboards and tests share.
+"""The Prometheus series that are published, declared once for emitters, ledgers, rules, dashboards and tests.
+
+To add a sum over predictions or labels, add one ``Sum`` at the end of ``SUMS``. The ledgers store it (0 in
+one that was written before), and TorchServe, Triton and ``calib-serve watch`` publish it.
+``handlers/metrics.yaml`` is generated from here; ``calib_serve.serve.metrics_file`` says how.
 
 Every counter of a (model, version, bin) starts at 0 for every bin as soon as the model is
 loaded: a bin that was never created drops out of PromQL joins, and hides its gap.
@@ -6,10 +10,14 @@ loaded: a bin that was never created drops out of PromQL joins, and hides its ga
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-__all__ = ["SEGMENTS", "SERIES", "WATCH", "Series"]
+__all__ = ["SEGMENTS", "SERIES", "SUMS", "WATCH", "Series", "Sum"]
+
+_BIN = ("model", "version", "bin")
+_MODEL = ("model", "version")
 
 
 @dataclass(frozen=True)
@@ -22,21 +30,88 @@ class Series:
     help: str
 
 
-_BIN = ("model", "version", "bin")
-_MODEL = ("model", "version")
+@dataclass(frozen=True)
+class Sum:
+    """A counter that adds up ``adds(confidence, correct)`` over predictions or labels.
+
+    ``adds`` takes numbers or arrays; ``correct`` is 1 or 0 for labels, and always 0 for predictions, where
+    it is not known. ``per_bin``: one sum for each confidence bin, or one for the model version.
+    ``by_segment`` is the help text of the series by segment; without one there is none.
+    """
+
+    name: str
+    help: str
+    of: Literal["predictions", "labels"]
+    adds: Callable[[Any, Any], Any]
+    per_bin: bool = True
+    by_segment: str = ""
+
+    @property
+    def series(self) -> Series:
+        """The metric family that publishes it."""
+        return Series(self.name, "counter", _BIN if self.per_bin else _MODEL, self.help)
+
+    @property
+    def segment_series(self) -> Series:
+        """The metric family that publishes it by segment."""
+        name = self.name.replace("calib_", "calib_segment_", 1)
+        return Series(name, "counter", ("model", "version", "segment", "bin"), self.by_segment)
+
+
+# Their order is that of the vectors in ledgers (``Sums``): new ones go to the end.
+SUMS: tuple[Sum, ...] = (
+    Sum(
+        "calib_predictions_total",
+        "Predictions served.",
+        of="predictions",
+        adds=lambda c, _: c**0,
+        by_segment="Predictions served, by segment.",
+    ),
+    Sum(
+        "calib_predictions_confidence_total",
+        "Sum of their top-1 confidences.",
+        of="predictions",
+        adds=lambda c, _: c,
+    ),
+    Sum(
+        "calib_feedback_total",
+        "Labels counted.",
+        of="labels",
+        adds=lambda c, _: c**0,
+        by_segment="Labels counted, by segment.",
+    ),
+    Sum(
+        "calib_feedback_confidence_total",
+        "Sum of the confidences of labelled predictions.",
+        of="labels",
+        adds=lambda c, _: c,
+        by_segment="Their confidences, by segment.",
+    ),
+    Sum(
+        "calib_feedback_correct_total",
+        "Labelled predictions that were right.",
+        of="labels",
+        adds=lambda _, y: y,
+        by_segment="Right ones, by segment.",
+    ),
+    Sum(
+        "calib_feedback_confidence_squared_total",
+        "Sum of squared confidences.",
+        of="labels",
+        adds=lambda c, _: c * c,
+        per_bin=False,
+    ),
+    Sum(
+        "calib_feedback_confidence_correct_total",
+        "Sum of confidences that were right.",
+        of="labels",
+        adds=lambda c, y: c * y,
+        per_bin=False,
+    ),
+)
 
 SERIES: tuple[Series, ...] = (
-    Series("calib_predictions_total", "counter", _BIN, "Predictions served."),
-    Series("calib_predictions_confidence_total", "counter", _BIN, "Sum of their top-1 confidences."),
-    Series("calib_feedback_total", "counter", _BIN, "Labels counted."),
-    Series(
-        "calib_feedback_confidence_total", "counter", _BIN, "Sum of the confidences of labelled predictions."
-    ),
-    Series("calib_feedback_correct_total", "counter", _BIN, "Labelled predictions that were right."),
-    Series("calib_feedback_confidence_squared_total", "counter", _MODEL, "Sum of squared confidences."),
-    Series(
-        "calib_feedback_confidence_correct_total", "counter", _MODEL, "Sum of confidences that were right."
-    ),
+    *(one.series for one in SUMS),
     Series("calib_feedback_refused_total", "counter", ("reason",), "Labels refused, by reason."),
     Series("calib_invalid_outputs_total", "counter", _MODEL, "Model outputs with NaN or infinity."),
     Series("calib_monitor_errors_total", "counter", ("stage",), "Failures of the monitoring itself."),
@@ -45,15 +120,9 @@ SERIES: tuple[Series, ...] = (
     Series("calib_drift_log_evidence", "gauge", _MODEL, "Natural log of the drift detector's statistic."),
     Series("calib_drift_log_threshold", "gauge", _MODEL, "Where the drift detector alarms, same scale."),
 )
+"""Published by TorchServe's workers and by ``calib-serve watch``."""
 
-_SEGMENT = ("model", "version", "segment", "bin")
-
-SEGMENTS: tuple[Series, ...] = (
-    Series("calib_segment_predictions_total", "counter", _SEGMENT, "Predictions served, by segment."),
-    Series("calib_segment_feedback_total", "counter", _SEGMENT, "Labels counted, by segment."),
-    Series("calib_segment_feedback_confidence_total", "counter", _SEGMENT, "Their confidences, by segment."),
-    Series("calib_segment_feedback_correct_total", "counter", _SEGMENT, "Right ones, by segment."),
-)
+SEGMENTS: tuple[Series, ...] = tuple(one.segment_series for one in SUMS if one.by_segment)
 """Published by ``calib-serve watch`` for versions whose predictions or labels name a segment."""
 
 WATCH: tuple[Series, ...] = (

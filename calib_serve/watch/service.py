@@ -7,33 +7,33 @@ any program that embeds it.
 
 from __future__ import annotations
 
-import json
+import contextlib
+import functools
 import logging
 import secrets
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
+from calib_serve.artifact import Artifact
 from calib_serve.bins import Bins
 from calib_serve.errors import InputError, LedgerError, Refused
 from calib_serve.receipts import DAY, Keyring, Label
-from calib_serve.watch.drift import Alarm, Detector
-from calib_serve.watch.drift.shift import ConfidenceShift
+from calib_serve.watch.alarms import AlarmLog
+from calib_serve.watch.drift import Alarm, ConfidenceShift, Detector
 from calib_serve.watch.history import History
 from calib_serve.watch.intake import Classes, Intake, Outcome
-from calib_serve.watch.ledger import Ledger, Version
-from calib_serve.watch.ledger.sums import Key, Sums
-from calib_serve.watch.monitor import OTHER
+from calib_serve.watch.ledger import Key, Ledger, Sums, Version, open_ledger
 from calib_serve.watch.samples import SampleLog
+from calib_serve.watch.segments import Segments
 
-__all__ = ["Prediction", "Watch", "Watched"]
+__all__ = ["ServedPrediction", "Watch", "Watched"]
 
 logger = logging.getLogger(__name__)
-
-_ALARMS = "watch/alarms"
-_KEPT_ALARMS = 200
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,17 @@ class Watched:
     classes: Classes
     reference: Bins | None = None
 
+    @classmethod
+    def of(cls, what: Artifact | str | Path | int) -> Watched:
+        """Of an artifact, an artifact's folder, or the number of classes."""
+        if isinstance(what, int):
+            return cls(Classes(what))
+        artifact = what if isinstance(what, Artifact) else Artifact.load(what)
+        return cls(Classes(artifact.classes, artifact.class_names), artifact.reference)
+
 
 @dataclass(frozen=True)
-class Prediction:
+class ServedPrediction:
     """One served prediction: class id, top-1 confidence in [0, 1]; a segment and logits if any."""
 
     model: str
@@ -66,10 +74,25 @@ class _Counts:
 class Watch:
     """Counts predictions and labels of the ``models`` and looks for drift; safe to use from threads.
 
-    ``ttl``: seconds for which a label is welcome. ``max_segments``: how many different segments a
-    version may have before the rest are counted as ``other``. ``log`` keeps a sample of logits and
-    labels to refit on, of predictions that come with logits. Nothing is acknowledged before the
-    ledger holds it; LedgerError means that nothing of the batch was counted.
+    ``Watch.open`` makes one from files; this constructor takes what is open already. ``detector`` makes
+    the drift detector of a model version (None: no detection). ``ttl``: seconds after its prediction for
+    which a label is accepted. ``max_segments``: how many different segments a version may have before the
+    rest are counted as ``other``. ``history_step``: seconds between points of the page's curve. ``samples``
+    keeps a sample of logits and labels to refit on, of predictions that come with logits.
+
+    Nothing is acknowledged before the ledger holds it; LedgerError means that nothing of the batch was
+    counted, and that it may be sent again.
+
+    >>> import tempfile
+    >>> from calib_serve import Keyring
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> ledger = f"{folder.name}/ledger.db"
+    >>> with Watch.open({("digits", "1.0"): 10}, keyring=Keyring.new(), ledger=ledger) as watch:
+    ...     (receipt,) = watch.predictions([ServedPrediction("digits", "1.0", predicted=7, confidence=0.9)])
+    ...     outcomes = watch.labels([{"receipt": receipt, "label": 7}] * 2)
+    >>> [(outcome.accepted, outcome.reason) for outcome in outcomes]
+    [(True, None), (False, 'duplicate')]
+    >>> folder.cleanup()
     """
 
     def __init__(
@@ -83,13 +106,14 @@ class Watch:
         max_segments: int = 32,
         clock: Callable[[], float] = time.time,
         history_step: float = 300.0,
-        log: SampleLog | None = None,
+        samples: SampleLog | None = None,
     ) -> None:
         if not models:
             raise InputError("no model to watch; give at least one model and version")
-        self.keyring, self.ledger, self.models = keyring, ledger, dict(models)
-        self.max_segments, self.ttl, self.log = max_segments, ttl, log
+        self.keyring, self.ledger, self.models, self.samples = keyring, ledger, dict(models), samples
         self.counts = _Counts()
+        self.segments = Segments(max_segments, known=ledger.by_segment())
+        self._alarms = AlarmLog(ledger, clock=clock)
         self._clock = clock
         self._lock = threading.RLock()
         self.intake = Intake(
@@ -101,16 +125,75 @@ class Watch:
             clock=clock,
             on_counted=self._sample_labels,
             on_alarm=self._keep_alarm,
-            segment=self._segment,
+            segment=self.segments.under,
         )
         self.history = History(ledger, step=history_step, clock=clock)
         self.shifts = {v: ConfidenceShift(w.reference) for v, w in models.items() if w.reference is not None}
-        self._segments: dict[Version, set[str]] = {}
-        for key in ledger.by_segment():
-            self._segments.setdefault((key.model, key.version), set()).add(key.segment)
+
+    @classmethod
+    def open(
+        cls,
+        models: Mapping[Version, Artifact | str | Path | int],
+        *,
+        keyring: Keyring | str | Path,
+        ledger: str | Path = "ledger.db",
+        writer: str = "",
+        arl: float = 100_000,
+        tolerance: float = 0.01,
+        block: int = 1,
+        ttl: float = 30 * DAY,
+        max_segments: int = 32,
+        history_step: float = 300.0,
+        samples: str | Path | None = None,
+        sample_rate: float = 0.1,
+        sample_days: float = 30.0,
+    ) -> Watch:
+        """A watch over files; close it, or use it as a context manager.
+
+        ``models``: by (model, version), an artifact, its folder, or the number of classes. ``keyring``:
+        keys or their file. ``ledger``: a file, or ``redis://host:port/db`` with a ``writer`` for each
+        replica. ``arl``, ``tolerance``, ``block``: those of the drift ``Detector``. ``samples``: a folder
+        for a share ``sample_rate`` of logits and labels, each kept for ``sample_days``. The others are
+        those of the constructor. Detector options, keyring, models and samples are
+        validated before the ledger is opened.
+        """
+        detector = functools.partial(Detector, arl=arl, tolerance=tolerance, block=block)
+        detector()  # validates its options at start-up
+        ring = keyring if isinstance(keyring, Keyring) else Keyring.load(keyring)
+        watched = {version: Watched.of(what) for version, what in models.items()}
+        log = None if samples is None else SampleLog(samples, rate=sample_rate, days=sample_days)
+        with contextlib.ExitStack() as on_error:
+            book = open_ledger(str(ledger), writer=writer)
+            on_error.callback(book.close)
+            watch = cls(
+                ring,
+                book,
+                models=watched,
+                detector=functools.partial(detector, bins=book.bins),
+                ttl=ttl,
+                max_segments=max_segments,
+                history_step=history_step,
+                samples=log,
+            )
+            on_error.pop_all()
+        if log is not None:
+            log.start()
+        return watch
+
+    def close(self) -> None:
+        """Close the ledger and write the samples that wait."""
+        self.ledger.close()
+        if self.samples is not None:
+            self.samples.close()
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def predictions(
-        self, items: Sequence[Prediction | Refused], *, once: bytes | None = None
+        self, items: Sequence[ServedPrediction | Refused], *, once: bytes | None = None
     ) -> list[str | Refused]:
         """Count served predictions; a signed receipt for each, or why it was not counted.
 
@@ -119,7 +202,7 @@ class Watch:
         """
         now = self._clock()
         found = [item if isinstance(item, Refused) else self._admit(item) for item in items]
-        good = [item for item in found if isinstance(item, Prediction)]
+        good = [item for item in found if isinstance(item, ServedPrediction)]
         with self._lock:
             grouped = _by_key(good)
             sums = {key: Sums.served(c, bins=self.ledger.bins) for key, c in grouped.items()}
@@ -140,15 +223,11 @@ class Watch:
         self._beside("history", lambda: self.history.tick(self.ledger))
         return outcomes
 
-    def alarms(self) -> list[dict[str, object]]:
-        """The latest drift alarms, oldest first, as plain facts."""
-        kept = self.ledger.load(_ALARMS)
-        try:
-            return [] if kept is None else list(json.loads(kept))
-        except (ValueError, TypeError):
-            return []  # they are told from here on; nothing is counted from them
+    def alarms(self) -> list[dict[str, Any]]:
+        """The latest drift alarms, oldest first: an ``Alarm``'s fields, model, version, and when (``at``)."""
+        return self._alarms.latest()
 
-    def _admit(self, item: Prediction) -> Prediction | Refused:
+    def _admit(self, item: ServedPrediction) -> ServedPrediction | Refused:
         version = (item.model, item.version)
         watched = self.models.get(version)
         if watched is None:
@@ -162,21 +241,10 @@ class Watch:
             )
         if item.logits is not None and len(item.logits) != watched.classes.count:
             return Refused("malformed", f"logits must be {watched.classes.count}, got {len(item.logits)}")
-        return replace(item, segment=self._segment(version, item.segment))
-
-    def _segment(self, version: Version, name: str) -> str:
-        """The segment to count under: its own while there are few, ``other`` for the rest."""
-        known = self._segments.setdefault(version, set())
-        if not name or name in known:
-            return name
-        with self._lock:
-            if len(known - {"", OTHER}) >= self.max_segments:
-                return OTHER
-            known.add(name)
-        return name
+        return replace(item, segment=self.segments.under(version, item.segment))
 
     def _beside(self, stage: str, work: Callable[[], None]) -> None:
-        """Do what must not undo an acknowledgement: its failure is counted, and the batch stays."""
+        """Run ``work``; its failure is counted and logged, and does not undo what was acknowledged."""
         try:
             work()
         except (LedgerError, OSError) as error:
@@ -184,12 +252,11 @@ class Watch:
             self.counts.errors[stage] += 1
 
     def _sample_labels(self, labels: Sequence[Label]) -> None:
-        if self.log is not None:
-            log = self.log
-            self._beside("samples", lambda: log.labelled(labels))
+        if samples := self.samples:
+            self._beside("samples", lambda: samples.labelled(labels))
 
-    def _sample(self, items: Sequence[Prediction], nonces: Sequence[bytes], now: float) -> None:
-        if self.log is None:
+    def _sample(self, items: Sequence[ServedPrediction], nonces: Sequence[bytes], now: float) -> None:
+        if self.samples is None:
             return
         by_version: dict[tuple[Version, int], list[tuple[bytes, tuple[float, ...]]]] = {}
         for item, nonce in zip(items, nonces, strict=True):
@@ -198,9 +265,9 @@ class Watch:
                 by_version.setdefault(key, []).append((nonce, item.logits))
         for ((model, version), _), rows in by_version.items():
             kept, logits = zip(*rows, strict=True)
-            self.log.predicted(model, version, kept, logits, times=[now] * len(kept))
+            self.samples.predicted(model, version, kept, logits, times=[now] * len(kept))
 
-    def _receipt(self, item: Prediction, nonce: bytes, now: float) -> str:
+    def _receipt(self, item: ServedPrediction, nonce: bytes, now: float) -> str:
         return self.keyring.sign(
             model=item.model,
             version=item.version,
@@ -217,18 +284,10 @@ class Watch:
                 self.counts.shifts[version] += 1
 
     def _keep_alarm(self, version: Version, alarm: Alarm) -> None:
-        model, name = version
-        said = {"model": model, "version": name, "at": self._clock(), **asdict(alarm)}
-
-        def keep() -> None:
-            with self.ledger.transaction():
-                kept = [*self.alarms(), said]
-                self.ledger.store(_ALARMS, json.dumps(kept[-_KEPT_ALARMS:]).encode())
-
-        self._beside("alarms", keep)
+        self._beside("alarms", lambda: self._alarms.add(version, alarm))
 
 
-def _by_key(items: Sequence[Prediction]) -> dict[Key, list[float]]:
+def _by_key(items: Sequence[ServedPrediction]) -> dict[Key, list[float]]:
     grouped: dict[Key, list[float]] = {}
     for item in items:
         grouped.setdefault(Key(item.model, item.version, item.segment), []).append(item.confidence)

@@ -16,8 +16,9 @@ from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit.samples import Samples
 from calib_serve.fuse.torchserve import served_artifact
+from calib_serve.metrics import log_probs
 from calib_serve.receipts import DAY
-from calib_serve.watch.drift import compare
+from calib_serve.watch.drift import psi
 from calib_serve.watch.samples import read_samples
 from calib_serve.workflows.fit_scores import calibrate
 from calib_serve.workflows.measure import percent
@@ -105,7 +106,7 @@ def refit(
     trial = _fitted(current, z[:cut], y[:cut], method=method, seed=seed, progress=progress)
     rows = np.arange(n - cut)
     probs = [artifact.probs(z[cut:]) for artifact in (current, trial)]
-    old, new = (-np.log(np.maximum(p[rows, y[cut:]], 1e-12)) for p in probs)
+    old, new = (-log_probs(p[rows, y[cut:]]) for p in probs)
     gain, error = float((old - new).mean()), float((old - new).std(ddof=1) / np.sqrt(n - cut))
     before, after = (Bins.tally(p.max(axis=1), p.argmax(axis=1) == y[cut:]).ece() for p in probs)
     better = gain > error
@@ -170,7 +171,7 @@ def _shift(current: Artifact, probs: NDArray[np.float64]) -> dict[str, tuple[flo
     found = {}
     for name, (served, known) in pairs.items():
         chance = (np.count_nonzero(known) - 1) * (1 / len(served) + 1 / known.sum())
-        found[name] = (compare(np.bincount(served, minlength=len(known)), known).psi, float(chance))
+        found[name] = (psi(np.bincount(served, minlength=len(known)), known), float(chance))
     return found
 
 

@@ -19,7 +19,7 @@ from processes import end
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.bins import Bins
-from calib_serve.watch.drift.statistics import compare
+from calib_serve.watch.drift import psi
 from calib_serve.watch.ledger.sums import Sums
 
 pytestmark = pytest.mark.server
@@ -171,7 +171,7 @@ def by_numpy(there):
         "overconfidence_error": bins.overconfidence_error(),
         "debiased_l2_squared": bins.debiased_l2_squared(),
         "in_the_large_z": (y.sum() - c.sum()) / math.sqrt((c * (1 - c)).sum()),
-        "confidence_psi": compare(served, there.reference.count).psi,
+        "confidence_psi": psi(served, there.reference.count),
         "_": sums.brier(),
     }
 

@@ -122,7 +122,7 @@ def test_what_fails_beside_a_counted_batch_does_not_take_back_its_acknowledgemen
     with talk_to(watch) as client:
         receipt = client.post("/v1/predictions", json=[ONE]).json()["items"][0]["receipt"]
         watch.history.tick = broken
-        watch.log = SimpleNamespace(labelled=broken)
+        watch.samples = SimpleNamespace(labelled=broken)
         answer = client.post("/v1/labels", json=[{"receipt": receipt, "label": 1}])
         assert answer.json()["accepted"] == 1
         text = client.get("/metrics").text

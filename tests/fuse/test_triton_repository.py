@@ -25,7 +25,7 @@ from calib_serve.errors import FuseError, InputError
 from calib_serve.fuse.mar_options import KEYRING
 from calib_serve.fuse.triton.config import Word, text
 from calib_serve.fuse.triton.repository import Settings, fuse_triton
-from calib_serve.watch.series import SERIES
+from calib_serve.watch.series import SERIES, SUMS
 
 K = 3
 
@@ -281,6 +281,8 @@ def test_the_step_signs_receipts_and_counts_by_bin(repository, triton, tmp_path,
 def test_its_series_are_those_of_every_other_server(repository, triton):
     started(repository)
     known = {s.name: s for s in SERIES}
+    served = {one.name for one in SUMS if one.of == "predictions"}
+    assert set(FAMILIES) == {*served, "calib_invalid_outputs_total", "calib_monitor_errors_total"}
     for name, family in FAMILIES.items():
         assert family.description == known[name].help
         for labels in family.metrics:

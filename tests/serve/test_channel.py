@@ -8,7 +8,7 @@ import sys
 import threading
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from calib_serve.errors import InputError
@@ -40,6 +40,7 @@ def test_any_name_and_any_value_arrive_whole(model: str, version: str, value: fl
 
 
 @given(a=anything, b=anything)
+@example(a="", b="\0")
 def test_different_short_names_stay_different(a: str, b: str) -> None:
     x, y = label_value(a), label_value(b)
     if max(len(x), len(y)) < 200:
@@ -128,7 +129,7 @@ def broken(*_: object, **__: object) -> None:
     raise Broken
 
 
-@pytest.mark.parametrize("part", ["_emitter", "_keyring", "_keys"])
+@pytest.mark.parametrize("part", ["_emitter", "_keyring", "_sums"])
 def test_whatever_breaks_in_it_the_observer_does_not(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
     observer = Observer(Emitter(write=sent.append), model="m", version="1", bins=15, keyring=None)
@@ -137,7 +138,7 @@ def test_whatever_breaks_in_it_the_observer_does_not(part: str, monkeypatch: pyt
     elif part == "_keyring":
         observer._keyring = object()  # type: ignore[assignment]
     else:
-        observer._keys = []
+        observer._sums = []
     assert observer.served([(1, 0.5), (2, 0.9)], invalid=1) == [None, None]
     if part != "_emitter":
         observer.flush()

@@ -200,7 +200,7 @@ def test_when_monitoring_breaks_the_predictions_are_the_same(
         raise OSError("disk full")
 
     monkeypatch.setattr(Keyring, "sign", broken)
-    handler._observer._keys = []
+    handler._observer._sums = []
     after = ask(handler, ctx, *inputs(8).tolist())
     for (_, was), (status, now) in zip(before, after, strict=True):
         assert status == 200

@@ -4,7 +4,8 @@ import numpy as np
 
 from calib_serve.bins import bin_index
 from calib_serve.watch.drift.bets import SHIFTS, payoffs
-from calib_serve.watch.drift.wealth import PRIOR, SIGNED, SPACING, THIN
+from calib_serve.watch.drift.bin_bets import PRIOR, SPACING, THIN
+from calib_serve.watch.drift.wealth import SIGNED
 
 K = len(SHIFTS)
 

@@ -77,7 +77,7 @@ def test_what_is_kept_is_bounded_in_bytes_and_days(tmp_path):
 
 
 def test_a_log_that_is_not_there_is_said(tmp_path):
-    with pytest.raises(InputError, match="no sample log"):
+    with pytest.raises(InputError, match="there are no samples"):
         read_samples(tmp_path / "none", model="m", version="1")
 
 
@@ -164,7 +164,7 @@ def test_refit_says_what_is_missing(tmp_path):
 
 @pytest.mark.server
 def test_watch_keeps_samples_that_refit_can_use(make_server, tmp_path):
-    server = make_server("--sample-log", str(tmp_path / "log"), "--sample-rate", "1", models=("m:1=4",))
+    server = make_server("--samples", str(tmp_path / "log"), "--sample-rate", "1", models=("m:1=4",))
     z, y = overconfident(np.random.default_rng(0), 400)
     p = softmax(z)
     items = [

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import signal
+import subprocess
 import sys
 
 import httpx
@@ -11,6 +13,7 @@ from typer.testing import CliRunner
 from calib_serve.cli import app as cli
 from calib_serve.receipts import Keyring
 from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.sender import send_label_file
 
 pytestmark = pytest.mark.server
 
@@ -55,6 +58,44 @@ def test_label_sends_a_file_and_repeats_safely(make_server, tmp_path):
     assert counted(server) == 250
 
 
+def test_a_token_file_that_is_missing_or_empty_is_one_line_of_ours(tmp_path):
+    labels = tmp_path / "labels.csv"
+    labels.write_text("receipt,label\n")
+    (tmp_path / "empty").write_text("\n")
+    for name, says in (("none", "cannot read the token"), ("empty", "holds no token")):
+        command = [*CALIB_SERVE, "label", str(labels), "--token-file", str(tmp_path / name)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 2
+        assert done.stderr.startswith("calib-serve: ")
+        assert says in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_progress_is_told_as_what_is_done_of_all(make_server, tmp_path):
+    server = make_server()
+    path = tmp_path / "labels.csv"
+    path.write_text("\n".join(["receipt,label", *(f"{r},1" for r in get_receipts(server, 25))]))
+    told = []
+    sent = send_label_file(
+        path, f"{server.url}/v1/labels", batch=10, progress=lambda done, total: told.append((done, total))
+    )
+    assert (sent.accepted, sent.refused) == (25, {})
+    assert told == [(0, 25), (10, 25), (20, 25), (25, 25)]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_it_stops_cleanly_also_where_the_shell_had_it_ignore_sigint(make_server, how):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as for what is started with &: it is inherited
+    try:
+        server = make_server()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    labels = [{"receipt": r, "label": 1} for r in get_receipts(server, 3)]
+    httpx.post(f"{server.url}/v1/labels", json=labels, timeout=30)
+    assert server.stop(how) == 0
+    assert counted(server) == 3
+
+
 def write_tokens(folder):
     path = folder / "tokens"
     path.write_text("0123456789abcdef\n")
@@ -71,11 +112,12 @@ def write_tokens(folder):
         (["digits:1=/nowhere"], "/nowhere"),
     ],
 )
-def test_options_that_cannot_be_are_said_before_it_starts(tmp_path, arguments, says):
+def test_invalid_options_are_refused_before_anything_is_opened(tmp_path, arguments, says):
     Keyring.new().save(tmp_path / "keys.json")
     options = ["--keyring", str(tmp_path / "keys.json"), "--ledger", str(tmp_path / "l.db")]
     result = CliRunner().invoke(cli, ["watch", *arguments, *options])
     assert says in str(result.exception)
+    assert not (tmp_path / "l.db").exists()
 
 
 def test_tokens_that_others_may_read_are_refused(tmp_path):

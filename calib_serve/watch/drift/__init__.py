@@ -1,7 +1,8 @@
-"""When did calibration change: detectors and the statistics beside them."""
+"""Detectors of a change in calibration, and the statistics beside them."""
 
-from calib_serve.watch.drift.detector import Alarm, Detector, Shifted
-from calib_serve.watch.drift.shift import ConfidenceShift
-from calib_serve.watch.drift.statistics import compare
+from calib_serve.watch.drift.confidence_shift import ConfidenceShift
+from calib_serve.watch.drift.detector import Alarm, Detector, ShiftedBin
+from calib_serve.watch.drift.evidence import Evidence
+from calib_serve.watch.drift.statistics import psi
 
-__all__ = ["Alarm", "ConfidenceShift", "Detector", "Shifted", "compare"]
+__all__ = ["Alarm", "ConfidenceShift", "Detector", "Evidence", "ShiftedBin", "psi"]

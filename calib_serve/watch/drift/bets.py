@@ -1,4 +1,4 @@
-"""Bets against calibration: what a label pays, to one who bet that the confidence is off.
+"""Bets against calibration: the payoff of each label for a bet that confidences are off.
 
 Every bet is a function of the confidence alone, so it is fixed when the prediction is made,
 however late the label comes.
@@ -19,8 +19,8 @@ Floats = NDArray[np.float64]
 
 SHIFTS: Floats = np.array([0.015, 0.03, 0.06, 0.12, 0.25, 0.5])
 SHIFTS.setflags(write=False)
-_SURE = 1e-3  # nobody is held to more than 99.9 %: there, one surprise would decide everything
-_KEEP = 0.1  # no bet claims more than that a chance is a tenth of what it should be
+_SURE = 1e-3  # confidences count as 99.9 % at most: beyond, a single error would raise the alarm
+_KEEP = 0.1  # the alternative is at least a tenth of the claimed probability
 
 
 def payoffs(

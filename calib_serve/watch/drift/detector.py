@@ -1,4 +1,4 @@
-"""When did calibration change: one sequential detector with a guaranteed run length.
+"""A sequential detector of changes in calibration, with a guaranteed average run length.
 
 An e-detector (Shin, Ramdas, Rinaldo 2022): a statistic whose expectation grows by at most 1 a
 label while the model is calibrated within the tolerance, so that the average number of labels to
@@ -17,9 +17,10 @@ from numpy.typing import ArrayLike
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.watch.drift.bets import Rounds
-from calib_serve.watch.drift.wealth import IDLE, SIGNED, SPAN, Wealth
+from calib_serve.watch.drift.bin_bets import BinBets
+from calib_serve.watch.drift.wealth import SPAN, Wealth
 
-__all__ = ["Alarm", "Detector", "Shifted"]
+__all__ = ["Alarm", "Detector", "ShiftedBin"]
 
 Direction = Literal["overconfident", "underconfident", "mixed"]
 
@@ -29,7 +30,7 @@ _LONGEST = 1e30  # labels; what SPAN labels may multiply it with still fits a fl
 
 
 @dataclass(frozen=True)
-class Shifted:
+class ShiftedBin:
     """A bin that an alarm names: confidences in (low, high], and what was seen in it since.
 
     ``log_evidence``: how strongly it speaks against being calibrated, in nats.
@@ -63,14 +64,14 @@ class Alarm:
     since_label: int
     since_time: float
     direction: Direction
-    bins: tuple[Shifted, ...]
+    bins: tuple[ShiftedBin, ...]
     gap: float
     evidence: float
     threshold: float
 
 
 class Detector:
-    """Alarms when confidence stops meaning what it says; falsely, at most once in ``arl`` labels on average.
+    """Alarms when accuracy no longer matches confidence; falsely at most once in ``arl`` labels on average.
 
     ``arl``: the average run length to a false alarm, in labels, at least; after an alarm the
     detector starts afresh. ``tolerance``: how far accuracy may be from confidence, in every
@@ -168,15 +169,10 @@ class Detector:
         return math.log(self.arl)
 
     def _alarm(self, wealth: Wealth, evidence: float, time: float) -> Alarm:
-        all_one_way = SIGNED * wealth.signed.mean() > (1 - SIGNED) * wealth.capital.sum()
-        since = (
-            wealth.run_start[:, wealth.signed.argmax()]
-            if all_one_way
-            else wealth.starts[:, wealth.capital.sum(axis=0).argmax()]
-        )
-        at = int(np.abs(wealth.starts[0] - since[0]).argmin())
-        bins = _shifted(wealth, at)
-        count, confidence, correct = wealth.seen[:, :, at].sum(axis=1).tolist()
+        since, bets = wealth.began, wealth.by_bin
+        at = int(np.abs(bets.starts[0] - since[0]).argmin())
+        bins = _shifted(bets, at)
+        count, confidence, correct = bets.seen[:, :, at].sum(axis=1).tolist()
         gap = (confidence - correct) / max(count, 1)
         both = min(b.gap for b in bins) < 0 < max(b.gap for b in bins)
         return Alarm(
@@ -192,7 +188,7 @@ class Detector:
         )
 
     def state(self) -> bytes:
-        """All that the detector knows, to go on elsewhere; read back by ``restore``."""
+        """The whole state, to continue in another process; read back by ``restore``."""
         head = {
             "format": _FORMAT,
             "options": self.options,
@@ -220,20 +216,15 @@ class Detector:
         return detector
 
 
-def _shifted(wealth: Wealth, at: int) -> tuple[Shifted, ...]:
-    """The bins that speak for a shift since start ``at``, strongest first; at least one.
-
-    A bin's evidence is how far its belief that nothing is wrong fell: log(prior / now).
-    """
-    size = int(wealth.capital[:, at].argmax())
-    idle = np.maximum(wealth.belief[0, :, size, at], np.finfo(float).tiny)
-    evidence = np.where(wealth.seen[0, :, at] > 0, np.log(IDLE / idle), -math.inf)
+def _shifted(bets: BinBets, at: int) -> tuple[ShiftedBin, ...]:
+    """The bins that speak for a shift since start ``at``, strongest first; at least one."""
+    evidence = bets.evidence(at)
     speaking = np.flatnonzero(evidence >= min(1.0, evidence.max()))
-    edges = np.linspace(0, 1, wealth.seen.shape[1] + 1)
+    bounds = np.linspace(0, 1, len(evidence) + 1).tolist()
     found = []
     for b in sorted(speaking.tolist(), key=lambda b: -evidence[b]):
-        count, confidence, correct = wealth.seen[:, b, at].tolist()
+        count, confidence, correct = bets.seen[:, b, at].tolist()
         mean, accuracy = confidence / count, correct / count
-        low, high = float(edges[b]), float(edges[b + 1])
-        found.append(Shifted(b, low, high, int(count), mean, accuracy, float(evidence[b])))
+        shifted = ShiftedBin(b, bounds[b], bounds[b + 1], int(count), mean, accuracy, float(evidence[b]))
+        found.append(shifted)
     return tuple(found)

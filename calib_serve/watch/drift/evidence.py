@@ -1,4 +1,4 @@
-"""Is this model calibrated at all: one anytime-valid test, to look at whenever one likes.
+"""An anytime-valid test of calibration: its p-value may be read after any number of labels.
 
 An e-process (Arnold, Henzi, Ziegel 2023): under calibration within the tolerance its chance of
 ever exceeding 1 / alpha is at most alpha. Unlike a detector it never starts again, so it answers
@@ -78,7 +78,7 @@ class Evidence:
 
 
 def _of_bins(logs: Floats) -> Floats:
-    # Every bin holds half of its share back, so that those with nothing to say cost little.
+    # Half of each bin's stake is not bet, so that calibrated bins cost little.
     return np.logaddexp(_log_mean(logs), 0) - math.log(2)
 
 

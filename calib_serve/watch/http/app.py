@@ -1,28 +1,24 @@
-"""The HTTP face of a ``Watch``: FastAPI, to run by ``calib-serve watch`` or to mount in an app of yours.
+"""A ``Watch`` over HTTP: FastAPI, to run by ``calib-serve watch`` or to mount in an app of yours.
 
     app.mount("/calibration", create_app(watch))
 
-Bodies are JSON or NDJSON, bounded in size, and read before anything is done with them. A batch is
-acknowledged when the ledger holds it; when too many wait, the next one is told 429 at once.
+A batch is acknowledged when the ledger holds it; when too many wait, the next one is answered 429 at once.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
-import hmac
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from calib_serve.errors import LedgerError, MissingDependency, Refused
+from calib_serve.watch.http.access import Guard
+from calib_serve.watch.http.body import read_items
 from calib_serve.watch.http.exporter import Requests, export
 from calib_serve.watch.http.page import STATIC, render
 from calib_serve.watch.http.wire import (
-    MOST_ITEMS,
     HealthOut,
     LabelsIn,
     LabelsOut,
@@ -32,7 +28,7 @@ from calib_serve.watch.http.wire import (
     answers,
     body,
 )
-from calib_serve.watch.service import Prediction, Watch
+from calib_serve.watch.service import ServedPrediction, Watch
 
 try:
     from anyio import CapacityLimiter
@@ -43,7 +39,6 @@ try:
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
     from pydantic import TypeAdapter, ValidationError
     from starlette.middleware.trustedhost import TrustedHostMiddleware
-    from starlette.requests import ClientDisconnect
 except ImportError as error:
     raise MissingDependency("fastapi", "watch") from error
 
@@ -76,44 +71,57 @@ def create_app(
 
     ``tokens``: who may use it, by ``Authorization: Bearer TOKEN`` or as the password of HTTP Basic
     (for browsers); empty: everybody who reaches it. ``hosts``: the names it answers to, ``["*"]`` for
-    any. ``max_waiting``: batches at work or in line, beyond which the answer is 429.
+    any. ``max_bytes``: the largest batch. ``max_waiting``: batches at work or in line, beyond which the
+    answer is 429. ``registry``: where to register the metrics; by default one of its own.
     """
     registry = registry or CollectorRegistry()
-    requests = export(watch, registry)
-    guard = Depends(_Guard(tokens))
-    gate = _Gate(max_waiting)
     app = FastAPI(title="calib-serve watch", docs_url=None, redoc_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
-    app.middleware("http")(_observed(requests))
+    app.middleware("http")(_observed(export(watch, registry)))
+    routes = _Routes(watch, registry, max_bytes=max_bytes, max_waiting=max_waiting)
+    guard = [Depends(Guard(tokens))]
+    for name, batch, reply, route in (
+        ("predictions", PredictionsIn, PredictionsOut, routes.predictions),
+        ("labels", LabelsIn, LabelsOut, routes.labels),
+    ):
+        responses = answers(reply, 400, 401, 413, 415, 429, 503)
+        app.post(f"/v1/{name}", dependencies=guard, openapi_extra=body(batch), responses=responses)(route)
+    app.get(
+        "/metrics",
+        dependencies=guard,
+        response_class=PlainTextResponse,
+        responses={401: answers(HealthOut, 401)[401]},
+    )(routes.metrics)
+    app.get("/healthz", responses={200: {"model": HealthOut}, 503: {"model": HealthOut}})(routes.healthz)
+    app.get("/", dependencies=guard, include_in_schema=False)(routes.page)
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    return app
 
-    @app.post(
-        "/v1/predictions",
-        dependencies=[guard],
-        openapi_extra=body(PredictionsIn),
-        responses=answers(PredictionsOut, 400, 401, 413, 415, 429, 503),
-    )
-    async def predictions(request: Request) -> Response:
+
+class _Routes:
+    """What each route does with the watch; the docstrings are those of the OpenAPI schema."""
+
+    def __init__(
+        self, watch: Watch, registry: CollectorRegistry, *, max_bytes: int, max_waiting: int
+    ) -> None:
+        self._watch, self._registry, self._max_bytes = watch, registry, max_bytes
+        self._gate = _Gate(max_waiting)
+
+    async def predictions(self, request: Request) -> Response:
         """Count served predictions; returns a signed receipt for each, to send back with its label.
 
         With an ``Idempotency-Key`` header a batch that is sent again is counted once.
         """
-        items = await _items(request, max_bytes)
-        once = request.headers.get("idempotency-key")
-        name = None if once is None else hashlib.sha256(once.encode()).digest()
-        parsed = [_prediction(item) for item in items]
-        answers = await gate.run(lambda: watch.predictions(parsed, once=name), watch)
-        return JSONResponse({"items": [_answer(one) for one in answers]})
+        items = [_prediction(item) for item in await read_items(request, self._max_bytes)]
+        key = request.headers.get("idempotency-key")
+        once = None if key is None else hashlib.sha256(key.encode()).digest()
+        receipts = await self._gate.run(lambda: self._watch.predictions(items, once=once), self._watch)
+        return JSONResponse({"items": [_answer(one) for one in receipts]})
 
-    @app.post(
-        "/v1/labels",
-        dependencies=[guard],
-        openapi_extra=body(LabelsIn),
-        responses=answers(LabelsOut, 400, 401, 413, 415, 429, 503),
-    )
-    async def labels(request: Request) -> Response:
+    async def labels(self, request: Request) -> Response:
         """Count late labels, once each; says of each whether it was accepted, and why not."""
-        items = await _items(request, max_bytes)
-        outcomes = await gate.run(lambda: watch.labels(items), watch)
+        items = await read_items(request, self._max_bytes)
+        outcomes = await self._gate.run(lambda: self._watch.labels(items), self._watch)
         accepted = sum(one.accepted for one in outcomes)
         return JSONResponse(
             {
@@ -123,62 +131,25 @@ def create_app(
             }
         )
 
-    @app.get(
-        "/metrics",
-        dependencies=[guard],
-        response_class=PlainTextResponse,
-        responses={401: answers(HealthOut, 401)[401]},
-    )
-    async def metrics() -> Response:
+    async def metrics(self) -> Response:
         """Prometheus exposition."""
-        return Response(await run_sync(generate_latest, registry), media_type=CONTENT_TYPE_LATEST)
+        text = await run_sync(generate_latest, self._registry)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
-    @app.get("/healthz", responses={200: {"model": HealthOut}, 503: {"model": HealthOut}})
-    async def healthz() -> Response:
+    async def healthz(self) -> Response:
         """200 while the ledger can be read."""
         try:
-            await run_sync(watch.ledger.load, "health")
+            await run_sync(self._watch.ledger.load, "health")
         except LedgerError as error:
             log.error("health: %s", error)
             return JSONResponse({"status": "the ledger cannot be read"}, status_code=503)
         return JSONResponse({"status": "ok"})
 
-    @app.get("/", dependencies=[guard], include_in_schema=False)
-    async def page(model: str = "", version: str = "", segment: str = "") -> Response:
+    async def page(self, model: str = "", version: str = "", segment: str = "") -> Response:
         """The page."""
-        text = await run_sync(lambda: render(watch, model=model, version=version, segment=segment))
-        return HTMLResponse(text)
-
-    app.mount("/static", StaticFiles(directory=STATIC), name="static")
-    return app
-
-
-class _Guard:
-    """Lets in who has a token; compares digests, so that time tells nothing about them."""
-
-    def __init__(self, tokens: Sequence[str]) -> None:
-        self._digests = [hashlib.sha256(token.encode()).digest() for token in tokens]
-
-    def __call__(self, request: Request) -> None:
-        if not self._digests:
-            return
-        given = hashlib.sha256(_token(request.headers.get("authorization", "")).encode()).digest()
-        if not any(hmac.compare_digest(given, digest) for digest in self._digests):
-            raise HTTPException(
-                401, "send Authorization: Bearer TOKEN", {"WWW-Authenticate": 'Basic realm="watch"'}
-            )
-
-
-def _token(header: str) -> str:
-    scheme, _, rest = header.partition(" ")
-    if scheme.lower() == "bearer":
-        return rest.strip()
-    if scheme.lower() == "basic":
-        try:
-            return base64.b64decode(rest, validate=True).decode().partition(":")[2]
-        except (binascii.Error, UnicodeDecodeError):
-            return ""
-    return ""
+        return HTMLResponse(
+            await run_sync(lambda: render(self._watch, model=model, version=version, segment=segment))
+        )
 
 
 class _Gate:
@@ -208,49 +179,7 @@ class _Gate:
             self._inside -= 1
 
 
-async def _items(request: Request, max_bytes: int) -> list[Any]:
-    """The items of a JSON ``{"items": [...]}``, a JSON list, or NDJSON; or 400, 413, 415."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind not in ("application/json", "application/x-ndjson"):
-        raise HTTPException(415, "send application/json or application/x-ndjson")
-    content = bytearray()
-    try:
-        async for chunk in request.stream():
-            content += chunk
-            if len(content) > max_bytes:
-                raise HTTPException(413, f"a batch has at most {max_bytes} bytes; send smaller ones")
-    except ClientDisconnect as error:  # nobody reads the answer, and no traceback floods the log
-        raise HTTPException(400, "the body was cut off") from error
-    items = _lines(bytes(content)) if kind.endswith("ndjson") else _document(bytes(content))
-    if len(items) > MOST_ITEMS:
-        raise HTTPException(413, f"a batch has at most {MOST_ITEMS} items, got {len(items)}")
-    return items
-
-
-def _document(body: bytes) -> list[Any]:
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise HTTPException(400, "the body is not JSON") from error
-    items = content.get("items") if isinstance(content, dict) else content
-    if not isinstance(items, list):
-        raise HTTPException(400, 'send {"items": [...]} or a list')
-    return items
-
-
-def _lines(body: bytes) -> list[Any]:
-    """One item a line; a line that is not JSON is an item that will be refused."""
-
-    def parse(line: bytes) -> Any:
-        try:
-            return json.loads(line)
-        except (ValueError, RecursionError):
-            return None
-
-    return [parse(line) for line in body.splitlines() if line.strip()]
-
-
-def _prediction(item: object) -> Prediction | Refused:
+def _prediction(item: object) -> ServedPrediction | Refused:
     try:
         one = _PREDICTION.validate_python(item)
     except ValidationError as error:
@@ -258,7 +187,7 @@ def _prediction(item: object) -> Prediction | Refused:
         where = ".".join(map(str, first["loc"])) or "item"
         return Refused("malformed", f"{where}: {first['msg']}")
     logits = None if one.logits is None else tuple(one.logits)
-    return Prediction(one.model, one.version, one.predicted, one.confidence, one.segment, logits)
+    return ServedPrediction(one.model, one.version, one.predicted, one.confidence, one.segment, logits)
 
 
 def _answer(one: str | Refused) -> dict[str, Any]:

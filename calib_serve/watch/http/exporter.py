@@ -16,7 +16,7 @@ from typing import Any
 from calib_serve.errors import REASONS, LedgerError, MissingDependency
 from calib_serve.watch.drift.statistics import expected_accuracy
 from calib_serve.watch.ledger.sums import Key, Sums, Version, merge_segments
-from calib_serve.watch.series import SEGMENTS, SERIES, WATCH
+from calib_serve.watch.series import SEGMENTS, SERIES, SUMS, WATCH
 from calib_serve.watch.service import Watch
 
 try:
@@ -62,7 +62,7 @@ class WatchCollector(Collector):
         try:
             segments = self._watch.ledger.by_segment(own=True)
         except LedgerError as error:
-            # A gap in the series is honest; zeros would look like a restart.
+            # Publish no sums: zeros would look like a restart.
             log.error("a scrape could not read the ledger: %s", error)
             self._watch.counts.errors["scrape"] += 1
         else:
@@ -95,36 +95,20 @@ class WatchCollector(Collector):
 
 
 def _sums(sums: Mapping[Version, Sums]) -> Iterator[Metric]:
-    yield _family("calib_predictions_total", _binned({v: s.predictions for v, s in sums.items()}))
-    yield _family(
-        "calib_predictions_confidence_total", _binned({v: s.predictions_confidence for v, s in sums.items()})
-    )
-    yield _family("calib_feedback_total", _binned({v: s.feedback.count for v, s in sums.items()}))
-    yield _family(
-        "calib_feedback_confidence_total", _binned({v: s.feedback.confidence for v, s in sums.items()})
-    )
-    yield _family("calib_feedback_correct_total", _binned({v: s.feedback.correct for v, s in sums.items()}))
-    yield _family(
-        "calib_feedback_confidence_squared_total", [(v, s.confidence_squared) for v, s in sums.items()]
-    )
-    yield _family(
-        "calib_feedback_confidence_correct_total", [(v, s.confidence_correct) for v, s in sums.items()]
-    )
+    for one in SUMS:
+        columns = {version: each[one.name] for version, each in sums.items()}
+        rows = _binned(columns) if one.per_bin else [(v, float(column[0])) for v, column in columns.items()]
+        yield _family(one.name, rows)
     expected = {v: expected_accuracy(s) for v, s in sums.items()}
     yield _family("calib_expected_accuracy", [(v, e.accuracy) for v, e in expected.items()])
     yield _family("calib_expected_accuracy_error", [(v, e.standard_error) for v, e in expected.items()])
 
 
 def _segments(sums: Mapping[Key, Sums]) -> Iterator[Metric]:
-    of = {(key.model, key.version, key.segment): s for key, s in sums.items()}
-    yield _family("calib_segment_predictions_total", _binned({k: s.predictions for k, s in of.items()}))
-    yield _family("calib_segment_feedback_total", _binned({k: s.feedback.count for k, s in of.items()}))
-    yield _family(
-        "calib_segment_feedback_confidence_total", _binned({k: s.feedback.confidence for k, s in of.items()})
-    )
-    yield _family(
-        "calib_segment_feedback_correct_total", _binned({k: s.feedback.correct for k, s in of.items()})
-    )
+    for one in SUMS:
+        if one.by_segment:
+            columns = {(key.model, key.version, key.segment): each[one.name] for key, each in sums.items()}
+            yield _family(one.segment_series.name, _binned(columns))
 
 
 def _binned(columns: Mapping[Any, Iterable[float]]) -> list[Row]:
@@ -136,7 +120,7 @@ def _family(name: str, rows: Iterable[Row]) -> Metric:
     kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
     family = kind(name, series.help, labels=series.labels)
     for labels, value in rows:
-        if math.isfinite(value):  # what is not known yet is not there
+        if math.isfinite(value):  # unknown values are left out
             family.add_metric(labels, value)
     return family
 

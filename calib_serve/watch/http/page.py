@@ -10,7 +10,7 @@ from typing import Any
 
 from calib_serve.bins import Bins
 from calib_serve.errors import MissingDependency
-from calib_serve.watch.drift.statistics import auroc, compare, expected_accuracy, wilson
+from calib_serve.watch.drift.statistics import auroc, expected_accuracy, psi, wilson
 from calib_serve.watch.http import charts
 from calib_serve.watch.ledger import Version
 from calib_serve.watch.ledger.sums import Key, Sums, merge_segments
@@ -45,7 +45,7 @@ class Verdict:
 
 
 def verdict(bins: Bins) -> Verdict:
-    """What the labels say, in a sentence that a number's owner can act on.
+    """What the labels say about calibration, in one sentence.
 
     >>> verdict(Bins([1000], [900], [700])).says
     'Overconfident: it says 90.0 % and is right 70.0 % of the time.'
@@ -94,9 +94,7 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
         reliability=Markup(charts.reliability(sums.feedback)),  # noqa: S704  numbers alone, no text of users
         confidences=Markup(charts.confidences(sums, reference)),  # noqa: S704
         curve=Markup(  # noqa: S704
-            charts.curve(
-                watch.history.of(chosen, now=whole.get(chosen, zeros)), [float(str(a["at"])) for a in alarms]
-            )
+            charts.curve(watch.history.of(chosen, now=whole.get(chosen, zeros)), [a["at"] for a in alarms])
         ),
         alarms=[_alarm(a) for a in reversed(alarms[-10:])],
     )
@@ -122,7 +120,7 @@ def _numbers(sums: Sums, reference: Bins | None) -> list[tuple[str, str, str]]:
     """(name, value, what it means) of each tile."""
     labels, expected = sums.feedback, expected_accuracy(sums)
     served = sums.predictions if sums.predictions.any() else labels.count
-    psi = compare(served, reference.count).psi if reference else math.nan
+    shift = psi(served, reference.count) if reference else math.nan
     return [
         ("Predictions", _count(sums.predictions.sum()), "served"),
         ("Labels", _count(labels.n), "counted, each once"),
@@ -131,7 +129,7 @@ def _numbers(sums: Sums, reference: Bins | None) -> list[tuple[str, str, str]]:
         ("Signed gap", _signed(labels.signed_gap()), "confidence minus accuracy"),
         ("Refinement AUROC", _plain(auroc(labels)), "right above wrong, by confidence"),
         ("Brier", _plain(sums.brier()), "top label; smaller is better"),
-        ("Confidence PSI", _plain(psi), "against the reference; above 0.2 is a shift"),
+        ("Confidence PSI", _plain(shift), "against the reference; above 0.2 is a shift"),
         (
             "Expected accuracy",
             _percent(expected.accuracy),

@@ -37,7 +37,7 @@ class PredictionIn(BaseModel):
     segment: Annotated[str, Field(max_length=LONGEST_SEGMENT)] = ""
     logits: Annotated[
         list[Annotated[float, Field(allow_inf_nan=False)]] | None,
-        Field(description="what the output calibration was applied to; kept in the sample log, if any"),
+        Field(description="what the output calibration was applied to; kept among the samples, if any"),
     ] = None
 
 

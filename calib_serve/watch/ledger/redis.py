@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from calib_serve.bins import bin_index
 from calib_serve.errors import InputError, LedgerError, MissingDependency
 from calib_serve.receipts import Label
-from calib_serve.watch.ledger.sums import Key, Sums, Version, merge_segments
+from calib_serve.watch.ledger.sums import Key, Sums, Version, changes, merge_segments
 
 try:
     import redis
@@ -43,23 +42,19 @@ end
 _ACCEPT = (
     _ONCE
     + """
-local bins, out, at = tonumber(ARGV[1]), {}, 2
+local length, out, at = tonumber(ARGV[1]), {}, 2
 while ARGV[at] do
-  local nonce, until_ms, place, b, c, cc, y, cy =
-    ARGV[at], ARGV[at+1], ARGV[at+2], ARGV[at+3], ARGV[at+4], ARGV[at+5], ARGV[at+6], ARGV[at+7]
+  local nonce, until_ms, place = ARGV[at], ARGV[at+1], ARGV[at+2]
   if fresh(KEYS[1] .. ':nonce:' .. nonce, until_ms) then
-    local sums = KEYS[1] .. ':sums:' .. place
     redis.call('SADD', KEYS[1] .. ':places', place)
-    redis.call('HINCRBYFLOAT', sums, 2 * bins + b, 1)
-    redis.call('HINCRBYFLOAT', sums, 3 * bins + b, c)
-    redis.call('HINCRBYFLOAT', sums, 4 * bins + b, y)
-    redis.call('HINCRBYFLOAT', sums, 5 * bins, cc)
-    redis.call('HINCRBYFLOAT', sums, 5 * bins + 1, cy)
+    for field = at + 3, at + length - 1, 2 do
+      redis.call('HINCRBYFLOAT', KEYS[1] .. ':sums:' .. place, ARGV[field], ARGV[field+1])
+    end
     out[#out + 1] = 1
   else
     out[#out + 1] = 0
   end
-  at = at + 8
+  at = at + length
 end
 return out
 """
@@ -78,7 +73,7 @@ return 1
 """
 )
 _UNLOCK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
-_HELD = 30_000  # milliseconds after which a dead holder's lock falls open
+_HELD = 30_000  # milliseconds after which the lock of a dead process expires
 _FOREVER = 4_102_444_800_000  # the year 2100, for what need not expire
 
 
@@ -158,7 +153,7 @@ class RedisLedger:
                 time.sleep(0.005)
 
     def _release(self, token: str) -> None:
-        # A Redis that went away comes back with the lock in it: then this thread opens it next time.
+        # A Redis that restarts may still hold this lock: it is released at this thread's next transaction.
         self._local.stale = token
         with self._errors():
             self._unlock(keys=[f"{self._root}:lock"], args=[token])
@@ -169,7 +164,7 @@ class RedisLedger:
     ) -> list[bool]:
         """Count each label whose receipt was not seen before; True = counted now.
 
-        ``expires``: when each receipt stops being welcome, seconds since 1970; its nonce is kept
+        ``expires``: until when each receipt is accepted, seconds since 1970; its nonce is kept
         until then. One that has expired by Redis' clock is refused.
         """
         segments = [""] * len(labels) if segments is None else segments
@@ -179,12 +174,21 @@ class RedisLedger:
             )
         if not labels:
             return []
-        arguments: list[str | int] = [self.bins]
-        for label, until, segment in zip(labels, expires, segments, strict=True):
-            r, y = label.receipt, int(label.correct)
-            b, c = int(bin_index(r.confidence, bins=self.bins)), float(r.confidence)
-            place = self._place(Key(r.model, r.version, segment))
-            arguments += [r.nonce.hex(), _milliseconds(until), place, b, repr(c), repr(c * c), y, repr(c * y)]
+        fields, values = changes(
+            "labels",
+            [one.receipt.confidence for one in labels],
+            [one.correct for one in labels],
+            bins=self.bins,
+        )
+        arguments: list[str | int] = [3 + 2 * fields.shape[1]]
+        for label, until, segment, at, adds in zip(
+            labels, expires, segments, fields.tolist(), values.tolist(), strict=True
+        ):
+            place = self._place(Key(label.receipt.model, label.receipt.version, segment))
+            arguments += [label.receipt.nonce.hex(), _milliseconds(until), place]
+            arguments += [
+                part for field, value in zip(at, adds, strict=True) for part in (field, repr(value))
+            ]
         with self._errors():
             return [bool(new) for new in self._accept(keys=[self._root], args=arguments)]
 
@@ -192,9 +196,8 @@ class RedisLedger:
         """Add sums of predictions; with ``once`` a second call does nothing until it expires."""
         arguments: list[str | int] = ["" if once is None else once.hex(), _milliseconds(expires)]
         for key, more in sums.items():
-            flat = more.flat()
-            for field in np.flatnonzero(flat).tolist():
-                arguments += [self._place(key), field, repr(float(flat[field]))]
+            for field in np.flatnonzero(more.vector).tolist():
+                arguments += [self._place(key), field, repr(float(more.vector[field]))]
         with self._errors():
             return bool(self._add_script(keys=[self._root], args=arguments))
 
@@ -217,11 +220,11 @@ class RedisLedger:
         for place, fields in zip(places, hashes, strict=True):
             writer, *names = json.loads(place)
             if not own or writer == self.writer:
-                flat = np.zeros(5 * self.bins + 2)
+                key, zeros = Key(*names), Sums.zeros(self.bins)
+                vector = np.zeros_like(zeros.vector)
                 for field, value in fields.items():
-                    flat[int(field)] = float(value)
-                key = Key(*names)
-                found[key] = found.get(key, Sums.zeros(self.bins)) + Sums.from_flat(flat)
+                    vector[int(field)] = float(value)
+                found[key] = found.get(key, zeros) + Sums(self.bins, vector)
         return found
 
     @contextmanager
@@ -236,20 +239,14 @@ class RedisLedger:
             fresh = {}
             for version, total in counted.items():
                 kept = self.load(_emitted(consumer, version))
-                before = zeros if kept is None else Sums.from_flat(np.frombuffer(kept, "<f8"))
+                before = zeros if kept is None else Sums.stored(np.frombuffer(kept, "<f8"), bins=self.bins)
                 if total != before:
                     fresh[version] = total - before
             yield fresh
             if fresh:  # all in one step, or none
-                marks = {_emitted(consumer, v): counted[v].flat().astype("<f8").tobytes() for v in fresh}
+                marks = {_emitted(consumer, v): counted[v].vector.astype("<f8").tobytes() for v in fresh}
                 with self._errors():
                     self._redis.mset({f"{self._root}:state:{key}": mark for key, mark in marks.items()})
-
-    def forget_emissions(self, consumer: str) -> None:
-        """Offer ``consumer`` everything again: for one whose counters restarted from zero."""
-        with self._errors():
-            for version in self.sums(own=True):
-                self._redis.delete(f"{self._root}:state:{_emitted(consumer, version)}")
 
     def load(self, key: str) -> bytes | None:
         """What was stored under ``key``."""
@@ -263,7 +260,7 @@ class RedisLedger:
             self._redis.set(f"{self._root}:state:{key}", value)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._redis.close()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calib_serve.errors import InputError, LedgerError
+from calib_serve.errors import InputError, LedgerError, ShapeError
 from calib_serve.receipts import Label
 from calib_serve.watch.ledger.sums import Key, Sums, Version, by_key, merge_segments
 
@@ -30,7 +30,7 @@ _FORMAT = 1
 _PRUNED = "ledger/pruned_through"
 _PRUNE_EVERY = 60.0  # seconds between sweeps
 _PRUNE_AT_MOST = 10_000  # nonces a sweep, so that no label waits long for one
-_MEND = "set it aside with calib_serve.watch.ledger.contract.quarantine(path), or restore a copy"
+_MEND = "set it aside with calib_serve.watch.ledger.quarantine(path), or restore a copy"
 
 
 class SqliteLedger:
@@ -72,7 +72,7 @@ class SqliteLedger:
             found = self.path.stat()
         except OSError as error:
             raise LedgerError(
-                f"the ledger {self.path} was taken away: {error}; put it back, or restart to begin another"
+                f"the ledger {self.path} is missing: {error}; restore it, or restart to begin another"
             ) from error
         return found.st_dev, found.st_ino
 
@@ -136,7 +136,7 @@ class SqliteLedger:
     ) -> list[bool]:
         """Count each label whose receipt was not seen before; True = counted now, durable on return.
 
-        ``expires``: when each receipt stops being welcome, seconds since 1970; its nonce is kept
+        ``expires``: until when each receipt is accepted, seconds since 1970; its nonce is kept
         until then. A receipt that expired before the last sweep is refused, whatever the clock says.
         """
         segments = [""] * len(labels) if segments is None else segments
@@ -145,7 +145,7 @@ class SqliteLedger:
                 f"one expiry and one segment a label, got {len(labels)}, {len(expires)} and {len(segments)}"
             )
         with self.transaction():
-            # What a sweep may have forgotten is never fresh: clocks jump back.
+            # A nonce that a sweep may have deleted counts as seen, also if the clock jumped back.
             swept = self._swept()
             fresh = [
                 until > swept and self._remember(one.receipt.nonce, until)
@@ -175,12 +175,9 @@ class SqliteLedger:
 
     def _unpack(self, packed: bytes) -> Sums:
         try:
-            sums = Sums.from_flat(np.frombuffer(packed, "<f8"))
-        except (ValueError, TypeError) as error:
+            return Sums.stored(np.frombuffer(packed, "<f8"), bins=self.bins)
+        except (ValueError, TypeError, ShapeError) as error:
             raise LedgerError(f"the ledger {self.path} is damaged ({error}); {_MEND}") from error
-        if len(sums) != self.bins:
-            raise LedgerError(f"the ledger {self.path} is damaged ({len(sums)} bins); {_MEND}")
-        return sums
 
     def _remember(self, nonce: bytes, expires: float) -> bool:
         return self._db.execute("INSERT OR IGNORE INTO nonces VALUES (?, ?)", (nonce, expires)).rowcount == 1
@@ -202,7 +199,7 @@ class SqliteLedger:
             self._next_prune = now + _PRUNE_EVERY if done else now
 
     def prune(self, now: float, *, at_most: int = _PRUNE_AT_MOST) -> int:
-        """Forget about ``at_most`` nonces that expired before ``now``; how many were forgotten."""
+        """Delete about ``at_most`` nonces that expired before ``now``; how many were deleted."""
         with self.transaction():
             last = self._db.execute(
                 "SELECT max(expires) FROM"
@@ -253,16 +250,11 @@ class SqliteLedger:
                 [(consumer, *key, _pack(total)) for key, total in counted.items()],
             )
 
-    def forget_emissions(self, consumer: str) -> None:
-        """Offer ``consumer`` everything again: for one whose counters restarted from zero."""
-        with self.transaction():
-            self._db.execute("DELETE FROM emitted WHERE consumer = ?", (consumer,))
-
     def load(self, key: str) -> bytes | None:
         """What was stored under ``key``."""
         with self._lock, self._errors():
             row = self._db.execute("SELECT value FROM state WHERE key = ?", (key,)).fetchone()
-        # A value that somebody put there by hand may be a text.
+        # A value that was stored by hand may be text.
         return None if row is None else row[0].encode() if isinstance(row[0], str) else bytes(row[0])
 
     def store(self, key: str, value: bytes) -> None:
@@ -271,13 +263,13 @@ class SqliteLedger:
             self._db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (key, value))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             self._db.close()
 
 
 def _pack(sums: Sums) -> bytes:
-    return sums.flat().astype("<f8").tobytes()
+    return sums.vector.astype("<f8").tobytes()
 
 
 def quarantine(path: str | Path, *, clock: Callable[[], float] = time.time) -> Path:

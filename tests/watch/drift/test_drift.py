@@ -12,8 +12,8 @@ from calib_serve.bins import Bins
 from calib_serve.errors import InputError
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.drift.bets import SHIFTS, payoffs
+from calib_serve.watch.drift.confidence_shift import ConfidenceShift
 from calib_serve.watch.drift.evidence import Evidence
-from calib_serve.watch.drift.shift import ConfidenceShift
 
 
 def draw(rng, n):

@@ -45,7 +45,7 @@ class Ledger(Protocol):
         """The writer's sums that ``consumer`` has not published; leaving the block marks them so."""
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Everything done inside happens alone: whole or not at all where the store can."""
+        """Everything inside is isolated from other processes, and atomic where the store supports it."""
 
     def load(self, key: str) -> bytes | None:
         """What was stored under ``key``."""
@@ -54,7 +54,7 @@ class Ledger(Protocol):
         """Keep ``value`` under ``key``, durable on return."""
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
 
 
 def open_ledger(where: str, *, bins: int = 15, writer: str = "") -> Ledger:

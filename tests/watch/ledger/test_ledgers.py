@@ -27,7 +27,7 @@ def test_sums_equal_numpy_over_many_batches_versions_and_segments(ledger):
         (ledger.sums()["m", "1"], odd),
         (ledger.by_segment()[Key("m", "1", "south")], odd & south),
     ):
-        np.testing.assert_allclose(got.flat(), Sums.labelled(c[of], y[of]).flat(), rtol=1e-12)
+        np.testing.assert_allclose(got.vector, Sums.labelled(c[of], y[of]).vector, rtol=1e-12)
 
 
 def test_two_replicas_share_the_nonces_and_publish_their_own_share(store):
@@ -72,9 +72,6 @@ def test_an_emitter_gets_each_label_once_over_restarts(store):
     with ledger.emission("torchserve") as fresh:
         assert fresh["m", "1"].feedback.n == 1
     with ledger.emission("another") as fresh:
-        assert fresh["m", "1"].feedback.n == 3
-    ledger.forget_emissions("torchserve")
-    with ledger.emission("torchserve") as fresh:
         assert fresh["m", "1"].feedback.n == 3
     ledger.close()
 

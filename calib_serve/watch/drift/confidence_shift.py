@@ -1,6 +1,6 @@
-"""Did the confidences move: a detector that needs no label, with a guaranteed run length.
+"""A detector of shifts in confidence that needs no label, with a guaranteed average run length.
 
-It sees when inputs change enough to change how sure the model is. It cannot see concept drift,
+It sees a change of the inputs that changes the model's confidences. It cannot see concept drift,
 where the same inputs get the same confidences and other labels.
 """
 
@@ -39,7 +39,7 @@ class ConfidenceShift:
             raise InputError("the reference holds no prediction; pass the artifact's reference bins")
         if not (arl >= 2 and tolerance >= 0):
             raise InputError(f"arl must be at least 2 and tolerance at least 0, got {arl} and {tolerance}")
-        self.arl, self.tolerance, self.predictions, self.alarms = float(arl), float(tolerance), 0, 0
+        self.arl = float(arl)
         # Half a prediction more in every bin: one that the calibration set missed is not impossible.
         share = (reference.count + 0.5) / (reference.n + 0.5 * len(reference))
         bets = _alternatives(share)
@@ -57,12 +57,10 @@ class ConfidenceShift:
         n = float(c.sum())
         if not n:
             return False
-        self.predictions += int(n)
         # The stake of the whole batch enters at its start: at its end, n has been paid for n.
         self._log_capital = np.logaddexp(self._log_capital, math.log(n)) + self._log_pays @ c
         alarm = self.log_evidence >= math.log(self.arl)
         if alarm:
-            self.alarms += 1
             self._log_capital[:] = -math.inf
         return alarm
 

@@ -1,0 +1,76 @@
+"""A program that serves, labels and publishes in every way, to see which series come out with which values.
+
+    python publishers.py FOLDER LEDGER
+
+Its standard output is TorchServe's metrics channel, as a worker's is; FOLDER/watch.txt is the exposition of
+``calib-serve watch``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+MODEL, VERSION, CONFIDENCES = "pets", "1", (0.9, 0.95, 0.5)
+
+
+def torchserve(folder: Path, ledger: str) -> None:
+    """A worker that serves, and the feedback worker that takes its labels, all wrong: an alarm."""
+    from ts.context import Context, RequestProcessor
+
+    from calib_serve.artifact import Artifact, LogitMap
+    from calib_serve.bins import Bins
+    from calib_serve.fuse.mar_options import ModelOptions
+    from calib_serve.receipts import Keyring
+    from calib_serve.serve.feedback import CalibrationFeedback
+    from calib_serve.serve.observer import observe
+
+    Keyring.new().save(folder / "keys.json")
+    (folder / "models.json").write_text(json.dumps([{"name": MODEL, "version": VERSION, "classes": 3}]))
+    os.environ["CALIB_SERVE_KEYRING"] = str(folder / "keys.json")
+    os.environ["CALIB_SERVE_MODELS"] = str(folder / "models.json")
+    os.environ["CALIB_SERVE_LEDGER"] = ledger
+    reference = Bins.tally([0.9, 0.5], [1, 0])
+    artifact = Artifact((LogitMap.temperature(1.0),), method="temperature", classes=3, reference=reference)
+    observer = observe(ModelOptions("onnx", "m.onnx", ""), artifact, model=MODEL, version=VERSION)
+    receipts = observer.served([(1, c) for c in CONFIDENCES] * 20, invalid=1)
+    observer.flush()
+
+    feedback = CalibrationFeedback()
+    config = {"calib_serve": {"arl": 100}}
+    context = Context("feedback", str(folder), {}, 1, None, "0.12", model_yaml_config=config)
+    feedback.initialize(context)
+    context.request_processor = [RequestProcessor({})]
+    items = [{"receipt": receipt, "label": 0} for receipt in receipts]
+    (answer,) = feedback.handle([{"body": json.dumps(items)}], context)
+    assert json.loads(answer)["accepted"] == len(receipts)
+    feedback._flush()
+
+
+def watch(folder: Path) -> None:
+    """A watch that serves and labels with a segment."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    from calib_serve.bins import Bins
+    from calib_serve.receipts import Keyring
+    from calib_serve.watch.http.exporter import export
+    from calib_serve.watch.intake import Classes
+    from calib_serve.watch.ledger import open_ledger
+    from calib_serve.watch.service import ServedPrediction, Watch, Watched
+
+    ledger = open_ledger(str(folder / "watch.db"))
+    models = {(MODEL, VERSION): Watched(Classes(3), Bins.tally([0.9, 0.5], [1, 0]))}
+    watch = Watch(Keyring.new(), ledger, models=models)
+    receipts = watch.predictions([ServedPrediction(MODEL, VERSION, 1, c, "north") for c in CONFIDENCES])
+    watch.labels([{"receipt": receipt, "label": 1, "segment": "north"} for receipt in receipts])
+    registry = CollectorRegistry()
+    export(watch, registry).add("/metrics", 200, 0.1)
+    (folder / "watch.txt").write_bytes(generate_latest(registry))
+    ledger.close()
+
+
+if __name__ == "__main__":
+    torchserve(Path(sys.argv[1]), sys.argv[2])
+    watch(Path(sys.argv[1]))
