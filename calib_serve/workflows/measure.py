@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from calib_serve.errors import CalibServeError
 from calib_serve.fit.facts import measured_on_folds
 from calib_serve.fit.output import held_out_estimates
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import evaluate, evaluate_logits
+from calib_serve.metrics import Estimate, evaluate, evaluate_logits
 
 __all__ = ["cross_validated", "measured", "percent", "verdict"]
 
@@ -84,42 +85,32 @@ def verdict(artifact: Artifact) -> str:
     'ECE 4.75 % -> 1.13 %, measured on test: better calibrated.'
     """
     on = artifact.data.get("measured_on")
-    before, after = (_number(side, "ece") for side in (artifact.before, artifact.after))
+    before, after = artifact.metrics_before.get("ece"), artifact.metrics_after.get("ece")
     if before is None or after is None:
         reason = str(on).removeprefix("nothing: ") if on else "there was nothing to measure it on"
         return f"The calibration was not measured ({reason}); give held-out data to see what it does."
-    if on is None:
-        on = "held-out folds of the calibration set"
-    floor = _number(artifact.after, "noise_floor")
-    said = f"ECE {percent(before)} -> {percent(after)}, measured on {on}"
+    said = f"ECE {percent(before)} -> {percent(after)}, measured on {on or 'held-out samples'}"
+    floor = artifact.metrics_after.get("noise_floor")
     if floor is not None:
         said += f"; a calibrated model shows {percent(floor)} by chance"
-    return f"{said}: {_judged(artifact, before, after)}."
+    return f"{said}: {_judged(artifact, before, after, floor)}."
 
 
-def _judged(artifact: Artifact, before: float, after: float) -> str:
-    low = artifact.after["ece"].get("low")
-    floor = artifact.after.get("noise_floor") or {}
-    most_by_chance = floor.get("high") or floor.get("value")
+def _judged(artifact: Artifact, before: Estimate, after: Estimate, floor: Estimate | None) -> str:
     if not artifact.steps:
         return "nothing was changed"
-    reference = artifact.reference
-    left = 0.0 if reference is None else reference.ece()
-    if low is not None and most_by_chance is not None and low > max(2 * left, most_by_chance):
-        if artifact.data.get("measured_on", "").endswith("calibration set"):
-            return "miscalibration is left that this method does not reach; try method auto"
+    chance = None if floor is None else (float(floor) if math.isnan(floor.high) else floor.high)
+    low = float(after) if math.isnan(after.low) else after.low
+    left = 0.0 if artifact.reference is None else artifact.reference.ece()
+    if chance is not None and low <= chance:
+        return "no miscalibration is left that these samples could show"
+    if chance is not None and low > 2 * left and artifact.data.get("measured_on") == "test":
         return (
             f"far more than the {percent(left)} that the calibration set was left with. The two are not "
             "alike, and no calibrator fitted here repairs that; calibrate on samples like those that will be "
             "served"
         )
-    if most_by_chance is not None and (after if low is None else low) <= most_by_chance:
-        return "no miscalibration is left that these samples could show"
     if after < before:
-        return "better calibrated"
+        rest = "" if chance is None else "; what is left is more than chance, so try another method or auto"
+        return f"better calibrated{rest}"
     return "no better than before; keep the model as it is, or give more calibration data"
-
-
-def _number(metrics: object, name: str) -> float | None:
-    value = metrics.get(name, {}).get("value") if hasattr(metrics, "get") else None
-    return None if value is None else float(value)

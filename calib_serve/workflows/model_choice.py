@@ -14,6 +14,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
 from calib_serve.fit.clamping import checked, fit_neural_clamping
 from calib_serve.fit.solve import stratified
+from calib_serve.metrics import log_probs
 from calib_serve.model import Classifier, Progress, calibrated_probs
 
 __all__ = ["Gain", "clamping_gain", "fit_best"]
@@ -98,5 +99,4 @@ def clamping_gain(
 
 
 def _nll(probs: NDArray[np.float64], labels: NDArray[np.intp]) -> NDArray[np.float64]:
-    p: NDArray[np.float64] = probs[np.arange(len(labels)), labels]
-    return -np.log(np.maximum(p, np.finfo(np.float64).tiny))
+    return np.asarray(-log_probs(probs[np.arange(len(labels)), labels]))

@@ -70,8 +70,8 @@ def test_every_method_writes_an_artifact_that_is_measured_on_another_split(
     assert [step["kind"] for step in facts["steps"]] == steps
     assert artifact.method == method
     assert artifact.class_names == ("ant", "bee", "cat")
-    assert artifact.model["input_shape"] == [1, 6, 6]
-    assert len(artifact.model["sha256"]) == 64
+    assert artifact.model.input_shape == (1, 6, 6)
+    assert len(artifact.model.sha256) == 64
     assert artifact.data["measured_on"] == "test"
     if method in ("neural-clamping", "temperature"):
         assert artifact.after["nll"]["value"] < artifact.before["nll"]["value"]

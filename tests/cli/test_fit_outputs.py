@@ -63,7 +63,7 @@ def test_fit_measures_before_and_after_on_a_held_out_split(file: Path, tmp_path:
         after = nll(artifact.probs(data["test_logits"]), data["test_labels"])
     assert artifact.after["nll"]["value"] == pytest.approx(after, rel=1e-9)
     assert artifact.after["nll"]["value"] < artifact.before["nll"]["value"]
-    assert "held out" in shown
+    assert "measured on test" in shown
 
 
 def test_fit_warns_of_a_shift_that_no_output_calibrator_repairs(data_dir: Path, tmp_path: Path):
