@@ -38,16 +38,16 @@ demo: $(INSTALLED)
 	$(BIN)/calib-serve demo $(ARGS)
 
 test: $(DEVELOPED)
-	scripts/system_tools.sh
+	VENV=$(VENV) scripts/system_tools.sh
 	$(BIN)/pytest -n logical --dist loadfile $(ARGS)
 	VENV=$(VENV) scripts/versions.sh --no-error-on-missing-interpreters -s ground-3.10 -- -m "not server"
 
 faults: $(DEVELOPED)
-	scripts/system_tools.sh
+	VENV=$(VENV) scripts/system_tools.sh
 	CALIB_SERVE_TEST_SIZE=nightly $(BIN)/pytest -n logical --dist worksteal tests/faults tests/attacks $(ARGS)
 
 check: $(DEVELOPED)
-	scripts/system_tools.sh
+	VENV=$(VENV) scripts/system_tools.sh
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

@@ -3,6 +3,13 @@
 # machine and we may; elsewhere says what is missing, and the tests that need it skip.
 set -euo pipefail
 
+# NVIDIA's tritonserver, from PyPI, with the numpy that its Python backend can read; in a folder of its own.
+triton=${VENV:-.venv}/triton
+if [ "$(uname -sm)" = "Linux x86_64" ] && [ ! -d "$triton/pytriton" ]; then
+  "${VENV:-.venv}/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
+    --target "$triton" nvidia-pytriton==0.7.0 numpy==1.26.4
+fi
+
 declare -A package=(
   [promtool]=prometheus
   [prometheus]=prometheus
