@@ -59,7 +59,7 @@ def test_probabilities_give_what_their_logarithms_give():
     by_probs = ScoreCalibrator("temperature", outputs="probabilities").fit(softmax(LOGITS), LABELS)
     got = by_probs.predict_proba(softmax(LOGITS))
     np.testing.assert_allclose(got, by_logits.predict_proba(LOGITS), atol=1e-9)
-    assert by_probs.artifact_.model["outputs"] == "probabilities"
+    assert by_probs.artifact_.model.outputs == "probabilities"
 
 
 @pytest.mark.parametrize("outputs", ["logits", "log_probs", "probabilities"])
