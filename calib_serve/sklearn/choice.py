@@ -31,8 +31,14 @@ def as_logits(scores: ArrayLike, outputs: Outputs) -> NDArray[np.float64]:
     z = np.asarray(scores, np.float64)
     z = z[:, None] if z.ndim == 1 else z
     if z.ndim == 2 and z.shape[1] == 1:
-        z = np.hstack([1 - z if outputs == "probabilities" else np.zeros_like(z), z])
+        z = np.hstack([_first_of_two(z, outputs), z])
     return np.asarray(log_probs(z)) if outputs == "probabilities" else z
+
+
+def _first_of_two(second: NDArray[np.float64], outputs: Outputs) -> NDArray[np.float64]:
+    if outputs == "probabilities":
+        return np.asarray(1 - second)
+    return np.asarray(log_probs(-np.expm1(second))) if outputs == "log_probs" else np.zeros_like(second)
 
 
 def calibrated(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import tempfile
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, InputError, MissingDependency, ModelError, ShapeError
 from calib_serve.fuse.sessions import open_session
 
@@ -24,9 +25,6 @@ try:
 except ImportError as error:
     raise MissingDependency(error.name or "skl2onnx", "sklearn") from error
 
-if TYPE_CHECKING:
-    from calib_serve.sklearn.classifier import CalibratedClassifier
-
 __all__ = ["TOLERANCE", "write_onnx"]
 
 TOLERANCE = 1e-5
@@ -35,8 +33,19 @@ TOLERANCE = 1e-5
 Array = NDArray[np.floating[Any]]
 
 
+class Calibrated(Protocol):
+    """A fitted CalibratedClassifier, as far as it is written."""
+
+    artifact_: Artifact
+    classes_: NDArray[Any]
+    estimator_: Any
+    response_method_: str
+
+    def predict_proba(self, X: Any) -> Array: ...
+
+
 def write_onnx(
-    model: CalibratedClassifier,
+    model: Calibrated,
     path: str | Path,
     X: Any,
     *,

@@ -8,7 +8,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.fit.output import fit_by_name, select
-from calib_serve.metrics import softmax
+from calib_serve.metrics import log_softmax, softmax
 from calib_serve.sklearn import ScoreCalibrator
 
 RNG = np.random.default_rng(5)
@@ -59,14 +59,14 @@ def test_probabilities_give_what_their_logarithms_give():
     by_probs = ScoreCalibrator("temperature", outputs="probabilities").fit(softmax(LOGITS), LABELS)
     got = by_probs.predict_proba(softmax(LOGITS))
     np.testing.assert_allclose(got, by_logits.predict_proba(LOGITS), atol=1e-9)
-    assert by_probs.artifact_.model["outputs"] == "probabilities"
+    assert by_probs.artifact_.model.outputs == "probabilities"
 
 
-@pytest.mark.parametrize("outputs", ["logits", "probabilities"])
+@pytest.mark.parametrize("outputs", ["logits", "log_probs", "probabilities"])
 def test_one_column_is_the_second_of_two_classes(outputs):
     z = LOGITS[:, :2].copy()
     z[:, 0] = 0
-    scores = z if outputs == "logits" else softmax(z)
+    scores = {"logits": z, "log_probs": log_softmax(z), "probabilities": softmax(z)}[outputs]
     y = np.where(LABELS > 1, "yes", "no")
     both = ScoreCalibrator("temperature-mixture", outputs=outputs).fit(scores, y)
     one = ScoreCalibrator("temperature-mixture", outputs=outputs).fit(scores[:, 1:], y)
