@@ -15,6 +15,7 @@ __all__ = [
     "Artifact",
     "Bins",
     "CalibServeError",
+    "Compared",
     "ConfidenceHistogramDisplay",
     "Estimate",
     "Evaluation",
@@ -22,18 +23,24 @@ __all__ = [
     "InputShift",
     "Keyring",
     "Label",
+    "LabelledScores",
     "LogitMap",
     "Mixture",
+    "ModelFacts",
     "ProbTable",
     "Receipt",
+    "Refitted",
     "ReliabilityDisplay",
     "RiskCoverageDisplay",
+    "Selection",
+    "ServedPrediction",
     "Server",
     "Watch",
     "__version__",
     "calibrate",
     "calibrate_model",
     "calibrated",
+    "calibrated_probs",
     "compare",
     "create_app",
     "evaluate",
@@ -52,22 +59,32 @@ __all__ = [
     "recalibrated",
     "refit",
     "refit_served",
-    "send_labels",
+    "send_label_file",
+    "serve_app",
     "verdict",
     "write_report",
 ]
 
 if TYPE_CHECKING:
-    from calib_serve.artifact import Artifact, Head, InputShift, LogitMap, Mixture, ProbTable
+    from calib_serve.artifact import (
+        Artifact,
+        Head,
+        InputShift,
+        LogitMap,
+        Mixture,
+        ModelFacts,
+        ProbTable,
+        Selection,
+    )
     from calib_serve.bins import Bins
-    from calib_serve.data import load_data, read_labelled
+    from calib_serve.data import LabelledScores, load_data, read_labelled
     from calib_serve.errors import CalibServeError
     from calib_serve.fuse.onnx import fuse_onnx
     from calib_serve.fuse.torch import calibrated, fuse_torch
     from calib_serve.fuse.torchserve import load_artifact, pack, pack_around, pack_feedback, recalibrated
     from calib_serve.fuse.triton import fuse_triton
     from calib_serve.metrics import Estimate, Evaluation, evaluate, evaluate_logits
-    from calib_serve.model import load_model
+    from calib_serve.model import calibrated_probs, load_model
     from calib_serve.receipts import Keyring, Label, Receipt
     from calib_serve.report import write_report
     from calib_serve.report.displays import (
@@ -76,21 +93,22 @@ if TYPE_CHECKING:
         RiskCoverageDisplay,
     )
     from calib_serve.serve.server import Server
-    from calib_serve.watch.http import create_app
+    from calib_serve.watch.http import create_app, serve_app
     from calib_serve.watch.samples import read_samples
-    from calib_serve.watch.sender import send_labels
-    from calib_serve.watch.service import Watch
-    from calib_serve.workflows.compare import compare
+    from calib_serve.watch.sender import send_label_file
+    from calib_serve.watch.service import ServedPrediction, Watch
+    from calib_serve.workflows.compare import Compared, compare
     from calib_serve.workflows.fit_model import calibrate_model
     from calib_serve.workflows.fit_scores import calibrate
     from calib_serve.workflows.measure import verdict
-    from calib_serve.workflows.refit import refit, refit_served
+    from calib_serve.workflows.refit import Refitted, refit, refit_served
 else:
     # Hidden from type checkers, to whom a name that is not above would otherwise be anything.
     _ROOM = {
-        **dict.fromkeys(("Artifact", "Head", "InputShift", "LogitMap", "Mixture", "ProbTable"), "artifact"),
+        **dict.fromkeys(("Artifact", "Head", "InputShift", "LogitMap", "Mixture"), "artifact"),
+        **dict.fromkeys(("ModelFacts", "ProbTable", "Selection"), "artifact"),
         "Bins": "bins",
-        **dict.fromkeys(("load_data", "read_labelled"), "data"),
+        **dict.fromkeys(("LabelledScores", "load_data", "read_labelled"), "data"),
         "CalibServeError": "errors",
         "fuse_onnx": "fuse.onnx",
         **dict.fromkeys(("calibrated", "fuse_torch"), "fuse.torch"),
@@ -99,22 +117,22 @@ else:
         ),
         "fuse_triton": "fuse.triton",
         **dict.fromkeys(("Estimate", "Evaluation", "evaluate", "evaluate_logits"), "metrics"),
-        "load_model": "model",
+        **dict.fromkeys(("calibrated_probs", "load_model"), "model"),
         **dict.fromkeys(("Keyring", "Label", "Receipt"), "receipts"),
         "write_report": "report",
         **dict.fromkeys(
             ("ConfidenceHistogramDisplay", "ReliabilityDisplay", "RiskCoverageDisplay"), "report.displays"
         ),
         "Server": "serve.server",
-        "create_app": "watch.http",
+        **dict.fromkeys(("create_app", "serve_app"), "watch.http"),
         "read_samples": "watch.samples",
-        "send_labels": "watch.sender",
-        "Watch": "watch.service",
-        "compare": "workflows.compare",
+        "send_label_file": "watch.sender",
+        **dict.fromkeys(("ServedPrediction", "Watch"), "watch.service"),
+        **dict.fromkeys(("Compared", "compare"), "workflows.compare"),
         "calibrate_model": "workflows.fit_model",
         "calibrate": "workflows.fit_scores",
         "verdict": "workflows.measure",
-        **dict.fromkeys(("refit", "refit_served"), "workflows.refit"),
+        **dict.fromkeys(("Refitted", "refit", "refit_served"), "workflows.refit"),
     }
 
     def __getattr__(name: str) -> object:

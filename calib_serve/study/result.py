@@ -9,14 +9,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import ArrayLike
 
 from calib_serve.errors import InputError
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["Curve", "Progress", "Samples", "Study"]
 
@@ -89,7 +86,7 @@ class Study:
             raise InputError(f"cannot write the study to {folder}: {error}; choose another folder") from error
         return written
 
-    def _figure(self) -> Figure:
+    def _figure(self) -> Any:
         from calib_serve.report.curves import draw_curves  # noqa: PLC0415 - matplotlib is another extra
 
         axes = {"x_label": self.x_label, "y_label": self.y_label}
