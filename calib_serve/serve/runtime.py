@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import math
 import warnings
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact, Head
 from calib_serve.artifact.tensors import read_plainly
 from calib_serve.errors import ModelError
+from calib_serve.files import sha256
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.metrics import log_probs
 
@@ -66,16 +66,13 @@ def to_logits(outputs: NDArray[Any], kind: str) -> NDArray[np.float64]:
     return z
 
 
-def check_file(path: Path, sha256: str) -> Path:
-    """``path`` if its bytes are those that were packed."""
-    digest = hashlib.sha256()
+def check_file(path: Path, packed: str) -> Path:
+    """``path`` if its bytes are those that were packed, of that sha256."""
     try:
-        with path.open("rb") as file:
-            while piece := file.read(1 << 20):
-                digest.update(piece)
+        found = sha256(path)
     except OSError as error:
         raise ModelError(f"cannot read the model file {path}: {error}; pack the archive again") from error
-    if digest.hexdigest() != sha256:
+    if found != packed:
         raise ModelError(f"{path.name} is not the file that was packed; pack the archive again")
     return path
 

@@ -20,7 +20,8 @@ from onnx.external_data_helper import set_external_data
 
 from calib_serve import LogitMap
 from calib_serve.errors import FuseError, ModelError
-from calib_serve.fuse.onnx.files import MARK, sha256
+from calib_serve.files import sha256
+from calib_serve.fuse.onnx.files import MARK
 from calib_serve.fuse.onnx.graph import fuse_onnx
 
 K = 3

@@ -32,8 +32,9 @@ from safetensors.torch import save_file
 
 from calib_serve import Artifact, Head, InputShift, LogitMap
 from calib_serve.errors import FuseError
+from calib_serve.files import sha256
 from calib_serve.fuse.torchserve import Batching, pack, pack_around, pack_feedback
-from calib_serve.fuse.torchserve.archive import sha256_of, write_archive
+from calib_serve.fuse.torchserve.archive import write_archive
 
 pytestmark = pytest.mark.server
 KINDS = ("torchscript", "exported", "eager", "onnx", "standalone")
@@ -222,5 +223,5 @@ def test_a_model_that_the_artifact_was_not_fitted_on_is_refused(tmp_path: Path) 
     facts = {"input_shape": [WIDTH], "sha256": "0" * 64}
     with pytest.raises(FuseError, match="not the model that the artifact was fitted on"):
         pack(model, temperature_artifact(model=facts), tmp_path, name="digits")
-    facts["sha256"] = sha256_of(model)
+    facts["sha256"] = sha256(model)
     assert pack(model, temperature_artifact(model=facts), tmp_path, name="digits").is_file()

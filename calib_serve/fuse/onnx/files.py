@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,31 +12,15 @@ import onnx.shape_inference
 import onnx_ir as ir
 
 from calib_serve.errors import FuseError, ModelError
+from calib_serve.files import sha256, written_whole
 
-__all__ = ["MARK", "OPSET", "pending", "read", "sha256", "write", "write_text"]
+__all__ = ["MARK", "OPSET", "pending", "read", "write", "write_text"]
 
 MARK = "calib_serve.fingerprint"
 """The metadata key that holds the artifact's fingerprint; where it is, a calibration is inside."""
 
 OPSET = 13
 """The oldest opset whose Softmax works along one axis."""
-
-
-def sha256(path: Path) -> str:
-    """The sha256 of a file's bytes."""
-    with path.open("rb") as file:
-        return (
-            hashlib.file_digest(file, "sha256").hexdigest()
-            if hasattr(hashlib, "file_digest")
-            else _hash(file)
-        )
-
-
-def _hash(file: object) -> str:
-    digest = hashlib.sha256()
-    while block := file.read(1 << 20):  # type: ignore[attr-defined]
-        digest.update(block)
-    return digest.hexdigest()
 
 
 def read(path: Path) -> ir.Model:
@@ -151,15 +132,11 @@ def _check_contained(tensor: ir.ExternalTensor, path: Path) -> None:
 @contextmanager
 def pending(out: Path) -> Iterator[Path]:
     """A hidden path beside ``out`` that becomes ``out`` when the block ends well, else goes."""
-    partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        yield partial
-        partial.replace(out)
+        with written_whole(out) as partial:
+            yield partial
     except OSError as error:
         raise FuseError(f"cannot write {out}: {error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def write(model: ir.Model, partial: Path, *, source: Path, out: Path, strict: bool = True) -> None:
@@ -167,8 +144,6 @@ def write(model: ir.Model, partial: Path, *, source: Path, out: Path, strict: bo
     if partial.parent.resolve() != source.parent.resolve():
         _bring(model, source, out)
     _save(model, partial)
-    with partial.open("rb") as file:
-        os.fsync(file.fileno())
     if not strict:
         return
     try:
@@ -209,9 +184,8 @@ def _bring(model: ir.Model, source: Path, out: Path) -> None:
 def _copy(old: Path, new: Path) -> None:
     if new.exists() and new.stat().st_size == old.stat().st_size:
         return
-    partial = new.with_name(f".{new.name}.{secrets.token_hex(4)}")
-    shutil.copyfile(old, partial)
-    partial.replace(new)
+    with written_whole(new) as partial:
+        shutil.copyfile(old, partial)
 
 
 def _first_line(error: Exception) -> str:

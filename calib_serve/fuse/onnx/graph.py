@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, Outputs
 from calib_serve.errors import InputError
+from calib_serve.files import sha256
 from calib_serve.fuse.onnx.edit import Editor
-from calib_serve.fuse.onnx.files import MARK, pending, read, sha256, write
+from calib_serve.fuse.onnx.files import MARK, pending, read, write
 from calib_serve.fuse.onnx.input_shift import Normalization
 from calib_serve.fuse.onnx.outputs import Returns
 from calib_serve.fuse.onnx.parity import generate, measure

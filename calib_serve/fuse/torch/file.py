@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 import warnings
 import zipfile
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +11,7 @@ import torch
 
 from calib_serve.artifact import Artifact, Outputs
 from calib_serve.errors import FuseError, ModelError
+from calib_serve.files import sha256, written_whole
 from calib_serve.fuse.owner import check_owner
 from calib_serve.fuse.torch.module import Returns, calibrated
 
@@ -41,29 +40,22 @@ def fuse_torch(
     """
     source, out = Path(model_path), Path(out_path)
     kind = _kind(source)
-    check_owner(artifact, sha256(source.read_bytes()).hexdigest(), source, force=force)
+    check_owner(artifact, sha256(source), source, force=force)
     options: dict[str, Any] = {
         "returns": returns,
         "outputs": outputs,
         "last_linear": last_linear,
         "fold": fold,
     }
-    partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}{out.suffix}")
     mark = {_MARK: artifact.fingerprint}
+    write = _script if kind == "torchscript" else _export
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with torch.no_grad(), warnings.catch_warnings():
+        with written_whole(out) as partial, torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of torch's own internals
             warnings.simplefilter("ignore", DeprecationWarning)
-            if kind == "torchscript":
-                _script(source, artifact, partial, mark, options)
-            else:
-                _export(source, artifact, partial, mark, options)
-        partial.replace(out)
+            write(source, artifact, partial, mark, options)
     except OSError as error:
         raise FuseError(f"cannot write {out}: {error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
     return kind
 
 

@@ -6,11 +6,10 @@ import hashlib
 import io
 import json
 import re
-import secrets
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -19,10 +18,11 @@ import yaml
 
 from calib_serve.artifact.manifest import read_yaml
 from calib_serve.errors import FuseError, IntegrityError, ModelError
+from calib_serve.files import sha256, written_whole
 from calib_serve.fuse.mar_options import SECTION
 from calib_serve.npz import ZIP_ERRORS, refuse_bomb
 
-__all__ = ["HASHES", "MANIFEST", "Archive", "read_archive", "scratch", "sha256_of", "write_archive"]
+__all__ = ["HASHES", "MANIFEST", "Archive", "read_archive", "scratch", "write_archive"]
 
 MANIFEST = "MAR-INF/MANIFEST.json"
 HASHES = "MAR-INF/SHA256.json"
@@ -81,20 +81,17 @@ def write_archive(
         "archiverVersion": "0.12.0",
     }
     content = {**files, MANIFEST: json.dumps(manifest, indent=2).encode()}
-    hashes = {entry: sha256_of(content[entry]) for entry in sorted(content)}
+    hashes = {entry: sha256(content[entry]) for entry in sorted(content)}
     content[HASHES] = json.dumps(hashes, indent=2).encode()
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        with (
+            written_whole(path) as partial,
+            zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
+        ):
             for entry in sorted(content):
                 _add(archive, entry, content[entry])
-        partial.replace(path)
     except OSError as error:
         raise FuseError(f"cannot write {path}: {error}") from error
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
     return path
 
 
@@ -188,12 +185,6 @@ def scratch() -> Iterator[Path]:
         raise FuseError(
             f"no temporary files: {error}; free some space, or set TMPDIR to another disk"
         ) from error
-
-
-def sha256_of(content: bytes | Path) -> str:
-    """The sha256 of bytes, or of a file's."""
-    with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
-        return _digest(file)
 
 
 def _digest(file: IO[bytes]) -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from calib_serve.artifact import Artifact, Outputs
 from calib_serve.errors import FuseError
+from calib_serve.files import sha256
 from calib_serve.fuse.mar_options import Kind, ModelOptions
-from calib_serve.fuse.torchserve.archive import CONFIG, scratch, sha256_of, write_archive
+from calib_serve.fuse.torchserve.archive import CONFIG, scratch, write_archive
 from calib_serve.fuse.torchserve.contents import Batching, artifact_files, config_file, package_files
 from calib_serve.fuse.torchserve.shipped_files import shipped
 
@@ -139,13 +140,13 @@ def _fused_head(path: Path, artifact: Artifact, folder: Path) -> Path:
 
 def _checked_sha256(path: Path, served: Path, artifact: Artifact) -> str:
     """The hash of the file that is served, once ``path`` is the model that the artifact was fitted on."""
-    actual = sha256_of(path)
+    actual = sha256(path)
     if not artifact.model.fits(actual):
         raise FuseError(
             f"{path} is not the model that the artifact was fitted on ({actual[:12]}, not "
             f"{str(artifact.model.sha256)[:12]}); fit it again, or give that model"
         )
-    return actual if served == path else sha256_of(served)
+    return actual if served == path else sha256(served)
 
 
 def _shape(given: Sequence[int | None] | None, artifact: Artifact) -> tuple[int | None, ...]:

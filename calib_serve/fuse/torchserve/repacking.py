@@ -9,6 +9,7 @@ import yaml
 
 from calib_serve.artifact import Artifact, Outputs
 from calib_serve.errors import FuseError
+from calib_serve.files import sha256
 from calib_serve.fuse.mar_options import SECTION, ModelOptions
 from calib_serve.fuse.torchserve.archive import (
     CONFIG,
@@ -16,7 +17,6 @@ from calib_serve.fuse.torchserve.archive import (
     MANIFEST,
     read_archive,
     scratch,
-    sha256_of,
     write_archive,
 )
 from calib_serve.fuse.torchserve.contents import artifact_files, package_files
@@ -55,8 +55,8 @@ def pack_around(
     if SECTION in old.config or _ENTRY in old.files:
         raise FuseError(f"{source} is calibrated already; pack the archive that it was made from")
     serialized = old.model.get("serializedFile", "")
-    sha256 = sha256_of(old.read(serialized)) if serialized else ""
-    if not fitted.model.fits(sha256):
+    digest = sha256(old.read(serialized)) if serialized else ""
+    if not fitted.model.fits(digest):
         raise FuseError(f"{serialized} in {source} is not the model that the artifact was fitted on")
     try:
         workers = int(old.config.get("minWorkers", 1))
@@ -65,7 +65,7 @@ def pack_around(
     section = ModelOptions(
         kind="wrapped",
         model=serialized,
-        sha256=sha256,
+        sha256=digest,
         wraps=handler,
         workers=workers,
         artifact="calibration",
