@@ -390,7 +390,7 @@ def labels_file(path: Path) -> None:
 
 def tokens(path: Path) -> None:
     """A file of access tokens."""
-    from calib_serve.cli.watch import read_tokens
+    from calib_serve.watch.http.access import read_tokens
 
     with scratch() as folder:
         shutil.copy(path, folder / "tokens")
