@@ -23,5 +23,5 @@ class Handler(CalibratedClassifier):
         return np.bincount(letters, minlength=128)[97:123].astype(np.float32)
 
     def postprocess(self, prediction: Prediction):
-        """One reply; keep the receipt in it, or no label can come home."""
+        """One reply; it must hold the receipt, which the client sends back with the label."""
         return {"sure": prediction.confidence > 0.9, "receipt": prediction.receipt}
