@@ -41,7 +41,7 @@ class Checkpoints:
                 np.savez(partial, **arrays)
         except OSError as error:
             raise FitError(
-                f"cannot write the checkpoint {path}: {error}; fix that and run the fit again, it resumes  "
+                f"cannot write the checkpoint {path}: {error}; fix that and run the fit again, it resumes "
                 "from the one before"
             ) from error
 
