@@ -96,7 +96,7 @@ def _command(configuration: Configuration, scratch: Path) -> list[str]:
 
 def _end_with_parent() -> Callable[[], object] | None:
     """Make the server end with this process, even if this is killed (on Linux)."""
-    # The kernel watches the thread that started it, so this must be the main thread.
+    # The kernel watches the thread that started it, so only the main thread will do.
     if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
         return None
     return functools.partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGTERM)

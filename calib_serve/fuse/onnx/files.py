@@ -53,9 +53,7 @@ def read(path: Path) -> ir.Model:
 
 
 def _load(path: Path) -> ir.Model:
-    """A model with shapes inferred; the types of map outputs are kept in ``meta``. onnx-ir has no such types:
-    they are restored on writing.
-    """
+    """A model with shapes inferred; map types of outputs are kept in ``meta``, as onnx-ir has none."""
     raw = onnx.load(path, load_external_data=False)
     stated = {v.name for graph in _graphs(raw.graph) for v in graph.value_info}
     proto = onnx.shape_inference.infer_shapes(raw)

@@ -50,7 +50,7 @@ def pack(
     ``file.py:factory``, which is then included) with ``weights`` in a .safetensors file.
     ``handler``: an entry file of your own that subclasses ours, ``extra`` files are included.
     ``standalone``: carry the files of this package that a worker needs. ``input_shape``,
-    ``input_dtype``, ``outputs`` and ``last_linear``: default: what the artifact says. The others are
+    ``input_dtype``, ``outputs`` and ``last_linear`` default to what the artifact says. The others are
     those of ``ModelOptions``. Raises FuseError when the model is not the one that the artifact was
     fitted on.
     """
