@@ -1,4 +1,4 @@
-"""Arrays of any library as numpy arrays: what every function that takes numbers takes them with."""
+"""Convert arrays of any library to numpy."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["as_array", "as_floats"]
 
 
 def as_array(values: Any, name: str = "values") -> NDArray[Any]:
-    """``values`` as a numpy array; one that is an array already stays as it is, memory-mapped or not.
+    """``values`` as a numpy array; numpy arrays, memory-mapped or not, are not copied.
 
     Takes what numpy takes, torch tensors on any device and with or without a gradient (bfloat16 becomes
-    float32), and columns and tables of pandas, polars and pyarrow, also columns of lists. Text stays
-    text, for the caller to refuse. Raises InputError, which says ``name``, for missing values among
-    objects and for what is no array.
+    float32), and columns and tables of pandas, polars and pyarrow, also columns of lists. Text stays text;
+    the caller refuses it. Raises InputError, which names ``name``, for missing values among objects and for
+    anything but arrays.
 
     >>> as_array([[0.5, 0.5]]).shape
     (1, 2)
@@ -37,7 +37,7 @@ def as_array(values: Any, name: str = "values") -> NDArray[Any]:
 
 
 def as_floats(values: Any, name: str = "values") -> NDArray[np.float64]:
-    """``values`` as float64, or InputError where they are no numbers.
+    """``values`` as float64; InputError where they are not numbers.
 
     >>> as_floats([True, False]).tolist()
     [1.0, 0.0]

@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 
 def check_binning(bins: int, edges: Edges) -> None:
-    """Raise InputError for a bin count or a convention that is none."""
+    """Raise InputError for an invalid bin count or convention."""
     if bins < 1:
         raise InputError(f"bins must be at least 1, got {bins}")
     if edges not in ("right", "left"):
@@ -36,7 +36,7 @@ def check_binning(bins: int, edges: Edges) -> None:
 def bin_index(confidence: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> NDArray[np.intp]:
     """The equal-width bin of each confidence.
 
-    ``confidence``: any shape, in [0, 1]. Raises InputError outside of it or for NaN.
+    ``confidence``: any shape, in [0, 1]. Raises InputError for values outside of it and for NaN.
 
     >>> bin_index([0.0, 0.5, 0.55, 1.0], bins=10).tolist()
     [0, 4, 5, 9]
@@ -48,7 +48,7 @@ def bin_index(confidence: ArrayLike, *, bins: int = 15, edges: Edges = "right") 
     if c.size and not (c.min() >= 0 and c.max() <= 1):  # also true for NaN
         raise InputError("confidences must lie in [0, 1]; pass probabilities, not logits or percent")
     cuts = np.linspace(0, 1, bins + 1)
-    # A guess by multiplication, which rounds, put right by comparing with the bin's own two ends.
+    # Multiplication rounds: correct the result by comparing with the bin's two edges.
     index = np.minimum((c * bins).astype(np.intp), bins - 1)
     if edges == "right":  # right-closed, like Prometheus `le`: one set of edges serves both
         index += c > cuts[index + 1]
@@ -173,7 +173,7 @@ class Bins:
         return self._weighted_excess(self._gaps())
 
     def underconfidence_error(self) -> float:
-        """The twin of ``overconfidence_error``: confidence times its lack below accuracy."""
+        """Mean over bins of confidence times its shortfall below accuracy (see ``overconfidence_error``)."""
         return self._weighted_excess(-self._gaps())
 
     def _weighted_excess(self, gaps: Floats) -> float:
@@ -191,7 +191,7 @@ class Bins:
         return self._mean(float(np.sqrt(2 / math.pi * np.maximum(variance, 0)).sum()))
 
     def l2(self) -> float:
-        """Root mean squared gap, as estimated by plugging in (biased upward)."""
+        """Root mean squared gap, plug-in estimate (biased upward)."""
         full = self.count > 0
         return (
             math.sqrt(self._mean(float((self._gaps()[full] ** 2 / self.count[full]).sum())))
@@ -202,8 +202,8 @@ class Bins:
     def debiased_l2_squared(self) -> float:
         """Mean squared gap less the part that label noise alone explains (Kumar 2019, eq. 8).
 
-        Negative when the gaps are smaller than noise; bins with fewer than two predictions
-        tell nothing and are left out of the sum.
+        Negative when the gaps are smaller than noise; bins with fewer than two predictions are left out of
+        the sum.
         """
         full = self.count > 1
         n, gap = self.count[full], self._gaps()[full] / self.count[full]

@@ -1,19 +1,19 @@
-"""Every error this package raises on purpose.
+"""Every error that this package raises.
 
 Catch ``CalibServeError`` to catch them all::
 
     CalibServeError
-    ├── InputError (ValueError)          arrays, labels or options that cannot be right
+    ├── InputError (ValueError)          invalid arrays, labels or options
     │   └── ShapeError                   an array of the wrong shape
-    ├── ArtifactError                    an artifact that cannot be used
-    │   ├── SchemaError                  its manifest is not one we read
-    │   └── IntegrityError               its bytes are not what its manifest says
+    ├── ArtifactError                    an unusable artifact
+    │   ├── SchemaError                  its manifest is invalid or of an unsupported version
+    │   └── IntegrityError               its bytes do not match its hashes
     ├── ModelError                       the deployed model cannot be loaded or does not fit
     ├── FuseError                        a calibration cannot be put into this model
     ├── FitError                         a fit that did not reach its optimum
     ├── KeyringError                     no usable signing keys
     ├── Refused                          a receipt or label that is not counted; ``.reason`` says why
-    ├── LedgerError                      the record of accepted labels cannot be kept
+    ├── LedgerError                      the ledger of accepted labels cannot be read or written
     ├── ServerError                      a server did not start, answer or stop
     └── MissingDependency (ImportError)  a part needs an extra that is not installed
 
@@ -47,11 +47,11 @@ REASONS: tuple[Reason, ...] = (
 
 
 class CalibServeError(Exception):
-    """The root of the tree."""
+    """Base class of all errors of this package."""
 
 
 class InputError(CalibServeError, ValueError):
-    """Arrays, labels or options that cannot be right."""
+    """Invalid arrays, labels or options."""
 
 
 class ShapeError(InputError):
@@ -59,15 +59,15 @@ class ShapeError(InputError):
 
 
 class ArtifactError(CalibServeError):
-    """An artifact that cannot be used."""
+    """An unusable artifact."""
 
 
 class SchemaError(ArtifactError):
-    """A manifest that is not one we read."""
+    """An invalid manifest, or one of an unsupported version."""
 
 
 class IntegrityError(ArtifactError):
-    """Bytes that are not what the manifest says."""
+    """Bytes that do not match the manifest's hashes."""
 
 
 class ModelError(CalibServeError):
@@ -95,7 +95,7 @@ class Refused(CalibServeError):
 
 
 class LedgerError(CalibServeError):
-    """The record of accepted labels cannot be kept."""
+    """The ledger of accepted labels cannot be read or written."""
 
 
 class ServerError(CalibServeError):
@@ -103,7 +103,7 @@ class ServerError(CalibServeError):
 
 
 class MissingDependency(CalibServeError, ImportError):
-    """A part needs an extra that is not installed, or a module that belongs to none."""
+    """An optional package is not installed; the message says how to install it."""
 
     def __init__(self, module: str, extra: str | None = None) -> None:
         wanted = module if extra is None else f"'calib-serve[{extra}]'"

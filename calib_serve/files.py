@@ -1,4 +1,4 @@
-"""What is done to files: hashes, writes that are whole or not at all, code by its name."""
+"""File helpers: hashes, atomic writes, importing code by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PIECE = 1 << 20  # bytes of a file that are hashed at once
 
 
 def sha256(source: bytes | Path) -> str:
-    """The sha256 of bytes, or of a file's however large, in hexadecimal; OSError for an unreadable file.
+    """The hexadecimal sha256 of bytes or of a file of any size; OSError for an unreadable file.
 
     >>> sha256(b"abc")[:8]
     'ba7816bf'
@@ -35,15 +35,14 @@ def sha256(source: bytes | Path) -> str:
 
 @contextmanager
 def written_whole(path: Path, *, mode: int | None = None) -> Iterator[Path]:
-    """A hidden path beside ``path``, with its ending, that becomes ``path`` once the block ends well.
+    """A temporary path beside ``path``, of the same suffix, renamed to ``path`` when the block succeeds.
 
         with written_whole(out) as partial:
             model.save(partial)
 
-    Makes the folder, waits until the bytes are on the disk, and leaves nothing behind where the block
-    or the disk fails. ``mode`` is the file's from its first byte on, such as 0o600 for secrets; the
-    block must then write into the file that is there. OSError stays OSError: who calls says in words of
-    his own what could not be written.
+    Creates the folder, syncs to disk, and removes the temporary file on failure. ``mode`` applies from the
+    first byte on, such as 0o600 for secrets; the block must then write into the existing file. OSError is not
+    wrapped: the caller reports what could not be written.
     """
     partial = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
     try:
@@ -60,13 +59,13 @@ def written_whole(path: Path, *, mode: int | None = None) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: bytes | str, *, mode: int | None = None) -> None:
-    """Write bytes, or text as UTF-8, to ``path``, whole or not at all; OSError where it cannot be."""
+    """Write bytes, or text as UTF-8, to ``path`` atomically; raises OSError."""
     with written_whole(path, mode=mode) as partial:
         partial.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 def named(spec: str) -> Any:
-    """What ``package.module:name`` or ``path/to/file.py:name`` stands for; runs the module's code.
+    """The object that ``package.module:name`` or ``path/to/file.py:name`` names; runs the module's code.
 
     >>> named("math:tau") > 6
     True

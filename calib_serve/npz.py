@@ -1,7 +1,7 @@
-"""Files of arrays (.npz, .npy), read without trust: whatever is wrong with one is a ValueError.
+"""Read untrusted array files (.npz, .npy): any defect raises ValueError.
 
-What a damaged or a hostile one raises comes from zip, zlib, the header's parser and the allocator, so
-it is gathered here once. Nothing is unpickled, and a zip bomb is refused unread.
+Damaged or hostile files raise errors of zip, zlib, the header parser and the allocator; this module converts
+them. Nothing is unpickled, and zip bombs are refused before they are unpacked.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ ZIP_ERRORS = (
     *(MemoryError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error),
     tokenize.TokenError,
 )
-"""What reading a damaged zip of arrays raises; RuntimeError for one that is encrypted or too deep."""
+"""Errors of reading a damaged zip of arrays; RuntimeError is for one that is encrypted or too deep."""
 
-_RATIO = 100  # weights and logits shrink to a half, seldom to a tenth
-_SMALL = 64 << 20  # bytes that no machine will miss
+_RATIO = 100  # weights and logits compress to a half, seldom to a tenth
+_SMALL = 64 << 20  # bytes; what unpacks to less is no bomb
 
 
 def read_npz(
     source: Path | bytes, *, wanted: Callable[[str], bool] = lambda _name: True
 ) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
-    """The ``wanted`` arrays of an .npz file or its bytes, and the names of all; ValueError for what is none.
+    """The ``wanted`` arrays of an .npz file or its bytes, and the names of all; ValueError if invalid.
 
     >>> read_npz(b"PK not really")
     Traceback (most recent call last):
     ValueError: not an .npz archive of arrays: File is not a zip file
     """
     try:
-        # Opened here: numpy leaves a torn file open.
+        # Opened here: numpy leaves a damaged file open.
         with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
             if file.read(6) == b"\x93NUMPY":
                 raise ValueError("it holds one array")
@@ -60,11 +60,11 @@ def read_npz(
 
 
 def map_npy(path: Path) -> NDArray[Any]:
-    """The array of an .npy file, memory-mapped; ValueError for what is none."""
+    """The array of an .npy file, memory-mapped; ValueError for an invalid file."""
     try:
         with path.open("rb") as file:
             shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
-        # numpy divides by the size of an item, and a file must not end the process.
+        # numpy divides by the item size: 0 would crash the process.
         if not dtype.itemsize or min(shape, default=0) < 0:
             raise ValueError(f"it holds items of {dtype.itemsize} bytes, {shape} of them")
         return np.lib.format.open_memmap(path, "r")
@@ -79,7 +79,7 @@ _HEADERS = {
 
 
 def refuse_bomb(archive: zipfile.ZipFile) -> None:
-    """ValueError for an archive that unpacks to very much more than it weighs."""
+    """ValueError for an archive that unpacks to far more than its size."""
     packed = sum(entry.compress_size for entry in archive.infolist())
     whole = sum(entry.file_size for entry in archive.infolist())
     if whole > max(_SMALL, _RATIO * packed):

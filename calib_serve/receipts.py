@@ -1,8 +1,7 @@
-"""Receipts: what a served prediction is remembered by, signed so that nobody can invent one.
+"""Receipts: signed records of served predictions, which clients cannot forge.
 
-A receipt travels to the client with the prediction and comes back with the label, to any
-worker on any host. It holds all that is needed to count the label, so no prediction is
-ever looked up.
+The client gets a receipt with each prediction and sends it back with the label, to any worker on any host. It
+holds all that is needed to count the label, so no prediction has to be looked up.
 
 On the wire, base64url without padding of::
 
@@ -60,7 +59,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Label:
-    """The true class of the prediction that ``receipt`` stands for."""
+    """The true class of the prediction in ``receipt``."""
 
     receipt: Receipt
     label: int
@@ -73,7 +72,7 @@ class Label:
 
 @dataclass(frozen=True, repr=False)
 class Keyring:
-    """Named signing keys, of which ``active`` signs; every one of them verifies.
+    """Named signing keys: ``active`` signs, all of them verify.
 
     >>> ring = Keyring("k1", {"k1": bytes(32)})
     >>> token = ring.sign(model="digits", version="1.0", predicted=7, confidence=0.9, time=1000.0)
@@ -118,9 +117,9 @@ class Keyring:
         return _encode(body + _mac(self.keys[self.active], body))
 
     def verify(self, token: str, *, now: float | None = None, ttl: float = 30 * DAY) -> Receipt:
-        """The receipt behind ``token``, or Refused with its reason.
+        """The receipt in ``token``; raises Refused with the reason.
 
-        ``ttl``: seconds for which a label is welcome.
+        ``ttl``: how long labels are accepted, in seconds.
         """
         body, mac = _decode(token)
         receipt = _parse(body)
@@ -131,14 +130,14 @@ class Keyring:
             raise Refused("bad_signature", "the receipt's signature does not match its content")
         age = (_time.time() if now is None else now) - receipt.time
         if age > ttl:
-            raise Refused("expired", f"the receipt is {age:.0f} s old; labels are welcome for {ttl:.0f} s")
+            raise Refused("expired", f"the receipt is {age:.0f} s old; labels are accepted for {ttl:.0f} s")
         if age < -_CLOCK_SKEW:
             raise Refused("expired", f"the receipt is dated {-age:.0f} s ahead; check the hosts' clocks")
         return receipt
 
     @classmethod
     def load(cls, path: str | Path) -> Keyring:
-        """Read a keyring file; refuses one that others may read or its group may write."""
+        """Read a keyring file; KeyringError for one that others may read or its group may write."""
         path = Path(path)
         try:
             mode = path.stat().st_mode
@@ -159,7 +158,7 @@ class Keyring:
             ) from error
 
     def save(self, path: str | Path) -> None:
-        """Write the keyring, readable by its owner alone, in one step."""
+        """Write the keyring atomically, readable by its owner only."""
         path = Path(path)
         keys = {key_id: base64.b64encode(key).decode() for key_id, key in self.keys.items()}
         try:
@@ -169,17 +168,17 @@ class Keyring:
 
     @classmethod
     def new(cls, *, token_bytes: Callable[[int], bytes] = secrets.token_bytes) -> Keyring:
-        """A keyring of one fresh random key."""
+        """A keyring with one new random key."""
         key = token_bytes(_KEY)
         return cls(_name(key), {_name(key): key})
 
     def rotated(self, *, token_bytes: Callable[[int], bytes] = secrets.token_bytes) -> Keyring:
-        """The same keys and a fresh one that signs from now on."""
+        """The same keys and a new, active one."""
         key = token_bytes(_KEY)
         return Keyring(_name(key), {**self.keys, _name(key): key})
 
     def without(self, key_id: str) -> Keyring:
-        """The keyring less one retired key; its receipts are refused from now on."""
+        """The keyring without a retired key, whose receipts are then refused."""
         if key_id == self.active:
             raise KeyringError(f"{key_id!r} is the active key; rotate before retiring it")
         if key_id not in self.keys:
@@ -197,7 +196,7 @@ def _mac(key: bytes, body: bytes) -> bytes:
 
 @functools.lru_cache(maxsize=1024)
 def _head(key_id: str, model: str, version: str) -> bytes:
-    # A server signs for the same model over and over.
+    # Cached: a server signs for the same few models.
     names = _short(key_id, "key id") + _short(model, "model name") + _short(version, "model version")
     return bytes([VERSION]) + names
 
@@ -221,7 +220,7 @@ def _decode(token: str) -> tuple[bytes, bytes]:
         raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
     except (binascii.Error, ValueError) as error:
         raise Refused("malformed", "the receipt is not base64url") from error
-    # base64 decoding forgives stray characters and bits; one prediction has one receipt.
+    # base64 decoding ignores stray characters and bits; a receipt has one valid spelling.
     if _encode(raw) != token:
         raise Refused("malformed", "the receipt is not in canonical base64url")
     return raw[:-_MAC], raw[-_MAC:]
@@ -242,7 +241,7 @@ def _parse(body: bytes) -> Receipt:
 
 @functools.lru_cache(maxsize=1024)
 def _names(head: bytes) -> tuple[str, str, str]:
-    """Key id, model and version; kept, since labels come for the same model over and over."""
+    """Key id, model and version; cached, as labels come for the same few models."""
     at, names = 1, []
     for _ in range(3):
         end = at + 1 + head[at]

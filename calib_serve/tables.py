@@ -1,4 +1,4 @@
-"""How values show themselves: a small HTML table in a notebook, and a pandas frame."""
+"""Small HTML tables for notebooks, and pandas frames."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def html_table(title: str, header: Sequence[str], rows: Iterable[Sequence[str]])
 def frame(columns: Mapping[str, Sequence[Any]], index: Sequence[str], *, name: str) -> DataFrame:
     """A pandas DataFrame of equally long columns; its index is called ``name``.
 
-    Raises MissingDependency where pandas is not installed: no extra of ours needs it.
+    Raises MissingDependency where pandas is not installed: no extra of this package installs it.
     """
     try:
         import pandas  # noqa: PLC0415 - only frames need it

@@ -2,8 +2,8 @@
 
     calib-serve pack --model net.pt --artifact fitted --name letters --input-shape 26 --handler own_handler.py
 
-TorchServe needs exactly one class in this file. Bad input raises InputError: its text goes to the
-client as a 400, and the other requests of the batch are answered as if nothing had happened.
+TorchServe needs exactly one class in this file. Bad input raises InputError: its message is sent to the
+client as a 400, and the other requests of the batch are answered as usual.
 """
 
 import numpy as np

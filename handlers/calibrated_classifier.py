@@ -1,4 +1,4 @@
-"""TorchServe enters here; TorchServe needs exactly one class defined in its handler file."""
+"""Entry point of TorchServe, which needs exactly one class defined in its handler file."""
 
 from calib_serve.serve.classifier import CalibratedClassifier
 

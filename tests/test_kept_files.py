@@ -84,5 +84,5 @@ def test_a_receipt_of_every_version_is_verified(version: int) -> None:
     receipt = ring.verify(kept["token"], now=1_790_000_060.0)
     assert (receipt.model, receipt.version, receipt.predicted) == ("digits", "1.0", 7)
     assert (receipt.confidence, receipt.time, receipt.nonce) == (0.875, 1_790_000_000.0, bytes(range(12)))
-    with pytest.raises(Refused, match="labels are welcome"):
+    with pytest.raises(Refused, match="labels are accepted"):
         ring.verify(kept["token"], now=1_790_000_000.0 + 31 * receipts.DAY)

@@ -1,4 +1,4 @@
-"""The artifact: what a fit found, as steps that any runtime can carry out."""
+"""The artifact: the result of a fit, as steps that any runtime can execute."""
 
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.facts import ModelFacts, Outputs, read_outputs

@@ -1,8 +1,8 @@
-"""The artifact: what a fit found, as steps that any runtime can carry out.
+"""The artifact: the result of a fit, as steps that any runtime can execute.
 
-Fitters make artifacts; fusers, handlers and reports read them and know steps only, never
-algorithms. On disk an artifact is a folder of two files, ``manifest.yaml`` and
-``params.safetensors``; the manifest holds the sha256 of both, and nothing is ever unpickled.
+Fitters make artifacts; fusers, handlers and reports read them and depend on steps only, not on algorithms. On
+disk an artifact is a folder of two files, ``manifest.yaml`` and ``params.safetensors``; the manifest holds
+the sha256 of both, and nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ S = TypeVar("S", bound=Step)
 
 
 class _Model:
-    """The field ``model``: given as facts or as a mapping, read as facts."""
+    """Descriptor of ``model``: set as facts or as a mapping, read as facts."""
 
     def __get__(self, artifact: Artifact | None, _: type[Artifact]) -> ModelFacts:
         return ModelFacts() if artifact is None else artifact.__dict__["model"]
@@ -77,14 +77,14 @@ class _Model:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Artifact:
-    """What a fit found and what is known about it.
+    """The result of a fit and its metadata.
 
     ``steps`` in the order they act: at most one InputShift, at most one Head, any LogitMaps, at
     most one Mixture, at most one ProbTable. ``model`` are ModelFacts, or a mapping of such; ``data``
     and ``fit`` are plain facts (str, numbers, lists, mappings); ``before`` and ``after`` map a
     metric's name to its value, low and high on held-out data; ``reference`` are the calibrated
     model's bins on the calibration set, and ``reference_classes`` (K,) how often it predicted each
-    class there, or empty where nobody counted.
+    class there, or empty where not counted.
 
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
     >>> artifact.probs(np.array([[0.0, 0.0]])).tolist()
@@ -117,7 +117,7 @@ class Artifact:
         if self.reference_classes and len(self.reference_classes) != self.classes:
             raise ShapeError(f"{self.classes} classes but {len(self.reference_classes)} counts of them")
         if any(n < 0 for n in self.reference_classes):
-            raise InputError("a class cannot have been predicted less than 0 times")
+            raise InputError("reference_classes must not be negative")
         order = [STEPS.index(type(step)) for step in self.steps]
         single = [i for i in order if STEPS[i] is not LogitMap]
         if order != sorted(order) or len(single) != len(set(single)):
@@ -174,7 +174,7 @@ class Artifact:
     def probs(self, logits: ArrayLike) -> NDArray[np.float64]:
         """Calibrated probabilities (n, K) of logits (n, K), by the output steps.
 
-        A binary model's one logit a sample, (n,) or (n, 1), is taken as well: class 0 gets logit 0.
+        A binary model's one logit per sample, (n,) or (n, 1), is accepted too: class 0 gets logit 0.
         Where the artifact has an InputShift or a Head, the logits must come from the model with
         these already in place.
         """
@@ -198,7 +198,7 @@ class Artifact:
 
     @property
     def metrics_before(self) -> dict[str, Estimate]:
-        """Metrics on held-out data without the calibration, by name; empty where nobody measured."""
+        """Metrics on held-out data without the calibration, by name; empty where not measured."""
         return measured(self.before)
 
     @property
@@ -207,7 +207,7 @@ class Artifact:
         return measured(self.after)
 
     def to_frame(self) -> DataFrame:
-        """A pandas row a metric, before and after. Raises MissingDependency without pandas."""
+        """A pandas frame of one row per metric, before and after. Raises MissingDependency without pandas."""
         return as_frame(self.metrics_before, self.metrics_after)
 
     def __repr__(self) -> str:
@@ -225,7 +225,7 @@ class Artifact:
         return self._manifest(sha256(pack_steps(self.steps)))["sha256"]  # type: ignore[no-any-return]
 
     def save(self, path: str | Path) -> Path:
-        """Write the folder ``path``, whole or not at all; replaces an artifact that is there."""
+        """Write the folder ``path`` atomically; replaces an existing artifact."""
         path = Path(path)
         params = pack_steps(self.steps)
         manifest = yaml.safe_dump(self._manifest(sha256(params)), sort_keys=False, allow_unicode=True)
@@ -259,7 +259,7 @@ class Artifact:
             except ArtifactError:
                 if folder_id(path) == there:
                     raise
-                # Another process replaced it between our reading the one file and the other.
+                # Another process replaced it between the two reads.
 
     @classmethod
     def _load(cls, path: Path) -> Artifact:
@@ -295,7 +295,7 @@ class Artifact:
             "versions": self.versions,
             "params_sha256": params_sha256,
         }
-        # Left out where empty: an artifact from before there was such a thing keeps its fingerprint.
+        # Left out where empty, so that older artifacts keep their fingerprint.
         if self.reference_classes:
             content["reference_classes"] = list(self.reference_classes)
         return {**content, "sha256": digest(content)}

@@ -1,4 +1,4 @@
-"""What an artifact knows of the model it was fitted on."""
+"""Facts about the model that an artifact was fitted on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Outputs = Literal["logits", "log_probs", "probabilities"]
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """The model an artifact was fitted on; None is what nobody said.
+    """The model that an artifact was fitted on; None where unknown.
 
     ``sha256`` of its file's bytes, ``source``: the file's name or the factory, ``input_shape`` of one
     input (-1 for any size), ``input_dtype`` by numpy's name, ``outputs``: what the model itself returns,
@@ -52,7 +52,7 @@ class ModelFacts:
 
     @classmethod
     def of(cls, known: ModelFacts | Mapping[str, Any]) -> ModelFacts:
-        """The facts in a mapping, such as a manifest's; what it holds is kept for ``as_dict``."""
+        """The facts in a mapping, such as a manifest's; the mapping itself is kept for ``as_dict``."""
         if isinstance(known, ModelFacts):
             return known
         if not isinstance(known, Mapping):
@@ -64,19 +64,19 @@ class ModelFacts:
         return facts
 
     def as_dict(self) -> dict[str, Any]:
-        """For the manifest: what was held, letter by letter, else every fact there is."""
+        """For the manifest: the original mapping unchanged, else all known facts."""
         if self._held:
             return dict(self._held)
         known = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
         return {name: plain(value, name) for name, value in known.items() if value is not None}
 
     def fits(self, sha256: str) -> bool:
-        """Whether this may be the model file of that hash; True where the artifact does not say."""
+        """Whether the model file may have this hash; True where the artifact's is unknown."""
         return not self.sha256 or self.sha256 == sha256
 
 
 def read_outputs(written: Any) -> Any:
-    """``outputs`` as a file of any version spells it: version 0.1.0 wrote "log_probabilities"."""
+    """``outputs`` from a file of any version: version 0.1.0 wrote "log_probabilities"."""
     return "log_probs" if written == "log_probabilities" else written
 
 

@@ -1,7 +1,7 @@
-"""How an artifact lies on disk: its manifest and its tensors, written and checked.
+"""An artifact on disk: its manifest and tensors, written and validated.
 
-``manifest.yaml`` holds the sha256 of itself and of ``params.safetensors``. It is read as data alone: size,
-aliases, depth, schema and hashes are checked before anything is believed.
+``manifest.yaml`` holds the sha256 of itself and of ``params.safetensors``. It is untrusted input: size,
+aliases, depth, schema and hashes are checked before use.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MANIFEST = "manifest.yaml"
 PARAMS = "params.safetensors"
 _MANIFEST_LIMIT = 1 << 20  # bytes; a manifest is a page or two
 _DEPTH_LIMIT = 50
-_EVENT_LIMIT = 100_000  # values, of which each takes some ten microseconds
+_EVENT_LIMIT = 100_000  # values; each takes about ten microseconds
 _LONG_NUMBER = re.compile(r"[-+0-9a-fA-FxobXOB_:.]{1000}")
 
 
@@ -61,12 +61,12 @@ def pack_steps(steps: Sequence[Step]) -> bytes:
 
 
 def step_facts(step: Step) -> dict[str, Any]:
-    """What the manifest says of a step besides its tensors."""
+    """The manifest's entry of a step, without its tensors."""
     return {"kind": step.kind, **step.options}
 
 
 def unpack_steps(facts: Sequence[Mapping[str, Any]], params: bytes) -> tuple[Step, ...]:
-    """The steps that ``pack_steps`` and ``step_facts`` were made from; every tensor must belong to one."""
+    """The inverse of ``pack_steps`` and ``step_facts``; every tensor must belong to a step."""
     tensors = load_tensors(params)
     steps = []
     for i, one in enumerate(facts):
@@ -88,7 +88,7 @@ def _build_step(facts: Mapping[str, Any], tensors: dict[str, Floats]) -> Step:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest less its own hash, once that and its schema are checked."""
+    """The manifest without its own hash, after checking hash and schema."""
     text = read_bytes(path, limit=_MANIFEST_LIMIT)
     try:
         manifest = read_yaml(text)
@@ -118,7 +118,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def read_yaml(text: bytes) -> Any:
-    """What a YAML document holds; ValueError for what is none, or is made to cost memory or hours.
+    """The content of a YAML document; ValueError if invalid, or built to exhaust memory or time.
 
     >>> read_yaml(b"a: [1, 2.5]")
     {'a': [1, 2.5]}
@@ -126,13 +126,13 @@ def read_yaml(text: bytes) -> Any:
     try:
         _refuse_tricks(text)
         return yaml.safe_load(text)
-    # Tags such as !!bool and !!timestamp on what is none raise whatever their parsers raise.
+    # Invalid values of tags such as !!bool and !!timestamp raise errors of many types.
     except (yaml.YAMLError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not YAML: {str(error) or type(error).__name__}") from error
 
 
 def _refuse_tricks(text: bytes) -> None:
-    """Aliases let a few bytes stand for gigabytes, nesting and long numbers for hours; ours needs none."""
+    """Refuse aliases, which expand to gigabytes, and deep nesting and long numbers, which take hours."""
     depth = 0
     # The parser of libyaml is quicker and overflows the stack on deep files.
     for count, event in enumerate(yaml.parse(text, yaml.SafeLoader)):
@@ -160,10 +160,10 @@ def read_bytes(path: Path, limit: int | None = None) -> bytes:
 
 
 def place_folder(new: Path, path: Path) -> None:
-    """Make the folder ``new`` be ``path``; one that is there is replaced in one step, and is ``new`` then.
+    """Move the folder ``new`` to ``path``; an existing folder is exchanged atomically and ends up at ``new``.
 
-    Where the system cannot exchange two folders (Linux can, on its own file systems), there is a
-    moment without one.
+    Where the system cannot exchange folders (Linux can, on its own file systems), ``path`` is missing for a
+    moment.
     """
     if not path.exists():
         new.rename(path)
@@ -179,7 +179,7 @@ def place_folder(new: Path, path: Path) -> None:
 
 
 def folder_id(path: Path) -> tuple[int, ...] | None:
-    """Which folder is at ``path``, and when it came there; None where there is none."""
+    """Identity and change time of the folder at ``path``; None where there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -196,12 +196,12 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def digest(content: Mapping[str, Any]) -> str:
-    """The sha256 of plain values, however YAML spells them."""
+    """The sha256 of plain values, independent of their YAML spelling."""
     return sha256(json.dumps(content, sort_keys=True, allow_nan=False, ensure_ascii=False).encode())
 
 
 def plain(value: Any, name: str) -> Any:
-    """``value`` as what YAML and JSON both hold; a metric that is NaN (undefined) becomes null."""
+    """``value`` in types of both YAML and JSON; a metric that is NaN (undefined) becomes null."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, (str, bool, int)):

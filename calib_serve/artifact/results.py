@@ -1,4 +1,4 @@
-"""What a fit measured and how it chose, read from an artifact's plain facts as typed values."""
+"""A fit's metrics and selection, read from an artifact's plain facts as typed values."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Score:
 
 @dataclass(frozen=True)
 class Selection:
-    """How a method was chosen by cross-validation: ``chosen`` is the simplest near enough to ``best``.
+    """How a method was chosen by cross-validation: ``chosen`` is the simplest close enough to ``best``.
 
-    ``scores`` are of every candidate, in the order in which they were tried. ``tolerance`` is the fall
-    of accuracy or refinement for which one was refused, as far as the ``level`` interval shows it.
+    ``scores`` are of every candidate, in the order in which they were tried. One was refused where the
+    ``level`` interval shows that accuracy or refinement falls by more than ``tolerance``.
     """
 
     criterion: str
@@ -60,7 +60,7 @@ class Selection:
 
 
 def selected(fit: Mapping[str, Any]) -> Selection | None:
-    """The selection among an artifact's facts of the fit, or None; SchemaError for what is none."""
+    """The selection among an artifact's facts of the fit, or None; SchemaError if it is invalid."""
     facts = fit.get("selection")
     if facts is None:
         return None
@@ -75,7 +75,7 @@ def selected(fit: Mapping[str, Any]) -> Selection | None:
 
 
 def measured(facts: Mapping[str, Any]) -> dict[str, Estimate]:
-    """Metrics by name from what a manifest holds of them; a number that is not known is NaN.
+    """Metrics by name from a manifest's values; an unknown number is NaN.
 
     >>> measured({"ece": {"value": 0.1, "low": None}})
     {'ece': 0.1000}
@@ -119,7 +119,7 @@ def as_html(title: str, before: Metrics, after: Metrics) -> str:
 
 
 def as_frame(before: Metrics, after: Metrics) -> DataFrame:
-    """A row a metric: before and after, each with the ends of its interval; NaN where not measured."""
+    """One row per metric: before and after, each with the ends of its interval; NaN where not measured."""
     sides = {"before": before, "after": after}
     names = list(dict.fromkeys(name for found in sides.values() for name in found))
     columns: dict[str, list[float]] = {}

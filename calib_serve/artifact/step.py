@@ -1,4 +1,4 @@
-"""What every step answers of itself, whatever its kind."""
+"""The base class of the steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 def tensor(value: Any, name: str, dtype: type[np.floating[Any]] = np.float64) -> Floats:
-    """An array that nobody changes, once its numbers are finite."""
+    """A read-only array; InputError unless its numbers are finite."""
     array = np.array(value, dtype)
     if not np.isfinite(array).all():
         raise InputError(f"{name} must be finite, got NaN or infinity")
@@ -29,35 +29,35 @@ S = TypeVar("S", bound="StepBase")
 
 
 class StepBase:
-    """What most steps answer alike."""
+    """Defaults that most steps share."""
 
     kind: ClassVar[str]
     option_names: ClassVar[tuple[str, ...]] = ()
 
     @property
     def classes(self) -> int | None:
-        """The K that it is made for, None for any."""
+        """The number of classes that it is for, None for any."""
         return None
 
     @property
     def is_nothing(self) -> bool:
-        """Whether it changes no number: left out, the result is the same to the last bit."""
+        """Whether it is the identity: leaving it out changes no bit of the result."""
         return False
 
     @property
     def tensors(self) -> dict[str, Floats]:
-        """What a file holds in tensors, by name."""
+        """The tensors that a file stores, by name."""
         held = {name: value for name, value in vars(self).items() if name not in self.option_names}
         return {name: value for name, value in held.items() if value is not None}
 
     @property
     def options(self) -> dict[str, Any]:
-        """What a file holds besides."""
+        """The other values that a file stores."""
         return {name: getattr(self, name) for name in self.option_names}
 
     @classmethod
     def build(cls: type[S], options: Mapping[str, Any], tensors: dict[str, Floats]) -> S:
-        """The step of its options and tensors; those it knows are taken out of ``tensors``."""
+        """The step from its options and tensors; its own are removed from ``tensors``."""
         known = [f.name for f in fields(cls) if f.name in tensors]  # type: ignore[arg-type]
         held = {name: tensors.pop(name) for name in known}
         return cls(**held, **{name: options[name] for name in cls.option_names})

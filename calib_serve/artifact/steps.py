@@ -1,4 +1,4 @@
-"""The five kinds of steps that a calibration is made of; any runtime can carry them out.
+"""The five kinds of steps of a calibration; any runtime can execute them.
 
 ``InputShift`` -> model up to its last linear layer -> ``Head`` -> ``LogitMap`` ... -> ``Mixture`` or
 softmax -> ``ProbTable``.
@@ -112,7 +112,7 @@ class Head(StepBase):
 
     @classmethod
     def build(cls, options: Mapping[str, Any], tensors: dict[str, Floats]) -> Head:
-        """Takes its tensors out of ``tensors``."""
+        """The head; its tensors are removed from ``tensors``."""
         layers = range(int(options["layers"]))
         return cls(
             tuple(tensors.pop(f"weight{i}") for i in layers), tuple(tensors.pop(f"bias{i}") for i in layers)
@@ -186,7 +186,7 @@ class LogitMap(StepBase):
         return self.on == "logits" and bool(np.all(same)) and (self.bias is None or not self.bias.any())
 
     def fold_into(self, weight: Exact, bias: Exact) -> tuple[Exact, Exact]:
-        """The layer (K, d), (K,) that gives what this map makes of the layer's logits.
+        """The linear layer (K, d), (K,) composed with this map.
 
         >>> LogitMap.temperature(2.0).fold_into(np.array([[2.0], [4.0]]), np.zeros(2))[0].tolist()
         [[1.0], [2.0]]
@@ -246,7 +246,7 @@ class ProbTable(StepBase):
 
     ``edges`` (R, B - 1) are the inner bin edges, rising; ``values`` (R, B) the probabilities.
     R = 1: the table maps the top-1 confidence, and the other classes share the rest in their
-    old proportions. R = K: one row a class, renormalised.
+    old proportions. R = K: one row per class, renormalised.
     """
 
     kind: ClassVar[str] = "prob_table"
@@ -287,7 +287,7 @@ class ProbTable(StepBase):
             axis=1,
         )
         total = looked_up.sum(axis=1, keepdims=True)
-        # Every class may land in a bin of value 0: then nothing is known.
+        # Uniform where every class falls into a bin of value 0.
         return np.where(total > 0, looked_up / np.where(total > 0, total, 1), 1 / p.shape[1])
 
     def _top1(self, p: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -306,4 +306,4 @@ class ProbTable(StepBase):
 
 Step = Union[InputShift, Head, LogitMap, Mixture, ProbTable]
 STEPS: tuple[type[Step], ...] = (InputShift, Head, LogitMap, Mixture, ProbTable)
-"""In the order they act."""
+"""In the order in which they act."""

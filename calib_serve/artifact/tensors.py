@@ -1,7 +1,6 @@
 """safetensors: by its library where that is installed, else read by hand.
 
-The worker of a standalone archive runs where nothing of ours was installed. It only reads, so
-writing needs the library.
+The worker of a standalone archive runs without the library and only reads; writing needs it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _DTYPES = {
 
 
 def read_plainly(data: bytes) -> dict[str, NDArray[Any]]:
-    """The tensors of a safetensors file's bytes; ValueError for what is none, or lies about a size.
+    """The tensors of a safetensors file's bytes; ValueError if invalid or of false sizes.
 
     >>> header = b'{"x":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}'
     >>> read_plainly(struct.pack("<Q", len(header)) + header + bytes([3, 4]))["x"].tolist()

@@ -1,4 +1,4 @@
-"""The calibration set behind one face: inputs as the deployed model takes them, and class ids."""
+"""The calibration set: inputs as the deployed model takes them, and class ids."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LABELS = ("labels", "y")
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """``inputs`` (n, ...) numbers, perhaps memory-mapped; ``labels`` (n,) class ids; class names or ().
+    """``inputs`` (n, ...) numbers, may be memory-mapped; ``labels`` (n,) class ids; class names or ().
 
     >>> len(Dataset(np.zeros((3, 8)), np.array([0, 1, 0])))
     3
@@ -48,9 +48,9 @@ class Dataset:
         return len(self.labels)
 
     def check(self, input_shape: tuple[int, ...], classes: int) -> None:
-        """Raise InputError unless a model of such inputs and classes can be calibrated on this.
+        """Raise InputError unless the data fit a model of these inputs and classes.
 
-        Looks at labels and shapes alone: pixels are checked as they stream by.
+        Checks labels and shapes only; input values are checked batch by batch.
         """
         if self.inputs.shape[1:] != tuple(input_shape):
             raise ShapeError(f"the model takes inputs of {tuple(input_shape)}, got {self.inputs.shape[1:]}")
@@ -65,14 +65,14 @@ class Dataset:
 
 
 def load_data(spec: str | Path, split: str | None = None) -> Dataset:
-    """The data behind ``spec``, as the deployed model takes it.
+    """Load the data of ``spec``, as the deployed model takes it.
 
     An .npz file or a folder of .npy files, which are then memory-mapped: ``inputs`` (or ``images``,
-    ``x``), ``labels`` (or ``y``) and perhaps ``class_names``; ``split`` "cal" reads ``cal_inputs`` and
-    ``cal_labels``. A folder with ``labels.csv`` (columns file, label, and split where it is asked
-    for): pictures of one size, read as (C, H, W) in [0, 1]; labels that are no numbers are class
-    names, in alphabetical order. ``package.module:name`` or ``file.py:name``: a function of the split
-    that yields batches (inputs, labels) and runs as code. Raises InputError for what cannot be read.
+    ``x``), ``labels`` (or ``y``) and optionally ``class_names``; ``split`` "cal" reads ``cal_inputs`` and
+    ``cal_labels``. A folder with ``labels.csv`` (columns file, label, and split if requested): pictures of
+    one size, read as (C, H, W) in [0, 1]; labels that are not numbers are class names, in alphabetical order.
+    ``package.module:name`` or ``file.py:name``: a function of the split that yields batches (inputs, labels);
+    its code is run. Raises InputError for unreadable data.
     """
     path = Path(spec)
     if path.is_dir():

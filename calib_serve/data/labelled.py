@@ -1,4 +1,4 @@
-"""Logits and labels of one split of a file, checked and as every verb takes them."""
+"""Checked logits and labels of one split of a file."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["LabelledScores", "read_labelled"]
 
 @dataclass(frozen=True, eq=False)
 class LabelledScores:
-    """Logits (n, K), K at least 2, perhaps memory-mapped; class ids (n,); class names (K,) or ().
+    """Logits (n, K), K at least 2, may be memory-mapped; class ids (n,); class names (K,) or ().
 
-    Takes one logit a sample, (n,) or (n, 1), and labels that a table holds as floats. ``name`` says
+    Also takes one logit per sample, (n,) or (n, 1), and whole labels stored as floats. ``name`` says
     where they came from.
 
     >>> scores = LabelledScores("spam", np.array([1.5, -2.0]), np.array([1.0, 0.0]))
@@ -51,7 +51,7 @@ class LabelledScores:
 def read_labelled(
     path: str | Path, *, split: str | None = None, labels: str | Path | None = None
 ) -> LabelledScores:
-    """The logits and labels of one split of a file of any kind that ``read_logits`` reads.
+    """The logits and labels of one split of a file that ``read_logits`` reads.
 
     ``labels`` names a second npy file that holds the labels. Raises InputError, which names the file,
     where there are no labels or they do not fit the logits.

@@ -1,10 +1,9 @@
 """Logits and labels from one file: npz, npy, csv, parquet or safetensors.
 
 Array files (npz, safetensors) hold ``SPLIT_logits`` and ``SPLIT_labels``, or plain ``logits`` and
-``labels``; ``probs`` or ``log_probs`` may stand in for ``logits``, and one column of them is class 1
-of a binary model. An npy file holds the logits alone, is memory-mapped, and wants its labels in a
-second npy file. Tables (csv, parquet) have a column ``label``, if wanted a column ``split``, and every
-other column holds one class's logit.
+``labels``; ``probs`` or ``log_probs`` may replace ``logits``; a single column of them is class 1 of a binary
+model. An npy file holds only logits and is memory-mapped; a second npy file holds its labels. Tables (csv,
+parquet) have a column ``label``, optionally a column ``split``, and one column of logits per class.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _ENDINGS = (".npz", ".npy", ".csv", ".parquet", ".safetensors")
 
 @dataclass(frozen=True, eq=False)
 class LogitsFile:
-    """Logits (n, K), class ids (n,) or None where the file has none, and class names if it tells them."""
+    """Logits (n, K), class ids (n,) or None where the file has none, and class names or ()."""
 
     logits: NDArray[np.floating[Any]]
     labels: NDArray[Any] | None
@@ -45,7 +44,7 @@ def read_logits(
     """Read one split of a file of logits; ``labels`` names a second npy file that holds the labels.
 
     Probabilities become their logarithm, with 0 as float32's least normal number (``log_probs``). Raises
-    InputError where the file cannot be read or has no such split, and then tells what it has.
+    InputError where the file cannot be read or has no such split; the message lists what it has.
     """
     path = Path(path)
     if path.suffix not in _ENDINGS:
@@ -124,7 +123,7 @@ def _splits(names: Collection[str]) -> list[str]:
 
 
 def _both_classes(values: NDArray[Any], scores: str) -> NDArray[Any]:
-    """Of one probability a sample, or its logarithm: a binary model's class 1, and class 0 beside it."""
+    """Add class 0 to a single column of class 1: probabilities or their logarithms."""
     one = values.reshape(-1, 1)
     if scores == "probs":
         return np.concatenate([1 - one, one], axis=1)
@@ -146,7 +145,7 @@ def _read_csv(path: Path, split: str | None) -> LogitsFile:
         header = next(csv.reader(file), [])
         text = ["split"] if "split" in header else []
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of no rows; we refuse them below
+            warnings.simplefilter("ignore", UserWarning)  # for a file without rows, refused below
             rows = np.loadtxt(file, delimiter=",", dtype=str, ndmin=2, quotechar='"', comments=None)
     if set(header) <= {"label", "split"}:
         raise InputError(f"{path} has no column of logits beside label and split")
@@ -184,11 +183,11 @@ def _from_table(path: Path, columns: dict[str, NDArray[Any]], split: str | None)
             raise InputError(f"{path} has the splits {', '.join(known)}, got {split!r}")
         columns = {name: values[of == split] for name, values in columns.items()}
         labels = None if labels is None else labels[of == split]
-    # One class at a time: a row-major copy of all columns is the only one that is made.
+    # Class by class, to make only one copy of all columns.
     logits = np.empty((len(next(iter(columns.values()))), len(columns)))
     for k, values in enumerate(columns.values()):
         logits[:, k] = values
-    # One column is one binary logit: its name is no class's.
+    # A single column is a binary logit: its name is not a class name.
     return LogitsFile(logits, labels, tuple(columns) if len(columns) > 1 else ())
 
 

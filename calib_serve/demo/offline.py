@@ -67,7 +67,7 @@ class Fused:
 
 
 def deploy(out: Path, *, seed: int = 0) -> Deployed:
-    """Train on 100 digits and export, then know the classifier by its TorchScript file alone."""
+    """Train on 100 digits and export, then load the classifier from its TorchScript file only."""
     torch.set_num_threads(1)  # so small a network only waits for a second thread
     data = digits.load(seed=seed)
     script, onnx = digits.export(digits.train(data.train, seed=seed), out / "model")

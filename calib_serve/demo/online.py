@@ -39,13 +39,13 @@ __all__ = [
 
 MODEL = "digits"
 FEEDBACK = "calibration_feedback"
-_BATCH = 250  # labels a request
+_BATCH = 250  # labels per request
 _PATIENCE = 120.0  # seconds until counters must have arrived
 
 
 def fresh_folder(folder: Path) -> Path:
     """The server's folder with a new keyring and nothing else."""
-    shutil.rmtree(folder, ignore_errors=True)  # labels that an earlier run counted would be counted on
+    shutil.rmtree(folder, ignore_errors=True)  # an earlier run's counts would be continued
     ensure_keyring(folder)
     return folder
 
@@ -90,7 +90,7 @@ def sampled(server: Server, *, version: str, predictions: int, latest: int) -> L
 
 @dataclass(frozen=True)
 class Answers:
-    """What the server said to ``n`` images, in their order."""
+    """The server's replies to ``n`` images, in order."""
 
     replies: Sequence[Mapping[str, Any]]
     labels: NDArray[np.int64]
@@ -125,7 +125,7 @@ def _predict(client: httpx.Client, image: NDArray[np.float32]) -> httpx.Response
 
 
 def label(server: Server, items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Send labels home; the outcome of each, in order."""
+    """Send labels; returns the outcome of each, in order."""
     outcomes: list[dict[str, Any]] = []
     with server.client() as client:
         for start in range(0, len(items), _BATCH):
@@ -137,7 +137,7 @@ def label(server: Server, items: Sequence[Mapping[str, Any]]) -> list[dict[str, 
 
 
 def refusals(server: Server, answers: Answers) -> dict[str, dict[str, Any]]:
-    """What the server says to a forged receipt, to one that comes twice, and to labels that cannot be."""
+    """The server's outcomes for a forged receipt, a repeated one, and invalid labels."""
     good = answers.items[0]
     token = str(good["receipt"])
     middle = len(token) // 2

@@ -1,4 +1,4 @@
-"""What a killed fit leaves behind, so that the next one goes on from there."""
+"""Checkpoints, from which a killed fit resumes."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ __all__ = ["Checkpoints"]
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Named sets of arrays in a folder of one's own; each is written whole or not at all.
+    """Named sets of arrays in their own folder, each written atomically.
 
-    A key must say everything that the arrays depend on: then a stale one is never found.
+    A key must name everything that the arrays depend on, so that stale ones are never loaded.
     """
 
     folder: Path
 
     def load(self, key: str) -> dict[str, NDArray[Any]] | None:
-        """The arrays saved under ``key``, or None; one that cannot be read counts as none."""
+        """The arrays saved under ``key``, or None; unreadable ones count as missing."""
         try:
             return read_npz(self._path(key))[0]
         except ValueError:
             return None
 
     def save(self, key: str, arrays: Mapping[str, Any]) -> None:
-        """Replace what is under ``key``; FitError where it cannot be written: those before it stay."""
+        """Replace the arrays under ``key``; FitError where they cannot be written, and the old ones stay."""
         path = self._path(key)
         try:
             with written_whole(path) as partial:
                 np.savez(partial, **arrays)
         except OSError as error:
             raise FitError(
-                f"cannot write the checkpoint {path}: {error}; mend that and run the fit again, it goes on "
+                f"cannot write the checkpoint {path}: {error}; fix that and run the fit again, it resumes "
                 "from the one before"
             ) from error
 

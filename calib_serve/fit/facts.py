@@ -21,8 +21,8 @@ from calib_serve.fit.samples import Samples
 
 __all__ = ["complete", "data_fingerprint", "measured_on_folds", "reference_bins", "versions"]
 
-_COUNTED = 10_000  # classes; of more a manifest would be nothing but counts
-_HASHED_AT_ONCE = 1 << 24  # bytes; an array larger than memory is read through in pieces
+_COUNTED = 10_000  # classes; of more, a manifest holds no counts
+_HASHED_AT_ONCE = 1 << 24  # bytes; an array larger than memory is read in pieces
 
 
 def versions(*packages: str) -> dict[str, str]:
@@ -66,7 +66,7 @@ def _sha256(array: NDArray[Any]) -> bytes:
 
 
 def reference_bins(probs: NDArray[np.floating[Any]], labels: ArrayLike, *, bins: int = 15) -> Bins:
-    """The bins of calibrated probabilities (n, K) against class ids (n,): what monitoring compares with."""
+    """The bins of calibrated probabilities (n, K) against class ids (n,), as a reference for monitoring."""
     y = np.asarray(labels)
     if probs.ndim != 2 or y.shape != probs.shape[:1]:
         raise ShapeError(f"probs (n, K) and labels (n,) do not fit: {probs.shape} and {y.shape}")
@@ -98,7 +98,7 @@ def complete(
         fit=fit,
         data={
             "samples": len(samples),
-            # A fold's artifact is scored and thrown away: only whole files are worth a fingerprint.
+            # A fold's artifact is temporary: only whole files get a fingerprint.
             **({} if samples.rows is not None else _fingerprint(samples)),
             "weighted": samples.weight is not None,
             **(data or {}),

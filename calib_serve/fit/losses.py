@@ -1,9 +1,9 @@
 """Losses that calibrate while a network is trained or retrained.
 
-Most are one thing: a weighted NLL, mean of u(p) * -log p_y, and differ in the weight u. A
-*weight* is a function of log-probabilities (..., K) and class ids (...,); pass one to
-``weighted_nll``, as it is or with ``detach=True`` for its gradient-weighted form (Lin 2025,
-eq. 9), whose gradient is u times that of the cross-entropy, exactly::
+Most are a weighted NLL, mean of u(p) * -log p_y, and differ only in the weight u. A
+*weight* is a function of log-probabilities (..., K) and class ids (...,); pass one to ``weighted_nll``, plain
+or with ``detach=True`` for its gradient-weighted form (Lin 2025, eq. 9), whose gradient is u times that of
+the cross-entropy, exactly::
 
     loss = weighted_nll(logits, labels, focal_weight(gamma=3.0))
     loss = weighted_nll(logits, labels, brier_weight(gamma=4.0, beta=2.0), detach=True)  # BSCE-GRA
@@ -111,7 +111,7 @@ def inverse_focal_weight(*, gamma: float) -> Weight:
 def brier_weight(*, gamma: float, beta: float = 2.0) -> Weight:
     """(sum_k |p_k - y_k|^beta)^(gamma / beta), the generalised Brier score (Lin 2025, eq. 11).
 
-    With beta = 1 it is 2^gamma times the focal weight, so beta = 2 is what makes it another.
+    With beta = 1 it is 2^gamma times the focal weight.
     """
     _check_exponent(gamma)
     if beta <= 0:
@@ -130,7 +130,7 @@ def inconsistency_weight(
 ) -> Weight:
     """1 - consistency: how often Gaussian noise on the logits changes the predicted class (Tao 2024).
 
-    ``noise`` is its standard deviation. A count, so it carries no gradient, detached or not.
+    ``noise`` is its standard deviation. It is a count without a gradient, detached or not.
     """
     if not noise > 0 or samples < 1:
         raise InputError(f"noise must be positive and samples at least 1, got {noise} and {samples}")
@@ -214,7 +214,7 @@ def logit_norm_regularised(
 def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4) -> Tensor:
     """Squared maximum mean calibration error of the batch (Kumar 2018, eq. 5), kernel exp(-|r - r'| / width).
 
-    A number of the whole batch, to be added to a loss; memory grows with the batch squared.
+    One number per batch, to be added to a loss; memory grows with the batch size squared.
     """
     confidence, correct = _top(logits, labels)
     gap = correct - confidence
@@ -224,8 +224,8 @@ def mmce(logits: Tensor, labels: Tensor, *, width: float = 0.4) -> Tensor:
 def mmce_weighted(logits: Tensor, labels: Tensor, *, width: float = 0.4) -> Tensor:
     """Squared MMCE with right and wrong predictions weighed alike (Kumar 2018, eq. 6); 0 without either.
 
-    Each pair sum is divided by its number of pairs once, as in the paper; code in circulation takes
-    means of the pairs and divides them again, and then the root, which makes the loss all but vanish.
+    Each pair sum is divided by its number of pairs once, as in the paper; published code divides means of the
+    pairs again and takes the root, which makes the loss nearly vanish.
     """
     confidence, correct = _top(logits, labels)
     right, wrong = confidence[correct > 0], confidence[correct == 0]

@@ -46,13 +46,12 @@ class Samples:
         sample_weight: ArrayLike | None = None,
         class_weight: ClassWeight = None,
     ) -> Samples:
-        """Check and take over what a caller passed.
+        """Check a caller's arrays.
 
-        One logit a sample, (n,) or (n, 1), is a binary model's: class 0 gets logit 0. A class weight
+        One logit per sample, (n,) or (n, 1), is a binary model's: class 0 gets logit 0. A class weight
         multiplies the weight of its samples; "balanced" makes every class that occurs weigh the same.
-        Samples that are checked already may come with the labels they have, and with weights if they
-        have none. Raises ShapeError, or InputError for NaN, infinities, labels outside 0..K-1 and bad
-        weights.
+        Checked ``Samples`` may be passed with the same labels, and with weights if they have none. Raises
+        ShapeError, or InputError for NaN, infinities, labels outside 0..K-1 and bad weights.
         """
         if isinstance(logits, Samples):
             return logits._reweighted(labels, sample_weight, class_weight)
@@ -94,7 +93,7 @@ class Samples:
 
     @property
     def size(self) -> int:
-        """How many logits they have."""
+        """The number of logits."""
         return len(self) * self.classes
 
     def parts(self, values: int = _CHUNK, *, within: slice | None = None) -> Iterator[slice]:

@@ -1,1 +1,1 @@
-"""Fusers: a model and an artifact in, a calibrated model out. They know steps, never algorithms."""
+"""Fusers: a model and an artifact in, a calibrated model out. They depend on steps, not on algorithms."""

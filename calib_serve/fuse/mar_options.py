@@ -1,4 +1,4 @@
-"""What an archive tells its handler: the ``calib_serve`` section of its model-config.yaml."""
+"""An archive's options for its handler: the ``calib_serve`` section of its model-config.yaml."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ModelOptions:
     """One classifier's archive.
 
     ``model``: the model file; ``factory``: ``module:name`` for an eager model, whose ``model`` file
-    holds the weights; ``wraps``: the handler that was there before, for a re-packed archive.
+    holds the weights; ``wraps``: the original handler of a re-packed archive.
     ``outputs``: what the model itself returns. ``threads``: cores a worker may use (None: all
     cores shared evenly by the workers). ``top``: how many classes a reply lists;
     ``probabilities``: whether it lists all of them. ``abstain_below``: confidence under which a
@@ -85,7 +85,7 @@ class ModelOptions:
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> ModelOptions:
-        """From the whole model-config; unknown keys are refused, a typo must not pass in silence."""
+        """From the whole model-config; unknown keys, such as typos, are refused."""
         section = config.get(SECTION)
         if not isinstance(section, Mapping):
             raise ModelError(f"model-config.yaml has no {SECTION!r} section; pack with: calib-serve pack")
@@ -100,7 +100,7 @@ class ModelOptions:
             raise ModelError(f"the {SECTION} section of model-config.yaml cannot be read: {error}") from error
 
     def as_dict(self) -> dict[str, Any]:
-        """For YAML: what differs from the defaults, and what must be there."""
+        """For YAML: required values, and those that differ from the defaults."""
         must = {"kind", "model", "sha256"}
         default = {field.name: field.default for field in fields(self)}
         return {

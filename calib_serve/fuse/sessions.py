@@ -1,4 +1,4 @@
-"""onnxruntime sessions on the device that was asked for, or an error: never a silent fall-back."""
+"""onnxruntime sessions on the requested device, or an error: never a silent fall-back."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _CPU = "CPUExecutionProvider"
 def providers(device: str, options: Mapping[str, Any] | None = None) -> list[tuple[str, dict[str, Any]]]:
     """The providers of onnxruntime for "cpu", "cuda", "cuda:1", "tensorrt" or "tensorrt:1", best first.
 
-    ``options`` go to the first of them. CUDA stands behind TensorRT for the operators it lacks, and
-    the CPU behind both.
+    ``options`` go to the first of them. Operators that TensorRT lacks run on CUDA, and those that both lack
+    on the CPU.
 
     >>> providers("cuda:1")
     [('CUDAExecutionProvider', {'device_id': 1}), ('CPUExecutionProvider', {})]
@@ -52,9 +52,9 @@ def open_session(
 ) -> Any:
     """An ``onnxruntime.InferenceSession`` of a model file (or its bytes) on ``device``.
 
-    ``threads``: intra-op threads, None for onnxruntime's choice (all cores; one a worker is better
-    where several workers share a host). Raises ModelError when the model does not load, or when the
-    asked-for GPU is not what onnxruntime took, unless ``allow_fallback``.
+    ``threads``: intra-op threads, None for onnxruntime's choice (all cores; one per worker is better where
+    workers share a host). Raises ModelError when the model does not load, or when onnxruntime did not take
+    the requested GPU, unless ``allow_fallback``.
     """
     try:
         import onnxruntime as ort  # noqa: PLC0415  # the package works without it
@@ -68,14 +68,14 @@ def open_session(
     if first not in offered and not allow_fallback:
         raise ModelError(f"{device} was asked for, but this onnxruntime offers {offered}; {_HELP}")
     if first != _CPU and hasattr(ort, "preload_dlls"):
-        # CUDA that came as Python packages lies where no loader looks. What is missing is printed
-        # there; the error below says more.
+        # CUDA from Python packages is not on the loader's path. What is missing is printed; the error below
+        # says more.
         with contextlib.redirect_stdout(io.StringIO()):
             ort.preload_dlls()
     settings = ort.SessionOptions()
     if not optimize:
         settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    settings.log_severity_level = 3  # errors; what matters is raised below
+    settings.log_severity_level = 3  # errors only; failures are raised below
     if threads is not None:
         settings.intra_op_num_threads = threads
         settings.inter_op_num_threads = 1
@@ -87,7 +87,7 @@ def open_session(
     taken = session.get_providers()
     if first not in taken and not allow_fallback:
         raise ModelError(f"{device} was asked for, but onnxruntime fell back to {taken}; {_HELP}")
-    # A provider that fails later must not be replaced behind our back.
+    # A provider that fails later must not be replaced silently.
     if not allow_fallback:
         session.disable_fallback()
     return session
@@ -95,9 +95,9 @@ def open_session(
 
 @contextlib.contextmanager
 def stopped_after(seconds: float) -> Iterator[Any]:
-    """Options for one run of a session, which ends with an error after so long.
+    """Options that stop a session's run with an error after ``seconds``.
 
-    A graph is a program: one with a Loop may never end by itself.
+    A graph with a Loop may never end by itself.
     """
     import onnxruntime as ort  # noqa: PLC0415  # a session is open, so it is there
 

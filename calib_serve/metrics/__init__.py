@@ -1,7 +1,7 @@
-"""Every number of (probs, labels): one by one, or all at once with ``evaluate``.
+"""Metrics of (probs, labels): one by one, or all at once with ``evaluate``.
 
 Probabilities are (n, K), labels class ids (n,); logits are taken only where a name says so.
-Everything is computed in float64, whatever comes in; errors and shares are fractions.
+Everything is computed in float64; errors and shares are fractions.
 """
 
 from calib_serve.metrics.calibration import (

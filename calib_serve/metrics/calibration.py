@@ -32,7 +32,7 @@ __all__ = [
 
 
 Split = Literal["equal", "interpolated", "quantile"]
-"""How equal-mass bins part the ranked confidences."""
+"""How equal-mass bins split the ranked confidences."""
 
 
 def _bins(probs: ArrayLike, labels: ArrayLike, bins: int, edges: Edges) -> Bins:
@@ -94,12 +94,12 @@ def overconfidence_error(
 def underconfidence_error(
     probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right"
 ) -> float:
-    """The twin of ``overconfidence_error``: confidence times its lack below accuracy."""
+    """Mean over bins of confidence times its shortfall below accuracy (see ``overconfidence_error``)."""
     return _bins(probs, labels, bins, edges).underconfidence_error()
 
 
 def rms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> float:
-    """Root mean squared gap over equal-width bins, as it is: biased upward by label noise."""
+    """Root mean squared gap over equal-width bins, not debiased: label noise biases it upward."""
     return _bins(probs, labels, bins, edges).l2()
 
 
@@ -116,10 +116,9 @@ def noise_floor(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: E
 def adaptive_ece(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, split: Split = "equal") -> float:
     """Expected calibration error over equal-mass bins: np.array_split of the ranked confidences.
 
-    Tied confidences that a bin's edge would part share their correct answers out evenly. The other
-    ``split`` are for comparison with numbers made elsewhere, and put ties on one side:
-    "interpolated" edges between ranks drop the smallest confidences (Mukhoti 2020's code);
-    "quantile" edges are np.quantile's, closed on the left (netcal).
+    Tied confidences at a bin's edge share their correct answers evenly. The other values of ``split``
+    reproduce other code, and put ties on one side: "interpolated" edges between ranks drop the smallest
+    confidences (Mukhoti 2020's code); "quantile" edges are np.quantile's, closed on the left (netcal).
     """
     confidence, correct = top_label(probs, labels)
     if split == "equal":

@@ -41,8 +41,7 @@ def adaptive_classwise_ece(
 ) -> float:
     """The mean over classes of each class's ECE over equal-mass bins (Nixon 2019, eq. 5: ACE, or TACE).
 
-    With a ``threshold``, a class's bins share the probabilities from it on (TACE), and n stays
-    the denominator.
+    With a ``threshold``, a class's bins hold the probabilities from it on (TACE); the denominator stays n.
     """
     p, y = checked(probs, labels)
     found = []
@@ -56,7 +55,7 @@ def adaptive_classwise_ece(
 def classwise_rms_debiased(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15) -> float:
     """Root of the debiased squared gap, averaged over classes (Kumar 2019, eq. 8, marginal).
 
-    Over equal-mass bins; a class whose gaps noise explains counts 0.
+    Over equal-mass bins; a class whose gaps are within noise counts as 0.
     """
     p, y = checked(probs, labels)
     squares = [
@@ -68,11 +67,11 @@ def classwise_rms_debiased(probs: ArrayLike, labels: ArrayLike, *, bins: int = 1
 
 @dataclass(frozen=True, eq=False)
 class Residuals:
-    """What classwise ECE needs of probabilities (n, K): what lies above the first bin, by entry.
+    """The entries of probabilities (n, K) above the first bin, from which classwise ECE follows.
 
-    A row sums to 1, so fewer than ``bins`` of its entries lie above the first bin. The list is
-    short, and what a class holds in the first bin is its column's ``total`` less what is listed.
-    ``row``, ``column``, ``code`` (column * bins + bin) and ``listed`` (m,) are one entry each.
+    A row sums to 1, so fewer than ``bins`` of its entries lie above the first bin. The list is short, and a
+    class's first bin is its column's ``total`` minus its listed entries. ``row``, ``column``, ``code``
+    (column * bins + bin) and ``listed`` (m,) are one entry each.
     """
 
     probs: NDArray[np.floating[Any]]
@@ -88,7 +87,7 @@ class Residuals:
     def of(
         cls, probs: NDArray[np.floating[Any]], *, bins: int, edges: Edges, threshold: float = 0.0
     ) -> Residuals:
-        """List the entries above the first bin; those below the threshold count nowhere."""
+        """List the entries above the first bin; those below the threshold are ignored."""
         if not 0 <= threshold <= 1:
             raise InputError(f"threshold must be a probability, got {threshold}")
         check_binning(bins, edges)

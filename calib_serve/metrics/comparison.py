@@ -1,4 +1,4 @@
-"""Differences between two methods, and whether they are chance."""
+"""Differences between two methods and their significance."""
 
 from __future__ import annotations
 
@@ -66,9 +66,8 @@ def paired_changes(
 ) -> dict[str, Change]:
     """The change of each metric from probabilities ``before`` to ``after`` (n, K) of the same samples.
 
-    Means are compared sample by sample with a paired z-test. All else is resampled, the same
-    samples for both (paired bootstrap; Efron and Tibshirani 1993, section 16.4): p is how often
-    the resampled change strays from the change as far as the change strays from 0.
+    Means are compared with a paired z-test, all else with a paired bootstrap (Efron and Tibshirani 1993,
+    section 16.4): p is how often a resampled change is as far from the change as the change is from 0.
     """
     quantile_of(level)
     sides = [Scores.of(probs, labels) for probs in (before, after)]
@@ -80,7 +79,7 @@ def paired_changes(
     if replicates < 0:
         raise InputError(f"replicates must be 0 or more, got {replicates}")
     first, second = (side.by_row() for side in sides)
-    with np.errstate(invalid="ignore"):  # an infinite NLL less another is undefined, and said so
+    with np.errstate(invalid="ignore"):  # the difference of infinite NLLs is NaN
         changes = {name: _change_of_mean(second[name] - first[name], level) for name in first}
     samples = [Sample(side, bins, edges) for side in sides]
     n = sides[0].n

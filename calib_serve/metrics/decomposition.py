@@ -1,4 +1,4 @@
-"""What a score is made of: calibration on the one side, refinement on the other."""
+"""Decompositions of scores into calibration and refinement."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class EceTerms:
 
 
 def ece_terms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> EceTerms:
-    """Mean confidence, refinement and base rate in the ECE, and what they leave over.
+    """Mean confidence, refinement and base rate in the ECE, and the residual.
 
     Without right or without wrong predictions the refinement term is 0: there is no pair to rank.
     """
@@ -60,9 +60,8 @@ class BrierTerms:
     """Brier score = calibration - resolution + uncertainty + within_bins (Murphy 1973, eq. 9).
 
     ``calibration`` is the mean squared gap of a bin (reliability), ``resolution`` how far the bins'
-    frequencies lie from the base rate, ``uncertainty`` the variance of the outcome. ``within_bins``
-    is what forecasts gain or lose by differing inside a bin (Stephenson 2008); Murphy has none,
-    because his forecasts are equal there.
+    frequencies lie from the base rate, ``uncertainty`` the variance of the outcome. ``within_bins`` is the
+    effect of forecasts that differ inside a bin (Stephenson 2008); in Murphy's bins they are equal.
     """
 
     brier: float

@@ -50,9 +50,8 @@ def cumulative(values: Floats) -> Floats:
 class Ranked:
     """Cumulative sums (g + 1,) over predictions ranked by rising confidence, each from 0.
 
-    A bin's edge may fall among equal confidences. They then share their correct answers out
-    evenly, which is the mean over every order that they could be ranked in: so no number here
-    depends on the order of the samples.
+    Equal confidences at a bin's edge share their correct answers evenly, which is the mean over all their
+    orders: so no result depends on the order of the samples.
     """
 
     mass: Floats
@@ -61,7 +60,7 @@ class Ranked:
 
     @classmethod
     def of(cls, confidence: ArrayLike, correct: ArrayLike) -> Ranked:
-        """Rank predictions (n,) that come in any order."""
+        """Rank predictions (n,) in any order."""
         c, y = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
         order = np.argsort(c)
         c, y = c[order], y[order]

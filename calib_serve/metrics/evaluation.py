@@ -34,7 +34,7 @@ __all__ = ["Evaluation", "evaluate", "evaluate_logits"]
 
 Floats = NDArray[np.float64]
 
-_CHANCE = 200  # draws of labels that a calibrated model would see
+_CHANCE = 200  # draws of labels from a calibrated model
 _ERRORS = frozenset(
     (
         "ece",
@@ -50,12 +50,12 @@ _ERRORS = frozenset(
         "smooth_ece",
     )
 )
-"""What is 0 for a calibrated model, and above 0 by chance alone."""
+"""Metrics that are 0 for a calibrated model, and above 0 only by chance."""
 
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """What ``evaluate`` found: counts, the bins, and an Estimate of each metric.
+    """The result of ``evaluate``: counts, the bins, and an Estimate of each metric.
 
     Fractions, not percent; ``nll`` and ``entropy`` in nats.
     """
@@ -99,7 +99,7 @@ class Evaluation:
         return {**counts, **{name: e.as_dict() for name, e in self.estimates().items()}}
 
     def to_frame(self) -> DataFrame:
-        """A pandas row a metric: value, low, high. Raises MissingDependency without pandas."""
+        """A pandas frame of one row per metric: value, low, high. Raises MissingDependency without pandas."""
         found = self.estimates()
         ends = ("value", "low", "high")
         return frame(
@@ -129,8 +129,7 @@ def evaluate(
     """All metrics of probabilities (n, K) and class ids (n,), with intervals of the given level.
 
     Means, shares and the AUROC have analytic intervals; the others are bootstrapped from ``replicates``
-    resamples, and have none when that is 0. Errors that a calibrated model often shows by chance
-    have intervals that begin at 0.
+    resamples (0: no intervals). Intervals of errors that a calibrated model often shows by chance start at 0.
 
     >>> e = evaluate([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10, replicates=0)
     >>> e.accuracy.value, round(e.ece.value, 12)  # (|0.7 - 1| + |0.6 - 0|) / 2
@@ -152,7 +151,7 @@ def evaluate_logits(
 ) -> Evaluation:
     """As ``evaluate``, of logits (n, K): the NLL stays finite where a probability rounds to 0.
 
-    One logit a sample, (n,) or (n, 1), is a binary model's: class 0 gets logit 0.
+    One logit per sample, (n,) or (n, 1), is a binary model's: class 0 gets logit 0.
     """
     z, y = checked_logits(logits, labels)
     probs, nll = np.empty(z.shape), np.empty(len(z))
@@ -165,7 +164,7 @@ def evaluate_logits(
 def _evaluate(
     scores: Scores, *, bins: int, edges: Edges, replicates: int, level: float, seed: int
 ) -> Evaluation:
-    quantile_of(level)  # refuses a level that is none
+    quantile_of(level)  # raises for an invalid level
     if replicates < 0:
         raise InputError(f"replicates must be 0 or more, got {replicates}")
     sample = Sample(scores, bins=bins, edges=edges)

@@ -23,10 +23,10 @@ _BLOCK = 1 << 22  # resampled counts held at once: 32 MiB of float64
 
 
 class Estimate(float):
-    """A number that knows its confidence interval; low and high are NaN where none was asked for.
+    """A number with its confidence interval; low and high are NaN where none was computed.
 
-    It is a float: it compares, hashes and is formatted as its value, and what is computed from it is
-    a plain float. Only ``repr`` and ``str`` show the interval. Immutable.
+    It is a float: it compares, hashes and is formatted as its value, and arithmetic gives plain floats. Only
+    ``repr`` and ``str`` show the interval. Immutable.
 
     >>> e = Estimate(0.0123, 0.0101, 0.015)
     >>> e, round(e, 3), f"{e:.1%}", e < 0.05, e - 0.0123
@@ -56,7 +56,7 @@ class Estimate(float):
         return type(self), (self.value, self.low, self.high)
 
     def as_dict(self) -> dict[str, float | None]:
-        """For JSON, which knows no NaN and no infinity: None stands for them."""
+        """For JSON; None stands for NaN and infinity."""
         return {
             name: number if math.isfinite(number) else None
             for name, number in (("value", self.value), ("low", self.low), ("high", self.high))
@@ -87,7 +87,7 @@ def wilson_interval(successes: float, n: float, *, level: float = 0.95) -> Estim
     share = successes / n
     center = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n))) / (1 + z2 / n)
-    # At a share of 0 or 1 the two ends meet the share itself, but for rounding.
+    # At a share of 0 or 1 one end equals the share up to rounding.
     return Estimate(share, min(max(center - half, 0.0), share), max(min(center + half, 1.0), share))
 
 
@@ -102,7 +102,7 @@ def mean_interval(values: ArrayLike, *, level: float = 0.95) -> Estimate:
 
 
 def share_interval(value: float, error: float, *, level: float) -> Estimate:
-    """Value +- z error, within [0, 1]; of a share whose standard error is known."""
+    """Value +- z error, within [0, 1], of a share with a known standard error."""
     if not math.isfinite(error):
         return Estimate(value)
     half = quantile_of(level) * error
@@ -117,7 +117,7 @@ def bootstrap_interval(
     Errors such as ECE are absolute values: resampling adds its noise on top of the sample's, and
     replicates lie above the estimate as the estimate lies above the truth. Reflecting them about
     the estimate takes that bias off, where plain percentiles would double it. The interval is
-    widened to hold the estimate itself. For errors that hang on nearly empty bins (MCE, ACE) no
+    widened to hold the estimate itself. For errors that depend on nearly empty bins (MCE, ACE) no
     resampling is reliable: simulated 95 % intervals held their truth 82 and 65 times out of 100,
     where those of ECE held it 92 to 97 times.
     """
@@ -130,11 +130,11 @@ def bootstrap_interval(
 
 
 def widened_to_zero(error: Estimate, calibrated: Floats, *, level: float) -> Estimate:
-    """The interval of an error, from 0 on where a calibrated model often shows as much.
+    """The interval of an error, extended to 0 where a calibrated model often shows as large an error.
 
-    ``calibrated`` are such errors under labels drawn from the probabilities themselves. Near 0 the
-    noise alone makes an error, and no resampling of one sample can tell it from the truth: without
-    this, 95 % intervals of a calibrated model's ECE, n = 1000, hold 0 two times out of three.
+    ``calibrated`` are such errors under labels drawn from the probabilities themselves. Near 0, noise alone
+    gives an error, which resampling cannot tell from a real one: without this, 95 % intervals of a calibrated
+    model's ECE, n = 1000, hold 0 two times out of three.
     """
     if len(calibrated) and error.value <= np.quantile(calibrated, (1 + level) / 2):
         return Estimate(error.value, 0.0, error.high)
@@ -152,7 +152,7 @@ def calibrated_labels(
         r = min(step, replicates - start)
         labels = np.empty((r, n), np.intp)
         for rows, p in row_blocks(probs):
-            # Cumulative rows, each shifted by its number, are one sorted array to search in.
+            # Cumulative rows, each plus its row number, form one sorted array to search.
             cumulated = np.cumsum(p, axis=1)
             shift = np.arange(len(p))
             cumulated = cumulated / cumulated[:, -1:] + shift[:, None]

@@ -1,4 +1,4 @@
-"""Between logits and probabilities: softmax, and the one logarithm of a probability."""
+"""Convert between logits and probabilities: softmax, and a bounded logarithm."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["LEAST", "log_probs", "log_softmax", "softmax", "two_columns"]
 Floats = NDArray[np.floating[Any]]
 
 LEAST = float(np.finfo(np.float32).tiny)
-"""What a probability of 0 counts as where its logarithm is taken: float32's least normal number.
+"""The lower bound of a probability before its logarithm is taken: float32's least normal number.
 
-Models that are served return float32, whose probabilities round to 0 from here on. Files, fits, fused
-graphs and handlers must all take the same number: a fitted temperature depends on it.
+Served models return float32 probabilities, which round to 0 below it. Files, fits, fused graphs and handlers
+must all use the same bound: a fitted temperature depends on it.
 """
 
 
@@ -62,9 +62,9 @@ def softmax(logits: ArrayLike) -> NDArray[np.float64]:
 
 
 def two_columns(logits: ArrayLike) -> Floats:
-    """Logits as (n, K) with K at least 2; float16, float32 and float64 stay as they are.
+    """Logits as (n, K) with K at least 2; float16, float32 and float64 keep their dtype.
 
-    One logit a sample, (n,) or (n, 1), is a binary model's: class 0 gets logit 0.
+    One logit per sample, (n,) or (n, 1), is a binary model's: class 0 gets logit 0.
 
     >>> two_columns([1.5]).tolist()
     [[0.0, 1.5]]

@@ -1,4 +1,4 @@
-"""How well confidence tells inputs of the known kind from others: out-of-distribution detection."""
+"""Out-of-distribution detection by confidence: AUROC, and false positives at 95 % recall."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 
 
 def ood_auroc(inside: ArrayLike, outside: ArrayLike) -> float:
-    """P(score inside above outside) + P(tie) / 2, of scores (n,) inside and (m,) outside.
+    """P(score inside > outside) + P(tie) / 2, of scores in (n,) and out of distribution (m,).
 
     Scores rise with familiarity: confidences, or negated entropies or energies.
 
@@ -27,7 +27,7 @@ def ood_auroc(inside: ArrayLike, outside: ArrayLike) -> float:
 
 
 def fpr95(inside: ArrayLike, outside: ArrayLike) -> float:
-    """The share of outside samples taken for inside, at the threshold that keeps 95 % of the inside.
+    """The share of ``outside`` accepted at the threshold that accepts 95 % of ``inside``.
 
     The threshold is the highest score that at least 95 % of the inside samples reach.
 
@@ -35,7 +35,7 @@ def fpr95(inside: ArrayLike, outside: ArrayLike) -> float:
     0.5
     """
     a, b = np.sort(_scores(inside, "inside")), _scores(outside, "outside")
-    # In whole samples: 0.05 * n as a float may round past the sample it means.
+    # Integer arithmetic: 0.05 * n as a float may round to the wrong sample.
     threshold = a[len(a) * 5 // 100]
     return float((b >= threshold).mean())
 

@@ -1,4 +1,4 @@
-"""Proper scores: what a probability costs once the label is known."""
+"""Proper scores (NLL, Brier), and predictive entropy."""
 
 from __future__ import annotations
 

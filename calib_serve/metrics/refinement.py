@@ -1,4 +1,4 @@
-"""How well confidence tells right from wrong predictions, whatever its scale."""
+"""How well confidence separates right from wrong predictions, independent of its scale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sample of predictions, and every metric of it under any weights: what the bootstrap resamples."""
+"""The metrics of a sample of predictions under any weights, for the bootstrap."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["Sample"]
 
 Floats = NDArray[np.float64]
 
-_BLOCK = 1 << 16  # weights looked at together: what is made of them stays in a core's cache
+_BLOCK = 1 << 16  # weights processed together: intermediate arrays stay in a core's cache
 
 
 class Sample:
-    """Scores with all that resampling leaves unchanged: bins, ties, grid nodes, residuals."""
+    """Scores with everything that resampling does not change: bins, ties, grid nodes, residuals."""
 
     def __init__(self, scores: Scores, bins: int, edges: Edges) -> None:
         check_binning(bins, edges)
@@ -48,7 +48,7 @@ class Sample:
         return Bins(count.astype(np.float64), *sums)
 
     def values(self) -> dict[str, float]:
-        """Every metric that is more than a mean."""
+        """Every metric that is not a plain mean."""
         found = self._top_label(np.ones((1, self.scores.n)), self.scores.correct)
         values = {name: float(value[0]) for name, value in found.items()}
         return {**values, "classwise_ece": self.residuals.ece(self.scores.labels)}
@@ -61,20 +61,20 @@ class Sample:
         return float(whole.auroc_error())
 
     def metrics(self, weights: Floats) -> dict[str, Floats]:
-        """These metrics (r,) when predictions were drawn weights (r, n) times, by rising confidence."""
+        """These metrics (r,) with predictions, by rising confidence, drawn weights (r, n) times."""
         found = _in_blocks(lambda part: self._top_label(weights[part], self.scores.correct), weights.shape)
         classwise = self.residuals.resampled(self.scores.labels, weights[:, self.rank])
         return {**found, "classwise_ece": classwise}
 
     def relabelled(self, labels: NDArray[np.intp]) -> dict[str, Floats]:
-        """These metrics (r,) had the labels been labels (r, n), by row of the probabilities."""
+        """These metrics (r,) for other labels (r, n), by row of the probabilities."""
         correct = self.scores.predicted == labels[:, self.scores.order]
         once = np.ones((1, self.scores.n))
         found = _in_blocks(lambda part: self._top_label(once, correct[part]), labels.shape)
         return {**found, "classwise_ece": np.array([self.residuals.ece(y) for y in labels])}
 
     def _top_label(self, weights: Floats, correct: NDArray[Any]) -> dict[str, Floats]:
-        """Of weights (r, n) and correct (n,), or of weights (1, n) and correct (r, n)."""
+        """Top-label metrics of weights (r, n) and correct (n,), or of weights (1, n) and correct (r, n)."""
         right = weights * correct
         confidence = weights * self.scores.confidence
         gaps = (confidence - right) / self.scores.n

@@ -1,4 +1,4 @@
-"""What the metrics need of each prediction, taken in one pass over the probabilities."""
+"""Per-sample numbers that the metrics need, from one pass over the probabilities."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Scores", "checked", "checked_labels", "class_ids", "row_blocks", "to
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
-_ROW_SUM = 1e-2  # how far a row's sum may be from 1: as far as float16 and bfloat16 round many classes
+_ROW_SUM = 1e-2  # tolerance of a row's sum: float16 and bfloat16 round many classes
 _BLOCK = 1 << 16  # elements of a block of rows: 512 KiB of float64 stay in a core's cache
 
 
@@ -42,7 +42,7 @@ class Scores:
 
     @classmethod
     def of(cls, probs: ArrayLike, labels: ArrayLike, *, nll: Floats | None = None) -> Scores:
-        """One pass over checked probabilities; ``nll`` (n,) where it is known better than -log p_y."""
+        """One pass over checked probabilities; ``nll`` (n,) if known more precisely than -log p_y."""
         p, y = checked(probs, labels)
         columns = np.empty((4, len(p)))
         for rows, block in row_blocks(p):
@@ -76,7 +76,7 @@ class Scores:
         return int(self.probs.shape[1])
 
     def columns(self) -> dict[str, Floats]:
-        """What the metrics that are plain means average (n,)."""
+        """The values (n,) whose means are metrics."""
         gap = self.confidence - self.correct
         return {
             "accuracy": self.correct,
@@ -113,7 +113,7 @@ def entropies(p: Floats) -> Floats:
 
 
 def negative_log(p: Floats) -> Floats:
-    """-log p, and infinity at 0 without a warning: a certain and wrong prediction costs that much."""
+    """-log p; infinity at 0, without a warning."""
     with np.errstate(divide="ignore"):
         return np.abs(np.log(p))
 
@@ -127,7 +127,7 @@ def row_blocks(p: NDArray[np.floating[Any]]) -> Iterator[tuple[slice, Floats]]:
 
 
 def top_label(probs: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
-    """Top-1 confidence (n,), at most 1 whatever rounding made of it, and whether it was right (n,)."""
+    """Top-1 confidence (n,), clipped to 1 against rounding, and whether it was right (n,)."""
     p, y = checked(probs, labels)
     predicted = p.argmax(axis=1)
     return np.minimum(p[np.arange(len(p)), predicted].astype(np.float64), 1), predicted == y
@@ -178,7 +178,7 @@ def checked_labels(labels: ArrayLike, n: int, classes: int) -> Ints:
 
 
 def class_ids(labels: ArrayLike, n: int, classes: int) -> Ints:
-    """As ``checked_labels``, and takes whole numbers that a file holds as floats."""
+    """As ``checked_labels``; also takes whole numbers stored as floats."""
     y = as_array(labels, "labels")
     whole = y.dtype.kind == "f" and bool((y == np.floor(y)).all())
     return checked_labels(y.astype(np.intp) if whole else y, n, classes)

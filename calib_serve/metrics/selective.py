@@ -1,4 +1,4 @@
-"""From which confidence on predictions can be acted upon."""
+"""The confidence threshold below which to abstain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Abstention:
     """Answer where confidence is at least ``threshold``, abstain elsewhere.
 
     ``coverage`` is the share answered and ``accuracy`` that of the answers, both on the sample;
-    ``accuracy_low`` bounds the accuracy from below. Where no threshold will do, ``threshold`` is
+    ``accuracy_low`` bounds the accuracy from below. Where no threshold reaches the target, ``threshold`` is
     infinite, ``coverage`` 0 and the accuracies NaN.
     """
 
@@ -50,7 +50,7 @@ def abstention(probs: ArrayLike, labels: ArrayLike, *, target: float, level: flo
     order = np.argsort(confidence)
     confidence, errors = confidence[order], np.cumsum(~correct[order][::-1])
     n = len(confidence)
-    starts = tie_ends(confidence)[:-1]  # answering from a tie's first on answers all of it
+    starts = tie_ends(confidence)[:-1]  # a threshold answers all of its ties
     risk = (1 - level) / max(1, math.ceil(math.log2(len(starts) + 1)))
     best, low, high = None, 0, len(starts) - 1
     while low <= high:

@@ -1,4 +1,4 @@
-"""Smooth calibration error: no bins, and a bandwidth that the data choose."""
+"""Smooth calibration error: a kernel instead of bins, with a bandwidth chosen by the data."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _error_at(sigma: Floats, cosines: Floats) -> Floats:
 def _fixed_point(cosines: Floats) -> Floats:
     """Where the error, which falls with sigma, crosses sigma: the Illinois variant of regula falsi."""
     widest = _error_at(np.full(len(cosines), _NARROWEST), cosines)
-    if (narrow := widest <= _NARROWEST).any():  # calibrated finer than the grid can tell
+    if (narrow := widest <= _NARROWEST).any():  # the error is below the grid's resolution
         crossing = np.array(widest)
         if not narrow.all():
             crossing[~narrow] = _fixed_point(cosines[~narrow])

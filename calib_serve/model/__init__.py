@@ -1,4 +1,4 @@
-"""The deployed classifier behind one face: logits, features of the last linear layer, input gradient."""
+"""The deployed classifier of any file format: logits, features of the last linear layer, input gradient."""
 
 from calib_serve.model.calibrated import calibrated_probs
 from calib_serve.model.face import Classifier, Progress

@@ -1,4 +1,4 @@
-"""What a classifier around another one passes on unchanged."""
+"""The base class of classifiers that wrap another one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Around"]
 
 @dataclass(frozen=True, eq=False)
 class Around:
-    """The facts of ``inner``; whoever stands around it says how logits, features and gradients come."""
+    """Forwards the metadata of ``inner``; subclasses compute logits, features and gradients."""
 
     inner: Classifier
 
@@ -28,7 +28,7 @@ class Around:
 
     @property
     def differentiable(self) -> bool:
-        """Whether ``input_gradient`` can be had."""
+        """Whether ``input_gradient`` is available."""
         return self.inner.differentiable
 
     @property
@@ -43,7 +43,7 @@ class Around:
 
     @property
     def batch_size(self) -> int:
-        """How many inputs go through at once."""
+        """Inputs per batch."""
         return self.inner.batch_size
 
     @property
@@ -52,5 +52,5 @@ class Around:
         return self.inner.head
 
     def facts(self) -> ModelFacts:
-        """What an artifact's manifest says of the model."""
+        """Facts about the model for an artifact's manifest."""
         return self.inner.facts()

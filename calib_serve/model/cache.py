@@ -1,4 +1,4 @@
-"""Logits and features kept on disk: each input goes through the model once, also over a killed run."""
+"""Logits and features cached on disk: each input goes through the model once, even if a run is killed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from calib_serve.model.face import Floats, Loss, Progress
 
 __all__ = ["CachedClassifier"]
 
-_BATCHES_AT_ONCE = 32  # after so many batches what is done is on disk
+_BATCHES_AT_ONCE = 32  # batches between two writes to disk
 
 
 @dataclass(frozen=True, eq=False)
 class CachedClassifier(Around):
     """See ``Classifier``; results of ``inner`` are memory-mapped from ``folder``.
 
-    A file's name says the model, the inputs, the shift and the batch size. Gradients are not kept: they
-    change with every step of a fit.
+    A file's name identifies the model, the inputs, the shift and the batch size. Gradients are not cached:
+    they change with every step of a fit.
     """
 
     folder: Path
@@ -60,7 +60,7 @@ class CachedClassifier(Around):
                 self._compute(done, run, inputs, width=width, progress=progress)
             except OSError as error:
                 raise ModelError(
-                    f"cannot keep {what} in {done}: {error}; mend that and run it again, it goes on there"
+                    f"cannot keep {what} in {done}: {error}; fix that and run again, it resumes there"
                 ) from error
         try:
             return np.load(done, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
@@ -104,7 +104,7 @@ class CachedClassifier(Around):
 
 
 def _rows_done(growing: Path, count: Path, shape: tuple[int, int]) -> int:
-    """How many rows a killed run had computed; none where what it left is not as it wrote it."""
+    """How many rows a killed run had computed; 0 where its files are missing or damaged."""
     try:
         done = int(count.read_text())
         found = np.lib.format.open_memmap(growing, "r")
@@ -114,7 +114,7 @@ def _rows_done(growing: Path, count: Path, shape: tuple[int, int]) -> int:
 
 
 def _take_room(path: Path) -> None:
-    """Have the disk set the file's bytes aside: a write to a mapped file without room ends the process."""
+    """Allocate the file's disk space: a write to a mapped file on a full disk kills the process."""
     if hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)

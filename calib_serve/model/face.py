@@ -1,4 +1,4 @@
-"""What every deployed classifier can do for a fitter, whatever file it came from."""
+"""The interface of every deployed classifier, independent of its file format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Progress = Callable[[int, int], None]
 """Called with (samples done, samples in all) after every batch."""
 
 Loss = Callable[["Tensor", slice], "Tensor"]
-"""(logits (b, K), their rows) to one loss a sample, (b,)."""
+"""(logits (b, K), their rows) to one loss per sample, (b,)."""
 
 
 class Classifier(Protocol):
@@ -30,7 +30,7 @@ class Classifier(Protocol):
 
     ``inputs`` are (n, *input_shape), numbers, and may be memory-mapped. Logits and features come
     back as float32. A ``shift`` is added to the inputs first. Raises ShapeError for inputs of
-    another shape, InputError for NaN, ModelError where the model cannot do what is asked.
+    another shape, InputError for NaN, ModelError where the model does not support the call.
     """
 
     @property
@@ -45,7 +45,7 @@ class Classifier(Protocol):
 
     @property
     def differentiable(self) -> bool:
-        """Whether ``input_gradient`` can be had."""
+        """Whether ``input_gradient`` is available."""
         ...
 
     @property
@@ -60,16 +60,16 @@ class Classifier(Protocol):
 
     @property
     def batch_size(self) -> int:
-        """How many inputs go through at once."""
+        """Inputs per batch."""
         ...
 
     @property
     def head(self) -> Head:
-        """The last linear layer; ModelError says why where there is none to replace."""
+        """The last linear layer; raises ModelError where there is none to replace."""
         ...
 
     def facts(self) -> ModelFacts:
-        """What an artifact's manifest says of the model."""
+        """Facts about the model for an artifact's manifest."""
         ...
 
     def logits(
@@ -81,7 +81,7 @@ class Classifier(Protocol):
     def features(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """What the last linear layer sees, (n, d)."""
+        """Inputs (n, d) of the last linear layer."""
         ...
 
     def input_gradient(
@@ -92,7 +92,7 @@ class Classifier(Protocol):
 
 
 def batches(inputs: Floats, size: int, input_shape: tuple[int, ...]) -> Iterator[tuple[slice, Floats]]:
-    """Runs of rows and their inputs, each checked as it comes."""
+    """Batches of checked inputs, with their rows."""
     if inputs.shape[1:] != input_shape:
         raise ShapeError(
             f"the model takes inputs (n, {', '.join(map(str, input_shape))}), got {inputs.shape}"
@@ -112,7 +112,7 @@ def checked_batch(batch: Floats, start: int = 0) -> Floats:
     if not finite.all():
         raise InputError(
             f"input {start + int(np.argmin(finite))} holds NaN or infinity; "
-            "mend or drop such inputs before fitting"
+            "fix or drop such inputs before fitting"
         )
     return values
 

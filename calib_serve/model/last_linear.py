@@ -1,8 +1,8 @@
-"""The last linear layer of a torch model, found by trying and proved by measurement.
+"""Find the last linear layer of a torch model by measurement.
 
-Forward hooks do not fire inside a loaded TorchScript file, and names prove nothing. But in every
+Forward hooks do not fire inside a loaded TorchScript file, and names are not reliable. But in every
 kind of torch module a weight can be replaced: with an identity matrix in place of a candidate's
-weight and zeros in place of its bias, the model returns what that layer sees. It is the last
+weight and zeros in place of its bias, the model returns that layer's input. It is the last
 linear layer if those features, times the old weight plus the old bias, are the model's outputs.
 """
 
@@ -33,7 +33,7 @@ class LastLinear:
 
 
 def frozen_copy(network: nn.Module) -> nn.Module:
-    """A copy whose weights want no gradient, so that only inputs get one."""
+    """A copy whose weights do not require gradients, so that only inputs do."""
     # Without no_grad the copy of a script module's weights would be part of a graph; and copying
     # an exported program warns of torch's own internals.
     with torch.no_grad(), warnings.catch_warnings():
@@ -49,7 +49,7 @@ def find_last_linear(
 ) -> LastLinear:
     """The layer whose product is the model's logits; ``name`` restricts the search to one layer.
 
-    Raises ModelError that says what was tried.
+    Raises ModelError, which lists what was tried.
     """
     if outputs != "logits":
         raise ModelError(

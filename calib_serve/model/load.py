@@ -1,4 +1,4 @@
-"""From a model file, or a factory and its weights, to a classifier."""
+"""Load a classifier from a model file, or from a factory and its weights."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def load_model(
     batch_size: int = 256,
     mixed_precision: bool = False,
 ) -> Classifier:
-    """The classifier behind ``spec``: a TorchScript file, a .pt2 of torch.export, an ONNX file, or a factory.
+    """The classifier of ``spec``: a TorchScript file, a .pt2 of torch.export, an ONNX file, or a factory.
 
     A factory is ``package.module:name`` or ``path/to/file.py:name``, a function without arguments
     that returns an ``nn.Module``; ``weights`` is its .safetensors file, or a state_dict that
     ``torch.load`` reads with ``weights_only=True``. ``input_shape`` is one input's shape without
     the batch; .pt2 and ONNX files know it. The other options are those of ``from_module``. Loading
-    TorchScript or a factory runs its code: load what you would run. Raises ModelError for whatever
-    cannot be loaded or is no classifier.
+    TorchScript or a factory runs its code: load trusted models only. Raises ModelError for a model that
+    cannot be loaded or is not a classifier.
     """
     path = Path(spec)
     options: dict[str, Any] = {"last_linear": last_linear, "device": device, "batch_size": batch_size}
@@ -79,7 +79,7 @@ def file_fingerprint(path: Path) -> str:
 
 
 def _kind(path: Path) -> Kind:
-    """What a file holds, by its content: endings are anybody's choice, except for ONNX."""
+    """The file's format, from its content; only for ONNX from its suffix."""
     if path.suffix == ".onnx":
         return "onnx"
     if path.suffix == ".safetensors":
@@ -97,7 +97,7 @@ def _kind(path: Path) -> Kind:
 
 
 def _torchscript(path: Path) -> tuple[nn.Module, tuple[int, ...] | None]:
-    with warnings.catch_warnings():  # torch asks authors to export otherwise; the file is what is deployed
+    with warnings.catch_warnings():  # torch deprecates TorchScript
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
             return torch.jit.load(str(path), map_location="cpu"), None  # type: ignore[no-untyped-call]
@@ -109,7 +109,7 @@ def _exported(path: Path) -> tuple[nn.Module, tuple[int, ...] | None]:
     try:
         program = torch.export.load(str(path))
         network = program.module()
-    except Exception as error:  # its loader raises whatever its parts raise
+    except Exception as error:  # its loader raises errors of many types
         raise ModelError(f"cannot load the exported program {path}: {error}") from error
     examples = program.example_inputs
     inputs: tuple[Any, ...] = tuple(examples[0]) if examples else ()
@@ -144,5 +144,5 @@ def _load_weights(network: nn.Module, path: Path) -> None:
         if "state_dict" in state and isinstance(state["state_dict"], dict):
             state = state["state_dict"]
         network.load_state_dict(state)
-    except Exception as error:  # torch.load raises whatever its parts raise
+    except Exception as error:  # torch.load raises errors of many types
         raise ModelError(f"cannot load the weights {path}: {error}") from error

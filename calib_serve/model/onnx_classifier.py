@@ -29,7 +29,7 @@ _SUM_TOLERANCE = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class OnnxClassifier:
-    """See ``Classifier``; made by ``load_model``. ``body`` makes features, or is why it cannot."""
+    """See ``Classifier``; made by ``load_model``. ``body`` computes features, or says why it cannot."""
 
     session: Any
     body: Any | str
@@ -54,7 +54,7 @@ class OnnxClassifier:
         return self.last
 
     def facts(self) -> ModelFacts:
-        """What an artifact's manifest says of the model."""
+        """Facts about the model for an artifact's manifest."""
         return ModelFacts(
             sha256=self.fingerprint,
             source=self.source,
@@ -73,13 +73,13 @@ class OnnxClassifier:
     def features(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """What the last linear layer sees, (n, d)."""
+        """Inputs (n, d) of the last linear layer."""
         return self._stream(self.body, inputs, shift, progress, self.head.weights[0].shape[1])
 
     def input_gradient(
         self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NoReturn:
-        """Not to be had: raises ModelError that says what to do."""
+        """Not available: raises ModelError."""
         raise ModelError(
             f"{self.source} is an ONNX file, and onnxruntime gives no gradients; fit on the model it was "
             "exported from (TorchScript, .pt2 or module:factory) and fuse the artifact into the ONNX file"
@@ -109,14 +109,14 @@ def load_onnx(
 ) -> OnnxClassifier:
     """A classifier of an ONNX file with one float32 input and logits as its first output.
 
-    ``last_linear`` names the weight's initializer. Raises ModelError for whatever is no such file.
+    ``last_linear`` names the weight's initializer. Raises ModelError for any other file.
     """
     if mixed_precision:
         raise ModelError(f"{path} runs in the precision it was exported in; leave mixed_precision off")
     try:
         graph = onnx.load(str(path))
         session = _session(graph, device)
-    except Exception as error:  # protobuf and onnxruntime raise errors of their own
+    except Exception as error:  # protobuf and onnxruntime raise unrelated types
         raise ModelError(f"cannot load the ONNX file {path}: {error}") from error
     shape = input_shape or _input_shape(session, path)
     rng = np.random.default_rng(0)
@@ -157,7 +157,7 @@ def _input_shape(session: Any, path: Path) -> tuple[int, ...]:
 def _run(session: Any, inputs: Floats) -> Floats:
     try:
         result: Floats = np.asarray(session.run(None, {session.get_inputs()[0].name: inputs})[0])
-    except Exception as error:  # onnxruntime raises errors of its own
+    except Exception as error:  # onnxruntime raises unrelated types
         raise ModelError(
             f"the model refuses inputs of shape {inputs.shape}: {error}; check input_shape, and export "
             "with a batch dimension of any size"
@@ -177,7 +177,7 @@ def _kind(out: Floats) -> Outputs:
 def _features(
     graph: ModelProto, probe: Floats, logits: Floats, name: str | None, device: str | None
 ) -> tuple[Any | str, Head | None]:
-    """The session that stops before the last linear layer and that layer, proved on the probe.
+    """The session that stops before the last linear layer and that layer, verified on the probe.
 
     The input of a Gemm or MatMul is made the graph's output; the layer is the last one if its
     weight and bias, applied to that, give the logits.
@@ -212,7 +212,7 @@ def _cut(graph: ModelProto, output: str) -> ModelProto:
 
 
 def _biases(node: Any, constants: dict[str, NDArray[Any]], classes: int) -> list[NDArray[Any]]:
-    """A Gemm's own bias; for a MatMul any vector of K that a later Add may bring, or none."""
+    """A Gemm's bias; for a MatMul every constant vector (K,) that an Add may use, or none."""
     if node.op_type == "Gemm":
         return [constants[node.input[2]]] if len(node.input) > 2 else [np.zeros(classes, np.float32)]
     vectors = [v for v in constants.values() if v.shape == (classes,)]

@@ -1,4 +1,4 @@
-"""What a model is, found out by running it: never by its name or its last layer's type."""
+"""Measure what a model returns by running it, not by its name or its last layer's type."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def measured_outputs(network: Callable[[Tensor], Tensor], probe: Tensor) -> tupl
 def _run(network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
     try:
         out = network(inputs)
-    except Exception as error:  # whatever a foreign model raises
+    except Exception as error:  # a model may raise anything
         raise ModelError(
             f"the model refuses inputs of shape {tuple(inputs.shape)}: {_last_line(error)}; "
             "check input_shape, and export with a batch dimension of any size"

@@ -1,7 +1,7 @@
 """One classifier over several processes: ``torchrun --nproc-per-node N -m calib_serve fit ...``.
 
-Every rank streams a run of whole batches and all of them get the whole result, so that a fitter
-computes the same on every rank and need not know that there are any.
+Every rank processes a run of whole batches and gets the whole result, so that fitters compute the same on
+every rank without changes.
 """
 
 from __future__ import annotations

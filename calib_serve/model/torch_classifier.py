@@ -53,7 +53,7 @@ class TorchClassifier:
         return self._last().head
 
     def facts(self) -> ModelFacts:
-        """What an artifact's manifest says of the model."""
+        """Facts about the model for an artifact's manifest."""
         return ModelFacts(
             sha256=self.fingerprint,
             source=self.source,
@@ -74,7 +74,7 @@ class TorchClassifier:
     def features(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """What the last linear layer sees, (n, d)."""
+        """Inputs (n, d) of the last linear layer."""
         last = self._last()
         return self._stream(last.body, inputs, shift, progress, last.head.weights[0].shape[1])
 
@@ -142,7 +142,7 @@ def from_module(
 ) -> TorchClassifier:
     """A classifier of any torch module that maps (n, *input_shape) to (n, K); the module is copied.
 
-    ``last_linear`` names the last linear layer where finding it by measurement is not wanted.
+    ``last_linear`` names the last linear layer instead of finding it by measurement.
     ``device`` defaults to CUDA where there is one. ``mixed_precision`` runs logits and features in
     bfloat16, never gradients, and is refused where a probability moves by more than 0.005. Raises
     ModelError for a module in training mode or one that is not a classifier of such inputs.
@@ -150,7 +150,7 @@ def from_module(
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}")
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    # An exported program's mode is baked in, and its flag says nothing; the probe measures it.
+    # An exported program's mode is fixed and its flag meaningless; the probe measures it.
     if getattr(module, "training", False) and not isinstance(module, torch.fx.GraphModule):
         raise ModelError("the model is in training mode; call model.eval() before loading or exporting it")
     network = frozen_copy(module).to(where)
@@ -165,7 +165,7 @@ def from_module(
     except ModelError as error:
         if last_linear is not None:
             raise
-        last = str(error)  # output calibrators do not need it; ``head`` and ``features`` will say
+        last = str(error)  # output calibrators do not need it; ``head`` and ``features`` raise this
     return TorchClassifier(
         network,
         shape,
@@ -181,7 +181,7 @@ def from_module(
 
 
 def weights_fingerprint(network: nn.Module) -> str:
-    """The sha256 of a module's named weights, for one that came from no file."""
+    """The sha256 of a module's named weights, for a model without a file."""
     digest = hashlib.sha256()
     for name, value in network.state_dict().items():
         digest.update(f"{name}{value.dtype}{tuple(value.shape)};".encode())

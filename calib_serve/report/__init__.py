@@ -1,4 +1,4 @@
-"""A report that people look at: one HTML file, and every figure of it for your own axes.
+"""The report: one HTML file, and each of its figures for your own axes.
 
 ``prepare_report`` collects the numbers, ``render`` and ``write_report`` make the page, and each
 figure is a pair: ``reliability`` prepares what ``plot_reliability`` draws.

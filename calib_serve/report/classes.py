@@ -20,7 +20,7 @@ __all__ = ["ClassRow", "class_table"]
 
 @dataclass(frozen=True)
 class ClassRow:
-    """One class: how often it occurs and is predicted, and how its predictions keep their word.
+    """One class: how often it occurs and is predicted, and how well its predictions are calibrated.
 
     ``confidence``, ``precision`` and ``gap`` (confidence minus precision, with its interval) are
     of the predictions that name this class, NaN where none does. ``ece`` is of the class's own
@@ -51,10 +51,10 @@ def class_table(
     edges: Edges = "right",
     level: float = 0.95,
 ) -> tuple[ClassRow, ...]:
-    """One row a class of probabilities (n, K) and class ids (n,), by falling certain gap, then ECE.
+    """One row per class of probabilities (n, K) and class ids (n,), by falling certain gap, then ECE.
 
-    A rare class with a wide interval so never outranks a frequent one that is surely off. The
-    intervals hold for all K classes at once (Bonferroni), or some class would always stand out.
+    So a rare class with a wide interval never outranks a frequent one that is certainly miscalibrated. The
+    intervals hold for all K classes at once (Bonferroni).
     """
     p, y = checked(probs, labels)
     names = tuple(class_names) or tuple(str(k) for k in range(p.shape[1]))

@@ -1,4 +1,4 @@
-"""All that a report says, as numbers, before any of it is drawn or written."""
+"""All numbers of a report, before drawing."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ def prepare_report(
     """Everything that the report of ``after``, or of ``before`` and ``after``, will show.
 
     Both are (probs (n, K), labels (n,)) of the same samples in the same order. ``tolerance`` is the
-    mean gap that users can live with, ``target_risk`` the share of errors to abstain down to.
-    Raises InputError or ShapeError where the two do not match.
+    acceptable mean gap, ``target_risk`` the share of errors to abstain down to. Raises InputError or
+    ShapeError where the two do not match.
     """
     if not 0 < tolerance < 1:
         raise InputError(f"tolerance must lie between 0 and 1, got {tolerance}; 0.02 means two points")

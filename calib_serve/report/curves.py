@@ -34,7 +34,7 @@ class Line(Protocol):
 
 
 def plot_curves(axes: Axes, lines: Iterable[Line], *, log_x: bool = False) -> Axes:
-    """Each line in a colour and dash of its own, its spread shaded."""
+    """Each line in its own colour and dash, its spread shaded."""
     for i, line in enumerate(lines):
         color = PALETTE[_COLORS[i % len(_COLORS)]]
         marker = "o" if len(line.x) < 50 else ""

@@ -4,7 +4,7 @@
     ReliabilityDisplay.from_estimator(other, X_test, y_test, ax=display.ax_)
 
 ``data`` holds the figure's numbers, ``name`` its entry in the legend, ``ax_`` and ``figure_`` where it was
-drawn last. Several displays on one axes get colours of their own.
+drawn last. Several displays on one axes get different colours.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class RiskCoverageDisplay(_Display[RiskCoverage]):
 
 
 def _new_axes() -> Axes:
-    # Only here: a figure of pyplot's is what a notebook shows by itself.
+    # pyplot, as notebooks show its figures automatically.
     import matplotlib.pyplot as plt  # noqa: PLC0415
 
     return plt.subplots(figsize=(5.6, 5.0), layout="constrained")[1]

@@ -1,4 +1,4 @@
-"""The report's figures: each drawn from its prepared record, with words that say the same."""
+"""The report's figures: each drawn from its prepared record, with a text alternative."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WIDTH = 8.6  # inches of a page-wide figure
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A drawn figure, its heading, what it means, and ``text`` for who cannot see it.
+    """A drawn figure, its heading, what it means, and ``text``, its alternative for screen readers.
 
     ``header`` and ``rows`` are its numbers as a table.
     """
@@ -53,7 +53,7 @@ def pictures(contents: Contents) -> tuple[Picture, ...]:
 def _beside(
     sides: Sequence[Side], height: float, draw: Callable[..., object], *, share: bool = True
 ) -> Figure:
-    """One panel a side; ``share`` their vertical axis, so that they compare by eye."""
+    """One panel per side; ``share`` their vertical axis, so that they compare by eye."""
     figure = Figure(figsize=(_WIDTH * len(sides) / 2 + 0.2, height), layout="constrained")
     panels = figure.subplots(1, len(sides), squeeze=False, sharey=share)[0]
     for axes, side in zip(panels, sides, strict=True):

@@ -1,4 +1,4 @@
-"""One HTML file that needs nothing else: no network, no fonts, no libraries."""
+"""One self-contained HTML file: no network, no fonts, no libraries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from calib_serve.report.verdict import percent, signed_points
 
 __all__ = ["render", "write_page", "write_plots", "write_report"]
 
-# Inline SVG of a few hundred classes stays far below; a table of more would only be scrolled past.
+# Larger tables are not readable.
 _MOST_CLASSES = 1000
 
 
@@ -37,7 +37,7 @@ def write_report(
     artifact: Artifact | None = None,
     **options: Any,
 ) -> Path:
-    """Write the report of ``after``, or of ``before`` and ``after``, to ``path``, whole or not at all.
+    """Write the report of ``after``, or of ``before`` and ``after``, to ``path``, atomically.
 
         write_report("report.html", title="digits", before=(p, y), after=(q, y), artifact=artifact)
 
@@ -49,7 +49,7 @@ def write_report(
 
 
 def write_page(path: str | Path, contents: Contents) -> Path:
-    """Write prepared contents to ``path``, whole or not at all."""
+    """Write prepared contents to ``path``, atomically."""
     path = Path(path)
     page = render(contents)
     try:
@@ -81,7 +81,7 @@ def render(contents: Contents) -> str:
         facts=artifact_facts(contents.artifact) if contents.artifact else (),
         style=_asset("report.css"),
         script=script,
-        # The page may run this one script and reach nothing: even a hole in the escaping stays shut.
+        # The page may run only this script and load nothing: a second defence, should escaping fail.
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         version=calib_serve.__version__,
     )
@@ -92,7 +92,7 @@ def _asset(name: str) -> Markup:
 
 
 def write_plots(folder: str | Path, contents: Contents, *, kind: Literal["png", "svg"] = "svg") -> list[Path]:
-    """Write each figure as a file of its own, and all numbers as ``numbers.json``; returns the paths."""
+    """Write each figure to its own file, and all numbers as ``numbers.json``; returns the paths."""
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -110,7 +110,7 @@ def plot_reliability(
     axes.errorbar(
         x, y, yerr=spread, fmt="none", ecolor=color, elinewidth=1.2, capsize=2.5, label="its 95 % interval"
     )
-    # The area of a point grows with the share of predictions that it speaks for.
+    # The area of a point grows with its share of predictions.
     area = 14 + 90 * np.sqrt(data.count[full] / data.n)
     axes.plot(x, y, color=color, linewidth=1.2, alpha=0.55)
     axes.scatter(x, y, s=area, color=color, edgecolors="none", zorder=3, clip_on=False, label="this model")
@@ -220,7 +220,7 @@ def plot_risk_coverage(
     axes.set(
         xlim=(0, 1.005), xlabel="share of inputs answered, the most confident first", ylabel="share wrong"
     )
-    # The first few answers alone have no rate worth an axis.
+    # The rate of the first few answers is too noisy to scale the axis.
     settled = data.risk[data.coverage > 0.05]
     axes.set_ylim(0, max(1.15 * float(settled.max(initial=0)), 1.6 * data.target))
     _percent(axes, x=True)

@@ -119,10 +119,9 @@ def confidence_histogram(
 class Density:
     """Density of confidence among right and among wrong predictions (Singh 2021, fig. 2).
 
-    Both (g,) are per unit of log-odds, log(c / (1 - c)), at the confidences ``grid`` (g,): a plain
-    axis would press most networks' predictions against its right end. Each integrates to 1 over
-    the log-odds, and is 0 where there is no such prediction. ``auroc`` says how well the two are
-    told apart.
+    Both (g,) are per unit of log-odds, log(c / (1 - c)), at the confidences ``grid`` (g,): on a plain axis
+    most networks' predictions would lie at its right end. Each integrates to 1 over the log-odds, and is 0
+    where there is no such prediction. ``auroc`` says how well the two are told apart.
     """
 
     grid: Floats
@@ -217,7 +216,7 @@ def default_risk(correct: ArrayLike) -> float:
 
 @dataclass(frozen=True, eq=False)
 class BinCountCurve:
-    """ECE by the number of bins ``bins`` (m,): how much of a number is its binning.
+    """ECE by the number of bins ``bins`` (m,): how much the ECE depends on the binning.
 
     ``noise_floor`` (m,) is what a calibrated model would show by chance over equal-width bins.
     """

@@ -1,4 +1,4 @@
-"""Figures as SVG that lives inside a page: its colours follow the page, its text can be read aloud."""
+"""Figures as inline SVG: its colours follow the page, its text is accessible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ID = re.compile(r'(\bid="|url\(#|href="#)')
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """The report's style, without touching the caller's; glyphs that our fonts lack are no concern.
+    """The report's style, without changing the caller's; missing glyphs do not warn.
 
     Text stays text in the SVG, so the reader's own fonts draw it.
     """

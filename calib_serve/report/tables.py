@@ -114,7 +114,7 @@ def _word(change: Change | None, better: int) -> Literal["better", "worse", "cha
 
 
 def artifact_facts(artifact: Artifact) -> tuple[tuple[str, str], ...]:
-    """What the artifact does, what it was fitted on, and how it can be told from others."""
+    """The artifact's steps, data, fit and identity."""
     steps = tuple(f"{step.kind} {_sizes(vars(step))}".strip() for step in artifact.steps)
     facts: dict[str, Any] = {
         "method": artifact.method,

@@ -36,7 +36,7 @@ class Verdict:
 
 
 def percent(value: float, digits: int = 1) -> str:
-    r"""A fraction as people read it.
+    r"""A fraction in percent.
 
     >>> percent(0.0475)
     '4.8\xa0%'
@@ -73,9 +73,9 @@ def judge(
     artifact: Artifact | None = None,
     tolerance: float = 0.02,
 ) -> Verdict:
-    """Judge what was ``found`` of a model; ``tolerance`` is the mean gap that its users can live with.
+    """Judge the metrics ``found`` of a model; ``tolerance`` is the acceptable mean gap.
 
-    ``before`` and ``changes`` tell of the same samples without the calibration.
+    ``before`` and ``changes`` are of the same samples without the calibration.
     """
     level = _level(found, test, tolerance)
     return Verdict(
@@ -92,7 +92,7 @@ def judge(
 def _level(found: Evaluation, test: CalibrationTest, tolerance: float) -> Level:
     if test.p >= _CHANCE:
         return "calibrated" if test.critical <= tolerance else "unproven"
-    # Without replicates there is no interval, and the estimate itself must do.
+    # Without replicates there is no interval: use the estimate itself.
     high = found.ece.high if math.isfinite(found.ece.high) else found.ece.value
     return "close" if high <= tolerance else "off"
 
@@ -197,7 +197,7 @@ def _do(
         way = "overconfident" if worst.gap.value > 0 else "underconfident"
         advice.append(
             f"Mind the class “{worst.name}”: predictions of it are {way} by {points(worst.gap.value)}. "
-            "A temperature cannot mend single classes; a method with a number per class can."
+            "A temperature cannot correct single classes; a method with a number per class can."
         )
     if level in ("calibrated", "close") and not _refusals(changes):
         advice.append("Deploy it, and watch it with live labels: calibration lasts only as long as its data.")

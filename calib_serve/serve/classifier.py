@@ -1,9 +1,8 @@
 """The TorchServe handler of a calibrated classifier.
 
-One bad item never costs its neighbours, and nothing that watches ever changes a prediction:
-decoding, the model, and monitoring each fail on their own, each with its own count.
-Request content is never logged: the server reads metrics from the log, so a line in a request
-could forge one.
+A bad item does not affect the others of its batch, and monitoring never changes a prediction: decoding, the
+model, and monitoring fail independently, each with its own counter. Request content is never logged: the
+server reads metrics from the log, so a line in a request could forge one.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """One answer: ``probabilities`` (K,) float64 of ``logits``; ``receipt`` None where receipts are off."""
+    """One prediction: ``probabilities`` (K,) float64 of ``logits``; ``receipt`` None if receipts are off."""
 
     probabilities: NDArray[np.float64]
     predicted: int
@@ -45,7 +44,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why one item has no answer; ``reason`` is shown to the client."""
+    """Why one item has no prediction; ``reason`` is shown to the client."""
 
     status: int
     reason: str
@@ -58,7 +57,7 @@ Row = tuple[NDArray[np.float64], int, float, NDArray[Any]]  # a Prediction's fie
 class CalibratedClassifier:
     """Subclass it to change ``preprocess`` (one payload to one input) or ``postprocess`` (one reply).
 
-    ``options``, ``artifact``, ``name`` and ``version`` are there once the model is loaded.
+    ``options``, ``artifact``, ``name`` and ``version`` are set once the model is loaded.
     """
 
     options: ModelOptions
@@ -81,7 +80,7 @@ class CalibratedClassifier:
     def preprocess(self, payload: Payload) -> NDArray[Any]:
         """One request's payload as one input of the model, without the batch.
 
-        Raise InputError for a payload that cannot be used: its text goes to the client as a 400.
+        Raise InputError for an invalid payload: its message is sent to the client as a 400.
         """
         o = self.options
         image = ImageOptions(o.mean, o.std, o.max_pixels)
@@ -111,7 +110,7 @@ class CalibratedClassifier:
         return reply
 
     def handle(self, data: Sequence[dict[str, Any]], ctx: Any) -> list[str]:
-        """One JSON text an item, in order; what failed has its own status."""
+        """One JSON text per item, in order; failed items have their own status."""
         results = self._predict(self._read_all(data))
         return [self._reply(index, result, ctx) for index, result in enumerate(results)]
 
@@ -131,9 +130,9 @@ class CalibratedClassifier:
                 )
 
     def _read_all(self, data: Sequence[dict[str, Any]]) -> NDArray[Any] | list[NDArray[Any] | Failure]:
-        """One array where that can be, else one input an item."""
+        """One array if possible, else one input per item."""
         if type(self).preprocess is CalibratedClassifier.preprocess:
-            # The common case in one step for the whole batch; whatever is odd goes the long way.
+            # Fast path for the whole batch; all other payloads are decoded one by one.
             o, payloads = self.options, [row.get("data", row.get("body")) for row in data]
             batch = decode_lists(payloads, shape=o.input_shape, dtype=o.input_dtype)
             if batch is not None:
@@ -160,8 +159,8 @@ class CalibratedClassifier:
             if not isinstance(item, Failure):
                 by_kind.setdefault((item.shape, item.dtype.str), []).append(index)
         for indices in by_kind.values():
-            # A failed item's place is kept: other rows would else run in a batch of another size,
-            # and some kernels then round them differently.
+            # Failed items keep their rows: in a batch of another size, some kernels would round the other
+            # rows differently.
             places = range(len(inputs)) if len(by_kind) == 1 else indices
             blank = np.zeros_like(inputs[indices[0]])
             batch = np.stack([b if not isinstance(b := inputs[i], Failure) else blank for i in places])
@@ -175,7 +174,7 @@ class CalibratedClassifier:
             logits = to_logits(self._run(batch), self.options.outputs)
             if len(logits) != len(batch):
                 raise ModelError(f"the model returned {len(logits)} rows for {len(batch)} inputs")
-        except (Exception, SystemExit) as error:  # whatever a model may raise
+        except (Exception, SystemExit) as error:  # a model may raise anything
             if len(batch) > 1:  # one input may be to blame: the others are run without it
                 return [self._run_rows(batch[i : i + 1])[0] for i in range(len(batch))]
             log.warning("the model failed on an input: %s", type(error).__name__)

@@ -1,4 +1,4 @@
-"""What a server runs with: validated before anything starts, then written to its folder."""
+"""A server's configuration: validated before anything starts, then written to its folder."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Configuration:
 
     @property
     def names(self) -> list[str]:
-        """The models' names, as their archives tell them."""
+        """The models' names, from their archives."""
         return [read_archive(self.store / model, verify=False).name for model in self.models]
 
     def address(self, api: str) -> str:
@@ -68,7 +68,7 @@ class Configuration:
 
     def write(self) -> None:
         """Write what TorchServe and its workers read into ``folder``, made if missing."""
-        # Every calibrated archive in the store, served or not: labels of a retired version come late.
+        # Every calibrated archive in the store, served or not: labels of retired versions may still arrive.
         labelled = labelled_models(sorted(self.store.glob("*.mar")))
         self.folder.mkdir(parents=True, exist_ok=True)
         self.file.write_text(self.text, "utf-8")
@@ -146,7 +146,7 @@ def _keyring(folder: Path, given: str | Path | None) -> dict[str, str]:
     if given is not None or (KEYRING not in os.environ and own.is_file()):
         found[KEYRING] = str(Path(given or own).resolve())
     if path := found.get(KEYRING) or from_environment(KEYRING):
-        Keyring.load(path)  # a worker could not tell what is wrong with it: it would not start
+        Keyring.load(path)  # a worker would not start, without saying why
     return found
 
 

@@ -1,9 +1,8 @@
 """Counters of one worker, sent to TorchServe as deltas: accumulated, then flushed.
 
-A line for each request would cost 12 microseconds and 0.7 kB of log; so a worker adds up in
-memory and sends what has changed once a second, when much is waiting, and when it ends. The
-server sums over workers, and its sums survive a worker's death: what a killed worker had not
-sent yet is all that is lost.
+A line for each request would cost 12 microseconds and 0.7 kB of log; so a worker accumulates in memory and
+sends changes once a second, when many are pending, and when it ends. The server sums over workers and keeps
+the sums of dead workers: only what a killed worker had not sent yet is lost.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ def to_stdout(text: str) -> None:
 def wait_until_counted(*, seconds: float = 5.0) -> None:
     """Wait until the server has counted all that was written to stdout, where that is a pipe.
 
-    The server takes what is in the pipe before it counts it. So lines that add 0 are written behind:
-    when it has taken those, the lines before them are counted. Gives up after ``seconds``.
+    The server reads the pipe ahead of counting. So lines that add 0 are appended: once these are read, the
+    lines before them are counted. Gives up after ``seconds``.
     """
     with contextlib.suppress(ImportError, OSError):
         import fcntl  # noqa: PLC0415 - not on every platform
@@ -59,7 +58,7 @@ def wait_until_counted(*, seconds: float = 5.0) -> None:
                 time.sleep(0.001)
             return False
 
-        # Empty first: into a pipe that nobody reads, a write would never come back.
+        # Wait until it is empty: a write to a full pipe without a reader would block forever.
         if stat.S_ISFIFO(os.fstat(1).st_mode) and taken():
             line = metric_line(_ERRORS, 0, ("emit",), host=_host(), second=int(time.time())) + "\n"
             to_stdout(line * (_AHEAD // len(line) + 1))
@@ -71,10 +70,10 @@ def _host() -> str:
 
 
 class Emitter:
-    r"""Adds up counters and keeps the last value of gauges until the next flush.
+    r"""Sums counters and keeps the last value of gauges until the next flush.
 
-    ``interval``: seconds between flushes; ``limit``: updates that may wait before a flush comes
-    early. ``write`` gets one text of whole lines.
+    ``interval``: seconds between flushes; ``limit``: pending updates that trigger an early flush. ``write``
+    gets one text of whole lines.
 
     >>> sent = []
     >>> emitter = Emitter(write=sent.append, host="h", clock=lambda: 0.0)
@@ -137,7 +136,7 @@ class Emitter:
                 self.add(name, 0, model, version, *(() if index is None else (str(index),)))
 
     def flush(self) -> int:
-        """Send what is waiting; returns how many lines. One that cannot be sent is counted as an error."""
+        """Send pending updates; returns the number of lines. A line that fails counts as an error."""
         with self._lock:
             waiting, self._waiting, self._updates = self._waiting, {}, 0
             lines, second = [], int(self._clock())
@@ -152,7 +151,7 @@ class Emitter:
             return len(lines)
 
     def start(self) -> None:
-        """Flush on the timer from now on, in a thread of its own."""
+        """Start flushing on a timer, in a thread."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="calib-emit", daemon=True)
             self._thread.start()
@@ -162,5 +161,5 @@ class Emitter:
             time.sleep(self._interval)
             try:
                 self.flush()
-            except Exception:  # the timer must outlive whatever a flush meets
+            except Exception:  # the timer must survive any failure of a flush
                 self.failed("emit")

@@ -1,8 +1,7 @@
-"""The TorchServe handler that labels come home to. Run it with exactly one worker.
+"""The TorchServe handler that receives labels. Run it with exactly one worker.
 
-The ledger holds the truth: a label is on disk before it is acknowledged, and the sums beside it.
-The server's counters are fed from the ledger with what it has not published yet, so a killed
-worker loses nothing: the next one publishes the rest.
+The ledger is authoritative: a label and the sums are on disk before the label is acknowledged. The server's
+counters get the ledger's unpublished sums, so a killed worker loses nothing: the next one publishes the rest.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class CalibrationFeedback:
         config = (ctx.model_yaml_config or {}).get(SECTION, {})
         models = read_models(config)
         detector = functools.partial(Detector, arl=float(config.get("arl", 100_000)))
-        detector()  # options that cannot be are said now, not at the first label
+        detector()  # validate options at start-up, not at the first label
         self._ledger = _open_ledger(config)
         self._emitter = Emitter(interval=float(config.get("flush_seconds", 1.0)))
         self._intake = Intake(
@@ -65,14 +64,14 @@ class CalibrationFeedback:
         self._before_answer = end_cleanly(self._flush)
 
     def handle(self, data: Sequence[dict[str, Any]], ctx: Any) -> list[str]:
-        """One JSON text a request: how many labels were counted, and what became of each."""
+        """One JSON text per request: how many labels were counted, and the outcome of each."""
         parsed = [_parse(row) for row in data]
         together = [item for items in parsed if not isinstance(items, str) for item in items]
         try:
             outcomes = iter(self._intake.take(together))
             lost = None
         except (CalibServeError, OSError) as error:
-            # Sent again they are counted, or found to have been, once either way.
+            # Clients may send them again: each is counted once.
             log.error("labels could not be kept: %s", type(error).__name__)
             self._emitter.failed("ledger")
             outcomes, lost = iter(()), "the labels could not be kept; send them again, each is counted once"
@@ -116,14 +115,14 @@ class CalibrationFeedback:
         try:
             if self._samples:
                 act(self._samples)
-        except Exception as error:  # labels are counted and stay so; a sample is only a sample
+        except Exception as error:  # counted labels do not depend on their sample
             log.error("labels could not be sampled: %s", type(error).__name__)
             self._emitter.failed("samples")
 
     def _alarm(self, version: Version, alarm: Alarm) -> None:
         log.warning("calibration drifted; labels seen: %d", alarm.label)
         self._emitter.add("calib_drift_alarms_total", 1, *version)
-        self._emitter.flush()  # an alarm is rare, and must not die with its worker
+        self._emitter.flush()  # alarms are rare and must not be lost with the worker
 
     def _start_counters(self, models: Mapping[Version, Classes]) -> None:
         for model, version in models:
@@ -144,7 +143,7 @@ def _parse(row: Mapping[str, Any]) -> list[object] | str:
 
 
 def parse_items(body: object) -> list[object]:
-    r"""Items of a JSON list, a single JSON object, ``{"items": [...]}``, or NDJSON, one a line.
+    r"""Items of a JSON list, a single JSON object, ``{"items": [...]}``, or NDJSON, one per line.
 
     >>> parse_items(b'{"receipt": "a", "label": 1}\n{"receipt": "b", "label": 2}')[1]["label"]
     2
@@ -175,11 +174,11 @@ def _line(line: str) -> object:
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
-        return None  # refused as malformed, for itself alone
+        return None  # only this line is refused, as malformed
 
 
 def read_models(config: Mapping[str, Any]) -> dict[Version, Classes]:
-    """The model versions whose labels are welcome: from the host's list, else from the archive."""
+    """The model versions whose labels are accepted: from the host's list, else from the archive."""
     path = from_environment(MODELS)
     try:
         listed = json.loads(Path(path).read_text("utf-8")) if path else config.get("models", [])
@@ -191,11 +190,11 @@ def read_models(config: Mapping[str, Any]) -> dict[Version, Classes]:
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ModelError(
-            f"the list of models whose labels are welcome cannot be read: {error!r}; "
+            f"the list of models whose labels are accepted cannot be read: {error!r}; "
             f"{path or 'the archive'} should hold name, version and classes of each"
         ) from error
     if not models:
-        raise ModelError(f"no model is named whose labels are welcome; set {MODELS} or pack with --for X.mar")
+        raise ModelError(f"no model is named to accept labels of; set {MODELS} or pack with --for X.mar")
     return models
 
 
@@ -212,5 +211,5 @@ def _writer() -> str:
 
 def _open_ledger(config: Mapping[str, Any]) -> Ledger:
     where = _setting(config, "ledger", LEDGER)
-    # Servers that share a ledger each publish their own share; a file belongs to one of them.
+    # Servers that share a ledger publish separately; a file belongs to one server.
     return open_ledger(where, writer=_writer() if "://" in where else "")

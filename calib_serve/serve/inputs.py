@@ -1,7 +1,7 @@
-"""What clients send, as one array an item: JSON, .npy, safetensors or an image.
+"""Decode a client's payload into one array per item: JSON, .npy, safetensors or an image.
 
-Everything here meets hostile bytes: sizes are checked before memory is taken, nothing is
-unpickled, and whatever is wrong raises InputError with a reason that may be shown to the client.
+Payloads are untrusted: sizes are checked before memory is allocated, nothing is unpickled, and any defect
+raises InputError with a reason that may be shown to the client.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def decode_lists(
 ) -> NDArray[Any] | None:
     """All of ``payloads`` at once, (n, *shape), where every one is a JSON array that ``decode`` takes.
 
-    None where one of them is anything else: then each is decoded for itself, and told for itself.
+    None where one of them is anything else: then each must be decoded separately.
     """
     if dtype != "float32" or None in shape or not all(type(payload) is list for payload in payloads):
         return None

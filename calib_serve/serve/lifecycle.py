@@ -1,9 +1,9 @@
-"""How a worker ends: on SIGTERM between two requests, when the server has counted all it answered.
+"""Graceful exit of a worker: on SIGTERM, between two requests, when the server has counted its metrics.
 
-As soon as the server sees a worker's connection close it kills the worker and stops reading what it
-printed. So all of this must be over before the worker leaves, while the connection is still open. And
-requests that the server has just taken from its queue for a worker that leaves are never answered:
-so a worker under load leaves right behind an answer, when the server has not taken any yet.
+When a worker's connection closes, the server kills the worker and stops reading its output. So metrics must
+be sent and counted while the connection is still open. Requests that the server has just taken from its queue
+for an exiting worker are never answered: so a worker under load exits right after replying, before the server
+takes the next request.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from calib_serve.serve.emit import wait_until_counted
 
 __all__ = ["end_cleanly"]
 
-_PATIENCE = 30.0  # seconds after which a worker leaves in the middle of a prediction
-_QUIET = 0.2  # seconds without a request after which a worker leaves
+_PATIENCE = 30.0  # seconds after which a worker exits even during a prediction
+_QUIET = 0.2  # seconds without a request after which a worker exits
 
 
 def end_cleanly(flush: Callable[[], object]) -> Callable[[], None]:
-    """Have ``flush`` called when this worker ends, and turn SIGTERM into such an end between requests.
+    """Call ``flush`` when this worker exits, and exit on SIGTERM between requests.
 
-    Returns what is to be called before an answer goes out: once the worker has been asked to end, it
-    waits until the server has counted that answer, and leaves when it has gone.
+    Returns a function to call before each reply: after SIGTERM, it waits until the server has counted that
+    reply's metrics, and exits when the reply is sent.
     """
     ending = _Ending(flush)
-    atexit.register(flush)  # the server may have gone first
+    atexit.register(flush)  # the server may have exited first
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ending.asked)
     return ending.before_answer
 
 
 class _Ending:
-    """Leaves at a moment when the worker waits for a command: no prediction is cut in half."""
+    """Exits while the worker waits for a command, not during a prediction."""
 
     def __init__(self, flush: Callable[[], object]) -> None:
         self._flush = flush
-        self._since: float | None = None  # when the worker was asked to end
+        self._since: float | None = None  # when SIGTERM arrived
 
     def asked(self, signum: int, frame: FrameType | None) -> None:
         """SIGTERM, from outside or from the timer that is set here."""
@@ -68,7 +68,7 @@ class _Ending:
         """What ``end_cleanly`` returns."""
         if self._since is not None:
             self._settle()
-            sys.setprofile(_leave_when_idle)  # TorchServe tells nobody when an answer has gone
+            sys.setprofile(_leave_when_idle)  # TorchServe has no hook for a sent reply
 
     def _settle(self) -> None:
         self._flush()
@@ -97,5 +97,5 @@ def _idle_connection(frame: FrameType | None) -> socket.socket | None:
 
 
 def _has_sent(connection: socket.socket) -> bool:
-    """Whether the server has sent something that was not read."""
+    """Whether unread data from the server are waiting."""
     return bool(select.select([connection], [], [], 0)[0])

@@ -15,7 +15,7 @@ _ERROR = re.compile(r"(?:MODEL_LOG - |\bERROR\b.*? - )((?:[\w.]+(?:Error|Excepti
 
 @dataclass(frozen=True)
 class Log:
-    """``file`` from byte ``start`` on; ``java``: what Java itself printed, should it not get that far."""
+    """``file`` from byte ``start`` on; ``java``: Java's own output, for failures before logging starts."""
 
     file: Path
     java: Path

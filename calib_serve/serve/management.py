@@ -1,4 +1,4 @@
-"""TorchServe's own APIs: the tokens they ask for, and what they tell about models and workers."""
+"""TorchServe's own APIs: their tokens, and the state of models and workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Management", "Tokens"]
 
 @dataclass(frozen=True, repr=False)
 class Tokens:
-    """What ``key_file.json`` holds; send one as ``Authorization: Bearer ...``."""
+    """The content of ``key_file.json``; send one as ``Authorization: Bearer ...``."""
 
     inference: str
     management: str
@@ -40,7 +40,7 @@ class Management:
     token: str
 
     def versions(self, model: str) -> list[dict[str, Any]]:
-        """What the server tells of each version of ``model``."""
+        """The server's description of each version of ``model``."""
         headers = {"Authorization": f"Bearer {self.token}"}
         # Loopback never goes through the environment's proxies.
         reply = httpx.get(f"{self.url}/models/{model}/all", headers=headers, timeout=30.0, trust_env=False)

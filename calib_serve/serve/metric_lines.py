@@ -1,7 +1,7 @@
 """Lines of TorchServe's metrics channel, and label values that survive it.
 
 A worker sends a metric by printing one line; the server reads it back with a regular
-expression, and drops or cuts in silence what does not match. This module holds our mirror
+expression, and silently drops or cuts what does not match. This module holds our mirror
 of that expression (TorchServe 0.12, ``org.pytorch.serve.metrics.Metric``), so that every line is
 known to arrive before it is sent.
 """
@@ -26,7 +26,7 @@ LINE = re.compile(
 )
 """What the server accepts; group 3 is the value, group 4 the labels."""
 
-_LONGEST = 200  # characters of a label value; a name beyond it says nothing more on a dashboard
+_LONGEST = 200  # characters of a label value; longer names are cut
 _UNSAFE = re.compile(r"[^\w .;/@+=()\[\]{}<>~!?*&^$'-]")
 
 
@@ -44,7 +44,7 @@ def label_value(text: str) -> str:
     """
     encoded = _UNSAFE.sub(_percent, text) if _UNSAFE.search(text) else text
     if encoded != encoded.strip() or not encoded:
-        # No other text becomes a bare "%": that of a text is encoded.
+        # Only an empty text becomes a bare "%": a "%" in a text is encoded.
         encoded = re.sub(r"^\s|\s$", "%20", encoded) or "%"
     return encoded if len(encoded) <= _LONGEST else encoded[: _LONGEST - 3] + "..."
 

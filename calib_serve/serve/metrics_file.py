@@ -51,7 +51,7 @@ _GAUGES = (
 
 
 def metrics_file() -> str:
-    """The YAML text: TorchServe's own metrics, which it insists on, and our series."""
+    """The YAML text: TorchServe's own metrics, which it requires, and our series."""
     ours: dict[str, list[dict[str, Any]]] = {
         f"{kind}": [_entry(s.name, "Count", s.labels) for s in SERIES if s.kind == kind]
         for kind in ("counter", "gauge")

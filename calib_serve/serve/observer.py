@@ -43,7 +43,7 @@ def observe(options: ModelOptions, artifact: Artifact, *, model: str, version: s
     reference = artifact.reference
     emitter = Emitter(interval=options.flush_seconds)
     if reference is not None and reference.n:
-        # What the calibration set looked like, the same from every worker: drift is seen against it.
+        # The calibration set's bins, the same from every worker: the reference for drift.
         for b, count in enumerate(reference.count.tolist()):
             emitter.set("calib_reference_share", count / reference.n, model, version, str(b))
     observer = Observer(
@@ -74,16 +74,16 @@ class Observer:
         keyring: Keyring | None,
         samples: SampleLog | None = None,
     ) -> None:
-        self._samples = samples if keyring else None  # without a receipt no label finds its sample
+        self._samples = samples if keyring else None  # labels find their samples by receipts
         self._emitter, self._model, self._version, self._keyring = emitter, model, version, keyring
-        # The same edges as bins.bin_index, which is made for arrays: bisect is quicker for a few.
+        # The same edges as bins.bin_index; bisect is faster for a few values.
         self._inner = np.linspace(0, 1, bins + 1)[1:-1].tolist()
         self._sums = [
             [((one.name, (model, version, *([str(b)] * one.per_bin))), one.adds) for one in _PREDICTIONS]
             for b in range(bins)
         ]
         self.before_answer: Callable[[], None] = lambda: None
-        # Labels may come before the feedback model counts its first: its series start here too.
+        # The feedback model's series start here too, before its first label.
         emitter.create((*_SERVED, *FEEDBACK), model=model, version=version, bins=bins)
         emitter.failed("record", "receipt", "samples", "emit", times=0)
         emitter.flush()
@@ -110,7 +110,7 @@ class Observer:
                 self._emitter.add("calib_invalid_outputs_total", invalid, self._model, self._version)
         except Exception as error:  # fails open
             self._broken("record", error)
-        # One call for all: the operating system is asked once a batch.
+        # One call for all: one system call per batch.
         drawn, now = os.urandom(NONCE_BYTES * len(predictions)), time.time()
         nonces = [drawn[at : at + NONCE_BYTES] for at in range(0, len(drawn), NONCE_BYTES)]
         receipts = [self._sign(*one, nonce, now) for one, nonce in zip(predictions, nonces, strict=True)]
@@ -127,7 +127,7 @@ class Observer:
             self._broken("samples", error)
 
     def flush(self) -> None:
-        """Send what is waiting."""
+        """Send pending counts."""
         try:
             if self._samples:
                 self._samples.flush()
@@ -157,5 +157,5 @@ class Observer:
     def _broken(self, stage: str, error: Exception) -> None:
         try:
             self._emitter.failed(stage)
-        except Exception:  # the counter itself is broken: a log line is all that is left
+        except Exception:  # the counter itself failed: only log it
             log.warning("monitoring failed at %s: %s", stage, type(error).__name__)

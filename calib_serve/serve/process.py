@@ -1,4 +1,4 @@
-"""The process of a server: started so that it cannot outlive us, stopped with all it started."""
+"""A server's process: it ends with its parent, and is stopped with all its children."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Process:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    start_new_session=True,  # Ctrl-C comes to us, and we stop it in order
+                    start_new_session=True,  # Ctrl-C reaches only us, and we stop the server
                     preexec_fn=_end_with_parent(),  # noqa: PLW1509 - one system call, nothing that locks
                 )
         except BaseException:
@@ -63,12 +63,12 @@ class Process:
         return self._process.wait()
 
     def stop(self) -> None:
-        """Ask it to end, then end whatever of its workers is still there; may be called twice."""
+        """Terminate it, then kill its remaining workers; may be called twice."""
         try:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_STOP_SECONDS)
-        finally:  # a second Ctrl-C does not wait, and leaves nothing behind either
+        finally:  # a second Ctrl-C does not wait, and leaves no process behind either
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -95,8 +95,8 @@ def _command(configuration: Configuration, scratch: Path) -> list[str]:
 
 
 def _end_with_parent() -> Callable[[], object] | None:
-    """What makes the server end with this process, even one that is killed outright (on Linux)."""
-    # The kernel watches the thread that started it, so only the main thread's life will do.
+    """Make the server end with this process, even if this is killed (on Linux)."""
+    # The kernel watches the thread that started it, so only the main thread will do.
     if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
         return None
     return functools.partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGTERM)

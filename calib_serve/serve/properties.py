@@ -27,7 +27,7 @@ class Ports:
 
     @classmethod
     def free(cls, host: str = "127.0.0.1") -> Ports:
-        """Five ports that nobody listens on now."""
+        """Five ports that are free now."""
         sockets = [socket.socket() for _ in range(5)]
         try:
             for one in sockets:
@@ -38,7 +38,7 @@ class Ports:
                 one.close()
 
     def available(self, host: str = "127.0.0.1") -> bool:
-        """Whether nobody listens on any of them now."""
+        """Whether all of them are free now."""
         for port in astuple(self):
             with socket.socket() as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -76,7 +76,7 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def changed(text: str, values: Mapping[str, str]) -> str:
-    r"""``text`` with ``values`` in the place of its own, comments kept; new keys go to the end.
+    r"""``text`` with these ``values``, comments kept; new keys are appended.
 
     >>> changed("# why\na=1\n", {"a": "2", "b": "3"})
     '# why\na=2\nb=3\n'
@@ -91,7 +91,7 @@ def changed(text: str, values: Mapping[str, str]) -> str:
             lines.append(line)
         elif match[1] in left:
             lines.append(f"{match[1]}={left.pop(match[1])}")
-        # A second line of the same key goes: Java would take it instead of ours.
+        # Drop a second line of the same key: Java would take it instead of ours.
     return "\n".join([*lines, *(f"{key}={value}" for key, value in left.items())]) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The ledger's sums on their way to the server's counters, each exactly once.
+"""Publish the ledger's sums to the server's counters, each exactly once.
 
 The ledger marks what was sent when the block that sends it ends. Where the mark fails, this worker
 remembers what it sent. A worker killed in between leaves sums that were sent but not marked; the next
@@ -32,7 +32,7 @@ _COUNT = re.compile(r'^calib_feedback_total\{model="([^"]*)",version="([^"]*)".*
 
 
 class Publisher:
-    """Sends the server what the ledger has counted and not published, once a second at most.
+    """Sends the ledger's unpublished sums to the server, once a second at most.
 
     ``name`` tells this server from others that share the ledger; default: the host's name.
     """
@@ -41,28 +41,28 @@ class Publisher:
         self._ledger, self._emitter, self._interval = ledger, emitter, interval
         self._consumer = f"torchserve:{name or socket.gethostname()}"
         self._first = True
-        # Sent, and perhaps not marked: labels that were marked before, and the sums that were sent.
+        # Sent, but perhaps not marked: labels that were marked before, and the sums that were sent.
         self._unmarked: dict[Version, tuple[float, Sums]] = {}
         self._fresh = threading.Event()
-        self._fresh.set()  # an earlier worker may have left something
+        self._fresh.set()  # an earlier worker may have left unpublished sums
 
     def wake(self) -> None:
-        """There is something new."""
+        """Signal new sums."""
         self._fresh.set()
 
     def start(self) -> None:
-        """Publish from now on, in a thread of its own."""
+        """Start publishing in a thread."""
         threading.Thread(target=self._run, name="calib-publish", daemon=True).start()
 
     def publish(self) -> None:
-        """Send the sums of the ledger that were not sent before."""
+        """Send the ledger's unpublished sums."""
         try:
             with self._ledger.emission(self._consumer) as fresh:
                 self._send(fresh)
                 # Sent within the block: the ledger marks it only when the lines are on their way.
                 self._emitter.flush()
             self._unmarked = {}
-        except Exception as error:  # offered again next time
+        except Exception as error:  # retried next time
             log.error("the ledger's sums could not be published: %s", type(error).__name__)
             self._emitter.failed("publish")
             self._emitter.flush()
@@ -85,7 +85,7 @@ class Publisher:
         self._first = False
 
     def _sent_before(self, fresh: Mapping[Version, Sums]) -> bool:
-        """Whether the server holds all of ``fresh`` already: its last worker died before the mark."""
+        """Whether the server holds all of ``fresh`` already, as the last worker died before the mark."""
         counted = self._counted()
         marked = {key: n - (fresh[key].feedback.n if key in fresh else 0) for key, n in counted.items()}
         before = self._at_start_of_server(marked)
@@ -101,7 +101,7 @@ class Publisher:
         return {key: sums.feedback.n for key, sums in self._ledger.sums(own=True).items()}
 
     def _at_start_of_server(self, marked: Mapping[Version, float]) -> dict[Version, float] | None:
-        """What was marked when this server started at 0; None when that is now."""
+        """The marks when this server's counters started at 0; None if they start now."""
         key, server = f"publish/{self._consumer}", _server()
         kept = self._ledger.load(key)
         if kept is not None and (found := json.loads(kept))["server"] == server:
@@ -122,7 +122,7 @@ def _server() -> str:
 
 
 def _held() -> dict[tuple[str, str], float] | None:
-    """The labels that the server's counters hold, by model and version; None where it cannot be asked."""
+    """The labels that the server's counters hold, by model and version; None where it does not answer."""
     address = from_environment(METRICS)
     if address is None:
         return None

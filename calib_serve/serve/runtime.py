@@ -1,4 +1,4 @@
-"""From an archive's model file to one function: a batch of inputs to the model's logits."""
+"""Load an archive's model as one function, from a batch of inputs to logits."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def to_logits(outputs: NDArray[Any], kind: str) -> NDArray[np.float64]:
         raise ModelError(f"the model must return (n, K), got {z.shape}")
     if kind == "probabilities":
         with np.errstate(invalid="ignore"):
-            # NaN must stay NaN, and what is no probability must not pass for one.
+            # NaN must stay NaN, and negative values must become NaN.
             z = np.where(z >= 0, log_probs(z), math.nan)
     return z
 
@@ -99,19 +99,19 @@ def _torch(path: Path, options: ModelOptions, device: str) -> nn.Module:
     torch.set_num_threads(options.cores)
     try:
         if options.kind == "torchscript":
-            with warnings.catch_warnings():  # the file is what is deployed, whatever its format's future
+            with warnings.catch_warnings():  # torch deprecates TorchScript
                 warnings.simplefilter("ignore", DeprecationWarning)
                 loaded: nn.Module = torch.jit.load(str(path), map_location=device)  # type: ignore[no-untyped-call]
                 return loaded.eval()
         if options.kind == "exported":
             return torch.export.load(str(path)).module().to(device)
         return _eager(path, options).to(device).eval()
-    except Exception as error:  # loaders raise whatever their parts raise
+    except Exception as error:  # loaders raise errors of many types
         raise ModelError(f"the model {path.name} does not load: {type(error).__name__}: {error}") from error
 
 
 def _headed_export(network: nn.Module, head: Head, classes: int, name: str | None) -> nn.Module:
-    """The exported program with the head's first layer in its last one's place, and the rest behind.
+    """The exported program with its last layer replaced by the head's layers.
 
     In an exported graph layers are calls, but their tensors keep their names.
     """

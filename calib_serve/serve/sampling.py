@@ -10,7 +10,7 @@ __all__ = ["host_sample_log"]
 
 
 def host_sample_log() -> SampleLog | None:
-    """Where ``CALIB_SERVE_SAMPLES`` says, at ``CALIB_SERVE_SAMPLE_RATE`` (0.1); None where it does not.
+    """The log in ``CALIB_SERVE_SAMPLES``, at rate ``CALIB_SERVE_SAMPLE_RATE`` (0.1); None where unset.
 
     Written every ``CALIB_SERVE_SAMPLE_SECONDS`` (60): a server that stops kills its workers.
     """

@@ -26,13 +26,13 @@ class Server:
     """One TorchServe over the archives ``models`` in the folder ``store``.
 
     ``folder``: where it runs, made if missing: config, logs, ``key_file.json``, keyring and ledger.
-    ``config``: a config.properties to start from (default: the one that travels with the package);
+    ``config``: a config.properties to start from (default: the package's);
     ``settings`` overrides single lines. ``ports``: None keeps the config's. ``keyring``,
     ``ledger``: default to files in ``folder`` of an earlier run, or as the environment says. ``writer``:
     this server's name among those that share a ledger (default: the host's name). ``samples``: a folder
     for the logits and labels of a share ``sample_rate`` of the predictions, written every
     ``sample_seconds``. ServerError or KeyringError where these are wrong, before anything starts.
-    Use it as a context manager: whatever happens inside, nothing is left running.
+    Use it as a context manager: it always stops all processes.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Server:
 
     @property
     def log_file(self) -> Path:
-        """What the server and its workers told; it is bounded, see handlers/log4j2.xml."""
+        """The log of the server and its workers, of bounded size, see handlers/log4j2.xml."""
         return self.folder / "logs" / "torchserve.log"
 
     @property
@@ -125,7 +125,7 @@ class Server:
     def start(self, *, timeout: float = 120.0) -> Server:
         """Start, and return once every worker of every model is ready; ``timeout`` in seconds."""
         self._configuration.write()
-        self.key_file.unlink(missing_ok=True)  # an old one would be taken for the new server's
+        self.key_file.unlink(missing_ok=True)  # an old one would be mistaken for the new server's
         log = Log.beginning_now(self.folder)
         self._process = Process(self._configuration)
         try:

@@ -1,7 +1,7 @@
 """The step of a Triton ensemble that signs receipts and counts predictions, on the Python backend.
 
-Counters are those of every other way to serve, on Triton's own metrics port, and start at 0 for
-every bin. It fails open: after a failure here the prediction goes out with an empty receipt.
+Counters are the same as in other servers, on Triton's own metrics port, and start at 0 for every bin. It
+fails open: after a failure here the prediction goes out with an empty receipt.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PREDICTIONS = tuple(one for one in SUMS if one.of == "predictions")
 
 
 class TritonPythonModel:
-    """What Triton calls: confidence, predicted and bin in, one receipt a prediction out.
+    """What Triton calls: confidence, predicted and bin in, one receipt per prediction out.
 
     The keyring's path is in the environment variable CALIB_SERVE_KEYRING; without one, receipts
     are empty and predictions are counted all the same.
@@ -47,7 +47,7 @@ class TritonPythonModel:
         self._create_counters(int(parameters["bins"]["string_value"]))
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
-        """One response a request, each with a receipt a prediction."""
+        """One response per request, with one receipt per prediction."""
         return [self._answer(request) for request in requests]
 
     def _create_counters(self, bins: int) -> None:

@@ -1,8 +1,8 @@
-"""A handler that somebody already runs, with a calibration around its inference.
+"""An existing handler with a calibration around its inference.
 
-Its preprocess and postprocess stay as they are, and so does the form of what it returns: where it
-saw logits, it now sees calibrated log-probabilities, whose softmax are the calibrated
-probabilities. Receipts travel in the response header ``x-calib-receipt``.
+Its preprocess, postprocess and reply format do not change: instead of logits it gets calibrated
+log-probabilities, whose softmax are the calibrated probabilities. Receipts travel in the response header
+``x-calib-receipt``.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = ["CalibratedWrapper"]
 
 
 class CalibratedWrapper:
-    """Stands in for the handler ``options.wraps`` of the archive."""
+    """Replaces the handler ``options.wraps`` of the archive."""
 
     options: ModelOptions
     artifact: Artifact
 
     def initialize(self, ctx: Any) -> None:
-        """Let the wrapped handler load its model, then put the calibration around its inference."""
+        """Make the wrapped handler load its model, then put the calibration around its inference."""
         folder = Path(ctx.system_properties["model_dir"])
         self.options = ModelOptions.read(ctx.model_yaml_config or {})
         self.artifact = Artifact.load(folder / self.options.artifact)
@@ -53,13 +53,13 @@ class CalibratedWrapper:
         self._worker = str(os.getpid())
 
     def handle(self, data: Sequence[dict[str, Any]], ctx: Any) -> Any:
-        """What the wrapped handler answers; receipts and confidences go into the headers."""
+        """The wrapped handler's reply; receipts and confidences go into the headers."""
         self._seen = []
         replies = self._inner.handle(data, ctx)
         requests = len(ctx.request_processor)
         for index in range(requests):
             ctx.set_response_header(index, "x-calib-worker", self._worker)
-        # An envelope or a handler may make several rows of one request: then none is the request's own.
+        # An envelope or a handler may make several rows of one request: then rows do not match requests.
         if len(self._seen) == requests:
             for index, seen in enumerate(self._seen):
                 if seen is not None:
@@ -114,7 +114,7 @@ def _handler_class(name: str) -> Any:
 
 
 def _module(name: str) -> ModuleType:
-    """As TorchServe looks for it: a file that can be imported, else one of its own."""
+    """Imported as TorchServe does: an importable file, else one of TorchServe's own."""
     for place in (name, f"ts.torch_handler.{name}"):
         try:
             return importlib.import_module(place)

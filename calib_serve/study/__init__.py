@@ -1,4 +1,4 @@
-"""The experiments that calibration papers are made of, on your own data.
+"""The usual experiments of calibration papers, on your own data.
 
 Each returns a ``Study``: a table, curves, and what they say in plain words.
 """

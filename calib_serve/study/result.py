@@ -51,7 +51,7 @@ class Study:
     log_x: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: None stands for what is not known."""
+        """For JSON: None stands for unknown values."""
         return {
             "title": self.title,
             "rows": [dict(zip(self.header, map(_known, row), strict=True)) for row in self.rows],
@@ -66,7 +66,7 @@ class Study:
         }
 
     def as_csv(self) -> str:
-        """The table, one row a line."""
+        """The table, one row per line."""
         file = io.StringIO()
         csv.writer(file, lineterminator="\n").writerows([self.header, *self.rows])
         return file.getvalue()

@@ -1,4 +1,4 @@
-"""Which calibrations keep up when the data shift? (Singh 2021, section 5; Neural Clamping; MaC-Cal)."""
+"""Which calibrations still work under data shift? (Singh 2021, section 5; Neural Clamping; MaC-Cal)."""
 
 from __future__ import annotations
 

@@ -399,7 +399,7 @@ def tokens(path: Path) -> None:
 
 
 def models_list(path: Path) -> None:
-    """The list of models whose labels are welcome."""
+    """The list of models whose labels are accepted."""
     from calib_serve.serve.feedback import read_models
 
     os.environ["CALIB_SERVE_MODELS"] = str(path)

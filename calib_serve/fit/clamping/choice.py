@@ -1,4 +1,4 @@
-"""Which gamma, penalty and resolution Neural Clamping uses: the candidates and their judges."""
+"""Choose gamma, penalty and resolution of Neural Clamping among candidates."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Start = Callable[[Objective, NDArray[np.float32]], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Candidate:
-    """One setting of what is chosen."""
+    """One candidate setting."""
 
     gamma: float
     penalty: Penalty
@@ -87,7 +87,7 @@ def solved(
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """The best setting, every score, and what samples that were held out say of the best.
+    """The best setting, every score, and held-out results of the best.
 
     ``logits`` are those of every calibration input under a shift that was fitted without its fold, and
     ``temperature`` is the one of least NLL for them; both None where nothing was held out.
@@ -160,7 +160,7 @@ def _held_out_logits(
 def held_out_nll_of_temperature(
     logits: NDArray[np.float32], labels: NDArray[np.intp], *, folds: int, seed: int
 ) -> float:
-    """What temperature alone scores on the folds that judge candidates."""
+    """The score of temperature scaling alone on the same folds."""
     return _held_out_nll(logits, labels, _fold_of(len(labels), folds, seed))
 
 

@@ -25,9 +25,9 @@ Floats = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, eq=False)
 class EntropyShift:
-    """The shift, its promised gain of mean entropy in nats, and the share of its entries that are 0.
+    """The shift, its predicted gain of mean entropy in nats, and the share of its entries that are 0.
 
-    ``logits`` are those of the unshifted inputs, which came with the gradient.
+    ``logits`` are those of the unshifted inputs, computed with the gradient.
     """
 
     delta: NDArray[np.float64]

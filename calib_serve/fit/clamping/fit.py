@@ -3,8 +3,8 @@
     artifact = fit_neural_clamping(load_model("model.pt", input_shape=(3, 32, 32)), images, labels)
 
 The paper takes gamma and T from the calibration set itself, which a full-size shift can overfit.
-``judge="folds"`` instead scores every candidate on samples it was not fitted to, and takes the T that
-those samples want: a shift that learned its images by heart is then at least not overconfident.
+``judge="folds"`` instead scores every candidate on samples it was not fitted to, and takes the best T for
+those samples: a shift that memorised its images is then at least not overconfident.
 """
 
 from __future__ import annotations
@@ -84,13 +84,13 @@ def fit_neural_clamping(
     ``inputs`` (n, *input_shape) as the model takes them, ``labels`` (n,) class ids. ``gamma`` of the
     focal loss, ``penalty`` ("tenth" of the uncalibrated loss, the paper's rule, or lambda itself) and
     ``resolution`` (delta as r x r coefficients a channel, enlarged; None is full size, "auto" tries 4
-    and full size where folds judge images) may each be several: then ``judge`` chooses, by held-out
+    and full size where folds judge images) may each be a list: then ``judge`` chooses, by held-out
     NLL over ``folds``, which also give T and the reference bins, or by the calibration set's own ECE
     as the paper does, with the T that was fitted along with delta. ``start`` is the first
     delta: zero, the ``data``-driven one of Theorem 3.2 within ``input_range``, or ``random``.
     ``normalisation`` (mean, std) of the preprocessing puts delta behind it; ``clip`` keeps shifted
     inputs in a range. ``solver`` defaults to ``QuasiNewton()``; ``PaperSchedule()`` is the paper's.
-    ``checkpoints`` is a folder in which a killed fit finds its way again. Raises ShapeError and
+    ``checkpoints`` is a folder to resume a killed fit from. Raises ShapeError and
     InputError for data that does not fit the model, FitError where no temperature is best.
     """
     y = checked(classifier, inputs, labels)
@@ -154,8 +154,8 @@ def fit_neural_clamping_efficient(
     """NC (Eff.): the data-driven shift of Theorem 3.2 and then a temperature (appendix F).
 
     One backward and one forward pass. ``search`` is the paper's grid of T up to 5 in steps of 0.001 by
-    calibration ECE, or the T of least ``nll``. The artifact tells the share of delta's entries
-    that are 0, and the gain of entropy that was promised and came.
+    calibration ECE, or the T of least ``nll``. The artifact holds the share of delta's entries that are 0,
+    and the predicted and measured gain of entropy.
     """
     y = checked(classifier, inputs, labels)
     found = entropy_shift(classifier, inputs, input_range=input_range, progress=progress)
@@ -187,7 +187,7 @@ def fit_neural_clamping_efficient(
 
 
 def checked(classifier: Classifier, inputs: Floats, labels: ArrayLike) -> NDArray[np.intp]:
-    """The labels, once they and the inputs' shape fit the model; before any long work."""
+    """The labels, after checking that they and the inputs' shape fit the model."""
     if inputs.shape[1:] != classifier.input_shape:
         raise ShapeError(f"the model takes inputs of {classifier.input_shape}, got {inputs.shape[1:]}")
     zeros = np.broadcast_to(np.float32(0), (len(inputs), classifier.classes))
@@ -229,7 +229,7 @@ class _Begin:
 def _facts(
     chosen: Candidate, objective: Objective, found: Solution, logits: NDArray[np.float32]
 ) -> dict[str, Any]:
-    """What the search found, beside what temperature alone would have."""
+    """Results of the search, and of temperature scaling alone."""
     y, gamma = objective.labels, objective.gamma
     alone = best_temperature(logits, y, gamma)
     return {

@@ -40,7 +40,7 @@ class Objective:
     norm. ``scale`` (input_shape or broadcast to it) multiplies delta, and is the preprocessing's
     standard deviation where delta lives after normalisation. ``resolution`` r gives each channel of
     delta r x r coefficients and enlarges them bilinearly. ``clip`` is the range of shifted inputs.
-    With ``checkpoints`` every value is kept: the same search, begun again, runs through those it knows.
+    With ``checkpoints`` every value is stored: a repeated search reuses them.
     """
 
     classifier: Classifier
@@ -110,13 +110,13 @@ class Objective:
         value, slope = focal_loss(logits, self.labels, t, self.gamma)
         along = self._reduced(gradient * self.scale / len(self.inputs)) + self._pull(theta)
         if self.power == 1 and not theta.any():
-            # The norm has a kink at 0: what its least subgradient leaves is the way down, if any.
+            # The norm is not differentiable at 0: take the objective's subgradient of least norm.
             along *= max(0.0, 1 - self.weight / max(float(np.linalg.norm(along)), 1e-300))
         return value + self.penalty(theta), np.append(along, slope)
 
     @cached_property
     def _identity(self) -> str:
-        """All that a value depends on beside the vector."""
+        """All that a value depends on besides the vector."""
         data = data_fingerprint(np.asarray(self.inputs), self.labels, np.asarray(self.scale))
         settings = (self.gamma, self.weight, self.power, self.resolution, self.clip)
         return f"clamping {self.classifier.fingerprint} {self.classifier.batch_size} {data} {settings}"
@@ -164,7 +164,7 @@ def best_temperature(logits: Floats, labels: NDArray[np.intp], gamma: float) -> 
 
 
 def _enlargers(shape: tuple[int, ...], resolution: int | None) -> tuple[Vector, ...]:
-    """Orthonormal bases (size, r) of what bilinear enlargement makes of r coefficients, by axis."""
+    """Orthonormal bases (size, r) of bilinear enlargement from r coefficients, by axis."""
     if resolution is None:
         return ()
     if len(shape) != 3 or not 1 <= resolution <= min(shape[1:]):

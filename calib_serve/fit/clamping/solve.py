@@ -1,4 +1,4 @@
-"""Two ways to the minimum of Neural Clamping's objective: ours, and the paper's schedule."""
+"""Two solvers for Neural Clamping's objective: L-BFGS, and the paper's schedule."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ class QuasiNewton:
         logits = objective.logits(theta)
         try:
             t = best_temperature(logits, objective.labels, objective.gamma)
-        except FitError:  # delta made every sample right: held-out folds will tell that this is no gain
+        except FitError:  # delta made every sample right: held-out folds will show the overfit
             t = math.exp(best[-1])
         return _solution(objective, theta, t, logits, passes=calls)
 
 
 @dataclass(frozen=True)
 class PaperSchedule:
-    """Stochastic gradient descent as the paper has it: T from 1, fixed rate, no early stop (section 4.1)."""
+    """Stochastic gradient descent as in the paper: T from 1, fixed rate, no early stop (section 4.1)."""
 
     rate: float = 0.001
     batch: int = 512

@@ -8,7 +8,7 @@
 The paper infers with the unmasked weights and steers q by the training set. On features of images that
 the network was trained on this makes calibration worse, so it is not the default: the default infers with
 the expected weights (each masked weight times q) and steers q by accuracy minus confidence on held-out
-samples, which measured better. ``PAPER`` is the paper's reading.
+samples, which measured better. ``PAPER`` holds the paper's settings.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["PAPER", "Masking", "Retention", "fit_masked_head"]
 Floats = NDArray[np.floating[Any]]
 
 PAPER = Masking(inference="unmasked", retention=Retention(adapt="training", gamma=0.95), schedule="constant")
-"""The paper's reading, with a gamma of our choice: the paper names none."""
+"""The paper's settings; gamma is our choice, as the paper names none."""
 
 
 def fit_masked_head(
@@ -59,9 +59,8 @@ def fit_masked_head(
     ``features`` may be (V, n, d): V augmented views, of which each epoch sees the next. Held-out features
     (m, d) and labels steer q, and the artifact's reference bins are theirs; without them ``held_share`` of
     the samples is held out. ``classes`` defaults to the number of class names or the largest label plus 1;
-    ``model`` are the classifier's ``facts()``. ``checkpoints`` is a folder in
-    which a killed fit finds its way again. Raises InputError for one class, NaN or labels outside of
-    the classes, FitError when training diverges.
+    ``model`` are the classifier's ``facts()``. ``checkpoints`` is a folder to resume a killed fit from.
+    Raises InputError for one class, NaN or labels outside of the classes, FitError when training diverges.
     """
     x, y = _checked(features, labels)
     if (held_features is None) != (held_labels is None):
@@ -128,7 +127,7 @@ def _facts(trained: Trained, how: Masking, seed: int) -> dict[str, Any]:
 
 
 def _checked(features: Floats, labels: ArrayLike | None) -> tuple[Floats, NDArray[np.intp]]:
-    """Features (n, d) or (V, n, d) and class ids (n,) that belong together."""
+    """Checked features (n, d) or (V, n, d) and class ids (n,)."""
     x, y = as_array(features, "features"), as_array(labels, "labels")
     if x.ndim not in (2, 3) or x.dtype.kind != "f" or x.shape[-2] == 0:
         raise ShapeError(f"features must be floats (n, d) or (views, n, d), got {x.dtype} {x.shape}")
@@ -139,7 +138,7 @@ def _checked(features: Floats, labels: ArrayLike | None) -> tuple[Floats, NDArra
     if (y == y[0]).all():
         raise InputError(f"all {len(y)} samples are of class {y[0]}; train on every class that is served")
     if not np.isfinite(x).all():
-        raise InputError("features hold NaN or infinity; mend or drop such inputs before fitting")
+        raise InputError("features hold NaN or infinity; fix or drop such inputs before fitting")
     return x, y.astype(np.intp)
 
 

@@ -1,4 +1,4 @@
-"""How the share of weights that a mask keeps, q, moves while a masked head is trained (Ni 2025)."""
+"""The schedule of q, the share of weights that a mask keeps, in training a masked head (Ni 2025)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["Retention"]
 
 @dataclass(frozen=True)
 class Retention:
-    """q begins at ``first`` and moves once an epoch, by a gap clipped to eta_t (eq. 12 and 13).
+    """q starts at ``first`` and changes once per epoch, by a gap clipped to eta_t (eq. 12 and 13).
 
-    ``adapt`` "held-out" moves q by accuracy minus confidence on held-out samples, as heads of expected
-    weights ask for; "training" by confidence minus ``gamma`` times accuracy on the training set, as the
-    paper has it; None keeps ``first``. ``eta`` are the first and the last bound, between which it falls
-    exponentially; equal ones are the paper's static form. ``warm_up``: the share of the epochs before q
-    first moves; a head that has learned nothing is unsure and wrong, which says nothing about q.
+    ``adapt`` "held-out" moves q by accuracy minus confidence on held-out samples, which suits heads of
+    expected weights; "training" by confidence minus ``gamma`` times accuracy on the training set, as in the
+    paper; None keeps ``first``. ``eta`` are the first and the last bound, between which it falls
+    exponentially; equal ones are the paper's static form. ``warm_up``: the share of the epochs before q first
+    moves; the gap of an untrained head says nothing about q.
     """
 
     first: float = 0.5
@@ -59,7 +59,7 @@ class Retention:
         """
         if self.adapt is None or epoch <= self.warm_up * epochs:
             return q
-        # Expected weights grow with q and make a head surer, so there the sign is the other way round.
+        # Expected weights and with them confidence grow with q, so the sign is reversed.
         gap = accuracy - confidence if self.adapt == "held-out" else confidence - self.gamma * accuracy
         bound = self.bound(epoch, epochs)
         return min(max(q + min(max(gap, -bound), bound), self.bounds[0]), self.bounds[1])

@@ -37,10 +37,10 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Masking:
-    """What is trained and how; the defaults are the paper's (section 5.1) except where it is silent.
+    """What is trained and how; the defaults are the paper's (section 5.1) where it gives any.
 
     ``hidden`` is the bottleneck's width, None for a single linear layer. ``inference`` "expected" scales
-    every masked weight by q in the finished head, "unmasked" leaves it, as the paper reads.
+    every masked weight by q in the finished head, "unmasked" leaves it, as in the paper.
     ``schedule`` "cosine" lets the learning rate fall to 0.
     """
 
@@ -85,7 +85,7 @@ class Masking:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What an epoch trained with and led to; accuracy and confidence are those that moved q."""
+    """Settings and results of one epoch; accuracy and confidence are those that updated q."""
 
     q: float
     loss: float
@@ -116,13 +116,12 @@ def train_masked(
 ) -> Trained:
     """A head for ``features`` (n, d), or (V, n, d) of which each epoch sees the next view.
 
-    ``held_out`` (features, labels) move q where ``Retention.adapt`` says so. With ``checkpoints`` a fit
-    that was killed goes on after its last epoch and ends the same. Raises FitError when training
-    diverges.
+    ``held_out`` (features, labels) update q if ``Retention.adapt`` is "held-out". With ``checkpoints`` a
+    killed fit resumes after its last epoch, with the same result. Raises FitError when training diverges.
     """
     how = masking or Masking.suited(len(labels))
     views = features[None] if features.ndim == 2 else features
-    # One rate suits features of any size once their root mean square is 1; the head takes the unit back.
+    # One rate suits features of any size once their root mean square is 1; the head undoes the scaling.
     unit = float(np.sqrt(np.mean(np.square(views, dtype=np.float64)))) or 1.0
     layers = _Layers.drawn(views.shape[2], classes, how, seed=seed, device=device)
     y = torch.from_numpy(np.ascontiguousarray(labels, np.int64)).to(layers.device)
@@ -132,7 +131,7 @@ def train_masked(
         q = _next_q(history, how)
         view = views[(epoch - 1) % len(views)]
         x = torch.from_numpy(np.asarray(view, np.float32) / np.float32(unit)).to(layers.device)
-        # Every epoch draws from a generator of its own, so that a fit can go on after any of them.
+        # One generator per epoch, so that a fit can resume after any of them.
         rng = np.random.default_rng((seed, epoch))
         with _threads_for(how, x.shape[1]):
             loss = layers.epoch(x, y, q, rate=_rate(epoch, how), how=how, rng=rng)
@@ -150,7 +149,7 @@ def train_masked(
 
 @contextmanager
 def _threads_for(how: Masking, width: int) -> Iterator[None]:
-    """One thread where a batch is so little work that handing it out costs more than doing it."""
+    """One thread for small batches, where threads cost more than they save."""
     threads = torch.get_num_threads()
     if how.batch * width * (how.hidden or 1) < _ONE_THREAD:
         torch.set_num_threads(1)
@@ -224,7 +223,7 @@ class _Layers:
         return {**saved, "history": np.array(rows)}
 
     def resumed(self, state: Mapping[str, NDArray[Any]] | None) -> list[Epoch]:
-        """Take over a saved state, if there is one; the epochs it has behind it."""
+        """Restore a saved state, if any; returns its epochs."""
         if state is None:
             return []
         for i, tensor in enumerate([*self.weights, *self.biases, *self.velocities]):
@@ -234,7 +233,7 @@ class _Layers:
     def epoch(
         self, x: Tensor, y: Tensor, q: float, *, rate: float, how: Masking, rng: np.random.Generator
     ) -> float:
-        """One pass of masked stochastic gradient descent; the mean loss on the way."""
+        """One pass of masked stochastic gradient descent; returns the mean loss."""
         order = torch.from_numpy(rng.permutation(len(y))).to(self.device)
         total, masks = torch.zeros((), device=self.device), self._masks(q, rng)
         for rows in torch.split(order, how.batch):
@@ -250,7 +249,7 @@ class _Layers:
         return float(total) / len(y)
 
     def head(self, q: float, unit: float, how: Masking) -> Head:
-        """The deterministic head that these layers stand for, on features in units of 1."""
+        """The deterministic head of these layers, for unscaled features."""
         scale = q if how.inference == "expected" else 1.0
         weights = [w * scale for w in self.weights]
         weights[0] = weights[0] / unit

@@ -1,4 +1,4 @@
-"""Output calibrators: what needs the scores alone, and the choice among them."""
+"""Output calibrators, which need only scores, and the selection among them."""
 
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name, options_of
 from calib_serve.fit.output.ece_grid import fit_temperature_ece

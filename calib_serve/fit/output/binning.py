@@ -18,7 +18,7 @@ __all__ = ["Of", "fit_histogram_mass", "fit_histogram_width", "fit_isotonic"]
 
 Floats = NDArray[np.float64]
 Of = Literal["top", "each"]
-"""``top``: one table for the confidence in the predicted class. ``each``: one a class, renormalised."""
+"""``top``: one table for the confidence in the predicted class. ``each``: one per class, renormalised."""
 
 
 def fit_histogram_width(
@@ -31,11 +31,11 @@ def fit_histogram_width(
     sample_weight: ArrayLike | None = None,
     class_weight: ClassWeight = None,
 ) -> Artifact:
-    """Bins of equal width, and in each the share of samples that came true.
+    """Bins of equal width, each with the observed frequency of its samples.
 
-    ``logits`` (n, K), ``labels`` (n,). ``prior`` pretended samples with the bin's own confidence (its
-    middle, where it is empty) keep the values between 0 and 1; 0 gives the bare shares. Raises
-    InputError for arrays and options that cannot be right. Zadrozny 2001, section 3.
+    ``logits`` (n, K), ``labels`` (n,). ``prior`` pseudo-samples at the bin's mean confidence (its middle,
+    where it is empty) keep the values between 0 and 1; 0 gives the plain frequencies. Raises InputError for
+    invalid arrays and options. Zadrozny 2001, section 3.
     """
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     _check(of, bins, prior)
@@ -79,12 +79,12 @@ def fit_isotonic(
     sample_weight: ArrayLike | None = None,
     class_weight: ClassWeight = None,
 ) -> Artifact:
-    """The rising step function of least squared error, by scikit-learn; one a class unless ``of="top"``.
+    """The rising step function of least squared error, by scikit-learn; one per class unless ``of="top"``.
 
-    ``logits`` (n, K), ``labels`` (n,). On the calibration set it is scikit-learn's to rounding; between
-    two neighbouring steps ours changes half way, where scikit-learn's interpolates. Values are kept
-    1 / (K (n + 1)) away from 0 and 1: a bare isotonic fit calls outcomes impossible. Raises
-    InputError for arrays that cannot be right. Zadrozny 2002, section 3.
+    ``logits`` (n, K), ``labels`` (n,). On the calibration set it equals scikit-learn's up to rounding;
+    between two neighbouring steps ours changes half way, where scikit-learn's interpolates. Values are kept 1
+    / (K (n + 1)) away from 0 and 1, which a plain isotonic fit reaches. Raises InputError for invalid arrays.
+    Zadrozny 2002, section 3.
     """
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     _check(of, 1, 0)
@@ -137,7 +137,7 @@ def _histogram(
 
 
 def _columns(samples: Samples, of: Of) -> Iterator[tuple[Floats, Floats, Floats]]:
-    """What each table is made of: probabilities (n,), whether they came true (n,), weights (n,)."""
+    """For each table: probabilities (n,), whether they came true (n,), weights (n,)."""
     weight = np.ones(len(samples)) if samples.weight is None else samples.weight
     if of == "top":
         parts = [
@@ -158,7 +158,7 @@ def _logsumexp(z: NDArray[np.floating[Any]]) -> Floats:
 
 
 def _table(rows: list[tuple[Floats, Floats]]) -> ProbTable:
-    """Rows of unlike length side by side: what a short one lacks are bins above 1, which nothing falls in."""
+    """Rows of unequal length in one table: short ones are padded with empty bins above 1."""
     most = max(len(values) for _, values in rows)
     edges = np.stack([np.pad(e, (0, most - 1 - len(e)), constant_values=1.0) for e, _ in rows])
     values = np.stack([np.pad(v, (0, most - len(v)), mode="edge") for _, v in rows])

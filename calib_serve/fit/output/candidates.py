@@ -58,7 +58,7 @@ CANDIDATES: Mapping[str, Fitter] = MappingProxyType(
         "isotonic": fit_isotonic,
     }
 )
-"""Name -> fitter, in the order of how much they can bend: one number, a vector, a matrix, a table."""
+"""Name -> fitter, by rising flexibility: one number, a vector, a matrix, a table."""
 
 
 def fit_by_name(
@@ -70,9 +70,9 @@ def fit_by_name(
     seed: int = 0,
     **options: Any,
 ) -> Artifact:
-    """Fit the method called ``method`` with its own options; ``seed`` goes to those that draw.
+    """Fit the method called ``method`` with its own options; ``seed`` goes to those that use random numbers.
 
-    Raises InputError for a name or an option that does not exist, and tells those that do.
+    Raises InputError for a name or an option that does not exist, listing those that do.
     """
     known = options_of(method)
     unknown = sorted(set(options) - set(known))

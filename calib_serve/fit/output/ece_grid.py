@@ -1,9 +1,9 @@
 """Temperature by calibration error: the T of a grid whose ECE is least (Mukhoti 2020, section 5).
 
-ECE is no smooth function of T, so one looks at a grid of thousands of values. A softmax a value
-would repeat nearly the same work each time. As T rises, a sample's confidence falls smoothly: we
-compute it with two derivatives at a few knots, join these by quintics, and let every sample move
-between bins when its quintic crosses an edge. What is least by that is evaluated once more, exactly.
+ECE is not smooth in T, so a grid of thousands of values is searched; one softmax per value would be slow. As
+T rises, a sample's confidence falls smoothly: we compute it with two derivatives at a few knots, interpolate
+these by quintics, and move every sample to another bin when its quintic crosses an edge. The least values are
+then evaluated exactly.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ GRIDS = MappingProxyType(
 )
 """Grids in use: 0 to 5 by .001, 0 to 10 by .01 and 0 to 10 by .1, all without 0."""
 
-_KNOT = 0.2  # in log T: quintics are then right to a few 1e-7
+_KNOT = 0.2  # in log T: quintics are then accurate to a few 1e-7
 _COPIED = 1 << 20  # logits that are sorted in memory; larger sets are read through their order
 _SURE = 1e-9  # a confidence this close to 1 is taken to be 1
-_ERROR = 2e-6  # of an ECE by quintics; what is within twice this of the least is evaluated exactly
+_ERROR = 2e-6  # of an ECE by quintics; values within twice this of the least are evaluated exactly
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,11 +59,11 @@ class Gaps:
 
     @classmethod
     def of(cls, samples: Samples) -> Gaps:
-        """Look through all samples once; the logits of large sets are not copied."""
+        """One pass over all samples; the logits of large sets are not copied."""
         second, ties, correct = (np.empty(len(samples)) for _ in range(3))
         for part, z in samples.chunks(np.float64):
             below = z.max(axis=1, keepdims=True) - z
-            # Ties with the largest never leave: confidence is 1 / ties at T = 0, and the next gap counts.
+            # Ties with the largest stay: confidence is 1 / ties at T = 0, and the next gap counts.
             ties[part] = (below == 0).sum(axis=1)
             second[part] = np.where(below > 0, below, np.inf).min(axis=1)
             correct[part] = z.argmax(axis=1) == samples.labels[part]
@@ -117,8 +117,8 @@ def fit_temperature_ece(
     """The temperature of a grid with the least ECE on the calibration set.
 
     ``logits`` (n, K), ``labels`` (n,), ``grid`` a name of GRIDS or temperatures (g,). Noisier than
-    least NLL and blind to all but the top class; for comparison with published numbers. Raises
-    InputError for arrays and options that cannot be right.
+    least NLL and ignores all but the top class; for comparison with published numbers. Raises InputError for
+    invalid arrays and options.
     """
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     values = _grid(grid)
@@ -170,7 +170,7 @@ def _ece_of_cell(gaps: Gaps, quintic: Floats, u: Floats, inner: Floats, sure: Fl
     last = np.searchsorted(inner, _value(quintic, u[-1]))
     terms = np.concatenate([quintic, gaps.correct[None, rows]]) * gaps.weight[rows]
     sums = np.stack([np.bincount(first, weights=term, minlength=len(inner) + 1) for term in terms])
-    sums = sums.astype(np.float64)  # of no rows, bincount counts in whole numbers
+    sums = sums.astype(np.float64)  # bincount of no rows returns integers
     sums[0] += sure[0]
     sums[-1] += sure[-1]
     moves = np.zeros((len(u), *sums.shape))

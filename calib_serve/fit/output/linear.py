@@ -28,11 +28,11 @@ def fit_vector(
     sample_weight: ArrayLike | None = None,
     class_weight: ClassWeight = None,
 ) -> Artifact:
-    """One scale and one bias a class, by least NLL.
+    """One scale and one bias per class, by least NLL.
 
     ``logits`` (n, K), ``labels`` (n,). ``ridge``, the weight of the squared distance from
     temperature scaling, is small but not 0: without it a class that never occurs has no finite
-    optimum. Raises InputError for arrays that cannot be right. Guo 2017, section 4.2.
+    optimum. Raises InputError for invalid arrays. Guo 2017, section 4.2.
     """
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     return _fit(samples, "diagonal", "vector", ridge)
@@ -46,7 +46,7 @@ def fit_matrix(
     sample_weight: ArrayLike | None = None,
     class_weight: ClassWeight = None,
 ) -> Artifact:
-    """A full matrix and a bias, by least NLL: K^2 + K numbers, which overfit but on many samples.
+    """A full matrix and a bias, by least NLL: K^2 + K numbers, which overfit without many samples.
 
     Options and errors as in ``fit_vector``. Guo 2017, section 4.2.
     """

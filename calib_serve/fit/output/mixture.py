@@ -29,8 +29,8 @@ def fit_ensemble_temperature(
     """w1 softmax(z / T) + w2 softmax(z) + w3 / K: T by NLL, then the weights by NLL.
 
     ``logits`` (n, K), ``labels`` (n,). The second problem is convex, and its certificate is an upper
-    bound on how far the NLL is above its least. Raises InputError for arrays that cannot be
-    right, FitError where no temperature is best. Zhang 2020, section 3.1.
+    bound on how far the NLL is above its least. Raises InputError for invalid arrays, FitError where no
+    temperature is best. Zhang 2020, section 3.1.
     """
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     begin = temperature(samples)
@@ -98,14 +98,13 @@ def fit_temperature_mixture(
 ) -> Artifact:
     """(1 - e) softmax(z / T) + e / K: T and e together by NLL, with e at least 1 / (n + 1).
 
-    ``logits`` (n, K), ``labels`` (n,). The uniform part is the rate of errors that no logit foretells;
-    its floor, one sample's worth, keeps confidences below 1 even where every sample is right. The
-    NLL is not convex, so the certificate is a gradient, projected on the bounds. Raises InputError
-    for arrays that cannot be right.
+    ``logits`` (n, K), ``labels`` (n,). The uniform part is the rate of errors that logits do not predict; its
+    floor, one sample's weight, keeps confidences below 1 even where every sample is right. The NLL is not
+    convex, so the certificate is a gradient, projected on the bounds. Raises InputError for invalid arrays.
     """
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     spread = max(_spread(samples), 1e-12)
-    # With logits of spread 1 no T outside of this range differs from its end by anything that shows.
+    # For logits of spread 1, values of T beyond this range make no visible difference.
     bounds = [(math.log(1e-3 / spread), math.log(1e4 / spread)), (1 / (len(samples) + 1), 0.999)]
     starts = [(-math.log(spread), 0.05)]
     try:
@@ -168,14 +167,14 @@ def _log_p_true(z: NDArray[np.float64], labels: NDArray[np.intp]) -> NDArray[np.
 
 
 def _spread(samples: Samples) -> float:
-    """The mean distance of a sample's largest logit from its mean one: the scale that T is seen at."""
+    """The mean distance of a sample's largest logit from its mean one: the scale of T."""
     return sum(float((z.max(axis=1) - z.mean(axis=1)).sum()) for _, z in samples.chunks(np.float64)) / len(
         samples
     )
 
 
 def _minimize(*args: Any, **options: Any) -> Any:
-    """scipy's, when a mixture is fitted: a temperature needs numpy alone."""
+    """scipy's, imported only for mixtures: a temperature needs only numpy."""
     try:
         from scipy.optimize import minimize  # noqa: PLC0415
     except ImportError as error:

@@ -21,7 +21,7 @@ STRENGTHS = tuple(10.0**e for e in range(4, -3, -1))
 """The seven values that lambda and mu are chosen from, strongest first."""
 
 _GAP = 1e-8
-# The paper leaves the diagonal free. This little keeps it finite where a class is never mistaken.
+# The paper leaves the diagonal free. This small ridge keeps it finite where a class is never mistaken.
 _DIAGONAL = 1e-8
 
 
@@ -39,8 +39,8 @@ def fit_dirichlet_odir(
     """softmax(W ln p + b) with ODIR: NLL + lam mean_{i != j} W_ij^2 + mu mean_j b_j^2.
 
     ``logits`` (n, K), ``labels`` (n,). Without ``lam`` the strength is cross-validated over
-    STRENGTHS with mu = lam, then mu alone; without only ``mu``, mu = lam. Raises InputError for
-    arrays that cannot be right, FitError where no optimum is found. Kull 2019, sections 3 and 4.
+    STRENGTHS with mu = lam, then mu alone; without only ``mu``, mu = lam. Raises InputError for invalid
+    arrays, FitError where no optimum is found. Kull 2019, sections 3 and 4.
     """
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     return _fit(samples, "log_probs", "dirichlet-odir", lam=lam, mu=mu, folds=folds, seed=seed)
@@ -112,7 +112,7 @@ def _fit(
 
 
 def _diagonal(problem: Problem, penalty: Penalty, temperature: float) -> NDArray[np.float64]:
-    """Where an infinite lambda would end: no entry off the diagonal, and so few numbers to find."""
+    """The solution for an infinite lambda: a diagonal, with few parameters."""
     k = problem.samples.classes
     start = np.concatenate([np.full(k, 1 / temperature - 1), np.zeros(k)])
     found = replace(problem, shape="diagonal").solve(penalty, start, gap=_GAP)

@@ -4,7 +4,7 @@ Every candidate is fitted on K - 1 folds and scored on the one left out. Of thos
 than the best by more than one standard error of the paired difference, the simplest wins (Breiman
 1984, section 3.4.3; paired, as all candidates see the same samples). A candidate that costs
 accuracy or refinement, how well confidence tells right from wrong, is refused however well it
-calibrates: calibration alone can be had by knowing less (Singh 2021).
+calibrates: a less informative model can be well calibrated (Singh 2021).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FULL_MATRIX = 32  # classes up to which unstructured matrices are worth trying 
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """One candidate's held-out predictions, a number a sample (n,): all that scores need."""
+    """One candidate's held-out results per sample, each (n,)."""
 
     nll: Floats
     brier: Floats
@@ -55,8 +55,8 @@ class HeldOut:
 
 
 def default_candidates(classes: int) -> tuple[str, ...]:
-    """What ``select`` tries when it is not told, simplest first."""
-    # No vector or matrix: the structured ones are the same with as much freedom as the data can bear.
+    """The default candidates of ``select``, simplest first."""
+    # No vector or matrix: the structured ones are the same, regularised as the data require.
     few = ("none", "temperature", "temperature-mixture", "ensemble-temperature", "structured-vector")
     full = ("ms-odir", "dirichlet-odir") if classes <= _FULL_MATRIX else ()
     return (*few, "structured-matrix", *full, "histogram-mass", "isotonic")
@@ -76,13 +76,13 @@ def select(
     class_weight: ClassWeight = None,
     progress: Callable[[str], None] | None = None,
 ) -> Artifact:
-    """Cross-validate ``candidates``, refit the one chosen on all samples, and tell how it was chosen.
+    """Cross-validate ``candidates``, refit the one chosen on all samples, and record how it was chosen.
 
     ``candidates`` are method names, simplest first; "none" always is one. ``tolerance`` is how much
     accuracy and refinement AUROC may fall, as fractions: a candidate is refused when the whole
     ``level`` interval of its paired difference lies below. ``progress`` is called with each name.
     The scores, refusals, seed and criterion are ``artifact.selection``; ``metrics_before`` and
-    ``metrics_after`` are held-out numbers of these folds. Raises InputError for what cannot be right.
+    ``metrics_after`` are held-out numbers of these folds. Raises InputError for invalid arrays and options.
     """
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     names = tuple(dict.fromkeys(("none", *(candidates or default_candidates(samples.classes)))))
@@ -101,7 +101,7 @@ def select(
             fit = partial(_fit, name, seed=seed)
             found[name] = _held_out(fit, samples, fold)
         except MissingDependency:
-            raise  # a choice among fewer would pass for the choice that was asked for
+            raise  # never choose among fewer than were asked for
         except CalibServeError as error:
             refused[name] = str(error)
             continue
@@ -179,13 +179,13 @@ def _held_out(
 
 def _describe(p: Floats, labels: NDArray[np.intp]) -> Floats:
     p_true = p[np.arange(len(p)), labels]
-    nll = -log_probs(p_true)  # finite where a method calls what happened impossible
+    nll = -log_probs(p_true)  # finite where p_true is 0
     brier = np.einsum("nk,nk->n", p, p) - 2 * p_true + 1
     return np.stack([nll, brier, np.minimum(p.max(axis=1), 1.0), p.argmax(axis=1) == labels])
 
 
 def _harm(none: HeldOut, held: HeldOut, *, tolerance: float, level: float, seed: int) -> str | None:
-    """Why a candidate must not be used, with the numbers; None where it does no harm beyond chance."""
+    """Why a candidate must not be used, with the numbers; None where it does no significant harm."""
     accuracy = mean_interval(held.correct - none.correct, level=level)
     if accuracy.high < -tolerance:
         return (

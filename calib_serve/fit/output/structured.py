@@ -1,4 +1,4 @@
-"""Structured vector and matrix scaling: few, regularised numbers on top of a temperature (Berta 2025).
+"""Structured vector and matrix scaling: few, regularised parameters after a temperature (Berta 2025).
 
 After temperature scaling, softmax((I + diag(v) + M) ln p + b) with squared penalties that grow with
 the number of parameters and shrink with that of samples, so that with little data nothing but the
@@ -38,10 +38,10 @@ def fit_structured_vector(
     sample_weight: ArrayLike | None = None,
     class_weight: ClassWeight = None,
 ) -> Artifact:
-    """A temperature, then one scale and one bias a class, penalised by strength K / n.
+    """A temperature, then one scale and one bias per class, penalised by strength K / n.
 
     ``logits`` (n, K), ``labels`` (n,). Without ``strength`` it is cross-validated over STRENGTHS.
-    Raises InputError for arrays that cannot be right, FitError where no temperature is best.
+    Raises InputError for invalid arrays, FitError where no temperature is best.
     Berta 2025, SVS.
     """
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
@@ -111,5 +111,5 @@ def _penalty(n: int, classes: int, strength: float) -> Penalty:
 
 
 def _floor(n: int) -> Mixture:
-    """One sample's worth of the uniform distribution: no outcome is ever called impossible."""
+    """A uniform part of one sample's weight, which keeps probabilities above 0."""
     return Mixture(scales=np.array([1.0]), weights=np.array([n, 1.0]) / (n + 1))

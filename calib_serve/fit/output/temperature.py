@@ -1,7 +1,7 @@
 """Temperature scaling: one number T > 0 that divides every logit (Guo 2017, section 4.2).
 
 The negative log-likelihood is convex in s = 1 / T, so its derivative has one root; we find it by
-Halley's method on log s inside a bracket, with sums in float64, and the artifact carries the proof.
+Halley's method on log s inside a bracket, with sums in float64, and the artifact holds the certificate.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_ITERATIONS = 100
 _SINGLE = 1 << 22
 _GUESSES = (1 << 15, 1 << 21)  # logits that the search begins with
 _CHUNK = 1 << 16  # logits of one chunk: with its copies it stays in a core's cache
-_FLAT = 1e-5  # a logit spread, over T, that no data tells from T = infinity
+_FLAT = 1e-5  # a logit spread, over T, that counts as T = infinity
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ def fit_temperature(
 
     ``logits`` (n, K) of any float type, or (n,) for one binary logit, may be memory-mapped;
     ``labels`` (n,) class ids. ``artifact.fit`` holds T, the gradient with respect to log T where
-    the search ended, the iterations, and the NLL before and after. Raises InputError for arrays
-    that cannot be right, FitError where no finite T is best: every sample right, or labels that
-    the logits say nothing about. Guo 2017, section 4.2.
+    the search ended, the iterations, and the NLL before and after. Raises InputError for invalid arrays,
+    FitError where no finite T is best: every sample right, or labels that the logits say nothing about. Guo
+    2017, section 4.2.
 
     >>> artifact = fit_temperature([[0.0, 2.0]] * 4, [1, 1, 1, 0])
     >>> round(artifact.fit["temperature"] * math.log(3), 6)  # sigmoid(2 / T) = 3 / 4
@@ -86,13 +86,13 @@ def fit_temperature(
 
 
 def temperature(samples: Samples) -> dict[str, Any]:
-    """T of least NLL and the certificate that it is: what ``fit_temperature`` writes down."""
+    """T of least NLL with its certificate, as ``fit_temperature`` stores it."""
     return _optimum(Rows.of(samples))[0]
 
 
 def _optimum(rows: Rows) -> tuple[dict[str, Any], Slope]:
     samples, start = rows.samples, 1.0
-    # Guesses from some of the samples, then from more, so that one or two passes over all remain.
+    # Start from subsets of the samples, so that one or two passes over all suffice.
     for values in _GUESSES:
         stride = samples.size // values
         if stride > 1:
@@ -116,9 +116,9 @@ def _optimum(rows: Rows) -> tuple[dict[str, Any], Slope]:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Samples, and what every pass over them needs to know: each row's largest logit, and where it is.
+    """Samples with what every pass needs: each row's largest logit and whether it is the label's.
 
-    ``predicted`` (K,): how often each class has the largest logit, of all rows there ever were.
+    ``predicted`` (K,): how often each class has the largest logit, of all rows before any subset.
     """
 
     samples: Samples
@@ -148,7 +148,7 @@ class Rows:
         return cls(samples, largest, right, sum(counts[1:], counts[0]), dtype)
 
     def every(self, stride: int) -> Rows:
-        """Every so many-th row."""
+        """Every ``stride``-th row."""
         few = slice(None, None, stride)
         return replace(self, samples=self.samples.take(few), largest=self.largest[few], right=self.right[few])
 
@@ -221,7 +221,7 @@ def _root(f: Callable[[float], Slope], start: float, *, tolerance: float) -> tup
 
 
 def _step(at: Slope, s: float) -> float:
-    """From log s to the root: Halley's, or Newton's where the third derivative misleads."""
+    """The step of log s: Halley's, or Newton's where Halley's is unreliable."""
     if at.second <= 0:
         return math.copysign(math.inf, -at.first)
     newton = -at.first / (at.second * s)

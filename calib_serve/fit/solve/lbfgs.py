@@ -39,7 +39,7 @@ class Minimum:
     evaluations: int
 
     def certificate(self) -> dict[str, Any]:
-        """What the manifest tells of the search."""
+        """The manifest's entry of the search."""
         return {
             "gradient_norm": float(np.linalg.norm(self.gradient)),
             "gap": self.gap,
@@ -76,7 +76,7 @@ def minimise(
         if found is None:
             if not pairs:
                 return here
-            pairs.clear()  # the memory misled: start it again
+            pairs.clear()  # the pairs are unreliable: start again
             continue
         x_next, value_next, gradient_next, tried = found
         iteration, evaluations = iteration + 1, evaluations + tried
@@ -93,7 +93,7 @@ def _two_loops(
     precondition: Callable[[Vector], Vector],
     scale: float,
 ) -> Vector:
-    """The inverse Hessian, as the preconditioner and the pairs seen tell it, times the gradient."""
+    """The inverse Hessian, estimated from preconditioner and pairs, times the gradient."""
     q = gradient.copy()
     alphas = []
     for s, y, curvature in reversed(pairs):
@@ -108,12 +108,12 @@ def _two_loops(
 def _line_search(
     objective: Objective, here: Minimum, step: Vector, slope: float, noise: float
 ) -> tuple[Vector, float, Vector, int] | None:
-    """The first point along ``step`` that gains enough, by halving with a parabola's help."""
+    """The first point along ``step`` that gains enough: backtracking with a parabola."""
     t = 1.0
     for tried in range(1, 30):
         x = here.x + t * step
         value, gradient = objective(x)
-        # A gain below ``noise`` drowns in the rounding of the value: the step is then as good as any.
+        # A gain below ``noise`` is within rounding: accept the step.
         if here.value - value >= -_ARMIJO * t * slope - noise:
             return x, value, gradient, tried
         bend = value - here.value - t * slope

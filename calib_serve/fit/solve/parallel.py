@@ -1,4 +1,4 @@
-"""A function over many samples, on all cores where there is enough to do; numpy works outside the GIL."""
+"""A function over many samples, on all cores if that pays; numpy releases the GIL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["over_cores"]
 Out = TypeVar("Out")
 
 _WORTH_THREADS = 1 << 20  # values; below, starting threads costs more than they save
-_SPANS_PER_CORE = 4  # so that a core that is late leaves some of its work to the others
+_SPANS_PER_CORE = 4  # to balance the load
 
 
 def over_cores(function: Callable[[slice], Out], n: int, *, values: int) -> list[Out]:

@@ -29,7 +29,7 @@ Solve = Callable[[Vector], Vector]
 def of_matrix(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
     """The Hessian of W's rows (K, K), then b (K,), factored whole: for K up to a few dozen.
 
-    ``ridge`` is the penalty's second derivative, one number a parameter.
+    ``ridge`` is the penalty's second derivative, one number per parameter.
     """
     size = classes * (classes + 1)
     blocks = np.zeros((classes, classes + 1, classes, classes + 1))
@@ -81,7 +81,7 @@ class _DiagonalHessian:
 
 
 def of_pairs(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
-    """The 2 x 2 blocks of a diagonal (K,) and b (K,), one a class: for any K."""
+    """The 2 x 2 blocks of a diagonal (K,) and b (K,), one per class: for any K."""
     own = np.zeros((3, classes))
     for x, p, w in chunks:
         u = p * (1 - p) * w[:, None]
@@ -104,7 +104,7 @@ def of_blocks(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
 
     With D the ridge of a row and its b, C v = omega D v gives (h_k C + D)^-1 = V diag(1 / (h_k
     omega + 1)) V^T; the diagonal entry's own ridge is one rank-one change a class (Sherman-Morrison).
-    Blocks overrate what all classes do together, so two small spaces are solved exactly and added:
+    Blocks overestimate joint changes of all classes, so two small spaces are solved exactly and added:
     the diagonal with b, and one vector added to all rows, which changes no probability.
     """
     h = np.zeros(classes)
@@ -131,7 +131,7 @@ def of_blocks(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
     omega, v = _linalg().eigh(root[:, None] * c * root)
     v = root[:, None] * v
     gain = 1 / (h[:, None] * np.maximum(omega, 0) + 1)  # (K, K + 1)
-    # A_k^-1 e_k, a row a class, and how much the diagonal's ridge differs from the others'.
+    # A_k^-1 e_k, one row per class, and how much the diagonal's ridge differs from the others'.
     column = (gain * v[:classes]) @ v.T
     change = ridge[0] - row[0]
     own = column[np.arange(classes), np.arange(classes)]
@@ -167,7 +167,7 @@ def _factored(hessian: NDArray[np.float64], ridge: Vector) -> Solve:
 
 
 def _linalg() -> Any:
-    """scipy's, when it is needed: a temperature is fitted with numpy alone."""
+    """scipy's, imported when needed: a temperature needs only numpy."""
     try:
         from scipy import linalg  # noqa: PLC0415
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""softmax(W x + b) by penalised maximum likelihood: the convex problem under every linear calibrator.
+"""softmax(W x + b) by penalised maximum likelihood: the convex problem of every linear calibrator.
 
 The objective is the weighted mean NLL plus ``off`` sum of W_kj^2 off the diagonal, ``diagonal`` sum
 of (W_kk - 1)^2, and ``bias`` sum of b_k^2. x is the logits times ``scale``, or the log-probabilities.
@@ -53,7 +53,7 @@ class Problem:
     shape: Literal["full", "diagonal"]
     scale: float = 1.0
     offset: NDArray[np.float64] | None = None  # logsumexp of each sample, where x is log-probabilities
-    rough: bool = False  # float32 is good enough already for smaller sets: for choosing, not for the result
+    rough: bool = False  # float32 for smaller sets too: for choosing, not for the result
 
     @classmethod
     def of(

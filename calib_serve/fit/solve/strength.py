@@ -48,10 +48,9 @@ def along_path(
 
     ``start`` is where the first one starts, or one such place a fold.
 
-    The path ends early once the score has risen ``_PATIENCE`` times in a row: weaker penalties only
-    overfit more, and are the slow ones to fit. A penalty that the first fold shows to be worse than the
-    best, by ``_BEATEN`` standard errors, is not tried on the others: its score is the best's and the
-    first fold's difference.
+    The path ends early once the score has risen ``_PATIENCE`` times in a row: weaker penalties only overfit
+    more, and are slow to fit. A penalty that the first fold shows to be worse than the best, by ``_BEATEN``
+    standard errors, is not tried on the others: its score is the best's and the first fold's difference.
     """
     problem = replace(problem, rough=True)
     weight = np.ones(len(problem.samples)) if problem.samples.weight is None else problem.samples.weight

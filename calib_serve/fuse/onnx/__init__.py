@@ -1,4 +1,4 @@
-"""Fusion into an ONNX graph, one pass a file."""
+"""Fusion into an ONNX graph, one pass per file."""
 
 from calib_serve.fuse.onnx.graph import FuseReport, fuse_onnx
 from calib_serve.fuse.onnx.input_shift import Normalization

@@ -1,4 +1,4 @@
-"""The few things every pass does to a graph: read constants, make nodes, move users of a value."""
+"""Graph edits that all passes share: read constants, make nodes, move users of a value."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = [
 ]
 
 FLOATS = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
-"""The narrowest, which rounds most, first."""
+"""Narrowest first."""
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 def constant(value: ir.Value | None) -> NDArray[Any] | None:
-    """The numbers of a value that no run can change, or None.
+    """The numbers of a constant value, or None.
 
     An initializer that is also a graph input may be overridden, so it is no constant.
     """
@@ -45,7 +45,7 @@ def constant(value: ir.Value | None) -> NDArray[Any] | None:
         return None
     try:
         return tensor.numpy()
-    except Exception as error:  # onnx-ir raises whatever its arrays and files raise
+    except Exception as error:  # onnx-ir raises unrelated types
         raise ModelError(
             f"the numbers of {value.name!r} are not as their type and shape say: {error}"
         ) from error
@@ -68,13 +68,13 @@ def describe(node: ir.Node) -> str:
 
 
 def require(holds: bool, wrong: str) -> None:
-    """What a pass needs or promises; FuseError where it does not hold, and nothing is written."""
+    """Check a pass's pre- or postcondition; FuseError where it fails, and nothing is written."""
     if not holds:
         raise FuseError(f"fusing went wrong: {wrong}; please report this graph")
 
 
 class Editor:
-    """Makes nodes and constants with fresh names in one graph, and knows which nodes are its own."""
+    """Makes nodes and constants with unique names in one graph, and records which nodes it made."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
@@ -84,7 +84,7 @@ class Editor:
         self._names = _names(model.graph)
 
     def name(self, wish: str) -> str:
-        """``wish``, or with a number behind it where the graph has that name already."""
+        """``wish``, with a number appended where the name is taken."""
         name, i = wish, 1
         while name in self._names:
             name, i = f"{wish}_{i}", i + 1
@@ -141,16 +141,16 @@ class Editor:
         return max(producers, key=order.__getitem__)
 
     def move(self, old: ir.Value, new: ir.Value, nodes: Collection[ir.Node]) -> None:
-        """Let ``nodes`` read ``new`` where they read ``old``."""
+        """Make ``nodes`` read ``new`` instead of ``old``."""
         for use in list(old.uses()):
             if use.node in nodes:
                 use.node.replace_input_with(use.idx, new)
 
     def replace_output(self, old: ir.Value, new: Sequence[ir.Value], names: Sequence[str]) -> list[ir.Value]:
-        """Let the ``new`` values be graph outputs, called ``names``, in ``old``'s place; returns them."""
+        """Replace the graph output ``old`` by the ``new`` values, named ``names``; returns them."""
         shown = [v for v in self.graph.outputs if v is not old]
         place = self.graph.outputs.index(old)
-        # A value has one name: what another output shows already, or a graph input, needs its own.
+        # A value has one name: a graph input, or a value of another output, is copied by an Identity.
         own = [
             self.node("Identity", [v], shape=v.shape) if v in shown or v.is_graph_input() else v for v in new
         ]
@@ -169,7 +169,7 @@ class Editor:
         value.name = name
 
     def remove_unused(self, value: ir.Value) -> None:
-        """Remove what makes ``value``, as far back as nothing else needs it."""
+        """Remove the nodes that make ``value`` and that nothing else needs."""
         node = value.producer()
         if node is None:
             if value.is_initializer() and not value.uses() and not value.is_graph_output():

@@ -1,4 +1,4 @@
-"""ONNX files in and out: hostile ones refused, large ones never loaded whole, results whole or absent."""
+"""Read and write ONNX files: untrusted input is checked, external data stay on disk, writes are atomic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from calib_serve.files import sha256, written_whole
 __all__ = ["MARK", "OPSET", "pending", "read", "write", "write_text"]
 
 MARK = "calib_serve.fingerprint"
-"""The metadata key that holds the artifact's fingerprint; where it is, a calibration is inside."""
+"""The metadata key of the artifact's fingerprint; it marks a calibrated model."""
 
 OPSET = 13
 """The oldest opset whose Softmax works along one axis."""
@@ -26,7 +26,7 @@ OPSET = 13
 def read(path: Path) -> ir.Model:
     """A checked model; its external tensors stay on disk until read.
 
-    Raises ModelError for a file that is not a sound ONNX model or reaches outside of its folder,
+    Raises ModelError for a file that is not a valid ONNX model or refers to files outside of its folder,
     FuseError for one that cannot be edited: too old an opset, or calibrated already.
     """
     try:
@@ -53,10 +53,7 @@ def read(path: Path) -> ir.Model:
 
 
 def _load(path: Path) -> ir.Model:
-    """A model with shapes inferred; the types of outputs that are maps wait in ``meta``.
-
-    onnx-ir has no such types: they come back when the model is written.
-    """
+    """A model with shapes inferred; map types of outputs are kept in ``meta``, as onnx-ir has none."""
     raw = onnx.load(path, load_external_data=False)
     stated = {v.name for graph in _graphs(raw.graph) for v in graph.value_info}
     proto = onnx.shape_inference.infer_shapes(raw)
@@ -89,8 +86,8 @@ def _save(model: ir.Model, path: Path) -> None:
     for output in proto.graph.output:
         if output.name in model.meta.get("maps", {}):
             output.type.CopyFrom(model.meta["maps"][output.name])
-    # Shapes that were not stated stay so: with them a runtime optimises another way, and a fused
-    # graph would not run as the raw one does.
+    # Inferred shapes are not written: with them a runtime optimises differently, and a fused graph would not
+    # run like the raw one.
     for graph in _graphs(proto.graph):
         stated = [v for v in graph.value_info if v.name in model.meta.get("stated", ())]
         del graph.value_info[:]
@@ -131,7 +128,7 @@ def _check_contained(tensor: ir.ExternalTensor, path: Path) -> None:
 
 @contextmanager
 def pending(out: Path) -> Iterator[Path]:
-    """A hidden path beside ``out`` that becomes ``out`` when the block ends well, else goes."""
+    """A temporary path beside ``out``, renamed to ``out`` when the block succeeds, else removed."""
     try:
         with written_whole(out) as partial:
             yield partial
@@ -140,7 +137,7 @@ def pending(out: Path) -> Iterator[Path]:
 
 
 def write(model: ir.Model, partial: Path, *, source: Path, out: Path, strict: bool = True) -> None:
-    """Write a model whose external data stay where they are, or come along to another folder."""
+    """Write a model; external data stay in place, or are copied to another folder."""
     if partial.parent.resolve() != source.parent.resolve():
         _bring(model, source, out)
     _save(model, partial)
@@ -153,13 +150,13 @@ def write(model: ir.Model, partial: Path, *, source: Path, out: Path, strict: bo
 
 
 def write_text(path: Path, content: str) -> None:
-    """Write a small text file, whole or not at all."""
+    """Write a small text file atomically."""
     with pending(path) as partial:
         partial.write_text(content, encoding="utf-8")
 
 
 def _bring(model: ir.Model, source: Path, out: Path) -> None:
-    """Copy data files beside ``out``, under names that follow from the model they belong to."""
+    """Copy data files beside ``out``, under names derived from the model's."""
     mark = sha256(source)[:8]
     names: dict[str, str] = {}
     for graph in (model.graph, *model.graph.subgraphs()):

@@ -1,4 +1,4 @@
-"""Scores of shape (n, K, 1, 1), as fully convolutional classifiers have them, made (n, K) for the passes."""
+"""Scores of shape (n, K, 1, 1), as of fully convolutional classifiers, made (n, K) for the passes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_flat(value: ir.Value) -> bool:
 
 @dataclass(frozen=True)
 class FlattenScores:
-    """A Flatten before the activation and an Unsqueeze behind it: everyone else sees what they saw."""
+    """A Flatten before the activation and an Unsqueeze after it: other readers see the same values."""
 
     def requires(self, tail: Tail) -> None:
         """Logits (n, K, 1, ...)."""

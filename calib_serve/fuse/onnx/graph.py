@@ -1,4 +1,4 @@
-"""A calibrated ONNX file: the artifact's steps inside the graph, at no node where that is exact."""
+"""A calibrated ONNX file: the artifact's steps inside the graph, without new nodes where that is exact."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ __all__ = ["FuseReport", "Normalization", "fuse_onnx"]
 
 @dataclass(frozen=True)
 class FuseReport:
-    """What was done to the graph, and how far it is from the calibration in numpy.
+    """The edits of the graph, and its distance from the calibration in numpy.
 
-    ``done`` says step by step where it went. ``max_abs_diff`` is of probabilities, over ``samples``
+    ``done`` says where each step went. ``max_abs_diff`` is of probabilities, over ``samples``
     inputs; ``tolerance`` is what rounding in the model's own type allows.
     """
 
@@ -47,11 +47,11 @@ class FuseReport:
 
     @property
     def folded(self) -> tuple[str, ...]:
-        """The steps that took no node of their own."""
+        """The steps that added no node."""
         return tuple(what for what in self.done if "folded" in what or "head put into" in what)
 
     def rows(self) -> list[tuple[str, str]]:
-        """What people read of it: a heading, which may be empty, and its text."""
+        """For display: headings, which may be empty, and texts."""
         parity = (
             f"{self.max_abs_diff:.2g} at most on {self.samples} inputs, {self.tolerance:.2g} allowed "
             f"({self.engine})"
@@ -85,16 +85,16 @@ def fuse_onnx(
     samples: int = 8,
     force: bool = False,
 ) -> FuseReport:
-    """Write ``model_path`` with the artifact inside to ``out_path``, whole or not at all.
+    """Write ``model_path`` with the artifact inside to ``out_path``, atomically.
 
     ``returns``: "same" keeps names, shapes and meaning; "probabilities" puts (n, K) probabilities in
     the place of the scores; "all" puts logits, probabilities, confidence, predicted and bin there.
-    ``outputs`` says what the scores are now, where no Softmax tells, ``output_name`` which output
+    ``outputs`` says what the scores are now, where no Softmax shows it, ``output_name`` which output
     holds them where several may, ``input_name`` which input is shifted, ``features`` the tensor a
     new head reads. ``normalization`` goes into the graph, before the shift. Parity is measured on
     ``inputs`` by name (or an npz of them), else on ``samples`` generated ones.
 
-    Raises ModelError for a file that is not a sound model, FuseError where a step cannot be put in,
+    Raises ModelError for an invalid model file, FuseError where a step cannot be put in,
     the artifact was fitted for another model (unless ``force``), or parity does not hold.
     """
     for name, value, allowed in (("returns", returns, Returns), ("outputs", outputs or "logits", Outputs)):
@@ -140,7 +140,7 @@ def _arrays(path: str | Path) -> dict[str, NDArray[Any]]:
 
 
 def _write_probe(source: Path, probe: Path, out: Path, wanted: str) -> bool:
-    """The raw graph with one more output; whether it quantises."""
+    """Write the raw graph with one more output; returns whether it is quantised."""
     model = read(source)
     graph = model.graph
     if wanted not in [v.name for v in graph.outputs]:

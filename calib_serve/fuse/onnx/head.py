@@ -45,9 +45,9 @@ def _fits(features: ir.Value, head: Head) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class ReplaceHead:
-    """Let the logits be ``head(features)``.
+    """Make the logits ``head(features)``.
 
-    The old layer goes where nothing else reads it, and one layer in the place of one adds no node.
+    The old layer is removed where nothing else reads it; replacing it by one layer adds no node.
     """
 
     head: Head
@@ -65,7 +65,7 @@ class ReplaceHead:
         require(whole, "the head is not in place")
 
     def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
-        """Into the layer's own node where that is alone, else beside it."""
+        """In the layer's own node if nothing else reads it, else in new nodes."""
         head, value, linear = self.head, self.features, find_linear(tail.logits)
         alone = len(head.weights) == 1 and not tail.strangers(tail.logits)
         if isinstance(linear, Linear) and alone and linear.features is value:

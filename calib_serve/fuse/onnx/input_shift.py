@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Normalization:
-    """(x - mean) / std, per channel (C,) or a number: what a graph expects to be done before it."""
+    """(x - mean) / std, per channel (C,) or a number: the preprocessing that a graph expects."""
 
     mean: Floats
     std: Floats
@@ -29,7 +29,7 @@ class Normalization:
     def __post_init__(self) -> None:
         mean, std = np.asarray(self.mean, np.float64), np.asarray(self.std, np.float64)
         if mean.ndim > 1 or std.ndim > 1 or not (np.isfinite(mean).all() and np.isfinite(std).all()):
-            raise FuseError(f"mean and std must be one number or one a channel, got {mean} and {std}")
+            raise FuseError(f"mean and std must be one number or one per channel, got {mean} and {std}")
         if (std <= 0).any():
             raise FuseError(f"std must be positive, got {std}")
         object.__setattr__(self, "mean", mean)
@@ -37,7 +37,7 @@ class Normalization:
 
     @classmethod
     def read(cls, text: str) -> Normalization:
-        """Of "MEAN,STD", channels parted by "/".
+        """Of "MEAN,STD", channels separated by "/".
 
         >>> Normalization.read(".485/.456/.406,.25").std.tolist()
         [0.25]
@@ -45,7 +45,7 @@ class Normalization:
         try:
             mean, std = ([float(n) for n in part.split("/")] for part in text.split(","))
         except ValueError:
-            raise FuseError(f"a normalisation is MEAN,STD, channels parted by /: got {text!r}") from None
+            raise FuseError(f"a normalisation is MEAN,STD, channels separated by /: got {text!r}") from None
         return cls(np.array(mean), np.array(std))
 
     def shaped(self, rank: int) -> tuple[Floats, Floats]:
@@ -83,7 +83,7 @@ def _fits(actual: ir.Shape | None, shape: tuple[int, ...] | None) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class ShiftInput:
-    """Let the graph compute, of input x, what it did of clip((x - mean) / std + delta)."""
+    """Make the graph compute from x what it computed from clip((x - mean) / std + delta)."""
 
     value: ir.Value
     step: InputShift | None
@@ -94,7 +94,7 @@ class ShiftInput:
         require(self.value.is_graph_input() and self.value.dtype in FLOATS, "there is no input to shift")
 
     def ensures(self, _: Tail) -> None:
-        """The same input, and someone reads it if anyone did."""
+        """The input is still the graph's."""
         require(self.value.is_graph_input(), "the shifted input is gone")
 
     def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
@@ -148,7 +148,7 @@ def _at_start(editor: Editor, op: str, inputs: list[ir.Value], like: ir.Value) -
 
 
 def _fold(editor: Editor, value: ir.Value, shift: Floats) -> str | None:
-    """Follow the only way the input goes until a constant takes the shift; None where none does."""
+    """Follow the input's only path to a constant that can take the shift; None where there is none."""
     dtype = value.dtype
     while len(users(value)) == 1 and len(list(value.uses())) == 1 and not value.is_graph_output():
         node = users(value)[0]
@@ -164,7 +164,7 @@ def _fold(editor: Editor, value: ir.Value, shift: Floats) -> str | None:
 
 
 def _carry(node: ir.Node, value: ir.Value, shift: Floats) -> Floats | None:
-    """The shift behind a node that is linear in its input, or None."""
+    """The shift after a node that is linear in its input, or None."""
     rank = shift.ndim + 1
     if node.op_type == "Identity":
         return shift
@@ -183,7 +183,7 @@ def _carry(node: ir.Node, value: ir.Value, shift: Floats) -> Floats | None:
 
 
 def _absorb(editor: Editor, node: ir.Node, value: ir.Value, shift: Floats) -> bool:
-    """Let the node's own constants take the shift, where that is exact."""
+    """Add the shift to the node's own constants where that is exact."""
     if node.op_type in ("Add", "Sub"):
         return _absorb_sum(editor, node, value, shift)
     if node.op_type == "BatchNormalization":
@@ -231,7 +231,7 @@ def _absorb_conv(editor: Editor, node: ir.Node, shift: Floats) -> bool:
         "VALID",
     )
     if padded or attribute(node, "group", 1) != 1 or weight.shape[1] != len(shift):
-        return False  # at a padded edge the shift would be missing, and the bias could not know
+        return False  # padding has no shift, which a bias cannot express
     w = weight.astype(np.float64)
     per_channel = _per_channel(shift)
     if w.shape[1:] == shift.shape:
@@ -275,7 +275,7 @@ def _other(node: ir.Node, value: ir.Value) -> ir.Value | None:
 
 
 def _per_sample(numbers: NDArray[np.generic] | None, shift: Floats) -> Floats | None:
-    """A constant as it meets every sample, broadcast to the shift's shape; None if it does not."""
+    """A constant per sample, broadcast to the shift's shape; None if it differs between samples."""
     if numbers is None or numbers.ndim > shift.ndim + 1:
         return None
     if numbers.ndim == shift.ndim + 1:

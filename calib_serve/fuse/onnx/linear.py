@@ -40,13 +40,13 @@ class Linear:
 
     @property
     def values(self) -> tuple[ir.Value, ...]:
-        """What the layer's own nodes give, first the product."""
+        """Outputs of the layer's nodes, first the product."""
         return tuple(dict.fromkeys((self.product.outputs[0], self.output)))
 
     def rewrite(self, editor: Editor, weight: NDArray[np.float64], bias: NDArray[np.float64] | None) -> bool:
-        """Put another weight (K, d) and bias into the same nodes; the old constants stay for others.
+        """Put another weight (K, d) and bias into the same nodes; the old constants stay for other readers.
 
-        False, and nothing done, where a bias has no place: a MatMul alone whose features are not
+        Returns False and changes nothing where a bias cannot be added: a MatMul alone whose features are not
         known to be a matrix.
         """
         dtype = self.output.dtype or ir.DataType.FLOAT
@@ -117,7 +117,7 @@ def find_linear(value: ir.Value) -> Union[Linear, NotLinear]:
 
 
 def _is_through(node: ir.Node) -> bool:
-    """Whether a node gives on what it gets: a Dropout does unless it is told to train."""
+    """Whether a node returns its input, as Dropout does outside of training."""
     training = constant(node.inputs[2]) if len(node.inputs) > 2 else None
     told = len(node.inputs) > 2 and node.inputs[2] is not None and (training is None or bool(training.any()))
     return node.domain == "" and node.op_type in _THROUGH and not told

@@ -20,7 +20,7 @@ __all__ = ["MapLogits"]
 
 @dataclass(frozen=True, eq=False)
 class MapLogits:
-    """Let the activation, or the output, see W z + b.
+    """Make the activation, or the output, read W z + b.
 
     No node is added where the last linear layer has constant weights and nothing else reads the
     logits; else one (two on log-probabilities).
@@ -29,13 +29,13 @@ class MapLogits:
     step: LogitMap
 
     def requires(self, tail: Tail) -> None:
-        """Logits (n, K), but for a single number on them."""
+        """Logits (n, K), or of any shape for a scalar map."""
         flat = is_flat(tail.logits)
         scalar = self.step.is_scalar and (self.step.on == "logits" or tail.normalised)
         require(flat or scalar, "a logit map needs logits (n, K)")
 
     def ensures(self, tail: Tail) -> None:
-        """The way out is whole."""
+        """The path to the output is intact."""
         tail.check()
 
     def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:

@@ -1,4 +1,4 @@
-"""What the fused graph gives: the steps on probabilities, and the outputs that were asked for."""
+"""The fused graph's outputs: the steps on probabilities, and the requested outputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALL = ("logits", "probabilities", "confidence", "predicted", "bin")
 
 @dataclass(frozen=True)
 class OpenScores:
-    """An activation behind scores that are said to have had one, so that the passes can act before it.
+    """Add an activation to scores declared as normalised, so that the passes can act before it.
 
     Probabilities become their logarithm and a Softmax of it; log-probabilities get a LogSoftmax.
     Neither changes them.
@@ -34,7 +34,7 @@ class OpenScores:
         require(bare, f"{tail.outputs} were to get an activation")
 
     def ensures(self, tail: Tail) -> None:
-        """An activation on the way out."""
+        """An activation on the path."""
         tail.check()
         require(tail.normalised and tail.activation in tail.path, "the scores have no activation")
 
@@ -57,7 +57,7 @@ class OpenScores:
 
 @dataclass(frozen=True, eq=False)
 class Finish:
-    """The steps on probabilities, and the outputs that were asked for."""
+    """The steps on probabilities, and the requested outputs."""
 
     artifact: Artifact
     returns: Returns
@@ -71,7 +71,7 @@ class Finish:
             )
 
     def ensures(self, tail: Tail) -> None:
-        """The outputs that were asked for are the graph's."""
+        """The requested outputs are the graph's."""
         graph = tail.output.graph
         shown = [] if graph is None else [v.name for v in graph.outputs]
         wanted: dict[Returns, tuple[str, ...]] = {"probabilities": ("probabilities",), "all": ALL}
@@ -121,7 +121,7 @@ def _probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.Value:
 
 
 def _same(editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]) -> Tail:
-    """The chosen output as it was: its name, type and meaning."""
+    """Keep the chosen output's name, type and meaning."""
     scores = tail.logits if tail.activation is None else tail.activation.outputs[0]
     own = scores.dtype or ir.DataType.FLOAT
     known = set(editor.made)
@@ -133,7 +133,7 @@ def _same(editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]) -> Ta
 
 
 def _decide_on(editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]) -> None:
-    """Let an ArgMax elsewhere in the graph choose by the table, which may change the order of classes."""
+    """Make other ArgMax nodes read the table's result, which may change the order of classes."""
     scores = (tail.logits, *(node.outputs[0] for node in tail.path))
     for value in scores:
         deciding = [n for n in tail.readers(value) if n.op_type in ("ArgMax", "Hardmax")]

@@ -1,4 +1,4 @@
-"""The proof of a fusion: the fused graph against the raw one calibrated in numpy, on the same inputs."""
+"""The check of a fusion: the fused graph against the raw one calibrated in numpy, on the same inputs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def generate(
     """Inputs that fit the graph: normal floats, integers 0 or 1, true.
 
     ``shapes`` hold the shape of one sample by input, where it is known from elsewhere. The batch is
-    ``samples`` where it is free, and other sizes that nobody knows are 8.
+    ``samples`` where it is free, and other unknown sizes are 8.
     """
     rng = np.random.default_rng(seed)
     known = shapes or {}

@@ -1,4 +1,4 @@
-"""What goes where in a graph: decided once, carried out by passes, and compared with in numpy."""
+"""The plan of a fusion: made once, executed by passes, and the basis of the parity check."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Pass", "Plan", "Request", "carry_out", "make_plan"]
 
 
 class Pass(Protocol):
-    """One edit of a graph; what it needs and what it promises are checked before and after it."""
+    """One edit of a graph, with pre- and postconditions that are checked."""
 
     def requires(self, tail: Tail) -> None:
         """FuseError where the pass cannot act on this tail."""
@@ -32,13 +32,13 @@ class Pass(Protocol):
         ...
 
     def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
-        """The tail behind the edit, and in words what was done."""
+        """The tail after the edit, and a description of it."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What the caller of ``fuse_onnx`` said; see there."""
+    """The options of ``fuse_onnx``; see there."""
 
     returns: Returns = "same"
     outputs: Outputs | None = None
@@ -77,7 +77,7 @@ class Plan:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """One sample's shape by input, where the shift tells: the graph may leave it free."""
+        """One sample's shape by input, where known from the shift: the graph may leave it free."""
         shift = self.artifact.input_shift
         return {} if shift is None or self.shifted is None else {self.shifted: shift.delta.shape}
 
@@ -104,7 +104,7 @@ def make_plan(editor: Editor, artifact: Artifact, request: Request) -> Plan:
     if shift is not None or request.normalization is not None:
         value = shifted_input(editor, None if shift is None else shift.delta.shape, request.input_name)
         shifted = str(value.name)
-        # Last: the passes above look for features and layers by what the graph was.
+        # Last: the passes above look for features and layers in the original graph.
         passes.append(ShiftInput(value, shift, request.normalization))
     return Plan(
         artifact=artifact,
@@ -122,7 +122,7 @@ def make_plan(editor: Editor, artifact: Artifact, request: Request) -> Plan:
 
 
 def carry_out(editor: Editor, plan: Plan) -> tuple[str, ...]:
-    """Run the passes; what was done, step by step in words."""
+    """Run the passes; returns descriptions of the edits."""
     tail, done = plan.tail, []
     for one in plan.passes:
         one.requires(tail)
@@ -146,13 +146,13 @@ def _as_fitted(artifact: Artifact, tail: Tail) -> Artifact:
 
 
 def _keeps_shape(artifact: Artifact, tail: Tail, returns: Returns) -> bool:
-    """Whether a single number is all that meets the scores: then their shape does not matter."""
+    """Whether only a scalar acts on the scores: then their shape does not matter."""
     maps = [m.is_scalar and (m.on == "logits" or tail.normalised) for m in artifact.logit_maps]
     rest = (artifact.head, artifact.mixture, artifact.table)
     return returns == "same" and all(maps) and all(step is None for step in rest)
 
 
 def _narrowest(graph: ir.Graph) -> ir.DataType:
-    """The floating type that rounds most, anywhere in the graph: what parity can be expected in."""
+    """The floating type that rounds most, anywhere in the graph: it limits the parity."""
     found = {v.dtype for node in graph for v in node.outputs}
     return next((d for d in FLOATS if d in found), ir.DataType.FLOAT)

@@ -16,7 +16,7 @@ __all__ = ["cast", "clamped_log", "count_below", "look_up", "mix", "reduce", "so
 
 
 def cast(editor: Editor, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-    """``value`` as ``dtype``; itself where it is that already."""
+    """``value`` as ``dtype``; unchanged where it is that already."""
     if value.dtype == dtype:
         return value
     return editor.node("Cast", [value], {"to": dtype.value}, dtype=dtype, shape=value.shape)
@@ -47,7 +47,7 @@ def mix(editor: Editor, logits: ir.Value, step: Mixture, classes: int) -> ir.Val
 
 
 def look_up(editor: Editor, probs: ir.Value, step: ProbTable, classes: int) -> ir.Value:
-    """The table's probabilities of probabilities, both (n, K)."""
+    """Probabilities mapped by the table, both (n, K)."""
     return _top(editor, probs, step, classes) if len(step.edges) == 1 else _each(editor, probs, step)
 
 
@@ -60,7 +60,7 @@ def _top(editor: Editor, probs: ir.Value, step: ProbTable, classes: int) -> ir.V
     old = reduce(editor, "ReduceMax", probs, keepdims=1)
     new = _gather(editor, step.values[0], count_below(editor, old, step.edges, keepdims=1), dtype)
     others = editor.node("Where", [is_top, zero, probs], dtype=dtype, shape=shape)
-    # Summing the others is exact where 1 - old has lost its digits.
+    # Summing the others is exact where 1 - old is rounded.
     rest = reduce(editor, "ReduceSum", others, keepdims=1)
     some = editor.node("Greater", [rest, zero], dtype=ir.DataType.BOOL)
     known = editor.node("Where", [some, rest, one], dtype=dtype)
@@ -81,7 +81,7 @@ def _each(editor: Editor, probs: ir.Value, step: ProbTable) -> ir.Value:
     total = reduce(editor, "ReduceSum", looked_up, keepdims=1)
     some = editor.node("Greater", [total, editor.number(0.0, dtype, "number")], dtype=ir.DataType.BOOL)
     known = editor.node("Where", [some, total, editor.number(1.0, dtype, "number")], dtype=dtype)
-    # Every class may land in a bin of value 0: then nothing is known.
+    # Uniform where every class falls into a bin of value 0.
     alike = editor.number(1.0 / classes, dtype, "alike")
     proportion = editor.node("Div", [looked_up, known], shape=shape)
     return editor.node("Where", [some, proportion, alike], dtype=dtype, shape=shape)

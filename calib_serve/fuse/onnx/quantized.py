@@ -13,7 +13,7 @@ __all__ = ["scale_quantized"]
 
 
 def scale_quantized(editor: Editor, logits: ir.Value, factor: float) -> str | None:
-    """Multiply the logits by ``factor``; names the node that took it, or None and nothing is done.
+    """Multiply the logits by ``factor``; returns the changed node's name, or None if unchanged.
 
     Requires: logits that nothing else reads, made by a DequantizeLinear, or by a Gemm or MatMul (with
     Add) whose weight, and bias if any, come from DequantizeLinear or are constant. Ensures: only
@@ -78,7 +78,7 @@ def _scale_of(node: ir.Node) -> ir.Value | None:
 
 
 def _multiply(editor: Editor, node: ir.Node, place: int, factor: float) -> None:
-    """Another constant for one input of one node; the old one stays for others."""
+    """Another constant for one input of one node; the old one stays for other readers."""
     old = node.inputs[place]
     numbers = constant(old)
     if old is None or numbers is None:

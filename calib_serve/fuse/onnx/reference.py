@@ -1,4 +1,4 @@
-"""What a fused graph must give: the raw graph's own numbers, calibrated in numpy."""
+"""The expected results of a fused graph: the raw graph's outputs, calibrated in numpy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Expected:
 
 
 def prepare(feeds: Mapping[str, NDArray[Any]], plan: Plan) -> dict[str, NDArray[Any]]:
-    """What the raw graph must get: normalised and shifted in numpy."""
+    """The raw graph's inputs: normalised and shifted in numpy."""
     ready = dict(feeds)
     if plan.shifted is None:
         return ready
@@ -51,7 +51,7 @@ def prepare(feeds: Mapping[str, NDArray[Any]], plan: Plan) -> dict[str, NDArray[
 
 
 def expect(raw: Floats, plan: Plan, near: float) -> Expected:
-    """The calibrated answer for what the raw graph gave at ``plan.source``, (n, d) or (n, K)."""
+    """The calibrated results of the raw graph's values at ``plan.source``, (n, d) or (n, K)."""
     artifact, logits = plan.artifact, _logits(raw, plan)
     mapped = logits
     for step in artifact.logit_maps:
@@ -82,7 +82,7 @@ def _logits(raw: Floats, plan: Plan) -> Floats:
 
 
 def _check_outputs(raw: Floats, plan: Plan) -> None:
-    """What the scores are can be seen from them, where no activation tells."""
+    """Check the declared ``outputs`` against the values, where no activation shows them."""
     # One row may be near 1 by chance; several are not.
     near = _SUM if len(raw) > 1 or plan.opened else _SUM / 100
     distributed = bool((raw >= 0).all()) and np.allclose(raw.sum(axis=1), 1, atol=near)

@@ -1,4 +1,4 @@
-"""Where a graph turns logits into its answer: the value to calibrate, and the way from there out."""
+"""The tail of a graph: the logits to calibrate, and the path from them to the output."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _SCORERS = (
     "TreeEnsemble",
     "Normalizer",
 )
-"""Operators of scikit-learn exports that give probabilities and keep their logits to themselves."""
+"""Operators of scikit-learn exports that return probabilities and do not expose their logits."""
 
 _DECISIONS = ("ArgMax", "Hardmax", "TopK")
-"""What is decided from the scores follows the calibrated ones, whatever else stays."""
+"""Decisions from the scores: they must follow the calibrated ones."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,11 +51,11 @@ class Tail:
 
     @property
     def normalised(self) -> bool:
-        """Whether a softmax follows the logits: it forgets what is the same for all classes."""
+        """Whether a softmax follows the logits: a constant added to all of them has no effect."""
         return self.activation is not None and self.outputs in ("probabilities", "log_probs")
 
     def check(self) -> None:
-        """What every pass leaves: the output is the graph's, and made of the logits by the path alone."""
+        """The invariant of all passes: the path alone leads from the logits to an output of the graph."""
         value = self.logits
         for node in self.path:
             require(value in node.inputs, "the way out is broken")
@@ -63,18 +63,18 @@ class Tail:
         require(value is self.output and value.is_graph_output(), "the output is another")
 
     def readers(self, value: ir.Value) -> list[ir.Node]:
-        """The nodes that must see the calibrated ``value``: the way out, and decisions."""
+        """The nodes that must read the calibrated ``value``: the path, and decisions."""
         return [n for n in users(value) if n in self.path or (n.domain == "" and n.op_type in _DECISIONS)]
 
     def strangers(self, value: ir.Value) -> list[str]:
-        """What else reads ``value``, by name: it must not change for them."""
+        """Names of other readers of ``value``, which must not see a change."""
         ours = self.readers(value)
         others = [describe(n) for n in users(value) if n not in ours]
         shown = value.is_graph_output() and value is not self.output
         return others + ([f"the graph output {value.name!r}"] if shown else [])
 
     def replace_logits(self, editor: Editor, new: ir.Value) -> Tail:
-        """Calibrated logits in the place of the old; only the new value's own nodes still read those."""
+        """Replace the logits by calibrated ones; only the new value's own nodes still read the old."""
         old = self.logits
         editor.move(old, new, [n for n in self.readers(old) if n is not new.producer()])
         if old is self.output:
@@ -83,7 +83,7 @@ class Tail:
         return replace(self, logits=new)
 
     def replace_scores(self, editor: Editor, old: ir.Value, new: ir.Value, keep: Collection[ir.Node]) -> Tail:
-        """``new`` in the place of ``old``, a value on the way out, except for the nodes in ``keep``."""
+        """Replace ``old``, a value on the path, by ``new``, except for the nodes in ``keep``."""
         editor.move(old, new, [n for n in self.readers(old) if n not in keep])
         if old is self.output:
             editor.replace_output(old, [new], [str(old.name)])
@@ -92,7 +92,7 @@ class Tail:
 
 
 def find_tail(editor: Editor, *, output: str | None, outputs: Outputs | None, classes: int) -> Tail:
-    """Find the logits behind the chosen output, and make the way out private to it."""
+    """Find the logits behind the chosen output, and make the path private to it."""
     chosen = _choose(editor.graph, output, classes)
     path: list[ir.Node] = []
     value = chosen
@@ -153,7 +153,7 @@ def _may_hold_scores(value: ir.Value, classes: int) -> bool:
 
 
 def _passes(node: ir.Node) -> bool:
-    """Whether a node gives on what it gets, class by class."""
+    """Whether a node passes values on, class by class."""
     if not node.inputs or node.inputs[0] is None:
         return False
     if node.domain == "ai.onnx.ml":
@@ -198,7 +198,7 @@ def _check_logits(value: ir.Value, classes: int, outputs: Scores, output: ir.Val
 
 
 def _private(editor: Editor, tail: Tail) -> Tail:
-    """Copy the way out where others use it too, so that calibration reaches the chosen output only."""
+    """Copy the nodes of the path that others use too, so that only the chosen output is calibrated."""
     shared = [v for n in tail.path for v in n.outputs if tail.strangers(v)]
     if not shared:
         return tail

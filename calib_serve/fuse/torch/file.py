@@ -32,10 +32,10 @@ def fuse_torch(
     fold: bool = False,
     force: bool = False,
 ) -> Kind:
-    """Write the model of ``model_path`` with the artifact inside to ``out_path``, whole or not at all.
+    """Write the model of ``model_path`` with the artifact inside to ``out_path``, atomically.
 
     Options as in ``calibrated``; ``force`` takes an artifact that was fitted for another model.
-    Loading TorchScript runs its code: load what you would run. Raises ModelError for a file that is
+    Loading TorchScript runs its code: load trusted files only. Raises ModelError for a file that is
     neither TorchScript nor .pt2, FuseError where the artifact does not fit or is inside already.
     """
     source, out = Path(model_path), Path(out_path)
@@ -78,7 +78,7 @@ def _export(
     found = {_MARK: ""}
     try:
         program = torch.export.load(source, extra_files=found)
-    except Exception as error:  # torch raises whatever its parsers raise
+    except Exception as error:  # torch raises errors of many types
         raise ModelError(f"{source} is not a program of torch.export: {error}") from error
     _check_new(source, found[_MARK])
     if program.example_inputs is None:
@@ -101,7 +101,7 @@ def _export(
 
 
 class _Plain(torch.nn.Module):
-    """Five outputs as a plain tuple: a file must not need our class to be read."""
+    """Five outputs as a plain tuple: a file must be readable without our class."""
 
     def __init__(self, whole: torch.nn.Module) -> None:
         super().__init__()

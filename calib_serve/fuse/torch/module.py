@@ -4,7 +4,7 @@ It scripts, traces, exports and compiles as the model did; its state dict holds 
 """
 
 # mypy: disable-error-code="no-untyped-def"
-# torch.jit.script reads the signatures: so no postponed annotations, and what forward gives is inferred.
+# torch.jit.script reads the signatures: so no postponed annotations, and forward's return type is inferred.
 import copy
 import inspect
 from collections.abc import Callable
@@ -63,17 +63,16 @@ def calibrated(
     fold: bool = False,
     example: Tensor | None = None,
 ) -> nn.Module:
-    """``model`` with the artifact inside it; the model itself is left as it is.
+    """``model`` with the artifact inside it; the model itself is not changed.
 
-    ``returns`` is "probabilities" (n, K), "logits" (n, K), or "all" (an ``All``). ``outputs``
-    says what the model itself makes of inputs (n, ...): left out, what the artifact was fitted on,
-    else logits. Probabilities are calibrated through their logarithm; where nothing acts behind the
-    model and logits are asked for, what it returns is handed on. ``last_linear`` names the
-    layer that makes the logits, for an artifact with a Head and for ``fold``, which multiplies
-    the logit maps into that layer; left out, it is found by its shape, and ``example`` inputs prove
-    that it is the one. Tensors are shared with ``model``, but for the layer that changes. Returned
-    in evaluation mode, on the model's device and dtype. Raises FuseError where the layer is missing,
-    not the only one, or not the last.
+    ``returns`` is "probabilities" (n, K), "logits" (n, K), or "all" (an ``All``). ``outputs`` says what the
+    model itself returns for inputs (n, ...); default: what the artifact was fitted on, else logits.
+    Probabilities are calibrated through their logarithm; where logits are requested and no step acts on them,
+    the model's outputs are returned unchanged. ``last_linear`` names the layer that makes the logits, for an
+    artifact with a Head and for ``fold``, which multiplies the logit maps into that layer; by default it is
+    found by its shape, and ``example`` inputs verify it. Tensors are shared with ``model``, but for the layer
+    that changes. Returned in evaluation mode, on the model's device and dtype. Raises FuseError where the
+    layer is missing, not the only one, or not the last.
 
     >>> halved = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
     >>> calibrated(nn.Identity(), halved, returns="logits")(torch.tensor([[2.0, 0.0]])).tolist()
@@ -175,7 +174,7 @@ def _replace_last(
 
 
 def _prove_last(model: nn.Module, name: str, example: Tensor) -> None:
-    """Weights times -2 must give logits times -2: an activation behind the layer would show."""
+    """Weights times -2 must give logits times -2, unless an activation follows the layer."""
     changed = _evaluating(_shell(model))
     layer = dict(changed.named_modules())[name]
     for part in ("weight", "bias"):
@@ -192,7 +191,7 @@ def _prove_last(model: nn.Module, name: str, example: Tensor) -> None:
 
 
 class _Bias(nn.Module):
-    """What a scripted layer without a bias cannot take in itself."""
+    """The bias for a scripted layer that has none."""
 
     bias: Tensor
 

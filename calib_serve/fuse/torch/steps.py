@@ -19,7 +19,7 @@ __all__ = ["All", "Everything", "Log", "Logits", "Probabilities", "Shift", "laye
 
 
 class All(NamedTuple):
-    """All that can be said of a batch: (n, K), (n, K), (n,), (n,), (n,)."""
+    """All results of a batch: (n, K), (n, K), (n,), (n,), (n,)."""
 
     logits: Tensor
     probabilities: Tensor
@@ -112,7 +112,7 @@ class _Mixture(nn.Module):
 
 
 class _TopTable(nn.Module):
-    """One row: the top-1 confidence is looked up, the others share the rest as they did."""
+    """One row: the top-1 confidence is looked up, the others keep their proportions."""
 
     edges: Tensor
     values: Tensor
@@ -126,7 +126,7 @@ class _TopTable(nn.Module):
         old, top = probs.max(dim=1, keepdim=True)
         new = self.values[torch.bucketize(old, self.edges)]
         others = probs.scatter(1, top, torch.zeros_like(old))
-        # Summing the others is exact where 1 - old has lost its digits.
+        # Summing the others is exact where 1 - old is rounded.
         rest = others.sum(dim=1, keepdim=True)
         alike = torch.ones_like(others) / (probs.shape[1] - 1)
         shared = torch.where(rest > 0, others / torch.where(rest > 0, rest, torch.ones_like(rest)), alike)
@@ -134,7 +134,7 @@ class _TopTable(nn.Module):
 
 
 class _ClassTable(nn.Module):
-    """One row a class: each looked up on its own, then renormalised."""
+    """One row per class: each looked up on its own, then renormalised."""
 
     edges: Tensor
     values: Tensor
@@ -149,7 +149,7 @@ class _ClassTable(nn.Module):
         looked_up = self.values.gather(1, found).t()
         total = looked_up.sum(dim=1, keepdim=True)
         alike = torch.full_like(looked_up, 1.0 / probs.shape[1])
-        # Every class may land in a bin of value 0: then nothing is known.
+        # Uniform where every class falls into a bin of value 0.
         known = torch.where(total > 0, total, torch.ones_like(total))
         return torch.where(total > 0, looked_up / known, alike)
 
@@ -159,7 +159,7 @@ def _edges(edges: Floats, dtype: torch.dtype) -> Tensor:
 
 
 class _Tail(nn.Module):
-    """Raw logits to calibrated ones, and on to probabilities; what the three outputs share."""
+    """Raw logits to calibrated ones, and on to probabilities; the base of the three outputs."""
 
     def __init__(self, maps: tuple[LogitMap, ...], artifact: Artifact, dtype: torch.dtype) -> None:
         super().__init__()

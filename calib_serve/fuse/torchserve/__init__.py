@@ -1,4 +1,4 @@
-"""TorchServe archives: packed, packed again, read."""
+"""TorchServe archives: packing, re-packing, reading."""
 
 from calib_serve.fuse.torchserve.archive import read_archive
 from calib_serve.fuse.torchserve.contents import Batching, artifact_of, load_artifact

@@ -1,4 +1,4 @@
-"""TorchServe archives as bytes: written the same every time, read without trust."""
+"""TorchServe archives: written reproducibly, read as untrusted input."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DATE = (1980, 1, 1, 0, 0, 0)  # the oldest a zip can hold: no clock in the byte
 
 @dataclass(frozen=True)
 class Archive:
-    """An archive's own words about itself.
+    """An archive's metadata.
 
     ``model``: the manifest's entries for it (handler, serializedFile ...); ``config``: its
     model-config; ``hashes`` by file, empty for an archive that we did not pack.
@@ -62,10 +62,10 @@ class Archive:
 def write_archive(
     path: Path, files: Mapping[str, bytes | Path], *, name: str, version: str, **model: str | None
 ) -> Path:
-    """Write a .mar: the same files give the same bytes, whenever and wherever.
+    """Write a .mar reproducibly: the same files give the same bytes.
 
     ``files``: bytes or where they lie, by name in the archive; ``model``: more of the manifest's
-    ``model`` entries (handler, serializedFile, modelFile). Whole or not at all.
+    ``model`` entries (handler, serializedFile, modelFile). The write is atomic.
     """
     for text in (name, version):
         if not _NAME.match(text):
@@ -96,9 +96,9 @@ def write_archive(
 
 
 def read_archive(path: Path, *, verify: bool = True) -> Archive:
-    """What is in a .mar, checked: no path that leaves its folder, no bomb, hashes as packed.
+    """The checked content of a .mar: no path that leaves its folder, no zip bomb, hashes as packed.
 
-    Raises ModelError for what is no archive or not a safe one, IntegrityError for changed files.
+    Raises ModelError for an invalid or unsafe archive, IntegrityError for changed files.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -177,7 +177,7 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes | Path) -> None:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder that goes when the block ends; FuseError where there is no room for what it must hold."""
+    """A temporary folder; FuseError where there is no space for it."""
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             yield Path(folder)

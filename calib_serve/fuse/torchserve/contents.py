@@ -1,4 +1,4 @@
-"""What lies in every archive of ours: the artifact, the settings, the package's own files."""
+"""The common content of our archives: the artifact, the settings, the package's own files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Batching:
-    """How TorchServe runs a model; ``delay``: milliseconds a request may wait for company."""
+    """How TorchServe runs a model; ``delay``: milliseconds a request may wait for others."""
 
     workers: int = 1
     batch_size: int = 8
@@ -64,7 +64,7 @@ def load_artifact(path: str | Path) -> Artifact:
 
 
 def _section(archive: Archive) -> Mapping[str, Any]:
-    """What an archive says to this package; nothing where it is another's."""
+    """The archive's section for this package; empty if it has none."""
     section = archive.config.get(SECTION)
     return section if isinstance(section, Mapping) else {}
 
@@ -108,7 +108,7 @@ def _imports(path: Path) -> list[str]:
 
 
 def config_file(batching: Batching, section: Mapping[str, Any]) -> bytes:
-    """model-config.yaml: how TorchServe runs the model, and what it says to this package."""
+    """model-config.yaml: how TorchServe runs the model, and the section for this package."""
     text = yaml.safe_dump(
         {SECTION: dict(section)}, sort_keys=False, allow_unicode=True, default_flow_style=None
     )

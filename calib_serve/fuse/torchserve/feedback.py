@@ -1,4 +1,4 @@
-"""The archive of the model that labels come home to."""
+"""The archive of the feedback model, which receives labels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pack_feedback(
     keyring: str | None = None,
     ledger: str | None = None,
 ) -> Path:
-    """Write the archive of the model that labels come home to; ``archives`` whose labels are welcome.
+    """Write the archive of the feedback model; it accepts labels of the models in ``archives``.
 
     Labels are taken for ``ttl_days`` after their prediction; ``arl``: labels to a false alarm of drift;
     ``flush_seconds`` between two writes of metrics; ``keyring`` and ``ledger`` where the host's

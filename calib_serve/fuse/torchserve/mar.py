@@ -47,10 +47,10 @@ def pack(
     """Write ``out/name.mar``; the same inputs give the same bytes.
 
     ``model``: a TorchScript, .pt2 or .onnx file, or an eager model as ``module:factory`` (or
-    ``file.py:factory``, which then travels along) with ``weights`` in a .safetensors file.
-    ``handler``: an entry file of your own that subclasses ours, ``extra`` files travel along.
+    ``file.py:factory``, which is then included) with ``weights`` in a .safetensors file.
+    ``handler``: an entry file of your own that subclasses ours, ``extra`` files are included.
     ``standalone``: carry the files of this package that a worker needs. ``input_shape``,
-    ``input_dtype``, ``outputs`` and ``last_linear``: left out, what the artifact says. The others are
+    ``input_dtype``, ``outputs`` and ``last_linear`` default to what the artifact says. The others are
     those of ``ModelOptions``. Raises FuseError when the model is not the one that the artifact was
     fitted on.
     """
@@ -99,7 +99,7 @@ def pack(
 
 
 def _resolve(model: str, weights: str | Path | None) -> tuple[Kind, Path, str | None, list[Path]]:
-    """Kind, model file, factory, and source files that must travel along."""
+    """Kind, model file, factory, and source files to include."""
     where, colon, function = model.rpartition(":")
     if colon and not Path(model).exists():
         if weights is None or Path(weights).suffix != ".safetensors":

@@ -1,4 +1,4 @@
-"""A calibrated archive with another calibration in it, under a new version; all else stays."""
+"""A calibrated archive with another calibration in it, under a new version; all else is unchanged."""
 
 from __future__ import annotations
 
@@ -54,5 +54,5 @@ _OWN = ("modelName", "modelVersion", "configFile")  # what write_archive says it
 
 
 def _inner(artifact: Artifact) -> str:
-    """What of the artifact lies before the logits, by its fingerprint."""
+    """The fingerprint of the artifact's steps before the logits."""
     return Artifact(artifact.model_steps, method="", classes=artifact.classes).fingerprint

@@ -1,4 +1,4 @@
-"""An archive that is served already, packed again with a calibration around its inference."""
+"""Re-pack an existing archive with a calibration around its inference."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def pack_around(
     The handler must be a class with ``inference``: a file of the archive, or one of TorchServe's own by
     name, such as ``image_classifier``, whose packages (torchvision, captum) the serving host must have.
     What its postprocess receives has the same form as before. ``outputs`` says what its model returns
-    and ``last_linear`` which layer makes that; left out, what the artifact says. ``flush_seconds``
+    and ``last_linear`` which layer makes that; default: what the artifact says. ``flush_seconds``
     between two writes of metrics.
     """
     old = read_archive(Path(source))
@@ -61,7 +61,7 @@ def pack_around(
     try:
         workers = int(old.config.get("minWorkers", 1))
     except (TypeError, ValueError, OverflowError) as error:
-        raise FuseError(f"minWorkers in {source} is no number: {error}") from error
+        raise FuseError(f"minWorkers in {source} is not a number: {error}") from error
     section = ModelOptions(
         kind="wrapped",
         model=serialized,

@@ -1,4 +1,4 @@
-"""Where the files that travel with the package lie: in a wheel, or at the root of a checkout."""
+"""Where the files shipped with the package are: in a wheel, or at the root of a checkout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Triton model repository from a model and its artifact: fused, configured, warmed up and watched.
+"""A Triton model repository from a model and its artifact: fused, configured, warmed up and monitored.
 
 Clients call the ensemble ``NAME``: ``NAME_onnx`` is the fused graph on the onnxruntime backend,
 ``NAME_receipts`` signs a receipt for every prediction and counts it on Triton's metrics port.
@@ -85,8 +85,7 @@ def fuse_triton(
 ) -> FuseReport:
     """Fuse ``model`` and put it under ``repository`` as version ``version`` of ``name``.
 
-    Other versions that are there stay. Raises what ``fuse_onnx`` raises, InputError for a name that
-    is no folder's.
+    Other versions that are there stay. Raises what ``fuse_onnx`` raises, InputError for an invalid name.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name) or version < 1:
         raise InputError(
@@ -148,7 +147,7 @@ def _line(label: str) -> str:
 
 
 def _declared(tensor: _Tensor, batch: int, **more: object) -> Block:
-    """A tensor as Triton wants it: no batch in dims where Triton batches; a lone number a sample is [1]."""
+    """A tensor as Triton wants it: no batch in dims where Triton batches; one number per sample is [1]."""
     dims = tensor.dims[1:] if batch else tensor.dims
     block: Block = {"name": tensor.name, "data_type": Word(tensor.kind), "dims": list(dims) or [1]}
     if not dims:
@@ -157,7 +156,7 @@ def _declared(tensor: _Tensor, batch: int, **more: object) -> Block:
 
 
 def _as_shown(tensor: _Tensor, batch: int) -> Block:
-    """A tensor as it looks outside of the graph: there a lone number a sample is (n, 1) already."""
+    """A tensor as it looks outside of the graph: there one number per sample is (n, 1) already."""
     block = _declared(tensor, batch)
     block.pop("reshape", None)
     return block
@@ -192,7 +191,7 @@ def _graph(
 
 
 def _warmup(inputs: Sequence[_Tensor], size: int) -> Block:
-    """Zeros of every size that will be common: the first request must not pay for memory and kernels."""
+    """Zeros of the common batch sizes, so that the first request does not wait for memory and kernels."""
     tensors: list[Block] = []
     for t in inputs:
         dims = [8 if d == -1 else d for d in (t.dims[1:] if size else t.dims)]
