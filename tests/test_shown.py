@@ -184,7 +184,7 @@ def test_the_selection_is_read_as_it_was_written(tmp_path) -> None:
     assert found.as_dict() == artifact.fit["selection"]
     assert artifact.metrics_before["ece"].value == artifact.before["ece"]["value"]
     assert artifact.metrics_after["nll"].low == artifact.after["nll"]["low"]
-    assert math.isnan(artifact.metrics_after["ece"].low)
+    assert math.isnan(artifact.metrics_after["refinement_auroc"].low)
     assert fit_by_name("temperature", LOGITS, LABELS).selection is None
 
 

@@ -45,11 +45,11 @@ def run(
         typer.Option("--from", help="An archive that is served already, to be calibrated as it is."),
     ] = None,
     feedback: Annotated[
-        bool, typer.Option("--feedback", help="Pack the model that labels come home to, instead.")
+        bool, typer.Option("--feedback", help="Pack the model that labels are sent to, instead.")
     ] = False,
     archives: Annotated[
         list[Path] | None,
-        typer.Option("--for", help="With --feedback: an archive whose labels are welcome; may be repeated."),
+        typer.Option("--for", help="With --feedback: an archive whose labels are accepted; may be repeated."),
     ] = None,
     handler: Annotated[
         Path | None, typer.Option("--handler", help="Your own entry file, a subclass of ours.")

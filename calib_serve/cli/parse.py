@@ -88,14 +88,14 @@ def pair(text: str) -> tuple[float, float]:
 
 
 def channels(text: str) -> tuple[list[float], list[float]]:
-    """MEAN,STD, each with its channels parted by a slash.
+    """MEAN,STD, each with its channels separated by a slash.
 
     >>> channels(".5/.4,.2/.1")
     ([0.5, 0.4], [0.2, 0.1])
     """
     parts = text.split(",")
     if len(parts) != 2:
-        raise typer.BadParameter(f"it is MEAN,STD, channels parted by /, got {text!r}")
+        raise typer.BadParameter(f"it is MEAN,STD, channels separated by /, got {text!r}")
     mean, std = (floats(part.replace("/", ",")) for part in parts)
     return mean, std
 

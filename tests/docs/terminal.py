@@ -204,7 +204,7 @@ class Terminal:
         folders = (self._python.parent, Path(sys.executable).parent, find_java().parent)
         programs = (*map(str, folders[:2]), os.environ["PATH"], str(folders[2]))
         return {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
             "PATH": os.pathsep.join(programs),
             "T": str(self._own),
             "CURL_HOME": str(self._own),

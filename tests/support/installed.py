@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import sysconfig
@@ -15,7 +16,10 @@ PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
 
 def run(*command: str | Path, cwd: Path, fails: bool = False) -> str:
     """What ``command`` printed, once it has succeeded (or, where it ``fails``, has not)."""
-    done = subprocess.run(command, check=False, cwd=cwd, capture_output=True, text=True, timeout=600)
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        command, check=False, cwd=cwd, env=clean, capture_output=True, text=True, timeout=600
+    )
     assert (done.returncode != 0) is fails, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 
