@@ -88,12 +88,12 @@ def _table(rows: Sequence[Compared], title: str) -> Table:
 
     table = Table("method", *_SHOWN.values(), "s", title=title, title_justify="left")
     table.columns[0].no_wrap = True
-    found = {row: row.metrics.estimates() for row in rows if row.metrics}
+    found = [(row, row.metrics.estimates()) for row in rows if row.metrics]
     best = {
-        name: (max if name in _LARGEST_IS_BEST else min)((e[name].value for e in found.values()), default=0)
+        name: (max if name in _LARGEST_IS_BEST else min)((e[name].value for _, e in found), default=0)
         for name in _SHOWN
     }
-    for row, estimates in found.items():
+    for row, estimates in found:
         cells = [(name, estimates[name].value) for name in _SHOWN]
         marked = [f"{'[bold]' if value == best[name] else ''}{metric(name, value)}" for name, value in cells]
         table.add_row(row.method, *marked, f"{row.seconds:.2f}")

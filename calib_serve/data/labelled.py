@@ -59,7 +59,7 @@ def read_labelled(
     found = read_logits(path, split=split, labels=labels)
     if found.labels is None:
         where = f"{path} has no labels" if split is None else f"the split {split!r} of {path} has no labels"
-        raise InputError(f"{where}; add them to the file, or name an npy file that holds them")
+        raise InputError(f"{where}; add them to the file, or name an npy file of labels (labels=, --labels)")
     try:
         return LabelledScores(Path(path).stem, found.logits, found.labels, found.class_names)
     except InputError as error:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import calib_serve
 from calib_serve import Artifact
 from calib_serve.cli import app
 from calib_serve.errors import InputError
@@ -86,12 +87,36 @@ def test_auto_chooses_tells_why_and_never_forgets_no_calibration(file: Path, tmp
 
 
 def test_settings_reach_the_method_and_wrong_ones_are_answered(file: Path, tmp_path: Path):
-    arguments = ("fit", "--logits", file, "--split", "cal", "-o", tmp_path / "a", "--method")
+    arguments = ("fit", "--logits", file, "--split", "cal", "-o", tmp_path / "a", "--force", "--method")
     told = json.loads(run(*arguments, "histogram-width", "--bins", 7, "--of", "each", "--json"))
     assert told["fit"] == {"objective": "share of each bin", "of": "each", "bins": 7, "prior": 1.0}
     refused("it has bins, of, prior", *arguments, "histogram-width", "--ridge", 7)
     refused("auto has no option", *arguments, "auto", "--bins", 3)
     refused("choose one of none, temperature", *arguments, "platt")
+
+
+def test_an_artifact_is_replaced_only_where_that_is_asked_for(file: Path, tmp_path: Path):
+    arguments = ("fit", "--logits", file, "--split", "cal", "-o", tmp_path / "a", "--method")
+    run(*arguments, "temperature")
+    before = Artifact.load(tmp_path / "a").fingerprint
+    refused("a exists; give --force", *arguments, "vector")
+    assert Artifact.load(tmp_path / "a").fingerprint == before
+    run(*arguments, "vector", "--force")
+    assert Artifact.load(tmp_path / "a").method == "vector"
+
+
+def test_a_fit_ends_with_its_verdict_and_shows_certificates_only_where_asked(file: Path, tmp_path: Path):
+    arguments = ("fit", "--logits", file, "--split", "cal", "--method", "temperature", "-o")
+    short, long = run(*arguments, tmp_path / "a"), run(*arguments, tmp_path / "b", "--verbose")
+    for shown in (short, long):
+        assert "measured on 5 folds of the calibration set" in " ".join(shown.split())
+        assert "ECE" in shown
+    assert "gradient_norm" not in short
+    assert "gradient_norm" in long
+
+
+def test_the_command_line_tells_its_version():
+    assert run("--version") == f"calib-serve {calib_serve.__version__}\n"
 
 
 def test_fit_says_what_is_missing(file: Path, tmp_path: Path):
