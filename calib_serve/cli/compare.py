@@ -73,7 +73,8 @@ def run(
         from rich.console import Console
 
         console = Console(highlight=False)
-        console.print(_table(rows, f"fitted on {fit_split}, measured on {test_split}"))
+        title = f"fitted on {fit_split}, measured on {test_split}; percent, nll in nats"
+        console.print(_table(rows, title))
         for row in rows:
             if row.error:
                 console.print(f"{row.method}: {row.error}", markup=False)
@@ -84,8 +85,6 @@ def run(
 def _table(rows: Sequence[Compared], title: str) -> Table:
     from rich.table import Table
 
-    from calib_serve.cli.inspect import metric
-
     table = Table("method", *_SHOWN.values(), "s", title=title, title_justify="left")
     table.columns[0].no_wrap = True
     found = [(row, row.metrics.estimates()) for row in rows if row.metrics]
@@ -95,7 +94,8 @@ def _table(rows: Sequence[Compared], title: str) -> Table:
     }
     for row, estimates in found:
         cells = [(name, estimates[name].value) for name in _SHOWN]
-        marked = [f"{'[bold]' if value == best[name] else ''}{metric(name, value)}" for name, value in cells]
+        texts = [f"{v:.4f}" if name == "nll" else f"{100 * v:.2f}" for name, v in cells]
+        marked = [f"[bold]{t}" if v == best[name] else t for t, (name, v) in zip(texts, cells, strict=True)]
         table.add_row(row.method, *marked, f"{row.seconds:.2f}")
     return table
 

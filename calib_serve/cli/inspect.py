@@ -17,6 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = ["facts", "metric", "run", "tables"]
 
+_MAIN = (
+    "accuracy",
+    "nll",
+    "brier",
+    "ece",
+    "adaptive_ece",
+    "classwise_ece",
+    "noise_floor",
+    "refinement_auroc",
+)
 _SHORT = (
     "temperature",
     "lambda",
@@ -97,6 +107,8 @@ def tables(artifact: Artifact, *, verbose: bool) -> list[Table]:
     on = artifact.data.get("measured_on", "held-out samples")
     measured = Table("metric", "before", "after", title=f"measured on {on}", title_justify="left")
     for name in after or before:
+        if not verbose and name not in _MAIN:
+            continue
         measured.add_row(name, _estimate(name, before.get(name)), _estimate(name, after.get(name)))
     return [*shown, measured]
 
