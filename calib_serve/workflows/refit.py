@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, Head, InputShift
+from calib_serve.artifact import Artifact
 from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit.samples import Samples
@@ -194,10 +194,9 @@ def _fitted(
         seed=seed,
         progress=progress,
     )
-    kept = tuple(step for step in current.steps if isinstance(step, (InputShift, Head)))
     return replace(
         fresh,
-        steps=(*kept, *fresh.steps),
+        steps=(*current.model_steps, *fresh.steps),
         model=current.model,
         data={**fresh.data, "refit_of": current.fingerprint},
     )
