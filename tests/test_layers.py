@@ -173,6 +173,14 @@ def test_the_help_of_the_command_line_brings_no_room_but_its_own_and_nothing_hea
     assert not {name.split(".")[0] for name in loaded} & {*HEAVY, *FIRST_HEAVY}
 
 
+def test_type_checkers_see_each_public_name_where_it_is_imported_from() -> None:
+    tree = ast.parse((ROOT / "__init__.py").read_text())
+    (hidden,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {alias.name: node.module for node in hidden.body for alias in node.names}
+    assert seen == {name: f"calib_serve.{room}" for name, room in calib_serve._ROOM.items()}
+    assert {*seen, "__version__"} == set(calib_serve.__all__)
+
+
 def test_the_public_names_are_sorted_and_there() -> None:
     assert sorted(calib_serve.__all__) == calib_serve.__all__
     for name in calib_serve.__all__:
