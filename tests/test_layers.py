@@ -17,7 +17,19 @@ HEAVY = ("torch", "onnx", "onnxruntime", "matplotlib", "scipy", "sklearn", "fast
 FIRST_HEAVY = ("numpy", "pydantic", "safetensors", "yaml")
 """What the ground brings; still too much for ``--help``."""
 
-GROUND = ("errors", "arrays", "files", "npz", "tables", "bins", "receipts", "metrics", "artifact", "data")
+GROUND = (
+    "errors",
+    "signals",
+    "arrays",
+    "files",
+    "npz",
+    "tables",
+    "bins",
+    "receipts",
+    "metrics",
+    "artifact",
+    "data",
+)
 """Each stands on those before it alone: numpy and the standard library, safetensors and yaml."""
 
 MAY_USE: dict[str, tuple[str, ...]] = {

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from calib_serve.cli.signals import interruptible
-
 __all__ = ["run"]
 
 _WIDTH = 116  # columns that the demo's table needs; a pipe claims 80
@@ -27,6 +25,7 @@ def run(
     from rich.console import Console
 
     from calib_serve.demo.story import Story, tell
+    from calib_serve.signals import interruptible
 
     console = Console(highlight=False)
     console = Console(highlight=False, width=max(console.width, _WIDTH))

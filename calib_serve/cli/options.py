@@ -30,7 +30,7 @@ InputShape = Annotated[
     Any,  # typer takes what the parser returns only where it does not know the type
     typer.Option(
         "--input-shape",
-        parser=parse.shape,
+        parser=parse.whole,
         metavar="SHAPE",
         help="One input's shape, such as 3,224,224; by default the data's.",
     ),

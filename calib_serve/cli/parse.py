@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 __all__ = ["channels", "floats", "gammas", "names", "pair", "penalties", "positive", "resolutions"]
-__all__ += ["shape", "share", "whole"]
+__all__ += ["share", "whole"]
 
 
 def share(text: str) -> float:
@@ -64,15 +64,6 @@ def floats(text: str) -> list[float]:
     [0.0, 0.5]
     """
     return _several(text, float, "numbers")
-
-
-def shape(text: str) -> list[int]:
-    """The shape of one input.
-
-    >>> shape("3,224,224")
-    [3, 224, 224]
-    """
-    return whole(text)
 
 
 def pair(text: str) -> tuple[float, float]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from calib_serve.cli.parse import share
-from calib_serve.cli.signals import interruptible
 from calib_serve.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,6 +65,7 @@ def run(
     """Start TorchServe, print where it listens and where the tokens are, and stop it on Ctrl-C."""
     from calib_serve.serve.properties import Ports
     from calib_serve.serve.server import Server, ensure_keyring
+    from calib_serve.signals import interruptible
 
     if keyring is None:
         ensure_keyring(folder)

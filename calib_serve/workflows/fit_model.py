@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any, Union
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.arrays import as_array
 from calib_serve.artifact import Artifact
 from calib_serve.data import Dataset
 from calib_serve.errors import InputError
 from calib_serve.fit.clamping import GAMMAS, PaperSchedule, fit_neural_clamping, fit_neural_clamping_efficient
 from calib_serve.fit.facts import measured_on_folds
 from calib_serve.fit.masked import PAPER, fit_masked_head, held_rows
-from calib_serve.fit.output import fit_by_name, held_out_metrics
+from calib_serve.fit.output import check_options, fit_by_name, held_out_metrics
 from calib_serve.fit.solve import stratified
 from calib_serve.metrics import softmax
 from calib_serve.model import Classifier, calibrated_probs, from_module, load_model
 from calib_serve.model.cache import CachedClassifier
 from calib_serve.model.ranks import join, rank_device
-from calib_serve.workflows.fit_scores import calibrate, check_options
+from calib_serve.workflows.fit_scores import calibrate
 from calib_serve.workflows.measure import measured
 from calib_serve.workflows.model_choice import fit_best
 from calib_serve.workflows.progress import Progress, stage
@@ -82,7 +83,7 @@ def calibrate_model(
     ShapeError for data and options that do not fit, ModelError for a model that cannot be loaded or lacks
     what the method needs, FitError where the method has no optimum.
     """
-    given = Dataset(np.asarray(inputs), np.asarray(labels), tuple(class_names))
+    given = _dataset((inputs, labels), tuple(class_names))
     classifier = _classifier(
         model,
         input_shape=tuple(input_shape or given.inputs.shape[1:]),
@@ -95,11 +96,12 @@ def calibrate_model(
     )
     work = _Work(classifier, given, checkpoints, seed, progress)
     held = None if test is None else work.checked(test)
-    work.checked((given.inputs, given.labels))
+    given.check(classifier.input_shape, classifier.classes)
     if method in _OPTIONS:
         check_options(method, options, _OPTIONS[method])
     if method == "masked-head":
-        artifact = work.masked(None if train is None else work.checked(train), options)
+        trained_on = None if train is None else work.checked(train)
+        artifact = work.masked(trained_on, options, measure=held is None)
     elif train is not None:
         raise InputError(f"train is for the masked head; {method} fits on the calibration data alone")
     elif method == "neural-clamping":
@@ -111,6 +113,10 @@ def calibrate_model(
     else:
         artifact = work.output(method, options, cross_validate=held is None)
     return artifact if held is None else work.measured(artifact, held)
+
+
+def _dataset(data: Data, class_names: tuple[str, ...]) -> Dataset:
+    return Dataset(as_array(data[0], "inputs"), as_array(data[1], "labels"), class_names)
 
 
 def _classifier(
@@ -141,7 +147,7 @@ class _Work:
 
     def checked(self, data: Data) -> Dataset:
         """``data`` that fits the model."""
-        found = Dataset(np.asarray(data[0]), np.asarray(data[1]), self.given.class_names)
+        found = _dataset(data, self.given.class_names)
         found.check(self.classifier.input_shape, self.classifier.classes)
         return found
 
@@ -214,7 +220,7 @@ class _Work:
         artifact = fit(self.given.inputs, self.given.labels)
         return self._cross_validated(artifact, fit) if cross_validate else artifact
 
-    def masked(self, train: Dataset | None, options: Mapping[str, Any]) -> Artifact:
+    def masked(self, train: Dataset | None, options: Mapping[str, Any], *, measure: bool) -> Artifact:
         """A new head, trained on ``train`` or on a part of the calibration data, steered by the rest."""
         reading, share = options.get("reading", "expected"), options.get("held_share", 0.25)
         if reading not in ("expected", "paper"):
@@ -241,7 +247,8 @@ class _Work:
             checkpoints=self.checkpoints,
             progress=stage(self.progress, "masked-head"),
         )
-        assert artifact.head is not None
+        if not measure or artifact.head is None:
+            return artifact
         on = "the held-out samples that steered the training"
         probs = artifact.probs(artifact.head(features))
         return measured(artifact, self.classifier.head(features), probs, labels, on=on, seed=self.seed)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import ArrayLike
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import InputError
-from calib_serve.fit.output import default_candidates, fit_by_name, options_of, select
+from calib_serve.fit.output import check_options, default_candidates, fit_by_name, options_of, select
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.workflows.measure import cross_validated, measured
 from calib_serve.workflows.progress import Progress, stage
@@ -53,7 +52,6 @@ def calibrate(
     1.82
     """
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
-    chosen: Mapping[str, Any] = options
     if method == "auto":
         artifact = _chosen(samples, options, seed=seed, progress=progress)
     else:
@@ -70,18 +68,11 @@ def calibrate(
         return cross_validated(
             artifact,
             samples,
-            lambda part: fit_by_name(method, part, part.labels, seed=seed, **chosen),
+            lambda part: fit_by_name(method, part, part.labels, seed=seed, **options),
             seed=seed,
             progress=stage(progress, "cross-validation"),
         )
     return artifact
-
-
-def check_options(method: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
-    """InputError naming the options that ``method`` does not have, and those that it has."""
-    if unknown := sorted(set(options) - set(known)):
-        has = f"it has {', '.join(known)}" if known else "it has none"
-        raise InputError(f"{method} has no option {', '.join(unknown)}; {has}")
 
 
 def _chosen(

@@ -167,6 +167,15 @@ def test_the_calibration_set_goes_through_the_model_once_before_any_fold(images)
     assert seen == [len(images[1])]
 
 
+@pytest.mark.parametrize("method", ["temperature", "masked-head"])
+def test_tensors_are_taken_as_they_come(images, method: str) -> None:
+    x, y = images
+    tensors = torch.from_numpy(x).requires_grad_(), torch.from_numpy(y)
+    found = calibrate_model(network(), *tensors, method, test=tensors, device="cpu")
+    wanted = calibrate_model(network(), x, y, method, test=images, device="cpu")
+    assert found.fingerprint == wanted.fingerprint
+
+
 def test_what_does_not_fit_together_is_refused_before_the_fit(images) -> None:
     x, y = images
     with pytest.raises(InputError, match="train is for the masked head"):

@@ -22,7 +22,7 @@ from calib_serve.fit.output.structured import fit_structured_matrix, fit_structu
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import ClassWeight, Samples
 
-__all__ = ["CANDIDATES", "Fitter", "fit_by_name", "fit_none", "options_of"]
+__all__ = ["CANDIDATES", "Fitter", "check_options", "fit_by_name", "fit_none", "options_of"]
 
 Fitter = Callable[..., Artifact]
 """(logits, labels, *, sample_weight=None, ...) -> Artifact."""
@@ -75,13 +75,18 @@ def fit_by_name(
     Raises InputError for a name or an option that does not exist, listing those that do.
     """
     known = options_of(method)
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise InputError(f"{method} has no option {', '.join(unknown)}; it has {', '.join(known)}")
+    check_options(method, options, known)
     if "seed" in known:
         options["seed"] = seed
     artifact = CANDIDATES[method](logits, labels, **options)
     return replace(artifact, class_names=tuple(class_names)) if class_names else artifact
+
+
+def check_options(method: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
+    """InputError naming the options that ``method`` does not have, and the ``known`` ones that it has."""
+    if unknown := sorted(set(options) - set(known)):
+        has = f"it has {', '.join(known)}" if known else "it has none"
+        raise InputError(f"{method} has no option {', '.join(unknown)}; {has}")
 
 
 def options_of(method: str) -> list[str]:

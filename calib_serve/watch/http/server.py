@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
+from contextlib import suppress
 
 from calib_serve.errors import MissingDependency
+from calib_serve.signals import interruptible
 
 try:
     import uvicorn
@@ -27,7 +24,8 @@ def serve_app(app: FastAPI, *, host: str = "127.0.0.1", port: int = 9300) -> Non
     Also where SIGINT was ignored, as for a process that a shell started in the background. Raises
     SystemExit where the port cannot be used.
     """
-    with _until_interrupted():
+    # uvicorn answers what is in hand, then raises the signal again: that ends here.
+    with suppress(KeyboardInterrupt), interruptible():
         uvicorn.run(
             app,
             host=host,
@@ -36,24 +34,3 @@ def serve_app(app: FastAPI, *, host: str = "127.0.0.1", port: int = 9300) -> Non
             server_header=False,
             timeout_graceful_shutdown=_PATIENCE,
         )
-
-
-@contextmanager
-def _until_interrupted() -> Iterator[None]:
-    """End the block at SIGINT or SIGTERM; handlers are set back afterwards."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # no signal comes here
-        return
-    # uvicorn answers what is in hand, then raises the signal again: let that end here.
-    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    except KeyboardInterrupt:
-        pass
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
