@@ -1,7 +1,7 @@
 """The Prometheus series that are published, declared once for emitters, ledgers, rules, dashboards and tests.
 
 To add a sum over predictions or labels, add one ``Sum`` at the end of ``SUMS``. The ledgers store it (0 in
-one that was written before), and TorchServe, Triton and ``calib-serve watch`` publish it.
+one that was written before); TorchServe, Triton and ``calib-serve watch`` publish it if it says so.
 ``handlers/metrics.yaml`` is generated from here; ``calib_serve.serve.metrics_file`` says how.
 
 Every counter of a (model, version, bin) starts at 0 for every bin as soon as the model is
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["SEGMENTS", "SERIES", "SUMS", "WATCH", "Series", "Sum"]
+__all__ = ["DELAYS", "PUBLISHED", "SEGMENTS", "SERIES", "SUMS", "WATCH", "Series", "Sum"]
 
 _BIN = ("model", "version", "bin")
 _MODEL = ("model", "version")
@@ -32,24 +32,27 @@ class Series:
 
 @dataclass(frozen=True)
 class Sum:
-    """A counter that adds up ``adds(confidence, correct)`` over predictions or labels.
+    """A number that adds up ``adds(confidence, correct, weight)`` over predictions or labels.
 
-    ``adds`` takes numbers or arrays; ``correct`` is 1 or 0 for labels, and always 0 for predictions, where
-    it is not known. ``per_bin``: one sum for each confidence bin, or one for the model version.
-    ``by_segment`` is the help text of the series by segment; without one there is none.
+    ``adds`` takes numbers or arrays; ``weight`` is one over the probability with which a label was asked for.
+    ``correct`` is 0 for predictions, where it is not known, and their weight is 1. ``per``: one sum for each
+    confidence bin, or one for each step of the delay from prediction to label. ``published`` as a counter;
+    the others stay in the ledger, for intervals and windows. ``by_segment`` is the help text of the
+    series by segment; without one there is none.
     """
 
     name: str
     help: str
     of: Literal["predictions", "labels"]
-    adds: Callable[[Any, Any], Any]
-    per_bin: bool = True
+    adds: Callable[[Any, Any, Any], Any]
+    per: Literal["bin", "delay"] = "bin"
+    published: bool = True
     by_segment: str = ""
 
     @property
     def series(self) -> Series:
         """The metric family that publishes it."""
-        return Series(self.name, "counter", _BIN if self.per_bin else _MODEL, self.help)
+        return Series(self.name, "counter", _BIN, self.help)
 
     @property
     def segment_series(self) -> Series:
@@ -64,54 +67,102 @@ SUMS: tuple[Sum, ...] = (
         "calib_predictions_total",
         "Predictions served.",
         of="predictions",
-        adds=lambda c, _: c**0,
+        adds=lambda c, _y, _w: c**0,
         by_segment="Predictions served, by segment.",
     ),
     Sum(
         "calib_predictions_confidence_total",
         "Sum of their top-1 confidences.",
         of="predictions",
-        adds=lambda c, _: c,
+        adds=lambda c, _y, _w: c,
     ),
     Sum(
         "calib_feedback_total",
         "Labels counted.",
         of="labels",
-        adds=lambda c, _: c**0,
+        adds=lambda _c, _y, w: w**0,
         by_segment="Labels counted, by segment.",
     ),
     Sum(
-        "calib_feedback_confidence_total",
-        "Sum of the confidences of labelled predictions.",
+        "calib_feedback_weight_total",
+        "Sum of the weights of labels: one over the chance of being asked for; 1 where all are.",
         of="labels",
-        adds=lambda c, _: c,
-        by_segment="Their confidences, by segment.",
+        adds=lambda _c, _y, w: w,
+        by_segment="Their weights, by segment.",
+    ),
+    Sum(
+        "calib_feedback_confidence_total",
+        "Weighted sum of the confidences of labelled predictions.",
+        of="labels",
+        adds=lambda c, _y, w: w * c,
+        by_segment="Their weighted confidences, by segment.",
     ),
     Sum(
         "calib_feedback_correct_total",
-        "Labelled predictions that were right.",
+        "Weighted sum of the labelled predictions that were right.",
         of="labels",
-        adds=lambda _, y: y,
-        by_segment="Right ones, by segment.",
+        adds=lambda _c, y, w: w * y,
+        by_segment="Right ones, weighted, by segment.",
     ),
     Sum(
-        "calib_feedback_confidence_squared_total",
-        "Sum of squared confidences.",
+        "calib_feedback_squared_error_total",
+        "Weighted sum of (confidence - right)^2.",
         of="labels",
-        adds=lambda c, _: c * c,
-        per_bin=False,
+        adds=lambda c, y, w: w * (c - y) ** 2,
     ),
     Sum(
-        "calib_feedback_confidence_correct_total",
-        "Sum of confidences that were right.",
+        "calib_feedback_noise_total",
+        "Sum of weight^2 confidence (1 - confidence): what a calibrated model's gaps vary by.",
         of="labels",
-        adds=lambda c, y: c * y,
-        per_bin=False,
+        adds=lambda c, _y, w: w * w * c * (1 - c),
+        by_segment="The same, by segment.",
+    ),
+    Sum(
+        "calib_feedback_weight_squared",
+        "Sum of weight^2.",
+        of="labels",
+        adds=lambda _c, _y, w: w * w,
+        published=False,
+    ),
+    Sum(
+        "calib_feedback_gap_weighted",
+        "Sum of weight^2 (confidence - right).",
+        of="labels",
+        adds=lambda c, y, w: w * w * (c - y),
+        published=False,
+    ),
+    Sum(
+        "calib_feedback_gap_squared",
+        "Sum of weight^2 (confidence - right)^2.",
+        of="labels",
+        adds=lambda c, y, w: (w * (c - y)) ** 2,
+        published=False,
+    ),
+    Sum(
+        "calib_feedback_correct_weighted",
+        "Sum of weight^2 over the right ones.",
+        of="labels",
+        adds=lambda _c, y, w: w * w * y,
+        published=False,
+    ),
+    Sum(
+        "calib_feedback_delay",
+        "Labels by the time from prediction to label.",
+        of="labels",
+        adds=lambda _c, _y, w: w**0,
+        per="delay",
+        published=False,
     ),
 )
 
+PUBLISHED: tuple[Sum, ...] = tuple(one for one in SUMS if one.published)
+"""The sums that servers and ``calib-serve watch`` publish as counters."""
+
+DELAYS: tuple[float, ...] = tuple(float(2**k) for k in range(1, 24))
+"""Upper ends of the steps of the delay but the last, seconds: 2, 4, ... 97 days; the last has no end."""
+
 SERIES: tuple[Series, ...] = (
-    *(one.series for one in SUMS),
+    *(one.series for one in PUBLISHED),
     Series("calib_feedback_refused_total", "counter", ("reason",), "Labels refused, by reason."),
     Series("calib_invalid_outputs_total", "counter", _MODEL, "Model outputs with NaN or infinity."),
     Series("calib_monitor_errors_total", "counter", ("stage",), "Failures of the monitoring itself."),
@@ -122,7 +173,7 @@ SERIES: tuple[Series, ...] = (
 )
 """Published by TorchServe's workers and by ``calib-serve watch``."""
 
-SEGMENTS: tuple[Series, ...] = tuple(one.segment_series for one in SUMS if one.by_segment)
+SEGMENTS: tuple[Series, ...] = tuple(one.segment_series for one in PUBLISHED if one.by_segment)
 """Published by ``calib-serve watch`` for versions whose predictions or labels name a segment."""
 
 WATCH: tuple[Series, ...] = (

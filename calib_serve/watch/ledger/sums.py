@@ -1,9 +1,9 @@
-"""Sums over the predictions and labels of one model version, as one vector that ledgers store."""
+"""Sums over the predictions and labels of one slice of a model version, as one vector that ledgers store."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,64 +11,89 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.bins import Bins, bin_index
-from calib_serve.errors import ShapeError
-from calib_serve.receipts import Label
-from calib_serve.watch.series import SUMS
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.watch.series import DELAYS, SUMS
 
-__all__ = ["Key", "Sums", "Version", "by_key", "changes", "merge_segments"]
+__all__ = ["Key", "Kind", "Sums", "Version", "changes", "merge_slices"]
 
 Floats = NDArray[np.float64]
 
 Version = tuple[str, str]
 """(model, version)."""
 
+Kind = Literal["segment", "class", "group"]
+"""How predictions are sliced: by the segment they name ("" for none), which makes up all of them; by the
+predicted class; and by random groups of the groups that they name."""
+
+_PLACES = {"delay": len(DELAYS) + 1}
+_DENSE = {"<u2": 2, "<f8": 8}
+
 
 @dataclass(frozen=True, order=True)
 class Key:
-    """What is counted separately: a model version, and one segment of its predictions or "" for none."""
+    """What is counted separately: a slice of a model version."""
 
     model: str
     version: str
-    segment: str = ""
+    name: str = ""
+    kind: Kind = "segment"
+
+    @property
+    def of(self) -> Version:
+        """(model, version)."""
+        return self.model, self.version
 
 
 @functools.cache
 def _layout(bins: int) -> dict[str, slice]:
     """Where each sum lies in the vector."""
-    ends = np.cumsum([bins if one.per_bin else 1 for one in SUMS]).tolist()
+    ends = np.cumsum([_PLACES.get(one.per, bins) for one in SUMS]).tolist()
     return {one.name: slice(start, end) for one, start, end in zip(SUMS, [0, *ends], ends, strict=False)}
 
 
 def _length(bins: int) -> int:
-    return sum(bins if one.per_bin else 1 for one in SUMS)
+    return sum(_PLACES.get(one.per, bins) for one in SUMS)
 
 
 def changes(
-    of: Literal["predictions", "labels"], confidence: ArrayLike, correct: ArrayLike, *, bins: int
+    of: Literal["predictions", "labels"],
+    confidence: ArrayLike,
+    correct: ArrayLike = 0.0,
+    weight: ArrayLike = 1.0,
+    delay: ArrayLike = 0.0,
+    *,
+    bins: int,
 ) -> tuple[NDArray[np.intp], Floats]:
     """What each prediction or label adds where: places in the vector and values, both (n, sums of its kind).
 
-    ``confidence`` (n,) in [0, 1], ``correct`` (n,).
+    ``confidence`` (n,) in [0, 1], ``correct`` (n,), ``weight`` (n,) at least 1, ``delay`` (n,) seconds.
     """
-    c, y = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
-    if c.ndim != 1 or c.shape != y.shape:
-        raise ShapeError(f"confidence and correct must both be (n,), got {c.shape} and {y.shape}")
-    index, layout = bin_index(c, bins=bins), _layout(bins)
+    c = np.asarray(confidence, np.float64)
+    if c.ndim != 1:
+        raise ShapeError(f"confidence must be (n,), got {c.shape}")
+    try:
+        y, w, d = (np.broadcast_to(np.asarray(x, np.float64), c.shape) for x in (correct, weight, delay))
+    except ValueError as error:
+        raise ShapeError(f"correct, weight and delay must be {c.shape} like confidence: {error}") from error
+    if not (w >= 1).all():
+        raise InputError("a weight is one over a probability: at least 1")
+    places = {"bin": bin_index(c, bins=bins), "delay": np.searchsorted(DELAYS, d)}
+    layout = _layout(bins)
     kind = [one for one in SUMS if one.of == of]
-    places = [layout[one.name].start + (index if one.per_bin else 0 * index) for one in kind]
-    return np.stack(places, axis=1), np.stack([one.adds(c, y) for one in kind], axis=1)
+    where = [layout[one.name].start + places[one.per] for one in kind]
+    return np.stack(where, axis=1), np.stack([one.adds(c, y, w) for one in kind], axis=1)
 
 
 @dataclass(frozen=True, eq=False)
 class Sums:
     """Every sum that ``calib_serve.watch.series.SUMS`` declares; adds up over workers and time.
 
-    ``vector`` holds them in the declared order, ``bins`` numbers for a sum per bin and one for another;
-    ``sums[name]`` is one of them by the name of its series, (bins,) or (1,). Read-only.
+    ``vector`` holds them in the declared order; ``sums[name]`` is one of them by its name, (bins,) or for
+    the delay (24,). Read-only.
 
     >>> a = Sums.served([0.9, 0.5], bins=2) + Sums.labelled([0.9], [1], bins=2)
-    >>> a.predictions.tolist(), a["calib_feedback_total"].tolist(), round(a.brier(), 4)
-    ([1.0, 1.0], [0.0, 1.0], 0.01)
+    >>> a.predictions.tolist(), a["calib_feedback_total"].tolist()
+    ([1.0, 1.0], [0.0, 1.0])
     """
 
     bins: int
@@ -87,31 +112,73 @@ class Sums:
         return cls(bins, np.zeros(_length(bins)))
 
     @classmethod
-    def stored(cls, vector: ArrayLike, *, bins: int) -> Sums:
-        """The sums behind a stored ``vector``; those that were declared after it was written are 0."""
-        v = np.asarray(vector, np.float64)
-        ends = [place.stop for place in _layout(bins).values()]
-        if v.ndim != 1 or len(v) not in ends:
-            raise ShapeError(f"stored sums over {bins} bins are ({ends[-1]},), got {v.shape}")
-        return cls(bins, np.pad(v, (0, ends[-1] - len(v))))
+    def at(cls, places: NDArray[np.intp], values: Floats, *, bins: int) -> Sums:
+        """The sums of what ``changes`` told, of any shape."""
+        found = np.bincount(places.ravel(), weights=values.ravel(), minlength=_length(bins))
+        return cls(bins, found.astype(np.float64))
 
     @classmethod
     def served(cls, confidence: ArrayLike, *, bins: int = 15) -> Sums:
         """Sums of predictions with top-1 confidences (n,) in [0, 1], labels not known."""
-        return cls._tally("predictions", confidence, np.zeros_like(confidence, np.float64), bins)
+        return cls.at(*changes("predictions", confidence, bins=bins), bins=bins)
 
     @classmethod
-    def labelled(cls, confidence: ArrayLike, correct: ArrayLike, *, bins: int = 15) -> Sums:
-        """Sums of labels that came in: confidences (n,) and whether each prediction was right (n,)."""
-        return cls._tally("labels", confidence, correct, bins)
-
-    @classmethod
-    def _tally(
-        cls, of: Literal["predictions", "labels"], confidence: ArrayLike, correct: ArrayLike, bins: int
+    def labelled(
+        cls,
+        confidence: ArrayLike,
+        correct: ArrayLike,
+        *,
+        weight: ArrayLike = 1.0,
+        delay: ArrayLike = 0.0,
+        bins: int = 15,
     ) -> Sums:
-        places, values = changes(of, confidence, correct, bins=bins)
-        sums = np.bincount(places.ravel(), weights=values.ravel(), minlength=_length(bins))
-        return cls(bins, sums.astype(np.float64))
+        """Sums of labels that came in: confidences (n,) and whether each prediction was right (n,).
+
+        ``weight`` (n,): one over the chance of being asked for; ``delay`` (n,): seconds since the prediction.
+        """
+        return cls.at(*changes("labels", confidence, correct, weight, delay, bins=bins), bins=bins)
+
+    def packed(self) -> bytes:
+        """The numbers that are not 0, for stores: places as u16, then values as float64, little-endian."""
+        places = np.flatnonzero(self.vector)
+        return places.astype("<u2").tobytes() + self.vector[places].astype("<f8").tobytes()
+
+    @classmethod
+    def unpacked(cls, packed: bytes, *, bins: int) -> Sums:
+        """The sums that ``packed`` to this; ShapeError if they cannot have."""
+        count, left = divmod(len(packed), sum(_DENSE.values()))
+        places = np.frombuffer(packed[: 2 * count], "<u2").astype(np.intp)
+        vector = np.zeros(_length(bins))
+        if left or (count and not (np.diff(places) > 0).all()) or (places >= len(vector)).any():
+            raise ShapeError(f"these {len(packed)} bytes are no sums over {bins} bins")
+        vector[places] = np.frombuffer(packed[2 * count :], "<f8")
+        return cls(bins, vector)
+
+    @classmethod
+    def of_version_1(cls, vector: ArrayLike, *, bins: int) -> Sums:
+        """The sums behind a vector that ledgers of format 1 kept: every label weighed 1.
+
+        They held two sums of squares over all bins: their Brier score is right in total, its share by bin
+        and the variances are what a calibrated model would show.
+        """
+        v = np.asarray(vector, np.float64)
+        if v.ndim != 1 or len(v) > 5 * bins + 2:
+            raise ShapeError(f"stored sums over {bins} bins are ({5 * bins + 2},), got {v.shape}")
+        v = np.pad(v, (0, 5 * bins + 2 - len(v)))
+        served, served_confidence, n, c, y = v[: 5 * bins].reshape(5, bins)
+        squared, both = v[5 * bins :]
+        noise = np.where(n > 0, c * (1 - c / np.maximum(n, 1)), 0.0)
+        brier = squared - 2 * both + y.sum()
+        share = noise if noise.sum() > 0 else n
+        errors = brier * share / share.sum() if share.sum() > 0 else np.zeros(bins)
+        new = np.zeros(_length(bins))
+        for name, column in zip(
+            (one.name for one in SUMS if one.per == "bin"),
+            (served, served_confidence, n, n, c, y, errors, noise, n, c - y, errors, y),
+            strict=True,
+        ):
+            new[_layout(bins)[name]] = column
+        return cls(bins, new)
 
     def __getitem__(self, name: str) -> Floats:
         return self.vector[_layout(self.bins)[name]]
@@ -127,9 +194,18 @@ class Sums:
         return self["calib_predictions_confidence_total"]
 
     @property
+    def labels(self) -> Floats:
+        """Labels by bin (bins,), each counted as one."""
+        return self["calib_feedback_total"]
+
+    @property
     def feedback(self) -> Bins:
-        """The bins of the labelled predictions."""
-        names = ("calib_feedback_total", "calib_feedback_confidence_total", "calib_feedback_correct_total")
+        """The bins of the labelled predictions, weighted."""
+        names = (
+            "calib_feedback_weight_total",
+            "calib_feedback_confidence_total",
+            "calib_feedback_correct_total",
+        )
         return Bins(*(self[name] for name in names))
 
     def merge(self, other: Sums) -> Sums:
@@ -152,33 +228,19 @@ class Sums:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def brier(self) -> float:
-        """Top-label Brier score, exact: mean (c - y)^2 over the labels; NaN without labels."""
-        n = float(self["calib_feedback_total"].sum())
-        squared = float(self["calib_feedback_confidence_squared_total"][0])
-        both = float(self["calib_feedback_confidence_correct_total"][0])
-        right = float(self["calib_feedback_correct_total"].sum())
-        return (squared - 2 * both + right) / n if n else float("nan")
 
-
-def by_key(
-    labels: Sequence[Label], segments: Sequence[str], *, counted: Sequence[bool], bins: int
-) -> dict[Key, Sums]:
-    """The sums of the labels that were ``counted``, by model, version and segment."""
-    members: dict[tuple[str, str, str], list[Label]] = {}
-    for one, segment, new in zip(labels, segments, counted, strict=True):
-        if new:
-            members.setdefault((one.receipt.model, one.receipt.version, segment), []).append(one)
-    return {
-        Key(*names): Sums.labelled([m.receipt.confidence for m in ms], [m.correct for m in ms], bins=bins)
-        for names, ms in members.items()
-    }
-
-
-def merge_segments(sums: Mapping[Key, Sums]) -> dict[Version, Sums]:
-    """The sums of whole model versions."""
+def merge_slices(sums: Mapping[Key, Sums] | Iterable[tuple[Key, Sums]]) -> dict[Version, Sums]:
+    """The sums of whole model versions, of their segments."""
     found: dict[Version, Sums] = {}
-    for key, more in sums.items():
-        version = (key.model, key.version)
-        found[version] = found[version] + more if version in found else more
+    for key, more in sums.items() if isinstance(sums, Mapping) else sums:
+        if key.kind == "segment":
+            found[key.of] = found[key.of] + more if key.of in found else more
     return found
+
+
+merge_segments = merge_slices
+
+
+def by_key(*_: object, **__: object) -> dict[Key, Sums]:
+    """To be replaced."""
+    raise NotImplementedError
