@@ -31,6 +31,8 @@ Reason = Literal[
     "expired",
     "unknown_version",
     "bad_label",
+    "not_wanted",
+    "forgotten",
     "duplicate",
 ]
 """Why a label was not counted; also the value of the ``reason`` label in Prometheus."""
@@ -42,6 +44,8 @@ REASONS: tuple[Reason, ...] = (
     "expired",
     "unknown_version",
     "bad_label",
+    "not_wanted",
+    "forgotten",
     "duplicate",
 )
 

@@ -5,10 +5,12 @@ holds all that is needed to count the label, so no prediction has to be looked u
 
 On the wire, base64url without padding of::
 
-    0x01 | len key_id | key_id | len model | model | len version | version
-         | time ms u64 | nonce 12 bytes | predicted u32 | confidence f64 | HMAC-SHA256, first 16 bytes
+    0x02 | flags | len key_id | key_id | len model | model | len version | version | len segment | segment
+         | time ms u64 | nonce 10 bytes | predicted u32 | confidence f64
+         | inclusion f64, with flag 1 | group u64, with flag 4 | HMAC-SHA256, first 16 bytes
 
-Lengths are one byte, integers and floats big-endian, names UTF-8.
+Flag 2: no label is wanted. Lengths are one byte, integers and floats big-endian, names UTF-8. Receipts of
+version 1, which have neither flags, segment, inclusion nor group and a nonce of 12 bytes, are still read.
 """
 
 from __future__ import annotations
@@ -16,10 +18,9 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
+import hashlib
 import hmac
 import json
-import math
-import os
 import secrets
 import struct
 import time as _time
@@ -29,24 +30,32 @@ from pathlib import Path
 
 from calib_serve.errors import InputError, KeyringError, Refused
 from calib_serve.files import write_whole
+from calib_serve.nonces import NONCE_BYTES, Nonces
 
-__all__ = ["DAY", "NONCE_BYTES", "VERSION", "Keyring", "Label", "Receipt"]
+__all__ = ["DAY", "VERSION", "Keyring", "Label", "Receipt", "group_number"]
 
 DAY = 86_400.0
 
-VERSION = 1  # the first byte of every receipt
-NONCE_BYTES = 12
+VERSION = 2  # the first byte of every receipt
 _MAC = 16
 _KEY = 32
 _DOMAIN = b"calib-serve receipt\x00"
 _TAIL = struct.Struct(f">Q{NONCE_BYTES}sId")
-_LONGEST = base64.urlsafe_b64encode(bytes(1 + 3 * 256 + _TAIL.size + _MAC)).__len__()
+_TAIL_1 = struct.Struct(">Q12sId")
+_INCLUSION, _GROUP = struct.Struct(">d"), struct.Struct(">Q")
+_GROUPS = 1 << 63
+_SAMPLED, _UNWANTED, _GROUPED = 1, 2, 4
+_LONGEST = base64.urlsafe_b64encode(bytes(2 + 4 * 256 + _TAIL.size + 16 + _MAC)).__len__()
 _CLOCK_SKEW = 300.0  # how far a receipt's time may lie ahead of the verifier's clock, seconds
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """One served prediction: ``time`` in seconds since 1970, ``confidence`` in [0, 1]."""
+    """One served prediction: ``time`` in seconds since 1970, ``confidence`` in [0, 1].
+
+    ``inclusion``: the chance in (0, 1] with which its label was asked for, and ``wanted`` whether it was.
+    ``group``: a number below 2**63 that predictions share whose outcomes depend on one another, 0 for none.
+    """
 
     key_id: str
     model: str
@@ -55,6 +64,10 @@ class Receipt:
     nonce: bytes
     predicted: int
     confidence: float
+    segment: str = ""
+    inclusion: float = 1.0
+    wanted: bool = True
+    group: int = 0
 
 
 @dataclass(frozen=True)
@@ -104,16 +117,27 @@ class Keyring:
         confidence: float,
         time: float | None = None,
         nonce: bytes | None = None,
+        segment: str = "",
+        inclusion: float = 1.0,
+        wanted: bool = True,
+        group: int = 0,
     ) -> str:
-        """A signed receipt; ``time`` defaults to now, ``nonce`` to 12 random bytes."""
+        """A signed receipt with these fields; ``time`` defaults to now, ``nonce`` to a new one."""
         if not 0 <= confidence <= 1:
             raise InputError(f"confidence must be in [0, 1], got {confidence}")
-        nonce = os.urandom(NONCE_BYTES) if nonce is None else nonce
+        if not 0 < inclusion <= 1:
+            raise InputError(f"inclusion is a probability in (0, 1], got {inclusion}")
+        if not 0 <= group < _GROUPS:
+            raise InputError(f"group is a number in [0, 2**63), see group_number, got {group}")
+        nonce = _NONCES.draw() if nonce is None else nonce
         if len(nonce) != NONCE_BYTES:
             raise InputError(f"nonce must be {NONCE_BYTES} bytes, got {len(nonce)}")
         when = _time.time() if time is None else time
-        tail = _TAIL.pack(round(when * 1000), nonce, predicted, confidence)
-        body = _head(self.active, model, version) + tail
+        flags = _SAMPLED * (inclusion < 1) | _UNWANTED * (not wanted) | _GROUPED * (group > 0)
+        body = _head(self.active, model, version, segment, flags)
+        body += _TAIL.pack(round(when * 1000), nonce, predicted, confidence)
+        body += _INCLUSION.pack(inclusion) if inclusion < 1 else b""
+        body += _GROUP.pack(group) if group else b""
         return _encode(body + _mac(self.keys[self.active], body))
 
     def verify(self, token: str, *, now: float | None = None, ttl: float = 30 * DAY) -> Receipt:
@@ -195,16 +219,16 @@ def _mac(key: bytes, body: bytes) -> bytes:
 
 
 @functools.lru_cache(maxsize=1024)
-def _head(key_id: str, model: str, version: str) -> bytes:
+def _head(key_id: str, model: str, version: str, segment: str, flags: int) -> bytes:
     # Cached: a server signs for the same few models.
     names = _short(key_id, "key id") + _short(model, "model name") + _short(version, "model version")
-    return bytes([VERSION]) + names
+    return bytes([VERSION, flags]) + names + _short(segment, "segment", least=0)
 
 
-def _short(text: str, what: str) -> bytes:
+def _short(text: str, what: str, *, least: int = 1) -> bytes:
     raw = text.encode()
-    if not 1 <= len(raw) <= 255:
-        raise InputError(f"a {what} must be 1 to 255 bytes of UTF-8, got {len(raw)}")
+    if not least <= len(raw) <= 255:
+        raise InputError(f"a {what} must be {least} to 255 bytes of UTF-8, got {len(raw)}")
     return bytes([len(raw)]) + raw
 
 
@@ -228,25 +252,70 @@ def _decode(token: str) -> tuple[bytes, bytes]:
 
 def _parse(body: bytes) -> Receipt:
     try:
-        if body[0] != VERSION:
+        read = _READERS.get(body[0])
+        if read is None:
             raise Refused("malformed", f"receipt version {body[0]} is not known (this is {VERSION})")
-        key_id, model, version = _names(body[: -_TAIL.size])
-        milliseconds, nonce, predicted, confidence = _TAIL.unpack_from(body, len(body) - _TAIL.size)
+        receipt = read(body)
     except (IndexError, UnicodeDecodeError, struct.error) as error:
         raise Refused("malformed", "the receipt is cut off or not a receipt") from error
-    if not (0 <= confidence <= 1) or math.isnan(confidence):
-        raise Refused("malformed", "the receipt's confidence is not in [0, 1]")
+    # Also true for NaN.
+    if not (0 <= receipt.confidence <= 1 and 0 < receipt.inclusion <= 1 and receipt.group < _GROUPS):
+        raise Refused("malformed", "the receipt's confidence, inclusion or group is out of range")
+    return receipt
+
+
+def _read_1(body: bytes) -> Receipt:
+    key_id, model, version = _names(body[: -_TAIL_1.size], 1, 3)
+    milliseconds, nonce, predicted, confidence = _TAIL_1.unpack_from(body, len(body) - _TAIL_1.size)
     return Receipt(key_id, model, version, milliseconds / 1000, nonce, predicted, confidence)
 
 
+def _read_2(body: bytes) -> Receipt:
+    flags = body[1]
+    sampled, grouped = flags & _SAMPLED, flags & _GROUPED
+    after = _INCLUSION.size * bool(sampled) + _GROUP.size * bool(grouped)
+    end = len(body) - after
+    at = end - _TAIL.size
+    if at < 2 or flags & ~(_SAMPLED | _UNWANTED | _GROUPED):
+        raise IndexError("shorter than a receipt, or of unknown flags")
+    key_id, model, version, segment = _names(body[:at], 2, 4)
+    milliseconds, nonce, predicted, confidence = _TAIL.unpack_from(body, at)
+    inclusion = _INCLUSION.unpack_from(body, end)[0] if sampled else 1.0
+    group = _GROUP.unpack_from(body, len(body) - _GROUP.size)[0] if grouped else 0
+    wanted = not flags & _UNWANTED
+    return Receipt(
+        key_id, model, version, milliseconds / 1000, nonce, predicted, confidence, segment, inclusion, wanted,
+        group,
+    )  # fmt: skip
+
+
+_READERS = {1: _read_1, 2: _read_2}
+
+
 @functools.lru_cache(maxsize=1024)
-def _names(head: bytes) -> tuple[str, str, str]:
-    """Key id, model and version; cached, as labels come for the same few models."""
-    at, names = 1, []
-    for _ in range(3):
+def _names(head: bytes, at: int, count: int) -> tuple[str, ...]:
+    """Key id, model, version and segment; cached, as labels come for the same few models."""
+    names = []
+    for _ in range(count):
         end = at + 1 + head[at]
         names.append(head[at + 1 : end].decode())
         at = end
     if at != len(head):
         raise IndexError("names and tail do not meet")
-    return names[0], names[1], names[2]
+    return tuple(names)
+
+
+def group_number(name: str) -> int:
+    """The number of a group's name, not 0; a hash, so that receipts do not carry the name.
+
+    >>> group_number("") == 0 != group_number("patient 7") == group_number("patient 7")
+    True
+    """
+    return (
+        int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") % _GROUPS or 1
+        if name
+        else 0
+    )
+
+
+_NONCES = Nonces()

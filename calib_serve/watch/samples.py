@@ -13,6 +13,7 @@ import os
 import secrets
 import threading
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +23,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
+from calib_serve.nonces import NONCE_BYTES
 from calib_serve.npz import read_npz
-from calib_serve.receipts import DAY, NONCE_BYTES, Label
+from calib_serve.receipts import DAY, Label
 
 __all__ = ["LabelledSamples", "SampleLog", "read_samples"]
 
 log = logging.getLogger(__name__)
 
 _NONCES = 2.0**32
+_EARLIER = 12  # bytes of a nonce in receipts of version 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,7 +214,7 @@ def _read_shard(
     kept, _ = read_npz(shard)
     if (str(kept["model"]), str(kept["version"])) != (model, version):
         return {}, {}
-    if kept["nonce"].shape[1:] != (NONCE_BYTES,):
+    if kept["nonce"].ndim != 2 or kept["nonce"].shape[1] not in (NONCE_BYTES, _EARLIER):
         raise ShapeError(f"nonces of a shard must be (n, {NONCE_BYTES}), got {kept['nonce'].shape}")
     nonces = [row.tobytes() for row in kept["nonce"].astype(np.uint8)]
     if "label" in kept:
@@ -223,7 +226,9 @@ def _read_shard(
 
 
 def _kept(nonce: bytes, rate: float) -> bool:
-    return int.from_bytes(nonce[:4], "big") < rate * _NONCES
+    # The nonces of an epoch begin alike; those of earlier receipts are random throughout.
+    drawn = int.from_bytes(nonce[:4], "big") if len(nonce) == _EARLIER else zlib.crc32(nonce)
+    return drawn < rate * _NONCES
 
 
 def _written(shard: Path) -> int:

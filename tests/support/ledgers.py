@@ -1,21 +1,39 @@
 """Labels, and both kinds of ledger to count them in."""
 
+import time
 import uuid
 
 import pytest
 
-from calib_serve.receipts import Label, Receipt
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.receipts import DAY, Label, Receipt
+from calib_serve.watch.ledger import Entry, Key, SqliteLedger
 
+NOW = time.time()  # Redis refuses by its own clock what has expired
 FOREVER = 4e9
 
 
-def make_label(i, *, confidence=0.9, label=1, model="m", version="1", when=1000.0):
-    return Label(Receipt("k", model, version, when, i.to_bytes(12, "big"), 1, confidence), label)
+def make_label(i, *, confidence=0.9, label=1, model="m", version="1", when=NOW, **more):
+    return Label(Receipt("k", model, version, when, i.to_bytes(10, "big"), 1, confidence, **more), label)
 
 
-def accept(ledger, labels, expires=FOREVER, **more):
-    return ledger.accept(labels, expires=[expires] * len(labels), **more)
+def entries(labels, segments=None, *, delay=0.0):
+    """Each label in its segment and its predicted class."""
+    return [
+        Entry(
+            one,
+            one.receipt.time + delay,
+            (
+                Key(one.receipt.model, one.receipt.version, segment),
+                Key(one.receipt.model, one.receipt.version, str(one.receipt.predicted), "class"),
+            ),
+        )
+        for one, segment in zip(labels, segments or [""] * len(labels), strict=True)
+    ]
+
+
+def accept(ledger, labels, segments=None, **more):
+    """True for each label that was counted now."""
+    return [fate == "counted" for fate in ledger.accept(entries(labels, segments, **more))]
 
 
 def open_one(kind, place, **options):

@@ -1,7 +1,11 @@
 """The record of accepted labels: each is counted once, whoever sends it, however often."""
 
+from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Waiting
 from calib_serve.watch.ledger.protocol import Ledger, open_ledger
 from calib_serve.watch.ledger.sqlite import SqliteLedger, quarantine
-from calib_serve.watch.ledger.sums import Key, Sums, Version
+from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version, merge_slices
 
-__all__ = ["Key", "Ledger", "SqliteLedger", "Sums", "Version", "open_ledger", "quarantine"]
+__all__ = [
+    "Dated", "Entry", "Fate", "Key", "Kind", "Ledger", "SqliteLedger", "Sums", "Version", "Waiting",
+    "merge_slices", "open_ledger", "quarantine",
+]  # fmt: skip

@@ -1,45 +1,65 @@
 """The record of accepted labels: each is counted once, whoever sends it, however often.
 
-The nonce of a receipt and the sums that its label changes are written in one transaction, so
+What tells a receipt from others and the sums that its label changes are written in one transaction, so
 after any crash the sums are exactly those of the labels that were acknowledged, or about to be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from calib_serve.errors import InputError
-from calib_serve.receipts import Label
-from calib_serve.watch.ledger.sqlite import SqliteLedger, quarantine
-from calib_serve.watch.ledger.sums import Key, Sums, Version
+from calib_serve.receipts import DAY
+from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Waiting
+from calib_serve.watch.ledger.sqlite import SqliteLedger
+from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version
 
-__all__ = ["Ledger", "SqliteLedger", "Version", "open_ledger", "quarantine"]
+__all__ = ["Ledger", "open_ledger"]
 
 
 class Ledger(Protocol):
     """Where accepted labels are kept; ``SqliteLedger`` on one host, ``RedisLedger`` over several.
 
     A ledger has a ``writer``: whose labels it counts. Replicas that share a ledger have different
-    writers and publish their own share, which Prometheus adds up again.
+    writers and publish their own share, which Prometheus adds up again. ``retention``: seconds after its
+    prediction for which a receipt is remembered; of ledgers that share a store, the longest one given.
     """
 
     bins: int
+    retention: float
 
-    def accept(
-        self, labels: Sequence[Label], *, expires: Sequence[float], segments: Sequence[str] | None = None
-    ) -> list[bool]:
-        """Count each label whose receipt was not seen before; True = counted now, durable on return."""
+    def accept(self, entries: Sequence[Entry], *, detect: bool = True) -> list[Fate]:
+        """Count each label whose receipt was not seen before; durable on return.
 
-    def add(self, sums: Mapping[Key, Sums], *, once: bytes | None = None, expires: float = 0.0) -> bool:
-        """Add sums of predictions; with ``once`` a second call does nothing until it expires."""
+        With ``detect`` it also waits for the drift detector.
+        """
+
+    def add(
+        self, sums: Mapping[Key, Sums], *, time: float, once: bytes | None = None, expires: float = 0.0
+    ) -> bool:
+        """Add sums of predictions made at ``time``; a batch named ``once`` counts once until ``expires``."""
 
     def sums(self, *, own: bool = False) -> dict[Version, Sums]:
-        """The sums over everything counted (``own``: by this writer), by (model, version)."""
+        """The sums over all time (``own``: by this writer), by (model, version)."""
 
-    def by_segment(self, *, own: bool = False) -> dict[Key, Sums]:
-        """The same, by (model, version, segment)."""
+    def slices(self, kind: Kind = "segment", *, own: bool = False) -> dict[Key, Sums]:
+        """The same, by slice of this kind."""
+
+    def dated(
+        self, since: float, until: float, *, version: Version | None = None, kind: Kind | None = None
+    ) -> Iterable[Dated]:
+        """The sums of predictions made in [since, until), by slice and span; spans that lie inside whole."""
+
+    def waiting(self) -> dict[Version, int]:
+        """How many labels wait for the drift detector."""
+
+    def take_waiting(self, version: Version, *, until: float, most: int) -> list[Waiting]:
+        """Take out the labels of predictions made before ``until``, oldest first.
+
+        To be called within a transaction, in which the detector's state is stored as well.
+        """
 
     def emission(self, consumer: str) -> AbstractContextManager[Mapping[Version, Sums]]:
         """The writer's sums that ``consumer`` has not published; leaving the block marks them so."""
@@ -57,15 +77,16 @@ class Ledger(Protocol):
         """Close files and connections."""
 
 
-def open_ledger(where: str, *, bins: int = 15, writer: str = "") -> Ledger:
+def open_ledger(where: str, *, bins: int = 15, writer: str = "", retention: float = 30 * DAY) -> Ledger:
     """The ledger at ``where``: a file name, or ``redis://host:port/db``.
 
-    Several hosts can share a Redis: give each its own ``writer``.
+    Several hosts can share a Redis: give each its own ``writer``. ``retention``: seconds after its
+    prediction for which a label may come.
     """
     if not where:
         raise InputError("a ledger is a file name or a redis:// address, got an empty name")
     if where.startswith(("redis://", "rediss://", "unix://")):
         from calib_serve.watch.ledger.redis import RedisLedger  # noqa: PLC0415  an optional extra
 
-        return RedisLedger(where, bins=bins, writer=writer)
-    return SqliteLedger(where, bins=bins, writer=writer)
+        return RedisLedger(where, bins=bins, writer=writer, retention=retention)
+    return SqliteLedger(where, bins=bins, writer=writer, retention=retention)

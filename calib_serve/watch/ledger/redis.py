@@ -2,12 +2,13 @@
 
 Run it with ``appendonly yes`` and ``appendfsync always`` if a label that was acknowledged must
 survive the power cut of the Redis host, and with ``maxmemory-policy noeviction``: an evicted
-nonce would let a label be counted twice.
+epoch would let a label be counted twice.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import threading
 import time
@@ -17,9 +18,32 @@ from typing import Any
 
 import numpy as np
 
-from calib_serve.errors import InputError, LedgerError, MissingDependency
-from calib_serve.receipts import Label
-from calib_serve.watch.ledger.sums import Key, Sums, Version, changes, merge_segments
+from calib_serve.errors import LedgerError, MissingDependency
+from calib_serve.receipts import DAY
+from calib_serve.watch.ledger.entries import (
+    SPANS,
+    Dated,
+    Entry,
+    Fate,
+    Waiting,
+    coarser,
+    label_changes,
+    places_of,
+    served,
+)
+from calib_serve.watch.ledger.redis_scripts import ACCEPT, ADD, MERGE, UNLOCK
+from calib_serve.watch.ledger.redis_wire import (
+    PUBLISHED,
+    Rows,
+    escaped,
+    fields,
+    packed_waiting,
+    published,
+    seen_as,
+    unpacked_waiting,
+    version_of,
+)
+from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version, merge_slices
 
 try:
     import redis
@@ -28,60 +52,16 @@ except ImportError as error:
 
 __all__ = ["RedisLedger"]
 
-# One script, so one step: the nonce and the sums, or neither. Redis' own clock says what has
-# expired, so hosts whose clocks disagree cannot have a label counted twice.
-_ONCE = """
-local now = redis.call('TIME')
-local ms = now[1] * 1000 + math.floor(now[2] / 1000)
-local function fresh(nonce, until_ms)
-  local left = tonumber(until_ms) - ms
-  if left <= 0 then return false end
-  return redis.call('SET', nonce, '', 'NX', 'PX', string.format('%.0f', left)) and true
-end
-"""
-_ACCEPT = (
-    _ONCE
-    + """
-local length, out, at = tonumber(ARGV[1]), {}, 2
-while ARGV[at] do
-  local nonce, until_ms, place = ARGV[at], ARGV[at+1], ARGV[at+2]
-  if fresh(KEYS[1] .. ':nonce:' .. nonce, until_ms) then
-    redis.call('SADD', KEYS[1] .. ':places', place)
-    for field = at + 3, at + length - 1, 2 do
-      redis.call('HINCRBYFLOAT', KEYS[1] .. ':sums:' .. place, ARGV[field], ARGV[field+1])
-    end
-    out[#out + 1] = 1
-  else
-    out[#out + 1] = 0
-  end
-  at = at + length
-end
-return out
-"""
-)
-_ADD = (
-    _ONCE
-    + """
-if ARGV[1] ~= '' and not fresh(KEYS[1] .. ':nonce:' .. ARGV[1], ARGV[2]) then return 0 end
-local at = 3
-while ARGV[at] do
-  redis.call('SADD', KEYS[1] .. ':places', ARGV[at])
-  redis.call('HINCRBYFLOAT', KEYS[1] .. ':sums:' .. ARGV[at], ARGV[at+1], ARGV[at+2])
-  at = at + 3
-end
-return 1
-"""
-)
-_UNLOCK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 _HELD = 30_000  # milliseconds after which the lock of a dead process expires
-_FOREVER = 4_102_444_800_000  # the year 2100, for what need not expire
+_MERGE_EVERY = 300.0  # seconds between looks for spans that have grown old
+_AT_MOST = 10_000  # spans of one such look
 
 
 class RedisLedger:
     """A ledger in the Redis at ``url``, under keys that start with ``prefix``.
 
     ``writer``: whose labels this object counts; each replica has its own. Raises LedgerError when
-    Redis cannot be reached, is full, or may evict nonces; a batch that raises may be sent again.
+    Redis cannot be reached, is full, or may evict receipts; a batch that raises may be sent again.
     """
 
     def __init__(
@@ -90,23 +70,25 @@ class RedisLedger:
         *,
         bins: int = 15,
         writer: str = "",
+        retention: float = 30 * DAY,
         prefix: str = "calib-serve",
         timeout: float = 10.0,
     ) -> None:
-        self.bins, self.writer = bins, writer
+        self.bins, self.writer, self.retention = bins, writer, retention
         # The braces keep all keys on one node of a cluster, where scripts can reach them.
         self._root = f"{{{prefix}}}"
         self._timeout = timeout
         self._local = threading.local()
+        self._next_merge = -math.inf
         with self._errors():
             self._redis: Any = redis.Redis.from_url(url, socket_timeout=timeout)
-            self._accept = self._redis.register_script(_ACCEPT)
-            self._add_script = self._redis.register_script(_ADD)
-            self._unlock = self._redis.register_script(_UNLOCK)
+            self._accept, self._add, self._merge, self._unlock = (
+                self._redis.register_script(script) for script in (ACCEPT, ADD, MERGE, UNLOCK)
+            )
             memory = self._redis.info("memory")
         if memory.get("maxmemory", 0) and memory.get("maxmemory_policy") != "noeviction":
             raise LedgerError(
-                f"Redis may evict nonces (maxmemory-policy {memory.get('maxmemory_policy')}); "
+                f"Redis may evict receipts (maxmemory-policy {memory.get('maxmemory_policy')}); "
                 "set maxmemory-policy noeviction"
             )
         with self._errors():
@@ -114,6 +96,58 @@ class RedisLedger:
             kept = int(self._redis.get(f"{self._root}:bins") or 0)
         if kept != bins:
             raise LedgerError(f"this Redis ledger counts in {kept} bins, not {bins}; use one bin count")
+        with self.transaction(), self._errors():
+            self._convert()
+            self._retain()
+
+    def _convert(self) -> None:
+        """Bring the sums of format 1 over: they have no time, and count in those over all time."""
+        root = self._root
+        for place in self._redis.smembers(f"{root}:places"):
+            *names, segment = json.loads(place)
+            total = json.dumps([*names, "segment", segment])
+            pipe = self._redis.pipeline(transaction=True)
+            pipe.delete(f"{root}:total:{total}")
+            pipe.hset(f"{root}:total:{total}", mapping=fields(self._kept_1(f"{root}:sums:{place.decode()}")))
+            pipe.sadd(f"{root}:totals", total)
+            pipe.srem(f"{root}:places", place)
+            pipe.delete(f"{root}:sums:{place.decode()}")
+            pipe.execute()
+        for key in self._redis.scan_iter(f"{escaped(root)}:state:emitted/*"):
+            old = np.frombuffer(self._redis.get(key) or b"", "<f8")
+            name = key.decode().removeprefix(f"{root}:state:emitted/")
+            pipe = self._redis.pipeline(transaction=True)
+            pipe.set(f"{root}:state:{PUBLISHED}{name}", Sums.of_version_1(old, bins=self.bins).packed())
+            pipe.delete(key)
+            pipe.execute()
+
+    def _kept_1(self, key: str) -> Sums:
+        vector = np.zeros(5 * self.bins + 2)
+        for field, value in self._redis.hgetall(key).items():
+            vector[int(field)] = float(value)
+        return Sums.of_version_1(vector, bins=self.bins)
+
+    def _retain(self) -> None:
+        """Remember receipts for as long as the longest retention given so far."""
+        root = self._root
+        kept = float(self._redis.get(f"{root}:retention") or self.retention * 1000) / 1000
+        if self.retention > kept:
+            # What is this old may have been forgotten under the shorter one.
+            before = max(
+                self._redis_time() - kept, float(self._redis.get(f"{root}:forgotten") or -math.inf) / 1000
+            )
+            self._redis.set(f"{root}:forgotten", int(before * 1000))
+            more = int((self.retention - kept) * 1000)
+            for kind in ("epoch", "nonce"):
+                for key in self._redis.scan_iter(f"{escaped(root)}:{kind}:*", count=1000):
+                    if (left := self._redis.pttl(key)) > 0:
+                        self._redis.pexpire(key, left + more)
+        self.retention = max(self.retention, kept)
+        self._redis.set(f"{root}:retention", int(self.retention * 1000))
+
+    def _redis_time(self) -> float:
+        seconds, micro = self._redis.time()
+        return float(seconds + micro / 1e6)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -159,73 +193,141 @@ class RedisLedger:
             self._unlock(keys=[f"{self._root}:lock"], args=[token])
         self._local.stale = None
 
-    def accept(
-        self, labels: Sequence[Label], *, expires: Sequence[float], segments: Sequence[str] | None = None
-    ) -> list[bool]:
-        """Count each label whose receipt was not seen before; True = counted now.
+    def accept(self, entries: Sequence[Entry], *, detect: bool = True) -> list[Fate]:
+        """Count each label whose receipt was not seen before.
 
-        ``expires``: until when each receipt is accepted, seconds since 1970; its nonce is kept
-        until then. One that has expired by Redis' clock is refused.
+        A receipt that has expired by Redis' clock is refused as forgotten.
         """
-        segments = [""] * len(labels) if segments is None else segments
-        if not len(labels) == len(expires) == len(segments):
-            raise InputError(
-                f"one expiry and one segment a label, got {len(labels)}, {len(expires)} and {len(segments)}"
-            )
-        if not labels:
+        if not entries:
             return []
-        fields, values = changes(
-            "labels",
-            [one.receipt.confidence for one in labels],
-            [one.correct for one in labels],
-            bins=self.bins,
-        )
-        arguments: list[str | int] = [3 + 2 * fields.shape[1]]
-        for label, until, segment, at, adds in zip(
-            labels, expires, segments, fields.tolist(), values.tolist(), strict=True
-        ):
-            place = self._place(Key(label.receipt.model, label.receipt.version, segment))
-            arguments += [label.receipt.nonce.hex(), _milliseconds(until), place]
-            arguments += [
-                part for field, value in zip(at, adds, strict=True) for part in (field, repr(value))
-            ]
+        rows = Rows(self.writer)
+        changed = zip(*(part.tolist() for part in label_changes(entries, bins=self.bins)), strict=True)
+        labels = [
+            {
+                **seen_as(one.label.receipt.nonce),
+                "time": round(one.label.receipt.time * 1000),
+                "rows": [rows.number(place) for place in places_of(one)],
+                "fields": fields,
+                "values": values,
+                **(
+                    {
+                        "version": version_of(one),
+                        "seconds": one.label.receipt.time,
+                        "waits": packed_waiting(one),
+                    }
+                    if detect
+                    else {}
+                ),
+            }
+            for one, (fields, values) in zip(entries, changed, strict=True)
+        ]
+        batch = {"retention": self.retention * 1000, "rows": rows.told, "labels": labels}
         with self._errors():
-            return [bool(new) for new in self._accept(keys=[self._root], args=arguments)]
+            fates = self._accept(keys=[self._root], args=[json.dumps(batch)])
+        self._merge_sometimes()
+        return [fate.decode() for fate in fates]
 
-    def add(self, sums: Mapping[Key, Sums], *, once: bytes | None = None, expires: float = 0.0) -> bool:
-        """Add sums of predictions; with ``once`` a second call does nothing until it expires."""
-        arguments: list[str | int] = ["" if once is None else once.hex(), _milliseconds(expires)]
-        for key, more in sums.items():
-            for field in np.flatnonzero(more.vector).tolist():
-                arguments += [self._place(key), field, repr(float(more.vector[field]))]
+    def add(
+        self, sums: Mapping[Key, Sums], *, time: float, once: bytes | None = None, expires: float = 0.0
+    ) -> bool:
+        """Add sums of predictions made at ``time``; a batch named ``once`` counts once until ``expires``."""
+        rows, told = Rows(self.writer), []
+        for place, more in served(sums, time=time).items():
+            rows.number(place)
+            told.append([[field, value] for field, value in fields(more).items()])
+        batch: dict[str, Any] = {"rows": rows.told, "sums": told}
+        if once is not None:
+            batch |= {"once": once.hex(), "expires": expires * 1000}
         with self._errors():
-            return bool(self._add_script(keys=[self._root], args=arguments))
+            fresh = bool(self._add(keys=[self._root], args=[json.dumps(batch)]))
+        self._merge_sometimes()
+        return fresh
 
-    def _place(self, key: Key) -> str:
-        return json.dumps([self.writer, key.model, key.version, key.segment])
+    def _merge_sometimes(self) -> None:
+        """Move what has grown old into wider spans, and drop what is older than any."""
+        if time.monotonic() < self._next_merge:
+            return
+        self._next_merge = time.monotonic() + _MERGE_EVERY
+        with self._errors():
+            now = self._redis_time()
+            names = self._redis.zrangebyscore(f"{self._root}:spans", "-inf", now - SPANS[0][1], 0, _AT_MOST)
+            for name in names:
+                *key, start, width = json.loads(name)
+                to = coarser(start, width, now=now)
+                if to != (start, width):
+                    self._move(name.decode(), None if to is None else json.dumps([*key, *to]))
+
+    def _move(self, name: str, to: str | None) -> None:
+        start = json.loads(to)[-2] if to else 0
+        self._merge(keys=[self._root], args=[name, to or "", start])
 
     def sums(self, *, own: bool = False) -> dict[Version, Sums]:
-        """The sums over everything counted (``own``: by this writer), by (model, version)."""
-        return merge_segments(self.by_segment(own=own))
+        """The sums over all time (``own``: by this writer), by (model, version)."""
+        return merge_slices(self.slices(own=own))
 
-    def by_segment(self, *, own: bool = False) -> dict[Key, Sums]:
-        """The same, by (model, version, segment)."""
-        found: dict[Key, Sums] = {}
+    def slices(self, kind: Kind = "segment", *, own: bool = False) -> dict[Key, Sums]:
+        """The same, by slice of this kind."""
         with self._errors():
-            places = sorted(self._redis.smembers(f"{self._root}:places"))
-            pipe = self._redis.pipeline(transaction=True)
-            for place in places:
-                pipe.hgetall(f"{self._root}:sums:{place.decode()}")
-            hashes = pipe.execute()
-        for place, fields in zip(places, hashes, strict=True):
-            writer, *names = json.loads(place)
-            if not own or writer == self.writer:
-                key, zeros = Key(*names), Sums.zeros(self.bins)
-                vector = np.zeros_like(zeros.vector)
-                for field, value in fields.items():
-                    vector[int(field)] = float(value)
-                found[key] = found.get(key, zeros) + Sums(self.bins, vector)
+            names = sorted(name.decode() for name in self._redis.smembers(f"{self._root}:totals"))
+            asked = [
+                (name, Key(model, version, slice_, of))
+                for name in names
+                for writer, model, version, of, slice_ in [json.loads(name)]
+                if of == kind and (not own or writer == self.writer)
+            ]
+            hashes = self._hashes([f"{self._root}:total:{name}" for name, _ in asked])
+        found: dict[Key, Sums] = {}
+        for (_, key), more in zip(asked, hashes, strict=True):
+            found[key] = found[key] + more if key in found else more
         return found
+
+    def _hashes(self, keys: Sequence[str]) -> list[Sums]:
+        pipe = self._redis.pipeline(transaction=True)
+        for key in keys:
+            pipe.hgetall(key)
+        found = []
+        for kept in pipe.execute():
+            vector = np.zeros_like(Sums.zeros(self.bins).vector)
+            for field, value in kept.items():
+                vector[int(field)] = float(value)
+            found.append(Sums(self.bins, vector))
+        return found
+
+    def dated(
+        self, since: float, until: float, *, version: Version | None = None, kind: Kind | None = None
+    ) -> list[Dated]:
+        """The sums of predictions made in [since, until), by slice and span; spans that lie inside whole."""
+        with self._errors():
+            names = self._redis.zrangebyscore(f"{self._root}:spans", since, f"({until}")
+            asked = [
+                (name.decode(), Key(model, of_version, slice_, of), start, width)
+                for name in names
+                for model, of_version, of, slice_, start, width in [json.loads(name)]
+                if start + width <= until and version in (None, (model, of_version)) and kind in (None, of)
+            ]
+            hashes = self._hashes([f"{self._root}:span:{name}" for name, *_ in asked])
+        return [
+            Dated(key, start, width, sums) for (_, key, start, width), sums in zip(asked, hashes, strict=True)
+        ]
+
+    def waiting(self) -> dict[Version, int]:
+        """How many labels wait for the drift detector."""
+        with self._errors():
+            names = sorted(self._redis.smembers(f"{self._root}:waiting"))
+            counts = [self._redis.zcard(f"{self._root}:waiting:{name.decode()}") for name in names]
+        return {tuple(json.loads(name)): n for name, n in zip(names, counts, strict=True) if n}
+
+    def take_waiting(self, version: Version, *, until: float, most: int) -> list[Waiting]:
+        """Take out the labels of predictions made before ``until``, oldest first.
+
+        To be called within a transaction, in which the detector's state is stored as well.
+        """
+        key = f"{self._root}:waiting:{json.dumps(version)}"
+        with self._errors():
+            rows = self._redis.zrangebyscore(key, "-inf", f"({until}", 0, most, withscores=True)
+            if rows:
+                self._redis.zrem(key, *(member for member, _ in rows))
+        return [unpacked_waiting(member, score) for member, score in rows]
 
     @contextmanager
     def emission(self, consumer: str) -> Iterator[Mapping[Version, Sums]]:
@@ -238,13 +340,13 @@ class RedisLedger:
             zeros = Sums.zeros(self.bins)
             fresh = {}
             for version, total in counted.items():
-                kept = self.load(_emitted(consumer, version))
-                before = zeros if kept is None else Sums.stored(np.frombuffer(kept, "<f8"), bins=self.bins)
+                kept = self.load(published(consumer, version))
+                before = zeros if kept is None else Sums.unpacked(kept, bins=self.bins)
                 if total != before:
                     fresh[version] = total - before
             yield fresh
             if fresh:  # all in one step, or none
-                marks = {_emitted(consumer, v): counted[v].vector.astype("<f8").tobytes() for v in fresh}
+                marks = {published(consumer, v): counted[v].packed() for v in fresh}
                 with self._errors():
                     self._redis.mset({f"{self._root}:state:{key}": mark for key, mark in marks.items()})
 
@@ -262,11 +364,3 @@ class RedisLedger:
     def close(self) -> None:
         """Close the connections."""
         self._redis.close()
-
-
-def _milliseconds(seconds: float) -> str:
-    return str(int(min(max(seconds * 1000, 0), _FOREVER)))
-
-
-def _emitted(consumer: str, version: Version) -> str:
-    return "emitted/" + json.dumps([consumer, *version])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
 import time
@@ -9,27 +10,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-
-from calib_serve.errors import InputError, LedgerError, ShapeError
-from calib_serve.receipts import Label
-from calib_serve.watch.ledger.sums import Key, Sums, Version, by_key, merge_segments
+from calib_serve.errors import LedgerError
+from calib_serve.receipts import DAY
+from calib_serve.watch.ledger import book, seen
+from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Waiting, served, sums_by_place
+from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version, merge_slices
 
 __all__ = ["SqliteLedger", "quarantine"]
 
 _SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS nonces (nonce BLOB PRIMARY KEY, expires REAL NOT NULL) WITHOUT ROWID",
-    "CREATE INDEX IF NOT EXISTS nonces_expire ON nonces (expires)",
-    "CREATE TABLE IF NOT EXISTS sums (writer TEXT, model TEXT, version TEXT, segment TEXT,"
-    " sums BLOB NOT NULL, PRIMARY KEY (writer, model, version, segment)) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS emitted (consumer TEXT, model TEXT, version TEXT,"
-    " sums BLOB NOT NULL, PRIMARY KEY (consumer, model, version)) WITHOUT ROWID",
+    *seen.SCHEMA,
+    *book.SCHEMA,
     "CREATE TABLE IF NOT EXISTS state (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
 )
-_FORMAT = 1
-_PRUNED = "ledger/pruned_through"
+_FORMAT = 2
+_BINS, _RETENTION, _FORGOTTEN = "ledger/bins", "ledger/retention", "ledger/forgotten_before"
+_PRUNED_1 = "ledger/pruned_through"  # of format 1: what expired before may have been forgotten
 _PRUNE_EVERY = 60.0  # seconds between sweeps
-_PRUNE_AT_MOST = 10_000  # nonces a sweep, so that no label waits long for one
+_PRUNE_AT_MOST = 10_000  # names or spans a sweep, so that no label waits long for one
+_AHEAD = DAY  # how far a sweep trusts the clock beyond the latest prediction whose label was counted
+_LATEST = "ledger/latest"
 _MEND = "set it aside with calib_serve.watch.ledger.quarantine(path), or restore a copy"
 
 
@@ -47,19 +47,23 @@ class SqliteLedger:
         *,
         bins: int = 15,
         writer: str = "",
+        retention: float = 30 * DAY,
         timeout: float = 10.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.path, self.bins, self.writer = Path(path), bins, writer
+        self.path, self.bins, self.writer, self.retention = Path(path), bins, writer, retention
         self._clock = clock
         self._next_prune = -float("inf")
         self._lock = threading.RLock()
         self._depth = 0
+        self._latest = -math.inf
         self._file: tuple[int, int] | None = None
         with self._errors():
             self._db = sqlite3.connect(
                 self.path, timeout=timeout, isolation_level=None, check_same_thread=False
             )
+        self._seen = seen.Seen(self._db)
+        self._book = book.Book(self._db, writer=writer, bins=bins, mend=_MEND)
         try:
             self._prepare()
             self._file = self._identity()
@@ -86,18 +90,41 @@ class SqliteLedger:
                 raise LedgerError(f"the ledger {self.path} is damaged ({verdict}); {_MEND}")
         with self.transaction():
             (found,) = self._db.execute("PRAGMA user_version").fetchone()
-            if found not in (0, _FORMAT):
+            if found not in (0, 1, _FORMAT):
                 raise LedgerError(f"{self.path} is a ledger of format {found}; this program reads {_FORMAT}")
             for statement in _SCHEMA:
                 self._db.execute(statement)
+            self._check_bins()
+            if found == 1:
+                self._book.convert()
+                if (kept := self.load(_PRUNED_1)) is not None:
+                    self._forgot(self._number(kept) - self.retention)
             self._db.execute(f"PRAGMA user_version = {_FORMAT}")
-            kept = self.load("ledger/bins")
-            if kept is None:
-                self.store("ledger/bins", str(self.bins).encode())
-            elif (bins := self._number(kept)) != self.bins:
-                raise LedgerError(
-                    f"{self.path} counts in {bins:.0f} bins, not {self.bins}; use one bin count"
-                )
+            self._retain()
+
+    def _check_bins(self) -> None:
+        kept = self.load(_BINS)
+        if kept is None:
+            self.store(_BINS, str(self.bins).encode())
+        elif (bins := self._number(kept)) != self.bins:
+            raise LedgerError(f"{self.path} counts in {bins:.0f} bins, not {self.bins}; use one bin count")
+
+    def _retain(self) -> None:
+        """Remember receipts for as long as the longest retention given so far."""
+        kept = self._known(_RETENTION, self.retention)
+        if self.retention > kept:
+            # What is this old may have been forgotten under the shorter one.
+            self._forgot(self._clock() - kept)
+            self._seen.prolong(self.retention - kept)
+        self.retention = max(self.retention, kept)
+        self.store(_RETENTION, repr(self.retention).encode())
+
+    def _known(self, key: str, default: float) -> float:
+        kept = self.load(key)
+        return default if kept is None else self._number(kept)
+
+    def _forgot(self, before: float) -> None:
+        self.store(_FORGOTTEN, repr(max(before, self._known(_FORGOTTEN, -math.inf))).encode())
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -131,65 +158,54 @@ class SqliteLedger:
         if self._file is not None and self._identity() != self._file:
             raise LedgerError(f"the ledger {self.path} was replaced by another file; restart to use that one")
 
-    def accept(
-        self, labels: Sequence[Label], *, expires: Sequence[float], segments: Sequence[str] | None = None
-    ) -> list[bool]:
-        """Count each label whose receipt was not seen before; True = counted now, durable on return.
+    def accept(self, entries: Sequence[Entry], *, detect: bool = True) -> list[Fate]:
+        """Count each label whose receipt was not seen before; durable on return.
 
-        ``expires``: until when each receipt is accepted, seconds since 1970; its nonce is kept
-        until then. A receipt that expired before the last sweep is refused, whatever the clock says.
+        A receipt of a time that the ledger may have forgotten is refused, whatever the clock says.
         """
-        segments = [""] * len(labels) if segments is None else segments
-        if not len(labels) == len(expires) == len(segments):
-            raise InputError(
-                f"one expiry and one segment a label, got {len(labels)}, {len(expires)} and {len(segments)}"
+        with self.transaction():
+            forgotten = self._known(_FORGOTTEN, -math.inf)
+            # Another process may have prolonged it.
+            retention = max(self.retention, self._known(_RETENTION, self.retention))
+            receipts = [one.label.receipt for one in entries]
+            known = [receipt for receipt in receipts if receipt.time > forgotten]
+            fresh = iter(
+                self._seen.add([one.nonce for one in known], [one.time + retention for one in known])
             )
-        with self.transaction():
-            # A nonce that a sweep may have deleted counts as seen, also if the clock jumped back.
-            swept = self._swept()
-            fresh = [
-                until > swept and self._remember(one.receipt.nonce, until)
-                for one, until in zip(labels, expires, strict=True)
+            fates: list[Fate] = [
+                "forgotten" if one.time <= forgotten else "counted" if next(fresh) else "duplicate"
+                for one in receipts
             ]
-            self._add(by_key(labels, segments, counted=fresh, bins=self.bins))
+            counted = [one for one, fate in zip(entries, fates, strict=True) if fate == "counted"]
+            self._book.add(sums_by_place(counted, bins=self.bins))
+            if detect:
+                self._book.wait(counted)
+            if counted:
+                self._seen_until(max(one.label.receipt.time for one in counted))
             self._prune_sometimes()
-        return fresh
+        return fates
 
-    def add(self, sums: Mapping[Key, Sums], *, once: bytes | None = None, expires: float = 0.0) -> bool:
-        """Add sums of predictions; with ``once`` a second call does nothing until it expires."""
+    def _seen_until(self, time: float) -> None:
+        if time > self._latest:
+            self._latest = max(time, self._known(_LATEST, -math.inf))
+            self.store(_LATEST, repr(self._latest).encode())
+
+    def add(
+        self, sums: Mapping[Key, Sums], *, time: float, once: bytes | None = None, expires: float = 0.0
+    ) -> bool:
+        """Add sums of predictions made at ``time``; a batch named ``once`` counts once until ``expires``."""
         with self.transaction():
-            fresh = once is None or (expires > self._swept() and self._remember(once, expires))
+            fresh = once is None or self._seen.add_batch(once, expires)
             if fresh:
-                self._add(sums)
+                self._book.add(served(sums, time=time))
             self._prune_sometimes()
         return fresh
-
-    def _swept(self) -> float:
-        return self._number(self.load(_PRUNED) or b"-inf")
 
     def _number(self, text: bytes) -> float:
         try:
             return float(text)
         except ValueError as error:
             raise LedgerError(f"the ledger {self.path} is damaged ({error}); {_MEND}") from error
-
-    def _unpack(self, packed: bytes) -> Sums:
-        try:
-            return Sums.stored(np.frombuffer(packed, "<f8"), bins=self.bins)
-        except (ValueError, TypeError, ShapeError) as error:
-            raise LedgerError(f"the ledger {self.path} is damaged ({error}); {_MEND}") from error
-
-    def _remember(self, nonce: bytes, expires: float) -> bool:
-        return self._db.execute("INSERT OR IGNORE INTO nonces VALUES (?, ?)", (nonce, expires)).rowcount == 1
-
-    def _add(self, sums: Mapping[Key, Sums]) -> None:
-        for key, more in sums.items():
-            place = (self.writer, key.model, key.version, key.segment)
-            row = self._db.execute(
-                "SELECT sums FROM sums WHERE (writer, model, version, segment) = (?, ?, ?, ?)", place
-            ).fetchone()
-            total = more if row is None else self._unpack(row[0]) + more
-            self._db.execute("INSERT OR REPLACE INTO sums VALUES (?, ?, ?, ?, ?)", (*place, _pack(total)))
 
     def _prune_sometimes(self) -> None:
         now = self._clock()
@@ -199,33 +215,48 @@ class SqliteLedger:
             self._next_prune = now + _PRUNE_EVERY if done else now
 
     def prune(self, now: float, *, at_most: int = _PRUNE_AT_MOST) -> int:
-        """Delete about ``at_most`` nonces that expired before ``now``; how many were deleted."""
+        """Forget about ``at_most`` receipts or epochs that expired before ``now``; how many were forgotten.
+
+        A clock that runs ahead forgets nothing: receipts are forgotten by the time of the latest one
+        that was counted. Old spans are merged on the way.
+        """
         with self.transaction():
-            last = self._db.execute(
-                "SELECT max(expires) FROM"
-                " (SELECT expires FROM nonces WHERE expires < ? ORDER BY expires LIMIT ?)",
-                (now, at_most),
-            ).fetchone()[0]
-            if last is None:
-                return 0
-            gone = self._db.execute("DELETE FROM nonces WHERE expires <= ?", (last,)).rowcount
-            self.store(_PRUNED, repr(max(last, self._swept())).encode())
+            self._seen.forget_batches(now, at_most=at_most)
+            now = min(now, self._known(_LATEST, now) + _AHEAD)
+            gone, last = self._seen.forget(now, at_most=at_most)
+            if gone:
+                self._forgot(last - self.retention)
+            self._book.merge_spans(now, at_most=at_most)
         return gone
 
     def sums(self, *, own: bool = False) -> dict[Version, Sums]:
-        """The sums over everything counted (``own``: by this writer), by (model, version)."""
-        return merge_segments(self.by_segment(own=own))
+        """The sums over all time (``own``: by this writer), by (model, version)."""
+        return merge_slices(self.slices(own=own))
 
-    def by_segment(self, *, own: bool = False) -> dict[Key, Sums]:
-        """The same, by (model, version, segment)."""
-        found: dict[Key, Sums] = {}
+    def slices(self, kind: Kind = "segment", *, own: bool = False) -> dict[Key, Sums]:
+        """The same, by slice of this kind."""
         with self._lock, self._errors():
-            rows = self._db.execute("SELECT writer, model, version, segment, sums FROM sums").fetchall()
-        for writer, model, version, segment, packed in rows:
-            if not own or writer == self.writer:
-                key = Key(model, version, segment)
-                found[key] = found.get(key, Sums.zeros(self.bins)) + self._unpack(packed)
-        return found
+            return self._book.totals(kind, own=own)
+
+    def dated(
+        self, since: float, until: float, *, version: Version | None = None, kind: Kind | None = None
+    ) -> list[Dated]:
+        """The sums of predictions made in [since, until), by slice and span; spans that lie inside whole."""
+        with self._lock, self._errors():
+            return self._book.dated(since, until, version, kind)
+
+    def waiting(self) -> dict[Version, int]:
+        """How many labels wait for the drift detector."""
+        with self._lock, self._errors():
+            return self._book.waiting()
+
+    def take_waiting(self, version: Version, *, until: float, most: int) -> list[Waiting]:
+        """Take out the labels of predictions made before ``until``, oldest first.
+
+        To be called within a transaction, in which the detector's state is stored as well.
+        """
+        with self.transaction():
+            return self._book.take_waiting(version, until=until, most=most)
 
     @contextmanager
     def emission(self, consumer: str) -> Iterator[Mapping[Version, Sums]]:
@@ -236,19 +267,10 @@ class SqliteLedger:
         """
         with self.transaction():
             counted = self.sums(own=True)
-            emitted = {
-                (model, version): self._unpack(packed)
-                for model, version, packed in self._db.execute(
-                    "SELECT model, version, sums FROM emitted WHERE consumer = ?", (consumer,)
-                )
-            }
-            zeros = Sums.zeros(self.bins)
+            emitted, zeros = self._book.emitted(consumer), Sums.zeros(self.bins)
             fresh = {key: total - emitted.get(key, zeros) for key, total in counted.items()}
             yield {key: delta for key, delta in fresh.items() if delta != zeros}
-            self._db.executemany(
-                "INSERT OR REPLACE INTO emitted VALUES (?, ?, ?, ?)",
-                [(consumer, *key, _pack(total)) for key, total in counted.items()],
-            )
+            self._book.mark(consumer, counted)
 
     def load(self, key: str) -> bytes | None:
         """What was stored under ``key``."""
@@ -268,14 +290,10 @@ class SqliteLedger:
             self._db.close()
 
 
-def _pack(sums: Sums) -> bytes:
-    return sums.vector.astype("<f8").tobytes()
-
-
 def quarantine(path: str | Path, *, clock: Callable[[], float] = time.time) -> Path:
     """Move a damaged ledger and its journal aside, so that a fresh one can start; where it went.
 
-    Nonces and sums go together: the fresh ledger counts from zero, and each label at most once.
+    Receipts and sums go together: the fresh ledger counts from zero, and each label at most once.
     """
     path = Path(path)
     aside = path.with_name(f"{path.name}.damaged-{int(clock())}")

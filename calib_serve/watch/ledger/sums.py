@@ -236,11 +236,3 @@ def merge_slices(sums: Mapping[Key, Sums] | Iterable[tuple[Key, Sums]]) -> dict[
         if key.kind == "segment":
             found[key.of] = found[key.of] + more if key.of in found else more
     return found
-
-
-merge_segments = merge_slices
-
-
-def by_key(*_: object, **__: object) -> dict[Key, Sums]:
-    """To be replaced."""
-    raise NotImplementedError

@@ -1,10 +1,13 @@
 """One contract for every ledger: SQLite and Redis count the same labels, the same way."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from ledgers import FOREVER, accept, make_label, open_one
+from ledgers import FOREVER, NOW, accept, entries, make_label, open_one
 
-from calib_serve.errors import InputError, LedgerError
+from calib_serve.errors import LedgerError
+from calib_serve.receipts import DAY
 from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.ledger.sums import Key, Sums
 
@@ -25,7 +28,7 @@ def test_sums_equal_numpy_over_many_batches_versions_and_segments(ledger):
     odd, south = np.arange(500) % 2 == 1, np.arange(500) % 3 == 0
     for got, of in (
         (ledger.sums()["m", "1"], odd),
-        (ledger.by_segment()[Key("m", "1", "south")], odd & south),
+        (ledger.slices()[Key("m", "1", "south")], odd & south),
     ):
         np.testing.assert_allclose(got.vector, Sums.labelled(c[of], y[of]).vector, rtol=1e-12)
 
@@ -44,17 +47,85 @@ def test_two_replicas_share_the_nonces_and_publish_their_own_share(store):
 
 def test_predictions_are_added_and_a_repeated_batch_is_not(ledger):
     served = {Key("m", "1", "north"): Sums.served([0.9, 0.5])}
-    assert ledger.add(served, once=b"batch 1", expires=FOREVER)
-    assert not ledger.add(served, once=b"batch 1", expires=FOREVER)
-    assert ledger.add(served)
+    assert ledger.add(served, time=NOW, once=b"batch 1", expires=FOREVER)
+    assert not ledger.add(served, time=NOW, once=b"batch 1", expires=FOREVER)
+    assert ledger.add(served, time=NOW)
     assert ledger.sums()["m", "1"].predictions.sum() == 4
 
 
-def test_a_receipt_that_expired_long_ago_is_not_counted(ledger):
+def test_a_receipt_older_than_the_retention_is_not_counted(ledger):
     if isinstance(ledger, SqliteLedger):  # Redis forgets by itself, SQLite in sweeps
-        accept(ledger, [make_label(1)], expires=2000.0)
-        ledger.prune(3000.0)
-    assert accept(ledger, [make_label(2)], expires=1500.0) == [False]
+        accept(ledger, [make_label(1 << 16, when=NOW - 40 * DAY), make_label(3)])
+        ledger.prune(NOW)
+    assert ledger.accept(entries([make_label(2, when=NOW - 41 * DAY)])) == ["forgotten"]
+
+
+def test_a_longer_retention_counts_no_label_twice(store):
+    old, new = [make_label(i, when=NOW - 20 * DAY) for i in range(3)], make_label(9, when=NOW - DAY)
+    short = open_one(*store, retention=10 * DAY)
+    assert accept(short, [new])
+    short.close()
+    long = open_one(*store, retention=60 * DAY)
+    # What the shorter one may have forgotten is refused, and what it remembers is remembered for longer.
+    assert long.accept(entries([*old, new])) == ["forgotten"] * 3 + ["duplicate"]
+    again = open_one(*store, retention=5 * DAY)
+    assert again.retention == 60 * DAY
+    long.close(), again.close()
+
+
+def test_labels_wait_for_the_detector_in_the_order_of_their_predictions(ledger):
+    late = [make_label(i, when=NOW - 60 * i, label=i % 2, group=i) for i in range(5)]
+    accept(ledger, late)
+    ledger.accept(entries([make_label(7)]), detect=False)
+    assert ledger.waiting() == {("m", "1"): 5}
+    with ledger.transaction():
+        first = ledger.take_waiting(("m", "1"), until=NOW - 60, most=2)
+        rest = ledger.take_waiting(("m", "1"), until=NOW - 60, most=2)
+    assert [(one.group, one.correct) for one in first + rest] == [(4, False), (3, True), (2, False)]
+    assert [one.time for one in first] == pytest.approx([NOW - 240, NOW - 180], abs=0.001)
+    assert (first[0].confidence, first[0].predicted) == (0.9, 1)
+    assert ledger.waiting() == {("m", "1"): 2}
+
+
+def test_a_label_counts_in_the_span_of_its_prediction_however_late_it_comes(ledger):
+    for i, hours in enumerate((2, 100, 700)):
+        accept(ledger, [make_label(i, when=NOW - 3600 * hours)], delay=3600 * hours)
+    found = ledger.dated(0, NOW + 2 * DAY, version=("m", "1"), kind="segment")
+    assert [(one.width, one.sums.labels.sum()) for one in found] == [(3600, 1), (3600, 1), (300, 1)]
+    assert all(one.start % one.width == 0 for one in found)
+    recent = ledger.dated(NOW - 3 * 3600, NOW + DAY, kind="class")
+    assert [(one.key, one.sums.labels.sum()) for one in recent] == [(Key("m", "1", "1", "class"), 1)]
+
+
+def test_spans_that_grow_old_become_wider_and_lose_nothing(store):
+    ledger = open_one(*store, retention=60 * DAY)
+    ages = [0.1, 3, 3.01, 3.02, 50, 50.1]  # days; each label came at once
+    accept(ledger, [make_label(i, when=NOW - age * DAY) for i, age in enumerate(ages)])
+    ledger.prune(NOW) if isinstance(ledger, SqliteLedger) else merge_now(ledger)
+    found = ledger.dated(0, NOW + DAY, kind="segment")
+    assert {one.width for one in found} == {300, 3600, DAY}
+    assert sum(one.sums.labels.sum() for one in found) == len(ages) == ledger.sums()["m", "1"].labels.sum()
+    ledger.close()
+
+
+def merge_now(ledger):
+    ledger._next_merge = -1.0
+    ledger.add({}, time=NOW)
+
+
+def test_bits_and_names_are_counted_once_in_every_order(store):
+    rng = np.random.default_rng(1)
+    one, two = open_one(*store, writer="one"), open_one(*store, writer="two")
+    epochs = [bytes([e] * 8) for e in range(3)]
+    every = [e + int(b).to_bytes(2, "big") for e in epochs for b in rng.permutation(6000)[:5000]]
+    labels = [make_label(0) for _ in every]
+    labels = [replace(one, receipt=replace(one.receipt, nonce=n)) for one, n in zip(labels, every, strict=True)]
+    sent = [labels[i] for i in rng.permutation(np.arange(len(labels)).repeat(2))]
+    counted = 0
+    for at in range(0, len(sent), 3000):
+        counted += sum(accept([one, two][at // 3000 % 2], sent[at : at + 3000]))
+    assert counted == len(labels) == one.sums()["m", "1"].labels.sum()
+    one.close(), two.close()
 
 
 def test_an_emitter_gets_each_label_once_over_restarts(store):
@@ -80,8 +151,3 @@ def test_another_bin_count_is_refused(store):
     open_one(*store, bins=15).close()
     with pytest.raises(LedgerError, match="15 bins, not 10"):
         open_one(*store, bins=10)
-
-
-def test_expiries_must_match_labels(ledger):
-    with pytest.raises(InputError, match="got 1, 0 and 1"):
-        ledger.accept([make_label(1)], expires=[])

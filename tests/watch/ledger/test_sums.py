@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calib_serve.errors import ShapeError
+from calib_serve.errors import InputError, ShapeError
 from calib_serve.watch.ledger.sums import Sums
 
 probabilities = st.lists(st.floats(0, 1), max_size=50)
@@ -13,21 +13,55 @@ probabilities = st.lists(st.floats(0, 1), max_size=50)
 
 @settings(deadline=None)
 @given(probabilities, probabilities)
-def test_sums_merge_revert_and_travel_flat(a, b):
+def test_sums_merge_revert_and_travel_packed(a, b):
     one, two = Sums.served(a), Sums.labelled(b, np.ones(len(b)))
     assert one + two == two + one
     np.testing.assert_allclose((one + two - two).vector, one.vector, atol=1e-12)
-    assert Sums.stored((one + two).vector, bins=15) == one + two
+    assert Sums.unpacked((one + two).packed(), bins=15) == one + two
 
 
-def test_the_brier_score_is_exact():
+def test_every_sum_is_what_its_name_says():
     rng = np.random.default_rng(0)
-    c, y = rng.random(10_000), rng.integers(0, 2, 10_000)
-    assert Sums.labelled(c, y, bins=10).brier() == pytest.approx(((c - y) ** 2).mean(), rel=1e-12)
+    c, y, w = rng.random(1000), rng.integers(0, 2, 1000), 1 / rng.uniform(0.01, 1, 1000)
+    delay = 10 ** rng.uniform(0, 7, 1000)
+    sums = Sums.labelled(c, y, weight=w, delay=delay, bins=10)
+    index = np.minimum(np.ceil(c * 10).astype(int) - 1, 9)
+    expected = {
+        "total": w**0,
+        "weight_total": w,
+        "confidence_total": w * c,
+        "correct_total": w * y,
+        "squared_error_total": w * (c - y) ** 2,
+        "noise_total": w**2 * c * (1 - c),
+        "weight_squared": w**2,
+        "gap_weighted": w**2 * (c - y),
+        "gap_squared": w**2 * (c - y) ** 2,
+        "correct_weighted": w**2 * y,
+    }
+    for name, each in expected.items():
+        np.testing.assert_allclose(sums[f"calib_feedback_{name}"], np.bincount(index, each, 10), rtol=1e-12)
+    # Delays: up to 2 s, to 4 s, ..., and what is longer than all.
+    steps = np.minimum(np.ceil(np.log2(np.maximum(delay, 2))).astype(int) - 1, 23)
+    np.testing.assert_array_equal(sums["calib_feedback_delay"], np.bincount(steps, minlength=24))
 
 
-def test_sums_of_other_shapes_are_refused():
+def test_the_sums_of_the_format_before_keep_what_they_told():
+    rng = np.random.default_rng(0)
+    c, y = rng.random(500), rng.integers(0, 2, 500)
+    now = Sums.labelled(c, y)
+    n, confidence, correct = now.feedback.count, now.feedback.confidence, now.feedback.correct
+    kept = np.concatenate([np.zeros(30), n, confidence, correct, [(c * c).sum(), (c * y).sum()]])
+    read = Sums.of_version_1(kept, bins=15)
+    assert read.feedback == now.feedback
+    assert read["calib_feedback_squared_error_total"].sum() == pytest.approx(((c - y) ** 2).sum())
+    assert Sums.of_version_1(kept[:75], bins=15).feedback == now.feedback
+
+
+def test_sums_of_other_shapes_and_weights_are_refused():
     with pytest.raises(ShapeError, match="15 bins with 10"):
         Sums.zeros() + Sums.zeros(10)
-    with pytest.raises(ShapeError):
-        Sums.stored([1.0, 2.0], bins=15)
+    for damaged in (b"x", b"\x01\x00" * 2 + bytes(16), b"\xff\xff" + bytes(8)):
+        with pytest.raises(ShapeError, match="no sums over 15 bins"):
+            Sums.unpacked(damaged, bins=15)
+    with pytest.raises(InputError, match="at least 1"):
+        Sums.labelled([0.5], [1], weight=0.5)

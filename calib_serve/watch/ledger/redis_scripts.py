@@ -1,0 +1,100 @@
+"""What the Redis ledger does in one step, as scripts that Redis runs.
+
+``KEYS[1]`` is the ledger's root. Sums are hashes from the number of a sum to its value.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ACCEPT", "ADD", "MERGE", "UNLOCK"]
+
+# One script, so one step: the receipt and the sums, or neither. Redis' own clock says what has
+# expired, so hosts whose clocks disagree cannot have a label counted twice.
+_COMMON = """
+local root = KEYS[1]
+local now = redis.call('TIME')
+local ms = now[1] * 1000 + math.floor(now[2] / 1000)
+local function whole(number) return string.format('%.0f', number) end
+local function flush(rows, changed)
+  for row, fields in pairs(changed) do
+    local name, key = rows[row].name
+    if rows[row].start then
+      key = root .. ':span:' .. name
+      redis.call('ZADD', root .. ':spans', rows[row].start, name)
+    else
+      key = root .. ':total:' .. name
+      redis.call('SADD', root .. ':totals', name)
+    end
+    for field, value in pairs(fields) do
+      redis.call('HINCRBYFLOAT', key, field, string.format('%.17g', value))
+    end
+  end
+end
+"""
+ACCEPT = (
+    _COMMON
+    + """
+local batch, fates, changed = cjson.decode(ARGV[1]), {}, {}
+local retention = math.max(batch.retention, tonumber(redis.call('GET', root .. ':retention') or 0))
+local forgotten = tonumber(redis.call('GET', root .. ':forgotten') or '-inf')
+local function fresh(one, left)
+  if not one.epoch then
+    return redis.call('SET', root .. ':nonce:' .. one.nonce, '', 'NX', 'PX', whole(left)) and true
+  end
+  local key = root .. ':epoch:' .. one.epoch
+  if redis.call('SETBIT', key, one.bit, 1) == 1 then return false end
+  if redis.call('PTTL', key) < left then redis.call('PEXPIRE', key, whole(left)) end
+  return true
+end
+for i, one in ipairs(batch.labels) do
+  local left = one.time + retention - ms
+  if left <= 0 or one.time <= forgotten then
+    fates[i] = 'forgotten'
+  elseif not fresh(one, left) then
+    fates[i] = 'duplicate'
+  else
+    fates[i] = 'counted'
+    for _, row in ipairs(one.rows) do
+      changed[row] = changed[row] or {}
+      for at, field in ipairs(one.fields) do
+        changed[row][field] = (changed[row][field] or 0) + one.values[at]
+      end
+    end
+    if one.waits then
+      redis.call('SADD', root .. ':waiting', one.version)
+      redis.call('ZADD', root .. ':waiting:' .. one.version, one.seconds, one.waits)
+    end
+  end
+end
+flush(batch.rows, changed)
+return fates
+"""
+)
+ADD = (
+    _COMMON
+    + """
+local batch = cjson.decode(ARGV[1])
+if batch.once then
+  local left = batch.expires - ms
+  if left <= 0 then return 0 end
+  if not redis.call('SET', root .. ':nonce:' .. batch.once, '', 'NX', 'PX', whole(left)) then return 0 end
+end
+local changed = {}
+for row, fields in ipairs(batch.sums) do
+  changed[row] = {}
+  for _, pair in ipairs(fields) do changed[row][pair[1]] = pair[2] end
+end
+flush(batch.rows, changed)
+return 1
+"""
+)
+MERGE = """
+local root, name, to = KEYS[1], ARGV[1], ARGV[2]
+local kept = redis.call('HGETALL', root .. ':span:' .. name)
+if to ~= '' then
+  for i = 1, #kept, 2 do redis.call('HINCRBYFLOAT', root .. ':span:' .. to, kept[i], kept[i + 1]) end
+  redis.call('ZADD', root .. ':spans', ARGV[3], to)
+end
+redis.call('DEL', root .. ':span:' .. name)
+return redis.call('ZREM', root .. ':spans', name)
+"""
+UNLOCK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
