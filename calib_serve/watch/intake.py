@@ -1,6 +1,6 @@
-"""Intake of labels: each one is verified, counted once, and passed to the drift detector.
+"""Intake of labels: each one is verified and counted once.
 
-receipt -> signature and age -> a model we know -> a label in its range -> the ledger -> detector.
+receipt -> signature and age -> a model we know -> a label that was wanted, in its range -> the ledger.
 An invalid item is refused alone; the rest of its batch is counted.
 """
 
@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calib_serve.errors import InputError, Reason, Refused
+from calib_serve.errors import Reason, Refused
 from calib_serve.receipts import DAY, Keyring, Label
-from calib_serve.watch.drift import Alarm, Detector
-from calib_serve.watch.ledger import Ledger, Version
+from calib_serve.watch.ledger import Entry, Fate, Ledger, Version
+from calib_serve.watch.slices import Slices
 
 __all__ = ["LONGEST_SEGMENT", "Classes", "Intake", "Outcome"]
 
@@ -64,11 +64,9 @@ class Outcome:
 class Intake:
     """Takes labels for the model versions in ``models`` and counts each of them once.
 
-    ``ttl``: seconds after its prediction for which a label is accepted. ``detector``: makes the drift
-    detector of a version whose first label comes in (None: no detection); its state is kept in the
-    ledger, so all processes that share a ledger feed one detector. ``refused`` counts refusals by
-    reason and ``alarms`` counts alarms by version, both since this object was made. ``segment``
-    says under which segment to count a label that came with one (by default: none).
+    ``ttl``: seconds after its prediction for which a label is accepted. ``slices``: in which slices of
+    its version each label counts. ``detect``: whether labels wait for a drift detector (``DriftFeed``).
+    ``refused`` counts refusals by reason since this object was made.
     """
 
     def __init__(
@@ -77,50 +75,36 @@ class Intake:
         ledger: Ledger,
         *,
         models: Mapping[Version, Classes],
-        detector: Callable[[], Detector] | None = Detector,
         ttl: float = 30 * DAY,
         clock: Callable[[], float] = time.time,
         on_counted: Callable[[Sequence[Label]], None] | None = None,
-        on_alarm: Callable[[Version, Alarm], None] | None = None,
-        segment: Callable[[Version, str], str] = lambda _version, _name: "",
+        slices: Slices | None = None,
+        detect: bool = True,
     ) -> None:
         self.keyring, self.ledger, self.models = keyring, ledger, dict(models)
         self.refused: Counter[Reason] = Counter()
-        self.alarms: Counter[Version] = Counter()
-        self.evidence: dict[Version, tuple[float, float]] = {}
-        self._detector, self._ttl, self._clock = detector, ttl, clock
-        self._on_counted, self._on_alarm, self._segment = on_counted, on_alarm, segment
+        self._ttl, self._clock, self._on_counted, self._detect = ttl, clock, on_counted, detect
+        self._slices = slices or Slices({version: one.count for version, one in models.items()})
 
     def take(self, items: Sequence[object]) -> list[Outcome]:
         """Count every item that is right; one outcome an item, in order.
 
-        An item is a mapping ``{"receipt": token, "label": id or name}``. Raises LedgerError when
-        the ledger cannot keep them: send all again, and each is counted once.
+        An item is a mapping ``{"receipt": token, "label": id or name, "segment": optional}``. Raises
+        LedgerError when the ledger cannot keep them: send all again, and each is counted once.
         """
         now = self._clock()
         checked = [self._check(item, now) for item in items]
-        labels = [label for label in checked if isinstance(label, Label)]
-        segments = [
-            self._segment_of(item, one)
+        entries = [
+            Entry(one, now, self._slices.of_receipt(one.receipt, segment=_segment(item)))
             for item, one in zip(items, checked, strict=True)
             if isinstance(one, Label)
         ]
-        with self.ledger.transaction():
-            expires = [one.receipt.time + self._ttl for one in labels]
-            fresh = self.ledger.accept(labels, expires=expires, segments=segments)
-            counted = [one for one, new in zip(labels, fresh, strict=True) if new]
-            raised = self._detect(counted) if self._detector else []
-        # Callbacks run only after the ledger has committed.
+        fates = self.ledger.accept(entries, detect=self._detect)
+        counted = [one.label for one, fate in zip(entries, fates, strict=True) if fate == "counted"]
         if counted and self._on_counted:
             self._on_counted(counted)
-        for version, alarm in raised:
-            self.alarms[version] += 1
-            if self._on_alarm:
-                self._on_alarm(version, alarm)
-        news = iter(fresh)
-        outcomes = [
-            (_COUNTED if next(news) else _DUPLICATE) if isinstance(one, Label) else one for one in checked
-        ]
+        news = iter(fates)
+        outcomes = [_OUTCOMES[next(news)] if isinstance(one, Label) else one for one in checked]
         self.refused.update(o.reason for o in outcomes if o.reason)
         return outcomes
 
@@ -136,45 +120,17 @@ class Intake:
                 raise Refused(
                     "unknown_version", f"no model {receipt.model!r} version {receipt.version!r} here"
                 )
+            if not receipt.wanted:
+                raise Refused(
+                    "not_wanted", "no label was asked for: counting it would bend what is estimated"
+                )
             return Label(receipt, classes.find(item["label"]))
         except Refused as refusal:
             return Outcome(False, refusal.reason, str(refusal))
 
-    def _segment_of(self, item: object, label: Label) -> str:
-        name = item.get("segment", "") if isinstance(item, Mapping) else ""
-        version = (label.receipt.model, label.receipt.version)
-        return self._segment(version, name)
 
-    def _detect(self, counted: Sequence[Label]) -> list[tuple[Version, Alarm]]:
-        by_version: dict[Version, list[Label]] = {}
-        for label in counted:
-            by_version.setdefault((label.receipt.model, label.receipt.version), []).append(label)
-        raised = []
-        for version, labels in by_version.items():
-            detector = self._restored(version)
-            alarms = detector.update(
-                [one.receipt.confidence for one in labels],
-                [one.correct for one in labels],
-                time=[one.receipt.time for one in labels],
-            )
-            self.ledger.store(detector_key(version), detector.state())
-            self.evidence[version] = (detector.log_evidence, detector.log_threshold)
-            raised += [(version, alarm) for alarm in alarms]
-        return raised
-
-    def _restored(self, version: Version) -> Detector:
-        assert self._detector is not None
-        made = self._detector()
-        state = self.ledger.load(detector_key(version))
-        if state is None:
-            return made
-        try:
-            kept = Detector.restore(state)
-        except InputError:
-            return made  # a state of another format cannot be read: start anew
-        # After a change of options a new detector starts.
-        same = kept.options == made.options
-        return kept if same else made
+def _segment(item: object) -> str:
+    return str(item.get("segment", "")) if isinstance(item, Mapping) else ""
 
 
 def _is_segment(name: object) -> bool:
@@ -186,11 +142,10 @@ def _is_segment(name: object) -> bool:
     )
 
 
-def detector_key(version: Version) -> str:
-    """Where a version's detector lives in the ledger."""
-    model, name = version
-    return f"detector/{len(model)}/{model}/{name}"
-
-
-_COUNTED = Outcome(True)
-_DUPLICATE = Outcome(False, "duplicate", "a label for this receipt was counted before")
+_OUTCOMES: dict[Fate, Outcome] = {
+    "counted": Outcome(True),
+    "duplicate": Outcome(False, "duplicate", "a label for this receipt was counted before"),
+    "forgotten": Outcome(
+        False, "forgotten", "the receipt is so old that the ledger may have forgotten whether it was counted"
+    ),
+}

@@ -170,6 +170,11 @@ SERIES: tuple[Series, ...] = (
     Series("calib_drift_alarms_total", "counter", _MODEL, "Alarms of the drift detector."),
     Series("calib_drift_log_evidence", "gauge", _MODEL, "Natural log of the drift detector's statistic."),
     Series("calib_drift_log_threshold", "gauge", _MODEL, "Where the drift detector alarms, same scale."),
+    Series("calib_incidents_total", "counter", _MODEL, "Drift incidents opened."),
+    Series("calib_incidents_open", "gauge", _MODEL, "Drift incidents that are open."),
+    Series("calib_feedback_late_total", "counter", _MODEL, "Labels too late for the drift detector."),
+    Series("calib_feedback_waiting", "gauge", _MODEL, "Labels that wait for the drift detector."),
+    Series("calib_maturity_seconds", "gauge", _MODEL, "Age at which the labels of a prediction are in."),
 )
 """Published by TorchServe's workers and by ``calib-serve watch``."""
 
@@ -185,6 +190,29 @@ WATCH: tuple[Series, ...] = (
         "calib_expected_accuracy", "gauge", _MODEL, "Accuracy to expect from confidences, without labels."
     ),
     Series("calib_expected_accuracy_error", "gauge", _MODEL, "Its standard error."),
+    *(
+        Series(f"calib_window_{name}", "gauge", (*_MODEL, "window"), told)
+        for name, told in (
+            ("predictions", "Mature predictions of the window."),
+            ("labels", "Their labels."),
+            ("labels_effective", "How many independent labels drawn uniformly would tell as much."),
+            ("accuracy", "Accuracy of the window's predictions, estimated from labels."),
+            ("gap", "Mean confidence minus accuracy."),
+            ("gap_error", "Its standard error."),
+            ("ece", "Expected calibration error, corrected for label noise."),
+            ("ece_low", "Lower end of its 95 % interval."),
+            ("ece_high", "Upper end of its 95 % interval."),
+            ("noise_floor", "The plain ECE that a calibrated model would show on these labels."),
+            ("brier", "Top-label Brier score."),
+            ("coverage", "Share of predictions in bins with enough labels."),
+            ("immature_share", "Share of predictions since the window began whose labels are not in."),
+            ("design_effect", "How much more gaps vary than with independent labels."),
+            ("verdict", "1: confidence is off; 0: within the tolerance; absent: not known."),
+        )
+    ),
+    Series("calib_slice_gap", "gauge", (*_MODEL, "kind", "slice"), "Gap of a segment or class over 24 h."),
+    Series("calib_slice_gap_error", "gauge", (*_MODEL, "kind", "slice"), "Its standard error."),
+    Series("calib_label_rate_moved", "gauge", _MODEL, "1: labels come at another rate than the week before."),
     Series("calib_request_seconds_total", "counter", ("route",), "Seconds spent answering."),
     Series("calib_requests_total", "counter", ("route", "status"), "Requests answered."),
 )

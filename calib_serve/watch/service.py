@@ -1,8 +1,8 @@
 """One watched deployment: predictions and labels in, everything to publish out.
 
-It joins the ledger (what is counted for good), the intake (what may be counted), the drift
-detectors and a short history for the page. The HTTP app is a thin layer over it, and so may be
-any program that embeds it.
+It joins the ledger (what is counted for good), the intake (what may be counted), the label policy (what is
+asked for) and the drift detectors. The HTTP app is a thin layer over it, and so may be any program that
+embeds it.
 """
 
 from __future__ import annotations
@@ -10,28 +10,29 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from calib_serve.artifact import Artifact
 from calib_serve.bins import Bins
 from calib_serve.errors import InputError, LedgerError, Refused
-from calib_serve.receipts import DAY, Keyring, Label
-from calib_serve.watch.alarms import AlarmLog
-from calib_serve.watch.drift import Alarm, ConfidenceShift, Detector
-from calib_serve.watch.history import History
+from calib_serve.nonces import Nonces
+from calib_serve.receipts import DAY, Keyring, Label, group_number
+from calib_serve.watch.drift import ARL, BLOCK, TOLERANCE, ConfidenceShift, Detector
+from calib_serve.watch.feed import DriftFeed
+from calib_serve.watch.incidents import Incident
 from calib_serve.watch.intake import Classes, Intake, Outcome
-from calib_serve.watch.ledger import Key, Ledger, Sums, Version, open_ledger
+from calib_serve.watch.ledger import Key, Ledger, Sums, Version, merge_slices, open_ledger
+from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.samples import SampleLog
-from calib_serve.watch.segments import Segments
+from calib_serve.watch.slices import Slices
+from calib_serve.watch.windows import Window, read_window
 
-__all__ = ["ServedPrediction", "Watch", "Watched"]
+__all__ = ["ServedPrediction", "SignedReceipt", "Watch", "Watched"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,14 +55,31 @@ class Watched:
 
 @dataclass(frozen=True)
 class ServedPrediction:
-    """One served prediction: class id, top-1 confidence in [0, 1]; a segment and logits if any."""
+    """One served prediction: class id, top-1 confidence in [0, 1]; a segment, a group and logits if any.
+
+    ``group``: the name that predictions share whose outcomes depend on one another, such as a patient's, a
+    match's or a session's; only a hash of it is kept.
+    """
 
     model: str
     version: str
     predicted: int
     confidence: float
     segment: str = ""
+    group: str = ""
     logits: tuple[float, ...] | None = None
+
+
+class SignedReceipt(str):
+    """A receipt as it is sent; ``wanted``: whether the label policy asks for the label."""
+
+    wanted: bool
+
+    def __new__(cls, token: str, *, wanted: bool) -> SignedReceipt:
+        """Of a signed token."""
+        made = super().__new__(cls, token)
+        made.wanted = wanted
+        return made
 
 
 @dataclass
@@ -76,12 +94,15 @@ class Watch:
 
     ``Watch.open`` makes one from files; this constructor takes what is open already. ``detector`` makes
     the drift detector of a model version (None: no detection). ``ttl``: seconds after its prediction for
-    which a label is accepted. ``max_segments``: how many different segments a version may have before the
-    rest are counted as ``other``. ``history_step``: seconds between points of the page's curve. ``samples``
-    keeps a sample of logits and labels to refit on, of predictions that come with logits.
+    which a label is accepted. ``maturity``: seconds after which labels are in (None: learned from their
+    delays). ``policy`` makes a version's label policy (None: every label is wanted). ``max_segments``: how
+    many different segments a version may have before the rest are counted as ``other``; ``max_classes``: how
+    many predicted classes are counted apart. ``samples`` keeps a sample of logits and labels to refit
+    on, of predictions that come with logits.
 
     Nothing is acknowledged before the ledger holds it; LedgerError means that nothing of the batch was
-    counted, and that it may be sent again.
+    counted, and that it may be sent again. Detectors are fed by ``feed.tick``, which ``Watch.open``
+    starts in a thread.
 
     >>> import tempfile
     >>> from calib_serve import Keyring
@@ -103,31 +124,38 @@ class Watch:
         models: Mapping[Version, Watched],
         detector: Callable[[], Detector] | None = Detector,
         ttl: float = 30 * DAY,
+        maturity: float | None = None,
+        policy: Callable[[], LabelPolicy] | None = None,
         max_segments: int = 32,
+        max_classes: int = 32,
         clock: Callable[[], float] = time.time,
-        history_step: float = 300.0,
         samples: SampleLog | None = None,
     ) -> None:
         if not models:
             raise InputError("no model to watch; give at least one model and version")
         self.keyring, self.ledger, self.models, self.samples = keyring, ledger, dict(models), samples
         self.counts = _Counts()
-        self.segments = Segments(max_segments, known=ledger.by_segment())
-        self._alarms = AlarmLog(ledger, clock=clock)
         self._clock = clock
         self._lock = threading.RLock()
+        self._nonces = Nonces()
+        self._slices = Slices(
+            {version: watched.classes.count for version, watched in models.items()},
+            segments=max_segments,
+            classes=max_classes,
+            known=[*ledger.slices("segment"), *ledger.slices("class")],
+        )
+        self.policies = {version: policy() for version in models} if policy else {}
+        self.feed = DriftFeed(ledger, detector=detector or Detector, maturity=maturity, clock=clock)
         self.intake = Intake(
             keyring,
             ledger,
             models={version: watched.classes for version, watched in models.items()},
-            detector=detector,
             ttl=ttl,
             clock=clock,
             on_counted=self._sample_labels,
-            on_alarm=self._keep_alarm,
-            segment=self.segments.under,
+            slices=self._slices,
+            detect=detector is not None,
         )
-        self.history = History(ledger, step=history_step, clock=clock)
         self.shifts = {v: ConfidenceShift(w.reference) for v, w in models.items() if w.reference is not None}
 
     @classmethod
@@ -138,12 +166,14 @@ class Watch:
         keyring: Keyring | str | Path,
         ledger: str | Path = "ledger.db",
         writer: str = "",
-        arl: float = 100_000,
-        tolerance: float = 0.01,
-        block: int = 1,
+        arl: float = ARL,
+        tolerance: float = TOLERANCE,
+        block: int = BLOCK,
         ttl: float = 30 * DAY,
+        maturity: float | None = None,
+        policy: Callable[[], LabelPolicy] | None = None,
         max_segments: int = 32,
-        history_step: float = 300.0,
+        max_classes: int = 32,
         samples: str | Path | None = None,
         sample_rate: float = 0.1,
         sample_days: float = 30.0,
@@ -163,7 +193,7 @@ class Watch:
         watched = {version: Watched.of(what) for version, what in models.items()}
         log = None if samples is None else SampleLog(samples, rate=sample_rate, days=sample_days)
         with contextlib.ExitStack() as on_error:
-            book = open_ledger(str(ledger), writer=writer)
+            book = open_ledger(str(ledger), writer=writer, retention=ttl)
             on_error.callback(book.close)
             watch = cls(
                 ring,
@@ -171,17 +201,21 @@ class Watch:
                 models=watched,
                 detector=functools.partial(detector, bins=book.bins),
                 ttl=ttl,
+                maturity=maturity,
+                policy=policy,
                 max_segments=max_segments,
-                history_step=history_step,
+                max_classes=max_classes,
                 samples=log,
             )
             on_error.pop_all()
+        watch.feed.start()
         if log is not None:
             log.start()
         return watch
 
     def close(self) -> None:
         """Close the ledger and write the samples that wait."""
+        self.feed.stop()
         self.ledger.close()
         if self.samples is not None:
             self.samples.close()
@@ -194,7 +228,7 @@ class Watch:
 
     def predictions(
         self, items: Sequence[ServedPrediction | Refused], *, once: bytes | None = None
-    ) -> list[str | Refused]:
+    ) -> list[SignedReceipt | Refused]:
         """Count served predictions; a signed receipt for each, or why it was not counted.
 
         ``once``: a batch sent again under the same name is answered with fresh receipts and counted
@@ -203,29 +237,32 @@ class Watch:
         now = self._clock()
         found = [item if isinstance(item, Refused) else self._admit(item) for item in items]
         good = [item for item in found if isinstance(item, ServedPrediction)]
+        sums = self._sums(good)
         with self._lock:
-            grouped = _by_key(good)
-            sums = {key: Sums.served(c, bins=self.ledger.bins) for key, c in grouped.items()}
-            if self.ledger.add(sums, once=once, expires=now + DAY):
+            if self.ledger.add(sums, time=now, once=once, expires=now + DAY):
                 self._look_for_shift(sums)
-        self._beside("history", lambda: self.history.tick(self.ledger))
-        nonces = [secrets.token_bytes(12) for _ in good]
+        nonces = [self._nonces.draw() for _ in good]
         self._beside("samples", lambda: self._sample(good, nonces, now))
-        fresh = iter(nonces)
-        return [
-            item if isinstance(item, Refused) else self._receipt(item, next(fresh), now) for item in found
-        ]
+        signed = iter(self._signed(good, nonces, now))
+        return [item if isinstance(item, Refused) else next(signed) for item in found]
 
     def labels(self, items: Sequence[object]) -> list[Outcome]:
         """Count late labels, ``{"receipt": ..., "label": ..., "segment": optional}``, once each."""
         with self._lock:
-            outcomes = self.intake.take(items)
-        self._beside("history", lambda: self.history.tick(self.ledger))
-        return outcomes
+            return self.intake.take(items)
 
-    def alarms(self) -> list[dict[str, Any]]:
-        """The latest drift alarms, oldest first: an ``Alarm``'s fields, model, version, and when (``at``)."""
-        return self._alarms.latest()
+    def incidents(self) -> list[Incident]:
+        """The latest drift incidents, oldest first."""
+        return self.feed.incidents.latest()
+
+    def close_incident(self, number: int, *, by: str, note: str = "") -> Incident:
+        """Close an open incident by hand; InputError if there is none of that number."""
+        return self.feed.incidents.close(number, by=by, note=note, now=self._clock())
+
+    def window(self, version: Version, name: str = "24h") -> Window:
+        """The predictions of this model version in a window of ``WINDOWS``, with their labels."""
+        maturity = self.feed.maturity(version)
+        return read_window(self.ledger, version, name, maturity=maturity, now=self._clock())
 
     def _admit(self, item: ServedPrediction) -> ServedPrediction | Refused:
         version = (item.model, item.version)
@@ -241,7 +278,7 @@ class Watch:
             )
         if item.logits is not None and len(item.logits) != watched.classes.count:
             return Refused("malformed", f"logits must be {watched.classes.count}, got {len(item.logits)}")
-        return replace(item, segment=self.segments.under(version, item.segment))
+        return item
 
     def _beside(self, stage: str, work: Callable[[], None]) -> None:
         """Run ``work``; its failure is counted and logged, and does not undo what was acknowledged."""
@@ -267,28 +304,35 @@ class Watch:
             kept, logits = zip(*rows, strict=True)
             self.samples.predicted(model, version, kept, logits, times=[now] * len(kept))
 
-    def _receipt(self, item: ServedPrediction, nonce: bytes, now: float) -> str:
-        return self.keyring.sign(
-            model=item.model,
-            version=item.version,
-            predicted=item.predicted,
-            confidence=item.confidence,
-            time=now,
-            nonce=nonce,
-        )
+    def _sums(self, items: Sequence[ServedPrediction]) -> dict[Key, Sums]:
+        """What the predictions add to each slice; to random groups only labels do."""
+        grouped: dict[Key, list[float]] = {}
+        for item in items:
+            for key in self._slices.of(item.model, item.version, item.predicted, segment=item.segment):
+                grouped.setdefault(key, []).append(item.confidence)
+        return {key: Sums.served(c, bins=self.ledger.bins) for key, c in grouped.items()}
+
+    def _signed(
+        self, items: Sequence[ServedPrediction], nonces: Sequence[bytes], now: float
+    ) -> Iterator[SignedReceipt]:
+        for item, nonce in zip(items, nonces, strict=True):
+            policy = self.policies.get((item.model, item.version))
+            wanted, inclusion = policy.draw_one(item.confidence) if policy else (True, 1.0)
+            token = self.keyring.sign(
+                model=item.model,
+                version=item.version,
+                predicted=item.predicted,
+                confidence=item.confidence,
+                time=now,
+                nonce=nonce,
+                segment=item.segment,
+                inclusion=inclusion,
+                wanted=wanted,
+                group=group_number(item.group),
+            )
+            yield SignedReceipt(token, wanted=wanted)
 
     def _look_for_shift(self, sums: Mapping[Key, Sums]) -> None:
-        for key, more in sums.items():
-            version = (key.model, key.version)
+        for version, more in merge_slices(sums).items():
             if version in self.shifts and self.shifts[version].update(more.predictions):
                 self.counts.shifts[version] += 1
-
-    def _keep_alarm(self, version: Version, alarm: Alarm) -> None:
-        self._beside("alarms", lambda: self._alarms.add(version, alarm))
-
-
-def _by_key(items: Sequence[ServedPrediction]) -> dict[Key, list[float]]:
-    grouped: dict[Key, list[float]] = {}
-    for item in items:
-        grouped.setdefault(Key(item.model, item.version, item.segment), []).append(item.confidence)
-    return grouped

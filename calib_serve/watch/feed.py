@@ -1,0 +1,154 @@
+"""Feeds the drift detectors: with mature labels, in the order of their predictions, beside the label path.
+
+A bet on a prediction is fixed when it is made, so the detector's guarantee holds in the order of predictions,
+once the labels of a time are in. In the order of arrival it does not: wrong predictions may be told sooner.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from calib_serve.errors import InputError, LedgerError
+from calib_serve.watch.drift import Detector
+from calib_serve.watch.incidents import IncidentLog
+from calib_serve.watch.ledger import Ledger, Version, Waiting
+from calib_serve.watch.maturity import Maturity, learned_delay
+
+__all__ = ["DriftFeed", "detector_key"]
+
+log = logging.getLogger(__name__)
+
+_MOST = 5_000  # labels of one step, so that other users of the ledger wait for no more
+_LEARN_EVERY = 60.0  # seconds
+
+
+class DriftFeed:
+    """Gives the labels that wait in ``ledger`` to the detectors of their versions, and keeps their state.
+
+    ``detector`` makes the detector of a version whose first label comes in. ``maturity``: seconds after
+    which the labels of a prediction are in; None: learned from their delays. With 0, labels are fed as they
+    come. Processes that share a ledger feed one detector between them.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        detector: Callable[[], Detector] = Detector,
+        maturity: float | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.incidents = IncidentLog(ledger)
+        self.evidence: dict[Version, tuple[float, float]] = {}
+        self._ledger, self._detector, self._given, self._clock = ledger, detector, maturity, clock
+        self._learned: dict[Version, tuple[float, float]] = {}
+        self._stop = threading.Event()
+
+    def maturity(self, version: Version) -> Maturity:
+        """When predictions of this version are mature."""
+        if self._given is not None:
+            return Maturity(self._given, given=True)
+        now = self._clock()
+        learned, at = self._learned.get(version, (0.0, -_LEARN_EVERY))
+        if not 0 <= now - at < _LEARN_EVERY:
+            dated = self._ledger.dated(0.0, now + _LEARN_EVERY, version=version, kind="segment")
+            learned = learned_delay(dated, now=now)
+            self._learned[version] = (learned, now)
+        return Maturity(learned, given=False)
+
+    def tick(self) -> None:
+        """Feed all that is mature by now; LedgerError where the ledger cannot be used."""
+        for version in self._ledger.waiting():
+            while self._step(version) == _MOST:
+                pass
+
+    def start(self, *, every: float = 1.0) -> None:
+        """Tick every so many seconds from now on, in a thread, until ``stop``."""
+        threading.Thread(target=self._run, args=(every,), name="calib-drift", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+
+    def _run(self, every: float) -> None:
+        while not self._stop.wait(every):
+            try:
+                self.tick()
+            except LedgerError as error:  # tried again at the next tick
+                if not self._stop.is_set():
+                    log.error("drift detection waits: %s", error)
+
+    def late(self) -> dict[Version, int]:
+        """Labels of each version that came after those of their time were fed: no detector saw them."""
+        text = self._ledger.load(_LATE)
+        try:
+            return {(model, version): int(n) for model, version, n in json.loads(text or b"[]")}
+        except (ValueError, TypeError):
+            return {}  # damaged: counted anew
+
+    def _step(self, version: Version) -> int:
+        maturity = self.maturity(version)
+        if not maturity.known:
+            return 0
+        now = self._clock()
+        with self._ledger.transaction():
+            # What is waiting may be dated ahead of this clock, by other hosts' clocks.
+            until = now - maturity.seconds if maturity.seconds else float("inf")
+            rows = self._ledger.take_waiting(version, until=until, most=_MOST)
+            if rows:
+                self._feed(version, self._in_order(version, rows) if maturity.seconds else rows, now)
+        return len(rows)
+
+    def _in_order(self, version: Version, rows: Sequence[Waiting]) -> Sequence[Waiting]:
+        """The rows that are not older than what was fed before, whose time is kept."""
+        key = f"fed/{detector_key(version)}"
+        fed = float(self._ledger.load(key) or "-inf")
+        fresh = [row for row in rows if row.time >= fed]
+        if len(fresh) < len(rows):
+            late = self.late()
+            late[version] = late.get(version, 0) + len(rows) - len(fresh)
+            self._ledger.store(_LATE, json.dumps([[*of, n] for of, n in late.items()]).encode())
+        self._ledger.store(key, repr(max(rows[-1].time, fed)).encode())
+        return fresh
+
+    def _feed(self, version: Version, rows: Sequence[Waiting], now: float) -> None:
+        detector = self._restored(version)
+        first = detector.labels + 1
+        alarms = detector.update(
+            [row.confidence for row in rows],
+            [row.correct for row in rows],
+            time=[row.time for row in rows],
+            predicted=[row.predicted for row in rows],
+            group=[row.group for row in rows],
+        )
+        self._ledger.store(detector_key(version), detector.state())
+        excess = [row.confidence - row.correct for row in rows]
+        self.incidents.observe(version, excess, alarms, first=first, now=now)
+        self.evidence[version] = (detector.log_evidence, detector.log_threshold)
+        for alarm in alarms:
+            log.warning("%s %s: calibration drifted, %s", *version, alarm.direction)
+
+    def _restored(self, version: Version) -> Detector:
+        made = self._detector()
+        state = self._ledger.load(detector_key(version))
+        if state is None:
+            return made
+        try:
+            kept = Detector.restore(state)
+        except InputError:
+            return made  # a state of another format cannot be read: start anew
+        # After a change of options a new detector starts.
+        return kept if kept.options == made.options else made
+
+
+_LATE = "watch/late"
+
+
+def detector_key(version: Version) -> str:
+    """Where a version's detector lives in the ledger."""
+    model, name = version
+    return f"detector/{len(model)}/{model}/{name}"

@@ -1,0 +1,108 @@
+"""Which slices of a version a prediction counts in; their names are bounded, whatever clients invent."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable
+
+from calib_serve.receipts import Receipt
+from calib_serve.watch.ledger import Key, Version
+
+__all__ = ["GROUPS", "OTHER", "Names", "Slices"]
+
+OTHER = "other"
+"""The slice that counts what has none of its own."""
+
+GROUPS = 32
+"""Random groups of named groups, from which variances are estimated (Wolter 2007, chapter 2)."""
+
+_SEEN = 100  # predictions after which a class can be said to be frequent
+
+
+class Names:
+    """The first ``most`` different names of each model version; safe to use from threads.
+
+    ``known``: the keys that are counted already. ``share``: what share of all a name must have to get a
+    slice of its own.
+
+    >>> names = Names(1)
+    >>> [names.under(("digits", "1.0"), name) for name in ("north", "south", "north", "")]
+    ['north', 'other', 'north', '']
+    """
+
+    def __init__(self, most: int, *, share: float = 0.0, known: Iterable[Key] = ()) -> None:
+        self.most, self._share = most, share
+        self._lock = threading.Lock()
+        self._names: dict[Version, set[str]] = {}
+        self._counts: dict[Version, Counter[str]] = {}
+        for key in known:
+            self._names.setdefault(key.of, set()).add(key.name)
+
+    def under(self, version: Version, name: str) -> str:
+        """The slice to count ``name`` under: its own, or ``other`` once there are ``most``."""
+        with self._lock:
+            names = self._names.setdefault(version, set())
+            if not name or name in names:
+                return name
+            if len(names - {"", OTHER}) >= self.most or not self._frequent(version, name):
+                return OTHER
+            names.add(name)
+        return name
+
+    def _frequent(self, version: Version, name: str) -> bool:
+        if not self._share:
+            return True
+        counts = self._counts.setdefault(version, Counter())
+        counts[name] += 1
+        total = counts.total()
+        if total > 100 * _SEEN:  # halve what is remembered, so that it stays small and recent
+            self._counts[version] = Counter({each: n // 2 for each, n in counts.items() if n > 1})
+        return total >= _SEEN and counts[name] >= self._share * total
+
+
+class Slices:
+    """The segment, the predicted class and the random group that a prediction counts in.
+
+    ``segments``: how many segments a version may have before the rest are ``other``. ``classes``: the
+    same of predicted classes; where a version has more, the most served get a slice. ``known``: what
+    is counted already. ``counts``: the number of classes of each version.
+
+    >>> slices = Slices({("digits", "1.0"): 10})
+    >>> [(key.kind, key.name) for key in slices.of("digits", "1.0", 7, segment="north", group=33)]
+    [('segment', 'north'), ('class', '7'), ('group', '1')]
+    """
+
+    def __init__(
+        self,
+        counts: dict[Version, int],
+        *,
+        segments: int = 32,
+        classes: int = 32,
+        known: Iterable[Key] = (),
+    ) -> None:
+        known = list(known)
+        self._few = {version for version, count in counts.items() if count <= classes}
+        self._segments = Names(segments, known=[key for key in known if key.kind == "segment"])
+        self._classes = Names(
+            classes, share=1 / (4 * classes), known=[key for key in known if key.kind == "class"]
+        )
+
+    def of(
+        self, model: str, version: str, predicted: int, *, segment: str = "", group: int = 0
+    ) -> tuple[Key, ...]:
+        """The slices of a prediction, its segment's first."""
+        of = (model, version)
+        name = str(predicted) if of in self._few else self._classes.under(of, str(predicted))
+        keys = (Key(*of, self._segments.under(of, segment)), Key(*of, name, "class"))
+        return (*keys, Key(*of, str(group % GROUPS), "group")) if group else keys
+
+    def of_receipt(self, receipt: Receipt, *, segment: str = "") -> tuple[Key, ...]:
+        """The same, of a receipt; ``segment``: what the label names, for receipts that name none."""
+        return self.of(
+            receipt.model,
+            receipt.version,
+            receipt.predicted,
+            segment=receipt.segment or segment,
+            group=receipt.group,
+        )

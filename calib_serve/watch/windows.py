@@ -1,0 +1,103 @@
+"""Windows of prediction time: what was served in them, and which of its labels are in.
+
+A window holds whole spans of the ledger, which are five minutes wide for two days, an hour for five weeks,
+and a day beyond that. Over all time it also holds what the ledger counted before it kept spans.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from calib_serve.errors import InputError
+from calib_serve.receipts import DAY
+from calib_serve.watch.ledger import Dated, Key, Ledger, Sums, Version
+from calib_serve.watch.maturity import Maturity
+
+__all__ = ["WINDOWS", "Window", "read_window"]
+
+WINDOWS: Mapping[str, float] = {"1h": 3600.0, "24h": DAY, "7d": 7 * DAY, "all": math.inf}
+"""The windows by name, in seconds."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """One version over the ``seconds`` that ended when predictions turned mature, at ``until``.
+
+    ``slices`` hold the mature part by slice; ``immature`` counts what was served and labelled later. ``dated``
+    are the mature spans of the version's segments, oldest first, for curves.
+    """
+
+    name: str
+    since: float
+    until: float
+    maturity: Maturity
+    bins: int
+    slices: Mapping[Key, Sums]
+    immature: Sums
+    dated: Sequence[Dated]
+
+    @property
+    def sums(self) -> Sums:
+        """The mature part of the whole version."""
+        return _added([sums for key, sums in self.slices.items() if key.kind == "segment"], self.bins)
+
+    @property
+    def groups(self) -> list[Sums]:
+        """The random groups of labels that name a group."""
+        return [sums for key, sums in self.slices.items() if key.kind == "group"]
+
+    @property
+    def immature_share(self) -> float:
+        """The share of what was served since the window began that is not mature yet; NaN of nothing."""
+        young, old = float(self.immature.predictions.sum()), float(self.sums.predictions.sum())
+        if not young + old:  # where predictions are not counted, labels are
+            young, old = float(self.immature.labels.sum()), float(self.sums.labels.sum())
+        return young / (young + old) if young + old else math.nan
+
+
+def read_window(ledger: Ledger, version: Version, name: str, *, maturity: Maturity, now: float) -> Window:
+    """The latest mature window of this name in ``WINDOWS``."""
+    if name not in WINDOWS:
+        raise InputError(f"a window is one of {', '.join(WINDOWS)}, got {name!r}")
+    # A span counts when its last prediction is mature; without a wait, all that is there counts.
+    until = now - maturity.seconds if maturity.seconds else math.inf
+    since = (min(until, now) if maturity.known else now) - WINDOWS[name]
+    spans = list(ledger.dated(since, math.inf, version=version))
+    mature = [one for one in spans if one.start + one.width <= until]
+    young = [one for one in spans if one.start + one.width > until]
+    slices: dict[Key, Sums] = {}
+    for key, _, _, more in mature:
+        slices[key] = slices[key] + more if key in slices else more
+    immature = _added([one.sums for one in young if one.key.kind == "segment"], ledger.bins)
+    if name == "all":
+        slices = _all_time(ledger, version, young)
+    return Window(
+        name,
+        since,
+        min(until, now),
+        maturity,
+        ledger.bins,
+        slices,
+        immature,
+        [one for one in mature if one.key.kind == "segment"],
+    )
+
+
+def _all_time(ledger: Ledger, version: Version, young: Sequence[Dated]) -> dict[Key, Sums]:
+    """Everything counted but what is young; this holds what was counted before there were spans, too."""
+    found: dict[Key, Sums] = {}
+    for kind in ("segment", "class", "group"):
+        found |= {key: sums for key, sums in ledger.slices(kind).items() if key.of == version}
+    for one in young:
+        if one.key in found:
+            found[one.key] = found[one.key] - one.sums
+    return found
+
+
+def _added(sums: Sequence[Sums], bins: int) -> Sums:
+    total = Sums.zeros(bins)
+    for more in sums:
+        total = total + more
+    return total
