@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import logging
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,20 +17,26 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.fuse.mar_options import KEYRING, ModelOptions, from_environment
-from calib_serve.receipts import NONCE_BYTES, Keyring
+from calib_serve.nonces import Nonces
+from calib_serve.receipts import Keyring
 from calib_serve.serve.emit import Emitter, Key
 from calib_serve.serve.lifecycle import end_cleanly
 from calib_serve.serve.sampling import host_sample_log
 from calib_serve.watch.samples import SampleLog
-from calib_serve.watch.series import SUMS
+from calib_serve.watch.series import PUBLISHED
 
 __all__ = ["FEEDBACK", "Observer", "observe"]
 
 log = logging.getLogger(__name__)
 
-_PREDICTIONS = tuple(one for one in SUMS if one.of == "predictions")
+_PREDICTIONS = tuple(one for one in PUBLISHED if one.of == "predictions")
 _SERVED = (*(one.name for one in _PREDICTIONS), "calib_invalid_outputs_total")
-FEEDBACK = (*(one.name for one in SUMS if one.of == "labels"), "calib_drift_alarms_total")
+FEEDBACK = (
+    *(one.name for one in PUBLISHED if one.of == "labels"),
+    "calib_drift_alarms_total",
+    "calib_incidents_total",
+    "calib_feedback_late_total",
+)
 """The counters that labels feed, by model and version."""
 
 
@@ -76,11 +81,11 @@ class Observer:
     ) -> None:
         self._samples = samples if keyring else None  # labels find their samples by receipts
         self._emitter, self._model, self._version, self._keyring = emitter, model, version, keyring
+        self._nonces = Nonces()
         # The same edges as bins.bin_index; bisect is faster for a few values.
         self._inner = np.linspace(0, 1, bins + 1)[1:-1].tolist()
         self._sums = [
-            [((one.name, (model, version, *([str(b)] * one.per_bin))), one.adds) for one in _PREDICTIONS]
-            for b in range(bins)
+            [((one.name, (model, version, str(b))), one.adds) for one in _PREDICTIONS] for b in range(bins)
         ]
         self.before_answer: Callable[[], None] = lambda: None
         # The feedback model's series start here too, before its first label.
@@ -104,15 +109,13 @@ class Observer:
             changes: dict[Key, float] = {}
             for _, confidence in predictions:
                 for key, adds in self._sums[bisect.bisect_left(self._inner, confidence)]:
-                    changes[key] = changes.get(key, 0) + adds(confidence, 0)
+                    changes[key] = changes.get(key, 0) + adds(confidence, 0, 1)
             self._emitter.add_all(changes)
             if invalid:
                 self._emitter.add("calib_invalid_outputs_total", invalid, self._model, self._version)
         except Exception as error:  # fails open
             self._broken("record", error)
-        # One call for all: one system call per batch.
-        drawn, now = os.urandom(NONCE_BYTES * len(predictions)), time.time()
-        nonces = [drawn[at : at + NONCE_BYTES] for at in range(0, len(drawn), NONCE_BYTES)]
+        now, nonces = time.time(), [self._nonces.draw() for _ in predictions]
         receipts = [self._sign(*one, nonce, now) for one, nonce in zip(predictions, nonces, strict=True)]
         if self._samples and nonces:
             self._keep(self._samples, nonces, logits, now)

@@ -22,7 +22,7 @@ from calib_serve.fuse.mar_options import METRICS, from_environment
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.metric_lines import label_value
 from calib_serve.watch.ledger import Ledger, Sums, Version
-from calib_serve.watch.series import SUMS
+from calib_serve.watch.series import PUBLISHED
 
 __all__ = ["Publisher"]
 
@@ -136,9 +136,8 @@ def _held() -> dict[tuple[str, str], float] | None:
 
 
 def _emit(emitter: Emitter, model: str, version: str, sums: Sums) -> None:
-    for one in SUMS:
+    for one in PUBLISHED:
         if one.of == "labels":
             for index, value in enumerate(sums[one.name].tolist()):
                 if value > 0:
-                    labels = (model, version, str(index)) if one.per_bin else (model, version)
-                    emitter.add(one.name, value, *labels)
+                    emitter.add(one.name, value, model, version, str(index))

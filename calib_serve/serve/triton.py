@@ -18,11 +18,11 @@ from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import KEYRING, from_environment
 from calib_serve.receipts import Keyring
 from calib_serve.serve.metric_lines import BY_NAME
-from calib_serve.watch.series import SUMS
+from calib_serve.watch.series import PUBLISHED
 
 __all__ = ["TritonPythonModel"]
 
-_PREDICTIONS = tuple(one for one in SUMS if one.of == "predictions")
+_PREDICTIONS = tuple(one for one in PUBLISHED if one.of == "predictions")
 
 
 class TritonPythonModel:
@@ -54,7 +54,7 @@ class TritonPythonModel:
         self._families: list[Any] = []  # a counter lives as long as its family
         own = {"model": self._model, "version": self._version}
         labels = [{**own, "bin": str(b)} for b in range(bins)]
-        counters = [self._counters(one.name, labels if one.per_bin else [own]) for one in _PREDICTIONS]
+        counters = [self._counters(one.name, labels) for one in _PREDICTIONS]
         self._sums = list(zip(_PREDICTIONS, counters, strict=True))
         (self._invalid,) = self._counters("calib_invalid_outputs_total", [own])
         stages = ("record", "receipt")
@@ -87,7 +87,7 @@ class TritonPythonModel:
             self._count(self._invalid, 1)
             return ""
         for one, counters in self._sums:
-            self._count(counters[index if one.per_bin else 0], one.adds(confidence, 0))
+            self._count(counters[index], one.adds(confidence, 0, 1))
         if self._keyring is None:
             return ""
         try:

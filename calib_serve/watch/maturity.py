@@ -30,7 +30,7 @@ _SEEN_LONGER = 3.0  # the delay must be this many times shorter than what could 
 
 @dataclass(frozen=True)
 class Maturity:
-    """``seconds`` after which predictions are mature, ``given`` or learned; infinity while that is not known."""
+    """``seconds`` after which predictions are mature, ``given`` or learned; infinity while not known."""
 
     seconds: float
     given: bool

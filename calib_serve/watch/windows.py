@@ -23,7 +23,7 @@ WINDOWS: Mapping[str, float] = {"1h": 3600.0, "24h": DAY, "7d": 7 * DAY, "all": 
 
 @dataclass(frozen=True)
 class Window:
-    """One version over the ``seconds`` that ended when predictions turned mature, at ``until``.
+    """One version in the window of this name, which ended at ``until``, where predictions turn mature.
 
     ``slices`` hold the mature part by slice; ``immature`` counts what was served and labelled later. ``dated``
     are the mature spans of the version's segments, oldest first, for curves.
@@ -47,6 +47,14 @@ class Window:
     def groups(self) -> list[Sums]:
         """The random groups of labels that name a group."""
         return [sums for key, sums in self.slices.items() if key.kind == "group"]
+
+    def split(self, seconds: float) -> tuple[Sums, Sums]:
+        """The sums of the version before the last ``seconds``, and in them."""
+        at = self.until - seconds
+        before = [one.sums for one in self.dated if one.start + one.width <= at]
+        return _added(before, self.bins), _added(
+            [one.sums for one in self.dated if one.start >= at], self.bins
+        )
 
     @property
     def immature_share(self) -> float:

@@ -15,8 +15,9 @@ from typing import Any
 
 from calib_serve.errors import REASONS, LedgerError, MissingDependency
 from calib_serve.watch.drift.statistics import expected_accuracy
-from calib_serve.watch.ledger.sums import Key, Sums, Version, merge_segments
-from calib_serve.watch.series import SEGMENTS, SERIES, SUMS, WATCH
+from calib_serve.watch.http.gauges import WindowGauges
+from calib_serve.watch.ledger import Key, Sums, Version, merge_slices
+from calib_serve.watch.series import PUBLISHED, SEGMENTS, SERIES, WATCH
 from calib_serve.watch.service import Watch
 
 try:
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 Row = tuple[tuple[str, ...], float]
 
 _BY_NAME = {series.name: series for series in (*SERIES, *SEGMENTS, *WATCH)}
-_STAGES = ("ledger", "alarms", "history", "samples", "scrape")
+_STAGES = ("ledger", "samples", "scrape")
 
 
 class Requests:
@@ -56,33 +57,50 @@ class WatchCollector(Collector):
 
     def __init__(self, watch: Watch, requests: Requests) -> None:
         self._watch, self._requests = watch, requests
+        self._gauges = WindowGauges(watch)
 
     def collect(self) -> Iterator[Metric]:
         """The families of one scrape."""
         try:
-            segments = self._watch.ledger.by_segment(own=True)
+            segments = self._watch.ledger.slices(own=True)
+            told = [*self._detectors(), *self._windows()]
         except LedgerError as error:
             # Publish no sums: zeros would look like a restart.
             log.error("a scrape could not read the ledger: %s", error)
             self._watch.counts.errors["scrape"] += 1
         else:
             zeros = Sums.zeros(self._watch.ledger.bins)
-            yield from _sums(dict.fromkeys(self._watch.models, zeros) | merge_segments(segments))
-            yield from _segments({key: sums for key, sums in segments.items() if key.segment})
-        yield from self._detectors()
+            yield from _sums(dict.fromkeys(self._watch.models, zeros) | merge_slices(segments))
+            yield from _segments({key: sums for key, sums in segments.items() if key.name})
+            yield from told
         yield from self._troubles()
 
     def _detectors(self) -> Iterator[Metric]:
-        watch, intake = self._watch, self._watch.intake
+        watch, feed = self._watch, self._watch.feed
+        alarms, incidents = feed.incidents.counts()
+        still = Counter((one.model, one.version) for one in watch.incidents() if one.open)
+        late, waiting = feed.late(), watch.ledger.waiting()
         shares = {
             v: (w.reference.count / w.reference.n).tolist() for v, w in watch.models.items() if w.reference
         }
         yield _family("calib_reference_share", _binned(shares))
-        yield _family("calib_drift_alarms_total", [(v, intake.alarms[v]) for v in watch.models])
-        yield _family("calib_drift_log_evidence", [(v, e) for v, (e, _) in intake.evidence.items()])
-        yield _family("calib_drift_log_threshold", [(v, t) for v, (_, t) in intake.evidence.items()])
+        for name, counts in (
+            ("calib_drift_alarms_total", alarms),
+            ("calib_incidents_total", incidents),
+            ("calib_incidents_open", still),
+            ("calib_feedback_late_total", late),
+            ("calib_feedback_waiting", waiting),
+        ):
+            yield _family(name, [(v, counts.get(v, 0)) for v in watch.models])
+        yield _family("calib_maturity_seconds", [(v, feed.maturity(v).seconds) for v in watch.models])
+        yield _family("calib_drift_log_evidence", [(v, e) for v, (e, _) in feed.evidence.items()])
+        yield _family("calib_drift_log_threshold", [(v, t) for v, (_, t) in feed.evidence.items()])
         yield _family("calib_shift_alarms_total", [(v, watch.counts.shifts[v]) for v in watch.shifts])
         yield _family("calib_shift_log_evidence", [(v, s.log_evidence) for v, s in watch.shifts.items()])
+
+    def _windows(self) -> Iterator[Metric]:
+        for name, rows in self._gauges.rows().items():
+            yield _family(name, rows)
 
     def _troubles(self) -> Iterator[Metric]:
         counts, requests = self._watch.counts, self._requests
@@ -95,19 +113,17 @@ class WatchCollector(Collector):
 
 
 def _sums(sums: Mapping[Version, Sums]) -> Iterator[Metric]:
-    for one in SUMS:
-        columns = {version: each[one.name] for version, each in sums.items()}
-        rows = _binned(columns) if one.per_bin else [(v, float(column[0])) for v, column in columns.items()]
-        yield _family(one.name, rows)
+    for one in PUBLISHED:
+        yield _family(one.name, _binned({version: each[one.name] for version, each in sums.items()}))
     expected = {v: expected_accuracy(s) for v, s in sums.items()}
     yield _family("calib_expected_accuracy", [(v, e.accuracy) for v, e in expected.items()])
     yield _family("calib_expected_accuracy_error", [(v, e.standard_error) for v, e in expected.items()])
 
 
 def _segments(sums: Mapping[Key, Sums]) -> Iterator[Metric]:
-    for one in SUMS:
+    for one in PUBLISHED:
         if one.by_segment:
-            columns = {(key.model, key.version, key.segment): each[one.name] for key, each in sums.items()}
+            columns = {(key.model, key.version, key.name): each[one.name] for key, each in sums.items()}
             yield _family(one.segment_series.name, _binned(columns))
 
 

@@ -1,0 +1,86 @@
+"""The numbers of windows as gauges: what sums of counters cannot give, since they go by time of prediction."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+
+from calib_serve.receipts import DAY
+from calib_serve.watch.estimates import Estimates, estimate
+from calib_serve.watch.label_rate import rate_changes
+from calib_serve.watch.ledger import Version
+from calib_serve.watch.service import Watch
+from calib_serve.watch.verdict import judge
+from calib_serve.watch.windows import WINDOWS, Window
+
+__all__ = ["WindowGauges"]
+
+Rows = dict[str, list[tuple[tuple[str, ...], float]]]
+
+_WINDOWS = tuple(name for name, seconds in WINDOWS.items() if math.isfinite(seconds))
+_SLICES = "24h"  # the window of segments and classes
+_KEEP = 15.0  # seconds for which they are not computed again: scrapes come from several servers
+_VERDICTS = {"off": 1.0, "fine": 0.0}
+
+
+class WindowGauges:
+    """The window series of all versions of ``watch``, kept for a few seconds."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._lock = threading.Lock()
+        self._made, self._rows = -math.inf, Rows()
+
+    def rows(self) -> Rows:
+        """(labels, value) by the name of the series."""
+        with self._lock:
+            if time.monotonic() - self._made > _KEEP:
+                rows: Rows = defaultdict(list)
+                for version in self._watch.models:
+                    self._add(rows, version)
+                self._rows, self._made = dict(rows), time.monotonic()
+            return self._rows
+
+    def _add(self, rows: Rows, version: Version) -> None:
+        windows = {name: self._watch.window(version, name) for name in _WINDOWS}
+        for name, window in windows.items():
+            found = estimate(window.sums, groups=window.groups)
+            for number, value in _numbers(found, window).items():
+                rows[f"calib_window_{number}"].append(((*version, name), value))
+        for key, sums in windows[_SLICES].slices.items():
+            if key.kind != "group" and key.name:
+                gap = estimate(sums).gap
+                labels = (*version, key.kind, key.name)
+                rows["calib_slice_gap"].append((labels, gap.value))
+                rows["calib_slice_gap_error"].append((labels, gap.se))
+        moved = _rate_moved(windows["7d"])
+        rows["calib_label_rate_moved"].append((version, moved))
+
+
+def _numbers(found: Estimates, window: Window) -> Mapping[str, float]:
+    verdict = judge(found)
+    return {
+        "predictions": found.served,
+        "labels": found.labels,
+        "labels_effective": found.effective,
+        "accuracy": found.accuracy.value,
+        "gap": found.gap.value,
+        "gap_error": found.gap.se,
+        "ece": found.ece.value,
+        "ece_low": found.ece.low,
+        "ece_high": found.ece.high,
+        "noise_floor": found.noise_floor,
+        "brier": found.brier.value,
+        "coverage": found.coverage,
+        "immature_share": window.immature_share,
+        "design_effect": found.design_effect,
+        "verdict": _VERDICTS.get(verdict.kind, math.nan),
+    }
+
+
+def _rate_moved(week: Window) -> float:
+    """1 where the latest day of the week is labelled at other rates than the days before."""
+    return float(rate_changes(*week.split(DAY)).moved)
