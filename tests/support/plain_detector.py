@@ -53,9 +53,9 @@ def growth(belief, pays):
 class PlainDetector:
     """``evidence`` and ``ends``, the last label, of every block, and the label of every alarm."""
 
-    def __init__(self, *, arl, tolerance=0.01, bins=15):
-        self.arl, self.tolerance, self.bins = arl, tolerance, bins
-        self.stakes = signed_stakes(tolerance=tolerance, arl=arl)
+    def __init__(self, *, arl, tolerance=0.01, bins=15, block=1):
+        self.arl, self.tolerance, self.bins, self.block = arl, tolerance, bins, block
+        self.stakes = signed_stakes(tolerance=tolerance, arl=arl, block=block)
         self.labels, self.evidence, self.ends, self.alarms = 0, [], [], []
         self.restart()
 
@@ -78,8 +78,9 @@ class PlainDetector:
             self.alarms.append(self.labels)
             self.restart()
 
-    def update(self, c, y, *, block=1, slots=None):
-        """Blocks of one size."""
+    def update(self, c, y, *, slots=None):
+        """In blocks of one size."""
+        block = self.block
         slots = np.full(len(c), CLASS_SLOTS - 1) if slots is None else slots
         for i in range(0, len(c) - len(c) % block, block):
             at = slice(i, i + block)

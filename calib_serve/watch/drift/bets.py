@@ -9,18 +9,27 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["SHIFTS", "WEIGHTS", "payoffs"]
+__all__ = ["SHIFTS", "payoffs", "weights"]
 
 Floats = NDArray[np.float64]
 
-# Few sizes, as each one more takes stake from the others. Between 2 and 10 points three are as good as
-# twice as many; the fourth is for a model that broke.
-SHIFTS: Floats = np.array([0.025, 0.05, 0.1, 0.3])
-WEIGHTS: Floats = np.array([1.0, 1.0, 1.0, 0.15]) / 3.15
+# Few sizes, as each one more takes stake from the others: between 2 and 10 points three are as good as
+# twice as many. The last two are for a model that broke, and for blocks of labels.
+SHIFTS: Floats = np.array([0.025, 0.05, 0.1, 0.25, 0.5])
 SHIFTS.setflags(write=False)
-WEIGHTS.setflags(write=False)
+_SINGLE = np.array([1.0, 1.0, 1.0, 0.2, 0.1])
 _SURE = 1e-3  # confidences count as 99.9 % at most: beyond, a single error would raise the alarm
 _KEEP = 0.1  # the alternative is at least a tenth of the claimed probability
+
+
+def weights(*, block: int) -> Floats:
+    """The share of each size in the stake (S,) where ``block`` labels are one bet.
+
+    A block's bet pays the mean over its labels, which varies less than one label does: so it wins little
+    unless it is large.
+    """
+    shares = _SINGLE if block == 1 else np.ones(len(SHIFTS))
+    return shares / shares.sum()
 
 
 def payoffs(

@@ -16,8 +16,8 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 CLASS_SLOTS = 16  # the first classes seen have one each; all others, and labels without a class, the last
-# A single bin or class has few labels: a shift of two points in it takes too long for any bet.
-OF_PARTS = slice(1, None)
+# A bin or a class has few labels: no bet finds two points in them soon.
+OF_PARTS = slice(1, 4)
 _SIZES = len(SHIFTS[OF_PARTS])
 
 

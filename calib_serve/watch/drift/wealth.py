@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import ShapeError
-from calib_serve.watch.drift.bets import SHIFTS, WEIGHTS
+from calib_serve.watch.drift.bets import SHIFTS, weights
 from calib_serve.watch.drift.part_bets import PartBets
 from calib_serve.watch.drift.rounds import CLASS_SLOTS, Rounds
 from calib_serve.watch.drift.signed_bets import SignedBets
@@ -23,11 +23,11 @@ Floats = NDArray[np.float64]
 
 # Errors that cancel over bins or classes are found ten times sooner by these bets than by any sum over all
 # labels, so a small share will do; one direction is what others find as well.
-SIGNED, OF_BINS, OF_CLASSES = 0.85, 0.09, 0.06
-SPAN = 96  # labels at once: each pays 1/10 to 301, and a float holds what 96 of them make
+SIGNED, OF_BINS, OF_CLASSES = 0.8, 0.12, 0.08
+SPAN = 96  # labels at once: each pays 1/10 to 501, and a float holds what 96 of them make
 
 
-def signed_stakes(*, tolerance: float, arl: float) -> Floats:
+def signed_stakes(*, tolerance: float, arl: float, block: int = 1) -> Floats:
     """The stake of each signed bet, a label (2 S,).
 
     At tolerance 0 all stakes make 1, half for each direction. With a tolerance a stream is at one of its
@@ -40,10 +40,10 @@ def signed_stakes(*, tolerance: float, arl: float) -> Floats:
     rest = arl^(-4 t / D). Half that exponent is taken, for safety.
 
     >>> float(signed_stakes(tolerance=0.0, arl=1000).sum().round(9))
-    0.85
+    0.8
     """
     rest = arl ** (-2 * tolerance / SHIFTS)
-    stakes = SIGNED * WEIGHTS / (1 + rest)
+    stakes = SIGNED * weights(block=block) / (1 + rest)
     return np.concatenate([stakes, stakes])
 
 
@@ -62,18 +62,15 @@ class Wealth:
         by_bin, by_class = (PartBets.none(labels, parts=parts) for parts in (bins, CLASS_SLOTS))
         return cls(labels, SignedBets.none(), by_bin, by_class)
 
-    def shares(self, stakes: Floats) -> tuple[float, float, float]:
-        """The statistic by its parts: the signed bets', the bins', the classes'."""
-        return (
-            float(self.signed.worth @ stakes),
-            OF_BINS * self.by_bin.worth,
-            OF_CLASSES * self.by_class.worth,
-        )
+    def evidence(self, stakes: Floats) -> float:
+        """The statistic."""
+        of_parts = OF_BINS * self.by_bin.worth + OF_CLASSES * self.by_class.worth
+        return float(self.signed.worth @ stakes) + of_parts
 
     def began(self, stakes: Floats) -> Floats:
-        """Label and time (2,) at which the change began, as the bets that won most tell it."""
-        shares = self.shares(stakes)
-        start: Floats = (self.signed, self.by_bin, self.by_class)[shares.index(max(shares))].began
+        """Label and time (2,) at which the change began, as the bets that won most on their stake tell it."""
+        won = [float(self.signed.worth @ stakes) / SIGNED, self.by_bin.worth, self.by_class.worth]
+        start: Floats = (self.signed, self.by_bin, self.by_class)[won.index(max(won))].began
         return start
 
     def after(self, rounds: Rounds, stakes: Floats) -> tuple[Wealth, Floats]:
