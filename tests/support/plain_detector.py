@@ -4,55 +4,37 @@ import numpy as np
 
 from calib_serve.bins import bin_index
 from calib_serve.watch.drift.bets import SHIFTS, payoffs
-from calib_serve.watch.drift.bin_bets import PRIOR, SPACING, THIN
-from calib_serve.watch.drift.wealth import SIGNED
+from calib_serve.watch.drift.part_bets import PRIOR, SPACING, THIN
+from calib_serve.watch.drift.rounds import CLASS_SLOTS, OF_PARTS
+from calib_serve.watch.drift.wealth import OF_BINS, OF_CLASSES, signed_stakes
 
-K = len(SHIFTS)
+K = len(SHIFTS[OF_PARTS])
 
 
-class PlainDetector:
-    """``evidence`` after every block, and the label of every alarm."""
+class PlainParts:
+    """Bets on every bin, or on every class."""
 
-    def __init__(self, *, arl, tolerance=0.01, bins=15, block=1):
-        self.arl, self.tolerance, self.bins, self.block = arl, tolerance, bins, block
-        self.labels, self.evidence, self.alarms = 0, [], []
-        self.restart()
+    def __init__(self, parts, labels):
+        self.parts, self.paid = parts, labels
+        self.starts = []  # [label, capital (K,), belief (parts, 3, K)], the oldest first
 
-    def restart(self):
-        self.signed = np.zeros(2 * K)
-        self.starts = []  # [label, capital (K,), belief (bins, 3, K)], the oldest first
-
-    def update(self, c, y):
-        pays, index = payoffs(c, y, tolerance=self.tolerance), bin_index(c, bins=self.bins)
-        for i in range(0, len(c) - len(c) % self.block, self.block):
-            self.step(index[i : i + self.block], pays[i : i + self.block])
-
-    def step(self, index, pays):
-        n, first = len(index), self.labels + 1
-        self.labels += n
-        self.signed = (self.signed + n) * pays.mean(axis=0)
+    def step(self, index, pays, first):
+        n = len(index)
         if not self.starts or first - self.starts[-1][0] >= SPACING:
-            self.open(first)
+            self.open(first, first + n - 1)
         for start in self.starts:
             _, capital, belief = start
-            start[1] = capital * sum(self.growth(belief[b], p) for b, p in zip(index, pays, strict=True)) / n
+            start[1] = capital * sum(growth(belief[b], p) for b, p in zip(index, pays, strict=True)) / n
         for _, _, belief in self.starts:
             for b, p in zip(index, pays, strict=True):
-                belief[b, 1:] *= p.reshape(2, K) ** (1 / n)
+                belief[b, 1:] *= p ** (1 / n)
                 belief[b] /= belief[b].sum(axis=0)
-        total = sum(capital.sum() for _, capital, _ in self.starts)
-        self.evidence.append(SIGNED * self.signed.mean() + (1 - SIGNED) * total)
-        if self.evidence[-1] >= self.arl:
-            self.alarms.append(self.labels)
-            self.restart()
+        return sum(capital.sum() for _, capital, _ in self.starts)
 
-    def growth(self, belief, pays):
-        return belief[0] + (belief[1:] * pays.reshape(2, K)).sum(axis=0)
-
-    def open(self, first):
-        last = self.starts[-1][0] if self.starts else first - 1
-        stake = np.full(K, (self.labels - last) / K)
-        self.starts.append([first, stake, np.tile(PRIOR[:, None], (self.bins, 1, K))])
+    def open(self, first, last):
+        stake = np.full(K, (last - self.paid) / K)
+        self.paid = last
+        self.starts.append([first, stake, np.tile(PRIOR[:, None], (self.parts, 1, K))])
         age = [first + SPACING - label for label, _, _ in self.starts]
         keep = [0]
         for i in range(1, len(age) - 1):
@@ -62,3 +44,44 @@ class PlainDetector:
                 keep.append(i)
         keep += [len(age) - 1] * (len(age) > 1)
         self.starts = [self.starts[i] for i in keep]
+
+
+def growth(belief, pays):
+    return belief[0] + (belief[1:] * pays).sum(axis=0)
+
+
+class PlainDetector:
+    """``evidence`` and ``ends``, the last label, of every block, and the label of every alarm."""
+
+    def __init__(self, *, arl, tolerance=0.01, bins=15, block=1):
+        self.arl, self.tolerance, self.bins, self.block = arl, tolerance, bins, block
+        self.stakes = signed_stakes(tolerance=tolerance, arl=arl, block=block)
+        self.labels, self.evidence, self.ends, self.alarms = 0, [], [], []
+        self.restart()
+
+    def restart(self):
+        self.signed = np.zeros(2 * len(SHIFTS))
+        self.by_bin = PlainParts(self.bins, self.labels)
+        self.by_class = PlainParts(CLASS_SLOTS, self.labels)
+
+    def take(self, c, y, slots):
+        """One block."""
+        pays, n, first = payoffs(c, y, tolerance=self.tolerance), len(c), self.labels + 1
+        of_parts = pays.reshape(n, 2, -1)[:, :, OF_PARTS]
+        self.labels += n
+        self.signed = (self.signed + n) * pays.mean(axis=0)
+        bins = self.by_bin.step(bin_index(c, bins=self.bins), of_parts, first)
+        classes = self.by_class.step(slots, of_parts, first)
+        self.evidence.append(self.signed @ self.stakes + OF_BINS * bins + OF_CLASSES * classes)
+        self.ends.append(self.labels)
+        if self.evidence[-1] >= self.arl:
+            self.alarms.append(self.labels)
+            self.restart()
+
+    def update(self, c, y, *, slots=None):
+        """In blocks of one size."""
+        block = self.block
+        slots = np.full(len(c), CLASS_SLOTS - 1) if slots is None else slots
+        for i in range(0, len(c) - len(c) % block, block):
+            at = slice(i, i + block)
+            self.take(c[at], y[at], slots[at])

@@ -1,83 +1,53 @@
-"""A sequential detector of changes in calibration, with a guaranteed average run length.
+"""A sequential detector of changes in calibration, with an average run length that can be set.
 
-An e-detector (Shin, Ramdas, Rinaldo 2022): a statistic whose expectation grows by at most 1 a
-label while the model is calibrated within the tolerance, so that the average number of labels to
-a false alarm is at least the threshold, whatever the confidences are.
+An e-detector (Shin, Ramdas, Rinaldo 2022). Its statistic is the worth of all bets against calibration,
+each label being paid in with a stake. Its average run length, from three steps:
+
+1. Theorem. Let a stream be within the tolerance: given all earlier labels, the chance that a prediction is
+   right is at most ``tolerance`` from its confidence. Then no bet gains in expectation (``payoffs``), nor
+   does the mean of a block's bets, so the statistic's expectation grows by at most the stake a label.
+   When it first reaches ``arl``, at label T, it is worth arl or more: E[T] >= arl / stake.
+2. At tolerance 0 the stake is 1 a label (``signed_stakes``), so E[T] >= arl for every calibrated stream.
+3. At a larger tolerance the stake is up to 1.8, as a stream that is at one edge of the tolerance makes the
+   bets on the other direction lose: E[T] >= arl / 1.8 by the theorem, for every stream, even one that
+   changes its errors knowing what was won. That E[T] >= arl as well for streams whose errors do not follow
+   the bets, at either edge or between, is measured (``benchmarks/detectors.py``), not proved.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.errors import InputError, ShapeError
-from calib_serve.watch.drift.bets import Rounds
-from calib_serve.watch.drift.bin_bets import BinBets
-from calib_serve.watch.drift.wealth import SPAN, Wealth
+from calib_serve.errors import InputError
+from calib_serve.watch.drift.alarm import Alarm
+from calib_serve.watch.drift.incoming import MOST_GROUPS, Incoming
+from calib_serve.watch.drift.rounds import CLASS_SLOTS, Rounds
+from calib_serve.watch.drift.wealth import SPAN, Wealth, signed_stakes
 
-__all__ = ["Alarm", "Detector", "ShiftedBin"]
+__all__ = ["ARL", "BLOCK", "TOLERANCE", "Detector"]
 
-Direction = Literal["overconfident", "underconfident", "mixed"]
+ARL = 100_000
+TOLERANCE = 0.01
+BLOCK = 1
 
-_FORMAT = 4
+_FORMAT = 5
 _MOST_BINS = 1000
 _LONGEST = 1e30  # labels; what SPAN labels may multiply it with still fits a float
-
-
-@dataclass(frozen=True)
-class ShiftedBin:
-    """A bin that an alarm names: confidences in (low, high], and what was seen in it since.
-
-    ``log_evidence``: how strongly it speaks against being calibrated, in nats.
-    """
-
-    bin: int
-    low: float
-    high: float
-    count: int
-    confidence: float
-    accuracy: float
-    log_evidence: float
-
-    @property
-    def gap(self) -> float:
-        """Mean confidence minus accuracy: positive when overconfident."""
-        return self.confidence - self.accuracy
-
-
-@dataclass(frozen=True)
-class Alarm:
-    """The detector crossed its threshold at label number ``label`` (1, 2, ... since it was made).
-
-    ``since_label`` and ``since_time`` estimate when the change began (seconds since 1970, NaN when
-    no times were given); ``gap`` is mean confidence minus accuracy since then; ``evidence`` is the
-    statistic and ``threshold`` what it crossed.
-    """
-
-    label: int
-    time: float
-    since_label: int
-    since_time: float
-    direction: Direction
-    bins: tuple[ShiftedBin, ...]
-    gap: float
-    evidence: float
-    threshold: float
 
 
 class Detector:
     """Alarms when accuracy no longer matches confidence; falsely at most once in ``arl`` labels on average.
 
-    ``arl``: the average run length to a false alarm, in labels, at least; after an alarm the
-    detector starts afresh. ``tolerance``: how far accuracy may be from confidence, in every
-    single prediction, without being called drift. ``block``: labels that may depend on one another
-    (errors that come in runs, as in weather or prices: choose a day's worth); each block then counts
-    as one bet, the mean of its labels' bets, which needs no independence within it.
+    ``arl``: the average run length to a false alarm, in labels, at least (what is proved of it, and what is
+    measured: see this module); after an alarm the detector starts afresh. ``tolerance``: how far accuracy
+    may be from confidence, in every single prediction, without being called drift. ``block``: labels that
+    may depend on one another (errors that come in runs, as in weather or prices: choose a day's worth);
+    each block then counts as one bet, the mean of its labels' bets, which needs no independence within it.
+    Where it is known which labels belong together, tell their ``group`` to ``update`` instead.
 
     >>> d = Detector(arl=1000, tolerance=0.01)
     >>> alarms = d.update(np.full(200, 0.9), np.zeros(200))
@@ -86,7 +56,7 @@ class Detector:
     """
 
     def __init__(
-        self, *, arl: float = 100_000, tolerance: float = 0.01, bins: int = 15, block: int = 1
+        self, *, arl: float = ARL, tolerance: float = TOLERANCE, bins: int = 15, block: int = BLOCK
     ) -> None:
         if block < 1:
             raise InputError(f"block is a number of labels, at least 1, got {block}")
@@ -97,50 +67,46 @@ class Detector:
         if not 0 <= tolerance < 0.5:
             raise InputError(f"tolerance must be in [0, 0.5), got {tolerance}")
         self.arl, self.tolerance, self.bins, self.block = float(arl), float(tolerance), int(bins), int(block)
-        self._waiting = np.empty((0, 3))  # confidence, correct, time of a block that is not whole yet
+        self._stakes = signed_stakes(tolerance=self.tolerance, arl=self.arl, block=self.block)
+        self._incoming = Incoming(block=self.block)
         self._wealth = Wealth.none(0, bins=self.bins)
 
-    @classmethod
-    def for_days(
-        cls, days: float, *, labels_a_day: float, tolerance: float = 0.01, bins: int = 15, block: int = 1
-    ) -> Detector:
-        """A detector with a false alarm in ``days`` days at most, on average, at this rate of labels.
-
-        >>> Detector.for_days(365, labels_a_day=200).arl
-        73000.0
-        """
-        return cls(arl=days * labels_a_day, tolerance=tolerance, bins=bins, block=block)
-
     def update(
-        self, confidence: ArrayLike, correct: ArrayLike, *, time: ArrayLike | None = None
+        self,
+        confidence: ArrayLike,
+        correct: ArrayLike,
+        *,
+        time: ArrayLike | None = None,
+        predicted: ArrayLike | None = None,
+        group: ArrayLike | None = None,
     ) -> list[Alarm]:
         """Take labels in the order they came; the alarms they raised.
 
         ``confidence``, ``correct`` (n,); ``time`` (n,) in seconds since 1970: when each prediction
-        was made.
+        was made. ``predicted`` (n,) class ids: errors that cancel over the predicted classes are then
+        found as well. ``group`` (n,) unsigned 64-bit ids, 0 for none: labels of one patient, match or
+        session. The labels of a group within this call are one block; those that come in a later call
+        are left out of the bets (``left_out``), as their group has made its bet.
         """
-        c, y = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
-        t = np.full(c.shape, math.nan) if time is None else np.asarray(time, np.float64)
-        if c.ndim != 1 or c.shape != y.shape or c.shape != t.shape:
-            raise ShapeError(
-                f"confidence, correct and time must be (n,), got {c.shape}, {y.shape}, {t.shape}"
-            )
-        rows = np.concatenate([self._waiting, np.stack([c, y, t], axis=1)])
-        whole = len(rows) - len(rows) % self.block
-        rows, self._waiting = rows[:whole], rows[whole:]
-        rounds = Rounds.of(rows, tolerance=self.tolerance, bins=self.bins, size=self.block)
-        alarms, at, most = [], 0, max(SPAN // self.block, 1)
+        rows, sizes = self._incoming.blocks(confidence, correct, time, predicted, group)
+        if not len(sizes):
+            return []
+        rounds = Rounds.of(rows, sizes, tolerance=self.tolerance, bins=self.bins)
+        ends = np.cumsum(sizes)
+        alarms, at, taken = [], 0, 0
         while at < len(rounds):
-            span = rounds.part(at, at + most)
-            after, evidence = self._wealth.after(span)
+            stop = max(at + 1, int(np.searchsorted(ends, taken + SPAN, side="right")))
+            span = rounds.of_blocks(at, stop)
+            after, evidence = self._wealth.after(span, self._stakes)
             crossed = np.flatnonzero(evidence >= self.arl)
             if len(crossed):
-                span = rounds.part(at, at + 1 + int(crossed[0]))
-                after, evidence = self._wealth.after(span)
+                span = rounds.of_blocks(at, at + 1 + int(crossed[0]))
+                after, evidence = self._wealth.after(span, self._stakes)
                 alarms.append(self._alarm(after, float(evidence[-1]), float(span.times[-1])))
                 after = Wealth.none(after.labels, bins=self.bins)
             self._wealth = after
             at += len(span)
+            taken = int(ends[at - 1])
         return alarms
 
     @property
@@ -150,13 +116,18 @@ class Detector:
 
     @property
     def labels(self) -> int:
-        """Labels taken since it was made, in whole blocks."""
+        """Labels taken since it was made, in whole blocks, without those left out."""
         return self._wealth.labels
 
     @property
+    def left_out(self) -> int:
+        """Labels left out since it was made: their group had made its bet in an earlier call."""
+        return self._incoming.left_out
+
+    @property
     def evidence(self) -> float:
-        """The statistic: at most the number of labels since the restart, in expectation, without drift."""
-        return self._wealth.evidence
+        """The statistic: what all bets since the restart are worth; the alarm is raised at ``arl``."""
+        return self._wealth.evidence(self._stakes)
 
     @property
     def log_evidence(self) -> float:
@@ -169,34 +140,31 @@ class Detector:
         return math.log(self.arl)
 
     def _alarm(self, wealth: Wealth, evidence: float, time: float) -> Alarm:
-        since, bets = wealth.began, wealth.by_bin
-        at = int(np.abs(bets.starts[0] - since[0]).argmin())
-        bins = _shifted(bets, at)
-        count, confidence, correct = bets.seen[:, :, at].sum(axis=1).tolist()
-        gap = (confidence - correct) / max(count, 1)
-        both = min(b.gap for b in bins) < 0 < max(b.gap for b in bins)
-        return Alarm(
-            label=wealth.labels,
+        return Alarm.of(
+            wealth,
+            since=wealth.began(self._stakes).tolist(),
             time=time,
-            since_label=int(since[0]),
-            since_time=float(since[1]),
-            direction="mixed" if both else "overconfident" if gap > 0 else "underconfident",
-            bins=bins,
-            gap=gap,
+            classes=self._incoming.classes,
             evidence=evidence,
             threshold=self.arl,
         )
 
     def state(self) -> bytes:
         """The whole state, to continue in another process; read back by ``restore``."""
+        kept = self._incoming
         head = {
             "format": _FORMAT,
             "options": self.options,
             "labels": self.labels,
-            "waiting": len(self._waiting),
+            "left_out": kept.left_out,
+            "classes": kept.classes,
+            "groups": len(kept.groups),
+            "waiting": len(kept.waiting),
         }
-        body = np.concatenate([self._waiting.ravel(), self._wealth.flat()])
-        return json.dumps(head).encode() + b"\n" + body.astype("<f8").tobytes()
+        body = np.concatenate([kept.waiting.ravel(), self._wealth.flat()])
+        return (
+            json.dumps(head).encode() + b"\n" + kept.groups.astype("<u8").tobytes() + body.astype("<f8").tobytes()
+        )
 
     @classmethod
     def restore(cls, state: bytes) -> Detector:
@@ -208,23 +176,33 @@ class Detector:
                 raise InputError(f"a detector state of format {said['format']}; this is {_FORMAT}")
             arl, tolerance, bins, block = said["options"]
             detector = cls(arl=arl, tolerance=tolerance, bins=bins, block=block)
-            waiting, flat = np.split(np.frombuffer(body, "<f8"), [3 * said["waiting"]])
-            detector._waiting = waiting.reshape(-1, 3)
-            detector._wealth = Wealth.from_flat(flat, labels=int(said["labels"]), bins=bins)
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            groups, waiting, flat = _split(body, groups=said["groups"], waiting=said["waiting"])
+            classes = [int(one) for one in said["classes"]]
+            if len(classes) >= CLASS_SLOTS:
+                raise InputError(f"a detector knows fewer than {CLASS_SLOTS} classes, not {len(classes)}")
+            detector._incoming = Incoming(
+                block=detector.block,
+                waiting=waiting,
+                classes=classes,
+                groups=groups,
+                left_out=int(said["left_out"]),
+            )
+            detector._wealth = Wealth.from_flat(flat, labels=int(said["labels"]), bins=detector.bins)
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InputError(f"not a detector's state: {error}; start a new detector") from error
         return detector
 
 
-def _shifted(bets: BinBets, at: int) -> tuple[ShiftedBin, ...]:
-    """The bins that speak for a shift since start ``at``, strongest first; at least one."""
-    evidence = bets.evidence(at)
-    speaking = np.flatnonzero(evidence >= min(1.0, evidence.max()))
-    bounds = np.linspace(0, 1, len(evidence) + 1).tolist()
-    found = []
-    for b in sorted(speaking.tolist(), key=lambda b: -evidence[b]):
-        count, confidence, correct = bets.seen[:, b, at].tolist()
-        mean, accuracy = confidence / count, correct / count
-        shifted = ShiftedBin(b, bounds[b], bounds[b + 1], int(count), mean, accuracy, float(evidence[b]))
-        found.append(shifted)
-    return tuple(found)
+def _split(
+    body: bytes, *, groups: int, waiting: int
+) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]]:
+    """The groups, the waiting labels (w, 4) and the wealth of a state's body."""
+    if not (0 <= groups <= MOST_GROUPS and 0 <= waiting):
+        raise InputError(f"a detector's state cannot have {groups} groups and {waiting} labels waiting")
+    numbers = np.frombuffer(body[8 * groups :], "<f8")
+    rows, flat = np.split(numbers, [4 * waiting])
+    return (
+        np.frombuffer(body[: 8 * groups], "<u8").astype(np.uint64),
+        rows.reshape(waiting, 4),
+        flat,
+    )

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.watch.drift.bets import SHIFTS, Rounds
+from calib_serve.watch.drift.bets import SHIFTS
+from calib_serve.watch.drift.rounds import Rounds
 
 __all__ = ["SignedBets"]
 
@@ -34,7 +35,7 @@ class SignedBets:
 
     def after(self, rounds: Rounds, firsts: NDArray[np.intp]) -> tuple[SignedBets, Floats]:
         """The bets after the blocks that begin at labels ``firsts`` (B,); their worth after each (B, 2 K)."""
-        worth = _shiryaev_roberts(self.worth, rounds.pays, rounds.size)
+        worth = _shiryaev_roberts(self.worth, rounds.pays, rounds.sizes)
         run, run_start = _cusum(self.run, self.run_start, np.log(rounds.pays), firsts, rounds.times)
         return SignedBets(worth[-1], run, run_start), worth
 
@@ -60,11 +61,11 @@ class SignedBets:
         return cls(worth, run, run_start.reshape(2, _BETS))
 
 
-def _shiryaev_roberts(worth: Floats, pays: Floats, size: int) -> Floats:
+def _shiryaev_roberts(worth: Floats, pays: Floats, sizes: NDArray[np.intp]) -> Floats:
     """Each bet's worth after each block, R = (R + size) pay, from the products of the pays."""
     product = np.cumprod(pays, axis=0)
     before = np.concatenate([np.ones((1, pays.shape[1])), product[:-1]])
-    return product * (worth + size * np.cumsum(1 / before, axis=0))
+    return product * (worth + np.cumsum(sizes[:, None] / before, axis=0))
 
 
 def _cusum(

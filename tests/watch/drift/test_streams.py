@@ -17,11 +17,11 @@ def binary(folder, name):
 DAY = 48  # half hours: electricity prices, and so errors, come in runs of hours
 
 
-def test_a_frozen_model_under_concept_drift_alarms_early_in_the_third_eighth(data_dir):
+def test_a_frozen_model_under_concept_drift_alarms_in_the_eighth_in_which_it_begins(data_dir):
     c, y, _ = binary(data_dir, "elec2_frozen_gb")
     assert len(c) == 37_312  # ECE by eighth: 2.9, 6.7, then 24.2 %
     alarms = Detector(arl=1_000_000, tolerance=0.02, block=DAY).update(c[: 3 * 4664], y[: 3 * 4664])
-    assert 2 * 4664 < alarms[0].label < 2 * 4664 + 7 * DAY
+    assert 1.4 * 4664 < alarms[0].label < 2 * 4664
     assert alarms[0].direction == "overconfident"
     assert alarms[1].gap > 0.3
 
