@@ -32,7 +32,7 @@ from calib_serve.errors import InputError, KeyringError, Refused
 from calib_serve.files import write_whole
 from calib_serve.nonces import NONCE_BYTES, Nonces
 
-__all__ = ["DAY", "VERSION", "Keyring", "Label", "Receipt", "group_number"]
+__all__ = ["DAY", "VERSION", "Keyring", "Label", "Receipt", "SignedReceipt", "group_number"]
 
 DAY = 86_400.0
 
@@ -68,6 +68,18 @@ class Receipt:
     inclusion: float = 1.0
     wanted: bool = True
     group: int = 0
+
+
+class SignedReceipt(str):
+    """A receipt as it is sent; ``wanted``: whether its label is asked for."""
+
+    wanted: bool
+
+    def __new__(cls, token: str, *, wanted: bool = True) -> SignedReceipt:
+        """Of a signed token."""
+        made = super().__new__(cls, token)
+        made.wanted = wanted
+        return made
 
 
 @dataclass(frozen=True)
@@ -121,7 +133,7 @@ class Keyring:
         inclusion: float = 1.0,
         wanted: bool = True,
         group: int = 0,
-    ) -> str:
+    ) -> SignedReceipt:
         """A signed receipt with these fields; ``time`` defaults to now, ``nonce`` to a new one."""
         if not 0 <= confidence <= 1:
             raise InputError(f"confidence must be in [0, 1], got {confidence}")
@@ -138,7 +150,7 @@ class Keyring:
         body += _TAIL.pack(round(when * 1000), nonce, predicted, confidence)
         body += _INCLUSION.pack(inclusion) if inclusion < 1 else b""
         body += _GROUP.pack(group) if group else b""
-        return _encode(body + _mac(self.keys[self.active], body))
+        return SignedReceipt(_encode(body + _mac(self.keys[self.active], body)), wanted=wanted)
 
     def verify(self, token: str, *, now: float | None = None, ttl: float = 30 * DAY) -> Receipt:
         """The receipt in ``token``; raises Refused with the reason.

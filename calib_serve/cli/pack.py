@@ -13,7 +13,7 @@ __all__ = ["run"]
 
 _ANY = {"name", "out", "standalone"}
 _TAKES = {
-    "--feedback": _ANY | {"feedback", "archives", "version"},
+    "--feedback": _ANY | {"feedback", "archives", "version", "arl", "tolerance", "block", "maturity"},
     "--from": _ANY | {"source", "artifact", "outputs"},
     "--model": _ANY
     | {"model", "artifact", "version", "weights", "input_shape", "handler", "extra"}
@@ -67,6 +67,12 @@ def run(
     abstain_below: Annotated[
         float | None, typer.Option(min=0, max=1, help="Confidence under which a reply says abstain.")
     ] = None,
+    arl: Annotated[
+        float | None, typer.Option(help="With --feedback: as of watch, like the next three.")
+    ] = None,
+    tolerance: Annotated[float | None, typer.Option(help="How far accuracy may be from confidence.")] = None,
+    block: Annotated[int | None, typer.Option(help="Labels that may depend on one another.")] = None,
+    maturity: Annotated[str | None, typer.Option(help="Age at which labels are in, such as 6h.")] = None,
     standalone: Annotated[
         bool, typer.Option("--standalone", help="Carry what a worker needs of this package.")
     ] = False,
@@ -82,6 +88,10 @@ def run(
             name=name or "calibration_feedback",
             version=version,
             standalone=standalone,
+            arl=arl,
+            tolerance=tolerance,
+            block=block,
+            maturity=maturity,
         )
     elif artifact is None or (model is None and source is None):
         raise InputError("say what to pack: --artifact DIR with --model or --from X.mar; or --feedback")

@@ -41,6 +41,17 @@ def run(
     block: Annotated[
         int, typer.Option("--block", help="Labels that may depend on one another, where errors come in runs.")
     ] = 1,
+    maturity: Annotated[
+        str,
+        typer.Option("--maturity", help="Age at which labels are in: auto, or such as 30m, 6h, 7d; or 0."),
+    ] = "auto",
+    label_budget: Annotated[
+        str,
+        typer.Option(
+            "--label-budget",
+            help="Which labels to ask for: 500/day, a rate 0.05, or rates by confidence 0.7:1,1:0.01.",
+        ),
+    ] = "",
     ttl_days: Annotated[
         float,
         typer.Option(
@@ -62,12 +73,6 @@ def run(
         float,
         typer.Option("--sample-days", parser=positive, metavar="NUMBER", help="For how long to keep them."),
     ] = 30,
-    step: Annotated[
-        float,
-        typer.Option(
-            "--step", parser=positive, metavar="NUMBER", help="Seconds between points of the page's curve."
-        ),
-    ] = 300,
     max_megabytes: Annotated[
         float, typer.Option("--max-megabytes", parser=positive, metavar="NUMBER", help="Largest batch.")
     ] = 4,
@@ -81,6 +86,8 @@ def run(
     """
     from calib_serve.receipts import DAY
     from calib_serve.watch.http import allowed_hosts, create_app, read_tokens, serve_app
+    from calib_serve.watch.maturity import parse_maturity
+    from calib_serve.watch.policy import parse_policy
     from calib_serve.watch.service import Watch
 
     tokens = [] if token_file is None else read_tokens(token_file)
@@ -95,7 +102,8 @@ def run(
         block=block,
         ttl=ttl_days * DAY,
         max_segments=max_segments,
-        history_step=step,
+        maturity=parse_maturity(maturity),
+        policy=parse_policy(label_budget) if label_budget else None,
         samples=samples,
         sample_rate=sample_rate,
         sample_days=sample_days,

@@ -24,9 +24,11 @@ from calib_serve.serve.lifecycle import end_cleanly
 from calib_serve.serve.observer import FEEDBACK
 from calib_serve.serve.publish import Publisher
 from calib_serve.serve.sampling import host_sample_log
-from calib_serve.watch.drift import Alarm, Detector
+from calib_serve.watch.drift import Detector
+from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.intake import Classes, Intake, Outcome
 from calib_serve.watch.ledger import Ledger, Version, open_ledger
+from calib_serve.watch.maturity import AUTO, parse_maturity
 from calib_serve.watch.samples import SampleLog
 
 __all__ = ["CalibrationFeedback", "parse_items"]
@@ -36,6 +38,8 @@ log = logging.getLogger(__name__)
 MOST = 10_000
 """Labels in one request."""
 
+BINS = 15
+
 
 class CalibrationFeedback:
     """Takes ``{"receipt": ..., "label": ...}`` items, one or many a request, as JSON or NDJSON."""
@@ -44,21 +48,21 @@ class CalibrationFeedback:
         """Open keyring and ledger, and publish what an earlier worker had counted but not published."""
         config = (ctx.model_yaml_config or {}).get(SECTION, {})
         models = read_models(config)
-        detector = functools.partial(Detector, arl=float(config.get("arl", 100_000)))
-        detector()  # validate options at start-up, not at the first label
-        self._ledger = _open_ledger(config)
+        detector = read_detector(config)
+        self._ledger = _open_ledger(config, retention=float(config.get("ttl_days", 30)) * DAY)
         self._emitter = Emitter(interval=float(config.get("flush_seconds", 1.0)))
         self._intake = Intake(
             Keyring.load(_setting(config, "keyring", KEYRING)),
             self._ledger,
             models=models,
-            detector=detector,
             ttl=float(config.get("ttl_days", 30)) * DAY,
             on_counted=self._keep,
-            on_alarm=self._alarm,
+        )
+        self._feed = DriftFeed(
+            self._ledger, detector=detector, maturity=parse_maturity(str(config.get("maturity", AUTO)))
         )
         self._samples = host_sample_log()
-        self._publisher = Publisher(self._ledger, self._emitter, name=_writer())
+        self._publisher = Publisher(self._ledger, self._emitter, name=_writer(), feed=self._feed)
         self._start_counters(models)
         self._worker = str(os.getpid())
         self._before_answer = end_cleanly(self._flush)
@@ -76,7 +80,7 @@ class CalibrationFeedback:
             self._emitter.failed("ledger")
             outcomes, lost = iter(()), "the labels could not be kept; send them again, each is counted once"
         replies = [self._reply(i, items, outcomes, lost, ctx) for i, items in enumerate(parsed)]
-        self._publish_soon()
+        self._publisher.wake()
         self._before_answer()
         return replies
 
@@ -98,12 +102,6 @@ class CalibrationFeedback:
             {"accepted": counted, "refused": len(own) - counted, "outcomes": [o.as_dict() for o in own]}
         )
 
-    def _publish_soon(self) -> None:
-        for (model, version), (evidence, threshold) in self._intake.evidence.items():
-            self._emitter.set("calib_drift_log_evidence", evidence, model, version)
-            self._emitter.set("calib_drift_log_threshold", threshold, model, version)
-        self._publisher.wake()
-
     def _keep(self, labels: Sequence[Label]) -> None:
         self._sample(lambda samples: samples.labelled(labels))
 
@@ -119,14 +117,9 @@ class CalibrationFeedback:
             log.error("labels could not be sampled: %s", type(error).__name__)
             self._emitter.failed("samples")
 
-    def _alarm(self, version: Version, alarm: Alarm) -> None:
-        log.warning("calibration drifted; labels seen: %d", alarm.label)
-        self._emitter.add("calib_drift_alarms_total", 1, *version)
-        self._emitter.flush()  # alarms are rare and must not be lost with the worker
-
     def _start_counters(self, models: Mapping[Version, Classes]) -> None:
         for model, version in models:
-            self._emitter.create(FEEDBACK, model=model, version=version, bins=15)
+            self._emitter.create(FEEDBACK, model=model, version=version, bins=BINS)
         for reason in REASONS:
             self._emitter.add("calib_feedback_refused_total", 0, reason)
         self._emitter.failed("ledger", "publish", "samples", "emit", times=0)
@@ -209,7 +202,19 @@ def _writer() -> str:
     return from_environment(WRITER) or socket.gethostname()
 
 
-def _open_ledger(config: Mapping[str, Any]) -> Ledger:
+def read_detector(config: Mapping[str, Any]) -> Callable[[], Detector]:
+    """Makes the detector that the archive's options say, which are validated here."""
+    given: dict[str, Any] = {
+        name: kind(config[name])
+        for name, kind in (("arl", float), ("tolerance", float), ("block", int))
+        if name in config
+    }
+    detector = functools.partial(Detector, bins=BINS, **given)
+    detector()
+    return detector
+
+
+def _open_ledger(config: Mapping[str, Any], *, retention: float) -> Ledger:
     where = _setting(config, "ledger", LEDGER)
     # Servers that share a ledger publish separately; a file belongs to one server.
-    return open_ledger(where, writer=_writer() if "://" in where else "")
+    return open_ledger(where, bins=BINS, writer=_writer() if "://" in where else "", retention=retention)

@@ -16,11 +16,13 @@ import socket
 import threading
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Mapping
 
 from calib_serve.fuse.mar_options import METRICS, from_environment
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.metric_lines import label_value
+from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.ledger import Ledger, Sums, Version
 from calib_serve.watch.series import PUBLISHED
 
@@ -28,16 +30,27 @@ __all__ = ["Publisher"]
 
 log = logging.getLogger(__name__)
 
+_LOOK_EVERY = 5.0  # seconds between looks at what has turned mature
 _COUNT = re.compile(r'^calib_feedback_total\{model="([^"]*)",version="([^"]*)".*\} (\S+)$', re.MULTILINE)
 
 
 class Publisher:
     """Sends the ledger's unpublished sums to the server, once a second at most.
 
-    ``name`` tells this server from others that share the ledger; default: the host's name.
+    ``name`` tells this server from others that share the ledger; default: the host's name. ``feed``: drift
+    detectors to feed on the way, whose incidents are published as well.
     """
 
-    def __init__(self, ledger: Ledger, emitter: Emitter, *, name: str = "", interval: float = 1.0) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        emitter: Emitter,
+        *,
+        name: str = "",
+        interval: float = 1.0,
+        feed: DriftFeed | None = None,
+    ) -> None:
+        self._feed = feed
         self._ledger, self._emitter, self._interval = ledger, emitter, interval
         self._consumer = f"torchserve:{name or socket.gethostname()}"
         self._first = True
@@ -59,6 +72,8 @@ class Publisher:
         try:
             with self._ledger.emission(self._consumer) as fresh:
                 self._send(fresh)
+                if self._feed is not None:
+                    self._send_drift(self._feed)
                 # Sent within the block: the ledger marks it only when the lines are on their way.
                 self._emitter.flush()
             self._unmarked = {}
@@ -70,13 +85,54 @@ class Publisher:
 
     def _run(self) -> None:
         while True:
-            self._fresh.wait()
+            # Labels turn mature while none comes in.
+            self._fresh.wait(None if self._feed is None else _LOOK_EVERY)
             self._fresh.clear()
+            if self._feed is not None:
+                self._feed_detectors(self._feed)
             self.publish()
             time.sleep(self._interval)
 
+    def _feed_detectors(self, feed: DriftFeed) -> None:
+        try:
+            feed.tick()
+        except Exception as error:  # retried next time
+            log.error("drift detection waits: %s", type(error).__name__)
+            self._emitter.failed("ledger")
+
+    def _send_drift(self, feed: DriftFeed) -> None:
+        """The counts of incidents since the last time, and how things stand now."""
+        alarms, opened = feed.incidents.counts()
+        key = f"published/drift/{self._consumer}"
+        counts = {
+            json.dumps([name, *version]): n
+            for name, each in (
+                ("calib_drift_alarms_total", alarms),
+                ("calib_incidents_total", opened),
+                ("calib_feedback_late_total", feed.late()),
+            )
+            for version, n in each.items()
+        }
+        before = json.loads(self._ledger.load(key) or b"{}")
+        for told, n in counts.items():
+            if n > before.get(told, 0):
+                name, model, version = json.loads(told)
+                self._emitter.add(name, n - before.get(told, 0), model, version)
+        if counts != before:
+            self._ledger.store(key, json.dumps(counts).encode())
+        still = Counter((one.model, one.version) for one in feed.incidents.latest() if one.open)
+        waiting = self._ledger.waiting()
+        for version in {*self._ledger.sums()}:
+            self._emitter.set("calib_incidents_open", still[version], *version)
+            self._emitter.set("calib_feedback_waiting", waiting.get(version, 0), *version)
+            if math.isfinite(seconds := feed.maturity(version).seconds):
+                self._emitter.set("calib_maturity_seconds", seconds, *version)
+        for version, (evidence, threshold) in feed.evidence.items():
+            self._emitter.set("calib_drift_log_evidence", evidence, *version)
+            self._emitter.set("calib_drift_log_threshold", threshold, *version)
+
     def _send(self, fresh: Mapping[Version, Sums]) -> None:
-        marked = {key: n - fresh[key].feedback.n for key, n in self._counted().items() if key in fresh}
+        marked = {key: n - fresh[key].labels.sum() for key, n in self._counted().items() if key in fresh}
         if not (self._first and self._sent_before(fresh)):
             for key, sums in fresh.items():
                 before, sent = self._unmarked.get(key, (math.nan, sums))
@@ -87,7 +143,7 @@ class Publisher:
     def _sent_before(self, fresh: Mapping[Version, Sums]) -> bool:
         """Whether the server holds all of ``fresh`` already, as the last worker died before the mark."""
         counted = self._counted()
-        marked = {key: n - (fresh[key].feedback.n if key in fresh else 0) for key, n in counted.items()}
+        marked = {key: n - (fresh[key].labels.sum() if key in fresh else 0) for key, n in counted.items()}
         before = self._at_start_of_server(marked)
         held = _held() if fresh and before is not None else None
         if held is None or before is None:
@@ -98,7 +154,7 @@ class Publisher:
         )
 
     def _counted(self) -> dict[Version, float]:
-        return {key: sums.feedback.n for key, sums in self._ledger.sums(own=True).items()}
+        return {key: sums.labels.sum() for key, sums in self._ledger.sums(own=True).items()}
 
     def _at_start_of_server(self, marked: Mapping[Version, float]) -> dict[Version, float] | None:
         """The marks when this server's counters started at 0; None if they start now."""

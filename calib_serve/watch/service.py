@@ -21,7 +21,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.bins import Bins
 from calib_serve.errors import InputError, LedgerError, Refused
 from calib_serve.nonces import Nonces
-from calib_serve.receipts import DAY, Keyring, Label, group_number
+from calib_serve.receipts import DAY, Keyring, Label, SignedReceipt, group_number
 from calib_serve.watch.drift import ARL, BLOCK, TOLERANCE, ConfidenceShift, Detector
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.incidents import Incident
@@ -32,7 +32,7 @@ from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.slices import Slices
 from calib_serve.watch.windows import Window, read_window
 
-__all__ = ["ServedPrediction", "SignedReceipt", "Watch", "Watched"]
+__all__ = ["ServedPrediction", "Watch", "Watched"]
 
 logger = logging.getLogger(__name__)
 
@@ -68,18 +68,6 @@ class ServedPrediction:
     segment: str = ""
     group: str = ""
     logits: tuple[float, ...] | None = None
-
-
-class SignedReceipt(str):
-    """A receipt as it is sent; ``wanted``: whether the label policy asks for the label."""
-
-    wanted: bool
-
-    def __new__(cls, token: str, *, wanted: bool) -> SignedReceipt:
-        """Of a signed token."""
-        made = super().__new__(cls, token)
-        made.wanted = wanted
-        return made
 
 
 @dataclass
@@ -318,7 +306,7 @@ class Watch:
         for item, nonce in zip(items, nonces, strict=True):
             policy = self.policies.get((item.model, item.version))
             wanted, inclusion = policy.draw_one(item.confidence) if policy else (True, 1.0)
-            token = self.keyring.sign(
+            yield self.keyring.sign(
                 model=item.model,
                 version=item.version,
                 predicted=item.predicted,
@@ -330,7 +318,6 @@ class Watch:
                 wanted=wanted,
                 group=group_number(item.group),
             )
-            yield SignedReceipt(token, wanted=wanted)
 
     def _look_for_shift(self, sums: Mapping[Key, Sums]) -> None:
         for version, more in merge_slices(sums).items():

@@ -23,10 +23,10 @@ WINDOWS: Mapping[str, float] = {"1h": 3600.0, "24h": DAY, "7d": 7 * DAY, "all": 
 
 @dataclass(frozen=True)
 class Window:
-    """One version in the window of this name, which ended at ``until``, where predictions turn mature.
+    """One version in the window of this name, which ends at ``until``, where predictions turn mature.
 
-    ``slices`` hold the mature part by slice; ``immature`` counts what was served and labelled later. ``dated``
-    are the mature spans of the version's segments, oldest first, for curves.
+    ``slices`` hold the mature part by slice; ``immature`` counts what was served and labelled later.
+    ``dated`` are the mature spans of the version's segments, oldest first, for curves.
     """
 
     name: str

@@ -27,19 +27,25 @@ def pack_feedback(
     version: str = "1.0",
     standalone: bool = False,
     ttl_days: float = 30.0,
-    arl: float = 100_000,
+    arl: float | None = None,
+    tolerance: float | None = None,
+    block: int | None = None,
+    maturity: str | None = None,
     flush_seconds: float = 1.0,
     keyring: str | None = None,
     ledger: str | None = None,
 ) -> Path:
     """Write the archive of the feedback model; it accepts labels of the models in ``archives``.
 
-    Labels are taken for ``ttl_days`` after their prediction; ``arl``: labels to a false alarm of drift;
-    ``flush_seconds`` between two writes of metrics; ``keyring`` and ``ledger`` where the host's
-    environment does not name them.
+    Labels are taken for ``ttl_days`` after their prediction. ``arl``, ``tolerance``, ``block``: those of the
+    drift detector, and ``maturity`` such as "6h" or "auto" the age at which labels are in; by default
+    those of ``calib-serve watch``. ``flush_seconds`` between two writes of metrics; ``keyring`` and
+    ``ledger`` where the host's environment does not name them.
     """
     entry = shipped("handlers/calibration_feedback.py")
-    given = {"ttl_days": ttl_days, "arl": arl, "flush_seconds": flush_seconds}
+    asked = {"arl": arl, "tolerance": tolerance, "block": block, "maturity": maturity}
+    given: dict[str, Any] = {"ttl_days": ttl_days, "flush_seconds": flush_seconds}
+    given |= {key: value for key, value in asked.items() if value is not None}
     host = {key: value for key, value in (("keyring", keyring), ("ledger", ledger)) if value is not None}
     section: dict[str, Any] = {"models": labelled_models(archives), **given, **host}
     # One worker: one process owns the detectors. A short wait lets requests share a transaction.

@@ -7,19 +7,24 @@ A batch is acknowledged when the ledger holds it; when too many wait, the next o
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from calib_serve.errors import LedgerError, MissingDependency, Refused
+from calib_serve.errors import InputError, LedgerError, MissingDependency, Refused
+from calib_serve.receipts import SignedReceipt
 from calib_serve.watch.http.access import Guard
 from calib_serve.watch.http.body import read_items
 from calib_serve.watch.http.exporter import Requests, export
 from calib_serve.watch.http.page import STATIC, render
 from calib_serve.watch.http.wire import (
+    CloseIn,
     HealthOut,
+    IncidentOut,
+    IncidentsOut,
     LabelsIn,
     LabelsOut,
     PredictionIn,
@@ -92,6 +97,14 @@ def create_app(
         response_class=PlainTextResponse,
         responses={401: answers(HealthOut, 401)[401]},
     )(routes.metrics)
+    for path, method, told in (("", "GET", IncidentsOut), ("/{number}/close", "POST", IncidentOut)):
+        app.add_api_route(
+            f"/v1/incidents{path}",
+            routes.incidents if method == "GET" else routes.close_incident,
+            methods=[method],
+            dependencies=guard,
+            responses=answers(told, 401, 503) if method == "GET" else answers(told, 400, 401, 404, 503),
+        )
     app.get("/healthz", responses={200: {"model": HealthOut}, 503: {"model": HealthOut}})(routes.healthz)
     app.get("/", dependencies=guard, include_in_schema=False)(routes.page)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
@@ -131,6 +144,20 @@ class _Routes:
             }
         )
 
+    async def incidents(self) -> Response:
+        """The latest drift incidents, oldest first."""
+        found = await self._gate.run(self._watch.incidents, self._watch)
+        return JSONResponse({"items": [one.as_dict() for one in found]})
+
+    async def close_incident(self, number: int, said: CloseIn) -> Response:
+        """Close an open incident by hand."""
+        work = functools.partial(self._watch.close_incident, number, by=said.by, note=said.note)
+        try:
+            closed = await self._gate.run(work, self._watch)
+        except InputError as error:
+            raise HTTPException(404, str(error)) from error
+        return JSONResponse(closed.as_dict())
+
     async def metrics(self) -> Response:
         """Prometheus exposition."""
         text = await run_sync(generate_latest, self._registry)
@@ -145,11 +172,10 @@ class _Routes:
             return JSONResponse({"status": "the ledger cannot be read"}, status_code=503)
         return JSONResponse({"status": "ok"})
 
-    async def page(self, model: str = "", version: str = "", segment: str = "") -> Response:
+    async def page(self, model: str = "", version: str = "", segment: str = "", window: str = "") -> Response:
         """The page."""
-        return HTMLResponse(
-            await run_sync(lambda: render(self._watch, model=model, version=version, segment=segment))
-        )
+        asked = {"model": model, "version": version, "segment": segment, "window": window}
+        return HTMLResponse(await run_sync(lambda: render(self._watch, **asked)))
 
 
 class _Gate:
@@ -187,12 +213,14 @@ def _prediction(item: object) -> ServedPrediction | Refused:
         where = ".".join(map(str, first["loc"])) or "item"
         return Refused("malformed", f"{where}: {first['msg']}")
     logits = None if one.logits is None else tuple(one.logits)
-    return ServedPrediction(one.model, one.version, one.predicted, one.confidence, one.segment, logits)
+    return ServedPrediction(
+        one.model, one.version, one.predicted, one.confidence, one.segment, one.group, logits
+    )
 
 
-def _answer(one: str | Refused) -> dict[str, Any]:
-    if isinstance(one, str):
-        return {"receipt": one}
+def _answer(one: SignedReceipt | Refused) -> dict[str, Any]:
+    if isinstance(one, SignedReceipt):
+        return {"receipt": one, **({} if one.wanted else {"label_wanted": False})}
     return {"accepted": False, "reason": one.reason, "message": str(one)}
 
 

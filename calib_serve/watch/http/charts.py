@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from calib_serve.bins import Bins
-from calib_serve.watch.drift.statistics import wilson
-from calib_serve.watch.history import Point
-from calib_serve.watch.ledger.sums import Sums
+from calib_serve.receipts import DAY
+from calib_serve.watch.estimates import BinRow
+from calib_serve.watch.ledger import Sums
 
-__all__ = ["confidences", "curve", "reliability"]
+__all__ = ["Point", "confidences", "curve", "reliability"]
 
 _WIDE, _HIGH, _LEFT, _FOOT, _PAD = 360.0, 300.0, 40.0, 34.0, 10.0
 
@@ -63,20 +64,21 @@ class _Frame:
         return f'<text class="axis" x="{middle:g}" y="{self.high - 3}" text-anchor="middle">{text}</text>'
 
 
-def reliability(bins: Bins) -> str:
-    """Accuracy against confidence by bin, with 95 % Wilson intervals; the diagonal is calibration."""
+def reliability(bins: Sequence[BinRow]) -> str:
+    """Accuracy against confidence by bin, with 95 % intervals; the diagonal is calibration."""
     f = _Frame()
     parts = [*f.grid(), f'<line class="ideal" x1="{f.x(0)}" y1="{f.y(0)}" x2="{f.x(1)}" y2="{f.y(1)}"/>']
-    low, high = wilson(bins.correct, bins.count)
-    for i in np.flatnonzero(bins.count).tolist():
-        c, a = bins.confidence[i] / bins.count[i], bins.correct[i] / bins.count[i]
-        off = not low[i] <= c <= high[i]
-        kind = "off" if off else "fine"
+    for row in bins:
+        if not row.labels:
+            continue
+        kind = "fine" if row.low <= row.confidence <= row.high else "off"
+        kind = kind if row.covered else "few"
+        x = f.x(row.confidence)
         parts += [
-            f'<line class="interval {kind}" x1="{f.x(c)}" x2="{f.x(c)}" '
-            f'y1="{f.y(low[i])}" y2="{f.y(high[i])}"/>',
-            f'<circle class="dot {kind}" cx="{f.x(c)}" cy="{f.y(a)}" r="4"><title>'
-            f"confidence {c:.1%}, accuracy {a:.1%}, {int(bins.count[i])} labels</title></circle>",
+            f'<line class="interval {kind}" x1="{x}" x2="{x}" y1="{f.y(row.low)}" y2="{f.y(row.high)}"/>',
+            f'<circle class="dot {kind}" cx="{x}" cy="{f.y(row.accuracy)}" r="4"><title>'
+            f"confidence {row.confidence:.1%}, accuracy {row.accuracy:.1%}, {int(row.labels)} labels"
+            "</title></circle>",
         ]
     return f.svg("Reliability diagram: accuracy against confidence", [*parts, f.caption("confidence")])
 
@@ -105,43 +107,75 @@ def confidences(sums: Sums, reference: Bins | None) -> str:
     return f.svg("Histogram of confidences against the reference", [*parts, f.caption("confidence")])
 
 
-def curve(points: Sequence[Point], alarms: Sequence[float], *, span: int = 12, least: float = 50) -> str:
-    """ECE over time with its noise floor, over ``span`` steps at a time; alarms as vertical lines."""
-    rows = []
-    for i in range(len(points)):
-        window = points[max(0, i - span + 1) : i + 1]
-        bins = window[0].sums.feedback
-        for point in window[1:]:
-            bins = bins + point.sums.feedback
-        if bins.n >= least:
-            rows.append((points[i].time, bins.ece(), bins.noise_floor()))
+@dataclass(frozen=True)
+class Point:
+    """The ECE of predictions made in [start, end), seconds since 1970, with its interval; NaN: not known."""
+
+    start: float
+    end: float
+    ece: float
+    low: float
+    high: float
+
+
+def curve(points: Sequence[Point], marks: Sequence[float], *, since: float, until: float) -> str:
+    """ECE by the time of the prediction with 95 % intervals, and incidents as vertical lines.
+
+    Where nothing is known there is a gap. ``since`` and ``until``: the ends of the axis.
+    """
     wide, high = 2 * _WIDE, 0.75 * _HIGH
-    if len(rows) < 2:
+    known = [p for p in points if math.isfinite(p.ece)]
+    if not known or not until > since:
         middle = f'<text class="axis" x="{wide / 2:g}" y="{high / 2:g}" text-anchor="middle">'
         return _Frame(wide=wide, high=high).svg(
-            "ECE over time: not enough labels yet",
-            [f"{middle}The curve starts after two steps with labels.</text>"],
+            "ECE over time: not enough labels yet", [f"{middle}Not enough labels yet.</text>"]
         )
-    top = max(max(ece for _, ece, _ in rows) * 1.1, 0.05)
-    f = _Frame(x0=rows[0][0], x1=rows[-1][0], top=top, wide=wide, high=high)
-    floor = [(f.x(t), f.y(n)) for t, _, n in rows]
-    area = [*floor, (f.x(rows[-1][0]), f.y(0)), (f.x(rows[0][0]), f.y(0))]
-    parts = [
-        *f.grid(percent=False, x_axis=False),
-        f'<polygon class="floor" points="{_points(area)}"/>',
-        f'<polyline class="ece" points="{_points([(f.x(t), f.y(e)) for t, e, _ in rows])}"/>',
-    ]
-    for at in alarms:
-        if rows[0][0] <= at <= rows[-1][0]:
+    # Wide intervals of sparse times must not flatten the rest.
+    top = max(0.05, min(2 * max(p.ece for p in known), max(p.high for p in known)))
+    f = _Frame(x0=since, x1=until, top=top, wide=wide, high=high)
+    parts = f.grid(percent=False, x_axis=False)
+    for run in _runs(points):
+        # A point alone is drawn as wide as its time.
+        ends = [run[0].start, run[0].end] if len(run) == 1 else [(p.start + p.end) / 2 for p in run]
+        line = [(f.x(at), p.ece, p.low, p.high) for at, p in zip(ends, run * len(ends), strict=False)]
+        upper, lower = [(x, f.y(h)) for x, _, _, h in line], [(x, f.y(w)) for x, _, w, _ in reversed(line)]
+        parts.append(f'<polygon class="floor" points="{_points([*upper, *lower])}"/>')
+        parts.append(f'<polyline class="ece" points="{_points([(x, f.y(e)) for x, e, *_ in line])}"/>')
+    for at in marks:
+        if since <= at <= until:
             x = f.x(at)
             parts.append(
-                f'<line class="alarm" x1="{x}" x2="{x}" y1="{_PAD}" y2="{f.y(0)}"><title>alarm</title></line>'
+                f'<line class="alarm" x1="{x}" x2="{x}" y1="{_PAD}" y2="{f.y(0)}">'
+                "<title>incident</title></line>"
             )
-    hours = (rows[-1][0] - rows[0][0]) / 3600
-    says = f"the last {hours:.1f} hours" if hours >= 1 else f"the last {hours * 60:.0f} minutes"
-    return f.svg(
-        "Expected calibration error over time, its noise floor and alarms", [*parts, f.caption(says)]
-    )
+    return f.svg("ECE by time of prediction", [*parts, *_times(f), f.caption("time of the prediction, UTC")])
+
+
+def _runs(points: Sequence[Point]) -> Iterator[list[Point]]:
+    """The stretches in which every point is known and follows the one before."""
+    run: list[Point] = []
+    for point in points:
+        if run and not (math.isfinite(point.ece) and point.start <= run[-1].end):
+            yield run
+            run = []
+        if math.isfinite(point.ece):
+            run.append(point)
+    if run:
+        yield run
+
+
+def _times(f: _Frame) -> list[str]:
+    """Five times along the axis, as hours and minutes or as days."""
+    form = "%H:%M" if f.x1 - f.x0 <= 2 * DAY else "%b %d"
+    parts = []
+    for i in range(5):
+        at = f.x0 + (f.x1 - f.x0) * i / 4
+        anchor = "start" if i == 0 else "end" if i == 4 else "middle"
+        text = time.strftime(form, time.gmtime(at))
+        parts.append(
+            f'<text class="tick" x="{f.x(at)}" y="{f.high - _FOOT + 16}" text-anchor="{anchor}">{text}</text>'
+        )
+    return parts
 
 
 def _points(pairs: Sequence[tuple[float, float]]) -> str:

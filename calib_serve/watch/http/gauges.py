@@ -1,4 +1,4 @@
-"""The numbers of windows as gauges: what sums of counters cannot give, since they go by time of prediction."""
+"""The numbers of windows as gauges, which counters cannot give: windows go by the time of the prediction."""
 
 from __future__ import annotations
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from calib_serve.bins import Bins
 from calib_serve.errors import MissingDependency
-from calib_serve.watch.drift.statistics import auroc, expected_accuracy, psi, wilson
+from calib_serve.receipts import DAY
+from calib_serve.watch.drift.statistics import auroc, expected_accuracy, psi
+from calib_serve.watch.estimates import BinRow, Estimates, Number, estimate
 from calib_serve.watch.http import charts
-from calib_serve.watch.ledger import Version
-from calib_serve.watch.ledger.sums import Key, Sums, merge_segments
+from calib_serve.watch.incidents import Incident
+from calib_serve.watch.ledger import Dated, Key, Kind, Sums, Version
 from calib_serve.watch.service import Watch
+from calib_serve.watch.verdict import Verdict, judge
+from calib_serve.watch.windows import WINDOWS, Window
 
 try:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -22,7 +29,7 @@ try:
 except ImportError as error:
     raise MissingDependency("jinja2", "watch") from error
 
-__all__ = ["STATIC", "render", "verdict"]
+__all__ = ["STATIC", "render"]
 
 _HERE = Path(__file__).parent
 STATIC = _HERE / "static"
@@ -33,102 +40,145 @@ _PAGES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_ENOUGH = 100
+_VERSIONS = 30  # rows of versions: each costs a window to read
+_STEPS = 48  # points of the curve, at most
+_DEFAULTS = ("24h", "7d", "all")
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """One sentence, and how much to worry: ``fine``, ``off`` or ``unknown``."""
+class _Shown:
+    """One slice of a window: its sums, the estimates from them, and what these come to."""
 
-    kind: str
-    says: str
+    sums: Sums
+    found: Estimates
+    verdict: Verdict
+
+    @classmethod
+    def of(cls, sums: Sums, groups: Sequence[Sums] = ()) -> _Shown:
+        found = estimate(sums, groups=groups)
+        return cls(sums, found, judge(found))
 
 
-def verdict(bins: Bins) -> Verdict:
-    """What the labels say about calibration, in one sentence.
+def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "", window: str = "") -> str:
+    """The page's HTML for a model version (by default the most served), segment and window (by default all).
 
-    >>> verdict(Bins([1000], [900], [700])).says
-    'Overconfident: it says 90.0 % and is right 70.0 % of the time.'
+    Without ``window``, the latest day, or the next longer one whose labels say something.
     """
-    if bins.n < _ENOUGH:
-        return Verdict("unknown", f"Too few labels to tell: {bins.n:.0f} of at least {_ENOUGH}.")
-    spread = math.sqrt(
-        max(float((bins.confidence * (1 - bins.confidence / bins.count.clip(1))).sum()), 1e-12)
-    )
-    z = bins.signed_gap() * bins.n / spread
-    if abs(z) > 3:
-        kind = "Overconfident" if z > 0 else "Underconfident"
-        says = f"it says {bins.mean_confidence() * 100:.1f} % and is right {bins.accuracy() * 100:.1f} %"
-        return Verdict("off", f"{kind}: {says} of the time.")
-    sigma = math.sqrt(math.pi / 2 - 1) * bins.noise_floor() / math.sqrt(max(int((bins.count > 0).sum()), 1))
-    if bins.ece() > bins.noise_floor() + 4 * sigma:
-        return Verdict("off", "Right on average, but some confidences are off: see the diagram.")
-    return Verdict("fine", "Confidence means what it says: every gap is within noise.")
-
-
-def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "") -> str:
-    """The page's HTML for a model version (by default the most labelled) and segment (by default all)."""
-    segments = watch.ledger.by_segment()
-    whole = merge_segments(segments)
-    versions = sorted({*watch.models, *whole})
+    totals = watch.ledger.sums()
     zeros = Sums.zeros(watch.ledger.bins)
-    busiest = max(
-        versions, key=lambda v: (whole.get(v, zeros).feedback.n, whole.get(v, zeros).predictions.sum())
-    )
-    chosen: Version = (model, version) if (model, version) in versions else busiest
-    named = sorted(key.segment for key in segments if (key.model, key.version) == chosen and key.segment)
-    sums = segments.get(Key(*chosen, segment), zeros) if segment in named else whole.get(chosen, zeros)
+    size = {v: _size(totals.get(v, zeros)) for v in {*watch.models, *totals}}
+    versions = sorted(size, key=lambda v: (*(-n for n in size[v]), v))
+    chosen: Version = (model, version) if (model, version) in size else versions[0]
+    looked = _window(watch, chosen, window)
+    named = sorted(key.name for key in looked.slices if key.kind == "segment" and key.name)
+    segment = segment if segment in named else ""
+    shown = _Shown.of(looked.slices[Key(*chosen, segment)] if segment else looked.sums, looked.groups)
     watched = watch.models.get(chosen)
     reference = watched.reference if watched else None
-    alarms = [a for a in watch.alarms() if (a["model"], a["version"]) == chosen]
+    incidents = [one for one in watch.incidents() if (one.model, one.version) == chosen]
+    names = watched.classes.names if watched else ()
     return _PAGES.get_template(
         "page.html"
     ).render(
-        versions=[_row(*v, whole.get(v, zeros)) for v in versions],
-        segments=[_row(*chosen, segments[Key(*chosen, s)], segment=s) for s in named],
         chosen=chosen,
-        segment=segment if segment in named else "",
-        verdict=verdict(sums.feedback),
-        numbers=_numbers(sums, reference),
-        bins=_bins(sums.feedback),
-        reliability=Markup(charts.reliability(sums.feedback)),  # noqa: S704  numbers alone, no text of users
-        confidences=Markup(charts.confidences(sums, reference)),  # noqa: S704
-        curve=Markup(  # noqa: S704
-            charts.curve(watch.history.of(chosen, now=whole.get(chosen, zeros)), [a["at"] for a in alarms])
-        ),
-        alarms=[_alarm(a) for a in reversed(alarms[-10:])],
+        segment=segment,
+        window=looked.name,
+        windows=list(WINDOWS),
+        verdict=shown.verdict,
+        timing=_timing(looked),
+        open=[_incident(one) for one in incidents if one.open],
+        numbers=_numbers(shown, looked, reference),
+        bins=[_bin(row) for row in shown.found.bins if row.labels],
+        # Numbers alone, no text of users.
+        reliability=Markup(charts.reliability(shown.found.bins)),  # noqa: S704
+        confidences=Markup(charts.confidences(shown.sums, reference)),  # noqa: S704
+        curve=Markup(_curve(looked, segment, incidents)),  # noqa: S704
+        incidents=[_incident(one) for one in reversed(incidents[-10:])],
+        versions=[_row(watch, v, looked.name, zeros) for v in versions[:_VERSIONS]],
+        more=len(versions) - _VERSIONS,
+        segments=_slices(looked, "segment"),
+        classes=[row | {"shown": _class_name(row["name"], names)} for row in _slices(looked, "class")],
     )
 
 
-def _row(model: str, version: str, sums: Sums, *, segment: str = "") -> dict[str, Any]:
-    labels = sums.feedback
+def _size(sums: Sums) -> tuple[float, float]:
+    return float(sums.predictions.sum()), float(sums.labels.sum())
+
+
+def _window(watch: Watch, version: Version, name: str) -> Window:
+    """The window of this name; else the shortest of the usual ones that says something."""
+    if name in WINDOWS:
+        return watch.window(version, name)
+    found = [watch.window(version, each) for each in _DEFAULTS]
+    telling = [one for one in found if judge(estimate(one.sums, groups=one.groups)).kind != "unknown"]
+    labelled = [one for one in found if one.sums.labels.any()]
+    return (telling or labelled or found)[0]
+
+
+def _timing(window: Window) -> str:
+    """Until when predictions are shown, and what is left out as too young."""
+    if not window.maturity.known:
+        return (
+            "How late labels come is not known yet, so none are counted as complete: they are shown when the "
+            "longest usual delay has been seen, or at once with --maturity 0."
+        )
+    wait = _duration(window.maturity.seconds)
+    learned = "given" if window.maturity.given else "learned from earlier ones"
+    said = f"Predictions made until {_when(window.until)}"
+    if not window.maturity.seconds:
+        return f"{said}; labels are taken as they come."
+    young = window.immature_share
+    left = "" if math.isnan(young) else f" {young:.0%} of the predictions are younger and left out."
+    return f"{said}: labels come within {wait} ({learned}).{left}"
+
+
+def _row(watch: Watch, version: Version, window: str, zeros: Sums) -> dict[str, Any]:
+    looked = watch.window(version, window)
+    return {"model": version[0], "version": version[1], **_cells(_Shown.of(looked.sums, looked.groups))}
+
+
+def _slices(window: Window, kind: Kind) -> list[dict[str, Any]]:
+    found = [(key.name, sums) for key, sums in window.slices.items() if key.kind == kind and key.name]
+    found.sort(key=lambda one: (*(-n for n in _size(one[1])), one[0]))
+    return [{"name": name, **_cells(_Shown.of(sums))} for name, sums in found]
+
+
+def _cells(shown: _Shown) -> dict[str, Any]:
+    found = shown.found
     return {
-        "model": model,
-        "version": version,
-        "segment": segment,
-        "predictions": _count(sums.predictions.sum()),
-        "labels": _count(labels.n),
-        "accuracy": _percent(labels.accuracy()),
-        "confidence": _percent(labels.mean_confidence()),
-        "ece": _percent(labels.ece()),
-        "floor": _percent(labels.noise_floor()),
-        "verdict": verdict(labels),
+        "predictions": _count(found.served),
+        "labels": _count(found.labels),
+        "accuracy": _percent(found.accuracy.value),
+        "gap": _interval(found.gap),
+        "ece": _percent(found.ece.value),
+        "coverage": _percent(found.coverage, 0),
+        "verdict": shown.verdict,
     }
 
 
-def _numbers(sums: Sums, reference: Bins | None) -> list[tuple[str, str, str]]:
+def _class_name(name: str, names: Sequence[str]) -> str:
+    return names[int(name)] if name.isdecimal() and int(name) < len(names) else name
+
+
+def _numbers(shown: _Shown, window: Window, reference: Bins | None) -> list[tuple[str, str, str]]:
     """(name, value, what it means) of each tile."""
-    labels, expected = sums.feedback, expected_accuracy(sums)
-    served = sums.predictions if sums.predictions.any() else labels.count
+    e, expected = shown.found, expected_accuracy(shown.sums)
+    served = shown.sums.predictions if shown.sums.predictions.any() else shown.sums.labels
     shift = psi(served, reference.count) if reference else math.nan
+    effective = f"tell as much as {_count(e.effective)} drawn evenly" if e.labels else "counted, each once"
     return [
-        ("Predictions", _count(sums.predictions.sum()), "served"),
-        ("Labels", _count(labels.n), "counted, each once"),
-        ("Accuracy", _percent(labels.accuracy()), f"mean confidence {_percent(labels.mean_confidence())}"),
-        ("ECE", _percent(labels.ece()), f"noise alone would show {_percent(labels.noise_floor())}"),
-        ("Signed gap", _signed(labels.signed_gap()), "confidence minus accuracy"),
-        ("Refinement AUROC", _plain(auroc(labels)), "right above wrong, by confidence"),
-        ("Brier", _plain(sums.brier()), "top label; smaller is better"),
+        ("Predictions", _count(e.served), "served in this window"),
+        ("Labels", _count(e.labels), effective),
+        (
+            "Accuracy",
+            _percent(e.accuracy.value),
+            f"{_range(e.accuracy)}; confidence {_percent(e.confidence)}",
+        ),
+        ("Gap", _signed(e.gap.value), f"{_range(e.gap)}: confidence minus accuracy"),
+        ("ECE", _percent(e.ece.value), f"{_range(e.ece)}; noise alone would show {_percent(e.noise_floor)}"),
+        ("Coverage", _percent(e.coverage, 0), "of predictions lie where there are enough labels"),
+        ("Refinement AUROC", _plain(auroc(shown.sums.feedback)), "right above wrong, by confidence"),
+        ("Brier", _plain(e.brier.value), "top label; smaller is better"),
         ("Confidence PSI", _plain(shift), "against the reference; above 0.2 is a shift"),
         (
             "Expected accuracy",
@@ -138,28 +188,55 @@ def _numbers(sums: Sums, reference: Bins | None) -> list[tuple[str, str, str]]:
     ]
 
 
-def _bins(bins: Bins) -> list[tuple[str, str, str, str]]:
-    low, high = wilson(bins.correct, bins.count)
-    return [
-        (
-            f"{i / len(bins):.0%} to {(i + 1) / len(bins):.0%}",
-            _count(bins.count[i]),
-            _percent(bins.confidence[i] / bins.count[i]),
-            f"{_percent(bins.correct[i] / bins.count[i])} ({_percent(low[i])} to {_percent(high[i])})",
-        )
-        for i in range(len(bins))
-        if bins.count[i]
-    ]
+def _bin(row: BinRow) -> tuple[str, ...]:
+    return (
+        f"{row.lower:.0%} to {row.upper:.0%}",
+        _count(row.served),
+        _count(row.labels),
+        _percent(row.confidence),
+        f"{_percent(row.accuracy)} ({_percent(row.low)} to {_percent(row.high)})",
+        "" if row.covered else "too few labels",
+    )
 
 
-def _alarm(alarm: dict[str, Any]) -> dict[str, str]:
-    bins = ", ".join(f"{b['low']:.0%} to {b['high']:.0%}" for b in alarm["bins"][:4])
+def _curve(window: Window, segment: str, incidents: Sequence[Incident]) -> str:
+    rows = [one for one in window.dated if not segment or one.key.name == segment]
+    if not rows:
+        return charts.curve([], [], since=0, until=0)
+    since = max(window.since, min(one.start for one in rows))
+    until = max(one.start + one.width for one in rows)
+    step = max((until - since) / _STEPS, *(one.width for one in rows))
+    points = [_point(rows, at, at + step) for at in np.arange(since, until, step).tolist()]
+    marks = [one.onset if math.isfinite(one.onset) else one.opened for one in incidents]
+    return charts.curve(points, marks, since=since, until=until)
+
+
+def _point(rows: Sequence[Dated], start: float, end: float) -> charts.Point:
+    inside = [one.sums for one in rows if start <= one.start < end]
+    if not inside:
+        return charts.Point(start, end, math.nan, math.nan, math.nan)
+    total = inside[0]
+    for more in inside[1:]:
+        total = total + more
+    ece = estimate(total).ece
+    return charts.Point(start, end, ece.value, ece.low, ece.high)
+
+
+def _incident(one: Incident) -> dict[str, Any]:
+    bins = ", ".join(f"{b['low']:.0%} to {b['high']:.0%}" for b in one.bins[:4])
+    classes = ", ".join(str(c["name"]) for c in one.classes[:4])
+    state = "open, " + one.trend if one.open else f"closed {_when(one.closed or math.nan)} by {one.closed_by}"
     return {
-        "when": _when(alarm["at"]),
-        "since": _when(alarm["since_time"]),
-        "says": f"{alarm['direction']}, gap {_signed(alarm['gap'])}",
-        "bins": bins,
-        "labels": _count(alarm["label"] - alarm["since_label"] + 1),
+        "id": one.id,
+        "opened": _when(one.opened),
+        "onset": _when(one.onset),
+        "says": f"{one.direction}, {_signed(one.gap)} so far",
+        "where": bins + (f"; classes {classes}" if classes else ""),
+        "labels": _count(one.labels),
+        "alarms": _count(one.alarms),
+        "state": state,
+        "note": one.note,
+        "open": one.open,
     }
 
 
@@ -167,16 +244,33 @@ def _when(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds)) if math.isfinite(seconds) else "unknown"
 
 
+def _duration(seconds: float) -> str:
+    for unit, size in (("days", DAY), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
 def _count(value: float) -> str:
-    return f"{value:,.0f}"
+    return f"{value:,.0f}" if math.isfinite(value) else "n/a"
 
 
-def _percent(value: float) -> str:
-    return "n/a" if math.isnan(value) else f"{value * 100:.1f} %"
+def _percent(value: float, digits: int = 1) -> str:
+    return "n/a" if math.isnan(value) else f"{value * 100:.{digits}f} %"
 
 
 def _signed(value: float) -> str:
     return "n/a" if math.isnan(value) else f"{value * 100:+.1f} points"
+
+
+def _range(number: Number) -> str:
+    if math.isnan(number.low):
+        return "not known"
+    return f"{number.low * 100:.1f} to {number.high * 100:.1f}"
+
+
+def _interval(number: Number) -> str:
+    return "n/a" if math.isnan(number.value) else f"{number.value * 100:+.1f} ({_range(number)})"
 
 
 def _plain(value: float) -> str:

@@ -17,8 +17,9 @@ except ImportError as error:
     raise MissingDependency("pydantic", "watch") from error
 
 __all__ = [
-    "MOST_ITEMS", "ErrorOut", "HealthOut", "LabelIn", "LabelsIn", "LabelsOut", "OutcomeOut", "PredictionIn",
-    "PredictionsIn", "PredictionsOut", "ReceiptOut", "answers", "body",
+    "MOST_ITEMS", "CloseIn", "ErrorOut", "HealthOut", "IncidentOut", "IncidentsOut", "LabelIn", "LabelsIn",
+    "LabelsOut", "OutcomeOut", "PredictionIn", "PredictionsIn", "PredictionsOut", "ReceiptOut", "answers",
+    "body",
 ]  # fmt: skip
 
 MOST_ITEMS = 10_000
@@ -35,6 +36,10 @@ class PredictionIn(BaseModel):
     predicted: Annotated[int, Field(ge=0, lt=2**32, description="class id")]
     confidence: Annotated[float, Field(description="top-1 probability, in [0, 1]")]
     segment: Annotated[str, Field(max_length=LONGEST_SEGMENT)] = ""
+    group: Annotated[
+        str,
+        Field(max_length=255, description="what predictions share whose outcomes depend on one another"),
+    ] = ""
     logits: Annotated[
         list[Annotated[float, Field(allow_inf_nan=False)]] | None,
         Field(description="what the output calibration was applied to; kept among the samples, if any"),
@@ -67,6 +72,7 @@ class ReceiptOut(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     receipt: Annotated[str, Field(description="send it back with the label")]
+    label_wanted: Annotated[bool, Field(description="whether the label policy asks for the label")] = True
 
 
 class OutcomeOut(BaseModel):
@@ -93,6 +99,39 @@ class LabelsOut(BaseModel):
     items: list[OutcomeOut]
 
 
+class IncidentOut(BaseModel):
+    """A drift of one model version; times in seconds since 1970, what is not known is null."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: int
+    model: str
+    version: str
+    opened: float
+    onset: float | None
+    direction: str
+    gap: float | None
+    trend: str
+    alarms: int
+    closed: float | None
+    closed_by: str
+
+
+class IncidentsOut(BaseModel):
+    """The latest incidents, oldest first."""
+
+    items: list[IncidentOut]
+
+
+class CloseIn(BaseModel):
+    """Who closes an incident, and why."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    by: Annotated[str, Field(min_length=1, max_length=100)]
+    note: Annotated[str, Field(max_length=1000)] = ""
+
+
 class HealthOut(BaseModel):
     """Whether the ledger can be read."""
 
@@ -108,6 +147,7 @@ class ErrorOut(BaseModel):
 _ERRORS = {
     400: "the body is not JSON, or no list of items",
     401: "no token, or an unknown one",
+    404: "no open incident of that number",
     413: "too many items or bytes",
     415: "neither JSON nor NDJSON",
     429: "too many batches are waiting; send it again",
