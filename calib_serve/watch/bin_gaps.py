@@ -1,0 +1,203 @@
+"""What the labels of each confidence bin say, and how far noise may have moved it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.watch.ledger.sums import Sums
+
+__all__ = ["LEAST", "BinGaps", "Noise", "bin_gaps"]
+
+Floats = NDArray[np.float64]
+
+LEAST = 5.0
+"""Effective labels that a bin must hold to be estimated: with fewer, the noise itself is not known."""
+
+_PRIOR = 1.0  # labels of a calibrated model in each bin's variance, which is else 0 where all labels agree
+_SURE = 0.01  # variance of such a label at least: a confidence of 1 is no proof
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """Errors of the bins' means of one score: their ``covariance`` (bins, bins).
+
+    ``grouped`` (bins, bins) is the part of it that random groups told; ``independent`` (bins,): the variances
+    if every label were a group of its own. ``inflation``: how much larger those of all bins really are.
+    """
+
+    covariance: Floats
+    grouped: Floats
+    independent: Floats
+    inflation: float
+
+
+@dataclass(frozen=True, eq=False)
+class BinGaps:
+    """Weighted means of the labels in each bin (bins,), NaN without labels, and their noise.
+
+    ``served`` is what bins are weighed by. ``confidence`` is that of all that was served, where it is
+    counted; ``accuracy`` is it less ``gap``, which corrects for labels chosen by confidence within a bin.
+    ``calibrated`` is the variance of a calibrated model's gap, labels independent. ``effective`` labels are
+    the independent ones of equal weights that would tell as much, and ``covered`` bins hold enough of them.
+    """
+
+    weighed_by: Literal["predictions", "labels"]
+    served: Floats
+    labels: Floats
+    effective: Floats
+    covered: NDArray[np.bool_]
+    confidence: Floats
+    accuracy: Floats
+    gap: Floats
+    brier: Floats
+    calibrated: Floats
+    groups: int
+    gap_noise: Noise
+    accuracy_noise: Noise
+    brier_noise: Noise
+
+
+@dataclass(frozen=True)
+class _Score:
+    """Sums of a score: weighted ``total``; ``variance`` of one label, and that in a ``calibrated`` model."""
+
+    total: Callable[[Sums], Floats]
+    variance: Callable[[Sums], Floats]
+    calibrated: Callable[[Sums], Floats]
+
+
+def bin_gaps(sums: Sums, groups: Sequence[Sums] = (), *, least: float = LEAST) -> BinGaps:
+    """The bins of ``sums``; ``groups``: the sums of random groups of (some of) its labels."""
+    for one in (sums, *groups):
+        if one.bins != sums.bins:
+            raise ShapeError(f"groups over {one.bins} bins of sums over {sums.bins}; use one bin count")
+        if not np.isfinite(one.vector).all():
+            raise InputError("sums must be finite numbers, got NaN or infinity; count them anew")
+    weight, labels = _weight(sums), np.maximum(sums.labels, 0.0)
+    counted = bool((sums.predictions > 0).any())
+    # A server that counts labels alone can bring a bin more labels than predictions.
+    served = np.maximum(sums.predictions, labels) if counted else weight
+    confidence = _ratio(sums["calib_feedback_confidence_total"], weight)
+    if counted:
+        whole = _ratio(sums.predictions_confidence, sums.predictions)
+        confidence = np.where(np.isnan(whole), confidence, whole)
+    holding = [one for one in groups if _weight(one).any()]
+    gap = _ratio(GAP.total(sums), weight)
+    gap_noise = _noise(GAP, sums, holding)
+    effective = np.nan_to_num(_ratio(weight**2, _squared(sums))) / gap_noise.inflation
+    return BinGaps(
+        weighed_by="predictions" if counted else "labels",
+        served=served,
+        labels=labels,
+        effective=effective,
+        covered=(effective > least * (1 - 1e-9)) & (served > 0),
+        confidence=confidence,
+        accuracy=(confidence - gap).clip(0, 1),
+        gap=gap,
+        brier=_ratio(BRIER.total(sums), weight),
+        calibrated=np.nan_to_num(_ratio(sums["calib_feedback_noise_total"], weight**2)).clip(0),
+        groups=len(holding),
+        gap_noise=gap_noise,
+        accuracy_noise=gap_noise if counted else _noise(RIGHT, sums, holding),
+        brier_noise=_noise(BRIER, sums, holding),
+    )
+
+
+def _noise(score: _Score, sums: Sums, groups: Sequence[Sums]) -> Noise:
+    """Each label by itself where it has no group; sums over random groups where it has."""
+    weight, squared = _weight(sums), _squared(sums)
+    one, prior = score.variance(sums).clip(0), np.maximum(score.calibrated(sums), _SURE)
+    n = np.maximum(_ratio(weight**2, squared), 1.0)
+    smooth = (n * one + _PRIOR * prior) / np.maximum(n + _PRIOR - 1, 1.0)
+    independent = np.nan_to_num(smooth / n)
+    if not groups:
+        return Noise(np.diag(independent), np.zeros((len(n), len(n))), independent, 1.0)
+    grouped = _grouped(score, sums, groups, np.sqrt(np.nan_to_num(smooth)))
+    share = np.nan_to_num(_ratio(np.sum([_squared(g) for g in groups], axis=0), squared)).clip(0, 1)
+    told = np.diag(grouped) + independent * (1 - share)
+    alone = float(weight**2 @ independent)
+    inflation = max(float(weight**2 @ told) / alone, 1.0) if alone > 0 else 1.0
+    # Groups whose labels all agree show no spread either.
+    least = np.nan_to_num(_PRIOR * prior * (inflation / n) ** 2) * share
+    return Noise(grouped + np.diag(independent * (1 - share) + least), grouped, independent, inflation)
+
+
+def _grouped(score: _Score, sums: Sums, groups: Sequence[Sums], deviation: Floats) -> Floats:
+    """Covariance (bins, bins) from the spread of random groups (Wolter 2007, chapter 2)."""
+    weight = _weight(sums)
+    if len(groups) == 1:  # one observation: nothing to compare it with
+        moved = deviation * np.nan_to_num(_ratio(_weight(groups[0]), weight))
+        return np.outer(moved, moved)
+    mean = _ratio(score.total(sums), weight)
+    residual = np.stack([score.total(g) - mean * _weight(g) for g in groups]) / np.maximum(weight, 1e-300)
+    residual = np.nan_to_num(residual)
+    residual -= residual.mean(axis=0)
+    covariance: Floats = len(groups) / (len(groups) - 1) * residual.T @ residual
+    return covariance
+
+
+def _weight(sums: Sums) -> Floats:
+    return np.maximum(sums["calib_feedback_weight_total"], 0.0)
+
+
+def _squared(sums: Sums) -> Floats:
+    return np.maximum(sums["calib_feedback_weight_squared"], 0.0)
+
+
+def _ratio(a: Floats, b: Floats) -> Floats:
+    """Quotients; NaN where ``b`` is 0."""
+    quotient: Floats = np.divide(a, b, out=np.full(len(b), np.nan), where=b > 0)
+    return quotient
+
+
+# Variances of one label's score, each label counted by its weight's square as in the variance of the mean.
+
+
+def _gap_variance(sums: Sums) -> Floats:
+    mean = _ratio(GAP.total(sums), _weight(sums))
+    first, second = (
+        _ratio(sums[f"calib_feedback_gap_{of}"], _squared(sums)) for of in ("weighted", "squared")
+    )
+    return second - 2 * mean * first + mean**2
+
+
+def _right_variance(sums: Sums) -> Floats:
+    mean = _ratio(RIGHT.total(sums), _weight(sums))
+    return _ratio(sums["calib_feedback_correct_weighted"], _squared(sums)) * (1 - 2 * mean) + mean**2
+
+
+def _brier_variance(sums: Sums) -> Floats:
+    """To second order in the spread of confidences within the bin: (c - y)^2 = c^2 + y (1 - 2 c)."""
+    squared = _squared(sums)
+    right = _ratio(sums["calib_feedback_correct_weighted"], squared)
+    confidence = _ratio(sums["calib_feedback_gap_weighted"], squared) + right
+    square = confidence - _ratio(sums["calib_feedback_noise_total"], squared)
+    both = (square + right - _ratio(sums["calib_feedback_gap_squared"], squared)) / 2
+    spread, binary = (square - confidence**2).clip(0), right * (1 - right)
+    slope, off = 1 - 2 * confidence, confidence - right
+    moving = 4 * slope * off * (both - confidence * right) + 4 * spread * (off**2 + binary)
+    return slope**2 * binary + moving
+
+
+def _calibrated(sums: Sums) -> Floats:
+    return _ratio(sums["calib_feedback_noise_total"], _squared(sums))
+
+
+def _calibrated_brier(sums: Sums) -> Floats:
+    noise = _calibrated(sums)  # c (1 - c), and (1 - 2 c)^2 = 1 - 4 c (1 - c)
+    return noise * (1 - 4 * noise)
+
+
+GAP = _Score(
+    lambda s: s["calib_feedback_confidence_total"] - s["calib_feedback_correct_total"],
+    _gap_variance,
+    _calibrated,
+)
+RIGHT = _Score(lambda s: s["calib_feedback_correct_total"], _right_variance, _calibrated)
+BRIER = _Score(lambda s: s["calib_feedback_squared_error_total"], _brier_variance, _calibrated_brier)

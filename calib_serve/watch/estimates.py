@@ -1,0 +1,266 @@
+"""The live numbers of a model: what labels say about all predictions served, and how sure that is.
+
+Which predictions get a label is rarely chance alone: a queue of unsure ones is reviewed, others are sampled.
+So bins are weighed by the predictions served in them, which are all counted, and labels only say what holds
+inside a bin, each weighed by one over the chance with which it was asked for (Hajek 1971). What no label
+covers is not guessed: estimates are of the covered part, and ``bounds`` say what the rest could change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.errors import InputError
+from calib_serve.watch.bin_gaps import LEAST, BinGaps, Noise, bin_gaps
+from calib_serve.watch.bounds import Bounds, bounds_of_covered, bounds_of_labelled
+from calib_serve.watch.drift.statistics import wilson
+from calib_serve.watch.ledger.sums import Sums
+from calib_serve.watch.noisy_ece import noisy_error
+
+__all__ = ["LEAST", "BinRow", "Bounds", "Estimates", "Number", "estimate", "t_quantile"]
+
+Floats = NDArray[np.float64]
+Missing = Literal["chance", "unknown"]
+
+_EITHER_SIDE = 1.14  # 2.24 / 1.96: 2.5 % in all for a mean that may be off to either side
+
+
+@dataclass(frozen=True)
+class Number:
+    """An estimate with its standard error and 95 % interval; all NaN where it is not known."""
+
+    value: float
+    se: float
+    low: float
+    high: float
+
+
+NOT_KNOWN = Number(math.nan, math.nan, math.nan, math.nan)
+
+
+@dataclass(frozen=True)
+class BinRow:
+    """A bin: confidences in (lower, upper], and the accuracy behind them with its 95 % interval.
+
+    ``covered``: it holds enough labels to count in the estimates. NaN without labels.
+    """
+
+    lower: float
+    upper: float
+    served: float
+    labels: float
+    effective: float
+    confidence: float
+    accuracy: float
+    low: float
+    high: float
+    covered: bool
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Numbers of the covered part of what was served; ``estimate`` says how they are made.
+
+    ``labels`` counted and ``effective``: how many labels of a uniform sample, all independent, would tell as
+    much. ``label_share``: labels over predictions served. ``coverage``: the share of predictions in bins with
+    enough labels. ``confidence`` is of all served predictions and ``covered_confidence`` of the covered ones,
+    both without noise. ``ece`` is nearly unbiased (``ece_unclipped``: as it is below 0, where it says 0);
+    ``ece_observed`` is the plain sum over bins, of which ``noise_floor`` is what a calibrated model would
+    show. ``design_effect``: how much more the gap varies than with labels that are independent.
+    ``bounds`` leave open what is not covered, ``worst`` every prediction without a label.
+    """
+
+    weighed_by: Literal["predictions", "labels"]
+    missing: Missing
+    served: float
+    labels: float
+    effective: float
+    label_share: float
+    coverage: float
+    confidence: float
+    covered_confidence: float
+    accuracy: Number
+    gap: Number
+    brier: Number
+    ece: Number
+    ece_unclipped: float
+    ece_observed: float
+    noise_floor: float
+    groups: int
+    design_effect: float
+    bounds: Bounds
+    worst: Bounds
+    bins: tuple[BinRow, ...]
+
+
+def estimate(
+    sums: Sums, *, groups: Sequence[Sums] = (), least: float = LEAST, missing: Missing = "chance"
+) -> Estimates:
+    """Estimate the calibration of all served predictions from the labels of some.
+
+    Bins are weighed by the predictions served, P_b = N_b / N, or by the weights of labels where no
+    predictions are counted (``weighed_by`` says which). ``groups``: the sums of random groups of the labels
+    that belong together (up to 32 groups; labels of one patient or session fall into one): with them,
+    standard errors hold although such labels move together. ``least``: effective labels that a bin must
+    hold. ``missing``: "chance" where labels are missing by confidence or by draw, "unknown" where they may
+    be missing for what the outcome was; then only ``worst`` holds for sure.
+
+    >>> c = np.repeat([0.75, 0.95], 100)
+    >>> y = np.tile(np.repeat([1.0, 0.0], [70, 30]), 2)
+    >>> found = estimate(Sums.served(c) + Sums.labelled(c, y))
+    >>> round(found.gap.value, 3), round(found.gap.low, 2), round(found.gap.high, 2)
+    (0.15, 0.09, 0.21)
+    """
+    if not least >= 1:
+        raise InputError(f"least is a number of labels a bin, at least 1, got {least}")
+    if missing not in ("chance", "unknown"):
+        raise InputError(f"missing must be 'chance' or 'unknown', got {missing!r}")
+    found = bin_gaps(sums, groups, least=least)
+    counted = found.weighed_by == "predictions"
+    total, labels = float(found.served.sum()), float(found.labels.sum())
+    coverage = float(found.served[found.covered].sum()) / total if total else 0.0
+    part = _Part(found, np.where(found.covered, found.served, 0.0) / (coverage * total if coverage else 1.0))
+    confidence = _mean(found.confidence, found.served / total if total else found.served)
+    accuracy = part.number(found.accuracy, found.accuracy_noise, least=0.0)
+    ece, unclipped, observed = part.ece()
+    return Estimates(
+        weighed_by=found.weighed_by,
+        missing=missing,
+        served=total if counted else 0.0,
+        labels=labels,
+        effective=part.effective,
+        label_share=labels / total if total and counted else math.nan,
+        coverage=coverage,
+        confidence=confidence,
+        covered_confidence=_mean(found.confidence, part.share),
+        accuracy=accuracy,
+        gap=part.number(found.gap, found.gap_noise, least=-1.0, between=False),
+        brier=part.number(found.brier, found.brier_noise, least=0.0),
+        ece=ece,
+        ece_unclipped=unclipped,
+        ece_observed=observed,
+        noise_floor=part.noise_floor,
+        groups=found.groups,
+        design_effect=part.design_effect,
+        bounds=bounds_of_covered((accuracy.low, accuracy.high), coverage, confidence),
+        worst=bounds_of_labelled(sums, confidence),
+        bins=_rows(found),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """The covered bins and their ``share`` (bins,) of the predictions served in them, 0 elsewhere."""
+
+    found: BinGaps
+    share: Floats
+
+    @property
+    def empty(self) -> bool:
+        return not self.share.any()
+
+    @property
+    def design_effect(self) -> float:
+        alone = float(self.share**2 @ self.found.gap_noise.independent)
+        return max(self._variance(self.found.gap_noise) / alone, 1.0) if alone > 0 else math.nan
+
+    @property
+    def effective(self) -> float:
+        if self.empty:
+            return 0.0
+        on = self.found.covered
+        alone = self.found.effective[on] * self.found.gap_noise.inflation
+        return 1 / float((self.share[on] ** 2 / alone).sum()) / self.design_effect
+
+    @property
+    def noise_floor(self) -> float:
+        if self.empty:
+            return math.nan
+        spread = np.sqrt(2 / math.pi * self.found.calibrated * self.design_effect)
+        return float(self.share @ spread)
+
+    def number(self, means: Floats, noise: Noise, *, least: float, between: bool = True) -> Number:
+        """The mean over bins, in [least, 1]."""
+        if self.empty:
+            return NOT_KNOWN
+        value, variance = _mean(means, self.share), self._variance(noise)
+        if self.found.weighed_by == "labels":  # then it is chance as well how many fall into each bin
+            on = self.found.covered
+            apart = self.share[on] ** 2 / self.found.effective[on] * (means[on] - value) ** 2
+            variance += float(apart.sum())
+        se = math.sqrt(variance)
+        half = t_quantile(self._freedom(noise)) * se
+        return Number(value, se, max(value - half, least), min(value + half, 1.0))
+
+    def ece(self) -> tuple[Number, float, float]:
+        """The estimate, its value before it is clipped at 0, and the plain sum."""
+        if self.empty:
+            return NOT_KNOWN, math.nan, math.nan
+        on, noise = self.found.covered, self.found.gap_noise
+        t = t_quantile(self._freedom(noise))
+        seen = noisy_error(self.found.gap[on], noise.covariance[np.ix_(on, on)], self.share[on], z=t)
+        # The error of all bins is at least that of their mean, which is known better.
+        mean, error = abs(float(self.share @ np.nan_to_num(self.found.gap))), math.sqrt(self._variance(noise))
+        value = max(seen.value, mean) if mean > t * error else seen.value
+        low = max(seen.low, mean - _EITHER_SIDE * t * error)
+        high = min(max(seen.high, value), 1.0)
+        return Number(min(max(value, 0.0), 1.0), (high - low) / (2 * t), low, high), value, seen.observed
+
+    def _variance(self, noise: Noise) -> float:
+        return float(self.share @ noise.covariance @ self.share)
+
+    def _freedom(self, noise: Noise) -> float:
+        """Degrees of freedom of the variance (Satterthwaite 1946)."""
+        grouped = float(self.share @ noise.grouped @ self.share)
+        rest = self.share**2 * np.diag(noise.covariance - noise.grouped)
+        doubt = float((rest**2 / np.maximum(self.found.effective, 1.0)).sum())
+        doubt += grouped**2 / max(self.found.groups - 1, 1)
+        return self._variance(noise) ** 2 / doubt if doubt > 0 else math.inf
+
+
+def _mean(values: Floats, share: Floats) -> float:
+    on = share > 0
+    return float(values[on] @ share[on] / share[on].sum()) if on.any() else math.nan
+
+
+def _rows(found: BinGaps) -> tuple[BinRow, ...]:
+    edges = np.linspace(0, 1, len(found.served) + 1)
+    noise = found.gap_noise
+    alone = np.maximum(noise.independent, 1e-18)
+    effective = found.effective * noise.inflation / np.maximum(np.diag(noise.covariance) / alone, 1.0)
+    low, high = wilson(found.accuracy * effective, effective)
+    return tuple(
+        BinRow(
+            lower=float(edges[b]),
+            upper=float(edges[b + 1]),
+            served=float(found.served[b]),
+            labels=float(found.labels[b]),
+            effective=float(found.effective[b]),
+            confidence=float(found.confidence[b]),
+            accuracy=float(found.accuracy[b]),
+            low=float(low[b]),
+            high=float(high[b]),
+            covered=bool(found.covered[b]),
+        )
+        for b in range(len(found.served))
+    )
+
+
+_FREEDOM = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 60.0, math.inf)
+_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.306, 2.228, 2.131, 2.086, 2.042, 2.000, 1.960)
+
+
+def t_quantile(freedom: float) -> float:
+    """The 97.5 % point of Student's t, to half a percent from 2 degrees of freedom on.
+
+    >>> round(t_quantile(4.0), 3), round(t_quantile(math.inf), 2)
+    (2.776, 1.96)
+    """
+    inverse = [1 / n for n in reversed(_FREEDOM)]
+    return float(np.interp(1 / max(freedom, 1.0), inverse, _QUANTILES[::-1]))

@@ -1,0 +1,303 @@
+"""Live numbers are those of plain arithmetic, hold for all that was served, and know their own noise."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.watch.estimates import estimate, t_quantile
+from calib_serve.watch.ledger.sums import Sums
+from calib_serve.watch.noisy_ece import noisy_error
+
+BINS = 15
+
+
+def bin_of(c):
+    return np.clip(np.ceil(c * BINS).astype(int) - 1, 0, BINS - 1)
+
+
+def drawn(seed, n, *, rate, gap=0.0, group=1):
+    """Confidences, outcomes and which are labelled with what weight; in groups that share their luck."""
+    rng = np.random.default_rng(seed)
+    c = np.repeat(1 - 0.75 * rng.beta(1, 4, n // group), group)
+    y = (np.repeat(rng.random(n // group), group) < c - gap).astype(float)
+    chance = np.clip(rate(c), 0, 1)
+    asked = np.repeat(rng.random(n // group), group) < chance
+    return c, y, asked, 1 / chance
+
+
+def live(c, y, asked, weight, **options):
+    return estimate(Sums.served(c) + Sums.labelled(c[asked], y[asked], weight=weight[asked]), **options)
+
+
+def everywhere(c):
+    return np.full(len(c), 0.05)
+
+
+def queue(c):
+    return np.where(c < 0.7, 1.0, 0.02)
+
+
+def test_numbers_are_those_of_plain_arithmetic_over_the_labels():
+    c, y, asked, weight = drawn(0, 20_000, rate=queue, gap=0.05)
+    found = live(c, y, asked, weight, least=10)
+    index, served, gap, accuracy, brier, variance, floor = bin_of(c), 0, 0, 0, 0, 0, 0
+    for b in range(BINS):
+        mine = asked & (index == b)
+        w, r = weight[mine], (c - y)[mine]
+        if w.sum() ** 2 < 10 * (w**2).sum() or not len(w):
+            continue
+        size, mean = (index == b).sum(), (w * r).sum() / w.sum()
+        served += size
+        gap += size * mean
+        accuracy += size * (c[index == b].mean() - mean)
+        brier += size * (w * r**2).sum() / w.sum()
+        noise = (w**2 * (c * (1 - c))[mine]).sum()
+        n = w.sum() ** 2 / (w**2).sum()
+        variance += size**2 * ((w**2 * (r - mean) ** 2).sum() + noise / n) / w.sum() ** 2
+        floor += size * math.sqrt(2 / math.pi * noise) / w.sum()
+    assert found.gap.value == pytest.approx(gap / served, rel=1e-9)
+    assert found.accuracy.value == pytest.approx(accuracy / served, rel=1e-9)
+    assert found.brier.value == pytest.approx(brier / served, rel=1e-9)
+    assert found.gap.se == pytest.approx(math.sqrt(variance) / served, rel=1e-9)
+    assert found.noise_floor == pytest.approx(floor / served, rel=1e-9)
+    assert found.coverage == served / len(c)
+    assert found.confidence == pytest.approx(c.mean())
+    assert (found.labels, found.served, found.groups) == (asked.sum(), 20_000, 0)
+
+
+def test_with_every_label_the_numbers_are_the_plain_ones():
+    c, y, asked, weight = drawn(1, 5000, rate=lambda c: np.ones(len(c)))
+    found, bins = live(c, y, asked, weight, least=1), Sums.labelled(c, y).feedback
+    assert found.coverage == 1
+    assert found.accuracy.value == pytest.approx(y.mean())
+    assert found.gap.value == pytest.approx((c - y).mean())
+    assert found.brier.value == pytest.approx(((c - y) ** 2).mean())
+    assert found.ece_observed == pytest.approx(bins.ece())
+    assert found.effective == pytest.approx(5000)
+    assert found.worst.accuracy == pytest.approx((y.mean(), y.mean()))
+
+
+def test_counting_labels_of_a_review_queue_plainly_is_wrong_and_the_estimate_is_not():
+    c, y, asked, weight = drawn(2, 100_000, rate=queue)
+    found = live(c, y, asked, weight)
+    assert y[asked].mean() < y.mean() - 0.1
+    assert found.accuracy.low < y.mean() < found.accuracy.high
+    assert found.accuracy.high - found.accuracy.low < 0.06
+    unweighted = live(c, y, asked, np.ones(len(c)))  # by confidence alone: weights cancel within a bin
+    assert unweighted.accuracy.value == pytest.approx(y.mean(), abs=0.03)
+
+
+@given(st.integers(0, 1000), st.integers(2, 5))
+def test_shards_add_up_to_the_same_estimate(seed, shards):
+    c, y, asked, weight = drawn(seed, 500, rate=queue)
+    part = np.random.default_rng(seed).integers(0, shards, len(c))
+    total = Sums.zeros()
+    for s in range(shards):
+        mine = part == s
+        total += Sums.served(c[mine])
+        total += Sums.labelled(c[mine & asked], y[mine & asked], weight=weight[mine & asked])
+    whole, merged = live(c, y, asked, weight), estimate(total)
+    assert whole.gap.value == pytest.approx(merged.gap.value, abs=1e-9, nan_ok=True)
+    assert whole.ece.high == pytest.approx(merged.ece.high, abs=1e-6, nan_ok=True)
+
+
+@given(st.floats(1, 1000))
+def test_all_weights_times_a_number_change_nothing(factor):
+    c, y, asked, weight = drawn(3, 2000, rate=queue)
+    one, other = live(c, y, asked, weight), live(c, y, asked, weight * factor)
+    for name in ("accuracy", "gap", "brier", "ece"):
+        a, b = getattr(one, name), getattr(other, name)
+        assert (a.value, a.se, a.low, a.high) == pytest.approx(
+            (b.value, b.se, b.low, b.high), rel=1e-6, abs=1e-9
+        )
+
+
+@pytest.mark.parametrize("rate", [everywhere, queue], ids=["everywhere", "queue"])
+@pytest.mark.parametrize("gap", [0.0, 0.01, 0.06])
+def test_intervals_hold_the_truth_and_the_ece_is_nearly_unbiased(rate, gap):
+    held, bias, plain = np.zeros(2), [], []
+    for seed in range(200):
+        found = live(*drawn(seed, 20_000, rate=rate, gap=gap))
+        held += [found.gap.low <= gap <= found.gap.high, found.ece.low <= gap <= found.ece.high]
+        bias.append(found.ece_unclipped - gap)
+        plain.append(found.ece_observed - gap)
+    assert (held >= 181).all()  # 95 % of 200, less 3 sigma
+    assert abs(np.mean(bias)) < 0.7 * np.std(bias)
+    assert gap > 0.01 or np.mean(plain) > 1.5 * np.std(plain)
+
+
+def test_an_ece_of_one_sign_is_never_said_to_be_less_than_the_gap():
+    for seed in range(20):
+        found = live(*drawn(seed, 20_000, rate=everywhere, gap=0.03))
+        assert found.gap.low < 0 or found.ece.value >= abs(found.gap.value)
+
+
+def in_groups(seed, *, size, gap=0.0, groups=32):
+    c, y, asked, weight = drawn(seed, 20_000, rate=everywhere, gap=gap, group=size)
+    unit = np.repeat(np.arange(len(c) // size), size)
+    falls = np.random.default_rng(seed + 9999).integers(0, groups, unit.max() + 1)[unit]
+    parts = [
+        Sums.labelled(c[one], y[one], weight=weight[one])
+        for one in (asked & (falls == g) for g in range(groups))
+    ]
+    return (c, y, asked, weight), parts
+
+
+def test_labels_that_move_together_need_groups_for_a_true_interval():
+    alone = together = ece = 0
+    effects = []
+    for seed in range(150):
+        stream, parts = in_groups(seed, size=10)
+        found, plain = live(*stream, groups=parts), live(*stream)
+        together += found.gap.low <= 0 <= found.gap.high
+        ece += found.ece.low == 0
+        alone += plain.gap.low <= 0 <= plain.gap.high
+        effects.append(found.design_effect)
+    assert alone < 0.7 * 150
+    assert together >= 0.89 * 150
+    assert ece >= 0.88 * 150
+    assert np.mean(effects) == pytest.approx(10, rel=0.15)
+
+
+def test_groups_of_one_say_what_independent_labels_say():
+    stream, parts = in_groups(5, size=1)
+    found, plain = live(*stream, groups=parts), live(*stream)
+    assert found.groups == 32
+    assert found.gap.value == plain.gap.value
+    assert found.gap.se == pytest.approx(plain.gap.se, rel=0.35)
+    assert 1 <= found.design_effect < 1.8
+
+
+def test_labels_without_a_group_count_each_by_itself():
+    stream, parts = in_groups(6, size=10)
+    few = live(*stream, groups=parts[:8])
+    assert live(*stream).gap.se < few.gap.se < live(*stream, groups=parts).gap.se
+
+
+def test_all_labels_in_one_group_are_one_observation():
+    c, y, asked, weight = drawn(7, 5000, rate=everywhere)
+    one = Sums.labelled(c[asked], y[asked], weight=weight[asked])
+    found = live(c, y, asked, weight, groups=[one])
+    assert found.coverage == 0
+    assert all(row.effective < 2 for row in found.bins)
+
+
+def test_without_predictions_counted_labels_weigh_the_bins_and_it_is_said():
+    c, y, asked, weight = drawn(8, 50_000, rate=queue, gap=0.05)
+    found = estimate(Sums.labelled(c[asked], y[asked], weight=weight[asked]))
+    w, a = weight[asked], y[asked]
+    mean = (w * a).sum() / w.sum()
+    assert found.weighed_by == "labels"
+    assert found.accuracy.value == pytest.approx(mean, abs=2e-3)  # all but what bins of few labels hold
+    spread = math.sqrt((w**2 * (a - mean) ** 2).sum()) / w.sum()
+    assert found.accuracy.se == pytest.approx(spread, rel=0.02)
+    assert math.isnan(found.label_share)
+    assert found.worst.accuracy == (0, 1)
+
+
+def test_what_no_label_covers_is_left_out_and_bounded():
+    c, y, _, _ = drawn(9, 20_000, rate=everywhere)
+    asked = c < 0.7
+    found = live(c, y, asked, np.ones(len(c)))
+    covered = bin_of(c) <= bin_of(np.array([0.69]))[0]
+    assert found.coverage == pytest.approx(covered.mean(), abs=1e-3)
+    low, high = found.bounds.accuracy
+    assert low < y.mean() < high
+    assert high - low > 1 - found.coverage
+    assert not found.bounds.useful
+    worst = (y[asked].sum() / len(c), 1 - (asked.sum() - y[asked].sum()) / len(c))
+    assert found.worst.accuracy == pytest.approx(worst, abs=1e-9)
+
+
+def test_nothing_labelled_and_nothing_served_are_not_numbers():
+    for sums in (Sums.zeros(), Sums.served([0.9, 0.5])):
+        found = estimate(sums)
+        assert found.coverage == found.labels == found.effective == 0
+        assert math.isnan(found.gap.value)
+        assert math.isnan(found.ece.low)
+        assert math.isnan(found.noise_floor)
+        assert not any(row.covered for row in found.bins)
+    assert estimate(Sums.served([0.9, 0.5])).confidence == pytest.approx(0.7)
+    assert estimate(Sums.served([0.9])).bounds.accuracy == (0, 1)
+
+
+def test_more_labels_than_predictions_and_huge_weights_stay_sane():
+    c, y, _, _ = drawn(10, 3000, rate=everywhere)
+    heavy = np.where(np.arange(3000) == 0, 1e12, 1.0)
+    for sums in (
+        Sums.served([0.9]) + Sums.labelled(c, y),
+        Sums.served(c) + Sums.labelled(c, y, weight=heavy),
+        Sums.served(c) + Sums.labelled(np.ones(3000), np.ones(3000)),
+        Sums.labelled([0.0, 1.0] * 10, [0, 1] * 10),
+    ):
+        found = estimate(sums)
+        for number in (found.accuracy, found.brier, found.ece):
+            assert 0 <= number.low <= number.value <= number.high <= 1
+        assert -1 <= found.gap.low <= found.gap.value <= found.gap.high <= 1
+        assert found.gap.se > 0
+        assert all(low <= high for low, high in (found.worst.accuracy, found.bounds.accuracy))
+        assert found.label_share <= 1 or math.isnan(found.label_share)
+    drowned = estimate(Sums.served(c) + Sums.labelled(c, y, weight=heavy))
+    bin_ = drowned.bins[int(bin_of(c[:1])[0])]
+    assert not bin_.covered  # one label outweighs all others of its bin
+    assert bin_.effective == pytest.approx(1)
+
+
+def test_agreeing_labels_of_a_small_bin_are_not_certainty():
+    found = estimate(Sums.served(np.full(100, 0.9)) + Sums.labelled(np.full(6, 0.9), np.ones(6)))
+    assert found.gap.se > 0.03
+    assert found.bins[13].low < 0.75
+
+
+def test_bins_say_what_their_labels_say():
+    c, y, asked, weight = drawn(11, 20_000, rate=queue)
+    row = live(c, y, asked, weight).bins[9]
+    mine = (bin_of(c) == 9) & asked
+    assert (row.lower, row.upper) == pytest.approx((9 / 15, 10 / 15))
+    assert (row.served, row.labels) == (mine.sum(), mine.sum())
+    assert row.accuracy == pytest.approx(y[mine].mean())
+    want = stats.binomtest(int(y[mine].sum()), int(mine.sum())).proportion_ci(method="wilson")
+    assert (row.low, row.high) == pytest.approx((want.low, want.high), abs=1e-3)
+
+
+def test_sums_that_are_no_numbers_or_of_other_bins_are_refused():
+    broken = Sums(15, np.where(np.arange(len(Sums.zeros().vector)) == 3, np.nan, 1.0))
+    with pytest.raises(InputError, match="finite"):
+        estimate(broken)
+    with pytest.raises(ShapeError, match="10 bins"):
+        estimate(Sums.zeros(), groups=[Sums.zeros(10)])
+    with pytest.raises(InputError, match="least"):
+        estimate(Sums.zeros(), least=math.nan)
+    with pytest.raises(InputError, match="missing"):
+        estimate(Sums.zeros(), missing="perhaps")
+
+
+def test_the_t_quantile_is_scipys():
+    for freedom in (1, 2, 3, 4, 5.5, 7, 12, 17, 31, 50, 200, 1e6):
+        assert t_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=5e-3)
+    assert t_quantile(0.1) == pytest.approx(12.706)
+
+
+def test_an_error_far_above_its_noise_has_the_usual_interval():
+    gap, error = np.array([0.3, -0.2]), np.array([0.01, 0.02])
+    found = noisy_error(gap, np.diag(error**2), np.array([0.5, 0.5]))
+    se = 0.5 * math.hypot(0.01, 0.02)
+    assert found.observed == pytest.approx(0.25)
+    assert (found.value, found.low, found.high) == pytest.approx(
+        (0.25, 0.25 - 1.96 * se, 0.25 + 1.96 * se), abs=1e-4
+    )
+
+
+def test_errors_of_bins_that_move_together_widen_the_interval():
+    gap, error, share = np.full(4, 0.3), np.full(4, 0.02), np.full(4, 0.25)
+    together = noisy_error(gap, np.outer(error, error), share)
+    opposed = noisy_error(
+        gap * [1, -1, 1, -1], np.outer(error * [1, -1, 1, -1], error * [1, -1, 1, -1]), share
+    )
+    assert together.high - together.low == pytest.approx(2 * 1.96 * 0.02, rel=1e-3)
+    assert opposed.high - opposed.low == pytest.approx(together.high - together.low)
