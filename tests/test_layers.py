@@ -25,6 +25,7 @@ GROUND = (
     "npz",
     "tables",
     "bins",
+    "nonces",
     "receipts",
     "metrics",
     "artifact",

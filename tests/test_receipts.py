@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calib_serve.errors import InputError, KeyringError, Refused
-from calib_serve.receipts import DAY, Keyring, Label, Receipt
+from calib_serve.nonces import NONCE_BYTES
+from calib_serve.receipts import DAY, Keyring, Label, Receipt, group_number
 from calib_serve.watch.intake import Classes, Intake
 from calib_serve.watch.ledger import SqliteLedger
 
@@ -99,8 +100,8 @@ def test_another_key_of_the_same_name_does_not_verify() -> None:
 
 def test_a_receipt_of_a_later_version_of_the_format_says_so() -> None:
     raw = bytearray(base64.urlsafe_b64decode(token() + "=" * (-len(token()) % 4)))
-    raw[0] = 2
-    with pytest.raises(Refused, match="version 2"):
+    raw[0] = 3
+    with pytest.raises(Refused, match="version 3"):
         RING.verify(base64.urlsafe_b64encode(bytes(raw)).rstrip(b"=").decode())
 
 
@@ -135,7 +136,7 @@ def test_nonces_differ_over_processes_that_share_a_seed() -> None:
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
         raw = pipe.read()
-    nonces = {raw[i : i + 12] for i in range(0, len(raw), 12)}
+    nonces = {raw[i : i + NONCE_BYTES] for i in range(0, len(raw), NONCE_BYTES)}
     assert len(nonces) == 200
 
 
@@ -213,9 +214,7 @@ def test_never_a_count_and_always_a_reason(tmp_path: Path) -> None:
 
 def test_ten_thousand_concurrent_copies_count_once(tmp_path: Path) -> None:
     item = {"receipt": token(), "label": 7}
-    homes = [
-        intake(tmp_path / "ledger", detector=None) for _ in range(4)
-    ]  # four connections, as workers have
+    homes = [intake(tmp_path / "ledger") for _ in range(4)]  # four connections, as workers have
     with ThreadPoolExecutor(4) as pool:
         taken = pool.map(lambda i: homes[i % 4].take([item] * 100), range(100))
     assert sum(outcome.accepted for outcomes in taken for outcome in outcomes) == 1

@@ -196,4 +196,5 @@ def _emit(emitter: Emitter, model: str, version: str, sums: Sums) -> None:
         if one.of == "labels":
             for index, value in enumerate(sums[one.name].tolist()):
                 if value > 0:
-                    emitter.add(one.name, value, model, version, str(index))
+                    place = (str(index),) if one.per == "bin" else ()
+                    emitter.add(one.name, value, model, version, *place)

@@ -36,7 +36,7 @@ class Sum:
 
     ``adds`` takes numbers or arrays; ``weight`` is one over the probability with which a label was asked for.
     ``correct`` is 0 for predictions, where it is not known, and their weight is 1. ``per``: one sum for each
-    confidence bin, or one for each step of the delay from prediction to label. ``published`` as a counter;
+    confidence bin, one for the model version, or one for each step of the delay from prediction to label. ``published`` as a counter;
     the others stay in the ledger, for intervals and windows. ``by_segment`` is the help text of the
     series by segment; without one there is none.
     """
@@ -45,14 +45,14 @@ class Sum:
     help: str
     of: Literal["predictions", "labels"]
     adds: Callable[[Any, Any, Any], Any]
-    per: Literal["bin", "delay"] = "bin"
+    per: Literal["bin", "version", "delay"] = "bin"
     published: bool = True
     by_segment: str = ""
 
     @property
     def series(self) -> Series:
         """The metric family that publishes it."""
-        return Series(self.name, "counter", _BIN, self.help)
+        return Series(self.name, "counter", _BIN if self.per == "bin" else _MODEL, self.help)
 
     @property
     def segment_series(self) -> Series:
@@ -103,6 +103,20 @@ SUMS: tuple[Sum, ...] = (
         of="labels",
         adds=lambda _c, y, w: w * y,
         by_segment="Right ones, weighted, by segment.",
+    ),
+    Sum(
+        "calib_feedback_confidence_squared_total",
+        "Weighted sum of squared confidences.",
+        of="labels",
+        adds=lambda c, _y, w: w * c * c,
+        per="version",
+    ),
+    Sum(
+        "calib_feedback_confidence_correct_total",
+        "Weighted sum of confidences that were right.",
+        of="labels",
+        adds=lambda c, y, w: w * c * y,
+        per="version",
     ),
     Sum(
         "calib_feedback_squared_error_total",

@@ -20,7 +20,7 @@ from live_server import Running, serve
 
 from calib_serve import Keyring, Label
 from calib_serve.fuse.sessions import open_session
-from calib_serve.watch.ledger import open_ledger
+from calib_serve.watch.ledger import Entry, Key, open_ledger
 from calib_serve.watch.samples import read_samples
 from calib_serve.watch.series import SEGMENTS, SERIES, WATCH
 
@@ -83,7 +83,8 @@ def test_a_kept_ledger_knows_its_labels_and_counts_no_label_twice(tmp_path: Path
         ring = _keyring(tmp_path)
         kept = [ring.verify(token, now=EXPECTED["time"] + 1) for token in EXPECTED["receipts"]]
         labels = [Label(receipt, 1) for receipt in kept]
-        assert book.accept(labels, expires=[4e9] * 3) == [False, False, True]
+        entries = [Entry(one, EXPECTED["time"] + 1, (Key("pets", "1"),)) for one in labels]
+        assert book.accept(entries) == ["duplicate", "duplicate", "counted"]
     finally:
         book.close()
 

@@ -39,13 +39,14 @@ def torchserve(folder: Path, ledger: str) -> None:
     observer.flush()
 
     feedback = CalibrationFeedback()
-    config = {"calib_serve": {"arl": 100}}
+    config = {"calib_serve": {"arl": 100, "maturity": "0"}}
     context = Context("feedback", str(folder), {}, 1, None, "0.12", model_yaml_config=config)
     feedback.initialize(context)
     context.request_processor = [RequestProcessor({})]
     items = [{"receipt": receipt, "label": 0} for receipt in receipts]
     (answer,) = feedback.handle([{"body": json.dumps(items)}], context)
     assert json.loads(answer)["accepted"] == len(receipts)
+    feedback._feed.tick()
     feedback._flush()
 
 
@@ -62,9 +63,10 @@ def watch(folder: Path) -> None:
 
     ledger = open_ledger(str(folder / "watch.db"))
     models = {(MODEL, VERSION): Watched(Classes(3), Bins.tally([0.9, 0.5], [1, 0]))}
-    watch = Watch(Keyring.new(), ledger, models=models)
+    watch = Watch(Keyring.new(), ledger, models=models, maturity=0.0)
     receipts = watch.predictions([ServedPrediction(MODEL, VERSION, 1, c, "north") for c in CONFIDENCES])
     watch.labels([{"receipt": receipt, "label": 1, "segment": "north"} for receipt in receipts])
+    watch.feed.tick()
     registry = CollectorRegistry()
     export(watch, registry).add("/metrics", 200, 0.1)
     (folder / "watch.txt").write_bytes(generate_latest(registry))

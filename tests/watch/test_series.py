@@ -14,7 +14,7 @@ from publishers import CONFIDENCES
 
 import calib_serve
 from calib_serve.serve.metric_lines import LINE
-from calib_serve.watch.series import SEGMENTS, SERIES, SUMS, WATCH
+from calib_serve.watch.series import PUBLISHED, SEGMENTS, SERIES, WATCH
 
 PACKAGE = Path(calib_serve.__file__).parent
 PROGRAM = Path(__file__).parents[1] / "support" / "publishers.py"
@@ -65,10 +65,10 @@ def test_watch_publishes_the_declared_series_and_no_other(published: tuple[Publi
 
 def test_every_publisher_adds_up_what_is_declared(published: tuple[Published, Published]) -> None:
     workers, watch = published
-    for one in SUMS:
+    for one in PUBLISHED:
         key = (one.name, *sorted(one.series.labels))
-        assert sum(watch[key].values()) == pytest.approx(sum(one.adds(c, 1) for c in CONFIDENCES))
-        assert sum(workers[key].values()) == pytest.approx(20 * sum(one.adds(c, 0) for c in CONFIDENCES))
+        assert sum(watch[key].values()) == pytest.approx(sum(one.adds(c, 1, 1) for c in CONFIDENCES))
+        assert sum(workers[key].values()) == pytest.approx(20 * sum(one.adds(c, 0, 1) for c in CONFIDENCES))
 
 
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
@@ -79,12 +79,12 @@ def test_one_more_sum_is_one_more_declaration_and_ledgers_of_before_are_read(
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
     declared = package / "watch" / "series.py"
     cubed = (
-        '    Sum("calib_feedback_cubed_total", "3", of="labels", adds=lambda c, _: c**3, by_segment="3"),\n'
-        '    Sum("calib_predictions_cubed_total", "3", of="predictions", adds=lambda c, _: c**3),\n'
+        '    Sum("calib_feedback_cubed_total", "3", of="labels", adds=lambda c, _y, w: w * c**3, by_segment="3"),\n'
+        '    Sum("calib_predictions_cubed_total", "3", of="predictions", adds=lambda c, _y, _w: c**3),\n'
     )
     text = declared.read_text()
-    assert text.count(")\n\nSERIES:") == 1
-    declared.write_text(text.replace(")\n\nSERIES:", f"{cubed})\n\nSERIES:"))
+    assert text.count(")\n\nPUBLISHED:") == 1
+    declared.write_text(text.replace(")\n\nPUBLISHED:", f"{cubed})\n\nPUBLISHED:"))
     shutil.copy(KEPT, tmp_path / "ledger.db")  # its vectors are shorter
     ledger = str(tmp_path / "ledger.db") if store == "sqlite" else request.getfixturevalue("redis_url")
     workers, watch = publish(tmp_path, ledger, package=package)

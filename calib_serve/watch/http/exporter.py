@@ -114,7 +114,9 @@ class WatchCollector(Collector):
 
 def _sums(sums: Mapping[Version, Sums]) -> Iterator[Metric]:
     for one in PUBLISHED:
-        yield _family(one.name, _binned({version: each[one.name] for version, each in sums.items()}))
+        columns = {version: each[one.name] for version, each in sums.items()}
+        whole = [(version, float(column[0])) for version, column in columns.items()]
+        yield _family(one.name, _binned(columns) if one.per == "bin" else whole)
     expected = {v: expected_accuracy(s) for v, s in sums.items()}
     yield _family("calib_expected_accuracy", [(v, e.accuracy) for v, e in expected.items()])
     yield _family("calib_expected_accuracy_error", [(v, e.standard_error) for v, e in expected.items()])

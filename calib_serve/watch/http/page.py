@@ -42,6 +42,7 @@ _PAGES = Environment(
 )
 _VERSIONS = 30  # rows of versions: each costs a window to read
 _STEPS = 48  # points of the curve, at most
+_OTHERS = "others"
 _DEFAULTS = ("24h", "7d", "all")
 
 
@@ -109,10 +110,13 @@ def _window(watch: Watch, version: Version, name: str) -> Window:
     """The window of this name; else the shortest of the usual ones that says something."""
     if name in WINDOWS:
         return watch.window(version, name)
-    found = [watch.window(version, each) for each in _DEFAULTS]
-    telling = [one for one in found if judge(estimate(one.sums, groups=one.groups)).kind != "unknown"]
+    found = []
+    for each in _DEFAULTS:
+        found.append(watch.window(version, each))
+        if judge(estimate(found[-1].sums, groups=found[-1].groups)).kind != "unknown":
+            return found[-1]
     labelled = [one for one in found if one.sums.labels.any()]
-    return (telling or labelled or found)[0]
+    return (labelled or found)[0]
 
 
 def _timing(window: Window) -> str:
@@ -224,7 +228,7 @@ def _point(rows: Sequence[Dated], start: float, end: float) -> charts.Point:
 
 def _incident(one: Incident) -> dict[str, Any]:
     bins = ", ".join(f"{b['low']:.0%} to {b['high']:.0%}" for b in one.bins[:4])
-    classes = ", ".join(str(c["name"]) for c in one.classes[:4])
+    classes = ", ".join(_OTHERS if c["predicted"] is None else str(c["predicted"]) for c in one.classes[:4])
     state = "open, " + one.trend if one.open else f"closed {_when(one.closed or math.nan)} by {one.closed_by}"
     return {
         "id": one.id,

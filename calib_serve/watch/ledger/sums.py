@@ -25,7 +25,7 @@ Kind = Literal["segment", "class", "group"]
 """How predictions are sliced: by the segment they name ("" for none), which makes up all of them; by the
 predicted class; and by random groups of the groups that they name."""
 
-_PLACES = {"delay": len(DELAYS) + 1}
+_PLACES = {"version": 1, "delay": len(DELAYS) + 1}
 _DENSE = {"<u2": 2, "<f8": 8}
 
 
@@ -77,7 +77,11 @@ def changes(
         raise ShapeError(f"correct, weight and delay must be {c.shape} like confidence: {error}") from error
     if not (w >= 1).all():
         raise InputError("a weight is one over a probability: at least 1")
-    places = {"bin": bin_index(c, bins=bins), "delay": np.searchsorted(DELAYS, d)}
+    places = {
+        "bin": bin_index(c, bins=bins),
+        "version": np.zeros(c.shape, np.intp),
+        "delay": np.searchsorted(DELAYS, d),
+    }
     layout = _layout(bins)
     kind = [one for one in SUMS if one.of == of]
     where = [layout[one.name].start + places[one.per] for one in kind]
@@ -88,8 +92,8 @@ def changes(
 class Sums:
     """Every sum that ``calib_serve.watch.series.SUMS`` declares; adds up over workers and time.
 
-    ``vector`` holds them in the declared order; ``sums[name]`` is one of them by its name, (bins,) or for
-    the delay (24,). Read-only.
+    ``vector`` holds them in the declared order; ``sums[name]`` is one of them by its name, (bins,) (1,) for
+    one of the version, or (24,) for the delay. Read-only.
 
     >>> a = Sums.served([0.9, 0.5], bins=2) + Sums.labelled([0.9], [1], bins=2)
     >>> a.predictions.tolist(), a["calib_feedback_total"].tolist()
@@ -158,7 +162,7 @@ class Sums:
     def of_version_1(cls, vector: ArrayLike, *, bins: int) -> Sums:
         """The sums behind a vector that ledgers of format 1 kept: every label weighed 1.
 
-        They held two sums of squares over all bins: their Brier score is right in total, its share by bin
+        They held two sums of squares over all bins: the Brier score is right in total, its share by bin
         and the variances are what a calibrated model would show.
         """
         v = np.asarray(vector, np.float64)
@@ -166,18 +170,15 @@ class Sums:
             raise ShapeError(f"stored sums over {bins} bins are ({5 * bins + 2},), got {v.shape}")
         v = np.pad(v, (0, 5 * bins + 2 - len(v)))
         served, served_confidence, n, c, y = v[: 5 * bins].reshape(5, bins)
-        squared, both = v[5 * bins :]
+        squared, both = v[5 * bins :].tolist()
         noise = np.where(n > 0, c * (1 - c / np.maximum(n, 1)), 0.0)
         brier = squared - 2 * both + y.sum()
         share = noise if noise.sum() > 0 else n
         errors = brier * share / share.sum() if share.sum() > 0 else np.zeros(bins)
         new = np.zeros(_length(bins))
-        for name, column in zip(
-            (one.name for one in SUMS if one.per == "bin"),
-            (served, served_confidence, n, n, c, y, errors, noise, n, c - y, errors, y),
-            strict=True,
-        ):
-            new[_layout(bins)[name]] = column
+        columns = (served, served_confidence, n, n, c, y, squared, both, errors, noise, n, c - y, errors, y)
+        for one, column in zip(SUMS, columns, strict=False):  # the delays are not known
+            new[_layout(bins)[one.name]] = column
         return cls(bins, new)
 
     def __getitem__(self, name: str) -> Floats:

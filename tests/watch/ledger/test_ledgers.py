@@ -119,7 +119,9 @@ def test_bits_and_names_are_counted_once_in_every_order(store):
     epochs = [bytes([e] * 8) for e in range(3)]
     every = [e + int(b).to_bytes(2, "big") for e in epochs for b in rng.permutation(6000)[:5000]]
     labels = [make_label(0) for _ in every]
-    labels = [replace(one, receipt=replace(one.receipt, nonce=n)) for one, n in zip(labels, every, strict=True)]
+    labels = [
+        replace(one, receipt=replace(one.receipt, nonce=n)) for one, n in zip(labels, every, strict=True)
+    ]
     sent = [labels[i] for i in rng.permutation(np.arange(len(labels)).repeat(2))]
     counted = 0
     for at in range(0, len(sent), 3000):
