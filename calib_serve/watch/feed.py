@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from calib_serve.errors import InputError, LedgerError
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.incidents import IncidentLog
-from calib_serve.watch.ledger import Ledger, Version, Waiting
+from calib_serve.watch.ledger import Ledger, Noted, Version
 from calib_serve.watch.maturity import Maturity, learned_delay
 
 __all__ = ["DriftFeed", "detector_key"]
@@ -103,7 +103,7 @@ class DriftFeed:
                 self._feed(version, self._in_order(version, rows) if maturity.seconds else rows, now)
         return len(rows)
 
-    def _in_order(self, version: Version, rows: Sequence[Waiting]) -> Sequence[Waiting]:
+    def _in_order(self, version: Version, rows: Sequence[Noted]) -> Sequence[Noted]:
         """The rows that are not older than what was fed before, whose time is kept."""
         key = f"fed/{detector_key(version)}"
         fed = float(self._ledger.load(key) or "-inf")
@@ -115,7 +115,7 @@ class DriftFeed:
         self._ledger.store(key, repr(max(rows[-1].time, fed)).encode())
         return fresh
 
-    def _feed(self, version: Version, rows: Sequence[Waiting], now: float) -> None:
+    def _feed(self, version: Version, rows: Sequence[Noted], now: float) -> None:
         detector = self._restored(version)
         first = detector.labels + 1
         alarms = detector.update(

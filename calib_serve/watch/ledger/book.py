@@ -1,22 +1,16 @@
-"""The sums of a SQLite ledger, and the labels that wait for the drift detector, as rows of its tables."""
+"""The journal and the sums of a SQLite ledger, as rows of its tables."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from calib_serve.errors import LedgerError, ShapeError
-from calib_serve.watch.ledger.entries import (
-    SPANS,
-    Dated,
-    Entry,
-    Place,
-    Waiting,
-    coarser,
-    waiting,
-)
+from calib_serve.watch.ledger.entries import SPANS, Dated, Noted, Place, coarser, journal_sums
 from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version
 
 __all__ = ["SCHEMA", "Book"]
@@ -26,12 +20,21 @@ SCHEMA = (
     " sums BLOB NOT NULL, PRIMARY KEY (writer, model, version, kind, name)) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS spans (model TEXT, version TEXT, kind TEXT, start REAL, width REAL,"
     " name TEXT, sums BLOB NOT NULL, PRIMARY KEY (model, version, kind, start, width, name)) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS waiting (model TEXT, version TEXT, time REAL, nonce BLOB, confidence REAL,"
-    " correct INTEGER, predicted INTEGER, grouped INTEGER, PRIMARY KEY (model, version, time, nonce))"
-    " WITHOUT ROWID",
+    # AUTOINCREMENT: a number that was folded never comes again.
+    "CREATE TABLE IF NOT EXISTS journal (id INTEGER PRIMARY KEY AUTOINCREMENT, writer TEXT, model TEXT,"
+    " version TEXT, time REAL, nonce BLOB, arrived REAL, confidence REAL, correct INTEGER, predicted INTEGER,"
+    " inclusion REAL, grouped INTEGER, slices TEXT, detect INTEGER)",
+    "CREATE INDEX IF NOT EXISTS journal_time ON journal (model, version, time)",
+    "CREATE TABLE IF NOT EXISTS folded (id INTEGER PRIMARY KEY)",
     "CREATE TABLE IF NOT EXISTS emitted (consumer TEXT, model TEXT, version TEXT,"
     " sums BLOB NOT NULL, PRIMARY KEY (consumer, model, version)) WITHOUT ROWID",
 )
+_ROWS = (
+    "SELECT id, writer, model, version, time, nonce, arrived, confidence, correct, predicted, inclusion,"
+    " grouped, slices FROM journal"
+)
+_NOTE = "INSERT INTO journal VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_FOLD_AT = 10_000  # labels in the journal that nobody has made sums of
 _TOTAL = "SELECT sums FROM totals WHERE (writer, model, version, kind, name) = (?, ?, ?, ?, ?)"
 _SPAN = "SELECT sums FROM spans WHERE (model, version, kind, start, width, name) = (?, ?, ?, ?, ?, ?)"
 _SET_TOTAL = "INSERT OR REPLACE INTO totals VALUES (?, ?, ?, ?, ?, ?)"
@@ -45,14 +48,18 @@ class Book:
     def __init__(self, db: sqlite3.Connection, *, writer: str, bins: int, mend: str) -> None:
         self._db, self._writer, self._bins, self._mend = db, writer, bins, mend
 
-    def add(self, sums: Mapping[Place, Sums]) -> None:
-        """Add sums to those that are kept."""
+    def add(self, sums: Mapping[Place, Sums], *, writer: str | None = None) -> None:
+        """Add sums to those that are kept, of this ledger's writer or another."""
         for (key, start, width), more in sums.items():
             at: tuple[str | float, ...]
             if width:
                 get, put, at = _SPAN, _SET_SPAN, (key.model, key.version, key.kind, start, width, key.name)
             else:
-                get, put, at = _TOTAL, _SET_TOTAL, (self._writer, *key.of, key.kind, key.name)
+                get, put, at = (
+                    _TOTAL,
+                    _SET_TOTAL,
+                    (self._writer if writer is None else writer, *key.of, key.kind, key.name),
+                )
             row = self._db.execute(get, at).fetchone()
             total = more if row is None else self._unpacked(row[0]) + more
             self._db.execute(put, (*at, total.packed()))
@@ -63,23 +70,34 @@ class Book:
         asked, told = (asked + " AND writer = ?", (kind, self._writer)) if own else (asked, (kind,))
         found: dict[Key, Sums] = {}
         for model, version, name, packed in self._db.execute(asked, told):
-            key, more = Key(model, version, name, kind), self._unpacked(packed)
-            found[key] = found[key] + more if key in found else more
+            _more(found, Key(model, version, name, kind), self._unpacked(packed))
+        for writer, sums in self.unfolded().items():
+            for place, more in sums.items():
+                if place.key.kind == kind and not place.width and (not own or writer == self._writer):
+                    _more(found, place.key, more)
         return found
 
     def dated(self, since: float, until: float, version: Version | None, kind: Kind | None) -> list[Dated]:
         """The sums of the spans in [since, until)."""
         rows = self._db.execute(
             "SELECT * FROM spans WHERE start >= ?1 AND start + width <= ?2 AND (?3 IS NULL OR model = ?3)"
-            " AND (?4 IS NULL OR version = ?4) AND (?5 IS NULL OR kind = ?5) ORDER BY start",
+            " AND (?4 IS NULL OR version = ?4) AND (?5 IS NULL OR kind = ?5)",
             (since, until, *(version or (None, None)), kind),
         )
-        return [
-            Dated(Key(m, v, n, k), start, width, self._unpacked(p)) for m, v, k, start, width, n, p in rows
-        ]
+        found: dict[Place, Sums] = {}
+        for m, v, k, start, width, name, packed in rows:
+            found[Place(Key(m, v, name, k), start, width)] = self._unpacked(packed)
+        for sums in self.unfolded().values():
+            for place, more in sums.items():
+                key, start, width = place
+                inside = width and since <= start and start + width <= until
+                if inside and version in (None, key.of) and kind in (None, key.kind):
+                    _more(found, place, more)
+        return [Dated(*place, sums) for place, sums in sorted(found.items(), key=lambda one: one[0].start)]
 
     def merge_spans(self, now: float, *, at_most: int) -> None:
         """Move what has grown old into wider spans, and drop what is older than any."""
+        self.fold()
         old = [
             row
             for width, most in SPANS
@@ -108,29 +126,51 @@ class Book:
         """Set what ``consumer`` has published."""
         self._db.executemany(_SET_EMITTED, [(consumer, *of, total.packed()) for of, total in sums.items()])
 
-    def wait(self, entries: Sequence[Entry]) -> None:
-        """Let labels wait for the drift detector."""
-        rows = [(one.label.receipt.model, one.label.receipt.version, *waiting(one)) for one in entries]
-        self._db.executemany("INSERT OR IGNORE INTO waiting VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    def note(self, rows: Sequence[Noted], *, detect: bool) -> None:
+        """Write labels into the journal; with ``detect`` they wait there for the drift detector."""
+        self._db.executemany(
+            _NOTE,
+            [(*row[:-1], _slices(row.slices), detect) for row in rows],
+        )
+        if self._unfolded_count() > _FOLD_AT:
+            self.fold()
+
+    def _unfolded_count(self) -> int:
+        (last,) = self._db.execute("SELECT coalesce(max(id), 0) FROM journal").fetchone()
+        return int(last) - self._folded()
+
+    def _folded(self) -> int:
+        return int(self._db.execute("SELECT coalesce(max(id), 0) FROM folded").fetchone()[0])
+
+    def unfolded(self) -> dict[str, dict[Place, Sums]]:
+        """The sums of the labels in the journal that are in no sum yet, by writer."""
+        rows = self._db.execute(f"{_ROWS} WHERE id > ?", (self._folded(),)).fetchall()
+        return journal_sums([_noted(row[1:]) for row in rows], bins=self._bins)
+
+    def fold(self) -> None:
+        """Add the labels in the journal to the sums, and drop those that nobody waits for."""
+        for writer, sums in self.unfolded().items():
+            self.add(sums, writer=writer)
+        self._db.execute("INSERT OR REPLACE INTO folded SELECT coalesce(max(id), 0) FROM journal")
+        self._db.execute("DELETE FROM folded WHERE id < (SELECT max(id) FROM folded)")
+        self._db.execute("DELETE FROM journal WHERE NOT detect")
 
     def waiting(self) -> dict[Version, int]:
-        """How many labels of each version wait."""
-        rows = self._db.execute("SELECT model, version, count(*) FROM waiting GROUP BY model, version")
+        """How many labels of each version wait for the drift detector."""
+        rows = self._db.execute(
+            "SELECT model, version, count(*) FROM journal WHERE detect GROUP BY model, version"
+        )
         return {(model, version): count for model, version, count in rows}
 
-    def take_waiting(self, version: Version, *, until: float, most: int) -> list[Waiting]:
+    def take_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
         """Take the labels out that were predicted before ``until``."""
+        self.fold()
         rows = self._db.execute(
-            "SELECT time, nonce, confidence, correct, predicted, grouped FROM waiting"
-            " WHERE (model, version) = (?, ?) AND time < ? ORDER BY time, nonce LIMIT ?",
+            f"{_ROWS} WHERE (model, version) = (?, ?) AND time < ? AND detect ORDER BY time, id LIMIT ?",
             (*version, until, most),
         ).fetchall()
-        if rows:
-            self._db.execute(
-                "DELETE FROM waiting WHERE (model, version) = (?, ?) AND (time, nonce) <= (?, ?)",
-                (*version, *rows[-1][:2]),
-            )
-        return [Waiting(t, n, c, bool(y), k, g) for t, n, c, y, k, g in rows]
+        self._db.executemany("DELETE FROM journal WHERE id = ?", [row[:1] for row in rows])
+        return [_noted(row[1:]) for row in rows]
 
     def convert(self) -> None:
         """Bring the sums of format 1 over: they have no time, and count in those over all time."""
@@ -153,3 +193,20 @@ class Book:
             return read()
         except (ValueError, TypeError, ShapeError) as error:
             raise LedgerError(f"the ledger is damaged ({error}); {self._mend}") from error
+
+
+_T = TypeVar("_T", Key, Place)
+
+
+def _more(found: dict[_T, Sums], at: _T, more: Sums) -> None:
+    found[at] = found[at] + more if at in found else more
+
+
+def _slices(slices: tuple[Key, ...]) -> str:
+    return json.dumps([[key.kind, key.name] for key in slices])
+
+
+def _noted(row: Sequence[Any]) -> Noted:
+    *values, slices = row
+    keys = tuple(Key(values[1], values[2], name, kind) for kind, name in json.loads(slices))
+    return Noted._make([*values, keys])._replace(correct=bool(values[7]))

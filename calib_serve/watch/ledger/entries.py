@@ -1,7 +1,8 @@
 """What a ledger is given to count, and where each part of it is kept.
 
-Sums are kept twice: over all time, for counters; and by the time of the *prediction*, in spans that grow
-with age, for windows. So a label that comes late lands in the window of its prediction.
+A label is noted in a journal, which is all that is written before it is acknowledged; sums are made of the
+journal later, many labels at a time. They are kept twice: over all time, for counters; and by the time of the
+*prediction*, in spans that grow with age, for windows. So a late label lands in the window of its prediction.
 """
 
 from __future__ import annotations
@@ -11,15 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from calib_serve.receipts import DAY, Label
 from calib_serve.watch.ledger.sums import Key, Sums, changes
 
 __all__ = [
-    "SPANS", "Dated", "Entry", "Fate", "Place", "Waiting", "coarser", "label_changes", "places",
-    "places_of", "served", "sums_by_place", "waiting",
+    "SPANS", "Dated", "Entry", "Fate", "Noted", "Place", "coarser", "journal_sums", "noted", "places",
+    "served",
 ]  # fmt: skip
 
 Fate = Literal["counted", "duplicate", "forgotten"]
@@ -55,15 +53,24 @@ class Dated(NamedTuple):
     sums: Sums
 
 
-class Waiting(NamedTuple):
-    """A label that waits for those of its time: what the drift detector is given, in order of prediction."""
+class Noted(NamedTuple):
+    """A label in the ledger's journal, from which sums are made and the drift detector is fed.
 
+    ``time`` of the prediction, and ``arrived``, when its label came; ``writer``: who counted it.
+    """
+
+    writer: str
+    model: str
+    version: str
     time: float
     nonce: bytes
+    arrived: float
     confidence: float
     correct: bool
     predicted: int
+    inclusion: float
     group: int
+    slices: tuple[Key, ...]
 
 
 def places(key: Key, *, time: float, now: float) -> list[Place]:
@@ -82,43 +89,49 @@ def coarser(start: float, width: float, *, now: float) -> tuple[float, float] | 
     return None
 
 
-def label_changes(entries: Sequence[Entry], *, bins: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Which numbers of a sum each label changes, and by how much; both (n, sums)."""
-    receipts = [one.label.receipt for one in entries]
-    return changes(
-        "labels",
-        [one.confidence for one in receipts],
-        [one.label.correct for one in entries],
-        [1 / one.inclusion for one in receipts],
-        [one.arrived - one.label.receipt.time for one in entries],
-        bins=bins,
+def noted(entry: Entry, *, writer: str) -> Noted:
+    """The label as the journal keeps it."""
+    one = entry.label.receipt
+    return Noted(
+        writer,
+        one.model,
+        one.version,
+        one.time,
+        one.nonce,
+        entry.arrived,
+        one.confidence,
+        entry.label.correct,
+        one.predicted,
+        one.inclusion,
+        one.group,
+        entry.slices,
     )
 
 
-def places_of(entry: Entry) -> list[Place]:
-    """Where a label counts."""
-    when = entry.label.receipt.time
-    return [place for key in entry.slices for place in places(key, time=when, now=entry.arrived)]
-
-
-def sums_by_place(entries: Sequence[Entry], *, bins: int) -> dict[Place, Sums]:
-    """The sums of labels, by where they are kept."""
-    if not entries:
+def journal_sums(rows: Sequence[Noted], *, bins: int) -> dict[str, dict[Place, Sums]]:
+    """The sums of labels, by writer and by where they are kept."""
+    members: dict[str, dict[Place, list[int]]] = {}
+    for i, row in enumerate(rows):
+        mine = members.setdefault(row.writer, {})
+        for key in row.slices:
+            for place in places(key, time=row.time, now=row.arrived):
+                mine.setdefault(place, []).append(i)
+    if not members:
         return {}
-    members: dict[Place, list[int]] = {}
-    for i, one in enumerate(entries):
-        for place in places_of(one):
-            members.setdefault(place, []).append(i)
-    where, values = label_changes(entries, bins=bins)
-    return {place: Sums.at(where[rows], values[rows], bins=bins) for place, rows in members.items()}
+    where, values = changes(
+        "labels",
+        [row.confidence for row in rows],
+        [row.correct for row in rows],
+        [1 / row.inclusion for row in rows],
+        [row.arrived - row.time for row in rows],
+        bins=bins,
+    )
+    return {
+        writer: {place: Sums.at(where[at], values[at], bins=bins) for place, at in mine.items()}
+        for writer, mine in members.items()
+    }
 
 
 def served(sums: Mapping[Key, Sums], *, time: float) -> dict[Place, Sums]:
     """The sums of predictions made at ``time``, by where they are kept."""
     return {place: more for key, more in sums.items() for place in places(key, time=time, now=time)}
-
-
-def waiting(entry: Entry) -> Waiting:
-    """The label as the drift detector is given it."""
-    one = entry.label.receipt
-    return Waiting(one.time, one.nonce, one.confidence, entry.label.correct, one.predicted, one.group)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from calib_serve.errors import InputError
 from calib_serve.receipts import DAY
-from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Waiting
+from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted
 from calib_serve.watch.ledger.sqlite import SqliteLedger
 from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version
 
@@ -55,7 +55,7 @@ class Ledger(Protocol):
     def waiting(self) -> dict[Version, int]:
         """How many labels wait for the drift detector."""
 
-    def take_waiting(self, version: Version, *, until: float, most: int) -> list[Waiting]:
+    def take_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
         """Take out the labels of predictions made before ``until``, oldest first.
 
         To be called within a transaction, in which the detector's state is stored as well.

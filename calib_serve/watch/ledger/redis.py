@@ -12,7 +12,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,23 +25,23 @@ from calib_serve.watch.ledger.entries import (
     Dated,
     Entry,
     Fate,
-    Waiting,
+    Noted,
+    Place,
     coarser,
-    label_changes,
-    places_of,
+    journal_sums,
+    noted,
     served,
 )
-from calib_serve.watch.ledger.redis_scripts import ACCEPT, ADD, MERGE, UNLOCK
+from calib_serve.watch.ledger.redis_scripts import ACCEPT, ADD, FOLD, MERGE, UNLOCK
 from calib_serve.watch.ledger.redis_wire import (
     PUBLISHED,
-    Rows,
     escaped,
     fields,
-    packed_waiting,
+    packed,
     published,
+    rows_and_sums,
     seen_as,
-    unpacked_waiting,
-    version_of,
+    unpacked,
 )
 from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version, merge_slices
 
@@ -54,7 +54,8 @@ __all__ = ["RedisLedger"]
 
 _HELD = 30_000  # milliseconds after which the lock of a dead process expires
 _MERGE_EVERY = 300.0  # seconds between looks for spans that have grown old
-_AT_MOST = 10_000  # spans of one such look
+_AT_MOST = 10_000  # spans of one such look, and labels of one fold
+_FOLD_AT = 1_000  # labels in the journal that nobody has made sums of
 
 
 class RedisLedger:
@@ -82,8 +83,8 @@ class RedisLedger:
         self._next_merge = -math.inf
         with self._errors():
             self._redis: Any = redis.Redis.from_url(url, socket_timeout=timeout)
-            self._accept, self._add, self._merge, self._unlock = (
-                self._redis.register_script(script) for script in (ACCEPT, ADD, MERGE, UNLOCK)
+            self._accept, self._add, self._fold, self._merge, self._unlock = (
+                self._redis.register_script(script) for script in (ACCEPT, ADD, FOLD, MERGE, UNLOCK)
             )
             memory = self._redis.info("memory")
         if memory.get("maxmemory", 0) and memory.get("maxmemory_policy") != "noeviction":
@@ -200,42 +201,42 @@ class RedisLedger:
         """
         if not entries:
             return []
-        rows = Rows(self.writer)
-        changed = zip(*(part.tolist() for part in label_changes(entries, bins=self.bins)), strict=True)
+        notes = [noted(one, writer=self.writer) for one in entries]
         labels = [
             {
-                **seen_as(one.label.receipt.nonce),
-                "time": round(one.label.receipt.time * 1000),
-                "rows": [rows.number(place) for place in places_of(one)],
-                "fields": fields,
-                "values": values,
-                **(
-                    {
-                        "version": version_of(one),
-                        "seconds": one.label.receipt.time,
-                        "waits": packed_waiting(one),
-                    }
-                    if detect
-                    else {}
-                ),
+                **seen_as(row.nonce),
+                "time": row.time,
+                "version": json.dumps([row.model, row.version]),
+                "row": packed(row),
             }
-            for one, (fields, values) in zip(entries, changed, strict=True)
+            for row in notes
         ]
-        batch = {"retention": self.retention * 1000, "rows": rows.told, "labels": labels}
+        batch = {"retention": self.retention * 1000, "labels": labels, "detect": detect}
         with self._errors():
             fates = self._accept(keys=[self._root], args=[json.dumps(batch)])
+            if self._redis.llen(f"{self._root}:journal") > _FOLD_AT:
+                self._fold_journal()
         self._merge_sometimes()
         return [fate.decode() for fate in fates]
+
+    def _fold_journal(self) -> None:
+        """Add the labels in the journal to the sums, unless another process does so at this moment."""
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.get(f"{self._root}:folds")
+        pipe.lrange(f"{self._root}:journal", 0, _AT_MOST - 1)
+        folds, rows = pipe.execute()
+        if rows:
+            batch: dict[str, Any] = {"rows": [], "sums": []}
+            for writer, sums in journal_sums([unpacked(row) for row in rows], bins=self.bins).items():
+                more = rows_and_sums(sums, writer=writer)
+                batch = {"rows": batch["rows"] + more["rows"], "sums": batch["sums"] + more["sums"]}
+            self._fold(keys=[self._root], args=[json.dumps(batch), folds or "0", len(rows)])
 
     def add(
         self, sums: Mapping[Key, Sums], *, time: float, once: bytes | None = None, expires: float = 0.0
     ) -> bool:
         """Add sums of predictions made at ``time``; a batch named ``once`` counts once until ``expires``."""
-        rows, told = Rows(self.writer), []
-        for place, more in served(sums, time=time).items():
-            rows.number(place)
-            told.append([[field, value] for field, value in fields(more).items()])
-        batch: dict[str, Any] = {"rows": rows.told, "sums": told}
+        batch = rows_and_sums(served(sums, time=time), writer=self.writer)
         if once is not None:
             batch |= {"once": once.hex(), "expires": expires * 1000}
         with self._errors():
@@ -249,6 +250,7 @@ class RedisLedger:
             return
         self._next_merge = time.monotonic() + _MERGE_EVERY
         with self._errors():
+            self._fold_journal()
             now = self._redis_time()
             names = self._redis.zrangebyscore(f"{self._root}:spans", "-inf", now - SPANS[0][1], 0, _AT_MOST)
             for name in names:
@@ -267,48 +269,76 @@ class RedisLedger:
 
     def slices(self, kind: Kind = "segment", *, own: bool = False) -> dict[Key, Sums]:
         """The same, by slice of this kind."""
-        with self._errors():
-            names = sorted(name.decode() for name in self._redis.smembers(f"{self._root}:totals"))
-            asked = [
-                (name, Key(model, version, slice_, of))
-                for name in names
-                for writer, model, version, of, slice_ in [json.loads(name)]
-                if of == kind and (not own or writer == self.writer)
-            ]
-            hashes = self._hashes([f"{self._root}:total:{name}" for name, _ in asked])
         found: dict[Key, Sums] = {}
-        for (_, key), more in zip(asked, hashes, strict=True):
-            found[key] = found[key] + more if key in found else more
+        for place, writer, sums in self._kept(f"{self._root}:total:", self._total_names(kind, own=own)):
+            if place.key.kind == kind and not place.width and (not own or writer == self.writer):
+                found[place.key] = found[place.key] + sums if place.key in found else sums
         return found
 
-    def _hashes(self, keys: Sequence[str]) -> list[Sums]:
-        pipe = self._redis.pipeline(transaction=True)
-        for key in keys:
-            pipe.hgetall(key)
-        found = []
-        for kept in pipe.execute():
-            vector = np.zeros_like(Sums.zeros(self.bins).vector)
-            for field, value in kept.items():
-                vector[int(field)] = float(value)
-            found.append(Sums(self.bins, vector))
-        return found
+    def _total_names(self, kind: Kind, *, own: bool) -> Callable[[], dict[str, tuple[Place, str]]]:
+        def names() -> dict[str, tuple[Place, str]]:
+            found = {}
+            for name in sorted(self._redis.smembers(f"{self._root}:totals")):
+                writer, model, version, of, slice_ = json.loads(name)
+                if of == kind and (not own or writer == self.writer):
+                    found[name.decode()] = (Place(Key(model, version, slice_, of)), writer)
+            return found
+
+        return names
+
+    def _kept(
+        self, prefix: str, names: Callable[[], dict[str, tuple[Place, str]]]
+    ) -> Iterator[tuple[Place, str, Sums]]:
+        """The sums under these names and those of the journal, of one moment, with their writers."""
+        with self._errors():
+            self._fold_journal()
+            while True:
+                folds = self._redis.get(f"{self._root}:folds")
+                asked = names()
+                pipe = self._redis.pipeline(transaction=True)
+                pipe.get(f"{self._root}:folds")
+                pipe.lrange(f"{self._root}:journal", 0, -1)
+                for name in asked:
+                    pipe.hgetall(prefix + name)
+                now, rows, *hashes = pipe.execute()
+                if now == folds:  # else labels have gone from the journal to sums whose names are not here
+                    break
+        for (place, writer), kept in zip(asked.values(), hashes, strict=True):
+            yield place, writer, self._sums_of(kept)
+        for writer, sums in journal_sums([unpacked(row) for row in rows], bins=self.bins).items():
+            for place, more in sums.items():
+                yield place, writer, more
+
+    def _sums_of(self, kept: Mapping[bytes, bytes]) -> Sums:
+        vector = np.zeros_like(Sums.zeros(self.bins).vector)
+        for field, value in kept.items():
+            vector[int(field)] = float(value)
+        return Sums(self.bins, vector)
 
     def dated(
         self, since: float, until: float, *, version: Version | None = None, kind: Kind | None = None
     ) -> list[Dated]:
         """The sums of predictions made in [since, until), by slice and span; spans that lie inside whole."""
-        with self._errors():
-            names = self._redis.zrangebyscore(f"{self._root}:spans", since, f"({until}")
-            asked = [
-                (name.decode(), Key(model, of_version, slice_, of), start, width)
-                for name in names
-                for model, of_version, of, slice_, start, width in [json.loads(name)]
-                if start + width <= until and version in (None, (model, of_version)) and kind in (None, of)
-            ]
-            hashes = self._hashes([f"{self._root}:span:{name}" for name, *_ in asked])
-        return [
-            Dated(key, start, width, sums) for (_, key, start, width), sums in zip(asked, hashes, strict=True)
-        ]
+
+        def wanted(place: Place) -> bool:
+            key, start, width = place
+            inside = bool(width) and since <= start and start + width <= until
+            return inside and version in (None, key.of) and kind in (None, key.kind)
+
+        def names() -> dict[str, tuple[Place, str]]:
+            found = {}
+            for name in self._redis.zrangebyscore(f"{self._root}:spans", since, f"({until}"):
+                model, of_version, of, slice_, start, width = json.loads(name)
+                place = Place(Key(model, of_version, slice_, of), start, width)
+                if wanted(place):
+                    found[name.decode()] = (place, "")
+            return found
+
+        found: dict[Place, Sums] = {}
+        for place, _, sums in self._kept(f"{self._root}:span:", names):
+            if wanted(place):
+                found[place] = found[place] + sums if place in found else sums
+        return [Dated(*place, sums) for place, sums in sorted(found.items(), key=lambda one: one[0].start)]
 
     def waiting(self) -> dict[Version, int]:
         """How many labels wait for the drift detector."""
@@ -317,17 +347,17 @@ class RedisLedger:
             counts = [self._redis.zcard(f"{self._root}:waiting:{name.decode()}") for name in names]
         return {tuple(json.loads(name)): n for name, n in zip(names, counts, strict=True) if n}
 
-    def take_waiting(self, version: Version, *, until: float, most: int) -> list[Waiting]:
+    def take_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
         """Take out the labels of predictions made before ``until``, oldest first.
 
         To be called within a transaction, in which the detector's state is stored as well.
         """
         key = f"{self._root}:waiting:{json.dumps(version)}"
         with self._errors():
-            rows = self._redis.zrangebyscore(key, "-inf", f"({until}", 0, most, withscores=True)
+            rows = self._redis.zrangebyscore(key, "-inf", f"({until}", 0, most)
             if rows:
-                self._redis.zrem(key, *(member for member, _ in rows))
-        return [unpacked_waiting(member, score) for member, score in rows]
+                self._redis.zrem(key, *rows)
+        return [unpacked(row) for row in rows]
 
     @contextmanager
     def emission(self, consumer: str) -> Iterator[Mapping[Version, Sums]]:

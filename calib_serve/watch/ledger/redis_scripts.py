@@ -5,27 +5,27 @@
 
 from __future__ import annotations
 
-__all__ = ["ACCEPT", "ADD", "MERGE", "UNLOCK"]
+__all__ = ["ACCEPT", "ADD", "FOLD", "MERGE", "UNLOCK"]
 
-# One script, so one step: the receipt and the sums, or neither. Redis' own clock says what has
-# expired, so hosts whose clocks disagree cannot have a label counted twice.
+# One script, so one step: the receipt and its label in the journal, or neither. Redis' own clock says what
+# has expired, so hosts whose clocks disagree cannot have a label counted twice.
 _COMMON = """
 local root = KEYS[1]
 local now = redis.call('TIME')
 local ms = now[1] * 1000 + math.floor(now[2] / 1000)
 local function whole(number) return string.format('%.0f', number) end
-local function flush(rows, changed)
-  for row, fields in pairs(changed) do
-    local name, key = rows[row].name
-    if rows[row].start then
+local function add(batch)
+  for row, fields in ipairs(batch.sums) do
+    local name, key = batch.rows[row].name
+    if batch.rows[row].start then
       key = root .. ':span:' .. name
-      redis.call('ZADD', root .. ':spans', rows[row].start, name)
+      redis.call('ZADD', root .. ':spans', batch.rows[row].start, name)
     else
       key = root .. ':total:' .. name
       redis.call('SADD', root .. ':totals', name)
     end
-    for field, value in pairs(fields) do
-      redis.call('HINCRBYFLOAT', key, field, string.format('%.17g', value))
+    for _, pair in ipairs(fields) do
+      redis.call('HINCRBYFLOAT', key, pair[1], string.format('%.17g', pair[2]))
     end
   end
 end
@@ -33,7 +33,7 @@ end
 ACCEPT = (
     _COMMON
     + """
-local batch, fates, changed = cjson.decode(ARGV[1]), {}, {}
+local batch, fates = cjson.decode(ARGV[1]), {}
 local retention = math.max(batch.retention, tonumber(redis.call('GET', root .. ':retention') or 0))
 local forgotten = tonumber(redis.call('GET', root .. ':forgotten') or '-inf')
 local function fresh(one, left)
@@ -46,27 +46,30 @@ local function fresh(one, left)
   return true
 end
 for i, one in ipairs(batch.labels) do
-  local left = one.time + retention - ms
-  if left <= 0 or one.time <= forgotten then
+  local left = one.time * 1000 + retention - ms
+  if left <= 0 or one.time * 1000 <= forgotten then
     fates[i] = 'forgotten'
   elseif not fresh(one, left) then
     fates[i] = 'duplicate'
   else
     fates[i] = 'counted'
-    for _, row in ipairs(one.rows) do
-      changed[row] = changed[row] or {}
-      for at, field in ipairs(one.fields) do
-        changed[row][field] = (changed[row][field] or 0) + one.values[at]
-      end
-    end
-    if one.waits then
+    redis.call('RPUSH', root .. ':journal', one.row)
+    if batch.detect then
       redis.call('SADD', root .. ':waiting', one.version)
-      redis.call('ZADD', root .. ':waiting:' .. one.version, one.seconds, one.waits)
+      redis.call('ZADD', root .. ':waiting:' .. one.version, one.time, one.row)
     end
   end
 end
-flush(batch.rows, changed)
 return fates
+"""
+)
+FOLD = (
+    _COMMON
+    + """
+if (redis.call('GET', root .. ':folds') or '0') ~= ARGV[2] then return 0 end
+add(cjson.decode(ARGV[1]))
+redis.call('LTRIM', root .. ':journal', ARGV[3], -1)
+return redis.call('INCR', root .. ':folds')
 """
 )
 ADD = (
@@ -78,12 +81,7 @@ if batch.once then
   if left <= 0 then return 0 end
   if not redis.call('SET', root .. ':nonce:' .. batch.once, '', 'NX', 'PX', whole(left)) then return 0 end
 end
-local changed = {}
-for row, fields in ipairs(batch.sums) do
-  changed[row] = {}
-  for _, pair in ipairs(fields) do changed[row][pair[1]] = pair[2] end
-end
-flush(batch.rows, changed)
+add(batch)
 return 1
 """
 )

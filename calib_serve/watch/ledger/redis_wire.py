@@ -3,45 +3,34 @@
 from __future__ import annotations
 
 import json
-import struct
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from calib_serve.nonces import NONCE_BYTES, split
-from calib_serve.watch.ledger.entries import Entry, Place, Waiting, waiting
-from calib_serve.watch.ledger.sums import Sums, Version
+from calib_serve.watch.ledger.entries import Noted, Place
+from calib_serve.watch.ledger.sums import Key, Sums, Version
 
 __all__ = [
-    "PUBLISHED", "Rows", "escaped", "fields", "packed_waiting", "published", "seen_as", "unpacked_waiting",
-    "version_of",
+    "PUBLISHED", "escaped", "fields", "packed", "published", "rows_and_sums", "seen_as", "unpacked",
 ]  # fmt: skip
 
 PUBLISHED = "published/"
 """Where the state begins that says what was published."""
 
-_WAITING = struct.Struct(">dB?IQ")  # confidence, length of the nonce, correct, predicted, group
 
-
-class Rows:
-    """The rows that a batch changes, each told once to the script: a total's or a span's name."""
-
-    def __init__(self, writer: str) -> None:
-        self._writer = writer
-        self._numbers: dict[Place, int] = {}
-        self.told: list[dict[str, Any]] = []
-
-    def number(self, place: Place) -> int:
-        """The row's number, from 1 as Lua counts."""
-        if place not in self._numbers:
-            self._numbers[place] = len(self.told) + 1
-            key, start, width = place
-            if width:
-                names = [key.model, key.version, key.kind, key.name, start, width]
-                self.told.append({"name": json.dumps(names), "start": start})
-            else:
-                self.told.append({"name": json.dumps([self._writer, *key.of, key.kind, key.name])})
-        return self._numbers[place]
+def rows_and_sums(sums: Mapping[Place, Sums], *, writer: str) -> dict[str, Any]:
+    """What the script that adds sums is given: the rows that change, and the numbers of each."""
+    rows, told = [], []
+    for (key, start, width), more in sums.items():
+        if width:
+            names = [key.model, key.version, key.kind, key.name, start, width]
+            rows.append({"name": json.dumps(names), "start": start})
+        else:
+            rows.append({"name": json.dumps([writer, *key.of, key.kind, key.name])})
+        told.append(list(fields(more).items()))
+    return {"rows": rows, "sums": told}
 
 
 def fields(sums: Sums) -> dict[int, float]:
@@ -57,23 +46,18 @@ def seen_as(nonce: bytes) -> dict[str, Any]:
     return {"epoch": epoch.hex(), "bit": bit}
 
 
-def version_of(entry: Entry) -> str:
-    """The model version of a label."""
-    return json.dumps([entry.label.receipt.model, entry.label.receipt.version])
+def packed(row: Noted) -> str:
+    """A row of the journal as text."""
+    slices = [[key.kind, key.name] for key in row.slices]
+    return json.dumps([*row[:4], row.nonce.hex(), *row[5:-1], slices])
 
 
-def packed_waiting(entry: Entry) -> str:
-    """A label that waits for the drift detector."""
-    one = waiting(entry)
-    packed = _WAITING.pack(one.confidence, len(one.nonce), one.correct, one.predicted, one.group)
-    return (one.nonce + packed).hex()
-
-
-def unpacked_waiting(member: bytes, time: float) -> Waiting:
-    """The label behind ``packed_waiting``."""
-    raw = bytes.fromhex(member.decode())
-    confidence, length, correct, predicted, group = _WAITING.unpack(raw[-_WAITING.size :])
-    return Waiting(time, raw[:length], confidence, correct, predicted, group)
+def unpacked(text: bytes) -> Noted:
+    """The row behind ``packed``."""
+    *row, slices = json.loads(text)
+    row[4] = bytes.fromhex(row[4])
+    keys = tuple(Key(row[1], row[2], name, kind) for kind, name in slices)
+    return Noted._make([*row, keys])
 
 
 def published(consumer: str, version: Version) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from calib_serve.errors import LedgerError
 from calib_serve.receipts import DAY
 from calib_serve.watch.ledger import book, seen
-from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Waiting, served, sums_by_place
+from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted, noted, served
 from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version, merge_slices
 
 __all__ = ["SqliteLedger", "quarantine"]
@@ -153,6 +153,19 @@ class SqliteLedger:
             finally:
                 self._depth -= 1
 
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Everything read inside is of one moment."""
+        with self._lock, self._errors():
+            if self._depth:
+                yield
+                return
+            self._db.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._db.execute("ROLLBACK")
+
     def _check_there(self) -> None:
         # SQLite would go on writing to a deleted file, and all that is lost when the process ends.
         if self._file is not None and self._identity() != self._file:
@@ -177,9 +190,7 @@ class SqliteLedger:
                 for one in receipts
             ]
             counted = [one for one, fate in zip(entries, fates, strict=True) if fate == "counted"]
-            self._book.add(sums_by_place(counted, bins=self.bins))
-            if detect:
-                self._book.wait(counted)
+            self._book.note([noted(one, writer=self.writer) for one in counted], detect=detect)
             if counted:
                 self._seen_until(max(one.label.receipt.time for one in counted))
             self._prune_sometimes()
@@ -235,22 +246,22 @@ class SqliteLedger:
 
     def slices(self, kind: Kind = "segment", *, own: bool = False) -> dict[Key, Sums]:
         """The same, by slice of this kind."""
-        with self._lock, self._errors():
+        with self._reading():
             return self._book.totals(kind, own=own)
 
     def dated(
         self, since: float, until: float, *, version: Version | None = None, kind: Kind | None = None
     ) -> list[Dated]:
         """The sums of predictions made in [since, until), by slice and span; spans that lie inside whole."""
-        with self._lock, self._errors():
+        with self._reading():
             return self._book.dated(since, until, version, kind)
 
     def waiting(self) -> dict[Version, int]:
         """How many labels wait for the drift detector."""
-        with self._lock, self._errors():
+        with self._reading():
             return self._book.waiting()
 
-    def take_waiting(self, version: Version, *, until: float, most: int) -> list[Waiting]:
+    def take_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
         """Take out the labels of predictions made before ``until``, oldest first.
 
         To be called within a transaction, in which the detector's state is stored as well.
@@ -266,6 +277,7 @@ class SqliteLedger:
         is killed, the same sums are offered again: publish within the block, and quickly.
         """
         with self.transaction():
+            self._book.fold()
             counted = self.sums(own=True)
             emitted, zeros = self._book.emitted(consumer), Sums.zeros(self.bins)
             fresh = {key: total - emitted.get(key, zeros) for key, total in counted.items()}
