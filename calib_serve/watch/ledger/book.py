@@ -164,9 +164,10 @@ class Book:
 
     def take_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
         """Take the labels out that were predicted before ``until``."""
+        # By nonce within a moment: in the order of arrival, wrong ones might come first.
         self.fold()
         rows = self._db.execute(
-            f"{_ROWS} WHERE (model, version) = (?, ?) AND time < ? AND detect ORDER BY time, id LIMIT ?",
+            f"{_ROWS} WHERE (model, version) = (?, ?) AND time < ? AND detect ORDER BY time, nonce LIMIT ?",
             (*version, until, most),
         ).fetchall()
         self._db.executemany("DELETE FROM journal WHERE id = ?", [row[:1] for row in rows])

@@ -47,17 +47,19 @@ def seen_as(nonce: bytes) -> dict[str, Any]:
 
 
 def packed(row: Noted) -> str:
-    """A row of the journal as text."""
+    """A row of the journal as text, by whose order labels of one moment wait.
+
+    The nonce comes first, as by their order of arrival wrong ones might.
+    """
     slices = [[key.kind, key.name] for key in row.slices]
-    return json.dumps([*row[:4], row.nonce.hex(), *row[5:-1], slices])
+    return json.dumps([row.nonce.hex(), *row[:4], *row[5:-1], slices])
 
 
 def unpacked(text: bytes) -> Noted:
     """The row behind ``packed``."""
-    *row, slices = json.loads(text)
-    row[4] = bytes.fromhex(row[4])
-    keys = tuple(Key(row[1], row[2], name, kind) for kind, name in slices)
-    return Noted._make([*row, keys])
+    nonce, writer, model, version, time, *row, slices = json.loads(text)
+    keys = tuple(Key(model, version, name, kind) for kind, name in slices)
+    return Noted._make([writer, model, version, time, bytes.fromhex(nonce), *row, keys])
 
 
 def published(consumer: str, version: Version) -> str:

@@ -87,6 +87,15 @@ def test_labels_wait_for_the_detector_in_the_order_of_their_predictions(ledger):
     assert ledger.waiting() == {("m", "1"): 2}
 
 
+def test_labels_of_one_moment_wait_in_no_order_that_their_outcomes_could_make(ledger):
+    # Wrong ones come first; the order of nonces has nothing to do with that.
+    accept(ledger, [make_label(i, label=0) for i in (9, 3, 7)])
+    accept(ledger, [make_label(i) for i in (8, 2, 4)])
+    with ledger.transaction():
+        taken = ledger.take_waiting(("m", "1"), until=NOW + 1, most=10)
+    assert [one.nonce[-1] for one in taken] == [2, 3, 4, 7, 8, 9]
+
+
 def test_a_label_counts_in_the_span_of_its_prediction_however_late_it_comes(ledger):
     for i, hours in enumerate((2, 100, 700)):
         accept(ledger, [make_label(i, when=NOW - 3600 * hours)], delay=3600 * hours)
