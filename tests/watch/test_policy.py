@@ -136,7 +136,7 @@ def test_labels_that_show_overconfidence_move_chances_to_the_sure_ones():
         policy.observe(Sums.served(c) + Sums.labelled(c[:5000], right[:5000]), seconds=DAY)
         _, chance = policy.draw([0.51, 0.97])
         assert (chance[1] / chance[0] > 0.55) == moved
-        assert policy.draw(c)[1].sum() == pytest.approx(2500, rel=0.1)
+        assert serve(policy, clock, c, seconds=DAY)[1].sum() == pytest.approx(2500, rel=0.15)
 
 
 def test_what_was_served_before_a_restart_is_a_budgets_traffic():
@@ -174,7 +174,8 @@ def test_threads_share_one_budget():
     alone = LabelPolicy.budget(1000, clock=clock)
     alone.draw([0.9, 0.6] * 2000)
     clock.now += DAY
-    assert policy.draw([0.9, 0.6])[1].tolist() == pytest.approx(alone.draw([0.9, 0.6])[1].tolist())
+    # What came since the last look has not faded yet.
+    assert policy.draw([0.9])[1] == pytest.approx(alone.draw([0.9])[1], rel=0.13)
     assert 0.1 < policy.draw([0.9])[1][0] < 1
 
 
