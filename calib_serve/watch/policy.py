@@ -3,7 +3,7 @@
 What is labelled by choice misleads, unless each label is weighed by one over the chance it was asked with.
 So the draw is made before any outcome is known, and its chance is kept with the prediction. Labels tell most
 where outcomes vary most: for the least variance of the gap, chances go with sqrt(c (1 - c)) (Neyman 1934).
-That trusts the confidences. Where labels show that they are too high, chances go by softer ones.
+That trusts the confidences; once a budget is told of labels, it goes by how often these are right instead.
 """
 
 from __future__ import annotations
@@ -32,10 +32,15 @@ _FLOOR = 0.1  # of the chance that uniform sampling would have: nowhere is a shi
 _EVERY = 60.0  # seconds until chances follow the traffic
 _GROWN = 1.125  # or so much more traffic
 _FIRST = 3600.0  # seconds of traffic that a start counts as, at least: the first ones are no rate yet
-_ENOUGH = 100  # labels to judge confidences by
-_SOFTEST = 8.0
+_ENOUGH = 100  # labels that tell more about accuracy than the confidences do
+_STEEPEST = 2.0  # of accuracy by confidence: beyond, sure predictions would be asked for next to nothing
 # Cells of confidence, finer towards 1 where sqrt(c (1 - c)) falls fast.
 _CELLS = (*np.linspace(0.05, 0.9, 18).tolist(), *(1 - 0.1 * 2.0**-k for k in range(1, 16)), 1.0)
+
+
+Floats = NDArray[np.float64]
+Line = tuple[float, float]
+_AS_SAID: Line = (0.0, 1.0)  # right as often as the confidence says
 
 
 class _Chances(Protocol):
@@ -99,7 +104,7 @@ class LabelPolicy:
 
     def draw(
         self, confidences: ArrayLike, *, uniforms: ArrayLike | None = None
-    ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    ) -> tuple[NDArray[np.bool_], Floats]:
         """Whether a label is wanted for each prediction (n,), and the chance it had (n,).
 
         ``confidences`` (n,) in [0, 1]. ``uniforms`` (n,) in [0, 1) decide; drawn anew by default.
@@ -123,8 +128,9 @@ class LabelPolicy:
     def observe(self, sums: Sums, *, seconds: float) -> None:
         """Tell a budget what the ledger counted in the last ``seconds``; the others need none of it.
 
-        Its predictions take the place of the traffic seen so far, such as before a restart; where its labels
-        show overconfidence, unsure predictions are asked for less, and sure ones more.
+        Its predictions take the place of the traffic seen so far, such as before a restart; by its labels it
+        goes with how often predictions are right. Without, an overconfident model is asked too little where
+        it is sure, and can be known less well than by uniform sampling.
         """
         if not (math.isfinite(seconds) and seconds > 0):
             raise InputError(f"seconds is a time above 0, got {seconds}")
@@ -162,7 +168,7 @@ class _Budget:
         self._new, self._fresh = [0] * len(_CELLS), 0
         self._old, self._seconds = np.zeros(len(_CELLS)), 0.0
         self._last, self._due, self._enough = clock(), 0.0, 0.0
-        self._rates, self._temperature = [1.0] * len(_CELLS), 1.0
+        self._rates, self._line = [1.0] * len(_CELLS), _AS_SAID
 
     def of(self, confidences: list[float]) -> list[float]:
         cells = [bisect_left(_CELLS, c) for c in confidences]
@@ -185,7 +191,7 @@ class _Budget:
                 self._seconds, part = min(seconds, _DAY), min(seconds, _DAY) / seconds
                 self._old = np.diff(below, prepend=0.0).clip(0) * part
                 self._new, self._fresh, self._last = [0] * len(_CELLS), 0, self._clock()
-            self._temperature = softness(sums)
+            self._line = fitted_line(sums)
             self._follow()
 
     def _follow(self) -> None:
@@ -196,14 +202,14 @@ class _Budget:
         self._new, self._fresh, self._last = [0] * len(_CELLS), 0, now
         self._due, self._enough = now + _EVERY, max(float(self._old.sum()) * (_GROWN - 1), 1.0)
         served = self._old / max(self._seconds, _FIRST) * _DAY
-        self._rates = neyman(served, self._per_day, temperature=self._temperature).tolist()
+        self._rates = neyman(served, self._per_day, line=self._line).tolist()
 
 
-def neyman(served: NDArray[np.float64], wanted: float, *, temperature: float = 1.0) -> NDArray[np.float64]:
+def neyman(served: Floats, wanted: float, *, line: Line = _AS_SAID) -> Floats:
     """Chances (cells,) by which ``served`` (cells,) predictions bring ``wanted`` labels at least variance."""
     upper = np.asarray(_CELLS)
-    c = _softened((upper + np.concatenate([[0.0], upper[:-1]])) / 2, temperature)
-    spread = np.sqrt(c * (1 - c))
+    right = _along(line, (upper + np.concatenate([[0.0], upper[:-1]])) / 2)
+    spread = np.sqrt(right * (1 - right)).clip(1e-6)
     floor = min(max(_FLOOR * wanted / max(float(served.sum()), 1e-9), LEAST_CHANCE), 1.0)
     low, high = 0.0, 1 / float(spread.min())
     for _ in range(60):
@@ -212,32 +218,38 @@ def neyman(served: NDArray[np.float64], wanted: float, *, temperature: float = 1
             high = scale
         else:
             low = scale
-    chances: NDArray[np.float64] = (high * spread).clip(floor, 1.0)
-    return chances
+    return (high * spread).clip(floor, 1.0)
 
 
-def softness(sums: Sums) -> float:
-    """The temperature, at least 1, at which confidences above a half are as high as accuracy."""
-    labelled = sums.feedback
-    c = labelled.confidence / labelled.count.clip(1e-12)
-    on = (labelled.count > 0) & (c > 0.5) & (c < 1)
-    if sums.labels[on].sum() < _ENOUGH:
-        return 1.0
-    right, weight, low, high = float(labelled.correct[on].sum()), labelled.count[on], 1.0, _SOFTEST
-    for _ in range(40):
-        middle = (low + high) / 2
-        if float(weight @ _softened(c[on], middle)) > right:
-            low = middle
-        else:
-            high = middle
-    return low
+def fitted_line(sums: Sums) -> Line:
+    """How often predictions are right by their confidence: log-odds a + b log-odds(c) (Platt 1999).
+
+    Fitted to the means of bins, with as much trust in what the confidences say as in ``_ENOUGH`` labels.
+    """
+    labelled, n = sums.feedback, np.maximum(sums.labels, 0.0)
+    on = (labelled.count > 0) & (n > 0)
+    c, right = (part[on] / labelled.count[on] for part in (labelled.confidence, labelled.correct))
+    if not on.any():
+        return _AS_SAID
+    x = np.stack([np.ones(len(c)), _log_odds(c)], axis=1)
+    line, trust = np.array(_AS_SAID), _ENOUGH / 4 * np.eye(2)  # a label tells a quarter about the log-odds
+    for _ in range(20):
+        p = _along((float(line[0]), float(line[1])), c)
+        slope = x.T @ (n[on] * (right - p)) - trust @ (line - _AS_SAID)
+        curve = (x * (n[on] * p * (1 - p))[:, None]).T @ x + trust
+        line = line + np.linalg.solve(curve, slope).clip(-1, 1)
+    return float(line[0]), float(np.clip(line[1], 0.0, _STEEPEST))
 
 
-def _softened(c: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
-    """Confidences above a half drawn towards it; below, they are no probabilities of one class out of two."""
-    above = c.clip(0.5, 1 - 1e-12)
-    soft: NDArray[np.float64] = np.where(c > 0.5, 1 / (1 + (1 / above - 1) ** (1 / temperature)), c)
-    return soft
+def _log_odds(c: Floats) -> Floats:
+    safe = c.clip(1e-9, 1 - 1e-9)
+    odds: Floats = np.log(safe) - np.log1p(-safe)
+    return odds
+
+
+def _along(line: Line, c: Floats) -> Floats:
+    right: Floats = 1 / (1 + np.exp(-(line[0] + line[1] * _log_odds(c)).clip(-30, 30)))
+    return right
 
 
 def _checked_rate(rate: float, where: str = "") -> float:
