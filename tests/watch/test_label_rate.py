@@ -1,0 +1,134 @@
+"""A label rate that moves is seen, one that does not is not, however often one looks."""
+
+import math
+
+import numpy as np
+import pytest
+
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.watch.label_rate import rate_changes
+from calib_serve.watch.ledger.sums import Sums
+
+
+def cohort(seed, n, rate, *, weight=1.0):
+    """Predictions of which labels come back by ``rate`` of confidence and outcome."""
+    rng = np.random.default_rng(seed)
+    c = 1 - 0.75 * rng.beta(1, 4, n)
+    y = (rng.random(n) < c).astype(float)
+    came = rng.random(n) < rate(c, y)
+    return Sums.served(c) + Sums.labelled(c[came], y[came], weight=weight)
+
+
+def tenth(c, _):
+    return np.full(len(c), 0.1)
+
+
+def test_the_statistic_is_that_of_two_proportions():
+    before, now = cohort(0, 5000, tenth), cohort(1, 8000, tenth)
+    found, bin_ = rate_changes(before, now), 13
+    k, n = before.labels[bin_], before.predictions[bin_]
+    j, m = now.labels[bin_], now.predictions[bin_]
+    pooled = (k + j) / (n + m)
+    z = (j / m - k / n) / math.sqrt(pooled * (1 - pooled) * (1 / n + 1 / m))
+    alone = rate_changes(Sums(15, kept(before, bin_)), Sums(15, kept(now, bin_)))
+    assert alone.compared == 1
+    assert alone.z == pytest.approx(z)
+    assert alone.overall == pytest.approx((j / m) / (k / n))
+    assert abs(found.z) >= abs(z)
+
+
+def kept(sums, bin_):
+    """The vector of sums with one bin alone."""
+    places = np.arange(len(sums.vector))
+    return np.where(places % 15 == bin_, sums.vector, 0.0)
+
+
+def test_steady_rates_stay_quiet_over_many_looks():
+    for seed in range(600):
+        found = rate_changes(cohort(2 * seed, 3000, tenth), cohort(2 * seed + 1, 3000, tenth))
+        assert found.moved == ()
+        assert found.says == "Labels come back at the rates they did before."
+
+
+def test_a_stricter_limit_is_passed_about_as_often_as_said():
+    moved = sum(
+        bool(
+            rate_changes(
+                cohort(2 * seed, 3000, tenth), cohort(2 * seed + 1, 3000, tenth), once_in=10, factor=1
+            ).moved
+        )
+        for seed in range(500)
+    )
+    assert 25 <= moved <= 75
+
+
+def test_wrong_predictions_that_come_back_more_often_move_the_rate_where_they_are():
+    def complaining(c, y):
+        return np.where(y == 0, 0.4, 0.1)
+
+    found = rate_changes(cohort(0, 40_000, tenth), cohort(1, 40_000, complaining))
+    assert found.moved
+    assert all(one.now > one.before for one in found.moved)
+    assert [abs(one.z) for one in found.moved] == sorted((abs(one.z) for one in found.moved), reverse=True)
+    assert found.moved[0].upper < 0.95  # few of the surest are wrong
+    assert found.overall > 1.3
+    assert found.says.startswith("Labels come back more often at confidences")
+    assert "may depend on the outcome" in found.says
+
+
+def test_labels_that_stop_coming_and_rates_that_cross_are_told():
+    def halved(c, _):
+        return np.full(len(c), 0.05)
+
+    def crossing(c, _):
+        return np.where(c > 0.8, 0.2, 0.03)
+
+    assert rate_changes(cohort(0, 40_000, tenth), cohort(1, 40_000, halved)).says.startswith(
+        "Labels come back less often"
+    )
+    found = rate_changes(cohort(0, 40_000, tenth), cohort(1, 40_000, crossing))
+    assert "at other rates" in found.says
+    assert "more bins" in found.says
+
+
+def test_a_difference_that_does_not_matter_is_not_told_however_sure():
+    def near(c, _):
+        return np.full(len(c), 0.11)
+
+    before, now = cohort(0, 400_000, tenth), cohort(1, 400_000, near)
+    assert abs(rate_changes(before, now).z) > 8
+    assert rate_changes(before, now).moved == ()
+    assert rate_changes(before, now, factor=1.02).moved
+
+
+def test_other_confidences_at_the_same_rates_are_no_change():
+    rng = np.random.default_rng(0)
+    sure, came = rng.uniform(0.8, 1, 30_000), rng.random(30_000) < 0.1
+    now = Sums.served(sure) + Sums.labelled(sure[came], np.ones(came.sum()))
+    assert rate_changes(cohort(1, 30_000, tenth), now).moved == ()
+
+
+def test_weights_do_not_count_and_labels_without_predictions_stay_sane():
+    heavy = rate_changes(cohort(0, 5000, tenth, weight=100.0), cohort(1, 5000, tenth))
+    assert heavy == rate_changes(cohort(0, 5000, tenth), cohort(1, 5000, tenth))
+    orphans = Sums.labelled(np.linspace(0, 1, 5000), np.ones(5000))
+    assert rate_changes(orphans, orphans).says == "Too few predictions or labels to compare their rates."
+    more = cohort(0, 5000, tenth) + orphans
+    assert math.isfinite(rate_changes(cohort(1, 5000, tenth), more).z)
+
+
+def test_too_little_to_compare_is_said():
+    for before, now in ((Sums.zeros(), Sums.zeros()), (cohort(0, 20, tenth), cohort(1, 9000, tenth))):
+        found = rate_changes(before, now)
+        assert found.says.startswith("Too few")
+        assert (found.moved, found.compared, found.z) == ((), 0, 0)
+        assert math.isnan(found.overall)
+
+
+def test_what_cannot_be_compared_is_refused():
+    with pytest.raises(ShapeError, match="15 bins with 10"):
+        rate_changes(Sums.zeros(), Sums.zeros(10))
+    with pytest.raises(InputError, match="finite"):
+        rate_changes(Sums.zeros(), Sums(15, np.full(len(Sums.zeros().vector), np.nan)))
+    with pytest.raises(InputError, match="once_in"):
+        rate_changes(Sums.zeros(), Sums.zeros(), once_in=0)
