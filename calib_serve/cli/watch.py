@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Annotated
 
@@ -90,6 +91,8 @@ def run(
     from calib_serve.watch.policy import parse_policy
     from calib_serve.watch.service import Watch
 
+    if label_budget:
+        parse_policy(label_budget)  # validated before anything is opened
     tokens = [] if token_file is None else read_tokens(token_file)
     hosts = allowed_hosts(host, tokens)
     with Watch.open(
@@ -103,7 +106,7 @@ def run(
         ttl=ttl_days * DAY,
         max_segments=max_segments,
         maturity=parse_maturity(maturity),
-        policy=parse_policy(label_budget) if label_budget else None,
+        policy=functools.partial(parse_policy, label_budget) if label_budget else None,
         samples=samples,
         sample_rate=sample_rate,
         sample_days=sample_days,

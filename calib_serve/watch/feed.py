@@ -47,6 +47,7 @@ class DriftFeed:
         self._ledger, self._detector, self._given, self._clock = ledger, detector, maturity, clock
         self._learned: dict[Version, tuple[float, float]] = {}
         self._stop = threading.Event()
+        self._also: list[tuple[Callable[[], None], float]] = []
 
     def maturity(self, version: Version) -> Maturity:
         """When predictions of this version are mature."""
@@ -66,6 +67,10 @@ class DriftFeed:
             while self._step(version) == _MOST:
                 pass
 
+    def also(self, work: Callable[[], None], *, every: float) -> None:
+        """Do ``work`` in the thread as well, every so many seconds."""
+        self._also.append((work, every))
+
     def start(self, *, every: float = 1.0) -> None:
         """Tick every so many seconds from now on, in a thread, until ``stop``."""
         threading.Thread(target=self._run, args=(every,), name="calib-drift", daemon=True).start()
@@ -75,9 +80,14 @@ class DriftFeed:
         self._stop.set()
 
     def _run(self, every: float) -> None:
+        due = [time.monotonic() + seconds for _, seconds in self._also]
         while not self._stop.wait(every):
             try:
                 self.tick()
+                for i, (work, seconds) in enumerate(self._also):
+                    if time.monotonic() >= due[i]:
+                        due[i] = time.monotonic() + seconds
+                        work()
             except LedgerError as error:  # tried again at the next tick
                 if not self._stop.is_set():
                     log.error("drift detection waits: %s", error)

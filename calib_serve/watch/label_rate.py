@@ -1,11 +1,3 @@
-<<<<<<< HEAD
-class R:
-    moved = False
-
-
-def rate_changes(a, b):
-    return R()
-=======
 """Whether labels come back at another rate than before: a sign that they may depend on the outcome.
 
 Estimates hold while labels are missing by confidence or by draw. If wrong predictions suddenly come back more
@@ -127,4 +119,3 @@ def _says(moved: tuple[MovedBin, ...], compared: int) -> str:
     rates = f"({100 * first.now:.1f} % for {100 * first.before:.1f} %)"
     others = f" and {len(moved) - 1} more bins" if len(moved) > 2 else " and one more bin" * (len(moved) - 1)
     return f"Labels come back {how} at {where} {rates}{others}: they may depend on the outcome."
->>>>>>> estimates

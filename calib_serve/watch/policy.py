@@ -258,8 +258,10 @@ def _checked_rate(rate: float, where: str = "") -> float:
     return float(rate)
 
 
-def parse_policy(text: str) -> LabelPolicy:
+def parse_policy(text: str, *, workers: int = 1) -> LabelPolicy:
     """The policy that a command line names: "500/day", "0.05" or "0.7:1,1:0.01".
+
+    ``workers``: processes that share a budget.
 
     >>> parse_policy("0.7:1,1:0.01").text
     '0.7:1,1:0.01'
@@ -267,7 +269,7 @@ def parse_policy(text: str) -> LabelPolicy:
     said = text.strip().replace(" ", "")
     try:
         if said.endswith("/day"):
-            return LabelPolicy.budget(float(said.removesuffix("/day")))
+            return LabelPolicy.budget(float(said.removesuffix("/day")), workers=workers)
         if ":" in said:
             pairs = [band.split(":") for band in said.split(",")]
             return LabelPolicy.bands([(float(end), float(rate)) for end, rate in pairs])

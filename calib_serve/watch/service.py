@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -35,6 +36,8 @@ from calib_serve.watch.windows import Window, read_window
 __all__ = ["ServedPrediction", "Watch", "Watched"]
 
 logger = logging.getLogger(__name__)
+
+_TELL_EVERY = 600.0  # seconds between looks of label budgets at what was served
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,7 @@ class Watch:
             known=[*ledger.slices("segment"), *ledger.slices("class")],
         )
         self.policies = {version: policy() for version in models} if policy else {}
+        self._tell_policies()
         self.feed = DriftFeed(ledger, detector=detector or Detector, maturity=maturity, clock=clock)
         self.intake = Intake(
             keyring,
@@ -144,6 +148,7 @@ class Watch:
             slices=self._slices,
             detect=detector is not None,
         )
+        self.feed.also(self._tell_policies, every=_TELL_EVERY)
         self.shifts = {v: ConfidenceShift(w.reference) for v, w in models.items() if w.reference is not None}
 
     @classmethod
@@ -303,9 +308,8 @@ class Watch:
     def _signed(
         self, items: Sequence[ServedPrediction], nonces: Sequence[bytes], now: float
     ) -> Iterator[SignedReceipt]:
-        for item, nonce in zip(items, nonces, strict=True):
-            policy = self.policies.get((item.model, item.version))
-            wanted, inclusion = policy.draw_one(item.confidence) if policy else (True, 1.0)
+        asked = self._asked(items)
+        for item, nonce, (wanted, inclusion) in zip(items, nonces, asked, strict=True):
             yield self.keyring.sign(
                 model=item.model,
                 version=item.version,
@@ -318,6 +322,26 @@ class Watch:
                 wanted=wanted,
                 group=group_number(item.group),
             )
+
+    def _asked(self, items: Sequence[ServedPrediction]) -> list[tuple[bool, float]]:
+        """Whether the label of each prediction is wanted, and the chance that it was."""
+        asked = [(True, 1.0)] * len(items)
+        for version, policy in self.policies.items():
+            at = [i for i, item in enumerate(items) if (item.model, item.version) == version]
+            if at:
+                wanted, inclusion = policy.draw([items[i].confidence for i in at])
+                for i, *drawn in zip(at, wanted.tolist(), inclusion.tolist(), strict=True):
+                    asked[i] = (drawn[0], drawn[1])
+        return asked
+
+    def _tell_policies(self) -> None:
+        """Tell budgets what was served and labelled in the last day; a new process begins with it."""
+        now = self._clock()
+        for version, policy in self.policies.items():
+            dated = list(self.ledger.dated(now - DAY, math.inf, version=version, kind="segment"))
+            if dated:
+                whole = merge_slices((one.key, one.sums) for one in dated)[version]
+                policy.observe(whole, seconds=max(now - min(one.start for one in dated), 1.0))
 
     def _look_for_shift(self, sums: Mapping[Key, Sums]) -> None:
         for version, more in merge_slices(sums).items():

@@ -83,4 +83,4 @@ def _numbers(found: Estimates, window: Window) -> Mapping[str, float]:
 
 def _rate_moved(week: Window) -> float:
     """1 where the latest day of the week is labelled at other rates than the days before."""
-    return float(rate_changes(*week.split(DAY)).moved)
+    return float(bool(rate_changes(*week.split(DAY)).moved))
