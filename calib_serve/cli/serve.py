@@ -54,6 +54,12 @@ def run(
         float,
         typer.Option(parser=share, metavar="SHARE", help="Which share of the predictions --samples keeps."),
     ] = 0.1,
+    label_budget: Annotated[
+        str,
+        typer.Option(
+            help="Which labels to ask for: 500/day, a rate 0.05, or rates by confidence 0.7:1,1:0.01."
+        ),
+    ] = "",
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A line of config.properties; may be repeated."),
@@ -82,6 +88,7 @@ def run(
         writer=writer or None,
         samples=samples,
         sample_rate=sample_rate,
+        label_budget=label_budget,
     )
     try:
         with interruptible(), server:

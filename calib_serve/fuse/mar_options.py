@@ -12,6 +12,7 @@ from calib_serve.errors import ModelError
 
 __all__ = [
     "KEYRING",
+    "LABEL_BUDGET",
     "LEDGER",
     "METRICS",
     "MODELS",
@@ -35,6 +36,7 @@ METRICS = "CALIB_SERVE_METRICS"
 SAMPLES = "CALIB_SERVE_SAMPLES"
 SAMPLE_RATE = "CALIB_SERVE_SAMPLE_RATE"
 SAMPLE_SECONDS = "CALIB_SERVE_SAMPLE_SECONDS"
+LABEL_BUDGET = "CALIB_SERVE_LABEL_BUDGET"
 
 Kind = Literal["torchscript", "exported", "eager", "onnx", "wrapped"]
 

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ModelError
 from calib_serve.fuse.mar_options import ModelOptions
+from calib_serve.receipts import SignedReceipt
 from calib_serve.serve.inputs import ImageOptions, Payload, decode, decode_lists
-from calib_serve.serve.observer import observe
+from calib_serve.serve.observer import Tag, observe, tags_of
 from calib_serve.serve.runtime import Run, load_runtime, to_logits
 
 __all__ = ["CalibratedClassifier", "Failure", "Prediction"]
@@ -39,7 +40,7 @@ class Prediction:
     predicted: int
     confidence: float
     logits: NDArray[Any]
-    receipt: str | None = None
+    receipt: SignedReceipt | None = None
 
 
 @dataclass(frozen=True)
@@ -107,11 +108,13 @@ class CalibratedClassifier:
             reply["abstain"] = prediction.confidence < self.options.abstain_below
         if prediction.receipt is not None:
             reply["receipt"] = prediction.receipt
+            if not prediction.receipt.wanted:
+                reply["label_wanted"] = False
         return reply
 
     def handle(self, data: Sequence[dict[str, Any]], ctx: Any) -> list[str]:
         """One JSON text per item, in order; failed items have their own status."""
-        results = self._predict(self._read_all(data))
+        results = self._predict(self._read_all(data), tags_of(ctx, len(data)))
         return [self._reply(index, result, ctx) for index, result in enumerate(results)]
 
     def _load(self, folder: Path, ctx: Any) -> Run:
@@ -150,9 +153,11 @@ class CalibratedClassifier:
         except (Exception, SystemExit) as error:  # a subclass's preprocess may raise anything
             return Failure(400, f"the input cannot be read ({type(error).__name__})")
 
-    def _predict(self, inputs: NDArray[Any] | list[NDArray[Any] | Failure]) -> list[Result]:
+    def _predict(
+        self, inputs: NDArray[Any] | list[NDArray[Any] | Failure], tags: Sequence[Tag]
+    ) -> list[Result]:
         if isinstance(inputs, np.ndarray):
-            return self._observed(self._run_rows(inputs))
+            return self._observed(self._run_rows(inputs), tags)
         rows: list[Row | Failure] = [item if isinstance(item, Failure) else _PENDING for item in inputs]
         by_kind: dict[tuple[Any, ...], list[int]] = {}
         for index, item in enumerate(inputs):
@@ -167,7 +172,7 @@ class CalibratedClassifier:
             for i, row in zip(places, self._run_rows(batch), strict=True):
                 if i in indices:
                     rows[i] = row
-        return self._observed(rows)
+        return self._observed(rows, tags)
 
     def _run_rows(self, batch: NDArray[Any]) -> list[Row | Failure]:
         try:
@@ -188,12 +193,13 @@ class CalibratedClassifier:
             for p, k, z, ok in zip(probs, top, logits, fine, strict=True)
         ]
 
-    def _observed(self, rows: list[Row | Failure]) -> list[Result]:
+    def _observed(self, rows: list[Row | Failure], tags: Sequence[Tag]) -> list[Result]:
         made = [row for row in rows if not isinstance(row, Failure)]
         receipts = iter(
             self._observer.served(
                 [(predicted, confidence) for _, predicted, confidence, _ in made],
                 logits=[logits for *_, logits in made],
+                tags=[tag for tag, row in zip(tags, rows, strict=True) if not isinstance(row, Failure)],
                 invalid=sum(row is _INVALID for row in rows),
             )
         )

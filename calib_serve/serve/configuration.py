@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from calib_serve.errors import ServerError
 from calib_serve.fuse.mar_options import (
     KEYRING,
+    LABEL_BUDGET,
     LEDGER,
     METRICS,
     MODELS,
@@ -27,6 +28,7 @@ from calib_serve.fuse.torchserve import labelled_models, read_archive, shipped
 from calib_serve.receipts import Keyring
 from calib_serve.serve.metrics_file import metrics_file
 from calib_serve.serve.properties import Ports, changed, parse_properties
+from calib_serve.watch.policy import parse_policy
 
 __all__ = ["Configuration", "configure", "ensure_keyring"]
 
@@ -89,6 +91,7 @@ def configure(
     writer: str | None = None,
     samples: str | Path | None = None,
     sample_rate: float = 0.1,
+    label_budget: str = "",
     sample_seconds: float = 60.0,
 ) -> Configuration:
     """The configuration of a :class:`~calib_serve.serve.server.Server`, which explains the parameters."""
@@ -111,6 +114,7 @@ def configure(
         **_ledger(folder, ledger),
         **({WRITER: writer} if writer else {}),
         **_sampling(samples, sample_rate, sample_seconds),
+        **_asking(label_budget),
     }
     return Configuration(folder, store, tuple(models), text, environment)
 
@@ -170,3 +174,7 @@ def _sampling(samples: str | Path | None, rate: float, seconds: float) -> dict[s
         SAMPLE_RATE: repr(rate),
         SAMPLE_SECONDS: repr(seconds),
     }
+
+
+def _asking(label_budget: str) -> dict[str, str]:
+    return {LABEL_BUDGET: parse_policy(label_budget).text} if label_budget else {}

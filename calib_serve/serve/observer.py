@@ -10,22 +10,24 @@ import bisect
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.fuse.mar_options import KEYRING, ModelOptions, from_environment
+from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET, ModelOptions, from_environment
 from calib_serve.nonces import Nonces
-from calib_serve.receipts import Keyring
+from calib_serve.receipts import Keyring, SignedReceipt, group_number
 from calib_serve.serve.emit import Emitter, Key
 from calib_serve.serve.lifecycle import end_cleanly
 from calib_serve.serve.sampling import host_sample_log
+from calib_serve.watch.policy import LabelPolicy, parse_policy
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.series import PUBLISHED
+from calib_serve.watch.slices import LONGEST_SEGMENT
 
-__all__ = ["FEEDBACK", "Observer", "observe"]
+__all__ = ["FEEDBACK", "Observer", "Tag", "observe", "tags_of"]
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +42,27 @@ FEEDBACK = (
 """The counters that labels feed, by model and version."""
 
 
+class Tag(NamedTuple):
+    """What a request names by its headers x-calib-segment and x-calib-group; "" where it does not."""
+
+    segment: str = ""
+    group: str = ""
+
+
+_NO_TAG = Tag()
+
+
+def tags_of(ctx: Any, requests: int) -> list[Tag]:
+    """The tags of each request in TorchServe's context, whose headers are spelled as the client did."""
+    tags = []
+    for i in range(requests):
+        headers = {name.lower(): value for name, value in (ctx.get_all_request_header(i) or {}).items()}
+        tags.append(
+            Tag(headers.get("x-calib-segment", "")[:LONGEST_SEGMENT], headers.get("x-calib-group", ""))
+        )
+    return tags
+
+
 def observe(options: ModelOptions, artifact: Artifact, *, model: str, version: str) -> Observer:
     """An observer for this worker, which sends its last counts when the worker ends."""
     path = from_environment(KEYRING)
@@ -51,6 +74,7 @@ def observe(options: ModelOptions, artifact: Artifact, *, model: str, version: s
         # The calibration set's bins, the same from every worker: the reference for drift.
         for b, count in enumerate(reference.count.tolist()):
             emitter.set("calib_reference_share", count / reference.n, model, version, str(b))
+    budget = from_environment(LABEL_BUDGET)
     observer = Observer(
         emitter,
         model=model,
@@ -58,6 +82,7 @@ def observe(options: ModelOptions, artifact: Artifact, *, model: str, version: s
         bins=15 if reference is None else len(reference),
         keyring=None if path is None else Keyring.load(path),
         samples=host_sample_log(),
+        policy=None if budget is None else parse_policy(budget, workers=options.workers),
     )
     observer.before_answer = end_cleanly(observer.flush)
     return observer
@@ -66,7 +91,7 @@ def observe(options: ModelOptions, artifact: Artifact, *, model: str, version: s
 class Observer:
     """Counts and signs the predictions of one model version; ``keyring`` None means no receipts.
 
-    ``samples`` keeps logits of signed predictions for a later refit.
+    ``samples`` keeps logits of signed predictions for a later refit; ``policy`` says whose labels are wanted.
     """
 
     def __init__(
@@ -78,7 +103,9 @@ class Observer:
         bins: int,
         keyring: Keyring | None,
         samples: SampleLog | None = None,
+        policy: LabelPolicy | None = None,
     ) -> None:
+        self._policy = policy
         self._samples = samples if keyring else None  # labels find their samples by receipts
         self._emitter, self._model, self._version, self._keyring = emitter, model, version, keyring
         self._nonces = Nonces()
@@ -99,11 +126,13 @@ class Observer:
         predictions: Sequence[tuple[int, float]],
         *,
         logits: Sequence[NDArray[Any]] = (),
+        tags: Sequence[Tag] = (),
         invalid: int = 0,
-    ) -> list[str | None]:
+    ) -> list[SignedReceipt | None]:
         """Count (predicted class, confidence) pairs and sign a receipt for each.
 
-        ``logits`` (K,) of each are what the output calibration was applied to.
+        ``logits`` (K,) of each are what the output calibration was applied to; ``tags`` are what their
+        requests name.
         """
         try:
             changes: dict[Key, float] = {}
@@ -116,7 +145,7 @@ class Observer:
         except Exception as error:  # fails open
             self._broken("record", error)
         now, nonces = time.time(), [self._nonces.draw() for _ in predictions]
-        receipts = [self._sign(*one, nonce, now) for one, nonce in zip(predictions, nonces, strict=True)]
+        receipts = self._signed(predictions, nonces, tags or [_NO_TAG] * len(predictions), now)
         if self._samples and nonces:
             self._keep(self._samples, nonces, logits, now)
         self.before_answer()
@@ -141,21 +170,40 @@ class Observer:
         except Exception as error:  # fails open
             self._broken("record", error)
 
-    def _sign(self, predicted: int, confidence: float, nonce: bytes, now: float) -> str | None:
+    def _signed(
+        self,
+        predictions: Sequence[tuple[int, float]],
+        nonces: Sequence[bytes],
+        tags: Sequence[Tag],
+        now: float,
+    ) -> list[SignedReceipt | None]:
         if self._keyring is None:
-            return None
+            return [None] * len(predictions)
         try:
-            return self._keyring.sign(
-                model=self._model,
-                version=self._version,
-                predicted=predicted,
-                confidence=confidence,
-                time=now,
-                nonce=nonce,
-            )
+            wanted, inclusion = [True] * len(predictions), [1.0] * len(predictions)
+            if self._policy is not None:
+                drawn, chance = self._policy.draw([confidence for _, confidence in predictions])
+                wanted, inclusion = drawn.tolist(), chance.tolist()
+            return [
+                self._keyring.sign(
+                    model=self._model,
+                    version=self._version,
+                    predicted=predicted,
+                    confidence=confidence,
+                    time=now,
+                    nonce=nonce,
+                    segment=tag.segment,
+                    group=group_number(tag.group),
+                    wanted=asked,
+                    inclusion=pi,
+                )
+                for (predicted, confidence), nonce, tag, asked, pi in zip(
+                    predictions, nonces, tags, wanted, inclusion, strict=True
+                )
+            ]
         except Exception as error:  # fails open
             self._broken("receipt", error)
-            return None
+            return [None] * len(predictions)
 
     def _broken(self, stage: str, error: Exception) -> None:
         try:

@@ -31,7 +31,8 @@ class Server:
     ``ledger``: default to files in ``folder`` of an earlier run, or as the environment says. ``writer``:
     this server's name among those that share a ledger (default: the host's name). ``samples``: a folder
     for the logits and labels of a share ``sample_rate`` of the predictions, written every
-    ``sample_seconds``. ServerError or KeyringError where these are wrong, before anything starts.
+    ``sample_seconds``. ``label_budget``: which labels workers ask for, such as "500/day" (default: all).
+    ServerError or KeyringError where these are wrong, before anything starts.
     Use it as a context manager: it always stops all processes.
     """
 
@@ -49,6 +50,7 @@ class Server:
         writer: str | None = None,
         samples: str | Path | None = None,
         sample_rate: float = 0.1,
+        label_budget: str = "",
         sample_seconds: float = 60.0,
     ) -> None:
         self._configuration = configure(
@@ -63,6 +65,7 @@ class Server:
             writer=writer,
             samples=samples,
             sample_rate=sample_rate,
+            label_budget=label_budget,
             sample_seconds=sample_seconds,
         )
         self._process: Process | None = None

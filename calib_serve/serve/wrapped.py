@@ -16,12 +16,14 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.metrics import log_probs
-from calib_serve.serve.observer import observe
+from calib_serve.receipts import SignedReceipt
+from calib_serve.serve.observer import Tag, observe, tags_of
 from calib_serve.serve.runtime import check_file, to_logits
 
 __all__ = ["CalibratedWrapper"]
@@ -49,12 +51,13 @@ class CalibratedWrapper:
         self._observer = observe(
             self.options, self.artifact, model=str(model["modelName"]), version=str(model["modelVersion"])
         )
-        self._seen: list[tuple[float, str | None] | None] = []
+        self._seen: list[tuple[float, SignedReceipt | None] | None] = []
+        self._tags: list[Tag] = []
         self._worker = str(os.getpid())
 
     def handle(self, data: Sequence[dict[str, Any]], ctx: Any) -> Any:
         """The wrapped handler's reply; receipts and confidences go into the headers."""
-        self._seen = []
+        self._seen, self._tags = [], tags_of(ctx, len(data))
         replies = self._inner.handle(data, ctx)
         requests = len(ctx.request_processor)
         for index in range(requests):
@@ -66,6 +69,8 @@ class CalibratedWrapper:
                     ctx.set_response_header(index, "x-calib-confidence", repr(seen[0]))
                     if seen[1] is not None:
                         ctx.set_response_header(index, "x-calib-receipt", seen[1])
+                        if not seen[1].wanted:
+                            ctx.set_response_header(index, "x-calib-label-wanted", "false")
         return replies
 
     def _calibrate_model(self) -> None:
@@ -89,13 +94,21 @@ class CalibratedWrapper:
         top = probs.argmax(axis=1).tolist()
         shown = [(k, min(float(p[k]), 1.0)) for p, k, ok in zip(probs, top, finite, strict=True) if ok]
         receipts = iter(
-            self._observer.served(shown, logits=list(logits[finite]), invalid=int((~finite).sum()))
+            self._observer.served(
+                shown, logits=list(logits[finite]), tags=self._tags_of(finite), invalid=int((~finite).sum())
+            )
         )
         confidences = iter(shown)
         self._seen += [(next(confidences)[1], next(receipts)) if ok else None for ok in finite]
         result = probs if self.options.outputs == "probabilities" else log_probs(probs)
         result = np.where(finite[:, None], result, raw)  # what was NaN stays NaN
         return outputs.new_tensor(result) if hasattr(outputs, "new_tensor") else result.astype(raw.dtype)
+
+    def _tags_of(self, finite: NDArray[np.bool_]) -> list[Tag]:
+        """The tags of finite rows, where each row is one request's."""
+        if len(self._tags) != len(finite):
+            return []
+        return [tag for tag, ok in zip(self._tags, finite, strict=True) if ok]
 
 
 def _handler_class(name: str) -> Any:

@@ -15,12 +15,9 @@ from typing import Any
 from calib_serve.errors import Reason, Refused
 from calib_serve.receipts import DAY, Keyring, Label
 from calib_serve.watch.ledger import Entry, Fate, Ledger, Version
-from calib_serve.watch.slices import Slices
+from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
 
-__all__ = ["LONGEST_SEGMENT", "Classes", "Intake", "Outcome"]
-
-LONGEST_SEGMENT = 64
-"""Characters of a segment's name."""
+__all__ = ["Classes", "Intake", "Outcome"]
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,7 @@ class Intake:
         try:
             if not isinstance(item, Mapping) or "receipt" not in item or "label" not in item:
                 raise Refused("malformed", 'an item is {"receipt": "...", "label": class id or name}')
-            if "segment" in item and not _is_segment(item["segment"]):
+            if "segment" in item and not is_segment(item["segment"]):
                 raise Refused("malformed", f"a segment is a text of at most {LONGEST_SEGMENT} characters")
             receipt = self.keyring.verify(item["receipt"], now=now, ttl=self._ttl)
             classes = self.models.get((receipt.model, receipt.version))
@@ -131,15 +128,6 @@ class Intake:
 
 def _segment(item: object) -> str:
     return str(item.get("segment", "")) if isinstance(item, Mapping) else ""
-
-
-def _is_segment(name: object) -> bool:
-    """A short text that any store can hold: half of a character pair cannot be written as UTF-8."""
-    return (
-        isinstance(name, str)
-        and len(name) <= LONGEST_SEGMENT
-        and (name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name))
-    )
 
 
 _OUTCOMES: dict[Fate, Outcome] = {

@@ -30,7 +30,7 @@ from calib_serve.watch.intake import Classes, Intake, Outcome
 from calib_serve.watch.ledger import Key, Ledger, Sums, Version, merge_slices, open_ledger
 from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.samples import SampleLog
-from calib_serve.watch.slices import Slices
+from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
 from calib_serve.watch.windows import Window, read_window
 
 __all__ = ["ServedPrediction", "Watch", "Watched"]
@@ -269,6 +269,8 @@ class Watch:
             return Refused(
                 "malformed", f"predicted must be in [0, {watched.classes.count}), got {item.predicted}"
             )
+        if not is_segment(item.segment):
+            return Refused("malformed", f"a segment is a text of at most {LONGEST_SEGMENT} characters")
         if item.logits is not None and len(item.logits) != watched.classes.count:
             return Refused("malformed", f"logits must be {watched.classes.count}, got {len(item.logits)}")
         return item

@@ -9,10 +9,13 @@ from collections.abc import Iterable
 from calib_serve.receipts import Receipt
 from calib_serve.watch.ledger import Key, Version
 
-__all__ = ["GROUPS", "OTHER", "Names", "Slices"]
+__all__ = ["GROUPS", "LONGEST_SEGMENT", "OTHER", "Names", "Slices", "is_segment"]
 
 OTHER = "other"
 """The slice that counts what has none of its own."""
+
+LONGEST_SEGMENT = 63
+"""Characters of a segment's name, which fit a receipt in any script."""
 
 GROUPS = 32
 """Random groups of named groups, from which variances are estimated (Wolter 2007, chapter 2)."""
@@ -106,3 +109,12 @@ class Slices:
             segment=receipt.segment or segment,
             group=receipt.group,
         )
+
+
+def is_segment(name: object) -> bool:
+    """A short text that any store can hold: half of a character pair cannot be written as UTF-8."""
+    return (
+        isinstance(name, str)
+        and len(name) <= LONGEST_SEGMENT
+        and (name.isascii() or not any("\ud800" <= character <= "\udfff" for character in name))
+    )

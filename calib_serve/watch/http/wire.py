@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from calib_serve.errors import MissingDependency, Reason
-from calib_serve.watch.intake import LONGEST_SEGMENT
+from calib_serve.watch.slices import LONGEST_SEGMENT
 
 try:
     from pydantic import BaseModel, ConfigDict, Field
