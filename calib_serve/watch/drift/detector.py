@@ -163,7 +163,10 @@ class Detector:
         }
         body = np.concatenate([kept.waiting.ravel(), self._wealth.flat()])
         return (
-            json.dumps(head).encode() + b"\n" + kept.groups.astype("<u8").tobytes() + body.astype("<f8").tobytes()
+            json.dumps(head).encode()
+            + b"\n"
+            + kept.groups.astype("<u8").tobytes()
+            + body.astype("<f8").tobytes()
         )
 
     @classmethod
@@ -197,7 +200,7 @@ def _split(
     body: bytes, *, groups: int, waiting: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]]:
     """The groups, the waiting labels (w, 4) and the wealth of a state's body."""
-    if not (0 <= groups <= MOST_GROUPS and 0 <= waiting):
+    if not (0 <= groups <= MOST_GROUPS and waiting >= 0):
         raise InputError(f"a detector's state cannot have {groups} groups and {waiting} labels waiting")
     numbers = np.frombuffer(body[8 * groups :], "<f8")
     rows, flat = np.split(numbers, [4 * waiting])

@@ -270,7 +270,7 @@ def test_what_is_told_beside_a_label_must_fit_it(told):
 def test_the_stake_is_one_without_a_tolerance_and_less_than_two_with_any(tolerance):
     stakes = signed_stakes(tolerance=tolerance, arl=10_000)
     total = stakes.sum() + OF_BINS + OF_CLASSES
-    assert SIGNED + OF_BINS + OF_CLASSES == pytest.approx(1)
+    assert pytest.approx(1) == SIGNED + OF_BINS + OF_CLASSES
     assert total == pytest.approx(1) if tolerance == 0 else 1 < total < 2
 
 
