@@ -105,14 +105,15 @@ def setting(kind, tolerance, count):
 
     rows = {OURS: {"threshold": ARL, "delays": {s: delays(mine, kind, s, count) for s in streams.SHIFTED}}}
     for name, (method, thresholds, share) in RIVALS.items():
-        few = max(int(share * count), 10)
-        threshold = threshold_for(target, method, thresholds, kind, tolerance, few)
+        threshold = threshold_for(target, method, thresholds, kind, tolerance, int(share * count))
         rows[name] = None
         if threshold is not None:
             rows[name] = {
                 "threshold": threshold,
                 "delays": {
-                    s: delays(lambda c, y, _, f=method, t=threshold: f(c, y, np.array([t]))[0], kind, s, few)
+                    s: delays(
+                        lambda c, y, _, f=method, t=threshold: f(c, y, np.array([t]))[0], kind, s, count
+                    )
                     for s in streams.SHIFTED
                 },
             }
@@ -150,7 +151,7 @@ def show(result):
 
 def main():
     options = peers.arguments(argparse.ArgumentParser(description=__doc__.splitlines()[0]))
-    count = 40 if options.quick else 400
+    count = 40 if options.quick else 300
     check_twin()
     result = {"quick": options.quick, "arl": ARL, "settings": [], "run_lengths": []}
     for tolerance in (drift.TOLERANCE, 0.0):

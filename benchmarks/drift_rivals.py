@@ -89,7 +89,7 @@ def ece(size):
     return lambda c, y, t: _ece_window(c, y, bin_index(c, bins=BINS), size, t)
 
 
-# name: (first crossings, thresholds from loose to strict, share of the streams: the slow get fewer)
+# name: (first crossings, thresholds from loose to strict, share of the null streams: the slow get fewer)
 RIVALS = {
     "CUSUM k=.01 (tuned to 2 points)": (cusum(0.01), np.geomspace(4, 120, 140), 1.0),
     "CUSUM k=.025 (tuned to 5 points)": (cusum(0.025), np.geomspace(3, 80, 140), 1.0),
@@ -98,5 +98,5 @@ RIVALS = {
     "Page-Hinkley d=.025": (page_hinkley(0.025), np.geomspace(3, 120, 140), 1.0),
     "ECE of 500 labels": (ece(500), np.geomspace(0.03, 0.2, 160), 1.0),
     "ECE of 2000 labels": (ece(2000), np.geomspace(0.01, 0.1, 160), 1.0),
-    "ADWIN (river)": (_adwin, np.geomspace(0.9, 1e-3, 6), 0.2),
+    "ADWIN (river)": (_adwin, np.geomspace(0.9, 1e-3, 6), 0.3),
 }
