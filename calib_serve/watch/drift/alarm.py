@@ -92,17 +92,14 @@ class Alarm:
         named = shifted_classes(wealth.by_class, _start_near(wealth.by_class, since[0]), classes)
         count, confidence, correct = bets.seen[:, :, at].sum(axis=1).tolist()
         gap = (confidence - correct) / max(count, 1)
-        gaps = [part.gap for part in (*bins, *named)]
+        gaps = [*(one.gap for one in bins), *(one.gap for one in named)]
+        both = min(gaps) < 0 < max(gaps)
         return cls(
             label=wealth.labels,
             time=time,
             since_label=int(since[0]),
             since_time=float(since[1]),
-            direction="mixed"
-            if min(gaps) < 0 < max(gaps)
-            else "overconfident"
-            if gap > 0
-            else "underconfident",
+            direction="mixed" if both else "overconfident" if gap > 0 else "underconfident",
             bins=bins,
             gap=gap,
             evidence=evidence,

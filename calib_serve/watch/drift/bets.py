@@ -28,8 +28,9 @@ def weights(*, block: int) -> Floats:
     A block's bet pays the mean over its labels, which varies less than one label does: so it wins little
     unless it is large.
     """
-    shares = _SINGLE if block == 1 else np.ones(len(SHIFTS))
-    return shares / shares.sum()
+    parts = _SINGLE if block == 1 else np.ones(len(SHIFTS))
+    shares: Floats = parts / parts.sum()
+    return shares
 
 
 def payoffs(

@@ -50,7 +50,7 @@ class Incoming:
         predicted: ArrayLike | None,
         group: ArrayLike | None,
     ) -> tuple[Floats, Indices]:
-        """The labels of all blocks that are whole now, block after block (n, 4), and the blocks' sizes (B,)."""
+        """The labels of all whole blocks, block after block (n, 4), and the blocks' sizes (B,)."""
         c, y = np.asarray(confidence, np.float64), np.asarray(correct, np.float64)
         t = np.full(c.shape, math.nan) if time is None else np.asarray(time, np.float64)
         if c.ndim != 1 or c.shape != y.shape or c.shape != t.shape:

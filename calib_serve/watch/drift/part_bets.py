@@ -77,7 +77,7 @@ class PartBets:
     def after(
         self, cells: Cells, firsts: NDArray[np.intp], sizes: NDArray[np.intp], times: Floats
     ) -> tuple[PartBets, Floats]:
-        """The bets after blocks of ``sizes`` (B,) labels, the first ``firsts``; what they are worth then (B,)."""
+        """The bets after blocks of ``sizes`` (B,) that begin at labels ``firsts``; their worth after each (B,)."""
         due = _due(firsts.tolist(), int(self.starts[0, -1]) if self.starts.size else None)
         through = (firsts + sizes - 1)[due].tolist()
         logs, seen = _sums(cells, [*due, len(firsts)], parts=self.seen.shape[1])
@@ -160,7 +160,7 @@ def _thinned(alive: list[int], starts: Sequence[float], capital: Floats) -> list
 
 
 def _sums(cells: Cells, cuts: Sequence[int], *, parts: int) -> tuple[Floats, Floats]:
-    """Over the blocks before each cut, by part: ``logs`` (cuts, 2, parts, K) and ``seen`` (cuts, 3, parts)."""
+    """Over the blocks before each cut, by part: ``logs`` (cuts, 2, P, K) and ``seen`` (cuts, 3, P)."""
     before = cells.block < np.array(cuts)[:, None]
     inside = np.arange(parts)[:, None] == cells.part
     sums = (before[:, None] & inside).astype(np.float64) @ np.hstack([cells.logs, cells.seen])
@@ -190,9 +190,10 @@ def _growth(belief: Floats, cells: Cells, blocks: int) -> Floats:
     idle += over
     idle += under
     idle /= total
-    if len(cells.block) == blocks:
-        return idle
-    return np.add.reduceat(idle, np.searchsorted(cells.block, np.arange(blocks)))
+    growth: Floats = idle
+    if len(cells.block) > blocks:
+        growth = np.add.reduceat(idle, np.searchsorted(cells.block, np.arange(blocks)))
+    return growth
 
 
 def _learned(belief: Floats, logs: Floats) -> Floats:

@@ -82,7 +82,7 @@ class Rounds:
 
     @classmethod
     def of(cls, rows: Floats, sizes: Indices, *, tolerance: float, bins: int) -> Rounds:
-        """Of ``rows`` (n, 4), confidence, correct, time and class slot, block after block of ``sizes`` (B,)."""
+        """Of ``rows`` (n, 4), confidence, correct, time, class slot, block after block of ``sizes`` (B,)."""
         c, correct, times, slots = rows.T
         pays = payoffs(c, correct, tolerance=tolerance)
         block, firsts = np.repeat(np.arange(len(sizes)), sizes), np.cumsum(sizes) - sizes

@@ -65,7 +65,8 @@ def _shiryaev_roberts(worth: Floats, pays: Floats, sizes: NDArray[np.intp]) -> F
     """Each bet's worth after each block, R = (R + size) pay, from the products of the pays."""
     product = np.cumprod(pays, axis=0)
     before = np.concatenate([np.ones((1, pays.shape[1])), product[:-1]])
-    return product * (worth + np.cumsum(sizes[:, None] / before, axis=0))
+    worths: Floats = product * (worth + np.cumsum(sizes[:, None] / before, axis=0))
+    return worths
 
 
 def _cusum(

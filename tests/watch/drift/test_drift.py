@@ -14,6 +14,8 @@ from calib_serve.watch.drift import Detector
 from calib_serve.watch.drift.bets import SHIFTS, payoffs
 from calib_serve.watch.drift.confidence_shift import ConfidenceShift
 from calib_serve.watch.drift.evidence import Evidence
+from calib_serve.watch.drift.part_bets import SPACING, PartBets
+from calib_serve.watch.drift.rounds import Cells
 from calib_serve.watch.drift.wealth import OF_BINS, OF_CLASSES, SIGNED, signed_stakes
 
 
@@ -50,17 +52,36 @@ def test_bets_are_fixed_by_the_confidence_so_late_labels_change_nothing():
     assert payoffs(c, y, tolerance=0.01).shape == (50, 2 * len(SHIFTS))
 
 
-def test_false_alarms_are_at_least_as_rare_as_promised():
+@pytest.mark.parametrize(
+    ("tolerance", "gap"), [(0.0, 0.0), (0.01, 0.01), (0.01, -0.01), (0.05, 0.05), (0.05, -0.05), (0.05, 0.0)]
+)
+def test_false_alarms_are_at_least_as_rare_as_promised_wherever_the_gap_is_within_the_tolerance(
+    tolerance, gap
+):
     rng = np.random.default_rng(1)
     arl, streams, length = 300, 40, 1000
     alarms = 0
     for _ in range(streams):
-        detector = Detector(arl=arl, tolerance=0.0)
-        c = draw(rng, length)
-        alarms += len(detector.update(c, labels(rng, c)))
+        detector = Detector(arl=arl, tolerance=tolerance)
+        c = rng.uniform(0.4, 0.6, length)  # single labels move the statistic least: nothing is left over
+        alarms += len(detector.update(c, labels(rng, c, gap)))
     # On average at most one in arl labels; 3 sigma of a Poisson count above that.
     most = streams * length / arl
     assert alarms < most + 3 * math.sqrt(most)
+
+
+@pytest.mark.parametrize("sizes", [[1] * 90, [7] * 12, [1, 40, 3, 3, 90, 1, 17]])
+def test_no_more_than_one_label_is_staked_for_each_whatever_the_blocks(sizes):
+    sizes = np.array(sizes)
+    block, ends = np.repeat(np.arange(len(sizes)), sizes), np.cumsum(sizes)
+    n, part = len(block), np.arange(len(block)) % 3
+    cells = Cells.of(block, part, np.ones((n, 6)), np.ones((n, 3)), sizes)  # bets that pay what was staked
+    bets, worth = PartBets.none(100, parts=3).after(
+        cells, 100 + ends - sizes + 1, sizes, np.zeros(len(sizes))
+    )
+    assert (worth <= ends + 1e-9).all()
+    assert worth[-1] == pytest.approx(bets.paid - 100)
+    assert worth[-1] >= ends[-1] - SPACING - sizes.max()
 
 
 def test_errors_that_come_in_runs_are_no_drift_when_a_block_holds_a_run():
@@ -270,7 +291,7 @@ def test_what_is_told_beside_a_label_must_fit_it(told):
 def test_the_stake_is_one_without_a_tolerance_and_less_than_two_with_any(tolerance):
     stakes = signed_stakes(tolerance=tolerance, arl=10_000)
     total = stakes.sum() + OF_BINS + OF_CLASSES
-    assert SIGNED + OF_BINS + OF_CLASSES == pytest.approx(1)
+    assert pytest.approx(1) == SIGNED + OF_BINS + OF_CLASSES
     assert total == pytest.approx(1) if tolerance == 0 else 1 < total < 2
 
 
