@@ -62,9 +62,10 @@ def watch(folder: Path) -> None:
     from calib_serve.watch.service import ServedPrediction, Watch, Watched
 
     ledger = open_ledger(str(folder / "watch.db"))
-    models = {(MODEL, VERSION): Watched(Classes(3), Bins.tally([0.9, 0.5], [1, 0]))}
+    models = {(MODEL, VERSION): Watched(Classes(3), Bins.tally(CONFIDENCES, [1, 1, 0]))}
     watch = Watch(Keyring.new(), ledger, models=models, maturity=0.0)
-    receipts = watch.predictions([ServedPrediction(MODEL, VERSION, 1, c, "north") for c in CONFIDENCES])
+    served = [ServedPrediction(MODEL, VERSION, 1, c, "north") for c in CONFIDENCES * 100]
+    receipts = watch.predictions(served)  # as many as a verdict needs
     watch.labels([{"receipt": receipt, "label": 1, "segment": "north"} for receipt in receipts])
     watch.feed.tick()
     registry = CollectorRegistry()
