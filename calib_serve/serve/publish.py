@@ -128,7 +128,8 @@ class Publisher:
             if math.isfinite(seconds := feed.maturity(version).seconds):
                 self._emitter.set("calib_maturity_seconds", seconds, *version)
         for version, (evidence, threshold) in feed.evidence.items():
-            self._emitter.set("calib_drift_log_evidence", evidence, *version)
+            if math.isfinite(evidence):  # right after an alarm there is none
+                self._emitter.set("calib_drift_log_evidence", evidence, *version)
             self._emitter.set("calib_drift_log_threshold", threshold, *version)
 
     def _send(self, fresh: Mapping[Version, Sums]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import json
 import pickle
 import struct
@@ -145,34 +146,21 @@ def receipts() -> dict[str, bytes]:
             "predicted": 1,
             "confidence": 0.9,
             "time": 1_700_000_000.0,
-            "nonce": bytes(12),
+            "nonce": bytes(10),
         }
         return RING.sign(**{**facts, **changes})
 
-    good = token()
-    raw = base64.urlsafe_b64decode(good + "=" * (-len(good) % 4))
-
-    def altered(at: int, *new: int) -> bytes:
-        changed = raw[:at] + bytes(new) + raw[at + len(new) :]
-        return base64.urlsafe_b64encode(changed).rstrip(b"=")
-
-    tail = len(raw) - 16
+    good, earlier = token(), receipt_of_version_1(RING.keys["k"])
+    every = {"inclusion": 0.25, "wanted": False, "group": 7, "segment": "north"}
     return {
         "good.txt": good.encode(),
-        "another key.txt": altered(2, ord("z")),
-        "another model.txt": altered(4, ord("z")),
-        "another version.txt": altered(6, ord("9")),
-        "another time.txt": altered(tail - 32, 255),
-        "another nonce.txt": altered(tail - 20, 255),
-        "another class.txt": altered(tail - 9, 2),
-        "another confidence.txt": altered(tail - 8, 0x3F, 0xF0, 0, 0, 0, 0, 0, 0),
-        "confidence nan.txt": altered(tail - 8, 0x7F, 0xF8, 0, 0, 0, 0, 0, 0),
-        "another mac.txt": altered(tail, 0, 0, 0, 0),
-        "no mac.txt": base64.urlsafe_b64encode(raw[:tail]).rstrip(b"="),
-        "version 255.txt": altered(0, 255),
-        "length beyond the end.txt": altered(1, 255),
-        "no key id.txt": altered(1, 0),
-        "names that are no utf-8.txt": altered(2, 0xFF),
+        "good of version 1.txt": earlier.encode(),
+        "sampled unwanted and grouped.txt": token(**every).encode(),
+        "other flags.txt": altered(good, 1, 0b100),
+        "unknown flags.txt": altered(good, 1, 0b1000),
+        "a segment too long.txt": altered(good, 8, 255),
+        **alterations(good, names=2, nonce=10),
+        **{f"version 1 {name}": one for name, one in alterations(earlier, names=1, nonce=12).items()},
         "padded.txt": good.encode() + b"==",
         "standard alphabet.txt": good.encode().replace(b"-", b"+").replace(b"_", b"/"),
         "with a line break.txt": good.encode()[:20] + b"\r\n" + good.encode()[20:],
@@ -181,6 +169,41 @@ def receipts() -> dict[str, bytes]:
         "empty.txt": b"",
         "many letters.txt": b"A" * 20_000,
         "nul.txt": b"\x00" * 40,
+    }
+
+
+def receipt_of_version_1(key: bytes) -> str:
+    """A sound one, as it was signed before there was version 2."""
+    body = b"\x01\x01k\x01m\x011" + struct.pack(">Q12sId", 1_700_000_000_000, bytes(12), 1, 0.9)
+    mac = hmac.digest(key, b"calib-serve receipt\x00" + body, "sha256")[:16]
+    return base64.urlsafe_b64encode(body + mac).rstrip(b"=").decode()
+
+
+def altered(token: str, at: int, *new: int) -> bytes:
+    """The receipt with other bytes at a place."""
+    raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+    return base64.urlsafe_b64encode(raw[:at] + bytes(new) + raw[at + len(new) :]).rstrip(b"=")
+
+
+def alterations(token: str, *, names: int, nonce: int) -> dict[str, bytes]:
+    """Each field changed; where the names begin, and how long the nonce is, tells one version from another."""
+    raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+    tail = len(raw) - 16
+    return {
+        "another key.txt": altered(token, names + 1, ord("z")),
+        "another model.txt": altered(token, names + 3, ord("z")),
+        "another version.txt": altered(token, names + 5, ord("9")),
+        "another time.txt": altered(token, tail - 20 - nonce, 255),
+        "another nonce.txt": altered(token, tail - 20, 255),
+        "another class.txt": altered(token, tail - 9, 2),
+        "another confidence.txt": altered(token, tail - 8, 0x3F, 0xF0, 0, 0, 0, 0, 0, 0),
+        "confidence nan.txt": altered(token, tail - 8, 0x7F, 0xF8, 0, 0, 0, 0, 0, 0),
+        "another mac.txt": altered(token, tail, 0, 0, 0, 0),
+        "no mac.txt": base64.urlsafe_b64encode(raw[:tail]).rstrip(b"="),
+        "version 255.txt": altered(token, 0, 255),
+        "length beyond the end.txt": altered(token, names, 255),
+        "no key id.txt": altered(token, names, 0),
+        "names that are no utf-8.txt": altered(token, names + 1, 0xFF),
     }
 
 

@@ -22,7 +22,7 @@ def items() -> dict[str, bytes]:
             predicted=1,
             confidence=0.9,
             time=1_700_000_000.0,
-            nonce=n.to_bytes(12, "big"),
+            nonce=n.to_bytes(10, "big"),
         )
 
     def label(n: int, **more: Any) -> dict[str, Any]:

@@ -54,7 +54,8 @@ def ledgers() -> dict[str, bytes]:
         db = sqlite3.connect(folder / "evil.db")
         db.execute("CREATE TABLE state (key, value)")
         db.execute("CREATE TABLE sums AS SELECT 1")
-        db.execute(f"CREATE VIEW nonces AS {endless_view}")
+        for table in ("nonces", "epochs", "waiting"):
+            db.execute(f"CREATE VIEW {table} AS {endless_view}")
         db.commit()
         db.close()
         evil = (folder / "evil.db").read_bytes()

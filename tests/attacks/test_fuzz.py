@@ -249,7 +249,7 @@ SIGNED = st.builds(
     st.integers(0, 2**32 - 1),
     st.floats(0, 1),
     st.sampled_from([0.0, -1e4, 1e9, 1.7e9]),
-    st.binary(min_size=12, max_size=12),
+    st.binary(min_size=10, max_size=10),
 )
 LABEL = st.fixed_dictionaries(
     {"receipt": SIGNED | VALUE, "label": st.sampled_from([0, 1, "one"]) | VALUE},
@@ -286,10 +286,14 @@ def test_predictions_of_any_kind(cage: Cage, items: list[Any], lines: bool) -> N
 
 
 @settings(max_examples=sized(80, 1000))
-@given(raw=st.binary(max_size=120), names=st.lists(st.binary(max_size=6), min_size=3, max_size=3))
-def test_receipts_of_any_bytes(cage: Cage, raw: bytes, names: list[bytes]) -> None:
-    head = b"\x01" + b"".join(bytes([len(name)]) + name for name in names)
-    for body in (raw, head + raw):
+@given(
+    raw=st.binary(max_size=120),
+    flags=st.integers(0, 255),
+    names=st.lists(st.binary(max_size=6), min_size=4, max_size=4),
+)
+def test_receipts_of_any_bytes(cage: Cage, raw: bytes, flags: int, names: list[bytes]) -> None:
+    told = [bytes([len(name)]) + name for name in names]
+    for body in (raw, b"\x01" + b"".join(told[:3]) + raw, bytes([2, flags]) + b"".join(told) + raw):
         assert meet(cage, "receipt", base64.urlsafe_b64encode(body).rstrip(b"=")) == "refused"
 
 
@@ -378,7 +382,17 @@ def test_graphs_of_any_fields(cage: Cage, data: Any) -> None:
 
 @settings(max_examples=sized(30, 400))
 @given(
-    head=spoiled({"format": 2, "options": [1000.0, 0.0, 15, 8], "waiting": 0, "labels": 3}),
+    head=spoiled(
+        {
+            "format": 5,
+            "options": [1000.0, 0.0, 15, 8],
+            "labels": 3,
+            "left_out": 0,
+            "classes": [1, 2],
+            "groups": 1,
+            "waiting": 0,
+        }
+    ),
     size=st.integers(0, 300),
 )
 def test_detector_states_of_any_head(cage: Cage, head: Any, size: int) -> None:

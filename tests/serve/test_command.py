@@ -158,7 +158,7 @@ def test_what_a_worker_would_choke_on_is_told_before_anything_starts(tmp_path: P
         (("serve", "--sample-rate", "a"), "it is a number"),
         (("watch", "m:1=3", "--keyring", "k", "--sample-rate", "1.1"), "a share above 0"),
         (("watch", "m:1=3", "--keyring", "k", "--ttl-days", "-1"), "above 0 and finite"),
-        (("watch", "m:1=3", "--keyring", "k", "--step", "inf"), "above 0 and finite"),
+        (("watch", "m:1=3", "--keyring", "k", "--max-megabytes", "inf"), "above 0 and finite"),
         (("watch", "m:1=3", "--keyring", "k", "--max-waiting", "0"), "--max-waiting"),
     ],
 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 MODEL, VERSION, CONFIDENCES = "pets", "1", (0.9, 0.95, 0.5)
@@ -35,7 +36,10 @@ def torchserve(folder: Path, ledger: str) -> None:
     reference = Bins.tally([0.9, 0.5], [1, 0])
     artifact = Artifact((LogitMap.temperature(1.0),), method="temperature", classes=3, reference=reference)
     observer = observe(ModelOptions("onnx", "m.onnx", ""), artifact, model=MODEL, version=VERSION)
-    receipts = observer.served([(1, c) for c in CONFIDENCES] * 20, invalid=1)
+    receipts = []
+    for i, c in enumerate(CONFIDENCES * 20):
+        time.sleep(0.002)  # the detector takes them in the order of their times
+        receipts += observer.served([(1, c)], invalid=int(i == 0))
     observer.flush()
 
     feedback = CalibrationFeedback()
@@ -62,9 +66,10 @@ def watch(folder: Path) -> None:
     from calib_serve.watch.service import ServedPrediction, Watch, Watched
 
     ledger = open_ledger(str(folder / "watch.db"))
-    models = {(MODEL, VERSION): Watched(Classes(3), Bins.tally([0.9, 0.5], [1, 0]))}
+    models = {(MODEL, VERSION): Watched(Classes(3), Bins.tally(CONFIDENCES * 100, [1, 1, 0] * 100))}
     watch = Watch(Keyring.new(), ledger, models=models, maturity=0.0)
-    receipts = watch.predictions([ServedPrediction(MODEL, VERSION, 1, c, "north") for c in CONFIDENCES])
+    served = [ServedPrediction(MODEL, VERSION, 1, c, "north") for c in CONFIDENCES * 100]
+    receipts = watch.predictions(served)  # as many as a verdict needs
     watch.labels([{"receipt": receipt, "label": 1, "segment": "north"} for receipt in receipts])
     watch.feed.tick()
     registry = CollectorRegistry()

@@ -86,7 +86,7 @@ class Server:
             "watch",
             *models,
             *("--keyring", str(folder / "keys.json"), "--ledger", str(folder / "ledger.db")),
-            *("--port", str(self.port), "--step", "1", *options),
+            *("--port", str(self.port), *options),
         ]
         if not (folder / "keys.json").exists():
             Keyring.new().save(folder / "keys.json")

@@ -67,7 +67,7 @@ def test_every_publisher_adds_up_what_is_declared(published: tuple[Published, Pu
     workers, watch = published
     for one in PUBLISHED:
         key = (one.name, *sorted(one.series.labels))
-        assert sum(watch[key].values()) == pytest.approx(sum(one.adds(c, 1, 1) for c in CONFIDENCES))
+        assert sum(watch[key].values()) == pytest.approx(100 * sum(one.adds(c, 1, 1) for c in CONFIDENCES))
         assert sum(workers[key].values()) == pytest.approx(20 * sum(one.adds(c, 0, 1) for c in CONFIDENCES))
 
 
@@ -92,5 +92,5 @@ def test_one_more_sum_is_one_more_declaration_and_ledgers_of_before_are_read(
         key = (name, "bin", "model", "version")
         assert len(workers[key]) == len(watch[key]) == 15
         assert sum(workers[key].values()) == pytest.approx(20 * sum(c**3 for c in CONFIDENCES))
-        assert sum(watch[key].values()) == pytest.approx(sum(c**3 for c in CONFIDENCES))
+        assert sum(watch[key].values()) == pytest.approx(100 * sum(c**3 for c in CONFIDENCES))
     assert ("calib_segment_feedback_cubed_total", "bin", "model", "segment", "version") in watch

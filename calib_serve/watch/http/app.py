@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -39,6 +40,7 @@ try:
     from anyio import CapacityLimiter
     from anyio.to_thread import run_sync
     from fastapi import Depends, FastAPI, HTTPException, Request, Response
+    from fastapi.exceptions import RequestValidationError
     from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
     from fastapi.staticfiles import StaticFiles
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -83,6 +85,7 @@ def create_app(
     app = FastAPI(title="calib-serve watch", docs_url=None, redoc_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
     app.middleware("http")(_observed(export(watch, registry)))
+    app.exception_handler(RequestValidationError)(_invalid)
     routes = _Routes(watch, registry, max_bytes=max_bytes, max_waiting=max_waiting)
     guard = [Depends(Guard(tokens))]
     for name, batch, reply, route in (
@@ -203,6 +206,12 @@ class _Gate:
             ) from error
         finally:
             self._inside -= 1
+
+
+def _invalid(_: Request, error: RequestValidationError) -> Response:
+    """What is wrong with a request, without what was sent: that may be no JSON, nor any text."""
+    told = [{key: one[key] for key in ("loc", "msg", "type")} for one in error.errors()]
+    return Response(json.dumps({"detail": told}), 422, media_type="application/json")
 
 
 def _prediction(item: object) -> ServedPrediction | Refused:

@@ -1,6 +1,7 @@
 """The HTTP app over a real ledger: typed, bounded, guarded, and honest about every item."""
 
 import base64
+import functools
 import json
 import threading
 import warnings
@@ -35,7 +36,8 @@ MODELS = {
 @pytest.fixture
 def watch(tmp_path):
     ledger = SqliteLedger(tmp_path / "l.db", bins=2)
-    yield Watch(RING, ledger, models=MODELS, detector=lambda: Detector(arl=1000, bins=2), max_segments=2)
+    detector = functools.partial(Detector, arl=1000, bins=2)
+    yield Watch(RING, ledger, models=MODELS, detector=detector, maturity=0.0, max_segments=2)
     ledger.close()
 
 
@@ -187,7 +189,7 @@ def test_segments_are_bounded_whatever_clients_invent(client, watch):
     receipts = [one["receipt"] for one in client.post("/v1/predictions", json=items).json()["items"]]
     labels = [{"receipt": r, "label": 1, "segment": f"u{i}"} for i, r in enumerate(receipts)]
     client.post("/v1/labels", json=labels)
-    assert {key.segment for key in watch.ledger.by_segment()} == {"user-0", "user-1", "other"}
+    assert {key.name for key in watch.ledger.slices()} == {"user-0", "user-1", "other"}
     assert watch.ledger.sums()["digits", "1.0"].feedback.n == 500
     assert client.get("/", params={"segment": "other"}).status_code == 200
 
@@ -242,14 +244,70 @@ def test_a_scrape_during_writes_sees_whole_batches(client):
     assert len(seen) > 1
 
 
-def test_drift_raises_an_alarm_that_metrics_and_page_show(client):
+def drift(client, watch):
+    """Sixty labels that show no prediction right, seen by the detector."""
     items = [prediction(confidence=0.95) for _ in range(60)]
     receipts = [one["receipt"] for one in client.post("/v1/predictions", json=items).json()["items"]]
     client.post("/v1/labels", json=[{"receipt": r, "label": 0} for r in receipts])
+    watch.feed.tick()
+
+
+def test_drift_opens_an_incident_that_metrics_api_and_page_show(client, watch):
+    drift(client, watch)
     found = scrape(client)
-    assert found["calib_drift_alarms_total", ("model", "digits"), ("version", "1.0")] >= 1
+    of = (("model", "digits"), ("version", "1.0"))
+    assert found["calib_drift_alarms_total", *of] > found["calib_incidents_total", *of] == 1
+    assert found["calib_incidents_open", *of] == 1
+    assert found["calib_incidents_open", ("model", "digits"), ("version", "2.0")] == 0
+    (incident,) = client.get("/v1/incidents").json()["items"]
+    assert (incident["direction"], incident["gap"]) == ("overconfident", pytest.approx(0.95))
+    assert "overconfident, +95.0 points so far" in client.get("/").text
+
+
+def test_a_person_closes_an_incident_once_with_a_note(client, watch):
+    drift(client, watch)
+    said = {"by": "Ada", "note": "camera was dirty <b>"}
+    assert client.post("/v1/incidents/7/close", json=said).status_code == 404
+    closed = client.post("/v1/incidents/1/close", json=said).json()
+    assert (closed["closed_by"], closed["trend"], closed["note"]) == ("Ada", "over", said["note"])
+    assert client.post("/v1/incidents/1/close", json=said).status_code == 404
+    assert scrape(client)["calib_incidents_open", ("model", "digits"), ("version", "1.0")] == 0
     page = client.get("/").text
-    assert "overconfident, gap +95.0 points" in page
+    assert "by Ada" in page
+    assert "<b>" not in page
+
+
+@pytest.mark.parametrize(
+    ("number", "content"),
+    [
+        ("1", b'{"by": ""}'),
+        ("1", b'{"by": 7}'),
+        ("1", b'{"by": "a", "more": 1}'),
+        ("1", b'{"by": "\\ud800"}'),
+        ("1", b'{"by": "a", "note": "\\udfff"}'),
+        ("1", b'{"by": "' + b"a" * 101 + b'"}'),
+        ("1", b'{"by": NaN}'),
+        ("1", b'{"by": "a", "\\ud800": 1}'),
+        ("1", b'{"by": ' + b"[" * 5000),
+        ("1", b"\xff"),
+        ("x", b'{"by": "a"}'),
+        ("9" * 4301, b'{"by": "a"}'),
+        ("-1", b'{"by": "a"}'),
+    ],
+)
+def test_what_cannot_close_an_incident_is_refused_and_closes_none(client, watch, number, content):
+    drift(client, watch)
+    headers = {"content-type": "application/json"}
+    answer = client.post(f"/v1/incidents/{number}/close", content=content, headers=headers)
+    assert answer.status_code in (400, 404, 422)
+    assert [one.open for one in watch.incidents()] == [True]
+
+
+def test_the_page_shows_a_window_and_the_one_that_is_asked_for(client):
+    client.post("/v1/predictions", json=[prediction()])
+    for name in ("1h", "24h", "7d", "all"):
+        assert client.get("/", params={"window": name}).status_code == 200
+    assert client.get("/", params={"window": "<script>"}).status_code == 200
 
 
 def test_names_from_clients_are_escaped_on_the_page(tmp_path):
