@@ -24,7 +24,7 @@ from calib_serve.errors import InputError, ModelError
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.receipts import SignedReceipt
 from calib_serve.serve.inputs import ImageOptions, Payload, decode, decode_lists
-from calib_serve.serve.observer import Tag, observe, tags_of
+from calib_serve.serve.observer import Tag, observe
 from calib_serve.serve.runtime import Run, load_runtime, to_logits
 
 __all__ = ["CalibratedClassifier", "Failure", "Prediction"]
@@ -114,7 +114,7 @@ class CalibratedClassifier:
 
     def handle(self, data: Sequence[dict[str, Any]], ctx: Any) -> list[str]:
         """One JSON text per item, in order; failed items have their own status."""
-        results = self._predict(self._read_all(data), tags_of(ctx, len(data)))
+        results = self._predict(self._read_all(data), self._observer.tags(ctx))
         return [self._reply(index, result, ctx) for index, result in enumerate(results)]
 
     def _load(self, folder: Path, ctx: Any) -> Run:
@@ -199,7 +199,7 @@ class CalibratedClassifier:
             self._observer.served(
                 [(predicted, confidence) for _, predicted, confidence, _ in made],
                 logits=[logits for *_, logits in made],
-                tags=[tag for tag, row in zip(tags, rows, strict=True) if not isinstance(row, Failure)],
+                tags=[tag for tag, row in zip(tags, rows, strict=False) if not isinstance(row, Failure)],
                 invalid=sum(row is _INVALID for row in rows),
             )
         )

@@ -27,7 +27,7 @@ from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.series import PUBLISHED
 from calib_serve.watch.slices import LONGEST_SEGMENT
 
-__all__ = ["FEEDBACK", "Observer", "Tag", "observe", "tags_of"]
+__all__ = ["FEEDBACK", "Observer", "Tag", "observe"]
 
 log = logging.getLogger(__name__)
 
@@ -50,17 +50,6 @@ class Tag(NamedTuple):
 
 
 _NO_TAG = Tag()
-
-
-def tags_of(ctx: Any, requests: int) -> list[Tag]:
-    """The tags of each request in TorchServe's context, whose headers are spelled as the client did."""
-    tags = []
-    for i in range(requests):
-        headers = {name.lower(): value for name, value in (ctx.get_all_request_header(i) or {}).items()}
-        tags.append(
-            Tag(headers.get("x-calib-segment", "")[:LONGEST_SEGMENT], headers.get("x-calib-group", ""))
-        )
-    return tags
 
 
 def observe(options: ModelOptions, artifact: Artifact, *, model: str, version: str) -> Observer:
@@ -121,6 +110,19 @@ class Observer:
         emitter.flush()
         emitter.start()
 
+    def tags(self, ctx: Any) -> list[Tag]:
+        """What each request in TorchServe's context names, whose headers are spelled as the client did."""
+        try:
+            found = []
+            for i in range(len(ctx.request_processor)):
+                headers = {name.lower(): value for name, value in ctx.get_all_request_header(i).items()}
+                segment, group = headers.get("x-calib-segment", ""), headers.get("x-calib-group", "")
+                found.append(Tag(segment[:LONGEST_SEGMENT], group))
+        except Exception as error:  # fails open
+            self._broken("record", error)
+            return []
+        return found
+
     def served(
         self,
         predictions: Sequence[tuple[int, float]],
@@ -131,8 +133,8 @@ class Observer:
     ) -> list[SignedReceipt | None]:
         """Count (predicted class, confidence) pairs and sign a receipt for each.
 
-        ``logits`` (K,) of each are what the output calibration was applied to; ``tags`` are what their
-        requests name.
+        ``logits`` (K,) of each are what the output calibration was applied to; ``tags``: what
+        their requests name, or none where rows are not requests.
         """
         try:
             changes: dict[Key, float] = {}
@@ -145,7 +147,9 @@ class Observer:
         except Exception as error:  # fails open
             self._broken("record", error)
         now, nonces = time.time(), [self._nonces.draw() for _ in predictions]
-        receipts = self._signed(predictions, nonces, tags or [_NO_TAG] * len(predictions), now)
+        receipts = self._signed(
+            predictions, nonces, tags if len(tags) == len(predictions) else [_NO_TAG] * len(predictions), now
+        )
         if self._samples and nonces:
             self._keep(self._samples, nonces, logits, now)
         self.before_answer()
@@ -202,11 +206,11 @@ class Observer:
                 )
             ]
         except Exception as error:  # fails open
-            self._broken("receipt", error)
+            self._broken("receipt", error, times=len(predictions))
             return [None] * len(predictions)
 
-    def _broken(self, stage: str, error: Exception) -> None:
+    def _broken(self, stage: str, error: Exception, *, times: int = 1) -> None:
         try:
-            self._emitter.failed(stage)
+            self._emitter.failed(stage, times=times)
         except Exception:  # the counter itself failed: only log it
             log.warning("monitoring failed at %s: %s", stage, type(error).__name__)

@@ -23,7 +23,7 @@ from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.metrics import log_probs
 from calib_serve.receipts import SignedReceipt
-from calib_serve.serve.observer import Tag, observe, tags_of
+from calib_serve.serve.observer import Tag, observe
 from calib_serve.serve.runtime import check_file, to_logits
 
 __all__ = ["CalibratedWrapper"]
@@ -57,7 +57,7 @@ class CalibratedWrapper:
 
     def handle(self, data: Sequence[dict[str, Any]], ctx: Any) -> Any:
         """The wrapped handler's reply; receipts and confidences go into the headers."""
-        self._seen, self._tags = [], tags_of(ctx, len(data))
+        self._seen, self._tags = [], self._observer.tags(ctx)
         replies = self._inner.handle(data, ctx)
         requests = len(ctx.request_processor)
         for index in range(requests):
