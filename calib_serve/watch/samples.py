@@ -80,7 +80,8 @@ class SampleLog:
         self._rows, self._seconds, self._clock = shard_rows, flush_seconds, clock
         self._lock = threading.Lock()
         self._predictions: dict[tuple[str, str], list[tuple[bytes, float, NDArray[np.float16]]]] = {}
-        self._labels: dict[tuple[str, str], list[tuple[bytes, int]]] = {}
+        # By the length of the nonce as well: receipts of two versions are labelled side by side.
+        self._labels: dict[tuple[str, str, int], list[tuple[bytes, int]]] = {}
 
     def start(self) -> SampleLog:
         """Write every ``flush_seconds`` from now on, in a thread; for processes that may be killed."""
@@ -120,7 +121,7 @@ class SampleLog:
         with self._lock:
             for one in labels:
                 if _kept(one.receipt.nonce, self.rate):
-                    key = (one.receipt.model, one.receipt.version)
+                    key = (one.receipt.model, one.receipt.version, len(one.receipt.nonce))
                     self._labels.setdefault(key, []).append((one.receipt.nonce, one.label))
             full = any(len(rows) >= self._rows for rows in self._labels.values())
         if full:
@@ -137,7 +138,7 @@ class SampleLog:
                 nonces, times, logits = zip(*rows, strict=True)
                 columns = {"time": np.array(times), "logits": np.stack(logits)}
                 self._write("predictions", model, version, nonces, **columns)
-        for (model, version), pairs in labels.items():
+        for (model, version, _), pairs in labels.items():
             if pairs:
                 nonces, ids = zip(*pairs, strict=True)
                 self._write("labels", model, version, nonces, label=np.array(ids, np.int64))

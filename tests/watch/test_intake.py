@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from calib_serve.errors import REASONS, LedgerError
 from calib_serve.receipts import Keyring
 from calib_serve.watch.drift import Detector
-from calib_serve.watch.intake import Classes, Intake, detector_key
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.feed import DriftFeed, detector_key
+from calib_serve.watch.intake import Classes, Intake
+from calib_serve.watch.ledger import Key, SqliteLedger
 from calib_serve.watch.ledger.sums import Sums
 
 NOW = 1_700_000_000.0
@@ -17,8 +18,9 @@ RING = Keyring("k1", {"k1": bytes(32), "k2": bytes([1]) * 32})
 MODELS = {("digits", "1.0"): Classes(3, ("zero", "one", "two"))}
 
 
-def token(ring=RING, *, model="digits", version="1.0", predicted=1, confidence=0.9, time=NOW - 5):
-    return ring.sign(model=model, version=version, predicted=predicted, confidence=confidence, time=time)
+def token(ring=RING, **changes):
+    facts = {"model": "digits", "version": "1.0", "predicted": 1, "confidence": 0.9, "time": NOW - 5}
+    return ring.sign(**facts | changes)
 
 
 def make_intake(path, **options):
@@ -36,7 +38,31 @@ def intake(tmp_path):
 def test_ids_and_names_are_both_labels(intake):
     outcomes = intake.take([{"receipt": token(), "label": 1}, {"receipt": token(), "label": "two"}])
     assert [o.as_dict() for o in outcomes] == [{"accepted": True}] * 2
-    assert intake.ledger.sums()["digits", "1.0"] == Sums.labelled([0.9, 0.9], [1, 0])
+    assert intake.ledger.sums()["digits", "1.0"] == Sums.labelled([0.9, 0.9], [1, 0], delay=5.0)
+
+
+def test_a_label_is_weighed_by_the_chance_that_it_was_asked_for_and_sliced_as_its_receipt_says(intake):
+    items = [
+        {"receipt": token(inclusion=0.25, segment="north", group=33), "label": 1},
+        {"receipt": token(predicted=2, segment="north"), "label": 1, "segment": "south"},
+        {"receipt": token(), "label": 1, "segment": "south"},
+    ]
+    assert all(one.accepted for one in intake.take(items))
+    assert intake.ledger.sums()["digits", "1.0"]["calib_feedback_weight_total"].sum() == 6
+    labels = {
+        (key.kind, key.name): sums.labels.sum()
+        for kind in ("segment", "class", "group")
+        for key, sums in intake.ledger.slices(kind).items()
+    }
+    assert labels == {
+        ("segment", "north"): 2,  # what the receipt says is signed
+        ("segment", "south"): 1,
+        ("class", "1"): 2,
+        ("class", "2"): 1,
+        ("group", "1"): 1,
+    }
+    weighed = intake.ledger.slices()[Key("digits", "1.0", "north")]
+    assert weighed["calib_feedback_weight_total"].sum() == 5
 
 
 def test_every_refusal_has_its_reason_and_spoils_nothing(intake):
@@ -63,8 +89,11 @@ def test_every_refusal_has_its_reason_and_spoils_nothing(intake):
         "bad_label": [
             {"receipt": token(), "label": bad} for bad in (3, -1, True, 1.0, "three", None, [1], 10**40)
         ],
+        "not_wanted": [{"receipt": token(wanted=False), "label": 1}],
+        "forgotten": [{"receipt": token(time=NOW - 29 * 86400), "label": 1}],
         "duplicate": [{"receipt": good, "label": 1}, {"receipt": good, "label": 0}],
     }
+    intake.ledger.store("ledger/forgotten_before", repr(NOW - 28 * 86400).encode())
     assert set(items) == set(REASONS)
     first = {"receipt": good, "label": 1}
     outcomes = intake.take([first, *(item for group in items.values() for item in group)])
@@ -94,35 +123,40 @@ def test_no_json_breaks_the_intake(tmp_path_factory, items):
     intake.ledger.close()
 
 
-def test_all_intakes_of_a_ledger_feed_one_detector_which_survives_restarts(tmp_path):
+def test_all_processes_of_a_ledger_feed_one_detector_which_survives_restarts(tmp_path):
     rng = np.random.default_rng(0)
     c = rng.uniform(0.5, 1, 400)
     right = rng.random(400) < c - 0.2
+    times = NOW - 400 + np.arange(400)
     items = [
-        {"receipt": token(confidence=float(p)), "label": 1 if ok else 0}
-        for p, ok in zip(c, right, strict=True)
+        {"receipt": token(confidence=float(p), time=float(when)), "label": 1 if ok else 0}
+        for p, ok, when in zip(c, right, times, strict=True)
     ]
     alone = Detector(arl=1000)
-    alarms = alone.update(c, right, time=np.full(400, NOW - 5))
+    alarms = alone.update(c, right, time=times, predicted=np.ones(400, int))
     assert alarms
 
-    heard = []
     for at in range(0, 400, 50):  # another process each time
-        intake = make_intake(
-            tmp_path / "l.db",
-            detector=lambda: Detector(arl=1000),
-            on_alarm=lambda version, alarm: heard.append((version, alarm)),
-        )
+        intake = make_intake(tmp_path / "l.db")
         intake.take(items[at : at + 50])
         intake.take(items[at : at + 50])  # replayed: refused, and not shown to the detector again
+        feed = DriftFeed(intake.ledger, detector=lambda: Detector(arl=1000), maturity=0.0, clock=lambda: NOW)
+        feed.tick()
         state = intake.ledger.load(detector_key(("digits", "1.0")))
+        counts, _ = feed.incidents.counts()
+        latest = feed.incidents.latest()[-1]
         intake.ledger.close()
-    assert {version for version, _ in heard} == {("digits", "1.0")}
-    assert [(a.label, a.since_label, a.direction) for _, a in heard] == [
-        (a.label, a.since_label, a.direction) for a in alarms
-    ]
+    assert counts == {("digits", "1.0"): len(alarms)}
+    assert (latest.direction, latest.onset) == ("overconfident", alarms[0].since_time)
     assert Detector.restore(state).labels == 400
     assert Detector.restore(state).evidence == pytest.approx(alone.evidence, rel=1e-12)
+
+
+def test_a_label_path_without_detection_lets_no_label_wait(tmp_path):
+    intake = make_intake(tmp_path / "l.db", detect=False)
+    assert intake.take([{"receipt": token(), "label": 1}])[0].accepted
+    assert intake.ledger.waiting() == {}
+    intake.ledger.close()
 
 
 def test_a_ledger_that_fails_tells_nobody_and_the_batch_can_be_sent_again(intake):
@@ -140,13 +174,3 @@ def test_a_ledger_that_fails_tells_nobody_and_the_batch_can_be_sent_again(intake
 
 def _broken(labels, **_):
     raise LedgerError("disk on fire")
-
-
-def test_other_options_or_a_spoilt_state_start_the_detector_afresh(tmp_path):
-    for state in (Detector(arl=77).state(), b"rubbish"):
-        intake = make_intake(tmp_path / "l.db", detector=lambda: Detector(arl=1000))
-        intake.ledger.store(detector_key(("digits", "1.0")), state)
-        assert intake.take([{"receipt": token(), "label": 1}])[0].accepted
-        kept = Detector.restore(intake.ledger.load(detector_key(("digits", "1.0"))))
-        assert (kept.arl, kept.labels) == (1000, 1)
-        intake.ledger.close()
