@@ -1,6 +1,6 @@
 """What do live numbers say of all predictions, where only some that were chosen have labels?
 
-    CALIB_SERVE_DATA=... python benchmarks/selection.py [--streams 500] [--draws 200]
+    CALIB_SERVE_DATA=... python benchmarks/selection.py [--streams 200] [--draws 200]
 
 Streams of 40,000 predictions are drawn, of a calibrated model and of three that are not; labels come for 5 %
 of all, for a review queue (all below .7 and 1 % above), at rates that differ by class, by budget, and for
@@ -289,7 +289,7 @@ def ratio(variance, chance):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--streams", type=int, default=300)
+    parser.add_argument("--streams", type=int, default=200)
     parser.add_argument("--draws", type=int, default=200)
     asked = peers.arguments(parser, streams=20, draws=10)
     folder = os.environ.get("CALIB_SERVE_DATA")
