@@ -19,8 +19,8 @@ Floats = NDArray[np.float64]
 LEAST = 5.0
 """Effective labels that a bin must hold to be estimated: with fewer, the noise itself is not known."""
 
-_PRIOR = 1.0  # labels of a calibrated model in each bin's variance, which is else 0 where all labels agree
-_SURE = 0.01  # variance of such a label at least: a confidence of 1 is no proof
+_SURE = 0.01  # variance of a calibrated model's label at least: a confidence of 1 is no proof
+_SURPRISES = 2.0  # of such a model, that its variance counts as: few labels all agree by chance alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +114,9 @@ def _noise(score: _Score, sums: Sums, groups: Sequence[Sums]) -> Noise:
     weight, squared = _weight(sums), _squared(sums)
     one, prior = score.variance(sums).clip(0), np.maximum(score.calibrated(sums), _SURE)
     n = np.maximum(_ratio(weight**2, squared), 1.0)
-    smooth = (n * one + _PRIOR * prior) / np.maximum(n + _PRIOR - 1, 1.0)
+    # A bin whose labels all agree has no variance of its own, and one that errs more than it says has more.
+    like = _SURPRISES / np.maximum(_calibrated(sums), _SURE)
+    smooth = np.maximum((n * one + prior) / n, (n * one + like * prior) / (n + like))
     independent = np.nan_to_num(smooth / n)
     if not groups:
         return Noise(np.diag(independent), np.zeros((len(n), len(n))), independent, 1.0)
@@ -124,8 +126,11 @@ def _noise(score: _Score, sums: Sums, groups: Sequence[Sums]) -> Noise:
     alone = float(weight**2 @ independent)
     inflation = max(float(weight**2 @ told) / alone, 1.0) if alone > 0 else 1.0
     # Groups whose labels all agree show no spread either.
-    least = np.nan_to_num(_PRIOR * prior * (inflation / n) ** 2) * share
-    return Noise(grouped + np.diag(independent * (1 - share) + least), grouped, independent, inflation)
+    least = np.nan_to_num(prior * (inflation / n) ** 2) * share
+    short = np.maximum(independent * share - np.diag(grouped) - least, 0.0)
+    return Noise(
+        grouped + np.diag(independent * (1 - share) + least + short), grouped, independent, inflation
+    )
 
 
 def _grouped(score: _Score, sums: Sums, groups: Sequence[Sums], deviation: Floats) -> Floats:

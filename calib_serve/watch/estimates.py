@@ -115,7 +115,7 @@ def estimate(
     >>> y = np.tile(np.repeat([1.0, 0.0], [70, 30]), 2)
     >>> found = estimate(Sums.served(c) + Sums.labelled(c, y))
     >>> round(found.gap.value, 3), round(found.gap.low, 2), round(found.gap.high, 2)
-    (0.15, 0.09, 0.21)
+    (0.15, 0.09, 0.22)
     """
     if not least >= 1:
         raise InputError(f"least is a number of labels a bin, at least 1, got {least}")
@@ -127,8 +127,11 @@ def estimate(
     coverage = float(found.served[found.covered].sum()) / total if total else 0.0
     part = _Part(found, np.where(found.covered, found.served, 0.0) / (coverage * total if coverage else 1.0))
     confidence = _mean(found.confidence, found.served / total if total else found.served)
-    accuracy = part.number(found.accuracy, found.accuracy_noise, least=0.0)
-    ece, unclipped, observed = part.ece()
+    # Where few predictions are wrong, more may be than were seen wrong, but hardly fewer.
+    lean = np.nan_to_num(2 * found.accuracy - 1)
+    accuracy = part.number(found.accuracy, found.accuracy_noise, -lean, least=0.0)
+    gap = part.number(found.gap, found.gap_noise, lean, least=-1.0)
+    ece, unclipped, observed = part.ece(gap)
     return Estimates(
         weighed_by=found.weighed_by,
         missing=missing,
@@ -140,8 +143,10 @@ def estimate(
         confidence=confidence,
         covered_confidence=_mean(found.confidence, part.share),
         accuracy=accuracy,
-        gap=part.number(found.gap, found.gap_noise, least=-1.0, between=False),
-        brier=part.number(found.brier, found.brier_noise, least=0.0),
+        gap=gap,
+        brier=part.number(
+            found.brier, found.brier_noise, lean * np.nan_to_num(2 * found.confidence - 1), least=0.0
+        ),
         ece=ece,
         ece_unclipped=unclipped,
         ece_observed=observed,
@@ -185,20 +190,25 @@ class _Part:
         spread = np.sqrt(2 / math.pi * self.found.calibrated * self.design_effect)
         return float(self.share @ spread)
 
-    def number(self, means: Floats, noise: Noise, *, least: float, between: bool = True) -> Number:
-        """The mean over bins, in [least, 1]."""
+    def number(self, means: Floats, noise: Noise, lean: Floats, *, least: float) -> Number:
+        """The mean over bins, in [least, 1]. ``lean`` (bins,): how its variance changes with the mean.
+
+        The interval holds each truth from which the estimate is t of that truth's standard errors away,
+        as Wilson's (1927) does for one share.
+        """
         if self.empty:
             return NOT_KNOWN
-        value, variance = _mean(means, self.share), self._variance(noise)
+        value, variance, on = _mean(means, self.share), self._variance(noise), self.found.covered
         if self.found.weighed_by == "labels":  # then it is chance as well how many fall into each bin
-            on = self.found.covered
             apart = self.share[on] ** 2 / self.found.effective[on] * (means[on] - value) ** 2
             variance += float(apart.sum())
-        se = math.sqrt(variance)
-        half = t_quantile(self._freedom(noise)) * se
-        return Number(value, se, max(value - half, least), min(value + half, 1.0))
+        t, n = t_quantile(self._freedom(noise)), np.maximum(self.found.effective, 1.0)
+        moved = float((self.share**3 * np.diag(noise.covariance) * lean / n).sum()) / max(variance, 1e-300)
+        half, shift = t * math.sqrt(variance + (t * moved / 2) ** 2), t * t * moved / 2
+        low, high = max(value + shift - half, least), min(value + shift + half, 1.0)
+        return Number(value, math.sqrt(variance), min(low, value), max(high, value))
 
-    def ece(self) -> tuple[Number, float, float]:
+    def ece(self, gap: Number) -> tuple[Number, float, float]:
         """The estimate, its value before it is clipped at 0, and the plain sum."""
         if self.empty:
             return NOT_KNOWN, math.nan, math.nan
@@ -206,10 +216,10 @@ class _Part:
         t = t_quantile(self._freedom(noise))
         seen = noisy_error(self.found.gap[on], noise.covariance[np.ix_(on, on)], self.share[on], z=t)
         # The error of all bins is at least that of their mean, which is known better.
-        mean, error = abs(float(self.share @ np.nan_to_num(self.found.gap))), math.sqrt(self._variance(noise))
-        value = max(seen.value, mean) if mean > t * error else seen.value
-        low = max(seen.low, mean - _EITHER_SIDE * t * error)
-        high = min(max(seen.high, value), 1.0)
+        size, below = abs(gap.value), gap.value - gap.low if gap.value > 0 else gap.high - gap.value
+        value = max(seen.value, size) if size > below else seen.value
+        low = max(seen.low, size - _EITHER_SIDE * below)
+        high = min(max(seen.high, gap.high, -gap.low, value), 1.0)
         return Number(min(max(value, 0.0), 1.0), (high - low) / (2 * t), low, high), value, seen.observed
 
     def _variance(self, noise: Noise) -> float:
