@@ -36,7 +36,8 @@ BLOCK = 1
 
 _FORMAT = 5
 _MOST_BINS = 1000
-_LONGEST = 1e30  # labels; what SPAN labels may multiply it with still fits a float
+_LONGEST = 1e30  # labels; what SPAN blocks may multiply it with still fits a float
+_MOST_LABELS = 4 * SPAN  # at once, of several blocks: the work grows with their square
 
 
 class Detector:
@@ -95,7 +96,8 @@ class Detector:
         ends = np.cumsum(sizes)
         alarms, at, taken = [], 0, 0
         while at < len(rounds):
-            stop = max(at + 1, int(np.searchsorted(ends, taken + SPAN, side="right")))
+            stop = int(np.searchsorted(ends, taken + _MOST_LABELS, side="right"))
+            stop = max(at + 1, min(stop, at + SPAN))
             span = rounds.of_blocks(at, stop)
             after, evidence = self._wealth.after(span, self._stakes)
             crossed = np.flatnonzero(evidence >= self.arl)

@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 # Errors that cancel over bins or classes are found ten times sooner by these bets than by any sum over all
 # labels, so a small share will do; one direction is what others find as well.
 SIGNED, OF_BINS, OF_CLASSES = 0.8, 0.12, 0.08
-SPAN = 96  # labels at once: each pays 1/10 to 501, and a float holds what 96 of them make
+SPAN = 96  # blocks at once: each pays 1/10 to 501, and a float holds what 96 of them make
 
 
 def signed_stakes(*, tolerance: float, arl: float, block: int = 1) -> Floats:
@@ -77,7 +77,7 @@ class Wealth:
         return start
 
     def after(self, rounds: Rounds, stakes: Floats) -> tuple[Wealth, Floats]:
-        """The wealth after the blocks of up to ``SPAN`` labels, or of one; the statistic after each (B,)."""
+        """The wealth after up to ``SPAN`` blocks; the statistic after each (B,)."""
         ends = self.labels + np.cumsum(rounds.sizes)
         firsts = ends - rounds.sizes + 1
         signed, signed_worth = self.signed.after(rounds, firsts)
