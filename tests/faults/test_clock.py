@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from ledgers import accept, make_label
+from ledgers import accept, entries, make_label
 from real_watch import RING, make_watch
 
 from calib_serve.errors import Refused
 from calib_serve.receipts import DAY
 from calib_serve.watch.drift import Detector
-from calib_serve.watch.history import History
 from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.samples import SampleLog, read_samples
 from calib_serve.watch.service import ServedPrediction
@@ -32,31 +33,44 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_expired_nonces_are_forgotten_and_stay_refused_when_the_clock_jumps_back(tmp_path, clock):
+def label_of_epoch(epoch, *, when, i=0):
+    return make_label((epoch << 16) + i, when=when)
+
+
+def label_of_version_1(i, *, when):
+    """Its nonce is remembered whole, not as a bit of its epoch."""
+    one = make_label(0, when=when)
+    return replace(one, receipt=replace(one.receipt, nonce=i.to_bytes(12, "big")))
+
+
+def test_expired_receipts_are_forgotten_and_stay_refused_when_the_clock_jumps_back(tmp_path, clock):
     clock.now = 1000.0
-    ledger = SqliteLedger(tmp_path / "l.db", clock=clock)
-    assert accept(ledger, [make_label(1)], expires=2000.0) == [True]
+    ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=1000.0)
+    for one in (label_of_epoch(1, when=1000.0), label_of_version_1(1, when=1000.0)):
+        assert accept(ledger, [one]) == [True]
     clock.now = 3000.0
-    assert accept(ledger, [make_label(2)], expires=4000.0) == [True]
-    assert ledger._db.execute("SELECT count(*) FROM nonces").fetchone() == (1,)
+    assert accept(ledger, [label_of_epoch(2, when=3000.0)]) == [True]
+    assert (kept(ledger, "epochs"), kept(ledger, "nonces")) == (1, 0)
     clock.now = 1500.0  # the receipt of label 1 is young again, but it was counted
-    assert accept(ledger, [make_label(1)], expires=2000.0) == [False]
-    assert ledger.sums()["m", "1"].feedback.n == 2
+    again = [label_of_epoch(1, when=1000.0), label_of_version_1(1, when=1000.0)]
+    assert ledger.accept(entries(again)) == ["forgotten"] * 2
+    assert ledger.sums()["m", "1"].feedback.n == 3
     ledger.close()
 
 
-def kept(ledger):
-    return ledger._db.execute("SELECT count(*) FROM nonces").fetchone()[0]
+def kept(ledger, table):
+    return ledger._db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
 
 
 def test_sweeps_keep_pace_with_labels_that_come_faster_than_one_sweep_forgets(tmp_path, clock):
-    ledger = SqliteLedger(tmp_path / "l.db", clock=clock)
+    ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=10.0)
     for second in range(180):  # 500 a second, each welcome for ten seconds
-        clock.now = 1000.0 + second
-        batch = [make_label(i) for i in range(500 * second, 500 * second + 500)]
-        accept(ledger, batch, expires=clock.now + 10)
+        clock.now = when = 1000.0 + second
+        accept(ledger, [label_of_version_1(i, when=when) for i in range(500 * second, 500 * second + 500)])
+        accept(ledger, [label_of_epoch(second, when=when)])
     # 90,000 came; there are those of ten seconds, and what expired since the last sweep.
-    assert kept(ledger) <= 500 * (10 + 60)
+    assert kept(ledger, "nonces") <= 500 * (10 + 60)
+    assert kept(ledger, "epochs") <= 10 + 60
     ledger.close()
 
 
@@ -64,24 +78,57 @@ def test_batches_of_predictions_are_forgotten_without_any_label(tmp_path, clock)
     ledger = SqliteLedger(tmp_path / "l.db", clock=clock)
     for minute in range(10):
         clock.now = 1000.0 + 61 * minute
-        ledger.add({}, once=minute.to_bytes(12, "big"), expires=clock.now + 1)
-    assert kept(ledger) == 1
+        ledger.add({}, time=clock.now, once=minute.to_bytes(12, "big"), expires=clock.now + 1)
+    assert kept(ledger, "batches") == 1
     ledger.close()
 
 
 def test_pruning_goes_in_bounded_sweeps(tmp_path):
-    ledger = SqliteLedger(tmp_path / "l.db", clock=lambda: 0.0)
-    ledger.accept([make_label(i) for i in range(100)], expires=[float(i) for i in range(1, 101)])
+    ledger = SqliteLedger(tmp_path / "l.db", clock=lambda: 0.0, retention=1.0)
+    accept(ledger, [label_of_version_1(i, when=float(i)) for i in range(100)])
     assert ledger.prune(1000.0, at_most=30) == 30
-    assert ledger.accept([make_label(0), make_label(29)], expires=[1.0, 30.0]) == [False, False]
+    again = [label_of_version_1(i, when=float(i)) for i in (0, 29, 30)]
+    assert ledger.accept(entries(again)) == ["forgotten", "forgotten", "duplicate"]
     assert ledger.prune(1000.0) == 70
     assert ledger.prune(1000.0) == 0
     ledger.close()
 
 
+@pytest.mark.parametrize("dated_ahead", [False, True], ids=["labels of now", "predictions dated ahead"])
+def test_a_clock_31_days_ahead_for_one_batch_makes_the_ledger_forget_nothing(tmp_path, clock, dated_ahead):
+    ledger = SqliteLedger(tmp_path / "l.db", clock=clock)
+    counted = [label_of_epoch(age, when=NOW - age * DAY) for age in (0, 1, 10, 25)]
+    fresh = [label_of_epoch(age, when=NOW - age * DAY, i=1) for age in (0, 1, 10, 25)]
+    assert accept(ledger, counted) == [True] * 4
+    clock.now = NOW + 31 * DAY
+    assert accept(ledger, [label_of_epoch(100, when=clock.now if dated_ahead else NOW)]) == [True]
+    clock.now = NOW + 60
+    assert ledger.accept(entries(counted + fresh)) == ["duplicate"] * 4 + ["counted"] * 4
+    ledger.close()
+
+
+def test_a_longer_retention_counts_nothing_twice_now_or_later(tmp_path, clock):
+    old, young = label_of_epoch(1, when=NOW), label_of_epoch(2, when=NOW + 8 * DAY)
+    ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=10 * DAY)
+    accept(ledger, [old])
+    for day in range(1, 13):  # the first is forgotten on the way
+        clock.now = NOW + day * DAY
+        accept(ledger, [young, label_of_epoch(100 + day, when=clock.now)])
+    assert kept(ledger, "epochs") == 12
+    ledger.close()
+    ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=60 * DAY)
+    assert ledger.accept(entries([old, young])) == ["forgotten", "duplicate"]
+    for day in range(13, 60):
+        clock.now = NOW + day * DAY
+        accept(ledger, [label_of_epoch(100 + day, when=clock.now)])
+    assert ledger.accept(entries([old, young])) == ["forgotten", "duplicate"]
+    assert ledger.sums()["m", "1"].labels.sum() == 1 + 1 + 12 + 47
+    ledger.close()
+
+
 @pytest.mark.parametrize("jump", [-400 * DAY, -DAY, -1.0, 1.0, DAY, 400 * DAY])
 def test_a_served_watch_counts_each_label_once_over_a_jump(tmp_path, clock, jump: float):
-    watch = make_watch(tmp_path, clock=clock, history_step=60.0)
+    watch = make_watch(tmp_path, clock=clock)
     one = ServedPrediction("m", "1", 1, 0.9)
     receipts = watch.predictions([one] * 4)
     labels = [{"receipt": r, "label": 1} for r in receipts]
@@ -98,8 +145,7 @@ def test_a_served_watch_counts_each_label_once_over_a_jump(tmp_path, clock, jump
     again = watch.labels(labels)
     assert not any(o.accepted for o in again[:2])
     counted = sum(o.accepted for o in outcomes + again)
-    # Far ahead, the ledger forgot nonces of that time: what it may have forgotten is refused, not risked.
-    assert counted == (0 if jump > 30 * DAY else 2)
+    assert counted == 2  # far ahead, the ledger forgot nothing
     assert watch.ledger.sums()["m", "1"].feedback.n == 3 + counted
     assert watch.counts.errors == {}
     watch.ledger.close()
@@ -112,17 +158,22 @@ def test_a_receipt_from_ahead_is_refused_until_its_time_comes(clock):
     assert RING.verify(token, now=NOW + 3500).predicted == 1
 
 
-def test_history_goes_on_after_the_clock_went_back_a_year(tmp_path, clock):
-    ledger = SqliteLedger(tmp_path / "l.db", clock=clock)
-    history = History(ledger, step=60.0, points=5, clock=clock)
+@pytest.mark.parametrize("maturity", [0.0, 60.0, None])
+def test_windows_and_the_detector_go_on_after_the_clock_went_back_a_year(tmp_path, clock, maturity):
+    watch = make_watch(tmp_path, clock=clock, maturity=maturity)
     for step in (0.0, 61.0, -365 * DAY, 61.0, 61.0):
         clock.now += step
-        accept(ledger, [make_label(int(clock.now) % 10**6)])
-        history.tick(ledger)
-    points = history.of(("m", "1"))
-    assert len(points) == 4
-    assert sum(p.sums.feedback.n for p in points) == 4  # each step added one
-    ledger.close()
+        receipts = watch.predictions([ServedPrediction("m", "1", 1, 0.9)])
+        assert watch.labels([{"receipt": receipts[0], "label": 1}])[0].accepted
+        watch.feed.tick()
+        for name in ("1h", "24h", "7d", "all"):
+            watch.window(("m", "1"), name)
+    clock.now += 3600.0
+    everything = watch.window(("m", "1"), "all")
+    assert everything.sums.labels.sum() + everything.immature.labels.sum() == 5  # each step added one
+    hour = watch.window(("m", "1"), "24h")
+    assert hour.sums.labels.sum() + hour.immature.labels.sum() >= 3
+    watch.ledger.close()
 
 
 def test_a_detector_takes_labels_whose_predictions_are_out_of_order():
@@ -139,7 +190,7 @@ def test_sample_logs_are_bounded_and_read_whole_after_a_jump_back(tmp_path, cloc
     log = SampleLog(tmp_path, rate=1.0, days=1, clock=clock)
     for i, jump in enumerate((0.0, 60.0, -10 * DAY, 60.0, 20 * DAY)):
         clock.now += jump
-        log.predicted("m", "1", [i.to_bytes(12, "big")], np.zeros((1, 3)), times=[clock.now])
+        log.predicted("m", "1", [i.to_bytes(10, "big")], np.zeros((1, 3)), times=[clock.now])
         log.flush()
     assert read_samples(tmp_path, model="m", version="1").predictions == 1  # the rest is older than a day
     assert len(list(tmp_path.iterdir())) == 1

@@ -28,8 +28,10 @@ _BINS, _RETENTION, _FORGOTTEN = "ledger/bins", "ledger/retention", "ledger/forgo
 _PRUNED_1 = "ledger/pruned_through"  # of format 1: what expired before may have been forgotten
 _PRUNE_EVERY = 60.0  # seconds between sweeps
 _PRUNE_AT_MOST = 10_000  # names or spans a sweep, so that no label waits long for one
-_AHEAD = DAY  # how far a sweep trusts the clock beyond the latest prediction whose label was counted
-_LATEST = "ledger/latest"
+# How far a sweep trusts the clock beyond the latest prediction whose label was counted, and beyond the last
+# sweep: one batch of a host whose clock runs ahead may be dated ahead itself.
+_AHEAD = DAY
+_LATEST, _SWEPT = "ledger/latest", "ledger/swept"
 _MEND = "set it aside with calib_serve.watch.ledger.quarantine(path), or restore a copy"
 
 
@@ -229,11 +231,12 @@ class SqliteLedger:
         """Forget about ``at_most`` receipts or epochs that expired before ``now``; how many were forgotten.
 
         A clock that runs ahead forgets nothing: receipts are forgotten by the time of the latest one
-        that was counted. Old spans are merged on the way.
+        that was counted, and a day of them a sweep. Old spans are merged on the way.
         """
         with self.transaction():
             self._seen.forget_batches(now, at_most=at_most)
-            now = min(now, self._known(_LATEST, now) + _AHEAD)
+            now = min(now, self._known(_LATEST, now) + _AHEAD, self._known(_SWEPT, now) + _AHEAD)
+            self.store(_SWEPT, repr(now).encode())
             gone, last = self._seen.forget(now, at_most=at_most)
             if gone:
                 self._forgot(last - self.retention)
