@@ -23,6 +23,7 @@ __all__ = [
     "InputShift",
     "Keyring",
     "Label",
+    "LabelPolicy",
     "LabelledScores",
     "LogitMap",
     "Mixture",
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
     )
     from calib_serve.serve.server import Server
     from calib_serve.watch.http import create_app, serve_app
+    from calib_serve.watch.policy import LabelPolicy
     from calib_serve.watch.samples import read_samples
     from calib_serve.watch.sender import send_label_file
     from calib_serve.watch.service import ServedPrediction, Watch
@@ -127,6 +129,7 @@ else:
         **dict.fromkeys(("create_app", "serve_app"), "watch.http"),
         "read_samples": "watch.samples",
         "send_label_file": "watch.sender",
+        "LabelPolicy": "watch.policy",
         **dict.fromkeys(("ServedPrediction", "Watch"), "watch.service"),
         **dict.fromkeys(("Compared", "compare"), "workflows.compare"),
         "calibrate_model": "workflows.fit_model",

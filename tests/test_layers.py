@@ -210,6 +210,7 @@ def test_the_public_names_are_sorted_and_there() -> None:
         "InputShift",
         "Keyring",
         "Label",
+        "LabelPolicy",
         "LabelledScores",
         "LogitMap",
         "Mixture",

@@ -6,14 +6,17 @@ and a day beyond that. Over all time it also holds what the ledger counted befor
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from calib_serve.errors import InputError
 from calib_serve.receipts import DAY
+from calib_serve.watch.estimates import Estimates, estimate
 from calib_serve.watch.ledger import Dated, Key, Ledger, Sums, Version
 from calib_serve.watch.maturity import Maturity
+from calib_serve.watch.verdict import Verdict, judge
 
 __all__ = ["WINDOWS", "Window", "read_window"]
 
@@ -29,6 +32,7 @@ class Window:
     ``dated`` are the mature spans of the version's segments, oldest first, for curves.
     """
 
+    version: Version
     name: str
     since: float
     until: float
@@ -38,10 +42,20 @@ class Window:
     immature: Sums
     dated: Sequence[Dated]
 
-    @property
+    @functools.cached_property
     def sums(self) -> Sums:
         """The mature part of the whole version."""
         return _added([sums for key, sums in self.slices.items() if key.kind == "segment"], self.bins)
+
+    @functools.cached_property
+    def estimates(self) -> Estimates:
+        """The numbers of the whole version."""
+        return estimate(self.sums, groups=self.groups)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What they come to."""
+        return judge(self.estimates)
 
     @property
     def groups(self) -> list[Sums]:
@@ -82,6 +96,7 @@ def read_window(ledger: Ledger, version: Version, name: str, *, maturity: Maturi
     if name == "all":
         slices = _all_time(ledger, version, young)
     return Window(
+        version,
         name,
         since,
         min(until, now),

@@ -9,11 +9,10 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from calib_serve.receipts import DAY
-from calib_serve.watch.estimates import Estimates, estimate
+from calib_serve.watch.estimates import estimate
 from calib_serve.watch.label_rate import rate_changes
 from calib_serve.watch.ledger import Version
 from calib_serve.watch.service import Watch
-from calib_serve.watch.verdict import judge
 from calib_serve.watch.windows import WINDOWS, Window
 
 __all__ = ["WindowGauges"]
@@ -47,8 +46,7 @@ class WindowGauges:
     def _add(self, rows: Rows, version: Version) -> None:
         windows = {name: self._watch.window(version, name) for name in _WINDOWS}
         for name, window in windows.items():
-            found = estimate(window.sums, groups=window.groups)
-            for number, value in _numbers(found, window).items():
+            for number, value in _numbers(window).items():
                 rows[f"calib_window_{number}"].append(((*version, name), value))
         for key, sums in windows[_SLICES].slices.items():
             if key.kind != "group" and key.name:
@@ -60,8 +58,8 @@ class WindowGauges:
         rows["calib_label_rate_moved"].append((version, moved))
 
 
-def _numbers(found: Estimates, window: Window) -> Mapping[str, float]:
-    verdict = judge(found)
+def _numbers(window: Window) -> Mapping[str, float]:
+    found = window.estimates
     return {
         "predictions": found.served,
         "labels": found.labels,
@@ -77,7 +75,7 @@ def _numbers(found: Estimates, window: Window) -> Mapping[str, float]:
         "coverage": found.coverage,
         "immature_share": window.immature_share,
         "design_effect": found.design_effect,
-        "verdict": _VERDICTS.get(verdict.kind, math.nan),
+        "verdict": _VERDICTS.get(window.verdict.kind, math.nan),
     }
 
 

@@ -55,8 +55,8 @@ class _Shown:
     verdict: Verdict
 
     @classmethod
-    def of(cls, sums: Sums, groups: Sequence[Sums] = ()) -> _Shown:
-        found = estimate(sums, groups=groups)
+    def of(cls, sums: Sums) -> _Shown:
+        found = estimate(sums)
         return cls(sums, found, judge(found))
 
 
@@ -73,7 +73,8 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
     looked = _window(watch, chosen, window)
     named = sorted(key.name for key in looked.slices if key.kind == "segment" and key.name)
     segment = segment if segment in named else ""
-    shown = _Shown.of(looked.slices[Key(*chosen, segment)] if segment else looked.sums, looked.groups)
+    whole = _Shown(looked.sums, looked.estimates, looked.verdict)
+    shown = _Shown.of(looked.slices[Key(*chosen, segment)]) if segment else whole
     watched = watch.models.get(chosen)
     reference = watched.reference if watched else None
     incidents = [one for one in watch.incidents() if (one.model, one.version) == chosen]
@@ -95,7 +96,7 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
         confidences=Markup(charts.confidences(shown.sums, reference)),  # noqa: S704
         curve=Markup(_curve(looked, segment, incidents)),  # noqa: S704
         incidents=[_incident(one) for one in reversed(incidents[-10:])],
-        versions=[_row(watch, v, looked.name, zeros) for v in versions[:_VERSIONS]],
+        versions=[_row(watch, v, looked) for v in versions[:_VERSIONS]],
         more=len(versions) - _VERSIONS,
         segments=_slices(looked, "segment"),
         classes=[row | {"shown": _class_name(row["name"], names)} for row in _slices(looked, "class")],
@@ -113,7 +114,7 @@ def _window(watch: Watch, version: Version, name: str) -> Window:
     found = []
     for each in _DEFAULTS:
         found.append(watch.window(version, each))
-        if judge(estimate(found[-1].sums, groups=found[-1].groups)).kind != "unknown":
+        if found[-1].verdict.kind != "unknown":
             return found[-1]
     labelled = [one for one in found if one.sums.labels.any()]
     return (labelled or found)[0]
@@ -136,9 +137,11 @@ def _timing(window: Window) -> str:
     return f"{said}: labels come within {wait} ({learned}).{left}"
 
 
-def _row(watch: Watch, version: Version, window: str, zeros: Sums) -> dict[str, Any]:
-    looked = watch.window(version, window)
-    return {"model": version[0], "version": version[1], **_cells(_Shown.of(looked.sums, looked.groups))}
+def _row(watch: Watch, version: Version, shown_above: Window) -> dict[str, Any]:
+    same = version == shown_above.version
+    looked = shown_above if same else watch.window(version, shown_above.name)
+    shown = _Shown(looked.sums, looked.estimates, looked.verdict)
+    return {"model": version[0], "version": version[1], **_cells(shown)}
 
 
 def _slices(window: Window, kind: Kind) -> list[dict[str, Any]]:
