@@ -137,10 +137,10 @@ class DriftFeed:
         )
         self._ledger.store(detector_key(version), detector.state())
         excess = [row.confidence - row.correct for row in rows]
-        self.incidents.observe(version, excess, alarms, first=first, now=now)
+        opened = self.incidents.observe(version, excess, alarms, first=first, now=now)
         self.evidence[version] = (detector.log_evidence, detector.log_threshold)
-        for alarm in alarms:
-            log.warning("%s %s: calibration drifted, %s", *version, alarm.direction)
+        for one in opened:
+            log.warning("%s %s: calibration drifted, %s: incident %d", *version, one.direction, one.id)
 
     def _restored(self, version: Version) -> Detector:
         made = self._detector()

@@ -116,17 +116,18 @@ class IncidentLog:
         *,
         first: int,
         now: float,
-    ) -> None:
+    ) -> list[Incident]:
         """Take labels in the detector's order, as confidence - correct, and the ``alarms`` that they raised.
 
+        Returns the incidents that these opened.
         ``first``: the detector's number of the first label. To be called in the transaction that stores the
         detector.
         """
         kept = self._load()
         at = next((i for i, one in enumerate(kept.incidents) if one.open and _is(one, version)), None)
         if at is None and not alarms:
-            return
-        done = 0
+            return []
+        done, opened = 0, []
         for alarm in alarms:
             end = min(max(alarm.label - first + 1, done), len(excess))
             if at is not None:
@@ -134,13 +135,15 @@ class IncidentLog:
                 kept.incidents[at] = _alarmed(kept.incidents[at], alarm, now)
             else:
                 kept.opened[version] = kept.opened.get(version, 0) + 1
-                kept.incidents.append(_opened(sum(kept.opened.values()), version, alarm, now))
+                opened.append(_opened(sum(kept.opened.values()), version, alarm, now))
+                kept.incidents.append(opened[-1])
                 at = len(kept.incidents) - 1
             kept.alarms[version] = kept.alarms.get(version, 0) + 1
             done = end
         assert at is not None
         kept.incidents[at] = _recovered(_more(kept.incidents[at], excess[done:]), now)
         self._store(kept)
+        return opened
 
     def close(self, number: int, *, by: str, note: str = "", now: float) -> Incident:
         """Close an open incident by hand; InputError if there is none of that number."""
