@@ -34,6 +34,10 @@ def run(
         typer.Option("--logits", help="Test logits or probs, and labels: npz, npy, csv, parquet, ..."),
     ] = None,
     labels: options.Labels = None,
+    groups: Annotated[
+        Path | None,
+        typer.Option("--groups", help="An npy file of numbers or text: which samples belong together."),
+    ] = None,
     model: options.Model = None,
     weights: options.Weights = None,
     data: options.Data = None,
@@ -64,6 +68,7 @@ def run(
     if against is not None and artifact is None:
         raise InputError("--against wants --artifact: the calibration to report on")
     from calib_serve.artifact import Artifact
+    from calib_serve.data import read_groups
     from calib_serve.report import prepare_report, write_page, write_plots
 
     fitted = None if artifact is None else Artifact.load(artifact)
@@ -86,6 +91,7 @@ def run(
         target_risk=target_risk,
         replicates=replicates,
         seed=seed,
+        groups=None if groups is None else read_groups(groups, len(y)),
     )
     write_page(out, contents)
     written = [out, *(write_plots(plots, contents, kind=plots_as) if plots else [])]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.data.logits_file import read_logits
+from calib_serve.data.logits_file import read_logits, read_npy
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics import two_columns
 from calib_serve.metrics.scores import class_ids
 
-__all__ = ["LabelledScores", "read_labelled"]
+__all__ = ["LabelledScores", "read_groups", "read_labelled"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,3 +64,11 @@ def read_labelled(
         return LabelledScores(Path(path).stem, found.logits, found.labels, found.class_names)
     except InputError as error:
         raise type(error)(f"{path}: {error}") from error
+
+
+def read_groups(path: str | Path, samples: int) -> NDArray[Any]:
+    """The groups (n,) of an npy file, numbers or text, one for each of ``samples``."""
+    groups = read_npy(Path(path))
+    if groups.shape != (samples,):
+        raise ShapeError(f"{path} must hold one group for each of {samples} samples, got {groups.shape}")
+    return groups

@@ -23,7 +23,7 @@ from calib_serve.errors import InputError, MissingDependency, ShapeError
 from calib_serve.metrics import log_probs
 from calib_serve.npz import ZIP_ERRORS, map_npy, read_npz
 
-__all__ = ["LogitsFile", "read_logits"]
+__all__ = ["LogitsFile", "read_logits", "read_npy"]
 
 _SCORES = ("logits", "log_probs", "probs")
 _ENDINGS = (".npz", ".npy", ".csv", ".parquet", ".safetensors")
@@ -58,7 +58,7 @@ def read_logits(
     except (*ZIP_ERRORS, SafetensorError, csv.Error) as error:
         raise InputError(f"cannot read {path}: {str(error) or type(error).__name__}") from error
     if labels is not None:
-        found = LogitsFile(found.logits, _npy(Path(labels)), found.class_names)
+        found = LogitsFile(found.logits, read_npy(Path(labels)), found.class_names)
     _check(path, found)
     return found
 
@@ -73,7 +73,8 @@ def _check(path: Path, found: LogitsFile) -> None:
         raise ShapeError(f"{path}: logits {found.logits.shape} and labels {shape} are not (n, K) and (n,)")
 
 
-def _npy(path: Path) -> NDArray[Any]:
+def read_npy(path: Path) -> NDArray[Any]:
+    """The array of an npy file, memory-mapped; InputError where it is none."""
     try:
         return map_npy(path)
     except ValueError as error:
@@ -83,7 +84,7 @@ def _npy(path: Path) -> NDArray[Any]:
 def _read_npy(path: Path, split: str | None) -> LogitsFile:
     if split is not None:
         raise InputError(f"{path} holds one array, so there is no split {split!r}; leave the split out")
-    return LogitsFile(_npy(path), None)
+    return LogitsFile(read_npy(path), None)
 
 
 def _read_npz(path: Path, split: str | None) -> LogitsFile:

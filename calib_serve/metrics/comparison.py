@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import as_floats
 from calib_serve.bins import Edges
 from calib_serve.errors import InputError, ShapeError
+from calib_serve.metrics.grouped import group_codes, mean_error
 from calib_serve.metrics.intervals import Estimate, mean_interval, quantile_of, resamples
 from calib_serve.metrics.sample import Sample
 from calib_serve.metrics.scores import Scores
@@ -63,11 +64,13 @@ def paired_changes(
     replicates: int = 1000,
     level: float = 0.95,
     seed: int = 0,
+    groups: ArrayLike | None = None,
 ) -> dict[str, Change]:
     """The change of each metric from probabilities ``before`` to ``after`` (n, K) of the same samples.
 
     Means are compared with a paired z-test, all else with a paired bootstrap (Efron and Tibshirani 1993,
     section 16.4): p is how often a resampled change is as far from the change as the change is from 0.
+    ``groups`` (n,) say which samples belong together and are resampled whole.
     """
     quantile_of(level)
     sides = [Scores.of(probs, labels) for probs in (before, after)]
@@ -78,13 +81,14 @@ def paired_changes(
         )
     if replicates < 0:
         raise InputError(f"replicates must be 0 or more, got {replicates}")
+    codes = group_codes(groups, sides[0].n)
     first, second = (side.by_row() for side in sides)
     with np.errstate(invalid="ignore"):  # the difference of infinite NLLs is NaN
-        changes = {name: _change_of_mean(second[name] - first[name], level) for name in first}
+        changes = {name: _change_of_mean(second[name] - first[name], level, codes) for name in first}
     samples = [Sample(side, bins, edges) for side in sides]
     n = sides[0].n
     whole = [sample.values() for sample in samples]
-    drawn = [_differences(samples, weights) for weights in resamples(n, replicates, seed=seed)]
+    drawn = [_differences(samples, weights) for weights in resamples(n, replicates, seed=seed, groups=codes)]
     for name, value in whole[1].items():
         block = np.concatenate([d[name] for d in drawn]) if drawn else np.empty(0)
         changes[name] = _resampled_change(value - whole[0][name], block[np.isfinite(block)], level)
@@ -96,13 +100,15 @@ def _differences(samples: list[Sample], weights: Floats) -> dict[str, Floats]:
     return {name: after[name] - before[name] for name in before}
 
 
-def _change_of_mean(differences: Floats, level: float) -> Change:
+def _change_of_mean(differences: Floats, level: float, groups: NDArray[np.intp] | None) -> Change:
     if not np.isfinite(differences).all():
         return Change(Estimate(math.nan), math.nan)
-    estimate = mean_interval(differences, level=level)
-    error = float(differences.std(ddof=1)) / math.sqrt(len(differences)) if len(differences) > 1 else 0.0
+    estimate = mean_interval(differences, level=level, groups=groups)
+    error = mean_error(differences, groups) if len(differences) > 1 else 0.0
     if error == 0:
         return Change(estimate, 1.0 if estimate.value == 0 else math.nan)
+    if groups is not None:
+        return Change(estimate, student_beyond(estimate.value / error, float(groups.max())))
     return Change(estimate, 2 * NormalDist().cdf(-abs(estimate.value) / error))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.bins import Bins, Edges
 from calib_serve.errors import InputError
+from calib_serve.metrics.grouped import design_effect, group_codes
 from calib_serve.metrics.intervals import (
     Estimate,
     bootstrap_interval,
@@ -125,18 +127,23 @@ def evaluate(
     replicates: int = 1000,
     level: float = 0.95,
     seed: int = 0,
+    groups: ArrayLike | None = None,
 ) -> Evaluation:
     """All metrics of probabilities (n, K) and class ids (n,), with intervals of the given level.
 
     Means, shares and the AUROC have analytic intervals; the others are bootstrapped from ``replicates``
     resamples (0: no intervals). Intervals of errors that a calibrated model often shows by chance start at 0.
+    ``groups`` (n,) say which samples belong together, such as those of one patient: intervals then hold
+    although these move together.
 
     >>> e = evaluate([[0.7, 0.3], [0.6, 0.4]], [0, 1], bins=10, replicates=0)
     >>> e.accuracy.value, round(e.ece.value, 12)  # (|0.7 - 1| + |0.6 - 0|) / 2
     (0.5, 0.45)
     """
     scores = Scores.of(probs, labels)
-    return _evaluate(scores, bins=bins, edges=edges, replicates=replicates, level=level, seed=seed)
+    return _evaluate(
+        scores, bins=bins, edges=edges, replicates=replicates, level=level, seed=seed, groups=groups
+    )
 
 
 def evaluate_logits(
@@ -162,25 +169,43 @@ def evaluate_logits(
 
 
 def _evaluate(
-    scores: Scores, *, bins: int, edges: Edges, replicates: int, level: float, seed: int
+    scores: Scores,
+    *,
+    bins: int,
+    edges: Edges,
+    replicates: int,
+    level: float,
+    seed: int,
+    groups: ArrayLike | None = None,
 ) -> Evaluation:
     quantile_of(level)  # raises for an invalid level
     if replicates < 0:
         raise InputError(f"replicates must be 0 or more, got {replicates}")
+    codes = group_codes(groups, scores.n)
+    codes = None if codes is None else codes[scores.order]  # scores are by rising confidence
     sample = Sample(scores, bins=bins, edges=edges)
-    found = _analytic(scores, level)
-    drawn = _joined([sample.metrics(weights) for weights in resamples(scores.n, replicates, seed=seed)])
+    found = _analytic(scores, level, codes)
+    weighted = resamples(scores.n, replicates, seed=seed, groups=codes)
+    drawn = _joined([sample.metrics(weights) for weights in weighted])
     chance = min(replicates, _CHANCE)
     calibrated = _joined([sample.relabelled(y) for y in calibrated_labels(scores.probs, chance, seed=seed)])
+    # Errors of labels that move together are larger by chance as well.
+    wider = math.sqrt(design_effect(scores.confidence - scores.correct, codes))
     values = sample.values()
     auroc = values.pop("refinement_auroc")
-    found["refinement_auroc"] = share_interval(auroc, sample.auroc_error(), level=level)
+    error = sample.auroc_error() if codes is None else _spread(drawn["refinement_auroc"])
+    found["refinement_auroc"] = share_interval(auroc, error, level=level)
     for name, value in values.items():
         interval = bootstrap_interval(value, drawn[name], level=level, lowest=0, highest=1)
         if name in _ERRORS:
-            interval = widened_to_zero(interval, calibrated[name], level=level)
+            interval = widened_to_zero(interval, wider * calibrated[name], level=level)
         found[name] = interval
     return Evaluation(n=scores.n, classes=scores.classes, bins=sample.tally(), **found)
+
+
+def _spread(drawn: Floats) -> float:
+    known = drawn[np.isfinite(drawn)]
+    return float(known.std(ddof=1)) if len(known) > 1 else math.nan
 
 
 def _joined(blocks: list[dict[str, Floats]]) -> defaultdict[str, Floats]:
@@ -189,6 +214,9 @@ def _joined(blocks: list[dict[str, Floats]]) -> defaultdict[str, Floats]:
     return defaultdict(lambda: np.empty(0), found)
 
 
-def _analytic(scores: Scores, level: float) -> dict[str, Estimate]:
-    found = {name: mean_interval(values, level=level) for name, values in scores.columns().items()}
-    return {**found, "accuracy": wilson_interval(float(scores.correct.sum()), scores.n, level=level)}
+def _analytic(scores: Scores, level: float, groups: NDArray[np.intp] | None) -> dict[str, Estimate]:
+    columns = scores.columns()
+    found = {name: mean_interval(values, level=level, groups=groups) for name, values in columns.items()}
+    effect = design_effect(scores.correct.astype(np.float64), groups)
+    right, n = float(scores.correct.sum()) / effect, scores.n / effect
+    return {**found, "accuracy": wilson_interval(right, n, level=level)}

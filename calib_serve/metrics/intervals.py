@@ -13,7 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_floats
 from calib_serve.errors import InputError
+from calib_serve.metrics.grouped import mean_error
 from calib_serve.metrics.scores import row_blocks
+from calib_serve.metrics.tails import student_quantile
 
 __all__ = ["Estimate", "mean_interval", "resamples", "wilson_interval"]
 
@@ -91,13 +93,16 @@ def wilson_interval(successes: float, n: float, *, level: float = 0.95) -> Estim
     return Estimate(share, min(max(center - half, 0.0), share), max(min(center + half, 1.0), share))
 
 
-def mean_interval(values: ArrayLike, *, level: float = 0.95) -> Estimate:
-    """A mean and its normal interval, mean +- z s / sqrt(n)."""
+def mean_interval(
+    values: ArrayLike, *, level: float = 0.95, groups: NDArray[np.intp] | None = None
+) -> Estimate:
+    """A mean and its normal interval, mean +- z s / sqrt(n); Student's over groups, where there are any."""
     v = as_floats(values)
     mean = float(v.mean())
     if len(v) < 2 or not math.isfinite(mean):
         return Estimate(mean)
-    half = quantile_of(level) * float(v.std(ddof=1)) / math.sqrt(len(v))
+    quantile = quantile_of(level) if groups is None else student_quantile(level, int(groups.max()))
+    half = quantile * mean_error(v, groups)
     return Estimate(mean, mean - half, mean + half)
 
 
@@ -161,11 +166,23 @@ def calibrated_labels(
         yield labels
 
 
-def resamples(n: int, replicates: int, *, seed: int) -> Iterator[Floats]:
-    """How often each of n samples is drawn, (r, n), in blocks of bounded memory."""
+def resamples(
+    n: int, replicates: int, *, seed: int, groups: NDArray[np.intp] | None = None
+) -> Iterator[Floats]:
+    """How often each of n samples is drawn, (r, n), in blocks of bounded memory.
+
+    ``groups`` (n,) are drawn whole (Davison and Hinkley 1997, section 3.8); as they differ in size, what is
+    drawn is then scaled to n.
+    """
     rng = np.random.default_rng(seed)
     step = max(1, _BLOCK // n)
+    units = n if groups is None else int(groups.max()) + 1
     for start in range(0, replicates, step):
         r = min(step, replicates - start)
-        draws = rng.integers(n, size=(r, n), dtype=np.int32) + n * np.arange(r, dtype=np.int64)[:, None]
-        yield np.bincount(draws.ravel(), minlength=r * n).reshape(r, n).astype(np.float64)
+        draws = rng.integers(units, size=(r, units), dtype=np.int32)
+        draws = draws + units * np.arange(r, dtype=np.int64)[:, None]
+        drawn = np.bincount(draws.ravel(), minlength=r * units).reshape(r, units).astype(np.float64)
+        if groups is not None:
+            drawn = drawn[:, groups]
+            drawn *= n / drawn.sum(axis=1, keepdims=True)
+        yield drawn

@@ -117,12 +117,14 @@ def prepare_report(
     target_risk: float | None = None,
     replicates: int = 1000,
     seed: int = 0,
+    groups: ArrayLike | None = None,
 ) -> Contents:
     """Everything that the report of ``after``, or of ``before`` and ``after``, will show.
 
     Both are (probs (n, K), labels (n,)) of the same samples in the same order. ``tolerance`` is the
-    acceptable mean gap, ``target_risk`` the share of errors to abstain down to. Raises InputError or
-    ShapeError where the two do not match.
+    acceptable mean gap, ``target_risk`` the share of errors to abstain down to. ``groups`` (n,) say which
+    samples belong together, such as those of one patient. Raises InputError or ShapeError where these do
+    not match.
     """
     if not 0 < tolerance < 1:
         raise InputError(f"tolerance must lie between 0 and 1, got {tolerance}; 0.02 means two points")
@@ -134,6 +136,7 @@ def prepare_report(
         # One target for both sides: half the error of the first.
         target_risk = default_risk(top_label(*pairs[0])[1])
     options: dict[str, Any] = {"bins": bins, "edges": edges, "replicates": replicates, "seed": seed}
+    options["groups"] = groups
     sides = tuple(
         _side(printable(name), color, pair, target_risk=target_risk, **options)
         for name, color, pair in zip(names[-len(pairs) :], colors, pairs, strict=True)
@@ -171,16 +174,18 @@ def _side(
     edges: Edges,
     replicates: int,
     seed: int,
+    groups: ArrayLike | None,
 ) -> Side:
     probs, labels = predictions
     draws = replicates or 200  # the test has no meaning without any
-    found = evaluate(probs, labels, bins=bins, edges=edges, replicates=replicates, seed=seed)
+    options: dict[str, Any] = {"bins": bins, "edges": edges, "seed": seed, "groups": groups}
+    found = evaluate(probs, labels, replicates=replicates, **options)
     confidence, correct = top_label(probs, labels)
     return Side(
         name,
         color,
         metrics=found,
-        test=calibration_test(confidence, correct, bins=bins, edges=edges, replicates=draws, seed=seed),
+        test=calibration_test(confidence, correct, replicates=draws, **options),
         reliability=reliability(probs, labels, bins=bins, edges=edges),
         histogram=confidence_histogram(probs, labels),
         density=confidence_density(probs, labels),

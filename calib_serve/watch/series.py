@@ -37,8 +37,8 @@ class Sum:
     ``adds`` takes numbers or arrays; ``weight`` is one over the probability with which a label was asked for.
     ``correct`` is 0 for predictions, where it is not known, and their weight is 1. ``per``: one sum for each
     confidence bin, one for the model version, or one for each step of the delay from prediction to label.
-    ``published`` as a counter; the others stay in the ledger, for intervals and windows. ``by_segment`` is the
-    help text of the series by segment; without one there is none.
+    ``published`` as a counter; the others stay in the ledger, for intervals and windows. ``by_segment`` is
+    the help text of the series by segment; without one there is none.
     """
 
     name: str

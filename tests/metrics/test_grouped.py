@@ -1,0 +1,80 @@
+"""Samples that belong together: intervals and tests hold although these move together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.metrics import evaluate, paired_changes
+from calib_serve.metrics.grouped import group_codes, mean_error
+from calib_serve.report import calibration_test
+
+
+def grouped(seed: int, groups: int = 60, size: int = 20) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A calibrated model's confidences, outcomes that are the same throughout a group, and the groups."""
+    rng = np.random.default_rng(seed)
+    c = np.repeat(rng.beta(6, 2, groups), size)
+    y = np.repeat(rng.random(groups), size) < c
+    order = rng.permutation(groups * size)
+    return c[order], y[order], np.repeat(np.arange(groups), size)[order]
+
+
+def two_columns(c: np.ndarray) -> np.ndarray:
+    return np.stack([1 - c, c], axis=1)
+
+
+def test_the_standard_error_of_a_mean_is_that_of_the_groups_means() -> None:
+    rng = np.random.default_rng(0)
+    means = rng.normal(size=50)
+    values, codes = np.repeat(means, 7), np.repeat(np.arange(50), 7)
+    assert mean_error(values, codes) == pytest.approx(means.std(ddof=1) / np.sqrt(50))
+    assert mean_error(means, None) == pytest.approx(means.std(ddof=1) / np.sqrt(50))
+
+
+def test_groups_of_one_change_nothing() -> None:
+    rng = np.random.default_rng(1)
+    probs, labels = two_columns(rng.random(200)), rng.integers(0, 2, 200)
+    names = [f"patient {i}" for i in range(200)]
+    assert evaluate(probs, labels, replicates=50, groups=names) == evaluate(probs, labels, replicates=50)
+
+
+def test_intervals_hold_the_truth_when_groups_move_together() -> None:
+    held = {"with groups": 0, "without": 0}
+    for seed in range(60):
+        c, y, groups = grouped(seed)
+        for name, given in (("with groups", groups), ("without", None)):
+            gap = evaluate(two_columns(c), y.astype(int), replicates=0, groups=given).signed_gap
+            held[name] += gap.low <= 0 <= gap.high
+    assert held["with groups"] >= 53
+    assert held["without"] <= 35
+
+
+def test_the_calibration_test_keeps_its_level_with_groups() -> None:
+    rejected = {"with groups": 0, "without": 0}
+    for seed in range(60):
+        c, y, groups = grouped(seed)
+        for name, given in (("with groups", groups), ("without", None)):
+            rejected[name] += calibration_test(c, y, replicates=200, groups=given).p < 0.05
+    assert rejected["with groups"] <= 8
+    assert rejected["without"] >= 30
+
+
+def test_a_change_between_groups_is_no_surer_than_they_are() -> None:
+    c, y, groups = grouped(3)
+    before, after = two_columns(c), two_columns(np.clip(c + 0.01, 0, 1))
+    apart = paired_changes(before, after, y.astype(int), replicates=100)["brier"].difference
+    together = paired_changes(before, after, y.astype(int), replicates=100, groups=groups)["brier"].difference
+    assert together.value == apart.value
+    assert together.high - together.low > 2 * (apart.high - apart.low)
+
+
+def test_groups_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ShapeError, match=r"groups must be \(3,\)"):
+        group_codes([1, 2], 3)
+    with pytest.raises(InputError, match="one group"):
+        group_codes([1, 1, 1], 3)
+    with pytest.raises(InputError, match="NaN"):
+        group_codes([1.0, np.nan, 2.0], 3)
+    with pytest.raises(ShapeError):
+        group_codes([{}, {}, {}], 3)
