@@ -189,7 +189,8 @@ def _growth(belief: Floats, cells: Cells, blocks: int) -> Floats:
     under *= likelihood[:, 1]
     total = idle + over
     total += under
-    idle *= cells.share[:, None, None]
+    if len(cells.block) > blocks:
+        idle *= cells.share[:, None, None]
     over *= pays[:, 0]
     under *= pays[:, 1]
     idle += over
