@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.bins import bin_index
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.watch.drift.bets import SHIFTS, payoffs
+from calib_serve.watch.drift.detector import TOLERANCE
 
 __all__ = ["Evidence"]
 
@@ -32,7 +33,7 @@ class Evidence:
     True
     """
 
-    def __init__(self, *, tolerance: float = 0.01, bins: int = 15) -> None:
+    def __init__(self, *, tolerance: float = TOLERANCE, bins: int = 15) -> None:
         if not 0 <= tolerance < 0.5:
             raise InputError(f"tolerance must be in [0, 0.5), got {tolerance}")
         self.tolerance, self.bins, self.labels = tolerance, bins, 0

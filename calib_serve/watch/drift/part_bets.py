@@ -81,9 +81,11 @@ class PartBets:
         due = _due(firsts.tolist(), int(self.starts[0, -1]) if self.starts.size else None)
         through = (firsts + sizes - 1)[due].tolist()
         logs, seen = _sums(cells, [*due, len(firsts)], parts=self.seen.shape[1])
-        starts = np.concatenate([self.starts, [firsts[due], times[due]]], axis=1)
-        belief = np.concatenate([self.belief, _newborn(logs[:-1])], axis=-1)
-        all_seen = np.concatenate([self.seen, -np.moveaxis(seen[:-1], 0, -1)], axis=-1)
+        starts, belief, all_seen = self.starts, self.belief, self.seen
+        if due:
+            starts = np.concatenate([starts, [firsts[due], times[due]]], axis=1)
+            belief = np.concatenate([belief, _newborn(logs[:-1])], axis=-1)
+            all_seen = np.concatenate([all_seen, -np.moveaxis(seen[:-1], 0, -1)], axis=-1)
         stakes = np.diff(through, prepend=self.paid)
         growth = _growth(belief, cells, len(firsts))
         worth, capital, alive = self._ventured(growth, due, starts[0].tolist(), stakes.tolist())
@@ -91,7 +93,7 @@ class PartBets:
             through[-1] if due else self.paid,
             starts[:, alive],
             capital[:, alive],
-            _learned(belief[..., alive], logs[-1]),
+            _learned(belief[..., alive], logs[-1], np.unique(cells.part)),
             all_seen[..., alive] + seen[-1][..., None],
         )
         return after, worth
@@ -107,12 +109,15 @@ class PartBets:
         old = self.capital.shape[1]
         capital = np.concatenate([self.capital, np.zeros((_SIZES, len(due)))], axis=1)
         alive = list(range(old))
-        for block, row in enumerate(growth):
-            if block in due:
-                new, capital = old + due.index(block), capital.copy()
+        for new, (block, stop) in enumerate(pairwise([0, *due, len(growth)]), old - 1):
+            if new >= old:  # the first stretch, which may be empty, has no new start
+                capital = capital.copy()
                 capital[:, new] = stakes[new - old] / _SIZES
                 alive = _thinned([*alive, new], starts, capital)
-            capital = np.multiply(capital, row, out=row)
+            if stop > block:
+                growth[block] *= capital
+                np.multiply.accumulate(growth[block:stop], axis=0, out=growth[block:stop])
+                capital = growth[stop - 1]
         return growth.sum(axis=(1, 2)), capital, alive
 
     def flat(self) -> Floats:
@@ -184,7 +189,8 @@ def _growth(belief: Floats, cells: Cells, blocks: int) -> Floats:
     under *= likelihood[:, 1]
     total = idle + over
     total += under
-    idle *= cells.share[:, None, None]
+    if len(cells.block) > blocks:
+        idle *= cells.share[:, None, None]
     over *= pays[:, 0]
     under *= pays[:, 1]
     idle += over
@@ -196,8 +202,10 @@ def _growth(belief: Floats, cells: Cells, blocks: int) -> Floats:
     return growth
 
 
-def _learned(belief: Floats, logs: Floats) -> Floats:
-    """The beliefs after likelihoods with these logarithms (2, parts, K)."""
-    belief[1:] *= np.exp(logs)[..., None]
-    belief /= belief.sum(axis=0)
+def _learned(belief: Floats, logs: Floats, told: NDArray[np.intp]) -> Floats:
+    """The beliefs after likelihoods with these logarithms (2, P, K); only the parts ``told`` (T,) learn."""
+    new = belief[:, told]
+    new[1:] *= np.exp(logs[:, told])[..., None]
+    new /= new.sum(axis=0)
+    belief[:, told] = new
     return belief
