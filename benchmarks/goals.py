@@ -168,6 +168,32 @@ def kept_promise(worst: Callable[[Iterable[float]], float], *, edges: bool) -> C
     return ratio
 
 
+# selection
+
+REPAIRED = (
+    *("uniform", "review queue", "review queue, chances not known", "by class", "by budget"),
+    *("groups of 5", "groups of 20"),
+)
+"""Without labels whose unknown chances go with what is wrong: these cannot be repaired."""
+
+
+def held(r: Result, number: str) -> list[float]:
+    """How often intervals hold the truth, for each way to select labels, over all drawn models."""
+    return [mean(row["ours"][number]["coverage"] for row in r["drawn"][one].values()) for one in REPAIRED]
+
+
+def biases(r: Result, who: str, number: str) -> list[float]:
+    """In standard errors of one stream's estimate, for each way to select labels and each model."""
+    return [abs(row[who][number]["bias_in_se"]) for one in REPAIRED for row in r["drawn"][one].values()]
+
+
+def served_networks(r: Result) -> list[Result]:
+    """What a budget does for real predictions whose confidences are calibrated, as they would be served."""
+    return [
+        row for name, row in r["allocation"].items() if name.endswith("calibrated") or name.startswith("acs")
+    ]
+
+
 def published_ece(network: str) -> Callable[[Result], float]:
     """The ECE before calibration, in percent, of the table that rebuilds Lin 2025."""
 
@@ -516,6 +542,66 @@ BENCHMARKS = (
                 show="{:.2f}",
                 reason="with many confidences near 1 a single error pays several times the stake, so the "
                 "statistic leaps over its threshold; streams without such leaps set what can be promised",
+            ),
+        ),
+        needs_data=True,
+    ),
+    Benchmark(
+        "selection",
+        "Do live numbers speak of all predictions, where only some that were chosen have labels?",
+        (
+            *(
+                Goal(
+                    f"bias of the {number} in standard errors of one stream's estimate, the most of all "
+                    "selections and models",
+                    lambda r, number=number: max(biases(r, "ours", number)),
+                    at_most=most,
+                    show="{:.2f}",
+                    reason=reason,
+                )
+                for number, most, reason in (
+                    ("accuracy", 0.25, "of 28 means over 200 streams one can be as far from 0 by chance"),
+                    (
+                        "ECE",
+                        0.7,
+                        "no estimate of a mean of absolute values is without bias near 0; the plain one is "
+                        "off by four standard errors",
+                    ),
+                )
+            ),
+            *(
+                Goal(
+                    f"95 % intervals of the {number} that hold the truth, the {which} of all selections, "
+                    "models together",
+                    lambda r, number=number, pick=pick: pick(held(r, number)),
+                    show="{:.3f}",
+                    reason="one selection of seven; its labels are few independent groups, whose spread is "
+                    "itself known from few",
+                    **bound,
+                )
+                for number, low, high in (
+                    ("accuracy", 0.93, 0.975),
+                    ("gap", 0.93, 0.975),
+                    ("ECE", 0.93, 0.98),
+                )
+                for which, pick, bound in (
+                    ("least", min, {"at_least": low}),
+                    ("most", max, {"at_most": high}),
+                )
+            ),
+            Goal(
+                "variance of the gap by a budget over the bound, at as many labels, the most of all real "
+                "calibrated predictions",
+                lambda r: max(row["at_first"]["over_bound"] for row in served_networks(r)),
+                at_most=1.05,
+                show="{:.3f}",
+            ),
+            Goal(
+                "variance of the gap by a budget over uniform sampling by real outcomes, once it was told of "
+                "500 labels, the most of all real predictions",
+                lambda r: max(row["after_labels"]["by_outcomes"] for row in r["allocation"].values()),
+                at_most=1.1,
+                show="{:.2f}",
             ),
         ),
         needs_data=True,

@@ -29,7 +29,7 @@ def confidences(seed, n):
     return 1 - 0.75 * np.random.default_rng(seed).beta(0.5, 4, n)
 
 
-def serve(policy, clock, c, *, seconds, at_once=20):
+def serve(policy, clock, c, *, seconds, at_once=100):
     """Draw for all of them, evenly over the seconds; whether each was wanted, and its chance."""
     found = []
     for part in np.array_split(c, max(len(c) // at_once, 1)):
