@@ -4,8 +4,9 @@
     python deploy/grafana/make_dashboard.py            # writes it
     python deploy/grafana/make_dashboard.py --check    # exit 1 if it is not up to date
 
-Needs grafana-foundation-sdk. Panels read the recording rules of deploy/prometheus, so a number
-means the same on a panel, in an alert and in numpy.
+Needs grafana-foundation-sdk. It shows one model version at a time: nothing is pooled. Where ``calib-serve
+watch`` counts the predictions, panels show its windows, which hold mature labels alone; elsewhere they show
+the recorded numbers of deploy/prometheus. So no panel is empty with TorchServe alone, nor with watch alone.
 """
 
 from __future__ import annotations
@@ -13,46 +14,46 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from grafana_foundation_sdk.builders import barchart, heatmap, prometheus, stat, timeseries
+from grafana_foundation_sdk.builders import barchart, heatmap, stat, table
 from grafana_foundation_sdk.builders import dashboard as db
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as m
-from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+from lines import SOURCE, detectors, errors, query, workings
+from queries import CONFIDENCE, SAME, VERSION, gauge, number, per_bin, recorded, windowed
 
 FILE = Path(__file__).parent / "dashboards" / "calibration.json"
-SOURCE = m.DataSourceRef(type_val="prometheus", uid="${datasource}")
-CHOSEN = '{model=~"$model", version=~"$version"}'
-NAME = "{{model}} {{version}}"
+RUNBOOK = "docs/monitoring.md"
 
 
-def number(name: str) -> str:
-    """The recorded number over the chosen window."""
-    return f"model_version:calib_{name}:$window{CHOSEN}"
+def tile(title: str, expression: str, unit: str = "percentunit", *, without: str = "no labels yet"):
+    """One number; ``without``: what stands there while it is not known."""
+    panel = stat.Panel().title(title).datasource(SOURCE).unit(unit).span(4).height(4).no_value(without)
+    return panel.with_target(query(expression))
 
 
-def per_bin(name: str) -> str:
-    """The recorded sum of every bin over the chosen window."""
-    return f"model_version_bin:calib_{name}:$window{CHOSEN}"
-
-
-def query(expression: str, legend: str = NAME, *, table: bool = False) -> prometheus.Dataquery:
-    """A range query, or an instant one for a table."""
-    target = prometheus.Dataquery().expr(expression).legend_format(legend)
-    return target.instant().format(PromQueryFormat.TABLE) if table else target.range()
-
-
-def curves(title: str, says: str, *targets: prometheus.Dataquery, unit: str = "percentunit"):
-    """A panel of lines over time."""
-    panel = timeseries.Panel().title(title).description(says).datasource(SOURCE).unit(unit).span(12).height(8)
-    for target in targets:
-        panel = panel.with_target(target)
+def changed(panel, **steps: dict[str, object]):
+    """The panel with transformations of its tables."""
+    for step, options in steps.items():
+        panel = panel.with_transformation(m.DataTransformerConfig(id_val=step, options=options))
     return panel
 
 
-def tile(title: str, expression: str, unit: str):
-    """One number."""
-    panel = stat.Panel().title(title).datasource(SOURCE).unit(unit).span(4).height(4)
-    return panel.with_target(query(expression))
+def tiles():
+    """The numbers of the window, and the state of the detector."""
+    return (
+        tile("Predictions", number("served", "predictions"), "short", without="none"),
+        tile("Labels", number("labels"), "short", without="none"),
+        tile("Coverage", number("coverage")),
+        tile("Accuracy", number("accuracy")),
+        tile("ECE", number("ece")),
+        tile("Open incidents", gauge("incidents_open"), "short", without="no detector"),
+        tile("Mean confidence", CONFIDENCE),
+        tile("Confidence less accuracy", number("signed_gap", "gap")),
+        tile("Noise floor of the ECE", number("noise_floor")),
+        tile("Brier (top label)", number("brier"), "none"),
+        tile("Age at which labels are in", gauge("maturity_seconds"), "s", without="not known yet"),
+        tile("Incidents so far", gauge("incidents_total"), "short", without="no detector"),
+    )
 
 
 def reliability():
@@ -69,55 +70,75 @@ def reliability():
         .height(9)
         .x_field("bin")
     )
-    for legend, name in (("confidence", "feedback_confidence"), ("accuracy", "feedback_correct")):
-        expression = f"sum by (bin) ({per_bin(name)}) / (sum by (bin) ({per_bin('feedback')}) > 0)"
-        panel = panel.with_target(query(expression, legend, table=True).ref_id(legend))
-    for step, options in (
-        ("joinByField", {"byField": "bin", "mode": "outer"}),
-        ("convertFieldType", {"conversions": [{"targetField": "bin", "destinationType": "number"}]}),
-        ("sortBy", {"sort": [{"field": "bin"}]}),
-        (
-            "organize",
-            {
-                "excludeByName": {"Time": True, "Time 1": True, "Time 2": True},
-                "renameByName": {"Value #confidence": "confidence", "Value #accuracy": "accuracy"},
-            },
-        ),
-    ):
-        panel = panel.with_transformation(m.DataTransformerConfig(id_val=step, options=options))
-    return panel
+    for name in ("confidence", "accuracy"):
+        panel = panel.with_target(query(per_bin(name), name, rows=True).ref_id(name))
+    return changed(
+        panel,
+        merge={},
+        sortBy={"sort": [{"field": "bin"}]},
+        filterFieldsByName={"include": {"names": ["bin", "Value #confidence", "Value #accuracy"]}},
+        organize={"renameByName": {"Value #confidence": "confidence", "Value #accuracy": "accuracy"}},
+    )
 
 
 def histogram():
     """Where confidences lie, over time."""
-    share = f"sum by (bin) ({per_bin('predictions')}) / scalar(sum({per_bin('predictions')}))"
-    return (
-        heatmap.Panel()
-        .title("Confidences over time, share by bin")
+    panel = heatmap.Panel().title("Confidences over time, share by bin").datasource(SOURCE)
+    return panel.span(12).height(9).with_target(query(per_bin("share"), "{{bin}}"))
+
+
+def slices():
+    """Classes and segments beside all predictions, those furthest off first."""
+
+    def beside(each: str, whole: str) -> str:
+        kind = f'label_replace({whole}, "kind", "all", "", "")'
+        return f'{gauge(each)} or label_replace({kind}, "slice", "all predictions", "", "")'
+
+    whole = f"{recorded('signed_gap', '24h')} / {recorded('in_the_large_z', '24h')}"
+    gap = beside("slice_gap", number("signed_gap", "gap", "24h"))
+    error = beside("slice_gap_error", f"({windowed('gap_error', '24h')} or {whole})")
+    panel = (
+        table.Panel()
+        .title("Classes and segments over 24 hours: confidence less accuracy")
+        .description("Off by more than four standard errors beyond the tolerance raises ClassOrSegmentOff.")
         .datasource(SOURCE)
-        .span(12)
-        .height(9)
-        .with_target(query(share, "{{bin}}"))
+        .span(24)
+        .height(8)
+        .with_target(query(gap, rows=True).ref_id("gap"))
+        .with_target(query(error, rows=True).ref_id("error"))
+        .with_target(query(f"abs({gap}) / ({error})", rows=True).ref_id("errors"))
+    )
+    names = {"Value #gap": "gap", "Value #error": "standard error", "Value #errors": "in standard errors"}
+    hidden = {"Time": True, "model": True, "version": True}
+    return changed(
+        panel,
+        merge={},
+        organize={"excludeByName": hidden, "renameByName": names},
+        sortBy={"sort": [{"field": "in standard errors", "desc": True}]},
     )
 
 
 def variables(board: db.Dashboard) -> db.Dashboard:
-    """Data source, model, version, window."""
+    """Data source, one model, one version, window, further labels, and where the runbooks are."""
+    series = '__name__=~"model_version:calib_(labels|served):1h"'
     windows = [
-        m.VariableOption(text=text, value=text, selected=text == "1h") for text in ("5m", "1h", "1d", "total")
+        m.VariableOption(text=text, value=text, selected=text == "24h") for text in ("1h", "24h", "7d")
     ]
-    labels = "label_values(model_version:calib_served:total, model)"
-    versions = 'label_values(model_version:calib_served:total{model=~"$model"}, version)'
     board = board.with_variable(db.DatasourceVariable("datasource").type("prometheus").label("Data source"))
-    for name, values in (("model", labels), ("version", versions)):
-        variable = db.QueryVariable(name).datasource(SOURCE).query(values).include_all(True).multi(True)
-        board = board.with_variable(variable.all_value(".*").refresh(m.VariableRefresh.ON_TIME_RANGE_CHANGED))
-    window = db.CustomVariable("window").label("Window").values("5m,1h,1d,total").options(windows)
-    return board.with_variable(window.current(windows[1]))
+    for name, chosen in (("model", ""), ("version", ', model="$model"')):
+        values = f"label_values({{{series}{chosen}}}, {name})"
+        variable = db.QueryVariable(name).label(name.capitalize()).datasource(SOURCE).query(values)
+        board = board.with_variable(variable.refresh(m.VariableRefresh.ON_TIME_RANGE_CHANGED))
+    window = db.CustomVariable("window").label("Window").values("1h,24h,7d").options(windows)
+    board = board.with_variable(window.current(windows[1]))
+    board = board.with_variable(db.AdHocVariable("filters").label("Only").datasource(SOURCE))
+    runbook = db.TextBoxVariable("runbook").label("Runbooks").default_value(RUNBOOK)
+    return board.with_variable(runbook)
 
 
 def build():
     """The dashboard."""
+    opened = f"{SAME} (changes(calib_incidents_total{{{VERSION}}}[2m])) > 0"
     board = (
         db.Dashboard("Calibration")
         .uid("calib-serve")
@@ -127,88 +148,24 @@ def build():
         .time("now-24h", "now")
         .timezone("browser")
         .readonly()
+        .annotation(
+            db.AnnotationQuery()
+            .name("Incidents")
+            .datasource(SOURCE)
+            .enable(True)
+            .icon_color("red")
+            .expr(opened)
+        )
     )
+    for title, place in (
+        ("Runbooks", "runbooks"),
+        ("Error high", "calibrationerrorhigh"),
+        ("Drift", "calibrationdrift"),
+    ):
+        link = db.DashboardLink(title).type(m.DashboardLinkType.LINK).icon("doc").target_blank(True)
+        board = board.link(link.url(f"${{runbook}}#{place}"))
     board = variables(board)
-    for title, name, unit in (
-        ("Labels", "labels", "short"),
-        ("Accuracy", "accuracy", "percentunit"),
-        ("Mean confidence", "mean_confidence", "percentunit"),
-        ("ECE", "ece", "percentunit"),
-        ("Noise floor", "noise_floor", "percentunit"),
-        ("Brier (top label)", "brier", "none"),
-    ):
-        board = board.with_panel(tile(title, number(name), unit))
-    for panel in (
-        reliability(),
-        curves(
-            "ECE and its noise floor",
-            "Alarming is ECE far above the floor, with enough labels; not ECE alone.",
-            query(number("ece"), f"ECE {NAME}"),
-            query(number("noise_floor"), f"floor {NAME}"),
-            query(f"{number('noise_floor')} + 4 * {number('ece_sigma')}", f"floor + 4 sigma {NAME}"),
-        ),
-        histogram(),
-        curves(
-            "Confidence and accuracy",
-            "The gap between the lines is the signed calibration gap.",
-            query(number("mean_confidence"), f"confidence {NAME}"),
-            query(number("accuracy"), f"accuracy {NAME}"),
-            query(number("served_confidence"), f"confidence of all predictions {NAME}"),
-        ),
-        curves(
-            "Drift evidence",
-            "Natural log of the detector's statistic and where it alarms; it starts afresh after an alarm.",
-            query(f"max by (model, version) (calib_drift_log_evidence{CHOSEN})", f"evidence {NAME}"),
-            query(f"max by (model, version) (calib_drift_log_threshold{CHOSEN})", f"threshold {NAME}"),
-            unit="none",
-        ),
-        curves(
-            "Drift alarms",
-            "Alarms so far.",
-            query(f"sum by (model, version) (calib_drift_alarms_total{CHOSEN})"),
-            unit="short",
-        ),
-        curves(
-            "Signed gap and largest gap",
-            "Above zero is overconfident. The largest gap is over bins with at least 20 labels.",
-            query(number("signed_gap"), f"signed gap {NAME}"),
-            query(number("mce"), f"largest gap {NAME}"),
-        ),
-        curves(
-            "Confidence shift (PSI)",
-            "Against the artifact's reference, without labels; above 0.2 is a shift.",
-            query(number("confidence_psi")),
-            unit="none",
-        ),
-        curves(
-            "Labels joined",
-            "Labels per prediction over the window.",
-            query(number("label_share")),
-        ),
-        curves(
-            "Labels refused",
-            "By reason, since the servers started.",
-            query("sum by (reason) (calib_feedback_refused_total)", "{{reason}}"),
-            unit="short",
-        ),
-        curves(
-            "Answer time of watch",
-            "Mean seconds a request.",
-            query(
-                "sum by (route) (rate(calib_request_seconds_total[5m]))"
-                " / (sum by (route) (rate(calib_requests_total[5m])) > 0)",
-                "{{route}}",
-            ),
-            unit="s",
-        ),
-        curves(
-            "Trouble",
-            "Failures of the monitoring itself, and model outputs with NaN or infinity.",
-            query("sum by (stage) (calib_monitor_errors_total)", "{{stage}}"),
-            query(f"sum by (model, version) (calib_invalid_outputs_total{CHOSEN})", f"invalid {NAME}"),
-            unit="short",
-        ),
-    ):
+    for panel in (*tiles(), reliability(), histogram(), slices(), *errors(), *detectors(), *workings()):
         board = board.with_panel(panel)
     return board.build()
 
