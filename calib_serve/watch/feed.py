@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -106,7 +107,7 @@ class DriftFeed:
     def _in_order(self, version: Version, rows: Sequence[Waiting]) -> Sequence[Waiting]:
         """The rows that are not older than what was fed before, whose time is kept."""
         key = f"fed/{detector_key(version)}"
-        fed = float(self._ledger.load(key) or "-inf")
+        fed = _time(self._ledger.load(key))
         fresh = [row for row in rows if row.time >= fed]
         if len(fresh) < len(rows):
             late = self.late()
@@ -146,6 +147,15 @@ class DriftFeed:
 
 
 _LATE = "watch/late"
+
+
+def _time(kept: bytes | None) -> float:
+    """Until when labels were fed; minus infinity at the start, and where what is kept is damaged."""
+    try:
+        found = float(kept or "-inf")
+    except ValueError:
+        return -math.inf
+    return -math.inf if math.isnan(found) else found
 
 
 def detector_key(version: Version) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,6 +34,8 @@ SCHEMA = (
     "CREATE TABLE IF NOT EXISTS emitted (consumer TEXT, model TEXT, version TEXT,"
     " sums BLOB NOT NULL, PRIMARY KEY (consumer, model, version)) WITHOUT ROWID",
 )
+T = TypeVar("T")
+
 _TOTAL = "SELECT sums FROM totals WHERE (writer, model, version, kind, name) = (?, ?, ?, ?, ?)"
 _SPAN = "SELECT sums FROM spans WHERE (model, version, kind, start, width, name) = (?, ?, ?, ?, ?, ?)"
 _SET_TOTAL = "INSERT OR REPLACE INTO totals VALUES (?, ?, ?, ?, ?, ?)"
@@ -40,10 +44,12 @@ _SET_EMITTED = "INSERT OR REPLACE INTO emitted VALUES (?, ?, ?, ?)"
 
 
 class Book:
-    """The rows behind ``db``, changed within the ledger's transactions; ``mend``: what to do with damage."""
+    """The rows behind ``db``, changed within the ledger's transactions; ``damaged``: says what cannot be."""
 
-    def __init__(self, db: sqlite3.Connection, *, writer: str, bins: int, mend: str) -> None:
-        self._db, self._writer, self._bins, self._mend = db, writer, bins, mend
+    def __init__(
+        self, db: sqlite3.Connection, *, writer: str, bins: int, damaged: Callable[[object], LedgerError]
+    ) -> None:
+        self._db, self._writer, self._bins, self._damaged = db, writer, bins, damaged
 
     def add(self, sums: Mapping[Place, Sums]) -> None:
         """Add sums to those that are kept."""
@@ -74,9 +80,7 @@ class Book:
             " AND (?4 IS NULL OR version = ?4) AND (?5 IS NULL OR kind = ?5) ORDER BY start",
             (since, until, *(version or (None, None)), kind),
         )
-        return [
-            Dated(Key(m, v, n, k), start, width, self._unpacked(p)) for m, v, k, start, width, n, p in rows
-        ]
+        return [self._read(partial(_dated, row, bins=self._bins)) for row in rows]
 
     def merge_spans(self, now: float, *, at_most: int) -> None:
         """Move what has grown old into wider spans, and drop what is older than any."""
@@ -130,7 +134,7 @@ class Book:
                 "DELETE FROM waiting WHERE (model, version) = (?, ?) AND (time, nonce) <= (?, ?)",
                 (*version, *rows[-1][:2]),
             )
-        return [Waiting(t, n, c, bool(y), k, g) for t, n, c, y, k, g in rows]
+        return [self._read(partial(_waiting, row)) for row in rows]
 
     def convert(self) -> None:
         """Bring the sums of format 1 over: they have no time, and count in those over all time."""
@@ -148,8 +152,22 @@ class Book:
     def _unpacked_1(self, packed: bytes) -> Sums:
         return self._read(lambda: Sums.of_version_1(np.frombuffer(packed, "<f8"), bins=self._bins))
 
-    def _read(self, read: Callable[[], Sums]) -> Sums:
+    def _read(self, read: Callable[[], T]) -> T:
         try:
             return read()
         except (ValueError, TypeError, ShapeError) as error:
-            raise LedgerError(f"the ledger is damaged ({error}); {self._mend}") from error
+            raise self._damaged(error) from error
+
+
+def _dated(row: Sequence[Any], *, bins: int) -> Dated:
+    model, version, kind, start, width, name, packed = row
+    return Dated(
+        Key(model, version, name, kind), float(start), float(width), Sums.unpacked(packed, bins=bins)
+    )
+
+
+def _waiting(row: Sequence[Any]) -> Waiting:
+    time, nonce, confidence, correct, predicted, group = row
+    if not (0 <= confidence <= 1 and predicted >= 0 and group >= 0):
+        raise ValueError(f"a label waits with confidence {confidence}, class {predicted}, group {group}")
+    return Waiting(float(time), nonce, float(confidence), bool(correct), int(predicted), int(group))
