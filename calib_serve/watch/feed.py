@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from calib_serve.errors import InputError, LedgerError
+from calib_serve.errors import InputError
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.incidents import IncidentLog
 from calib_serve.watch.ledger import Ledger, Version, Waiting
@@ -79,7 +79,7 @@ class DriftFeed:
         while not self._stop.wait(every):
             try:
                 self.tick()
-            except LedgerError as error:  # tried again at the next tick
+            except Exception as error:  # tried again at the next tick
                 if not self._stop.is_set():
                     log.error("drift detection waits: %s", error)
 
