@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 
-from calib_serve.errors import InputError, LedgerError
+from calib_serve.errors import InputError
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.incidents import IncidentLog
 from calib_serve.watch.ledger import Ledger, Noted, Version
@@ -88,7 +89,7 @@ class DriftFeed:
                     if time.monotonic() >= due[i]:
                         due[i] = time.monotonic() + seconds
                         work()
-            except LedgerError as error:  # tried again at the next tick
+            except Exception as error:  # tried again at the next tick
                 if not self._stop.is_set():
                     log.error("drift detection waits: %s", error)
 
@@ -116,7 +117,7 @@ class DriftFeed:
     def _in_order(self, version: Version, rows: Sequence[Noted]) -> Sequence[Noted]:
         """The rows that are not older than what was fed before, whose time is kept."""
         key = f"fed/{detector_key(version)}"
-        fed = float(self._ledger.load(key) or "-inf")
+        fed = _time(self._ledger.load(key))
         fresh = [row for row in rows if row.time >= fed]
         if len(fresh) < len(rows):
             late = self.late()
@@ -156,6 +157,15 @@ class DriftFeed:
 
 
 _LATE = "watch/late"
+
+
+def _time(kept: bytes | None) -> float:
+    """Until when labels were fed; minus infinity at the start, and where what is kept is damaged."""
+    try:
+        found = float(kept or "-inf")
+    except ValueError:
+        return -math.inf
+    return -math.inf if math.isnan(found) else found
 
 
 def detector_key(version: Version) -> str:

@@ -151,6 +151,7 @@ def receipts() -> dict[str, bytes]:
         return RING.sign(**{**facts, **changes})
 
     good, earlier = token(), receipt_of_version_1(RING.keys["k"])
+    older = alterations(earlier, names=1, nonce=12)
     every = {"inclusion": 0.25, "wanted": False, "group": 7, "segment": "north"}
     return {
         "good.txt": good.encode(),
@@ -160,7 +161,7 @@ def receipts() -> dict[str, bytes]:
         "unknown flags.txt": altered(good, 1, 0b1000),
         "a segment too long.txt": altered(good, 8, 255),
         **alterations(good, names=2, nonce=10),
-        **{f"version 1 {name}": one for name, one in alterations(earlier, names=1, nonce=12).items()},
+        **{f"version 1 {name}": one for name, one in older.items()},
         "padded.txt": good.encode() + b"==",
         "standard alphabet.txt": good.encode().replace(b"-", b"+").replace(b"_", b"/"),
         "with a line break.txt": good.encode()[:20] + b"\r\n" + good.encode()[20:],

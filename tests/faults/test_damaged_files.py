@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from injection import bytes_to_try
-from ledgers import FOREVER, accept, make_label
+from ledgers import NOW, accept, make_label
 from real_watch import make_watch
 from sizes import sized
 from small_models import archive, everything, linear_onnx, temperature
@@ -225,23 +225,51 @@ def test_a_ledger_of_another_format_is_refused(tmp_path: Path) -> None:
 def test_acknowledged_means_on_disk(tmp_path: Path) -> None:
     ledger = SqliteLedger(tmp_path / "l.db")
     assert ledger._db.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
-    assert accept(ledger, [make_label(1)], expires=FOREVER) == [True]
+    assert accept(ledger, [make_label(1)]) == [True]
     reader = sqlite3.connect(f"file:{ledger.path}?mode=ro", uri=True)
-    assert reader.execute("SELECT count(*) FROM nonces").fetchone() == (1,)
+    assert reader.execute("SELECT count(*) FROM epochs").fetchone() == (1,)
     reader.close()
     ledger.close()
 
 
+STATE = "INSERT OR REPLACE INTO state VALUES "
+INCIDENT = '{"id": 1, "model": "m", "version": "1", "bins": [], "classes": [], "onset": null'
 SPOILED = [
-    ("sums", "UPDATE sums SET sums = x'00'"),
-    ("sums", "UPDATE sums SET sums = zeroblob(616 + 8)"),
-    ("sums", "UPDATE sums SET sums = 'a text'"),
+    ("totals", "UPDATE totals SET sums = x'00'"),
+    ("totals", "UPDATE totals SET sums = zeroblob(616 + 8)"),
+    ("totals", "UPDATE totals SET sums = 'a text'"),
+    ("totals", "UPDATE totals SET sums = x'ffff000000000000f03f'"),
+    ("spans", "UPDATE spans SET sums = x'00'"),
+    ("spans", "UPDATE spans SET start = 'soon', width = -1"),
+    ("seen", "UPDATE epochs SET bits = x'00'"),
+    ("seen", "UPDATE epochs SET bits = zeroblob(9000)"),
+    ("seen", "UPDATE epochs SET bits = 'a text', expires = 'soon'"),
+    ("waiting", "UPDATE waiting SET time = 'soon'"),
+    ("waiting", "UPDATE waiting SET confidence = 'high', correct = x'00', predicted = -1"),
+    ("waiting", "UPDATE waiting SET confidence = 9e999"),
+    ("waiting", "UPDATE waiting SET confidence = 1.5"),
     ("state", "UPDATE state SET value = x'ff' WHERE key = 'ledger/bins'"),
-    ("state", "INSERT OR REPLACE INTO state VALUES ('ledger/pruned_through', 'soon')"),
-    ("state", "INSERT OR REPLACE INTO state VALUES ('watch/alarms', '[1,')"),
-    ("state", "INSERT OR REPLACE INTO state VALUES ('watch/history', x'fffe')"),
-    ("state", "INSERT OR REPLACE INTO state VALUES ('detector/1/m/1', 'PK')"),
-    ("names", "UPDATE sums SET model = x'ff'"),
+    ("state", STATE + "('ledger/pruned_through', 'soon')"),
+    ("state", STATE + "('ledger/forgotten_before', 'soon')"),
+    ("state", STATE + "('ledger/forgotten_before', 'nan')"),
+    ("state", STATE + "('ledger/retention', x'fffe')"),
+    ("state", STATE + "('ledger/latest', 'soon')"),
+    ("state", STATE + "('ledger/swept', 'soon')"),
+    ("state", STATE + "('watch/incidents', '[1,')"),
+    ("state", STATE + '(\'watch/incidents\', \'{"incidents": [{}], "opened": [], "alarms": []}\')'),
+    (
+        "state",
+        STATE + f'(\'watch/incidents\', \'{{"incidents": [{INCIDENT}}}], "opened": [], "alarms": []}}\')',
+    ),
+    ("state", STATE + "('watch/incidents', x'fffe')"),
+    ("state", STATE + "('watch/late', '{\"a\": 1}')"),
+    ("state", STATE + "('watch/late', x'fffe')"),
+    ("state", STATE + "('fed/detector/1/m/1', 'soon')"),
+    ("state", STATE + "('fed/detector/1/m/1', 'nan')"),
+    ("state", STATE + "('detector/1/m/1', 'PK')"),
+    ("names", "UPDATE totals SET model = x'ff'"),
+    ("names", "UPDATE spans SET model = x'ff'"),
+    ("names", "UPDATE waiting SET model = x'ff'"),
 ]
 
 
@@ -249,22 +277,30 @@ SPOILED = [
 def test_values_spoiled_inside_a_sound_file_are_said_or_started_anew(
     tmp_path: Path, what: str, statement: str
 ) -> None:
-    watch = make_watch(tmp_path)
-    accept(watch.ledger, [make_label(1)])
+    watch = make_watch(tmp_path, maturity=1.0)
+    accept(watch.ledger, [make_label(1, when=NOW - 60)])
     watch.ledger.close()
     db = sqlite3.connect(tmp_path / "l.db")
     db.execute(statement)
     db.commit()
     db.close()
     try:
-        watch = make_watch(tmp_path)
+        watch = make_watch(tmp_path, maturity=1.0)
     except LedgerError as error:
         assert_said(error, tmp_path)
         return
-    with suppress_said(tmp_path):
-        assert isinstance(watch.alarms(), list)
-        watch.ledger.sums()
-        accept(watch.ledger, [make_label(2)])
+    for work in (
+        watch.incidents,
+        watch.ledger.sums,
+        watch.feed.late,
+        lambda: accept(watch.ledger, [make_label(2)]),
+        watch.feed.tick,
+        lambda: watch.window(("m", "1"), "24h"),
+        lambda: watch.window(("m", "1"), "all"),
+        lambda: watch.ledger.prune(NOW),
+    ):
+        with suppress_said(tmp_path):
+            work()
     watch.ledger.close()
 
 
@@ -319,7 +355,7 @@ def test_a_ledger_with_bytes_changed_anywhere_works_or_is_said(tmp_path: Path, s
 
 def one_shard(folder: Path) -> Path:
     log = SampleLog(folder, rate=1.0)
-    log.predicted("m", "1", [bytes(12), bytes(11) + b"1"], np.zeros((2, 2)), times=[0.0, 1.0])
+    log.predicted("m", "1", [bytes(10), bytes(9) + b"1"], np.zeros((2, 2)), times=[0.0, 1.0])
     log.close()
     (shard,) = folder.iterdir()
     return shard
@@ -338,9 +374,9 @@ def test_a_damaged_shard_is_counted_and_left_out(tmp_path: Path) -> None:
 def test_shards_of_another_width_are_damaged_and_no_crash(tmp_path: Path) -> None:
     one_shard(tmp_path)
     log = SampleLog(tmp_path, rate=1.0)
-    log.predicted("m", "1", [b"another one."], np.zeros((1, 7)), times=[2.0])
+    log.predicted("m", "1", [b"another 10"], np.zeros((1, 7)), times=[2.0])
     log.labelled([make_label(0)])
-    log.labelled([make_label(int.from_bytes(b"another one.", "big"))])
+    log.labelled([make_label(int.from_bytes(b"another 10", "big"))])
     log.close()
     with pytest.raises(InputError, match="width"):
         read_samples(tmp_path, model="m", version="1")

@@ -43,7 +43,7 @@ def label_all(folder: Path, count: int) -> int:
         [
             {
                 "receipt": RING.sign(
-                    model="m", version="1", predicted=1, confidence=0.5, nonce=i.to_bytes(12, "big")
+                    model="m", version="1", predicted=1, confidence=0.5, nonce=i.to_bytes(10, "big")
                 ),
                 "label": 1,
             }

@@ -105,11 +105,11 @@ def test_a_ledger_that_is_taken_away_is_noticed_before_anything_is_acknowledged(
 def test_a_scrape_that_cannot_read_the_ledger_leaves_a_gap_and_not_zeros(tmp_path: Path) -> None:
     watch = make_watch(tmp_path)
     with talk_to(watch) as client:
-        watch.ledger._db.execute("ALTER TABLE sums RENAME TO gone")
+        watch.ledger._db.execute("ALTER TABLE totals RENAME TO gone")
         text = client.get("/metrics").text
         assert "calib_predictions_total{" not in text
         assert errors(text, "scrape") == 1
-        watch.ledger._db.execute("ALTER TABLE gone RENAME TO sums")
+        watch.ledger._db.execute("ALTER TABLE gone RENAME TO totals")
         assert "calib_predictions_total{" in client.get("/metrics").text
     watch.ledger.close()
 
@@ -121,12 +121,11 @@ def test_what_fails_beside_a_counted_batch_does_not_take_back_its_acknowledgemen
     watch = make_watch(tmp_path)
     with talk_to(watch) as client:
         receipt = client.post("/v1/predictions", json=[ONE]).json()["items"][0]["receipt"]
-        watch.history.tick = broken
         watch.samples = SimpleNamespace(labelled=broken)
         answer = client.post("/v1/labels", json=[{"receipt": receipt, "label": 1}])
         assert answer.json()["accepted"] == 1
         text = client.get("/metrics").text
-        assert errors(text, "history") == errors(text, "samples") == 1
+        assert errors(text, "samples") == 1
     watch.ledger.close()
 
 

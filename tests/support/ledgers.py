@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from calib_serve.receipts import DAY, Label, Receipt
+from calib_serve.receipts import Label, Receipt
 from calib_serve.watch.ledger import Entry, Key, SqliteLedger
 
 NOW = time.time()  # Redis refuses by its own clock what has expired

@@ -68,7 +68,9 @@ def test_labels_of_receipts_of_both_versions_come_in_one_batch(tmp_path):
 def test_the_sampled_share_is_that_asked_for_within_one_epoch(tmp_path, drawn):
     source = Nonces(random=np.random.default_rng(3).bytes)
     log = SampleLog(tmp_path, rate=0.1, shard_rows=100_000)
-    log.predicted("m", "1", [source.draw() for _ in range(drawn)], np.zeros((drawn, 2)), times=np.zeros(drawn))
+    log.predicted(
+        "m", "1", [source.draw() for _ in range(drawn)], np.zeros((drawn, 2)), times=np.zeros(drawn)
+    )
     log.close()
     share = read_samples(tmp_path, model="m", version="1").predictions / drawn
     assert share == pytest.approx(0.1, abs=4 * (0.09 / drawn) ** 0.5)

@@ -79,7 +79,8 @@ def test_one_more_sum_is_one_more_declaration_and_ledgers_of_before_are_read(
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
     declared = package / "watch" / "series.py"
     cubed = (
-        '    Sum("calib_feedback_cubed_total", "3", of="labels", adds=lambda c, _y, w: w * c**3, by_segment="3"),\n'
+        '    Sum("calib_feedback_cubed_total", "3", of="labels", adds=lambda c, _y, w: w * c**3,'
+        ' by_segment="3"),\n'
         '    Sum("calib_predictions_cubed_total", "3", of="predictions", adds=lambda c, _y, _w: c**3),\n'
     )
     text = declared.read_text()

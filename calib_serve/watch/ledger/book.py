@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,6 +36,8 @@ _ROWS = (
 )
 _NOTE = "INSERT INTO journal VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _FOLD_AT = 10_000  # labels in the journal that nobody has made sums of
+T = TypeVar("T")
+At = TypeVar("At", Key, Place)
 _TOTAL = "SELECT sums FROM totals WHERE (writer, model, version, kind, name) = (?, ?, ?, ?, ?)"
 _SPAN = "SELECT sums FROM spans WHERE (model, version, kind, start, width, name) = (?, ?, ?, ?, ?, ?)"
 _SET_TOTAL = "INSERT OR REPLACE INTO totals VALUES (?, ?, ?, ?, ?, ?)"
@@ -43,10 +46,12 @@ _SET_EMITTED = "INSERT OR REPLACE INTO emitted VALUES (?, ?, ?, ?)"
 
 
 class Book:
-    """The rows behind ``db``, changed within the ledger's transactions; ``mend``: what to do with damage."""
+    """The rows behind ``db``, changed within the ledger's transactions; ``damaged``: says what cannot be."""
 
-    def __init__(self, db: sqlite3.Connection, *, writer: str, bins: int, mend: str) -> None:
-        self._db, self._writer, self._bins, self._mend = db, writer, bins, mend
+    def __init__(
+        self, db: sqlite3.Connection, *, writer: str, bins: int, damaged: Callable[[object], LedgerError]
+    ) -> None:
+        self._db, self._writer, self._bins, self._damaged = db, writer, bins, damaged
 
     def add(self, sums: Mapping[Place, Sums], *, writer: str | None = None) -> None:
         """Add sums to those that are kept, of this ledger's writer or another."""
@@ -85,8 +90,9 @@ class Book:
             (since, until, *(version or (None, None)), kind),
         )
         found: dict[Place, Sums] = {}
-        for m, v, k, start, width, name, packed in rows:
-            found[Place(Key(m, v, name, k), start, width)] = self._unpacked(packed)
+        for row in rows:
+            one = self._read(partial(_dated, row, bins=self._bins))
+            found[Place(one.key, one.start, one.width)] = one.sums
         for sums in self.unfolded().values():
             for place, more in sums.items():
                 key, start, width = place
@@ -145,7 +151,7 @@ class Book:
     def unfolded(self) -> dict[str, dict[Place, Sums]]:
         """The sums of the labels in the journal that are in no sum yet, by writer."""
         rows = self._db.execute(f"{_ROWS} WHERE id > ?", (self._folded(),)).fetchall()
-        return journal_sums([_noted(row[1:]) for row in rows], bins=self._bins)
+        return journal_sums([self._read(partial(_noted, row[1:])) for row in rows], bins=self._bins)
 
     def fold(self) -> None:
         """Add the labels in the journal to the sums, and drop those that nobody waits for."""
@@ -171,7 +177,7 @@ class Book:
             (*version, until, most),
         ).fetchall()
         self._db.executemany("DELETE FROM journal WHERE id = ?", [row[:1] for row in rows])
-        return [_noted(row[1:]) for row in rows]
+        return [self._read(partial(_noted, row[1:])) for row in rows]
 
     def convert(self) -> None:
         """Bring the sums of format 1 over: they have no time, and count in those over all time."""
@@ -189,18 +195,22 @@ class Book:
     def _unpacked_1(self, packed: bytes) -> Sums:
         return self._read(lambda: Sums.of_version_1(np.frombuffer(packed, "<f8"), bins=self._bins))
 
-    def _read(self, read: Callable[[], Sums]) -> Sums:
+    def _read(self, read: Callable[[], T]) -> T:
         try:
             return read()
         except (ValueError, TypeError, ShapeError) as error:
-            raise LedgerError(f"the ledger is damaged ({error}); {self._mend}") from error
+            raise self._damaged(error) from error
 
 
-_T = TypeVar("_T", Key, Place)
-
-
-def _more(found: dict[_T, Sums], at: _T, more: Sums) -> None:
+def _more(found: dict[At, Sums], at: At, more: Sums) -> None:
     found[at] = found[at] + more if at in found else more
+
+
+def _dated(row: Sequence[Any], *, bins: int) -> Dated:
+    model, version, kind, start, width, name, packed = row
+    return Dated(
+        Key(model, version, name, kind), float(start), float(width), Sums.unpacked(packed, bins=bins)
+    )
 
 
 def _slices(slices: tuple[Key, ...]) -> str:
@@ -210,4 +220,13 @@ def _slices(slices: tuple[Key, ...]) -> str:
 def _noted(row: Sequence[Any]) -> Noted:
     *values, slices = row
     keys = tuple(Key(values[1], values[2], name, kind) for kind, name in json.loads(slices))
-    return Noted._make([*values, keys])._replace(correct=bool(values[7]))
+    noted = Noted._make([*values, keys])
+    if not (
+        0 <= noted.confidence <= 1
+        and 0 < noted.inclusion <= 1
+        and noted.predicted >= 0
+        and noted.group >= 0
+        and noted.time + noted.arrived >= 0
+    ):
+        raise ValueError(f"a label of the journal reads {noted}")
+    return noted._replace(correct=bool(noted.correct))

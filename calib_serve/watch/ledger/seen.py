@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +31,13 @@ _SPARSE = _BITMAP // 2  # bits beyond which a bitmap is smaller than their list
 
 
 class Seen:
-    """The receipts and batches that the ledger behind ``db`` remembers; used within its transactions."""
+    """The receipts and batches that the ledger behind ``db`` remembers; used within its transactions.
 
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
+    ``damaged``: says what cannot be.
+    """
+
+    def __init__(self, db: sqlite3.Connection, *, damaged: Callable[[object], LedgerError]) -> None:
+        self._db, self._damaged = db, damaged
 
     def add(self, nonces: Sequence[bytes], expires: Sequence[float]) -> list[bool]:
         """Remember each until it expires, at least; True for those that were not remembered yet."""
@@ -59,14 +62,17 @@ class Seen:
 
     def _set(self, epoch: bytes, bits: Sequence[int], expires: float) -> list[bool]:
         row = self._db.execute("SELECT expires, bits FROM epochs WHERE epoch = ?", (epoch,)).fetchone()
-        found = _unpacked(b"" if row is None else row[1])
+        try:
+            until, found = (expires, _unpacked(b"")) if row is None else (float(row[0]), _unpacked(row[1]))
+        except (ValueError, TypeError) as error:
+            raise self._damaged(f"the bits of an epoch: {error}") from error
         fresh = []
         for bit in bits:
             fresh.append(not found[bit])
             found[bit] = True
         if any(fresh):
-            until = expires if row is None else max(expires, row[0])
-            self._db.execute("INSERT OR REPLACE INTO epochs VALUES (?, ?, ?)", (epoch, until, _packed(found)))
+            kept = (epoch, max(expires, until), _packed(found))
+            self._db.execute("INSERT OR REPLACE INTO epochs VALUES (?, ?, ?)", kept)
         return fresh
 
     def forget(self, before: float, *, at_most: int) -> tuple[int, float]:
@@ -99,7 +105,7 @@ def _unpacked(kept: bytes) -> NDArray[np.bool_]:
         return np.unpackbits(np.frombuffer(kept, np.uint8)).view(np.bool_)
     found = np.zeros(PER_EPOCH, np.bool_)
     if len(kept) % 2 or len(kept) > 2 * _SPARSE:
-        raise LedgerError(f"an epoch's bits are {len(kept)} bytes, which none has: the ledger is damaged")
+        raise ValueError(f"none has {len(kept)} bytes")
     found[np.frombuffer(kept, "<u2")] = True
     return found
 

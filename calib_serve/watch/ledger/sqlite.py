@@ -64,8 +64,8 @@ class SqliteLedger:
             self._db = sqlite3.connect(
                 self.path, timeout=timeout, isolation_level=None, check_same_thread=False
             )
-        self._seen = seen.Seen(self._db)
-        self._book = book.Book(self._db, writer=writer, bins=bins, mend=_MEND)
+        self._seen = seen.Seen(self._db, damaged=self._damaged)
+        self._book = book.Book(self._db, writer=writer, bins=bins, damaged=self._damaged)
         try:
             self._prepare()
             self._file = self._identity()
@@ -216,9 +216,15 @@ class SqliteLedger:
 
     def _number(self, text: bytes) -> float:
         try:
-            return float(text)
+            number = float(text)
         except ValueError as error:
-            raise LedgerError(f"the ledger {self.path} is damaged ({error}); {_MEND}") from error
+            raise self._damaged(error) from error
+        if math.isnan(number):
+            raise self._damaged("a time is not a number")
+        return number
+
+    def _damaged(self, why: object) -> LedgerError:
+        return LedgerError(f"the ledger {self.path} is damaged ({why}); {_MEND}")
 
     def _prune_sometimes(self) -> None:
         now = self._clock()

@@ -255,9 +255,11 @@ def drift(client, watch):
 def test_drift_opens_an_incident_that_metrics_api_and_page_show(client, watch):
     drift(client, watch)
     found = scrape(client)
-    of = (("model", "digits"), ("version", "1.0"))
-    assert found["calib_drift_alarms_total", *of] > found["calib_incidents_total", *of] == 1
-    assert found["calib_incidents_open", *of] == 1
+    alarms, opened, still = (
+        found[name, ("model", "digits"), ("version", "1.0")]
+        for name in ("calib_drift_alarms_total", "calib_incidents_total", "calib_incidents_open")
+    )
+    assert alarms > opened == still == 1
     assert found["calib_incidents_open", ("model", "digits"), ("version", "2.0")] == 0
     (incident,) = client.get("/v1/incidents").json()["items"]
     assert (incident["direction"], incident["gap"]) == ("overconfident", pytest.approx(0.95))
