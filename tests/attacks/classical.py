@@ -81,6 +81,9 @@ def detectors() -> dict[str, bytes]:
         "empty.bin": b"",
         "no body.bin": state.partition(b"\n")[0],
         "bins beyond memory.bin": state.replace(b"15", b"1500000000000", 1),
+        "more groups than bytes.bin": state.replace(b'"groups": 0', b'"groups": 4096'),
+        "groups below zero.bin": state.replace(b'"groups": 0', b'"groups": -1'),
+        "classes that are none.bin": state.replace(b'"classes": []', b'"classes": [null]'),
         "deep.bin": b"[" * DEEP,
         "pickle.bin": pickle.dumps(Owned()),
     }

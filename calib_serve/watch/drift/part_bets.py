@@ -77,7 +77,7 @@ class PartBets:
     def after(
         self, cells: Cells, firsts: NDArray[np.intp], sizes: NDArray[np.intp], times: Floats
     ) -> tuple[PartBets, Floats]:
-        """The bets after blocks of ``sizes`` (B,) that begin at labels ``firsts``; their worth after each (B,)."""
+        """The bets after blocks of ``sizes`` (B,) that begin at ``firsts``; their worth after each (B,)."""
         due = _due(firsts.tolist(), int(self.starts[0, -1]) if self.starts.size else None)
         through = (firsts + sizes - 1)[due].tolist()
         logs, seen = _sums(cells, [*due, len(firsts)], parts=self.seen.shape[1])
