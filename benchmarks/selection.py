@@ -95,8 +95,8 @@ def drawn(accuracy, selection, seed):
     rng = np.random.default_rng(seed)
     c, kind = confidences(rng, SERVED), rng.integers(0, 3, SERVED)
     p = ACCURACIES[accuracy](c)
-    if selection.startswith("by class"):  # one class is right as often as it says, one errs twice
-        p = np.clip(c - CLASS_SHARES[kind] * (c - p), 0, 1)
+    if selection.startswith("by class"):
+        p = by_class(accuracy, c, kind)
     luck = rng.random(SERVED)
     if not selection.startswith("groups"):
         asked, weight = asked_by(selection, rng, c, kind)
@@ -115,10 +115,19 @@ def drawn(accuracy, selection, seed):
     return c, y, asked, weight, parts
 
 
-def reference(accuracy):
+def by_class(accuracy, c, kind):
+    """One class is right as often as it says, another errs twice as much as the accuracy says."""
+    return np.clip(c - CLASS_SHARES[kind] * (c - ACCURACIES[accuracy](c)), 0, 1)
+
+
+def reference(accuracy, selection):
     """The true gap of each bin."""
     c = confidences(np.random.default_rng(2**20), 4_000_000)
-    return means(bin_of(c), c - ACCURACIES[accuracy](c))
+    if selection.startswith("by class"):
+        p = sum(by_class(accuracy, c, np.full(len(c), kind)) for kind in range(3)) / 3
+    else:
+        p = ACCURACIES[accuracy](c)
+    return means(bin_of(c), c - p)
 
 
 def means(index, values):
@@ -175,9 +184,9 @@ def drawn_streams(streams):
     table = {}
     for selection in SELECTIONS:
         table[selection] = {}
-        for accuracy in ACCURACIES:
-            gaps = reference(accuracy)
-            runs = [compare(*drawn(accuracy, selection, seed), gaps) for seed in range(streams)]
+        for number, accuracy in enumerate(ACCURACIES):
+            gaps, first = reference(accuracy, selection), 10_000 * number
+            runs = [compare(*drawn(accuracy, selection, first + s), gaps) for s in range(streams)]
             table[selection][accuracy] = summed_up(runs)
         show(selection, table[selection])
     return table

@@ -45,7 +45,7 @@ def queue(c):
 def test_numbers_are_those_of_plain_arithmetic_over_the_labels():
     c, y, asked, weight = drawn(0, 20_000, rate=queue, gap=0.05)
     found = live(c, y, asked, weight, least=10)
-    index, served, gap, accuracy, brier, variance, floor = bin_of(c), 0, 0, 0, 0, 0, 0
+    index, served, gap, accuracy, brier, variance, brier_variance, floor = bin_of(c), 0, 0, 0, 0, 0, 0, 0
     for b in range(BINS):
         mine = asked & (index == b)
         w, r = weight[mine], (c - y)[mine]
@@ -62,11 +62,14 @@ def test_numbers_are_those_of_plain_arithmetic_over_the_labels():
         # As if labels of a calibrated model that surprises twice had come too.
         one = max(seen + said / n, (n * seen + 2) / (n + 2 / said))
         variance += size**2 * one / n
+        score = r**2 - (w * r**2).sum() / w.sum()
+        brier_variance += size**2 * (w**2 * score**2).sum() / w.sum() ** 2
         floor += size * math.sqrt(2 / math.pi * noise) / w.sum()
     assert found.gap.value == pytest.approx(gap / served, rel=1e-9)
     assert found.accuracy.value == pytest.approx(accuracy / served, rel=1e-9)
     assert found.brier.value == pytest.approx(brier / served, rel=1e-9)
     assert found.gap.se == pytest.approx(math.sqrt(variance) / served, rel=1e-9)
+    assert found.brier.se == pytest.approx(math.sqrt(brier_variance) / served, rel=0.05)
     assert found.noise_floor == pytest.approx(floor / served, rel=1e-9)
     assert found.coverage == served / len(c)
     assert found.confidence == pytest.approx(c.mean())
@@ -257,6 +260,17 @@ def test_agreeing_labels_of_a_small_bin_are_not_certainty():
     found = estimate(Sums.served(np.full(100, 0.9)) + Sums.labelled(np.full(6, 0.9), np.ones(6)))
     assert found.gap.se > 0.03
     assert found.bins[13].low < 0.75
+
+
+@pytest.mark.parametrize(("n", "right"), [(50, 0.95), (100, 0.93), (400, 0.98), (60, 0.85)])
+def test_intervals_hold_where_few_of_few_are_wrong(n, right):
+    held = 0.0
+    for wrong in range(n + 1):
+        y = np.where(np.arange(n) < wrong, 0.0, 1.0)
+        found = estimate(Sums.served(np.full(9000, 0.97)) + Sums.labelled(np.full(n, 0.97), y))
+        if found.gap.low <= 0.97 - right <= found.gap.high:
+            held += stats.binom.pmf(wrong, n, 1 - right)
+    assert 0.92 <= held <= 0.995
 
 
 def test_bins_say_what_their_labels_say():

@@ -78,7 +78,10 @@ def test_what_labels_do_not_cover_is_never_called_fine():
     assert verdict.kind == "unknown"
     assert "labels cover" in verdict.says
     assert "left out" in verdict.why
-    # A half that is off by 30 points is off by 10 at least overall, whatever the rest is.
+    little = live(6, 400_000, lambda c: c - 0.02, asked=lambda c: c < 0.8)
+    assert little.gap.low > 0.015  # of the covered third: not a point of all
+    assert judge(little).kind == "unknown"
+    # Off by 25 points, that third alone makes it several points overall, whatever the rest is.
     assert judge(live(6, 40_000, lambda c: c - 0.25, asked=lambda c: c < 0.8)).kind == "off"
 
 
