@@ -150,7 +150,7 @@ def test_state_moves_whole_at_any_label(block):
         moved = Detector.restore(moved.state())
         heard += moved.update(c[batch], y[batch], **some)
     assert alarms
-    assert heard == pytest.approx(alarms, nan_ok=True) or repr(heard) == repr(alarms)
+    assert repr(heard) == repr(alarms)  # every digit, and NaN is NaN
     assert moved.state() == stays.state()
     assert moved.left_out == stays.left_out > 0
     # Left out, taken, or waiting for the rest of a block: no label is lost.
