@@ -545,8 +545,8 @@ BENCHMARKS = (
                 lambda r: r["matches"]["with groups"]["ours"]["gap"]["coverage"],
                 at_least=0.93,
                 show="{:.3f}",
-                reason="a few matches that went against all forecasts decide, and 50 may hold none of them; "
-                "as if each minute were by itself, the intervals hold the truth in one of five",
+                reason="50 groups are few to know their spread from; as if each minute were by itself, the "
+                "intervals hold the truth in one of five draws",
             ),
             Goal(
                 "variance of the gap by a budget over the bound, at as many labels, the most of all real "
