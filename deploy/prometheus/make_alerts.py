@@ -70,7 +70,8 @@ def went_up(counter: str, over: str, *, drop: str = "") -> str:
 _WATCHED = f"{window('predictions')} > 0"
 _GAP = f"({window('gap')} and {_WATCHED} or model_version:calib_signed_gap:24h)"
 _COVERAGE = f"({window('coverage')} and {_WATCHED} or model_version:calib_coverage:24h)"
-_OPEN = f"({SAME} (calib_incidents_open) > 0)"
+# A scrape that fails once must not page twice.
+_OPEN = f"({SAME} (last_over_time(calib_incidents_open[15m])) > 0)"
 _SLICE, _SLICE_ERROR = f"{SAME} (calib_slice_gap)", f"{SAME} (calib_slice_gap_error)"
 _REFUSED = went_up("calib_feedback_refused_total{reason!~'duplicate|not_wanted'}", "1h", drop=", reason")
 _COUNTED = "sum without (model, version) (model_version:calib_labels:1h)"

@@ -16,7 +16,7 @@ from doc_blocks import DOCS, ROOT, inline_commands, markdown
 from typer.main import get_command
 
 from calib_serve.cli import app
-from calib_serve.watch.series import SEGMENTS, SERIES
+from calib_serve.watch.series import SEGMENTS, SERIES, WATCH
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -59,7 +59,10 @@ def test_the_cardinality_budget_is_that_of_the_published_series() -> None:
     assert f"**{whole * 1000 * 50 / 1e6:.1f} million series**" in page
     served = [s for s in of_version if s.name.startswith(("calib_predictions", "calib_invalid"))]
     on_replica = sum(15 if "bin" in s.labels else 1 for s in served)
-    rest = whole - on_replica
+    of_watch = [s for s in WATCH if s.labels[:2] == ("model", "version") and "slice" not in s.labels]
+    own = sum(3 if "window" in s.labels else 1 for s in of_watch)
+    assert re.search(rf"watch` alone: .* \| {own} \|", page)
+    rest = whole - on_replica + own
     millions = (on_replica * 50 + rest) / 1e3
     assert f"{on_replica} {TIMES} 1,000 {TIMES} 50 + {rest} {TIMES} 1,000 = **{millions:.1f} million" in page
     assert f"{len(SEGMENTS)} families {TIMES} 15 bins = {len(SEGMENTS) * 15} series" in page

@@ -252,7 +252,7 @@ def the_new_version_serves(t: Terminal) -> None:
     key = json.loads((t.folder / "serving" / "key_file.json").read_text())["inference"]["key"]
     t.type(f'curl -H "Authorization: Bearer {key}" http://127.0.0.1:8080/predictions/digits -T image.png')
     assert t.answer()["version"] == "1.1"
-    query = t.url(9090, "api/v1/query?query=count(model_version:calib_labels:total)")
+    query = t.url(9090, "api/v1/query?query=count(model_version:calib_labels:1h)")
     assert http_ok(query, has=('"success"',))
 
 

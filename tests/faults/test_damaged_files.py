@@ -244,10 +244,10 @@ SPOILED = [
     ("seen", "UPDATE epochs SET bits = x'00'"),
     ("seen", "UPDATE epochs SET bits = zeroblob(9000)"),
     ("seen", "UPDATE epochs SET bits = 'a text', expires = 'soon'"),
-    ("waiting", "UPDATE waiting SET time = 'soon'"),
-    ("waiting", "UPDATE waiting SET confidence = 'high', correct = x'00', predicted = -1"),
-    ("waiting", "UPDATE waiting SET confidence = 9e999"),
-    ("waiting", "UPDATE waiting SET confidence = 1.5"),
+    ("waiting", "UPDATE journal SET time = 'soon'"),
+    ("waiting", "UPDATE journal SET confidence = 'high', correct = x'00', predicted = -1"),
+    ("waiting", "UPDATE journal SET confidence = 9e999"),
+    ("waiting", "UPDATE journal SET confidence = 1.5"),
     ("state", "UPDATE state SET value = x'ff' WHERE key = 'ledger/bins'"),
     ("state", STATE + "('ledger/pruned_through', 'soon')"),
     ("state", STATE + "('ledger/forgotten_before', 'soon')"),
@@ -269,7 +269,7 @@ SPOILED = [
     ("state", STATE + "('detector/1/m/1', 'PK')"),
     ("names", "UPDATE totals SET model = x'ff'"),
     ("names", "UPDATE spans SET model = x'ff'"),
-    ("names", "UPDATE waiting SET model = x'ff'"),
+    ("names", "UPDATE journal SET model = x'ff'"),
 ]
 
 

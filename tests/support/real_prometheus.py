@@ -1,0 +1,171 @@
+"""A real Prometheus with this project's rules, and servers that publish the declared series for it."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from processes import started
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from real_servers import needed
+
+from calib_serve.watch.ledger.sums import Sums
+from calib_serve.watch.series import PUBLISHED, Series
+
+RULES = Path(__file__).parents[2] / "deploy" / "prometheus"
+
+
+class Prometheus:
+    """What runs at ``url``."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def get(self, path: str, **params: Any) -> Any:
+        """The data of an answer of its API."""
+        answer = httpx.get(f"{self.url}/api/v1/{path}", params=params, timeout=60).json()
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
+    def query(self, expression: str, **labels: str) -> list[dict[str, Any]]:
+        """What an expression finds now, of those series that have these labels."""
+        found = self.get("query", query=expression)["result"]
+        return [one for one in found if labels.items() <= one["metric"].items()]
+
+    def number(self, expression: str, **labels: str) -> float:
+        """The only value that it finds."""
+        (found,) = self.query(expression, **labels)
+        return float(found["value"][1])
+
+    def wait(self, expression: str, seconds: float = 180) -> None:
+        """Until it finds something."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if self.query(expression):
+                return
+            time.sleep(0.3)
+        raise AssertionError(f"{expression} stayed empty for {seconds} s")
+
+
+def rules(*, since_start: tuple[str, ...] = ()) -> str:
+    """The rules, evaluated every second; windows ``since_start`` read counters as they stand, exactly.
+
+    Those of a day and a week read every sample here, as there are only seconds of them.
+    """
+    made = runpy.run_path(str(RULES / "make_rules.py"))
+    text: str = made["text"]({window: (window, "1s") for window in made["WINDOWS"]})
+    for window in since_start:
+        text = re.sub(rf"increase\((\w+)\[{window}\]\)", r"\1", text)
+    return text
+
+
+@contextmanager
+def prometheus(
+    folder: Path, targets: list[tuple[str, Mapping[str, str]]], *, since_start: tuple[str, ...] = ()
+) -> Iterator[Prometheus]:
+    """One that scrapes ``targets``, host and labels, every second."""
+    program = needed("prometheus", "prometheus")
+    (folder / "rules.yml").write_text(rules(since_start=since_start))
+    (folder / "alerts.yml").write_text((RULES / "alerts.yml").read_text())
+    scrapes = [
+        {"job_name": f"job{i}", "static_configs": [{"targets": [host], "labels": dict(labels)}]}
+        for i, (host, labels) in enumerate(targets)
+    ]
+    (folder / "prometheus.yml").write_text(
+        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
+        f"rule_files: [rules.yml, alerts.yml]\nscrape_configs: {json.dumps(scrapes)}\n"
+    )
+    port = _free_port()
+    command = [program, "--config.file=prometheus.yml", f"--web.listen-address=127.0.0.1:{port}"]
+    with (
+        (folder / "prometheus.log").open("w") as log,
+        started([*command, "--storage.tsdb.path=data"], cwd=folder, stdout=log, stderr=log),
+    ):
+        there = Prometheus(f"http://127.0.0.1:{port}")
+        _wait_until_ready(there.url)
+        yield there
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def _wait_until_ready(url: str) -> None:
+    until = time.monotonic() + 180
+    while time.monotonic() < until:
+        try:
+            if httpx.get(f"{url}/-/ready", timeout=2).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.2)
+    raise AssertionError("Prometheus did not start within 180 s")
+
+
+class Published(Collector):
+    """Publishes ``series`` of model m, version 1: its ``sums``, and ``values`` of the others.
+
+    Without a value, gauges are 1 and counters the number of scrapes.
+    """
+
+    def __init__(self, series: tuple[Series, ...], values: Mapping[str, float]) -> None:
+        self.series, self.values = series, values
+        self.sums, self.scrapes = Sums.zeros(), 0
+
+    _LABELS: Mapping[str, tuple[str, ...]] = {
+        "model": ("m",),
+        "version": ("1",),
+        "bin": tuple(str(b) for b in range(15)),
+        "window": ("1h", "24h", "7d"),
+        "kind": ("class",),
+        "slice": ("7",),
+        "reason": ("expired",),
+        "stage": ("ledger",),
+        "route": ("/v1/labels",),
+        "status": ("200",),
+        "model_name": ("m",),
+        "model_version": ("1",),
+    }
+
+    def collect(self) -> Iterator[Metric]:
+        """The families."""
+        summed = {one.name for one in PUBLISHED}
+        self.scrapes += 1
+        for one in self.series:
+            # TorchServe's own counters lack the "_total" that the client's counters always get.
+            kind = CounterMetricFamily if one.name.endswith("_total") else GaugeMetricFamily
+            family = kind(one.name, one.help, labels=one.labels)
+            rows: list[tuple[str, ...]] = [()]
+            for label in one.labels:
+                rows = [(*row, value) for row in rows for value in self._LABELS[label]]
+            other = self.values.get(one.name, self.scrapes if one.kind == "counter" else 1.0)
+            for row in rows:
+                family.add_metric(row, self.sums[one.name][int(row[-1])] if one.name in summed else other)
+            yield family
+
+
+@contextmanager
+def publishing(collector: Published) -> Iterator[str]:
+    """Its host and port."""
+    registry, port = CollectorRegistry(), _free_port()
+    registry.register(collector)
+    server, thread = start_http_server(port, "127.0.0.1", registry)
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

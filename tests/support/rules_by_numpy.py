@@ -1,0 +1,42 @@
+"""What the recording rules of deploy/prometheus say, computed another way."""
+
+import math
+
+import numpy as np
+
+from calib_serve.watch.drift import psi
+
+BINS = 15
+
+
+def by_numpy(c, y, w, seen, reference):
+    """Every recorded number, from confidences, right or not, weights and which are labelled alone."""
+    b = np.minimum(np.ceil(c * BINS).astype(int) - 1, BINS - 1)
+    share = np.bincount(b, minlength=BINS) / len(c)
+    covered = [k for k in range(BINS) if (seen & (b == k)).sum() >= 5]
+    p = share[covered]
+    rows = [(c[on], y[on], w[on]) for on in (seen & (b == k) for k in covered)]
+    conf, acc = (np.array([np.average(r[i], weights=r[2]) for r in rows]) for i in (0, 1))
+    v = np.array([(ww**2 * cc * (1 - cc)).sum() / ww.sum() ** 2 for cc, _, ww in rows])
+    gap, mean = conf - acc, lambda column: float(p @ column / p.sum())
+    many = np.array([len(r[0]) >= 20 for r in rows])
+    return {
+        "labels": seen.sum(),
+        "served": len(c),
+        "design_effect": 1,
+        "label_share": seen.mean(),
+        "served_confidence": c.mean(),
+        "coverage": p.sum(),
+        "ece": mean(abs(gap)),
+        "noise_floor": mean(np.sqrt(2 / math.pi * v)),
+        "ece_sigma": math.sqrt((1 - 2 / math.pi) * (p**2 @ v)) / p.sum(),
+        "signed_gap": mean(gap),
+        "in_the_large_z": float(p @ gap) / math.sqrt(p**2 @ v),
+        "mce": abs(gap)[many].max(),
+        "accuracy": mean(acc),
+        "mean_confidence": mean(conf),
+        "brier": mean([np.average((cc - yy) ** 2, weights=ww) for cc, yy, ww in rows]),
+        "overconfidence_error": mean(conf * np.maximum(gap, 0)),
+        "debiased_l2_squared": mean(gap**2 - v),
+        "confidence_psi": psi(share * len(c), reference),
+    }
