@@ -98,7 +98,7 @@ class DriftFeed:
         text = self._ledger.load(_LATE)
         try:
             return {(model, version): int(n) for model, version, n in json.loads(text or b"[]")}
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return {}  # damaged: counted anew
 
     def _step(self, version: Version) -> int:

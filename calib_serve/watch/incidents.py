@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from calib_serve.errors import InputError
@@ -169,7 +169,7 @@ class IncidentLog:
                 {(model, version): int(n) for model, version, n in said["opened"]},
                 {(model, version): int(n) for model, version, n in said["alarms"]},
             )
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return _Kept()  # damaged: the list starts again, and nothing is counted from it
 
     def _store(self, kept: _Kept) -> None:
@@ -192,8 +192,14 @@ def _is(one: Incident, version: Version) -> bool:
 
 
 def _read(said: dict[str, Any]) -> Incident:
-    bins, classes = tuple(said["bins"]), tuple(said["classes"])
-    return Incident(**{**said, "bins": bins, "classes": classes, "onset": _number(said["onset"])})
+    read = {one.name: said[one.name] for one in fields(Incident)}
+    read |= {name: tuple({**one} for one in said[name]) for name in ("bins", "classes")}
+    read |= {name: int(said[name]) for name in ("id", "alarms", "took", "labels", "labels_since")}
+    read |= {name: float(said[name]) for name in ("opened", "latest", "excess", "excess_since")}
+    closed = said["closed"]
+    return Incident(
+        **read | {"onset": _number(said["onset"]), "closed": None if closed is None else float(closed)}
+    )
 
 
 def _number(value: float | None) -> float:

@@ -119,14 +119,14 @@ class SqliteLedger:
             self._forgot(self._clock() - kept)
             self._seen.prolong(self.retention - kept)
         self.retention = max(self.retention, kept)
-        self.store(_RETENTION, repr(self.retention).encode())
+        self.store(_RETENTION, repr(float(self.retention)).encode())
 
     def _known(self, key: str, default: float) -> float:
         kept = self.load(key)
         return default if kept is None else self._number(kept)
 
     def _forgot(self, before: float) -> None:
-        self.store(_FORGOTTEN, repr(max(before, self._known(_FORGOTTEN, -math.inf))).encode())
+        self.store(_FORGOTTEN, repr(float(max(before, self._known(_FORGOTTEN, -math.inf)))).encode())
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -201,7 +201,7 @@ class SqliteLedger:
     def _seen_until(self, time: float) -> None:
         if time > self._latest:
             self._latest = max(time, self._known(_LATEST, -math.inf))
-            self.store(_LATEST, repr(self._latest).encode())
+            self.store(_LATEST, repr(float(self._latest)).encode())
 
     def add(
         self, sums: Mapping[Key, Sums], *, time: float, once: bytes | None = None, expires: float = 0.0
@@ -242,7 +242,7 @@ class SqliteLedger:
         with self.transaction():
             self._seen.forget_batches(now, at_most=at_most)
             now = min(now, self._known(_LATEST, now) + _AHEAD, self._known(_SWEPT, now) + _AHEAD)
-            self.store(_SWEPT, repr(now).encode())
+            self.store(_SWEPT, repr(float(now)).encode())
             gone, last = self._seen.forget(now, at_most=at_most)
             if gone:
                 self._forgot(last - self.retention)

@@ -1,0 +1,213 @@
+"""The detector is fed in the order of predictions, once, with labels that are mature; never on the label path."""
+
+import threading
+
+import numpy as np
+import pytest
+from ledgers import NOW, accept, entries, make_label, open_one
+
+from calib_serve.errors import LedgerError
+from calib_serve.receipts import DAY
+from calib_serve.watch.drift import Detector
+from calib_serve.watch.feed import DriftFeed, detector_key
+from calib_serve.watch.ledger import SqliteLedger
+
+V = ("m", "1")
+START = 1_700_000_000.0
+
+
+class Clock:
+    """Says what it is told to."""
+
+    now = START
+
+    def __call__(self):
+        return self.now
+
+
+def restored(ledger):
+    return Detector.restore(ledger.load(detector_key(V)))
+
+
+def told_sooner_when_wrong(rng, count):
+    """Labels of a calibrated model, 2 s between predictions; wrong ones come in a minute, right ones in 30."""
+    c = rng.uniform(0.5, 1, count)
+    right = rng.random(count) < c
+    made = START + 2.0 * np.arange(count)
+    come = made + rng.uniform(0, np.where(right, 1800, 60))
+    labels = [
+        make_label(i, confidence=float(p), label=int(y), when=float(t))
+        for i, (p, y, t) in enumerate(zip(c, right, made, strict=True))
+    ]
+    return labels, come
+
+
+def false_alarms(path, maturity, *, count=6000):
+    """What the feed raises as the labels arrive, minute by minute."""
+    labels, come = told_sooner_when_wrong(np.random.default_rng(0), count)
+    order, clock = np.argsort(come), Clock()
+    ledger = SqliteLedger(path, clock=clock)
+    feed = DriftFeed(ledger, maturity=maturity, clock=clock)
+    at = 0
+    while at < count:
+        clock.now += 60
+        arrived = []
+        while at < count and come[order[at]] <= clock.now:
+            arrived += entries([labels[order[at]]], delay=come[order[at]] - labels[order[at]].receipt.time)
+            at += 1
+        ledger.accept(arrived)
+        feed.tick()
+    clock.now += DAY
+    feed.tick()
+    alarms = feed.incidents.counts()[0].get(V, 0)
+    found = alarms, restored(ledger).labels, feed.late().get(V, 0), feed.maturity(V)
+    ledger.close()
+    return found
+
+
+def test_labels_fed_as_they_come_raise_false_alarms_where_wrong_ones_come_sooner(tmp_path):
+    alarms, fed, late, _ = false_alarms(tmp_path / "l.db", 0.0)
+    assert alarms >= 1
+    assert (fed, late) == (6000, 0)
+
+
+def test_labels_fed_behind_a_learned_maturity_raise_none(tmp_path):
+    alarms, fed, late, maturity = false_alarms(tmp_path / "l.db", None)
+    assert alarms == 0
+    assert fed + late == 6000
+    assert fed > 0.99 * 6000
+    assert 1024 < maturity.seconds <= 2048
+    assert not maturity.given
+
+
+def test_late_labels_are_counted_as_late_and_never_fed(store):
+    ledger = open_one(*store)
+    feed = DriftFeed(ledger, maturity=100.0, clock=lambda: NOW)
+    accept(ledger, [make_label(i, when=NOW - 1000 + i) for i in range(10)])
+    feed.tick()
+    accept(ledger, [make_label(100 + i, when=NOW - 2000 + i) for i in range(3)])
+    accept(ledger, [make_label(200, when=NOW - 500), make_label(201, when=NOW - 50)])
+    feed.tick()
+    assert feed.late() == {V: 3}
+    assert restored(ledger).labels == 11
+    assert ledger.waiting() == {V: 1}  # not mature yet
+    accept(ledger, [make_label(300, when=NOW - 1500)])
+    again = DriftFeed(ledger, maturity=100.0, clock=lambda: NOW)  # another process
+    again.tick()
+    assert again.late() == {V: 4}
+    assert ledger.sums()[V].labels.sum() == 16  # late labels count as others do
+    ledger.close()
+
+
+def test_two_feeds_on_one_ledger_feed_one_detector_each_label_once(store):
+    rng = np.random.default_rng(1)
+    c = rng.uniform(0.5, 1, 600)
+    right = rng.random(600) < c - 0.2
+    times = NOW - 10_000 + np.arange(600.0)
+    alone = Detector(arl=1000)
+    alarms = alone.update(c, right, time=times, predicted=np.ones(600, int))
+    assert len(alarms) > 1
+    ledgers = [open_one(*store, writer=name) for name in ("one", "two")]
+    feeds = [
+        DriftFeed(one, detector=lambda: Detector(arl=1000), maturity=60.0, clock=lambda: NOW)
+        for one in ledgers
+    ]
+    for at in range(0, 600, 100):
+        some = range(at, at + 100)
+        accept(
+            ledgers[at // 100 % 2],
+            [make_label(i, confidence=c[i], label=int(right[i]), when=times[i]) for i in some],
+        )
+        threads = [threading.Thread(target=feed.tick) for feed in feeds]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+    assert restored(ledgers[0]).labels == 600
+    assert restored(ledgers[0]).evidence == pytest.approx(alone.evidence, rel=1e-9)
+    assert feeds[0].incidents.counts() == feeds[1].incidents.counts()
+    assert feeds[0].incidents.counts()[0] == {V: len(alarms)}
+    assert feeds[0].late() == {}
+    [one.close() for one in ledgers]
+
+
+@pytest.mark.parametrize(
+    "state", [b"rubbish", b"", Detector(arl=77).state()], ids=["rubbish", "none", "other"]
+)
+def test_a_spoilt_state_or_other_options_start_the_detector_anew(store, state):
+    ledger = open_one(*store)
+    ledger.store(detector_key(V), state)
+    feed = DriftFeed(ledger, detector=lambda: Detector(arl=1000), maturity=0.0)
+    accept(ledger, [make_label(1)])
+    feed.tick()
+    assert (restored(ledger).arl, restored(ledger).labels) == (1000, 1)
+    ledger.close()
+
+
+@pytest.mark.parametrize("kept", [b"soon", b"nan", b"\xff", b""])
+def test_a_spoilt_watermark_holds_no_label_back(store, kept):
+    ledger = open_one(*store)
+    ledger.store(f"fed/{detector_key(V)}", kept)
+    feed = DriftFeed(ledger, maturity=10.0, clock=lambda: NOW)
+    accept(ledger, [make_label(1, when=NOW - 100)])
+    feed.tick()
+    assert restored(ledger).labels == 1
+    assert feed.late() == {}
+    ledger.close()
+
+
+def test_nothing_is_fed_while_no_maturity_is_known(store):
+    ledger = open_one(*store)
+    feed = DriftFeed(ledger, clock=lambda: NOW)
+    accept(ledger, [make_label(i, when=NOW - 5) for i in range(100)])
+    feed.tick()
+    assert not feed.maturity(V).known
+    assert ledger.waiting() == {V: 100}
+    assert ledger.load(detector_key(V)) is None
+    ledger.close()
+
+
+def test_labels_that_were_taken_out_wait_again_when_the_feed_fails(tmp_path):
+    def broken():
+        raise OSError("no space left")
+
+    ledger = SqliteLedger(tmp_path / "l.db")
+    accept(ledger, [make_label(1)])
+    with pytest.raises(OSError, match="no space"):
+        DriftFeed(ledger, detector=broken, maturity=0.0).tick()
+    assert ledger.waiting() == {V: 1}
+    DriftFeed(ledger, maturity=0.0).tick()
+    assert restored(ledger).labels == 1
+    ledger.close()
+
+
+@pytest.mark.parametrize("failure", [LedgerError, OSError, ValueError])
+def test_the_thread_survives_a_tick_that_fails(tmp_path, failure):
+    ledger, failed = SqliteLedger(tmp_path / "l.db"), threading.Event()
+    feed = DriftFeed(ledger, maturity=0.0)
+    tick = feed.tick
+
+    def once():
+        if not failed.is_set():
+            failed.set()
+            raise failure("not now")
+        tick()
+
+    feed.tick = once
+    feed.start(every=0.01)
+    accept(ledger, [make_label(1)])
+    assert failed.wait(60)
+    for _ in range(6000):
+        if not ledger.waiting():
+            break
+        threading.Event().wait(0.01)
+    assert ledger.waiting() == {}
+    feed.stop()
+    ledger.close()
+
+
+def test_more_labels_than_one_step_takes_are_fed_in_one_tick(tmp_path):
+    ledger = SqliteLedger(tmp_path / "l.db")
+    accept(ledger, [make_label(i, when=NOW - 20_000 + i) for i in range(11_000)])
+    DriftFeed(ledger, maturity=60.0, clock=lambda: NOW).tick()
+    assert ledger.waiting() == {}
+    assert restored(ledger).labels == 11_000
+    ledger.close()

@@ -1,0 +1,200 @@
+"""One drift is one incident, however often the detector alarms while it lasts, and none is lost."""
+
+import json
+
+import numpy as np
+import pytest
+from ledgers import open_one
+
+from calib_serve.errors import InputError
+from calib_serve.watch.drift import Detector
+from calib_serve.watch.incidents import IncidentLog
+from calib_serve.watch.ledger import SqliteLedger
+
+V, W = ("m", "1"), ("m", "2")
+NOW = 1_700_000_000.0
+
+
+class Stream:
+    """Labels through a detector into the log, in batches, one label a second."""
+
+    def __init__(self, ledger, version=V, *, arl=1e6):
+        self.log, self.version, self.detector = IncidentLog(ledger), version, Detector(arl=arl)
+        self.rng, self.now, self.alarms = np.random.default_rng(0), NOW, 0
+
+    def labels(self, count, gap, *, batch=100):
+        """``gap``: confidence minus accuracy."""
+        for at in range(0, count, batch):
+            n = min(batch, count - at)
+            c = self.rng.uniform(0.6, 0.9, n)
+            y = self.rng.random(n) < c - gap
+            first, times = self.detector.labels + 1, self.now + np.arange(n)
+            alarms = self.detector.update(c, y, time=times)
+            self.now += n
+            self.alarms += len(alarms)
+            self.log.observe(self.version, list(c - y), alarms, first=first, now=self.now)
+        return self.log.latest(self.version)
+
+
+@pytest.fixture
+def stream(tmp_path):
+    ledger = SqliteLedger(tmp_path / "l.db")
+    yield Stream(ledger)
+    ledger.close()
+
+
+def test_a_calibrated_stream_opens_none(stream):
+    stream.detector = Detector(arl=1e9)
+    assert stream.labels(5000, 0.0) == []
+    assert stream.log.counts() == ({}, {})
+
+
+def test_one_drift_with_many_alarms_is_one_incident_which_recovery_closes(stream):
+    stream.labels(1000, 0.0)
+    began = stream.now
+    (one,) = stream.labels(3000, 0.2)
+    assert stream.alarms > 3
+    assert (one.open, one.alarms, one.direction) == (True, stream.alarms, "overconfident")
+    assert stream.log.counts() == ({V: stream.alarms}, {V: 1})
+    assert one.gap == pytest.approx(0.2, abs=0.03)
+    assert abs(one.onset - began) < 200
+    assert one.labels == pytest.approx(3000, abs=200)
+    (one,) = stream.labels(5000, 0.0)
+    assert (one.closed_by, one.trend) == ("recovery", "over")
+    assert one.closed < stream.now
+    assert stream.log.counts()[1] == {V: 1}
+
+
+def test_batches_of_any_size_tell_the_same_story(tmp_path):
+    told = []
+    for batch in (1, 100, 4000):
+        ledger = SqliteLedger(tmp_path / f"{batch}.db")
+        stream = Stream(ledger)
+        c = np.random.default_rng(5).uniform(0.6, 0.9, 4000)
+        y = np.random.default_rng(6).random(4000) < c - 0.2
+        for at in range(0, 4000, batch):
+            some = slice(at, at + batch)
+            alarms = stream.detector.update(c[some], y[some], time=NOW + np.arange(at, at + len(c[some])))
+            stream.log.observe(V, list(c[some] - y[some]), alarms, first=at + 1, now=NOW)
+        (one,) = stream.log.latest()
+        told.append((one.onset, one.alarms, one.took, one.labels, one.labels_since))
+        assert one.excess == pytest.approx((c - y)[4000 - one.labels :].sum(), rel=0.01)  # the onset is rough
+        assert one.excess_since == pytest.approx((c - y)[4000 - one.labels_since :].sum())
+        ledger.close()
+    assert told[0] == told[1] == told[2]
+
+
+def test_a_second_drift_opens_another(stream):
+    stream.labels(2000, 0.2)
+    stream.labels(6000, 0.0)
+    first, second = stream.labels(1000, -0.09)
+    assert (first.open, second.open) == (False, True)
+    assert (first.direction, second.direction) == ("overconfident", "underconfident")
+    assert second.id > first.id
+    assert stream.log.counts()[1] == {V: 2}
+
+
+def test_a_person_closes_it_once_and_a_drift_that_lasts_opens_another(stream):
+    (one,) = stream.labels(1000, 0.2)
+    closed = stream.log.close(one.id, by="Ada", note="known", now=stream.now)
+    assert (closed.closed, closed.closed_by, closed.note, closed.trend) == (
+        stream.now,
+        "Ada",
+        "known",
+        "over",
+    )
+    with pytest.raises(InputError, match="no open incident"):
+        stream.log.close(one.id, by="Ada", now=stream.now)
+    for by, note in (("", ""), ("x" * 101, ""), ("Ada", "x" * 1001)):
+        with pytest.raises(InputError, match="say who"):
+            stream.log.close(one.id, by=by, note=note, now=stream.now)
+    before, after = stream.labels(1000, 0.2)
+    assert (before.closed_by, after.open) == ("Ada", True)
+
+
+def test_versions_have_incidents_of_their_own(tmp_path):
+    ledger = SqliteLedger(tmp_path / "l.db")
+    one, other = Stream(ledger), Stream(ledger, W)
+    one.labels(500, 0.2)
+    other.labels(500, 0.2)
+    assert [len(one.log.latest(v)) for v in (V, W, None, ("m", "3"))] == [1, 1, 2, 0]
+    assert len({incident.id for incident in one.log.latest()}) == 2
+    other.log.close(other.log.latest(W)[0].id, by="Ada", now=NOW)
+    assert one.log.latest(V)[0].open
+    ledger.close()
+
+
+def test_the_trend_says_whether_it_grows_or_recedes(stream):
+    (one,) = stream.labels(400, 0.2, batch=10)
+    for gap, trend in ((0.55, "growing"), (0.0, "receding")):
+        c = np.full(max(one.took, 400), 0.8)
+        y = np.arange(len(c)) < (0.8 - gap) * len(c)
+        stream.log.observe(V, list(c - y), [], first=1, now=stream.now)
+        (now,) = stream.log.latest()
+        assert now.trend == trend
+        kept = json.loads(stream.log._ledger.load("watch/incidents"))
+        kept["incidents"][0] |= {"labels_since": 0, "excess_since": 0.0, "labels": 400, "excess": 80.0}
+        stream.log._ledger.store("watch/incidents", json.dumps(kept).encode())
+
+
+def test_counts_and_incidents_survive_restarts(store):
+    ledger = open_one(*store)
+    stream = Stream(ledger)
+    before = stream.labels(1000, 0.2)
+    counts = stream.log.counts()
+    ledger.close()
+    ledger = open_one(*store)
+    assert IncidentLog(ledger).latest() == before
+    assert IncidentLog(ledger).counts() == counts
+    ledger.close()
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [b"", b"{", b"\xff\xfe", b"[]", b"7", b"null", b"{}", b'{"incidents": [7], "opened": [], "alarms": []}',
+     b'{"incidents": [{}], "opened": [], "alarms": []}', b'{"incidents": [], "opened": [["m"]], "alarms": []}',
+     b'{"incidents": [], "opened": [], "alarms": [["m", "1", "many"]]}', b"[" * 100_000],
+)  # fmt: skip
+def test_a_damaged_list_starts_again(stream, kept):
+    stream.log._ledger.store("watch/incidents", kept)
+    assert stream.log.latest() == []
+    (one,) = stream.labels(500, 0.2)
+    assert one.open
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("labels", "x"), ("excess", None), ("took", []), ("closed", "x"), ("bins", [7])]
+)
+def test_a_field_of_another_kind_is_damage_as_well(stream, field, value):
+    stream.labels(500, 0.2)
+    kept = json.loads(stream.log._ledger.load("watch/incidents"))
+    kept["incidents"][0][field] = value
+    stream.log._ledger.store("watch/incidents", json.dumps(kept).encode())
+    assert [one.as_dict()["id"] for one in stream.labels(500, 0.2)] == [1]
+
+
+def test_the_list_is_bounded_and_keeps_the_open_ones(tmp_path):
+    ledger = SqliteLedger(tmp_path / "l.db")
+    lasting = Stream(ledger, W)
+    (still,) = lasting.labels(100, 0.5)
+    stream = Stream(ledger)
+    for _ in range(230):
+        (*_, one) = stream.labels(100, 0.5)
+        stream.log.close(one.id, by="Ada", now=stream.now)
+    found = stream.log.latest()
+    assert len(found) == 200
+    assert found[0].id == still.id
+    assert found[0].open
+    assert len({one.id for one in found}) == 200
+    assert stream.log.counts()[1] == {W: 1, V: 230}
+    ledger.close()
+
+
+def test_it_is_json_whatever_is_not_known(stream):
+    (one,) = stream.labels(200, 0.5)
+    assert json.loads(json.dumps(one.as_dict(), allow_nan=False))["trend"] == one.trend
+    detector = Detector(arl=1000)
+    alarms = detector.update([0.9] * 100, [0] * 100)  # without times
+    stream.log.observe(W, [0.9] * 100, alarms, first=1, now=NOW)
+    (unknown,) = stream.log.latest(W)
+    assert json.loads(json.dumps(unknown.as_dict(), allow_nan=False))["onset"] is None

@@ -1,0 +1,119 @@
+"""When labels are in, learned from delays that are cut off by the present."""
+
+import math
+
+import numpy as np
+import pytest
+
+from calib_serve.errors import InputError
+from calib_serve.watch.feed import DriftFeed
+from calib_serve.watch.ledger import Dated, Key, SqliteLedger, Sums
+from calib_serve.watch.maturity import learned_delay, parse_maturity
+
+NOW = 1_700_000_000.0
+SPAN = 300.0
+
+
+def seen(delays, ages, *, confidence=0.9):
+    """The spans of labels with these delays, of predictions made ``ages`` ago; what came after now is not in."""
+    come = delays <= ages
+    starts = np.floor((NOW - ages) / SPAN) * SPAN
+    return [
+        Dated(
+            Key("m", "1"),
+            float(start),
+            SPAN,
+            Sums.labelled(
+                np.full(int((mine := come & (starts == start)).sum()), confidence),
+                np.ones(int(mine.sum())),
+                delay=delays[mine],
+            ),
+        )
+        for start in np.unique(starts)
+    ]
+
+
+def next_step(seconds):
+    """The step of the delay in which so many seconds lie: 2, 4, 8, ..."""
+    return 2.0 ** math.ceil(math.log2(seconds))
+
+
+@pytest.mark.parametrize("scale", [10.0, 400.0, 3000.0])
+def test_it_is_the_99_percent_point_of_the_delays_to_the_next_step(scale):
+    rng = np.random.default_rng(int(scale))
+    delays, ages = rng.exponential(scale, 20_000), rng.uniform(0, 60 * scale, 20_000)
+    assert learned_delay(seen(delays, ages), now=NOW) == next_step(-math.log(0.01) * scale)
+
+
+def test_young_predictions_which_have_shown_short_delays_alone_do_not_shorten_it():
+    """Traffic grows: most predictions are minutes old, and their labels take an hour."""
+    rng = np.random.default_rng(0)
+    delays = rng.uniform(0, 3600, 60_000)
+    ages = np.concatenate([rng.uniform(0, 20_000, 100), rng.uniform(0, 600, 59_900)])
+    come = delays <= ages
+    plain = np.quantile(delays[come], 0.99)
+    assert next_step(plain) < 4096
+    assert learned_delay(seen(delays, ages), now=NOW) == 4096
+
+
+def test_a_version_younger_than_its_delays_says_infinity():
+    rng = np.random.default_rng(1)
+    delays = rng.exponential(86_400, 50_000)
+    for age in (600.0, 3600.0, 86_400.0):
+        ages = rng.uniform(0, age, 50_000)
+        found = seen(delays, ages)
+        assert sum(one.sums.labels.sum() for one in found) > 100
+        assert learned_delay(found, now=NOW) == math.inf
+
+
+def test_too_few_labels_say_infinity():
+    delays, ages = np.full(30, 10.0), np.full(30, 10_000.0)
+    assert learned_delay(seen(delays[:29], ages[:29]), now=NOW) == math.inf
+    assert learned_delay(seen(delays, ages), now=NOW) == 16
+    assert learned_delay([], now=NOW) == math.inf
+
+
+def test_delays_beyond_the_last_step_are_no_error():
+    delays, ages = np.full(100, 200 * 86_400.0), np.full(100, 300 * 86_400.0)
+    assert learned_delay(seen(delays, ages), now=NOW) == math.inf
+
+
+def test_a_given_maturity_is_used_and_a_learned_one_renewed_within_a_minute(tmp_path):
+    now = [NOW]
+    ledger = SqliteLedger(tmp_path / "l.db", clock=lambda: now[0])
+    given = DriftFeed(ledger, maturity=123.0, clock=lambda: now[0]).maturity(("m", "1"))
+    assert (given.seconds, given.given, given.known) == (123.0, True, True)
+    feed = DriftFeed(ledger, clock=lambda: now[0])
+    assert (feed.maturity(("m", "1")).known, feed.maturity(("m", "1")).given) == (False, False)
+    from ledgers import accept, make_label
+
+    accept(ledger, [make_label(i, when=NOW - 10_000) for i in range(100)], delay=50.0)
+    assert not feed.maturity(("m", "1")).known  # learned less than a minute ago
+    now[0] += 60
+    assert feed.maturity(("m", "1")).seconds == 64
+    assert not feed.maturity(("m", "other")).known
+    ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0.0),
+        ("90", 90.0),
+        ("90s", 90.0),
+        ("30m", 1800.0),
+        ("1.5h", 5400.0),
+        ("7d", 604_800.0),
+        ("auto", None),
+    ],
+)
+def test_times_are_read_with_their_units(text, seconds):
+    assert parse_maturity(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "s", "-1", "-1s", "nan", "inf", "infd", "1e400", "6 hours", "6y", "automatic", "6H"]
+)
+def test_what_is_no_time_is_refused(text):
+    with pytest.raises(InputError, match="such as 6h"):
+        parse_maturity(text)

@@ -1,0 +1,174 @@
+"""Windows go by the time of the prediction, hold what is mature, and add up to all that was counted."""
+
+import math
+import sqlite3
+
+import numpy as np
+import pytest
+from ledgers import NOW, accept, entries, make_label, open_one
+
+from calib_serve.errors import InputError
+from calib_serve.receipts import DAY
+from calib_serve.watch.estimates import estimate
+from calib_serve.watch.ledger import Entry, Key, SqliteLedger, Sums
+from calib_serve.watch.maturity import Maturity
+from calib_serve.watch.verdict import judge
+from calib_serve.watch.windows import WINDOWS, read_window
+
+V = ("m", "1")
+AT_ONCE, UNKNOWN = Maturity(0.0, given=True), Maturity(math.inf, given=False)
+HOUR = Maturity(3600.0, given=True)
+
+
+def served(ledger, ages):
+    for age in ages:
+        ledger.add({Key(*V): Sums.served([0.9])}, time=NOW - age)
+
+
+def window(ledger, name, maturity=AT_ONCE, now=NOW + 1):
+    return read_window(ledger, V, name, maturity=maturity, now=now)
+
+
+@pytest.mark.parametrize("maturity", [AT_ONCE, HOUR, UNKNOWN, Maturity(5 * DAY, given=False)])
+def test_mature_and_immature_add_up_to_the_totals(store, maturity):
+    ledger = open_one(*store, retention=60 * DAY)
+    rng = np.random.default_rng(0)
+    ages = rng.exponential(4 * DAY, 200).clip(max=50 * DAY)
+    labels = [
+        make_label(i, confidence=c, label=int(i % 3 == 0), when=NOW - age, group=i % 40)
+        for i, (age, c) in enumerate(zip(ages.tolist(), rng.random(200).tolist(), strict=True))
+    ]
+    segments = ["north" if i % 4 else "" for i in range(200)]
+    sliced = [
+        Entry(one.label, NOW, (*one.slices, Key(*V, str(one.label.receipt.group % 32), "group")))
+        for one in entries(labels, segments)
+    ]
+    ledger.accept(sliced)
+    served(ledger, ages[:50].tolist())
+    total, found = ledger.sums()[V], window(ledger, "all", maturity)
+    np.testing.assert_allclose((found.sums + found.immature).vector, total.vector, rtol=1e-9, atol=1e-9)
+    assert found.sums.labels.sum() == sum(
+        one.sums.labels.sum()
+        for key, one in zip(found.slices, _as(found), strict=True)
+        if key.kind == "class"
+    )
+    assert sum(one.labels.sum() for one in found.groups) == found.sums.labels.sum()
+    curve = sum(one.sums.labels.sum() for one in found.dated)
+    assert curve == found.sums.labels.sum()
+    ledger.close()
+
+
+def _as(found):
+    from types import SimpleNamespace
+
+    return [SimpleNamespace(sums=sums) for sums in found.slices.values()]
+
+
+def test_a_late_label_lands_in_the_window_of_its_prediction(ledger):
+    served(ledger, [3 * DAY, 600])
+    accept(ledger, [make_label(1, when=NOW - 3 * DAY)], delay=3 * DAY)
+    assert [window(ledger, name).sums.labels.sum() for name in WINDOWS] == [0, 0, 1, 1]
+    accept(ledger, [make_label(2, when=NOW - 600)], delay=600)
+    assert [window(ledger, name).sums.labels.sum() for name in WINDOWS] == [1, 1, 2, 2]
+    assert [window(ledger, name).sums.predictions.sum() for name in WINDOWS] == [1, 1, 2, 2]
+
+
+def test_what_is_not_mature_stands_apart(ledger):
+    served(ledger, [60, 1800, 2 * 3600, 5 * 3600])
+    accept(ledger, [make_label(1, when=NOW - 60), make_label(2, when=NOW - 5 * 3600)])
+    day = window(ledger, "24h", HOUR)
+    assert (day.sums.predictions.sum(), day.sums.labels.sum()) == (2, 1)
+    assert (day.immature.predictions.sum(), day.immature.labels.sum()) == (2, 1)
+    assert day.immature_share == 0.5
+    assert day.until == pytest.approx(NOW + 1 - 3600)
+    at_once = window(ledger, "24h")
+    assert (at_once.sums.predictions.sum(), at_once.immature_share) == (4, 0)
+    none = window(ledger, "24h", UNKNOWN)
+    assert (none.sums.predictions.sum(), none.immature_share) == (0, 1)
+    assert math.isnan(read_window(ledger, ("m", "2"), "24h", maturity=HOUR, now=NOW).immature_share)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 3600.0, 3 * DAY, 20 * DAY])
+@pytest.mark.parametrize("name", ["1h", "24h", "7d"])
+def test_a_window_is_about_as_long_as_it_says_whatever_the_maturity(tmp_path, name, seconds):
+    """Old spans are wide: a window must not fall between two of them."""
+    ledger = SqliteLedger(tmp_path / "l.db", retention=60 * DAY)
+    step = WINDOWS[name] / 48
+    ages = seconds + np.arange(-4 * 3600, 2 * WINDOWS[name] + 2 * DAY, step)
+    ledger.add({Key(*V): Sums.served([0.9])}, time=NOW)  # makes the file
+    times = (NOW - ages[ages > 0]).tolist()
+    ledger.accept(entries([make_label(i, when=t) for i, t in enumerate(times)]))
+    rows = [Entry(one.label, NOW, one.slices) for one in entries([make_label(10**6, when=NOW)])]
+    ledger.accept(rows)
+    ledger.prune(NOW)
+    for shift in (0.0, 1000.0, 2500.0):
+        found = window(ledger, name, Maturity(seconds, given=True), now=NOW + shift)
+        assert 36 <= found.sums.labels.sum() <= 60
+    ledger.close()
+
+
+def test_all_time_holds_the_sums_of_a_ledger_of_format_1(tmp_path):
+    path = tmp_path / "l.db"
+    v1 = np.zeros(5 * 15 + 2)
+    v1[[13, 28, 43, 58, 73]] = [100, 90, 50, 45, 40]  # one bin: served, confidence, labels, confidence, right
+    v1[75:] = [50 * 0.81, 40 * 0.9]
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE nonces (nonce BLOB PRIMARY KEY, expires REAL NOT NULL) WITHOUT ROWID")
+        db.execute(
+            "CREATE TABLE sums (writer TEXT, model TEXT, version TEXT, segment TEXT, sums BLOB NOT NULL,"
+            " PRIMARY KEY (writer, model, version, segment)) WITHOUT ROWID"
+        )
+        db.execute("CREATE TABLE emitted (consumer TEXT, model TEXT, version TEXT, sums BLOB NOT NULL)")
+        db.execute("CREATE TABLE state (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID")
+        db.execute("INSERT INTO sums VALUES ('', 'm', '1', '', ?)", (v1.astype("<f8").tobytes(),))
+        db.execute("PRAGMA user_version = 1")
+    db.close()
+    ledger = SqliteLedger(path)
+    accept(ledger, [make_label(1)])
+    ever = window(ledger, "all", HOUR)
+    assert (ever.sums.predictions.sum(), ever.sums.labels.sum(), ever.immature.labels.sum()) == (100, 50, 1)
+    assert ever.sums.feedback.correct.sum() == pytest.approx(40)
+    assert window(ledger, "24h").sums.labels.sum() == 1
+    ledger.close()
+
+
+def test_ten_points_off_show_within_the_window_and_go_with_it(tmp_path):
+    ledger = SqliteLedger(tmp_path / "l.db", retention=60 * DAY)
+    rng, now = np.random.default_rng(0), NOW
+
+    def serve(count, since, gap):
+        c = rng.uniform(0.5, 0.95, count)
+        y = rng.random(count) < c - gap
+        times = np.linspace(since, since + DAY, count, endpoint=False)
+        # As many spans as a day has, without as many receipts: what they add up to is what counts here.
+        for at in range(0, count, count // 96):
+            some = slice(at, at + count // 96)
+            sums = Sums.served(c[some]) + Sums.labelled(c[some], y[some], delay=10.0)
+            ledger.add({Key(*V): sums}, time=times[at])
+
+    def verdict(name):
+        return judge(estimate(window(ledger, name, now=now).sums)).kind
+
+    for day in range(20):
+        serve(9600, NOW - (21 - day) * DAY, 0.0)
+    now = NOW - DAY
+    assert (verdict("24h"), verdict("7d"), verdict("all")) == ("fine", "fine", "fine")
+    serve(1920, NOW - DAY, 0.1)
+    now = NOW
+    assert verdict("24h") == "off"
+    assert verdict("all") == "fine"  # two thousand among two hundred thousand
+    serve(9600, NOW, 0.0)
+    now = NOW + DAY
+    assert verdict("24h") == "fine"
+    ledger.close()
+
+
+def test_a_week_is_split_into_its_last_day_and_the_days_before(ledger):
+    accept(ledger, [make_label(i, when=NOW - age * 3600) for i, age in enumerate((1, 10, 30, 100))])
+    before, last = window(ledger, "7d").split(DAY)
+    assert (before.labels.sum(), last.labels.sum()) == (2, 2)
+
+
+def test_an_unknown_window_is_refused(ledger):
+    with pytest.raises(InputError, match="1h, 24h, 7d, all"):
+        window(ledger, "2h")
