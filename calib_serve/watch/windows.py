@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from calib_serve.errors import InputError
 from calib_serve.receipts import DAY
 from calib_serve.watch.estimates import Estimates, estimate
-from calib_serve.watch.ledger import Dated, Key, Ledger, Sums, Version
+from calib_serve.watch.ledger import SPANS, Dated, Key, Ledger, Sums, Version
 from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.verdict import Verdict, judge
 
@@ -85,7 +85,7 @@ def read_window(ledger: Ledger, version: Version, name: str, *, maturity: Maturi
         raise InputError(f"a window is one of {', '.join(WINDOWS)}, got {name!r}")
     # A span counts when its last prediction is mature; without a wait, all that is there counts.
     until = now - maturity.seconds if maturity.seconds else math.inf
-    since = (min(until, now) if maturity.known else now) - WINDOWS[name]
+    since = _start_of_span((min(until, now) if maturity.known else now) - WINDOWS[name], now=now)
     spans = list(ledger.dated(since, math.inf, version=version))
     mature = [one for one in spans if one.start + one.width <= until]
     young = [one for one in spans if one.start + one.width > until]
@@ -106,6 +106,14 @@ def read_window(ledger: Ledger, version: Version, name: str, *, maturity: Maturi
         immature,
         [one for one in mature if one.key.kind == "segment"],
     )
+
+
+def _start_of_span(time: float, *, now: float) -> float:
+    """Where the span begins that holds ``time``: an hour of old spans would lie between two of them."""
+    if not math.isfinite(time):
+        return time
+    width = next((width for width, most in SPANS if now - time <= most), DAY)
+    return math.floor(time / width) * width
 
 
 def _all_time(ledger: Ledger, version: Version, young: Sequence[Dated]) -> dict[Key, Sums]:

@@ -1,4 +1,4 @@
-"""The detector is fed in the order of predictions, once, with labels that are mature; never on the label path."""
+"""The detector is fed in the order of predictions, with mature labels, each once, beside the label path."""
 
 import threading
 
@@ -30,7 +30,7 @@ def restored(ledger):
 
 
 def told_sooner_when_wrong(rng, count):
-    """Labels of a calibrated model, 2 s between predictions; wrong ones come in a minute, right ones in 30."""
+    """Labels of a calibrated model, 2 s apart; wrong ones come within a minute, right ones within 30."""
     c = rng.uniform(0.5, 1, count)
     right = rng.random(count) < c
     made = START + 2.0 * np.arange(count)

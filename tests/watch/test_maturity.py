@@ -15,7 +15,7 @@ SPAN = 300.0
 
 
 def seen(delays, ages, *, confidence=0.9):
-    """The spans of labels with these delays, of predictions made ``ages`` ago; what came after now is not in."""
+    """The spans of labels with these delays, of predictions ``ages`` old; what is yet to come is not in."""
     come = delays <= ages
     starts = np.floor((NOW - ages) / SPAN) * SPAN
     return [

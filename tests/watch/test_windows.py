@@ -47,21 +47,12 @@ def test_mature_and_immature_add_up_to_the_totals(store, maturity):
     served(ledger, ages[:50].tolist())
     total, found = ledger.sums()[V], window(ledger, "all", maturity)
     np.testing.assert_allclose((found.sums + found.immature).vector, total.vector, rtol=1e-9, atol=1e-9)
-    assert found.sums.labels.sum() == sum(
-        one.sums.labels.sum()
-        for key, one in zip(found.slices, _as(found), strict=True)
-        if key.kind == "class"
-    )
+    classes = [sums.labels.sum() for key, sums in found.slices.items() if key.kind == "class"]
+    assert found.sums.labels.sum() == sum(classes)
     assert sum(one.labels.sum() for one in found.groups) == found.sums.labels.sum()
     curve = sum(one.sums.labels.sum() for one in found.dated)
     assert curve == found.sums.labels.sum()
     ledger.close()
-
-
-def _as(found):
-    from types import SimpleNamespace
-
-    return [SimpleNamespace(sums=sums) for sums in found.slices.values()]
 
 
 def test_a_late_label_lands_in_the_window_of_its_prediction(ledger):
@@ -101,7 +92,7 @@ def test_a_window_is_about_as_long_as_it_says_whatever_the_maturity(tmp_path, na
     rows = [Entry(one.label, NOW, one.slices) for one in entries([make_label(10**6, when=NOW)])]
     ledger.accept(rows)
     ledger.prune(NOW)
-    for shift in (0.0, 1000.0, 2500.0):
+    for shift in (0.0, 1000.0, 2500.0) if seconds else (0.0,):  # nothing came after NOW
         found = window(ledger, name, Maturity(seconds, given=True), now=NOW + shift)
         assert 36 <= found.sums.labels.sum() <= 60
     ledger.close()
@@ -149,15 +140,15 @@ def test_ten_points_off_show_within_the_window_and_go_with_it(tmp_path):
     def verdict(name):
         return judge(estimate(window(ledger, name, now=now).sums)).kind
 
-    for day in range(20):
-        serve(9600, NOW - (21 - day) * DAY, 0.0)
+    for day in range(7):
+        serve(30_000, NOW - (8 - day) * DAY, 0.0)
     now = NOW - DAY
     assert (verdict("24h"), verdict("7d"), verdict("all")) == ("fine", "fine", "fine")
     serve(1920, NOW - DAY, 0.1)
     now = NOW
     assert verdict("24h") == "off"
     assert verdict("all") == "fine"  # two thousand among two hundred thousand
-    serve(9600, NOW, 0.0)
+    serve(30_000, NOW, 0.0)
     now = NOW + DAY
     assert verdict("24h") == "fine"
     ledger.close()

@@ -1,11 +1,11 @@
 """The record of accepted labels: each is counted once, whoever sends it, however often."""
 
-from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted
+from calib_serve.watch.ledger.entries import SPANS, Dated, Entry, Fate, Noted
 from calib_serve.watch.ledger.protocol import Ledger, open_ledger
 from calib_serve.watch.ledger.sqlite import SqliteLedger, quarantine
 from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version, merge_slices
 
 __all__ = [
-    "Dated", "Entry", "Fate", "Key", "Kind", "Ledger", "Noted", "SqliteLedger", "Sums", "Version",
+    "SPANS", "Dated", "Entry", "Fate", "Key", "Kind", "Ledger", "Noted", "SqliteLedger", "Sums", "Version",
     "merge_slices", "open_ledger", "quarantine",
 ]  # fmt: skip
