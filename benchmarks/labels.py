@@ -1,8 +1,8 @@
 """What does it cost to verify and count a label, durable before it is acknowledged?
 
 Receipts are verified, labels checked, and written to a SQLite ledger with synchronous = FULL, in large
-requests and in small ones: up to the acknowledgement alone, with the sums that are made of them later, and with
-the drift detector that is fed later. The stream is calibrated, as most
+requests and in small ones: up to the acknowledgement alone, with the sums that are made of them later, and
+with the drift detector that is fed later. The stream is calibrated, as most
 are; the last row is one so far off that the detector alarms about every 15 labels, which is its worst
 case. The unit is the least work that any label takes, measured in turns with ours: its receipt's HMAC-SHA256
 and a row in an SQLite transaction that is as durable. Times are the process's own CPU seconds, so that what

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from calib_serve.errors import InputError, KeyringError, Refused
 from calib_serve.nonces import NONCE_BYTES
-from calib_serve.receipts import DAY, Keyring, Label, Receipt, group_number
+from calib_serve.receipts import DAY, Keyring, Label, Receipt
 from calib_serve.watch.intake import Classes, Intake
 from calib_serve.watch.ledger import SqliteLedger
 
