@@ -63,12 +63,12 @@ def server(tmp_path_factory, server_class):
 def remember(path, rng):
     """What was served in the hours before: calibrated."""
     ledger = SqliteLedger(path)
-    for hours in range(1, 12):
+    for minutes in range(5, 720, 5):
         for name in ("north", "south"):
-            c = rng.beta(6, 2, 100)
-            sums = Sums.served(c) + Sums.labelled(c, rng.random(100) < c, delay=60.0)
+            c = rng.beta(6, 2, 10)
+            sums = Sums.served(c) + Sums.labelled(c, rng.random(10) < c, delay=60.0)
             keys = (Key("digits", "1.0", name), Key("digits", "1.0", "1", "class"))
-            ledger.add(dict.fromkeys(keys, sums), time=time.time() - 3600 * hours)
+            ledger.add(dict.fromkeys(keys, sums), time=time.time() - 60 * minutes)
     ledger.close()
 
 
@@ -100,9 +100,10 @@ def send(server, confidence, right, rng):
 
 
 def test_it_shows_what_is_going_on_and_complains_of_nothing(browser, server):
+    browser.open(f"{server.url}/?window=1h")
+    assert "Overconfident: it says" in browser.run("return document.body.innerText")
     browser.open(server.url)
     text = browser.run("return document.body.innerText")
-    assert "Overconfident: it says" in text
     assert "Open incident 1: overconfident, +" in text
     assert "labels are taken as they come" in text
     assert browser.run("return document.querySelectorAll('svg .dot').length") >= 8
