@@ -80,7 +80,7 @@ def keep_samples(folder: Path) -> tuple[int, int, list[str]]:
     ballast = folder / "ballast"
     ballast.write_bytes(bytes(60_000))
     for i in range(20):
-        log.predicted("m", "1", [i.to_bytes(12, "big")], np.zeros((1, 300)), times=[float(i)])
+        log.predicted("m", "1", [i.to_bytes(10, "big")], np.zeros((1, 300)), times=[float(i)])
         try:
             log.flush()
         except OSError:

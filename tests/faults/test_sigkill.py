@@ -133,7 +133,7 @@ def test_an_artifact_that_is_new_is_there_whole_or_not_at_all(tmp_path: Path) ->
 def keep_samples(folder: Path, count: int) -> None:
     log = SampleLog(folder, rate=1.0)
     for i in range(count):
-        log.predicted("m", "1", [i.to_bytes(12, "big")], np.zeros((1, 3)), times=[float(i)])
+        log.predicted("m", "1", [i.to_bytes(10, "big")], np.zeros((1, 3)), times=[float(i)])
         log.flush()
 
 

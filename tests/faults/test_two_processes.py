@@ -129,7 +129,7 @@ def test_rotations_at_once_leave_a_keyring_that_verifies_what_the_first_key_sign
 def sample(folder: str, start: int) -> None:
     log = SampleLog(folder, rate=1.0)
     for i in range(start, start + TURNS):
-        log.predicted("m", "1", [i.to_bytes(12, "big")], np.full((1, 3), i % 100), times=[float(i)])
+        log.predicted("m", "1", [i.to_bytes(10, "big")], np.full((1, 3), i % 100), times=[float(i)])
         log.flush()
 
 

@@ -85,7 +85,7 @@ def test_after_drift_a_refit_version_is_swapped_in_and_ece_comes_down(tmp_path):
     store = tmp_path / "store"
     one = Batching(workers=1, batch_size=8)
     pack(tmp_path / "net.pt", tmp_path / "old", store, name="digits", version="1.0", batching=one)
-    pack_feedback(store, arl=10_000)
+    pack_feedback(store, arl=10_000, maturity="0")
     folder = tmp_path / "serving"
     folder.mkdir()
     keyring = Keyring.new()

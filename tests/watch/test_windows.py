@@ -124,8 +124,9 @@ def test_all_time_holds_the_sums_of_a_ledger_of_format_1(tmp_path):
 
 
 def test_ten_points_off_show_within_the_window_and_go_with_it(tmp_path):
-    ledger = SqliteLedger(tmp_path / "l.db", retention=60 * DAY)
-    rng, now = np.random.default_rng(0), NOW
+    noon = 19_700.5 * DAY
+    ledger = SqliteLedger(tmp_path / "l.db", clock=lambda: now)
+    rng, now = np.random.default_rng(0), noon
 
     def serve(count, since, gap):
         c = rng.uniform(0.5, 0.95, count)
@@ -141,15 +142,15 @@ def test_ten_points_off_show_within_the_window_and_go_with_it(tmp_path):
         return judge(estimate(window(ledger, name, now=now).sums)).kind
 
     for day in range(7):
-        serve(30_000, NOW - (8 - day) * DAY, 0.0)
-    now = NOW - DAY
+        serve(30_000, noon - (8 - day) * DAY, 0.0)
+    now = noon - DAY
     assert (verdict("24h"), verdict("7d"), verdict("all")) == ("fine", "fine", "fine")
-    serve(1920, NOW - DAY, 0.1)
-    now = NOW
+    serve(1920, noon - DAY, 0.1)
+    now = noon
     assert verdict("24h") == "off"
     assert verdict("all") == "fine"  # two thousand among two hundred thousand
-    serve(30_000, NOW, 0.0)
-    now = NOW + DAY
+    serve(30_000, noon, 0.0)
+    now = noon + DAY
     assert verdict("24h") == "fine"
     ledger.close()
 

@@ -11,6 +11,7 @@ from chromium import chromium
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.bins import Bins
+from calib_serve.watch.ledger import Key, SqliteLedger, Sums
 
 pytestmark = pytest.mark.server
 
@@ -49,12 +50,33 @@ def server(tmp_path_factory, server_class):
         folder / "artifact"
     )
     models = (f"digits:1.0={folder / 'artifact'}", "digits:0.9=3")
-    with server_class(folder, "--arl", "10000", models=models) as server:
+    remember(folder / "ledger.db", rng)
+    with server_class(folder, "--arl", "10000", "--maturity", "0", models=models) as server:
         for step in range(8):
             c = rng.beta(6, 2, 250)
             send(server, c, rng.random(250) < c - (0.15 if step > 4 else 0), rng)
             time.sleep(1.1)
+        wait_for_an_incident(server)
         yield server
+
+
+def remember(path, rng):
+    """What was served in the hours before: calibrated."""
+    ledger = SqliteLedger(path)
+    for minutes in range(5, 720, 5):
+        for name in ("north", "south"):
+            c = rng.beta(6, 2, 10)
+            sums = Sums.served(c) + Sums.labelled(c, rng.random(10) < c, delay=60.0)
+            keys = (Key("digits", "1.0", name), Key("digits", "1.0", "1", "class"))
+            ledger.add(dict.fromkeys(keys, sums), time=time.time() - 60 * minutes)
+    ledger.close()
+
+
+def wait_for_an_incident(server):
+    end = time.monotonic() + 60
+    while not httpx.get(f"{server.url}/v1/incidents", timeout=60).json()["items"]:
+        assert time.monotonic() < end, "no incident within 60 s"
+        time.sleep(0.1)
 
 
 def send(server, confidence, right, rng):
@@ -78,16 +100,41 @@ def send(server, confidence, right, rng):
 
 
 def test_it_shows_what_is_going_on_and_complains_of_nothing(browser, server):
+    browser.open(f"{server.url}/?window=1h")
+    assert "Overconfident: it says" in browser.run("return document.body.innerText")
     browser.open(server.url)
     text = browser.run("return document.body.innerText")
-    assert "Overconfident: it says" in text
-    assert "overconfident, gap +" in text
+    assert "Open incident 1: overconfident, +" in text
+    assert "labels are taken as they come" in text
     assert browser.run("return document.querySelectorAll('svg .dot').length") >= 8
     assert browser.run("return document.querySelectorAll('svg .bar').length") == 15
     assert browser.run("return document.querySelectorAll('svg polyline.ece').length") == 1
     assert browser.run("return document.querySelectorAll('svg line.alarm').length") >= 1
     assert browser.run("return document.querySelectorAll('svg polyline.reference').length") == 1
     assert browser.complaints() == []
+
+
+def test_windows_are_looked_at_one_by_one_and_say_how_much_they_cover(browser, server):
+    counts = []
+    for name in ("1h", "24h", "all"):
+        browser.open(f"{server.url}/?window={name}&model=digits&version=1.0")
+        assert browser.run("return document.querySelector('nav.windows a[aria-current]').textContent") == name
+        text = browser.run("return document.querySelector('.tiles').innerText")
+        assert "of predictions lie where there are enough labels" in text
+        counts.append(browser.run("return document.querySelectorAll('.tiles dd')[0].textContent"))
+    counts = [int(one.replace(",", "")) for one in counts]
+    assert counts[0] < counts[1] <= counts[2]
+    assert browser.complaints() == []
+
+
+def test_without_a_known_maturity_it_says_so_and_judges_nothing(browser, tmp_path, server_class):
+    with server_class(tmp_path, models=("digits:1.0=3",)) as young:
+        send(young, np.full(60, 0.9), np.zeros(60), np.random.default_rng(0))
+        browser.open(young.url)
+        text = browser.run("return document.body.innerText")
+        assert "No labels yet" in text
+        assert "How late labels come is not known yet" in text
+        assert browser.complaints() == []
 
 
 def test_it_asks_nobody_but_its_own_server(browser, server):
@@ -131,7 +178,7 @@ def test_the_keyboard_reaches_versions_segments_and_tables(browser, server):
         )
     names = [name for name, _ in seen]
     assert names[0] == "Skip to the figures"
-    for link in ("digits 0.9", "digits 1.0", "north", "south"):
+    for link in ("1h", "24h", "7d", "all", "Open incident 1", "digits 0.9", "digits 1.0", "north", "south"):
         assert link in names
     assert all(outlined for name, outlined in seen if name in ("digits 0.9", "north"))
     link = browser.driver.find_element(By.LINK_TEXT, "north")
@@ -151,3 +198,15 @@ def test_it_is_photographed_for_the_docs_when_asked(browser, server, tmp_path):
     path = browser.photograph(Path(os.environ.get("CALIB_SERVE_SCREENSHOT", tmp_path / "page.png")))
     assert path.read_bytes().startswith(b"\x89PNG")
     assert path.stat().st_size > 20_000
+
+
+def test_an_incident_that_a_person_closed_is_said(browser, server):
+    closed = httpx.post(
+        f"{server.url}/v1/incidents/1/close", json={"by": "Ada", "note": "<b>known</b>"}, timeout=60
+    )
+    assert closed.status_code == 200
+    browser.open(server.url)
+    text = browser.run("return document.getElementById('incidents').parentElement.innerText")
+    assert "by Ada" in text
+    assert "<b>known</b>" in text
+    assert "Open incident 1" not in browser.run("return document.body.innerText")
