@@ -153,7 +153,8 @@ class Published(Collector):
                 rows = [(*row, value) for row in rows for value in self._LABELS[label]]
             other = self.values.get(one.name, self.scrapes if one.kind == "counter" else 1.0)
             for row in rows:
-                family.add_metric(row, self.sums[one.name][int(row[-1])] if one.name in summed else other)
+                at = int(row[-1]) if "bin" in one.labels else 0
+                family.add_metric(row, self.sums[one.name][at] if one.name in summed else other)
             yield family
 
 
