@@ -187,7 +187,7 @@ def altered(token: str, at: int, *new: int) -> bytes:
 
 
 def alterations(token: str, *, names: int, nonce: int) -> dict[str, bytes]:
-    """Each field changed; where the names begin, and how long the nonce is, tells one version from another."""
+    """Each field changed; where names begin and how long the nonce is tells the version."""
     raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
     tail = len(raw) - 16
     return {

@@ -33,6 +33,8 @@ CHECKS = [
 OPERATIONS = [
     ("/v1/predictions", "POST"),
     ("/v1/labels", "POST"),
+    ("/v1/incidents", "GET"),
+    ("/v1/incidents/{number}/close", "POST"),
     ("/metrics", "GET"),
     ("/healthz", "GET"),
 ]

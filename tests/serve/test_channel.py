@@ -6,15 +6,21 @@ import math
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from ledgers import accept, make_label
 
 from calib_serve.errors import InputError
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.metric_lines import LINE, label_value, metric_line
 from calib_serve.serve.observer import Observer
+from calib_serve.serve.publish import Publisher
+from calib_serve.watch.drift import Detector
+from calib_serve.watch.feed import DriftFeed
+from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.series import SERIES
 
 anything = st.text(st.characters(codec=None, exclude_categories=()), max_size=80)
@@ -170,3 +176,19 @@ def test_it_does_not_wait_for_ever_where_nobody_reads() -> None:
         assert process.wait(timeout=60) == 0
         assert process.stdout is not None
         assert process.stdout.read() == b"first\n"
+
+
+def test_an_alarm_as_the_last_label_is_published_and_no_failure(tmp_path: Path) -> None:
+    ledger = SqliteLedger(tmp_path / "l.db")
+    sent: list[str] = []
+    feed = DriftFeed(ledger, detector=lambda: Detector(arl=100), maturity=0.0)
+    publisher = Publisher(ledger, Emitter(write=sent.append, host="h"), name="a", feed=feed)
+    accept(ledger, [make_label(i, label=0) for i in range(60)])
+    feed.tick()
+    assert feed.evidence["m", "1"][0] == -math.inf  # the detector has started afresh
+    publisher.publish()
+    publisher.publish()
+    text = "".join(sent)
+    assert "calib_drift_alarms_total.Count:12" in text
+    assert "calib_monitor_errors_total" not in text
+    ledger.close()
