@@ -80,6 +80,9 @@ def _unknown(e: Estimates, tolerance: float) -> Verdict:
     needed = _needed(e, tolerance)
     if e.coverage < _COVERED:
         says = f"Not known for all predictions: labels cover {100 * e.coverage:.0f} % of them."
+    elif max(e.gap.low, -e.gap.high) > tolerance:
+        kind = "overconfident" if e.gap.value > 0 else "underconfident"
+        says = f"Probably {kind}, by {_points(abs(e.gap.value))}: not sure yet."
     elif needed > 1:
         enough = _rounded(needed * e.labels)
         says = f"Too few labels to tell: {e.labels:,.0f}, and about {enough:,.0f} would do."

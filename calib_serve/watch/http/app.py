@@ -18,7 +18,7 @@ from typing import Any
 from calib_serve.errors import InputError, LedgerError, MissingDependency, Refused
 from calib_serve.receipts import SignedReceipt
 from calib_serve.watch.http.access import Guard
-from calib_serve.watch.http.body import read_items
+from calib_serve.watch.http.body import read_items, read_one
 from calib_serve.watch.http.exporter import Requests, export
 from calib_serve.watch.http.page import STATIC, render
 from calib_serve.watch.http.wire import (
@@ -100,14 +100,15 @@ def create_app(
         response_class=PlainTextResponse,
         responses={401: answers(HealthOut, 401)[401]},
     )(routes.metrics)
-    for path, method, told in (("", "GET", IncidentsOut), ("/{number}/close", "POST", IncidentOut)):
-        app.add_api_route(
-            f"/v1/incidents{path}",
-            routes.incidents if method == "GET" else routes.close_incident,
-            methods=[method],
-            dependencies=guard,
-            responses=answers(told, 401, 503) if method == "GET" else answers(told, 400, 401, 404, 503),
-        )
+    app.get("/v1/incidents", dependencies=guard, responses=answers(IncidentsOut, 401, 429, 503))(
+        routes.incidents
+    )
+    app.post(
+        "/v1/incidents/{number}/close",
+        dependencies=guard,
+        openapi_extra=body(CloseIn),
+        responses=answers(IncidentOut, 400, 401, 404, 413, 429, 503),
+    )(routes.close_incident)
     app.get("/healthz", responses={200: {"model": HealthOut}, 503: {"model": HealthOut}})(routes.healthz)
     app.get("/", dependencies=guard, include_in_schema=False)(routes.page)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
@@ -152,8 +153,9 @@ class _Routes:
         found = await self._gate.run(self._watch.incidents, self._watch)
         return JSONResponse({"items": [one.as_dict() for one in found]})
 
-    async def close_incident(self, number: int, said: CloseIn) -> Response:
+    async def close_incident(self, number: int, request: Request) -> Response:
         """Close an open incident by hand."""
+        said = await read_one(request, CloseIn)
         work = functools.partial(self._watch.close_incident, number, by=said.by, note=said.note)
         try:
             closed = await self._gate.run(work, self._watch)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeVar
 
 from calib_serve.errors import MissingDependency
 from calib_serve.watch.http.wire import MOST_ITEMS
 
 try:
     from fastapi import HTTPException, Request
+    from pydantic import BaseModel, ValidationError
     from starlette.requests import ClientDisconnect
 except ImportError as error:
     raise MissingDependency("fastapi", "watch") from error
 
-__all__ = ["read_items"]
+__all__ = ["read_items", "read_one"]
+
+Model = TypeVar("Model", bound=BaseModel)
 
 _NDJSON = "application/x-ndjson"
 
@@ -29,6 +32,16 @@ async def read_items(request: Request, max_bytes: int) -> list[Any]:
     if len(items) > MOST_ITEMS:
         raise HTTPException(413, f"a batch has at most {MOST_ITEMS} items, got {len(items)}")
     return items
+
+
+async def read_one(request: Request, model: type[Model], *, max_bytes: int = 16 << 10) -> Model:
+    """The body as ``model``; or HTTP 400, 413, or 422, which does not repeat what was sent."""
+    content = await _content(request, max_bytes)
+    try:
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        told = error.errors(include_input=False, include_url=False, include_context=False)
+        raise HTTPException(422, [{k: one[k] for k in ("loc", "msg", "type")} for one in told]) from error
 
 
 async def _content(request: Request, max_bytes: int) -> bytes:

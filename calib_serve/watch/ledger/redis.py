@@ -132,19 +132,23 @@ class RedisLedger:
         """Remember receipts for as long as the longest retention given so far."""
         root = self._root
         kept = float(self._redis.get(f"{root}:retention") or self.retention * 1000) / 1000
+        self.retention = max(self.retention, kept)
+        pipe = self._redis.pipeline(transaction=True)
         if self.retention > kept:
             # What is this old may have been forgotten under the shorter one.
-            before = max(
-                self._redis_time() - kept, float(self._redis.get(f"{root}:forgotten") or -math.inf) / 1000
-            )
-            self._redis.set(f"{root}:forgotten", int(before * 1000))
-            more = int((self.retention - kept) * 1000)
+            forgotten = float(self._redis.get(f"{root}:forgotten") or -math.inf)
+            pipe.set(f"{root}:forgotten", int(max((self._redis_time() - kept) * 1000, forgotten)))
+            pipe.set(f"{root}:prolonging", int((self.retention - kept) * 1000))
+        # First, so that what is counted from now on is remembered for as long.
+        pipe.set(f"{root}:retention", int(self.retention * 1000))
+        pipe.execute()
+        if more := int(self._redis.get(f"{root}:prolonging") or 0):
+            # Where a process died on the way, the next one begins again: some are remembered for too long.
             for kind in ("epoch", "nonce"):
                 for key in self._redis.scan_iter(f"{escaped(root)}:{kind}:*", count=1000):
                     if (left := self._redis.pttl(key)) > 0:
                         self._redis.pexpire(key, left + more)
-        self.retention = max(self.retention, kept)
-        self._redis.set(f"{root}:retention", int(self.retention * 1000))
+            self._redis.delete(f"{root}:prolonging")
 
     def _redis_time(self) -> float:
         seconds, micro = self._redis.time()
