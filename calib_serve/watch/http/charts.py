@@ -118,12 +118,14 @@ class Point:
     high: float
 
 
-def curve(points: Sequence[Point], marks: Sequence[float], *, since: float, until: float) -> str:
+def curve(
+    points: Sequence[Point], marks: Sequence[float], *, since: float, until: float, narrow: bool = False
+) -> str:
     """ECE by the time of the prediction with 95 % intervals, and incidents as vertical lines.
 
     Where nothing is known there is a gap. ``since`` and ``until``: the ends of the axis.
     """
-    wide, high = 2 * _WIDE, 0.75 * _HIGH
+    wide, high = _WIDE if narrow else 2 * _WIDE, 0.75 * _HIGH
     known = [p for p in points if math.isfinite(p.ece)]
     if not known or not until > since:
         middle = f'<text class="axis" x="{wide / 2:g}" y="{high / 2:g}" text-anchor="middle">'
@@ -165,12 +167,13 @@ def _runs(points: Sequence[Point]) -> Iterator[list[Point]]:
 
 
 def _times(f: _Frame) -> list[str]:
-    """Five times along the axis, as hours and minutes or as days."""
+    """Times along the axis, as hours and minutes or as days."""
     form = "%H:%M" if f.x1 - f.x0 <= 2 * DAY else "%b %d"
     parts = []
-    for i in range(5):
-        at = f.x0 + (f.x1 - f.x0) * i / 4
-        anchor = "start" if i == 0 else "end" if i == 4 else "middle"
+    last = 4 if f.wide > _WIDE else 2
+    for i in range(last + 1):
+        at = f.x0 + (f.x1 - f.x0) * i / last
+        anchor = "start" if i == 0 else "end" if i == last else "middle"
         text = time.strftime(form, time.gmtime(at))
         parts.append(
             f'<text class="tick" x="{f.x(at)}" y="{f.high - _FOOT + 16}" text-anchor="{anchor}">{text}</text>'

@@ -95,6 +95,7 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
         reliability=Markup(charts.reliability(shown.found.bins)),  # noqa: S704
         confidences=Markup(charts.confidences(shown.sums, reference)),  # noqa: S704
         curve=Markup(_curve(looked, segment, incidents)),  # noqa: S704
+        narrow=Markup(_curve(looked, segment, incidents, narrow=True)),  # noqa: S704
         incidents=[_incident(one) for one in reversed(incidents[-10:])],
         versions=[_row(watch, v, looked) for v in versions[:_VERSIONS]],
         more=len(versions) - _VERSIONS,
@@ -206,16 +207,17 @@ def _bin(row: BinRow) -> tuple[str, ...]:
     )
 
 
-def _curve(window: Window, segment: str, incidents: Sequence[Incident]) -> str:
+def _curve(window: Window, segment: str, incidents: Sequence[Incident], *, narrow: bool = False) -> str:
+    """The curve, also for screens on which the whole width would make its text too small."""
     rows = [one for one in window.dated if not segment or one.key.name == segment]
     if not rows:
-        return charts.curve([], [], since=0, until=0)
+        return charts.curve([], [], since=0, until=0, narrow=narrow)
     since = max(window.since, min(one.start for one in rows))
     until = max(one.start + one.width for one in rows)
-    step = max((until - since) / _STEPS, *(one.width for one in rows))
+    step = max((until - since) / (_STEPS // 2 if narrow else _STEPS), *(one.width for one in rows))
     points = [_point(rows, at, at + step) for at in np.arange(since, until, step).tolist()]
     marks = [one.onset if math.isfinite(one.onset) else one.opened for one in incidents]
-    return charts.curve(points, marks, since=since, until=until)
+    return charts.curve(points, marks, since=since, until=until, narrow=narrow)
 
 
 def _point(rows: Sequence[Dated], start: float, end: float) -> charts.Point:

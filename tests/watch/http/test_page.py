@@ -108,7 +108,7 @@ def test_it_shows_what_is_going_on_and_complains_of_nothing(browser, server):
     assert "labels are taken as they come" in text
     assert browser.run("return document.querySelectorAll('svg .dot').length") >= 8
     assert browser.run("return document.querySelectorAll('svg .bar').length") == 15
-    assert browser.run("return document.querySelectorAll('svg polyline.ece').length") == 1
+    assert browser.run("return document.querySelectorAll('.broad svg polyline.ece').length") == 1
     assert browser.run("return document.querySelectorAll('svg line.alarm').length") >= 1
     assert browser.run("return document.querySelectorAll('svg polyline.reference').length") == 1
     assert browser.complaints() == []
@@ -158,6 +158,10 @@ def test_it_is_readable_on_a_phone_and_in_the_dark(browser, server, dark, width)
     browser.open(server.url, dark=dark, width=width)
     assert browser.run("return document.documentElement.scrollWidth") <= width
     assert browser.run(CONTRAST) == []
+    beyond = "return [...document.querySelectorAll('td, th, svg')].filter(n => n.getClientRects().length && "
+    if width < 400:  # nothing is cut off, nor behind a scrollbar
+        assert browser.run(f"{beyond} n.getBoundingClientRect().right > {width}).length") == 0
+        assert browser.run("return getComputedStyle(document.querySelector('.narrow')).display") == "block"
     ground = browser.run("return getComputedStyle(document.body).backgroundColor")
     assert (ground == "rgb(17, 20, 24)") == dark
 

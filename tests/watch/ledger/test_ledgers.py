@@ -162,3 +162,17 @@ def test_another_bin_count_is_refused(store):
     open_one(*store, bins=15).close()
     with pytest.raises(LedgerError, match="15 bins, not 10"):
         open_one(*store, bins=10)
+
+
+def test_a_retention_that_was_being_prolonged_when_the_process_died_is_prolonged(request):
+    place = (request.getfixturevalue("redis_url"), "dies")
+    short = open_one("redis", place, retention=10 * DAY)
+    accept(short, [make_label(1, when=NOW - DAY)])
+    # It died after it said so, and before it came to what is remembered.
+    short._redis.set("{dies}:retention", int(60 * DAY * 1000))
+    short._redis.set("{dies}:prolonging", int(50 * DAY * 1000))
+    open_one("redis", place, retention=10 * DAY).close()
+    (epoch,) = short._redis.scan_iter("{dies}:epoch:*")
+    assert short._redis.pttl(epoch) > 55 * DAY * 1000
+    assert short._redis.get("{dies}:prolonging") is None
+    short.close()
