@@ -86,6 +86,7 @@ class Slices:
     ) -> None:
         known = list(known)
         self._few = {version for version, count in counts.items() if count <= classes}
+        self._made: dict[tuple[str, str, int, str], tuple[Key, ...]] = {}
         self._segments = Names(segments, known=[key for key in known if key.kind == "segment"])
         self._classes = Names(
             classes, share=1 / (4 * classes), known=[key for key in known if key.kind == "class"]
@@ -95,10 +96,16 @@ class Slices:
         self, model: str, version: str, predicted: int, *, segment: str = "", group: int = 0
     ) -> tuple[Key, ...]:
         """The slices of a prediction, its segment's first."""
-        of = (model, version)
-        name = str(predicted) if of in self._few else self._classes.under(of, str(predicted))
-        keys = (Key(*of, self._segments.under(of, segment)), Key(*of, name, "class"))
-        return (*keys, Key(*of, str(group % GROUPS), "group")) if group else keys
+        asked = (model, version, predicted, segment)
+        keys = self._made.get(asked)
+        if keys is None:
+            of = (model, version)
+            few, under = of in self._few, self._segments.under(of, segment)
+            name = str(predicted) if few else self._classes.under(of, str(predicted))
+            keys = (Key(*of, under), Key(*of, name, "class"))
+            if few and under == segment:  # it has a name of its own for good
+                self._made[asked] = keys
+        return (*keys, Key(model, version, str(group % GROUPS), "group")) if group else keys
 
     def of_receipt(self, receipt: Receipt, *, segment: str = "") -> tuple[Key, ...]:
         """The same, of a receipt; ``segment``: what the label names, for receipts that name none."""

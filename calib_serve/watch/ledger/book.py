@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -91,7 +91,7 @@ class Book:
         )
         found: dict[Place, Sums] = {}
         for row in rows:
-            one = self._read(partial(_dated, row, bins=self._bins))
+            one = self._read(functools.partial(_dated, row, bins=self._bins))
             found[Place(one.key, one.start, one.width)] = one.sums
         for sums in self.unfolded().values():
             for place, more in sums.items():
@@ -151,7 +151,7 @@ class Book:
     def unfolded(self) -> dict[str, dict[Place, Sums]]:
         """The sums of the labels in the journal that are in no sum yet, by writer."""
         rows = self._db.execute(f"{_ROWS} WHERE id > ?", (self._folded(),)).fetchall()
-        return journal_sums([self._read(partial(_noted, row[1:])) for row in rows], bins=self._bins)
+        return journal_sums([self._read(functools.partial(_noted, row[1:])) for row in rows], bins=self._bins)
 
     def fold(self) -> None:
         """Add the labels in the journal to the sums, and drop those that nobody waits for."""
@@ -177,7 +177,7 @@ class Book:
             (*version, until, most),
         ).fetchall()
         self._db.executemany("DELETE FROM journal WHERE id = ?", [row[:1] for row in rows])
-        return [self._read(partial(_noted, row[1:])) for row in rows]
+        return [self._read(functools.partial(_noted, row[1:])) for row in rows]
 
     def convert(self) -> None:
         """Bring the sums of format 1 over: they have no time, and count in those over all time."""
@@ -213,14 +213,20 @@ def _dated(row: Sequence[Any], *, bins: int) -> Dated:
     )
 
 
+@functools.lru_cache(maxsize=4096)
 def _slices(slices: tuple[Key, ...]) -> str:
     return json.dumps([[key.kind, key.name] for key in slices])
 
 
+@functools.lru_cache(maxsize=4096)
+def _keys(model: str, version: str, slices: str) -> tuple[Key, ...]:
+    return tuple(Key(model, version, name, kind) for kind, name in json.loads(slices))
+
+
 def _noted(row: Sequence[Any]) -> Noted:
     *values, slices = row
-    keys = tuple(Key(values[1], values[2], name, kind) for kind, name in json.loads(slices))
-    noted = Noted._make([*values, keys])
+    values[7] = bool(values[7])
+    noted = Noted._make([*values, _keys(values[1], values[2], slices)])
     if not (
         0 <= noted.confidence <= 1
         and 0 < noted.inclusion <= 1
@@ -229,4 +235,4 @@ def _noted(row: Sequence[Any]) -> Noted:
         and noted.time + noted.arrived >= 0
     ):
         raise ValueError(f"a label of the journal reads {noted}")
-    return noted._replace(correct=bool(noted.correct))
+    return noted

@@ -75,10 +75,16 @@ class Noted(NamedTuple):
 
 def places(key: Key, *, time: float, now: float) -> list[Place]:
     """Where a prediction made at ``time`` counts: over all time, and in its span unless that is too old."""
+    start, width = _span(time, now)
+    return [Place(key), Place(key, start, width)] if width else [Place(key)]
+
+
+def _span(time: float, now: float) -> tuple[float, float]:
+    """The span of a prediction's time, start and width; of width 0 where it is too old for any."""
     for width, most in SPANS:
         if now - time <= most:
-            return [Place(key), Place(key, math.floor(time / width) * width, width)]
-    return [Place(key)]
+            return math.floor(time / width) * width, width
+    return 0.0, 0.0
 
 
 def coarser(start: float, width: float, *, now: float) -> tuple[float, float] | None:
@@ -110,14 +116,11 @@ def noted(entry: Entry, *, writer: str) -> Noted:
 
 def journal_sums(rows: Sequence[Noted], *, bins: int) -> dict[str, dict[Place, Sums]]:
     """The sums of labels, by writer and by where they are kept."""
-    members: dict[str, dict[Place, list[int]]] = {}
-    for i, row in enumerate(rows):
-        mine = members.setdefault(row.writer, {})
-        for key in row.slices:
-            for place in places(key, time=row.time, now=row.arrived):
-                mine.setdefault(place, []).append(i)
-    if not members:
+    if not rows:
         return {}
+    members: dict[tuple[str, tuple[Key, ...], tuple[float, float]], list[int]] = {}
+    for i, row in enumerate(rows):
+        members.setdefault((row.writer, row.slices, _span(row.time, row.arrived)), []).append(i)
     where, values = changes(
         "labels",
         [row.confidence for row in rows],
@@ -126,10 +129,13 @@ def journal_sums(rows: Sequence[Noted], *, bins: int) -> dict[str, dict[Place, S
         [row.arrived - row.time for row in rows],
         bins=bins,
     )
-    return {
-        writer: {place: Sums.at(where[at], values[at], bins=bins) for place, at in mine.items()}
-        for writer, mine in members.items()
-    }
+    found: dict[str, dict[Place, Sums]] = {}
+    for (writer, slices, (start, width)), at in members.items():
+        more, mine = Sums.at(where[at], values[at], bins=bins), found.setdefault(writer, {})
+        for key in slices:
+            for place in (Place(key), Place(key, start, width))[: 2 if width else 1]:
+                mine[place] = mine[place] + more if place in mine else more
+    return found
 
 
 def served(sums: Mapping[Key, Sums], *, time: float) -> dict[Place, Sums]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,8 +29,7 @@ _PLACES = {"version": 1, "delay": len(DELAYS) + 1}
 _DENSE = {"<u2": 2, "<f8": 8}
 
 
-@dataclass(frozen=True, order=True)
-class Key:
+class Key(NamedTuple):
     """What is counted separately: a slice of a model version."""
 
     model: str
