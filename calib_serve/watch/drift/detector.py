@@ -7,11 +7,12 @@ each label being paid in with a stake. Its average run length, from three steps:
    right is at most ``tolerance`` from its confidence. Then no bet gains in expectation (``payoffs``), nor
    does the mean of a block's bets, so the statistic's expectation grows by at most the stake a label.
    When it first reaches ``arl``, at label T, it is worth arl or more: E[T] >= arl / stake.
-2. At tolerance 0 the stake is 1 a label (``signed_stakes``), so E[T] >= arl for every calibrated stream.
-3. At a larger tolerance the stake is up to 1.8, as a stream that is at one edge of the tolerance makes the
-   bets on the other direction lose: E[T] >= arl / 1.8 by the theorem, for every stream, even one that
-   changes its errors knowing what was won. That E[T] >= arl as well for streams whose errors do not follow
-   the bets, at either edge or between, is measured (``benchmarks/detectors.py``), not proved.
+2. At tolerance 0, and wherever labels come in blocks or name groups, the stake is 1 a label
+   (``signed_stakes``), so E[T] >= arl for every stream within the tolerance.
+3. Of single labels at a larger tolerance the stake is up to 1.8, as a stream that is at one edge of the
+   tolerance makes the bets on the other direction lose: E[T] >= arl / 1.8 by the theorem, for every stream,
+   even one that changes its errors knowing what was won. That E[T] >= arl as well for streams whose errors
+   do not follow the bets, at either edge or between, is measured (``benchmarks/detectors.py``), not proved.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ class Detector:
         if not 0 <= tolerance < 0.5:
             raise InputError(f"tolerance must be in [0, 0.5), got {tolerance}")
         self.arl, self.tolerance, self.bins, self.block = float(arl), float(tolerance), int(bins), int(block)
-        self._stakes = signed_stakes(tolerance=self.tolerance, arl=self.arl, block=self.block)
         self._incoming = Incoming(block=self.block)
+        self._stakes = self._stakes_now()
         self._wealth = Wealth.none(0, bins=self.bins)
 
     def update(
@@ -92,6 +93,7 @@ class Detector:
         rows, sizes = self._incoming.blocks(confidence, correct, time, predicted, group)
         if not len(sizes):
             return []
+        self._stakes = self._stakes_now()
         rounds = Rounds.of(rows, sizes, tolerance=self.tolerance, bins=self.bins)
         ends = np.cumsum(sizes)
         alarms, at, taken = [], 0, 0
@@ -110,6 +112,11 @@ class Detector:
             at += len(span)
             taken = int(ends[at - 1])
         return alarms
+
+    def _stakes_now(self) -> NDArray[np.float64]:
+        """The stakes of the signed bets: those of blocks, once a group has been seen."""
+        block = max(self.block, 2 if len(self._incoming.groups) else 1)
+        return signed_stakes(tolerance=self.tolerance, arl=self.arl, block=block)
 
     @property
     def options(self) -> tuple[float, float, int, int]:
@@ -192,6 +199,7 @@ class Detector:
                 groups=groups,
                 left_out=int(said["left_out"]),
             )
+            detector._stakes = detector._stakes_now()
             detector._wealth = Wealth.from_flat(flat, labels=int(said["labels"]), bins=detector.bins)
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise InputError(f"not a detector's state: {error}; start a new detector") from error

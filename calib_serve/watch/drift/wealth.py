@@ -39,12 +39,14 @@ def signed_stakes(*, tolerance: float, arl: float, block: int = 1) -> Floats:
     far edge (normal approximation), so its worth exceeds arl in about arl^(-1 - 4 t / D) of the time,
     rest = arl^(-4 t / D); half that exponent is taken, for safety. Before that it must have died: it loses
     2 t D / p (1 - p) of itself a label, so it holds at most 1 / (8 t D) labels' worth in expectation, which
-    is added as a share of arl.
+    is added as a share of arl. Blocks of labels that depend on one another pay and die otherwise, so for them
+    no stake is shared: all stakes make 1.
 
     >>> float(signed_stakes(tolerance=0.0, arl=1000).sum().round(9))
     0.8
     """
-    with np.errstate(divide="ignore"):
+    rest = np.ones(len(SHIFTS))
+    if block == 1 and tolerance > 0:
         rest = np.minimum(arl ** (-2 * tolerance / SHIFTS) + 1 / (8 * tolerance * SHIFTS * arl), 1)
     stakes = SIGNED * weights(block=block) / (1 + rest)
     return np.concatenate([stakes, stakes])

@@ -8,6 +8,7 @@ from plain_detector import PlainDetector
 
 from calib_serve.errors import InputError
 from calib_serve.watch.drift import Detector
+from calib_serve.watch.drift.wealth import SIGNED, signed_stakes
 
 
 def draw(rng, n):
@@ -28,7 +29,7 @@ def test_the_labels_of_a_group_are_one_bet(gap):
     for row, one in enumerate(group.tolist()):
         blocks.setdefault(("group", one) if one else ("alone", row), []).append(row)
     arl = 300 if gap else 3000
-    plain, detector = PlainDetector(arl=arl), Detector(arl=arl)
+    plain, detector = PlainDetector(arl=arl, groups=True), Detector(arl=arl)
     for rows in blocks.values():  # in the order of their first labels
         plain.take(c[rows], y[rows], np.full(len(rows), 15))
     alarms = detector.update(c, y, group=group)
@@ -119,3 +120,16 @@ def test_the_classes_after_the_first_fifteen_are_told_together():
 def test_what_is_told_beside_a_label_must_fit_it(told):
     with pytest.raises(InputError):
         Detector().update([0.9], [1], **told)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.01, 0.1])
+def test_where_labels_hang_together_the_whole_stake_is_one_a_label(tolerance):
+    # So that the run length is a theorem there: the bets of one direction die as blocks, not as labels.
+    assert signed_stakes(tolerance=tolerance, arl=1000, block=20).sum() == pytest.approx(SIGNED)
+    single = signed_stakes(tolerance=tolerance, arl=1000).sum()
+    assert single > SIGNED if tolerance else single == pytest.approx(SIGNED)
+    detector = Detector(arl=1000, tolerance=tolerance)
+    detector.update([0.9] * 4, [1, 1, 0, 1], group=[7, 7, 0, 0])
+    again = Detector.restore(detector.state())
+    for one in (detector, again):
+        assert one._stakes.sum() == pytest.approx(SIGNED)
