@@ -3,11 +3,11 @@
     CALIB_SERVE_DATA=... python benchmarks/late_labels.py [--streams 200] [--quick]
 
 Streams of calibrated predictions, with confidences like real ones, go to a detector at its defaults but for
-a run length of 2,000 until it alarms, or until 20 times that. Wrong labels come after 10 minutes on average and
-right ones after 2 hours, at a prediction every 4 seconds; or the predictions of a group of 20 are right or
-wrong together; or all below confidence .7 are labelled and 1 % above. Ours feeds labels in the order of their
-predictions, those that come within the 99 % point of all delays, and names the groups. Beside it stands what
-others do: the order of arrival, and single labels.
+a run length of 2,000 until it alarms, or until 20 times that. Wrong labels come after 10 minutes on average
+and right ones after 2 hours, at a prediction every 4 seconds; or the predictions of a group of 20 are right
+or wrong together; or all below confidence .7 are labelled and 1 % above. Ours feeds labels in the order of
+their predictions, those that come within the 99 % point of all delays, and names the groups. Beside it
+stands what others do: the order of arrival, and single labels.
 
 Writes benchmarks/results/late_labels.json.
 """

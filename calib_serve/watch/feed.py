@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 _MOST = 5_000  # labels of one step, so that other users of the ledger wait for no more
 _LEARN_EVERY = 60.0  # seconds
+_GROUPED = 300.0  # seconds of predictions that are fed at once, at least, where they name groups
 
 
 class DriftFeed:
@@ -47,6 +48,7 @@ class DriftFeed:
         self.evidence: dict[Version, tuple[float, float]] = {}
         self._ledger, self._detector, self._given, self._clock = ledger, detector, maturity, clock
         self._learned: dict[Version, tuple[float, float]] = {}
+        self._grouped: set[Version] = set()
         self._stop = threading.Event()
         self._also: list[tuple[Callable[[], None], float]] = []
 
@@ -108,11 +110,18 @@ class DriftFeed:
         now = self._clock()
         with self._ledger.transaction():
             # What is waiting may be dated ahead of this clock, by other hosts' clocks.
-            until = now - maturity.seconds if maturity.seconds else float("inf")
+            until = self._until(version, now - maturity.seconds, maturity) if maturity.seconds else math.inf
             rows = self._ledger.take_waiting(version, until=until, most=_MOST)
             if rows:
                 self._feed(version, self._in_order(version, rows) if maturity.seconds else rows, now)
         return len(rows)
+
+    def _until(self, version: Version, mature: float, maturity: Maturity) -> float:
+        """Until when predictions are fed; of versions with groups in steps, so that groups are not torn."""
+        if version not in self._grouped:
+            return mature
+        step = max(_GROUPED, maturity.seconds / 4)
+        return math.floor(mature / step) * step
 
     def _in_order(self, version: Version, rows: Sequence[Noted]) -> Sequence[Noted]:
         """The rows that are not older than what was fed before, whose time is kept."""
@@ -136,6 +145,8 @@ class DriftFeed:
             predicted=[row.predicted for row in rows],
             group=[row.group for row in rows],
         )
+        if detector.grouped:
+            self._grouped.add(version)
         self._ledger.store(detector_key(version), detector.state())
         excess = [row.confidence - row.correct for row in rows]
         opened = self.incidents.observe(version, excess, alarms, first=first, now=now)

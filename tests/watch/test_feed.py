@@ -211,3 +211,21 @@ def test_more_labels_than_one_step_takes_are_fed_in_one_tick(tmp_path):
     assert ledger.waiting() == {}
     assert restored(ledger).labels == 11_000
     ledger.close()
+
+
+def test_groups_are_fed_whole_although_the_clock_ticks_between_their_predictions(tmp_path):
+    clock = Clock()
+    ledger = SqliteLedger(tmp_path / "l.db", clock=clock)
+    feed = DriftFeed(ledger, maturity=600.0, clock=clock)
+    for i in range(400):  # sessions of 10 predictions, 6 s apart
+        clock.now = START + 6.0 * i
+        accept(ledger, [make_label(i, when=clock.now, group=1 + i // 10)])
+        feed.tick()
+    clock.now += DAY
+    feed.tick()
+    detector = restored(ledger)
+    # At the ends of steps of five minutes at most one session is torn, and before the first group was seen.
+    assert detector.labels + detector.left_out == 400
+    assert detector.left_out <= 9 + 9 * (400 * 6 // 300 + 1)
+    assert detector.left_out < 100
+    ledger.close()

@@ -115,7 +115,7 @@ class Detector:
 
     def _stakes_now(self) -> NDArray[np.float64]:
         """The stakes of the signed bets: those of blocks, once a group has been seen."""
-        block = max(self.block, 2 if len(self._incoming.groups) else 1)
+        block = max(self.block, 1 + self.grouped)
         return signed_stakes(tolerance=self.tolerance, arl=self.arl, block=block)
 
     @property
@@ -127,6 +127,11 @@ class Detector:
     def labels(self) -> int:
         """Labels taken since it was made, in whole blocks, without those left out."""
         return self._wealth.labels
+
+    @property
+    def grouped(self) -> bool:
+        """Whether a label has named a group."""
+        return len(self._incoming.groups) > 0
 
     @property
     def left_out(self) -> int:
