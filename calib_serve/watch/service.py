@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import logging
 import math
 import threading
@@ -21,7 +22,7 @@ from pathlib import Path
 from calib_serve.artifact import Artifact
 from calib_serve.bins import Bins
 from calib_serve.errors import InputError, LedgerError, Refused
-from calib_serve.nonces import Nonces
+from calib_serve.nonces import PER_EPOCH, Nonces
 from calib_serve.receipts import DAY, Keyring, Label, SignedReceipt, group_number
 from calib_serve.watch.drift import ARL, BLOCK, TOLERANCE, ConfidenceShift, Detector
 from calib_serve.watch.feed import DriftFeed
@@ -224,8 +225,8 @@ class Watch:
     ) -> list[SignedReceipt | Refused]:
         """Count served predictions; a signed receipt for each, or why it was not counted.
 
-        ``once``: a batch sent again under the same name is answered with fresh receipts and counted
-        once.
+        ``once``: a batch sent again under the same name is counted once. Its receipts are then the same
+        ones, so that the label of a prediction counts once as well, and is wanted or not as before.
         """
         now = self._clock()
         found = [item if isinstance(item, Refused) else self._admit(item) for item in items]
@@ -234,7 +235,7 @@ class Watch:
         with self._lock:
             if self.ledger.add(sums, time=now, once=once, expires=now + DAY):
                 self._look_for_shift(sums)
-        nonces = [self._nonces.draw() for _ in good]
+        nonces = [self._nonces.draw() for _ in good] if once is None else _nonces_of(once, good)
         self._beside("samples", lambda: self._sample(good, nonces, now))
         signed = iter(self._signed(good, nonces, now))
         return [item if isinstance(item, Refused) else next(signed) for item in found]
@@ -310,7 +311,7 @@ class Watch:
     def _signed(
         self, items: Sequence[ServedPrediction], nonces: Sequence[bytes], now: float
     ) -> Iterator[SignedReceipt]:
-        asked = self._asked(items)
+        asked = self._asked(items, nonces)
         for item, nonce, (wanted, inclusion) in zip(items, nonces, asked, strict=True):
             yield self.keyring.sign(
                 model=item.model,
@@ -325,15 +326,16 @@ class Watch:
                 group=group_number(item.group),
             )
 
-    def _asked(self, items: Sequence[ServedPrediction]) -> list[tuple[bool, float]]:
-        """Whether the label of each prediction is wanted, and the chance that it was."""
+    def _asked(self, items: Sequence[ServedPrediction], nonces: Sequence[bytes]) -> list[tuple[bool, float]]:
+        """Whether the label of each prediction is wanted, and the chance that it was; by its nonce."""
         asked = [(True, 1.0)] * len(items)
         for version, policy in self.policies.items():
             at = [i for i, item in enumerate(items) if (item.model, item.version) == version]
             if at:
-                wanted, inclusion = policy.draw([items[i].confidence for i in at])
-                for i, *drawn in zip(at, wanted.tolist(), inclusion.tolist(), strict=True):
-                    asked[i] = (drawn[0], drawn[1])
+                drawn = [_uniform(nonces[i]) for i in at]
+                wanted, inclusion = policy.draw([items[i].confidence for i in at], uniforms=drawn)
+                for i, *answer in zip(at, wanted.tolist(), inclusion.tolist(), strict=True):
+                    asked[i] = (answer[0], answer[1])
         return asked
 
     def _tell_policies(self) -> None:
@@ -349,3 +351,18 @@ class Watch:
         for version, more in merge_slices(sums).items():
             if version in self.shifts and self.shifts[version].update(more.predictions):
                 self.counts.shifts[version] += 1
+
+
+def _nonces_of(once: bytes, items: Sequence[ServedPrediction]) -> list[bytes]:
+    """The nonces of a named batch: epochs of its name and content, and the place of each prediction."""
+    named = hashlib.blake2b(repr((once, items)).encode(), digest_size=32).digest()
+    epochs = [
+        hashlib.blake2b(named, digest_size=8, salt=part.to_bytes(8, "big")).digest()
+        for part in range(-(-len(items) // PER_EPOCH))
+    ]
+    return [epochs[i // PER_EPOCH] + (i % PER_EPOCH).to_bytes(2, "big") for i in range(len(items))]
+
+
+def _uniform(nonce: bytes) -> float:
+    """A number in [0, 1) that the nonce alone decides."""
+    return int.from_bytes(hashlib.blake2b(nonce, digest_size=6).digest(), "big") / 2.0**48

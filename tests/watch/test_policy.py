@@ -1,6 +1,7 @@
 """Which labels are asked for: by a chance that is known, kept, and pays for what it costs."""
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,9 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calib_serve.errors import InputError, ShapeError
+from calib_serve.receipts import Keyring
 from calib_serve.watch.estimates import estimate
+from calib_serve.watch.intake import Classes
+from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.ledger.sums import Sums
 from calib_serve.watch.policy import LEAST_CHANCE, LabelPolicy, parse_policy
+from calib_serve.watch.service import ServedPrediction, Watch, Watched
 
 DAY = 86_400.0
 
@@ -222,3 +227,19 @@ def test_a_policy_is_read_from_text_and_says_the_same(text):
 def test_text_that_is_no_policy_is_refused_with_what_to_say(text):
     with pytest.raises(InputError, match="label policy"):
         parse_policy(text)
+
+
+def test_a_batch_that_is_sent_again_is_asked_for_the_same_labels(tmp_path):
+    models = {("m", "1"): Watched(Classes(2))}
+    policy = partial(LabelPolicy.uniform, 0.5)
+    watch = Watch(Keyring.new(), SqliteLedger(tmp_path / "l.db"), models=models, policy=policy)
+    batch = [ServedPrediction("m", "1", 1, 0.8)] * 200
+    first, again, other = (watch.predictions(batch, once=name) for name in (b"a", b"a", b"b"))
+    wanted, same, different = ([one.wanted for one in part] for part in (first, again, other))
+    assert 60 < sum(wanted) < 140
+    assert wanted == same != different
+    labels = [{"receipt": one, "label": 1} for one in [*first, *again]]
+    outcomes = watch.labels(labels)
+    assert sum(one.accepted for one in outcomes) == sum(wanted)
+    assert {one.reason for one in outcomes} == {None, "not_wanted", "duplicate"}
+    watch.close()

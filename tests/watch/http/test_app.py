@@ -108,8 +108,12 @@ def test_nan_is_refused_and_counted_as_an_invalid_output(client):
 def test_a_repeated_batch_of_predictions_is_counted_once(client, watch):
     for _ in range(2):
         answer = client.post("/v1/predictions", json=[prediction()], headers={"idempotency-key": "batch-7"})
-        assert "receipt" in answer.json()["items"][0]
+        label = {"receipt": answer.json()["items"][0]["receipt"], "label": 1}
+        outcomes = watch.labels([label])
     assert watch.ledger.sums()["digits", "1.0"].predictions.sum() == 1
+    # Whichever of its receipts comes back, a prediction's label is counted once.
+    assert outcomes[0].reason == "duplicate"
+    assert watch.ledger.sums()["digits", "1.0"].labels.sum() == 1
 
 
 @pytest.mark.parametrize(
