@@ -16,10 +16,11 @@ from live_server import CLASSES, WIDTH, inputs, network, temperature_artifact, t
 
 from calib_serve import Keyring
 from calib_serve.errors import ModelError
-from calib_serve.fuse.mar_options import KEYRING
+from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET
 from calib_serve.fuse.torchserve import pack, pack_around
 from calib_serve.fuse.torchserve.archive import read_archive, write_archive
 from calib_serve.fuse.torchserve.shipped_files import shipped
+from calib_serve.receipts import group_number
 from calib_serve.serve import observer
 from calib_serve.serve.classifier import CalibratedClassifier, Prediction, device_of
 from calib_serve.serve.emit import Emitter
@@ -210,6 +211,38 @@ def test_when_monitoring_breaks_the_predictions_are_the_same(
     text = "".join(in_this_process)
     assert "calib_monitor_errors_total.Count:8.0|#stage:receipt" in text
     assert "calib_monitor_errors_total.Count:1.0|#stage:record" in text
+
+
+def test_a_request_names_its_segment_and_group_however_its_headers_are_spelled(tmp_path: Path) -> None:
+    handler, ctx = started(tmp_path)
+    told: list[dict[str, str]] = [
+        {"X-Calib-Segment": "north", "x-calib-group": "patient 7"},
+        {"x-calib-group": "patient 7"},
+        {},
+        {"x-calib-segment": "s" * 1000},
+    ]
+    ctx.request_processor = [RequestProcessor(headers) for headers in told]
+    bodies = [inputs(1)[0].tolist(), inputs(1)[0].tolist(), "no input", inputs(1)[0].tolist()]
+    replies = [json.loads(reply) for reply in handler.handle([{"body": body} for body in bodies], ctx)]
+    ring = Keyring.load(tmp_path / "keyring.json")
+    first, second, last = (ring.verify(replies[i]["receipt"]) for i in (0, 1, 3))
+    assert (first.segment, second.segment, last.segment) == ("north", "", "s" * 63)
+    assert first.group == second.group == group_number("patient 7")
+    assert last.group == 0
+    assert "receipt" not in replies[2]
+
+
+def test_a_label_budget_says_whose_labels_are_wanted_and_signs_the_chance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LABEL_BUDGET, "0.25")
+    handler, ctx = started(tmp_path)
+    replies = [reply for _, reply in ask(handler, ctx, *inputs(200).tolist())]
+    ring = Keyring.load(tmp_path / "keyring.json")
+    receipts = [ring.verify(reply["receipt"]) for reply in replies]
+    assert {one.inclusion for one in receipts} == {0.25}
+    assert [reply.get("label_wanted", True) for reply in replies] == [one.wanted for one in receipts]
+    assert 20 < sum(one.wanted for one in receipts) < 90
 
 
 def test_an_empty_request_has_its_reason(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from calib_serve.watch.drift.statistics import auroc, expected_accuracy, psi
 from calib_serve.watch.estimates import BinRow, Estimates, Number, estimate
 from calib_serve.watch.http import charts
 from calib_serve.watch.incidents import Incident
+from calib_serve.watch.label_rate import rate_changes
 from calib_serve.watch.ledger import Dated, Key, Kind, Sums, Version
 from calib_serve.watch.service import Watch
 from calib_serve.watch.verdict import Verdict, judge
@@ -88,6 +89,7 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
         windows=list(WINDOWS),
         verdict=shown.verdict,
         timing=_timing(looked),
+        unknown=_unknown(watch, looked, shown.found),
         open=[_incident(one) for one in incidents if one.open],
         numbers=_numbers(shown, looked, reference),
         bins=[_bin(row) for row in shown.found.bins if row.labels],
@@ -136,6 +138,18 @@ def _timing(window: Window) -> str:
     young = window.immature_share
     left = "" if math.isnan(young) else f" {young:.0%} of the predictions are younger and left out."
     return f"{said}: labels come within {wait} ({learned}).{left}"
+
+
+def _unknown(watch: Watch, window: Window, found: Estimates) -> list[str]:
+    """What labels cannot tell, and signs that they mislead."""
+    said = []
+    if found.labels and found.coverage < 1 and found.weighed_by == "predictions":
+        said.append(found.bounds.says)
+    if found.labels and found.label_share < 1:
+        said.append(f"If labels were missing for what the outcome was: {found.worst.says}")
+    week = window if window.name == "7d" else watch.window(window.version, "7d")
+    changes = rate_changes(*week.split(DAY))
+    return [*said, changes.says] if changes.moved else said
 
 
 def _row(watch: Watch, version: Version, shown_above: Window) -> dict[str, Any]:
