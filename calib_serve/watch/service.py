@@ -253,10 +253,13 @@ class Watch:
         """Close an open incident by hand; InputError if there is none of that number."""
         return self.feed.incidents.close(number, by=by, note=note, now=self._clock())
 
-    def window(self, version: Version, name: str = "24h") -> Window:
-        """The predictions of this model version in a window of ``WINDOWS``, with their labels."""
-        maturity = self.feed.maturity(version)
-        return read_window(self.ledger, version, name, maturity=maturity, now=self._clock())
+    def window(self, version: Version, name: str = "24h", *, provisional: bool = False) -> Window:
+        """The predictions of this model version in a window of ``WINDOWS``, with their labels.
+
+        ``provisional``: also while it is not known when labels are in.
+        """
+        maturity, now = self.feed.maturity(version), self._clock()
+        return read_window(self.ledger, version, name, maturity=maturity, now=now, provisional=provisional)
 
     def _admit(self, item: ServedPrediction) -> ServedPrediction | Refused:
         version = (item.model, item.version)

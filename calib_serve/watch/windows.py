@@ -55,7 +55,14 @@ class Window:
     @property
     def verdict(self) -> Verdict:
         """What they come to."""
-        return judge(self.estimates)
+        return self.judged(self.estimates)
+
+    def judged(self, estimates: Estimates) -> Verdict:
+        """What estimates of this window come to; nothing while it is not known when labels are in."""
+        found = judge(estimates)
+        if self.maturity.known or not estimates.labels:
+            return found
+        return Verdict("unknown", "Too early to tell: how late labels come is not known yet.", found.why)
 
     @property
     def groups(self) -> list[Sums]:
@@ -79,12 +86,24 @@ class Window:
         return young / (young + old) if young + old else math.nan
 
 
-def read_window(ledger: Ledger, version: Version, name: str, *, maturity: Maturity, now: float) -> Window:
-    """The latest mature window of this name in ``WINDOWS``."""
+def read_window(
+    ledger: Ledger,
+    version: Version,
+    name: str,
+    *,
+    maturity: Maturity,
+    now: float,
+    provisional: bool = False,
+) -> Window:
+    """The latest mature window of this name in ``WINDOWS``.
+
+    ``provisional``: while it is not known when labels are in, take all that are there.
+    """
     if name not in WINDOWS:
         raise InputError(f"a window is one of {', '.join(WINDOWS)}, got {name!r}")
     # A span counts when its last prediction is mature; without a wait, all that is there counts.
-    until = now - maturity.seconds if maturity.seconds else math.inf
+    whole = not maturity.seconds or (provisional and not maturity.known)
+    until = math.inf if whole else now - maturity.seconds
     since = _start_of_span((min(until, now) if maturity.known else now) - WINDOWS[name], now=now)
     spans = list(ledger.dated(since, math.inf, version=version))
     mature = [one for one in spans if one.start + one.width <= until]

@@ -164,3 +164,16 @@ def test_a_week_is_split_into_its_last_day_and_the_days_before(ledger):
 def test_an_unknown_window_is_refused(ledger):
     with pytest.raises(InputError, match="1h, 24h, 7d, all"):
         window(ledger, "2h")
+
+
+def test_while_it_is_not_known_when_labels_are_in_what_has_come_can_be_seen_and_is_no_verdict(ledger):
+    served(ledger, [60.0] * 500)
+    accept(ledger, [make_label(i, when=NOW - 60, label=0) for i in range(500)])
+    mature = window(ledger, "24h", UNKNOWN)
+    assert mature.sums.labels.sum() == 0
+    assert mature.immature_share == 1
+    shown = read_window(ledger, V, "24h", maturity=UNKNOWN, now=NOW + 1, provisional=True)
+    assert shown.sums.labels.sum() == 500
+    assert shown.estimates.gap.value == pytest.approx(0.9)
+    assert (shown.verdict.kind, shown.verdict.says[:18]) == ("unknown", "Too early to tell:")
+    assert judge(shown.estimates).kind == "off"

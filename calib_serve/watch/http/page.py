@@ -21,7 +21,7 @@ from calib_serve.watch.incidents import Incident
 from calib_serve.watch.label_rate import rate_changes
 from calib_serve.watch.ledger import Dated, Key, Kind, Sums, Version
 from calib_serve.watch.service import Watch
-from calib_serve.watch.verdict import Verdict, judge
+from calib_serve.watch.verdict import Verdict
 from calib_serve.watch.windows import WINDOWS, Window
 
 try:
@@ -56,9 +56,9 @@ class _Shown:
     verdict: Verdict
 
     @classmethod
-    def of(cls, sums: Sums) -> _Shown:
+    def of(cls, sums: Sums, window: Window) -> _Shown:
         found = estimate(sums)
-        return cls(sums, found, judge(found))
+        return cls(sums, found, window.judged(found))
 
 
 def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "", window: str = "") -> str:
@@ -75,7 +75,7 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
     named = sorted(key.name for key in looked.slices if key.kind == "segment" and key.name)
     segment = segment if segment in named else ""
     whole = _Shown(looked.sums, looked.estimates, looked.verdict)
-    shown = _Shown.of(looked.slices[Key(*chosen, segment)]) if segment else whole
+    shown = _Shown.of(looked.slices[Key(*chosen, segment)], looked) if segment else whole
     watched = watch.models.get(chosen)
     reference = watched.reference if watched else None
     incidents = [one for one in watch.incidents() if (one.model, one.version) == chosen]
@@ -113,10 +113,10 @@ def _size(sums: Sums) -> tuple[float, float]:
 def _window(watch: Watch, version: Version, name: str) -> Window:
     """The window of this name; else the shortest of the usual ones that says something."""
     if name in WINDOWS:
-        return watch.window(version, name)
+        return watch.window(version, name, provisional=True)
     found = []
     for each in _DEFAULTS:
-        found.append(watch.window(version, each))
+        found.append(watch.window(version, each, provisional=True))
         if found[-1].verdict.kind != "unknown":
             return found[-1]
     labelled = [one for one in found if one.sums.labels.any()]
@@ -127,8 +127,9 @@ def _timing(window: Window) -> str:
     """Until when predictions are shown, and what is left out as too young."""
     if not window.maturity.known:
         return (
-            "How late labels come is not known yet, so none are counted as complete: they are shown when the "
-            "longest usual delay has been seen, or at once with --maturity 0."
+            "How late labels come is not known yet: all that have come are shown, and wrong predictions "
+            "may be told sooner than right ones. It is known once the longest usual delay has been seen, or "
+            "by --maturity."
         )
     wait = _duration(window.maturity.seconds)
     learned = "given" if window.maturity.given else "learned from earlier ones"
@@ -154,7 +155,7 @@ def _unknown(watch: Watch, window: Window, found: Estimates) -> list[str]:
 
 def _row(watch: Watch, version: Version, shown_above: Window) -> dict[str, Any]:
     same = version == shown_above.version
-    looked = shown_above if same else watch.window(version, shown_above.name)
+    looked = shown_above if same else watch.window(version, shown_above.name, provisional=True)
     shown = _Shown(looked.sums, looked.estimates, looked.verdict)
     return {"model": version[0], "version": version[1], **_cells(shown)}
 
@@ -162,7 +163,7 @@ def _row(watch: Watch, version: Version, shown_above: Window) -> dict[str, Any]:
 def _slices(window: Window, kind: Kind) -> list[dict[str, Any]]:
     found = [(key.name, sums) for key, sums in window.slices.items() if key.kind == kind and key.name]
     found.sort(key=lambda one: (*(-n for n in _size(one[1])), one[0]))
-    return [{"name": name, **_cells(_Shown.of(sums))} for name, sums in found]
+    return [{"name": name, **_cells(_Shown.of(sums, window))} for name, sums in found]
 
 
 def _cells(shown: _Shown) -> dict[str, Any]:
