@@ -7,13 +7,13 @@ epoch would let a label be counted twice.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -108,17 +108,20 @@ class RedisLedger:
             *names, segment = json.loads(place)
             total = json.dumps([*names, "segment", segment])
             pipe = self._redis.pipeline(transaction=True)
-            pipe.delete(f"{root}:total:{total}")
-            pipe.hset(f"{root}:total:{total}", mapping=fields(self._kept_1(f"{root}:sums:{place.decode()}")))
+            # Added to what may be there: a server of before may still count in this Redis.
+            for field, value in fields(self._kept_1(f"{root}:sums:{place.decode()}")).items():
+                pipe.hincrbyfloat(f"{root}:total:{total}", field, value)
             pipe.sadd(f"{root}:totals", total)
             pipe.srem(f"{root}:places", place)
             pipe.delete(f"{root}:sums:{place.decode()}")
             pipe.execute()
         for key in self._redis.scan_iter(f"{escaped(root)}:state:emitted/*"):
             old = np.frombuffer(self._redis.get(key) or b"", "<f8")
-            name = key.decode().removeprefix(f"{root}:state:emitted/")
+            name = PUBLISHED + key.decode().removeprefix(f"{root}:state:emitted/")
+            marked = Sums.unpacked(self.load(name) or b"", bins=self.bins)
+            marked = marked + Sums.of_version_1(old, bins=self.bins)
             pipe = self._redis.pipeline(transaction=True)
-            pipe.set(f"{root}:state:{PUBLISHED}{name}", Sums.of_version_1(old, bins=self.bins).packed())
+            pipe.set(f"{root}:state:{name}", marked.packed())
             pipe.delete(key)
             pipe.execute()
 
@@ -154,14 +157,14 @@ class RedisLedger:
         seconds, micro = self._redis.time()
         return float(seconds + micro / 1e6)
 
-    @contextmanager
+    @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
         except redis.RedisError as error:
             raise LedgerError(f"the Redis ledger cannot be used: {error}; send the batch again") from error
 
-    @contextmanager
+    @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Everything inside happens while no other process is in a transaction; may be nested.
 
@@ -218,10 +221,15 @@ class RedisLedger:
         batch = {"retention": self.retention * 1000, "labels": labels, "detect": detect}
         with self._errors():
             fates = self._accept(keys=[self._root], args=[json.dumps(batch)])
+        self._tidy()
+        return [fate.decode() for fate in fates]
+
+    def _tidy(self) -> None:
+        """What keeps the journal short and spans wide; its failure takes nothing back that was counted."""
+        with contextlib.suppress(LedgerError), self._errors():
             if self._redis.llen(f"{self._root}:journal") > _FOLD_AT:
                 self._fold_journal()
-        self._merge_sometimes()
-        return [fate.decode() for fate in fates]
+            self._merge_sometimes()
 
     def _fold_journal(self) -> None:
         """Add the labels in the journal to the sums, unless another process does so at this moment."""
@@ -245,7 +253,7 @@ class RedisLedger:
             batch |= {"once": once.hex(), "expires": expires * 1000}
         with self._errors():
             fresh = bool(self._add(keys=[self._root], args=[json.dumps(batch)]))
-        self._merge_sometimes()
+        self._tidy()
         return fresh
 
     def _merge_sometimes(self) -> None:
@@ -363,7 +371,7 @@ class RedisLedger:
                 self._redis.zrem(key, *rows)
         return [unpacked(row) for row in rows]
 
-    @contextmanager
+    @contextlib.contextmanager
     def emission(self, consumer: str) -> Iterator[Mapping[Version, Sums]]:
         """The sums of this writer that ``consumer`` has not published; leaving the block marks them so.
 

@@ -1,5 +1,6 @@
 """One contract for every ledger: SQLite and Redis count the same labels, the same way."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -176,3 +177,23 @@ def test_a_retention_that_was_being_prolonged_when_the_process_died_is_prolonged
     assert short._redis.pttl(epoch) > 55 * DAY * 1000
     assert short._redis.get("{dies}:prolonging") is None
     short.close()
+
+
+def test_a_redis_of_format_1_is_taken_over_also_while_a_server_of_before_still_counts_in_it(request):
+    place = (request.getfixturevalue("redis_url"), "before")
+    new = open_one("redis", place, writer="w")
+    accept(new, [make_label(1, confidence=0.9)])
+    old = Sums.labelled([0.5, 0.7], [1, 0])
+    kept = [*np.zeros(30), *old.feedback.count, *old.feedback.confidence, *old.feedback.correct, 0.74, 0.5]
+    for label in range(2):  # its server counts on after the first was taken over
+        name = json.dumps(["w", "m", "1", "north"])
+        new._redis.sadd("{before}:places", name)
+        for field, value in enumerate(kept):
+            new._redis.hincrbyfloat(f"{{before}}:sums:{name}", field, float(value))
+        mark = np.asarray(kept, "<f8").tobytes()
+        new._redis.set("{before}:state:emitted/" + json.dumps(["torchserve", "m", "1"]), mark)
+        open_one("redis", place, writer="w").close()
+        assert new.sums()["m", "1"].labels.sum() == 1 + 2 * (label + 1)
+    with new.emission("torchserve") as fresh:
+        assert fresh["m", "1"].labels.sum() == 1  # the others were published by the server of before
+    new.close()
