@@ -63,7 +63,8 @@ def server(
         input_shape=(1, 8, 8),
         batching=Batching(workers=2, batch_size=8),
     )
-    pack_feedback(store, archives=[store / f"{MODEL}.mar"], name=FEEDBACK)
+    # Its labels come at once: there is no delay to learn.
+    pack_feedback(store, archives=[store / f"{MODEL}.mar"], name=FEEDBACK, maturity="0")
     return Server(
         store,
         [f"{MODEL}.mar", f"{FEEDBACK}.mar"],

@@ -107,23 +107,23 @@ class Intake:
 
     def _check(self, item: object, now: float) -> Label | Outcome:
         try:
-            if not isinstance(item, Mapping) or "receipt" not in item or "label" not in item:
-                raise Refused("malformed", 'an item is {"receipt": "...", "label": class id or name}')
-            if "segment" in item and not is_segment(item["segment"]):
-                raise Refused("malformed", f"a segment is a text of at most {LONGEST_SEGMENT} characters")
-            receipt = self.keyring.verify(item["receipt"], now=now, ttl=self._ttl)
-            classes = self.models.get((receipt.model, receipt.version))
-            if classes is None:
-                raise Refused(
-                    "unknown_version", f"no model {receipt.model!r} version {receipt.version!r} here"
-                )
-            if not receipt.wanted:
-                raise Refused(
-                    "not_wanted", "no label was asked for: counting it would bend what is estimated"
-                )
-            return Label(receipt, classes.find(item["label"]))
+            return self._label(item, now)
         except Refused as refusal:
             return Outcome(False, refusal.reason, str(refusal))
+
+    def _label(self, item: object, now: float) -> Label:
+        """The label of an item, or Refused."""
+        if not isinstance(item, Mapping) or "receipt" not in item or "label" not in item:
+            raise Refused("malformed", 'an item is {"receipt": "...", "label": class id or name}')
+        if "segment" in item and not is_segment(item["segment"]):
+            raise Refused("malformed", f"a segment is a text of at most {LONGEST_SEGMENT} characters")
+        receipt = self.keyring.verify(item["receipt"], now=now, ttl=self._ttl)
+        classes = self.models.get((receipt.model, receipt.version))
+        if classes is None:
+            raise Refused("unknown_version", f"no model {receipt.model!r} version {receipt.version!r} here")
+        if not receipt.wanted:
+            raise Refused("not_wanted", "no label was asked for: counting it would bend what is estimated")
+        return Label(receipt, classes.find(item["label"]))
 
 
 def _segment(item: object) -> str:
