@@ -132,7 +132,7 @@ def test_without_a_known_maturity_it_says_so_and_judges_nothing(browser, tmp_pat
         send(young, np.full(60, 0.9), np.zeros(60), np.random.default_rng(0))
         browser.open(young.url)
         text = browser.run("return document.body.innerText")
-        assert "No labels yet" in text
+        assert "Too early to tell" in text
         assert "How late labels come is not known yet" in text
         assert browser.complaints() == []
 
