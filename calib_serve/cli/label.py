@@ -32,7 +32,7 @@ def run(
     """Send late labels in bulk, with retries.
 
     A label that was counted before is refused as a duplicate, so a run that broke off is simply
-    repeated. Exit code 1 when any label was refused for another reason.
+    repeated; one that was not asked for is not wanted. Exit code 1 when any was refused for another reason.
     """
     from calib_serve.watch.sender import read_token, send_label_file
 
@@ -52,5 +52,5 @@ def run(
     else:
         refused = ", ".join(f"{count} {reason}" for reason, count in sent.refused.most_common())
         typer.echo(f"{sent.accepted} counted" + (f"; refused: {refused}" if refused else ""))
-    if set(sent.refused) - {"duplicate"}:
+    if set(sent.refused) - {"duplicate", "not_wanted"}:
         raise typer.Exit(1)
