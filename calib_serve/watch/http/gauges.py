@@ -26,24 +26,36 @@ _VERDICTS = {"off": 1.0, "fine": 0.0}
 
 
 class WindowGauges:
-    """The window series of all versions of ``watch``, kept for a few seconds."""
+    """The window series of all versions of ``watch``.
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+    Those of a version are kept for some seconds, and longer where there are so many versions that a scrape
+    would take too long: then each scrape renews the oldest.
+    """
+
+    def __init__(self, watch: Watch, *, seconds: float = 1.0) -> None:
+        self._watch, self._seconds = watch, seconds
         self._lock = threading.Lock()
-        self._made, self._rows = -math.inf, Rows()
+        self._made: dict[Version, tuple[float, Rows]] = {}
 
     def rows(self) -> Rows:
         """(labels, value) by the name of the series."""
         with self._lock:
-            if time.monotonic() - self._made > _KEEP:
-                rows: Rows = defaultdict(list)
-                for version in self._watch.models:
-                    self._add(rows, version)
-                self._rows, self._made = dict(rows), time.monotonic()
-            return self._rows
+            began = time.monotonic()
+            oldest = sorted(self._watch.models, key=lambda v: self._made.get(v, (-math.inf, {}))[0])
+            for i, version in enumerate(oldest):
+                now = time.monotonic()
+                known = self._made.get(version)
+                if known and (now - known[0] < _KEEP or (i and now - began > self._seconds)):
+                    break
+                self._made[version] = now, self._of(version)
+            whole: Rows = defaultdict(list)
+            for version in self._watch.models:
+                for name, more in self._made[version][1].items():
+                    whole[name] += more
+            return dict(whole)
 
-    def _add(self, rows: Rows, version: Version) -> None:
+    def _of(self, version: Version) -> Rows:
+        rows: Rows = defaultdict(list)
         windows = {name: self._watch.window(version, name) for name in _WINDOWS}
         for name, window in windows.items():
             for number, value in _numbers(window).items():
@@ -56,6 +68,7 @@ class WindowGauges:
                 rows["calib_slice_gap_error"].append((labels, gap.se))
         moved = _rate_moved(windows["7d"])
         rows["calib_label_rate_moved"].append((version, moved))
+        return dict(rows)
 
 
 def _numbers(window: Window) -> Mapping[str, float]:
