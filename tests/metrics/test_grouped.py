@@ -8,7 +8,6 @@ import pytest
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics import evaluate, paired_changes
 from calib_serve.metrics.grouped import group_codes, mean_error
-from calib_serve.report import calibration_test
 
 
 def grouped(seed: int, groups: int = 60, size: int = 20) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -48,16 +47,6 @@ def test_intervals_hold_the_truth_when_groups_move_together() -> None:
             held[name] += gap.low <= 0 <= gap.high
     assert held["with groups"] >= 53
     assert held["without"] <= 35
-
-
-def test_the_calibration_test_keeps_its_level_with_groups() -> None:
-    rejected = {"with groups": 0, "without": 0}
-    for seed in range(60):
-        c, y, groups = grouped(seed)
-        for name, given in (("with groups", groups), ("without", None)):
-            rejected[name] += calibration_test(c, y, replicates=200, groups=given).p < 0.05
-    assert rejected["with groups"] <= 8
-    assert rejected["without"] >= 30
 
 
 def test_a_change_between_groups_is_no_surer_than_they_are() -> None:

@@ -1,0 +1,60 @@
+"""Samples that belong together: the report's test and intervals go by groups."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from calib_serve.cli import app
+from calib_serve.report import calibration_test
+
+
+def grouped(seed: int, groups: int = 60, size: int = 20) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A calibrated model's confidences, outcomes that are the same throughout a group, and the groups."""
+    rng = np.random.default_rng(seed)
+    c = np.repeat(rng.beta(6, 2, groups), size)
+    y = np.repeat(rng.random(groups), size) < c
+    order = rng.permutation(groups * size)
+    return c[order], y[order], np.repeat(np.arange(groups), size)[order]
+
+
+def test_the_calibration_test_keeps_its_level_with_groups() -> None:
+    rejected = {"with groups": 0, "without": 0}
+    for seed in range(60):
+        c, y, groups = grouped(seed)
+        for name, given in (("with groups", groups), ("without", None)):
+            rejected[name] += calibration_test(c, y, replicates=200, groups=given).p < 0.05
+    assert rejected["with groups"] <= 8
+    assert rejected["without"] >= 30
+
+
+def report(folder: Path, *arguments: str) -> dict:
+    command = ["report", "--logits", str(folder / "probs.npz"), "-o", str(folder / "r.html"), "--json"]
+    result = CliRunner().invoke(app, [*command, "--replicates", "100", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)["sides"][0]
+
+
+def test_the_command_takes_groups_and_is_less_sure_with_them(tmp_path: Path) -> None:
+    c, y, groups = grouped(0)
+    np.savez(tmp_path / "probs.npz", probs=np.stack([1 - c, c], axis=1), labels=y.astype(int))
+    np.save(tmp_path / "groups.npy", np.array([f"patient {one}" for one in groups]))
+    alone, together = report(tmp_path), report(tmp_path, "--groups", str(tmp_path / "groups.npy"))
+    wide, wider = (side["metrics"]["signed_gap"] for side in (alone, together))
+    assert wider["value"] == pytest.approx(wide["value"])
+    assert wider["high"] - wider["low"] > 2 * (wide["high"] - wide["low"])
+    assert together["test"]["p"] > 0.05 > alone["test"]["p"]
+
+
+def test_groups_of_another_length_are_refused_by_name(tmp_path: Path) -> None:
+    c, y, _ = grouped(0)
+    np.savez(tmp_path / "probs.npz", probs=np.stack([1 - c, c], axis=1), labels=y.astype(int))
+    np.save(tmp_path / "groups.npy", np.arange(3))
+    command = ["report", "--logits", str(tmp_path / "probs.npz"), "--groups", str(tmp_path / "groups.npy")]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code != 0
+    assert "groups.npy must hold one group for each of 1200 samples" in str(result.exception)
