@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from calib_serve.errors import InputError
+from calib_serve.watch.drift import TOLERANCE
 from calib_serve.watch.estimates import Estimates
 
 __all__ = ["TOLERANCE", "Verdict", "judge"]
-
-TOLERANCE = 0.01
-"""How far confidence may be from accuracy without being called off, as in the drift detector."""
 
 _CANCELLING = 2.0  # tolerances within which errors of bins must surely be that cancel on average
 _SURELY = 1.5  # half intervals of 95 %: three standard errors

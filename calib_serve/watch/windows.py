@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from calib_serve.errors import InputError
 from calib_serve.receipts import DAY
 from calib_serve.watch.estimates import Estimates, estimate
-from calib_serve.watch.ledger import SPANS, Dated, Key, Ledger, Sums, Version
+from calib_serve.watch.ledger import SPANS, Dated, Key, Ledger, Sums, Version, add_at
 from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.verdict import Verdict, judge
 
@@ -110,7 +110,7 @@ def read_window(
     young = [one for one in spans if one.start + one.width > until]
     slices: dict[Key, Sums] = {}
     for key, _, _, more in mature:
-        slices[key] = slices[key] + more if key in slices else more
+        add_at(slices, key, more)
     immature = _added([one.sums for one in young if one.key.kind == "segment"], ledger.bins)
     if name == "all":
         slices = _all_time(ledger, version, young)

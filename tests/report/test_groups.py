@@ -7,19 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from grouped_samples import grouped
 from typer.testing import CliRunner
 
 from calib_serve.cli import app
 from calib_serve.report import calibration_test
-
-
-def grouped(seed: int, groups: int = 60, size: int = 20) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A calibrated model's confidences, outcomes that are the same throughout a group, and the groups."""
-    rng = np.random.default_rng(seed)
-    c = np.repeat(rng.beta(6, 2, groups), size)
-    y = np.repeat(rng.random(groups), size) < c
-    order = rng.permutation(groups * size)
-    return c[order], y[order], np.repeat(np.arange(groups), size)[order]
 
 
 def test_the_calibration_test_keeps_its_level_with_groups() -> None:

@@ -18,8 +18,20 @@ Direction = Literal["overconfident", "underconfident", "mixed"]
 _SPEAKS = 1.0  # nats: the belief that nothing is wrong with it fell to a third or below
 
 
+class _Shifted:
+    """What bins and classes that an alarm names have in common."""
+
+    confidence: float
+    accuracy: float
+
+    @property
+    def gap(self) -> float:
+        """Mean confidence minus accuracy: positive when overconfident."""
+        return self.confidence - self.accuracy
+
+
 @dataclass(frozen=True)
-class ShiftedBin:
+class ShiftedBin(_Shifted):
     """A bin that an alarm names: confidences in (low, high], and what was seen in it since.
 
     ``log_evidence``: how strongly it speaks against being calibrated, in nats.
@@ -33,14 +45,9 @@ class ShiftedBin:
     accuracy: float
     log_evidence: float
 
-    @property
-    def gap(self) -> float:
-        """Mean confidence minus accuracy: positive when overconfident."""
-        return self.confidence - self.accuracy
-
 
 @dataclass(frozen=True)
-class ShiftedClass:
+class ShiftedClass(_Shifted):
     """A predicted class that an alarm names, and what was seen of it since.
 
     ``predicted``: its id; None for all classes together that came after the first fifteen.
@@ -52,11 +59,6 @@ class ShiftedClass:
     confidence: float
     accuracy: float
     log_evidence: float
-
-    @property
-    def gap(self) -> float:
-        """Mean confidence minus accuracy: positive when overconfident."""
-        return self.confidence - self.accuracy
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from calib_serve.errors import LedgerError, ShapeError
 from calib_serve.watch.ledger.entries import SPANS, Dated, Noted, Place, coarser, journal_sums
-from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version
+from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version, add_at
 
 __all__ = ["SCHEMA", "Book"]
 
@@ -37,7 +37,6 @@ _ROWS = (
 _NOTE = "INSERT INTO journal VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _FOLD_AT = 10_000  # labels in the journal that nobody has made sums of
 T = TypeVar("T")
-At = TypeVar("At", Key, Place)
 _TOTAL = "SELECT sums FROM totals WHERE (writer, model, version, kind, name) = (?, ?, ?, ?, ?)"
 _SPAN = "SELECT sums FROM spans WHERE (model, version, kind, start, width, name) = (?, ?, ?, ?, ?, ?)"
 _SET_TOTAL = "INSERT OR REPLACE INTO totals VALUES (?, ?, ?, ?, ?, ?)"
@@ -75,11 +74,11 @@ class Book:
         asked, told = (asked + " AND writer = ?", (kind, self._writer)) if own else (asked, (kind,))
         found: dict[Key, Sums] = {}
         for model, version, name, packed in self._db.execute(asked, told):
-            _more(found, Key(model, version, name, kind), self._unpacked(packed))
+            add_at(found, Key(model, version, name, kind), self._unpacked(packed))
         for writer, sums in self.unfolded().items():
             for place, more in sums.items():
                 if place.key.kind == kind and not place.width and (not own or writer == self._writer):
-                    _more(found, place.key, more)
+                    add_at(found, place.key, more)
         return found
 
     def dated(self, since: float, until: float, version: Version | None, kind: Kind | None) -> list[Dated]:
@@ -98,7 +97,7 @@ class Book:
                 key, start, width = place
                 inside = width and since <= start and start + width <= until
                 if inside and version in (None, key.of) and kind in (None, key.kind):
-                    _more(found, place, more)
+                    add_at(found, place, more)
         return [Dated(*place, sums) for place, sums in sorted(found.items(), key=lambda one: one[0].start)]
 
     def merge_spans(self, now: float, *, at_most: int) -> None:
@@ -116,7 +115,7 @@ class Book:
         for model, version, kind, start, width, name, packed in old:
             if to := coarser(start, width, now=now):
                 place, more = Place(Key(model, version, name, kind), *to), self._unpacked(packed)
-                moved[place] = moved[place] + more if place in moved else more
+                add_at(moved, place, more)
         self._db.executemany(
             "DELETE FROM spans WHERE (model, version, kind, start, width, name) = (?, ?, ?, ?, ?, ?)",
             [row[:-1] for row in old],
@@ -200,10 +199,6 @@ class Book:
             return read()
         except (ValueError, TypeError, ShapeError) as error:
             raise self._damaged(error) from error
-
-
-def _more(found: dict[At, Sums], at: At, more: Sums) -> None:
-    found[at] = found[at] + more if at in found else more
 
 
 def _dated(row: Sequence[Any], *, bins: int) -> Dated:

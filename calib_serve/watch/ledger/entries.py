@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from calib_serve.receipts import DAY, Label
-from calib_serve.watch.ledger.sums import Key, Sums, changes
+from calib_serve.watch.ledger.sums import Key, Sums, add_at, changes
 
 __all__ = [
     "SPANS", "Dated", "Entry", "Fate", "Noted", "Place", "coarser", "journal_sums", "noted", "places",
@@ -134,7 +134,7 @@ def journal_sums(rows: Sequence[Noted], *, bins: int) -> dict[str, dict[Place, S
         more, mine = Sums.at(where[at], values[at], bins=bins), found.setdefault(writer, {})
         for key in slices:
             for place in (Place(key), Place(key, start, width))[: 2 if width else 1]:
-                mine[place] = mine[place] + more if place in mine else more
+                add_at(mine, place, more)
     return found
 
 

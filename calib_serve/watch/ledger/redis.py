@@ -43,7 +43,7 @@ from calib_serve.watch.ledger.redis_wire import (
     seen_as,
     unpacked,
 )
-from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version, merge_slices
+from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version, add_at, merge_slices
 
 try:
     import redis
@@ -284,7 +284,7 @@ class RedisLedger:
         found: dict[Key, Sums] = {}
         for place, writer, sums in self._kept(f"{self._root}:total:", self._total_names(kind, own=own)):
             if place.key.kind == kind and not place.width and (not own or writer == self.writer):
-                found[place.key] = found[place.key] + sums if place.key in found else sums
+                add_at(found, place.key, sums)
         return found
 
     def _total_names(self, kind: Kind, *, own: bool) -> Callable[[], dict[str, tuple[Place, str]]]:
@@ -349,7 +349,7 @@ class RedisLedger:
         found: dict[Place, Sums] = {}
         for place, _, sums in self._kept(f"{self._root}:span:", names):
             if wanted(place):
-                found[place] = found[place] + sums if place in found else sums
+                add_at(found, place, sums)
         return [Dated(*place, sums) for place, sums in sorted(found.items(), key=lambda one: one[0].start)]
 
     def waiting(self) -> dict[Version, int]:

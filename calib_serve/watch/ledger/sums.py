@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,10 +14,11 @@ from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.watch.series import DELAYS, SUMS
 
-__all__ = ["Key", "Kind", "Sums", "Version", "changes", "merge_slices"]
+__all__ = ["Key", "Kind", "Sums", "Version", "add_at", "changes", "merge_slices"]
 
 Floats = NDArray[np.float64]
 
+At = TypeVar("At", bound=Hashable)
 Version = tuple[str, str]
 """(model, version)."""
 
@@ -26,7 +27,7 @@ Kind = Literal["segment", "class", "group"]
 predicted class; and by random groups of the groups that they name."""
 
 _PLACES = {"version": 1, "delay": len(DELAYS) + 1}
-_DENSE = {"<u2": 2, "<f8": 8}
+_PACKED = 2 + 8  # bytes of a number that is not 0: its place and its value
 
 
 class Key(NamedTuple):
@@ -149,7 +150,7 @@ class Sums:
     @classmethod
     def unpacked(cls, packed: bytes, *, bins: int) -> Sums:
         """The sums that ``packed`` to this; ShapeError if they cannot have."""
-        count, left = divmod(len(packed), sum(_DENSE.values()))
+        count, left = divmod(len(packed), _PACKED)
         places = np.frombuffer(packed[: 2 * count], "<u2").astype(np.intp)
         vector = np.zeros(_length(bins))
         if left or (count and not (np.diff(places) > 0).all()) or (places >= len(vector)).any():
@@ -229,10 +230,15 @@ class Sums:
     __hash__ = None  # type: ignore[assignment]
 
 
+def add_at(found: dict[At, Sums], at: At, more: Sums) -> None:
+    """Add ``more`` to what ``found`` holds there, if anything."""
+    found[at] = found[at] + more if at in found else more
+
+
 def merge_slices(sums: Mapping[Key, Sums] | Iterable[tuple[Key, Sums]]) -> dict[Version, Sums]:
     """The sums of whole model versions, of their segments."""
     found: dict[Version, Sums] = {}
     for key, more in sums.items() if isinstance(sums, Mapping) else sums:
         if key.kind == "segment":
-            found[key.of] = found[key.of] + more if key.of in found else more
+            add_at(found, key.of, more)
     return found
