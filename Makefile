@@ -1,5 +1,5 @@
 # Every target sets itself up: a virtual environment with pinned packages, and for the tests
-# the programs they start for real (promtool, prometheus, redis-server, chromium).
+# the programs they start for real (promtool, prometheus, redis-server, nginx, chromium).
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -7,12 +7,13 @@ INSTALLED := $(VENV)/installed
 DEVELOPED := $(VENV)/developed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup demo test faults check versions docs audit bench-quick constraints clean
+.PHONY: help setup demo test faults nightly check versions docs audit bench-quick constraints clean
 
 help:
 	@echo "make demo         the whole way, from a classifier to a dashboard query, in 3 minutes"
 	@echo "make test         the tests, real servers among them"
 	@echo "make faults       faults and attacks at their nightly size: minutes, not seconds"
+	@echo "make nightly      all tests at their nightly size: more examples, more of others' archives"
 	@echo "make check        format, lint, types, doctests, Prometheus rules"
 	@echo "make versions     the tests on other Pythons, and with the oldest and newest packages"
 	@echo "make docs         the site, in site/; warnings are errors"
@@ -39,12 +40,16 @@ demo: $(INSTALLED)
 
 test: $(DEVELOPED)
 	VENV=$(VENV) scripts/system_tools.sh
-	$(BIN)/pytest -n logical --dist loadfile $(ARGS)
+	$(BIN)/pytest -n logical --dist loadfile --no-loadscope-reorder $(ARGS)
 	VENV=$(VENV) scripts/versions.sh --no-error-on-missing-interpreters -s ground-3.10 -- -m "not server"
 
 faults: $(DEVELOPED)
 	VENV=$(VENV) scripts/system_tools.sh
 	CALIB_SERVE_TEST_SIZE=nightly $(BIN)/pytest -n logical --dist worksteal tests/faults tests/attacks $(ARGS)
+
+nightly: $(DEVELOPED)
+	VENV=$(VENV) scripts/system_tools.sh
+	CALIB_SERVE_TEST_SIZE=nightly $(BIN)/pytest -n logical --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(DEVELOPED)
 	VENV=$(VENV) scripts/system_tools.sh

@@ -220,7 +220,9 @@ def section(benchmark: Benchmark, found: dict[str, Any]) -> list[str]:
 
 
 def trimmed(result: dict[str, Any]) -> bool:
-    return any(map(bool, (each.get("trimmed") for each in (result, *result.get("models", {}).values()))))
+    models = result.get("models")  # results by model, or how many there were
+    parts = models.values() if isinstance(models, dict) else ()
+    return any(bool(part.get("trimmed")) for part in (result, *parts))
 
 
 GPU = ("neural_clamping", "neural_clamping_speed", "masked_head", "fusion_overhead")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 __all__ = [
+    "Abstain",
     "Artifact",
     "Bins",
     "CalibServeError",
@@ -25,9 +26,13 @@ __all__ = [
     "Label",
     "LabelPolicy",
     "LabelledScores",
+    "LabelsEvaluation",
     "LogitMap",
     "Mixture",
     "ModelFacts",
+    "PredictionSets",
+    "Preprocessing",
+    "PriorEstimate",
     "ProbTable",
     "Receipt",
     "Refitted",
@@ -36,6 +41,7 @@ __all__ = [
     "Selection",
     "ServedPrediction",
     "Server",
+    "Verdict",
     "Watch",
     "__version__",
     "calibrate",
@@ -44,17 +50,22 @@ __all__ = [
     "calibrated_probs",
     "compare",
     "create_app",
+    "decide",
+    "estimate_prior",
     "evaluate",
+    "evaluate_labels",
     "evaluate_logits",
     "fuse_onnx",
     "fuse_torch",
     "fuse_triton",
+    "judge",
     "load_artifact",
     "load_data",
     "load_model",
     "pack",
     "pack_around",
     "pack_feedback",
+    "preprocessing_of",
     "read_labelled",
     "read_samples",
     "recalibrated",
@@ -63,17 +74,20 @@ __all__ = [
     "send_label_file",
     "serve_app",
     "verdict",
+    "with_prior",
     "write_report",
 ]
 
 if TYPE_CHECKING:
     from calib_serve.artifact import (
+        Abstain,
         Artifact,
         Head,
         InputShift,
         LogitMap,
         Mixture,
         ModelFacts,
+        PredictionSets,
         ProbTable,
         Selection,
     )
@@ -84,8 +98,17 @@ if TYPE_CHECKING:
     from calib_serve.fuse.torch import calibrated, fuse_torch
     from calib_serve.fuse.torchserve import load_artifact, pack, pack_around, pack_feedback, recalibrated
     from calib_serve.fuse.triton import fuse_triton
-    from calib_serve.metrics import Estimate, Evaluation, evaluate, evaluate_logits
+    from calib_serve.judgement import Verdict, judge
+    from calib_serve.metrics import (
+        Estimate,
+        Evaluation,
+        LabelsEvaluation,
+        evaluate,
+        evaluate_labels,
+        evaluate_logits,
+    )
     from calib_serve.model import calibrated_probs, load_model
+    from calib_serve.pictures import Preprocessing, preprocessing_of
     from calib_serve.receipts import Keyring, Label, Receipt
     from calib_serve.report import write_report
     from calib_serve.report.displays import (
@@ -100,15 +123,17 @@ if TYPE_CHECKING:
     from calib_serve.watch.sender import send_label_file
     from calib_serve.watch.service import ServedPrediction, Watch
     from calib_serve.workflows.compare import Compared, compare
+    from calib_serve.workflows.decide import decide
     from calib_serve.workflows.fit_model import calibrate_model
     from calib_serve.workflows.fit_scores import calibrate
     from calib_serve.workflows.measure import verdict
+    from calib_serve.workflows.priors import PriorEstimate, estimate_prior, with_prior
     from calib_serve.workflows.refit import Refitted, refit, refit_served
 else:
     # Hidden from type checkers, to whom a name that is not above would otherwise be anything.
     _ROOM = {
         **dict.fromkeys(("Artifact", "Head", "InputShift", "LogitMap", "Mixture"), "artifact"),
-        **dict.fromkeys(("ModelFacts", "ProbTable", "Selection"), "artifact"),
+        **dict.fromkeys(("Abstain", "ModelFacts", "PredictionSets", "ProbTable", "Selection"), "artifact"),
         "Bins": "bins",
         **dict.fromkeys(("LabelledScores", "load_data", "read_labelled"), "data"),
         "CalibServeError": "errors",
@@ -118,8 +143,11 @@ else:
             ("load_artifact", "pack", "pack_around", "pack_feedback", "recalibrated"), "fuse.torchserve"
         ),
         "fuse_triton": "fuse.triton",
-        **dict.fromkeys(("Estimate", "Evaluation", "evaluate", "evaluate_logits"), "metrics"),
+        **dict.fromkeys(("Verdict", "judge"), "judgement"),
+        **dict.fromkeys(("Estimate", "Evaluation", "LabelsEvaluation"), "metrics"),
+        **dict.fromkeys(("evaluate", "evaluate_labels", "evaluate_logits"), "metrics"),
         **dict.fromkeys(("calibrated_probs", "load_model"), "model"),
+        **dict.fromkeys(("Preprocessing", "preprocessing_of"), "pictures"),
         **dict.fromkeys(("Keyring", "Label", "Receipt"), "receipts"),
         "write_report": "report",
         **dict.fromkeys(
@@ -132,9 +160,11 @@ else:
         "LabelPolicy": "watch.policy",
         **dict.fromkeys(("ServedPrediction", "Watch"), "watch.service"),
         **dict.fromkeys(("Compared", "compare"), "workflows.compare"),
+        "decide": "workflows.decide",
         "calibrate_model": "workflows.fit_model",
         "calibrate": "workflows.fit_scores",
         "verdict": "workflows.measure",
+        **dict.fromkeys(("PriorEstimate", "estimate_prior", "with_prior"), "workflows.priors"),
         **dict.fromkeys(("Refitted", "refit", "refit_served"), "workflows.refit"),
     }
 

@@ -82,7 +82,7 @@ class FuseError(CalibServeError):
     """A calibration that cannot be put into this model."""
 
 
-class FitError(CalibServeError):
+class FitError(CalibServeError, ValueError):
     """A fit that did not reach its optimum."""
 
 

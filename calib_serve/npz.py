@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-__all__ = ["ZIP_ERRORS", "map_npy", "read_npz", "refuse_bomb"]
+__all__ = ["ZIP_ERRORS", "map_npy", "most_unpacked", "read_npz", "refuse_bomb"]
 
 ZIP_ERRORS = (
     *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError),
@@ -78,9 +78,14 @@ _HEADERS = {
 }
 
 
+def most_unpacked(packed: int) -> int:
+    """How many bytes ``packed`` bytes may unpack to without being taken for a bomb."""
+    return max(_SMALL, _RATIO * packed)
+
+
 def refuse_bomb(archive: zipfile.ZipFile) -> None:
     """ValueError for an archive that unpacks to far more than its size."""
     packed = sum(entry.compress_size for entry in archive.infolist())
     whole = sum(entry.file_size for entry in archive.infolist())
-    if whole > max(_SMALL, _RATIO * packed):
+    if whole > most_unpacked(packed):
         raise ValueError(f"it unpacks from {packed} to {whole} bytes, as a zip bomb does")

@@ -11,7 +11,7 @@ trap 'rm -rf "$venv"' EXIT
 {
   echo "# Made by scripts/refresh_constraints.sh with Python $("$venv/bin/python" -c 'import platform; print(platform.python_version())')."
   # A local build of torch (+cpu) has the version of the public one.
-  "$venv/bin/python" -m pip freeze --exclude-editable | sed -E 's/^(torch==[0-9.]+)\+.*/\1/; /^(pip|setuptools|wheel)==/d' |
+  "$venv/bin/python" -m pip freeze --exclude-editable | sed -E 's/^(torch(vision)?==[0-9.]+)\+.*/\1/; /^(pip|setuptools|wheel)==/d' |
     sed -E 's/^onnxruntime-gpu==(.*)/onnxruntime-gpu==\1\nonnxruntime==\1/'
 } >constraints.txt
 if "${PYTHON310:-python3.10}" -V >/dev/null 2>&1; then

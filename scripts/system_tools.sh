@@ -10,10 +10,25 @@ if [ "$(uname -sm)" = "Linux x86_64" ] && [ ! -d "$triton/pytriton" ]; then
     --target "$triton" nvidia-pytriton==0.7.0 numpy==1.26.4
 fi
 
+# KServe's and Kubernetes' models, which deploy/kserve.yaml is held against; without the servers around them.
+kserve=${VENV:-.venv}/kserve
+if [ ! -d "$kserve/kserve" ]; then
+  "${VENV:-.venv}/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile \
+    --target "$kserve" kserve==0.21.0 kubernetes==34.1.0 six==1.17.0
+fi
+
+# OpenVINO, which fused graphs are run by: ts.torch_handler would import it for every model, were it installed.
+openvino=${VENV:-.venv}/openvino
+if [ ! -d "$openvino/openvino" ]; then
+  "${VENV:-.venv}/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile \
+    --target "$openvino" openvino==2026.4.1
+fi
+
 declare -A package=(
   [promtool]=prometheus
   [prometheus]=prometheus
   [redis-server]=redis-server
+  [nginx]=nginx
   [curl]=curl
   [chromium]=chromium
   [chromedriver]=chromium-driver

@@ -11,11 +11,34 @@ import pytest
 from hypothesis import settings
 from sizes import sized
 
+# Imported for doctests, it would change this process.
+collect_ignore = ["support/torchvision_ops"]
 pytest_plugins = ["real_servers", "ledgers", "installed"]
+
+# A worker for each core leaves no core to a second thread: such threads wait for one another, at work. What
+# reads these is imported later, and servers and other programs that tests start read them, too.
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
 
 # Half a suite's machines are busy with the other half: no example is late.
 settings.register_profile("sized", max_examples=sized(100, 2000), deadline=None)
 settings.load_profile("sized")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: much of the time, tests wait for the servers that they started."""
+    return (os.cpu_count() or 1) + 1
+
+
+LONG = ("docs/test_pages.py", "test_demo.py", "serve", "deploy", "faults", "workflows", "attacks", "sklearn")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long comes first: at the end, short files keep every worker busy."""
+    here = Path(__file__).parent
+    order = {here / name: n for n, name in enumerate(LONG)}
+    items.sort(key=lambda item: min(order.get(p, len(LONG)) for p in (item.path, *item.path.parents)))
 
 
 @pytest.fixture(scope="session", autouse=True)

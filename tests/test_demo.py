@@ -131,7 +131,7 @@ def test_ctrl_c_ends_a_kept_demo_well_and_leaves_nothing_running(kept: Demo) -> 
 def test_a_demo_stopped_in_the_middle_takes_its_server_along(kept: Demo) -> None:
     out = kept.out  # a second run in the same folder
     with demo(out) as running:
-        running.wait_for("6/8 ")
+        running.wait_for("5/8 ")
         assert servers_in(out / "server")
         assert running.end(signal.SIGINT) == 130
         assert servers_in(out / "server") == []

@@ -52,6 +52,13 @@ def test_an_artifact_of_every_schema_gives_the_probabilities_it_gave(schema: int
     np.testing.assert_allclose(artifact.probs(logits), expected, rtol=1e-12)
 
 
+def test_the_fit_s_own_scores_still_get_the_fit_s_own_probabilities() -> None:
+    artifact = Artifact.load(DATA / "artifact-schema-2")
+    assert artifact.model.outputs == "logits"
+    assert artifact.examples is not None
+    np.testing.assert_allclose(artifact.probs(artifact.examples.logits), artifact.examples.probs, rtol=1e-12)
+
+
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_a_table_of_every_schema_gives_the_probabilities_it_gave(schema: int) -> None:
     artifact = Artifact.load(DATA / f"artifact-schema-{schema}-table")
@@ -89,3 +96,21 @@ def test_a_receipt_of_every_version_is_verified(version: int) -> None:
     assert (receipt.segment, receipt.inclusion, receipt.wanted, receipt.group) == more
     with pytest.raises(Refused, match="labels are accepted"):
         ring.verify(kept["token"], now=1_790_000_000.0 + 31 * receipts.DAY)
+
+
+def test_an_artifact_of_labels_gives_the_probabilities_it_gave() -> None:
+    artifact = Artifact.load(DATA / "artifact-schema-2-labels")
+    assert artifact.is_multilabel
+    # By hand: half the first log-odds and a quarter, twice the second less a half; then above a half or not.
+    assert artifact.probs(np.array([[1.0, 0.125], [-1.0, 1.0]])).tolist() == [[0.75, 0.25], [0.125, 0.875]]
+
+
+def test_the_decisions_that_an_artifact_holds_are_still_made() -> None:
+    artifact = Artifact.load(DATA / "artifact-schema-3")
+    assert artifact.sets is not None
+    assert artifact.abstain is not None
+    # By hand: .5, then .5 + .25 + .125 for the second rank and 1 + 2 x .125 for the third.
+    probs = np.array([[0.5, 0.25, 0.25], [0.25, 0.375, 0.375]])
+    assert artifact.sets.scores(probs)[0].tolist() == [0.5, 0.875, 1.25]
+    assert artifact.sets(probs).tolist() == [[True, False, False], [False, True, True]]
+    assert artifact.abstain(probs).tolist() == [False, True]

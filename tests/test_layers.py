@@ -28,6 +28,10 @@ GROUND = (
     "nonces",
     "receipts",
     "metrics",
+    "priors",
+    "judgement",
+    "scores",
+    "pictures",
     "artifact",
     "data",
 )
@@ -37,12 +41,13 @@ MAY_USE: dict[str, tuple[str, ...]] = {
     **{room: GROUND[:i] for i, room in enumerate(GROUND)},
     "model": GROUND,
     "fit": (*GROUND, "model"),
-    "fuse": GROUND,
+    "seam": GROUND,
+    "fuse": (*GROUND, "seam"),
     "watch": GROUND,
     "report": GROUND,
     "study": (*GROUND, "model", "fit", "report"),
-    "serve": (*GROUND, "watch", "fuse"),
-    "workflows": (*GROUND, "model", "fit", "fuse", "watch", "report", "study"),
+    "serve": (*GROUND, "seam", "watch", "fuse"),
+    "workflows": (*GROUND, "seam", "model", "fit", "fuse", "watch", "report", "study"),
     "sklearn": (*GROUND, "fit", "fuse", "workflows"),
     "demo": (*GROUND, "model", "fit", "fuse", "watch", "report", "serve", "workflows"),
     "cli": (
@@ -158,7 +163,7 @@ def test_heavy_libraries_stay_in_their_rooms(path: Path) -> None:
         assert "matplotlib" not in used
     if own != "demo" and path.name not in ("exporter.py", "app.py"):
         assert "prometheus_client" not in used
-    if own != "serve":
+    if own not in ("serve", "seam"):
         assert "ts" not in used
 
 
@@ -199,6 +204,7 @@ def test_the_public_names_are_sorted_and_there() -> None:
     for name in calib_serve.__all__:
         assert hasattr(calib_serve, name)
     assert calib_serve.__all__ == [
+        "Abstain",
         "Artifact",
         "Bins",
         "CalibServeError",
@@ -212,9 +218,13 @@ def test_the_public_names_are_sorted_and_there() -> None:
         "Label",
         "LabelPolicy",
         "LabelledScores",
+        "LabelsEvaluation",
         "LogitMap",
         "Mixture",
         "ModelFacts",
+        "PredictionSets",
+        "Preprocessing",
+        "PriorEstimate",
         "ProbTable",
         "Receipt",
         "Refitted",
@@ -223,6 +233,7 @@ def test_the_public_names_are_sorted_and_there() -> None:
         "Selection",
         "ServedPrediction",
         "Server",
+        "Verdict",
         "Watch",
         "__version__",
         "calibrate",
@@ -231,17 +242,22 @@ def test_the_public_names_are_sorted_and_there() -> None:
         "calibrated_probs",
         "compare",
         "create_app",
+        "decide",
+        "estimate_prior",
         "evaluate",
+        "evaluate_labels",
         "evaluate_logits",
         "fuse_onnx",
         "fuse_torch",
         "fuse_triton",
+        "judge",
         "load_artifact",
         "load_data",
         "load_model",
         "pack",
         "pack_around",
         "pack_feedback",
+        "preprocessing_of",
         "read_labelled",
         "read_samples",
         "recalibrated",
@@ -250,5 +266,6 @@ def test_the_public_names_are_sorted_and_there() -> None:
         "send_label_file",
         "serve_app",
         "verdict",
+        "with_prior",
         "write_report",
     ]

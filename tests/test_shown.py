@@ -91,6 +91,7 @@ def test_an_evaluation_is_a_frame_with_a_row_a_metric() -> None:
     assert frame.index.name == "metric"
     assert frame.loc["ece"].to_dict() == {
         "value": found.ece.value,
+        "debiased": found.ece.debiased,
         "low": found.ece.low,
         "high": found.ece.high,
     }

@@ -1,21 +1,30 @@
 """The artifact: the result of a fit, as steps that any runtime can execute."""
 
 from calib_serve.artifact.artifact import Artifact
-from calib_serve.artifact.facts import ModelFacts, Outputs, read_outputs
+from calib_serve.artifact.decisions import Abstain, PredictionSets, SetScore
+from calib_serve.artifact.examples import Examples
+from calib_serve.artifact.facts import ModelFacts, read_outputs
+from calib_serve.artifact.promises import DecisionsEvaluation, evaluate_decisions, promises
 from calib_serve.artifact.results import Score, Selection
 from calib_serve.artifact.steps import Head, InputShift, LogitMap, Mixture, ProbTable, Step
 
 __all__ = [
+    "Abstain",
     "Artifact",
+    "DecisionsEvaluation",
+    "Examples",
     "Head",
     "InputShift",
     "LogitMap",
     "Mixture",
     "ModelFacts",
-    "Outputs",
+    "PredictionSets",
     "ProbTable",
     "Score",
     "Selection",
+    "SetScore",
     "Step",
+    "evaluate_decisions",
+    "promises",
     "read_outputs",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,20 +18,22 @@ import numpy as np
 import yaml
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.arrays import as_floats
+from calib_serve.artifact.decisions import Abstain, PredictionSets
+from calib_serve.artifact.examples import Examples
 from calib_serve.artifact.facts import ModelFacts
 from calib_serve.artifact.manifest import (
     MANIFEST,
     PARAMS,
-    SCHEMA,
     digest,
     folder_id,
-    pack_steps,
+    pack,
     place_folder,
     plain,
     read_bytes,
     read_manifest,
     step_facts,
-    unpack_steps,
+    unpack,
 )
 from calib_serve.artifact.results import (
     Selection,
@@ -55,7 +57,8 @@ from calib_serve.artifact.tensors import SafetensorError
 from calib_serve.bins import Bins
 from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError
 from calib_serve.files import sha256, write_whole
-from calib_serve.metrics import Estimate, softmax, two_columns
+from calib_serve.metrics import Estimate, sigmoid, softmax, two_columns
+from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, alike
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -84,7 +87,11 @@ class Artifact:
     and ``fit`` are plain facts (str, numbers, lists, mappings); ``before`` and ``after`` map a
     metric's name to its value, low and high on held-out data; ``reference`` are the calibrated
     model's bins on the calibration set, and ``reference_classes`` (K,) how often it predicted each
-    class there, or empty where not counted.
+    class there, or empty where not counted; ``examples`` are a few of the fit's own scores with their
+    calibrated probabilities; ``sets`` and ``abstain`` say what a prediction leads to, by its calibrated
+    probabilities, which they do not change. ``model.outputs`` in "label_logits" or "label_probabilities":
+    ``classes`` are labels, each with a sigmoid of its own, and there is neither Mixture nor map on
+    log-probabilities.
 
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
     >>> artifact.probs(np.array([[0.0, 0.0]])).tolist()
@@ -103,19 +110,20 @@ class Artifact:
     class_names: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     reference_classes: tuple[int, ...] = ()
+    examples: Examples | None = None
+    sets: PredictionSets | None = None
+    abstain: Abstain | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", tuple(self.steps))
         object.__setattr__(self, "class_names", tuple(self.class_names))
-        if self.classes < 2:
+        if self.classes < (1 if self.is_multilabel else 2):
             raise InputError(f"a classifier has at least 2 classes, got {self.classes}")
-        if self.class_names and len(self.class_names) != self.classes:
-            raise ShapeError(f"{self.classes} classes but {len(self.class_names)} class names")
+        if self.model.outputs in ONE_COLUMN and self.classes != 2:
+            raise InputError(f"{self.model.outputs} is of two classes, but there are {self.classes}")
         if not all(isinstance(name, str) for name in self.class_names):
             raise InputError(f"class names must be strings, got {self.class_names[:5]}")
         object.__setattr__(self, "reference_classes", tuple(int(n) for n in self.reference_classes))
-        if self.reference_classes and len(self.reference_classes) != self.classes:
-            raise ShapeError(f"{self.classes} classes but {len(self.reference_classes)} counts of them")
         if any(n < 0 for n in self.reference_classes):
             raise InputError("reference_classes must not be negative")
         order = [STEPS.index(type(step)) for step in self.steps]
@@ -130,8 +138,63 @@ class Artifact:
                 raise ShapeError(
                     f"the {step.kind} step is for {step.classes} classes, the artifact for {self.classes}"
                 )
+        if self.is_multilabel:
+            self._check_of_labels()
+        self._check_counts()
         for name in ("data", "fit", "before", "after", "versions"):
             object.__setattr__(self, name, plain(getattr(self, name), name))
+
+    def _check_counts(self) -> None:
+        """ShapeError where something has an entry for each class, and not for these."""
+        found = {
+            "class names": len(self.class_names) or None,
+            "counts of them": len(self.reference_classes) or None,
+            "thresholds of sets": None if self.sets is None else self.sets.classes,
+            "columns of examples": None if self.examples is None else self.examples.logits.shape[1],
+        }
+        for what, number in found.items():
+            if number not in (None, self.classes):
+                raise ShapeError(f"{self.classes} classes but {number} {what}")
+
+    def _check_of_labels(self) -> None:
+        joint = self.mixture is not None or any(m.on == "log_probs" for m in self.logit_maps)
+        full = any(m.weight.ndim == 2 for m in self.logit_maps)
+        if joint or full or (self.table is not None and len(self.table.edges) != self.classes):
+            raise InputError("a label is calibrated alone: by scales and biases (L,), or a table (L, B)")
+        if self.sets is not None or self.abstain is not None:
+            raise InputError("prediction sets and abstention are for one class a sample, not for labels")
+
+    @property
+    def is_multilabel(self) -> bool:
+        """Whether its classes are labels, of which any number may be true."""
+        return self.model.outputs in LABELS
+
+    @property
+    def depends_on_kind(self) -> bool:
+        """Whether logits and log-probabilities of a model differ to it, as to a scale for each class."""
+        for step in self.logit_maps:
+            if step.on == "log_probs" or not step.ignores_shift:
+                return step.on == "logits"
+        return self.is_multilabel
+
+    def takes(self, outputs: Outputs) -> bool:
+        """Whether scores of this kind get the probabilities that those it was fitted on would get.
+
+        False where it was not recorded what these were, and it matters.
+        """
+        if self.is_multilabel or outputs in LABELS:
+            return self.is_multilabel and outputs in LABELS
+        fitted = self.model.outputs
+        return not self.depends_on_kind or (fitted is not None and alike(fitted, outputs))
+
+    def check_takes(self, outputs: Outputs | None, what: str) -> None:
+        """InputError where ``what``, scores of the kind ``outputs``, are not what it was fitted on."""
+        fitted = self.model.outputs
+        if outputs is not None and fitted is not None and not self.takes(outputs):
+            raise InputError(
+                f"the calibration was fitted on {fitted}, and {what} are {outputs}: it makes other "
+                f"probabilities of them; fit it on {outputs}, or say with --outputs what they are"
+            )
 
     @property
     def input_shift(self) -> InputShift | None:
@@ -168,21 +231,30 @@ class Artifact:
         """The steps that need the logits alone."""
         return (*self._of(LogitMap), *self._of(Mixture), *self._of(ProbTable))
 
+    def only(self, *steps: Step) -> Artifact:
+        """With these steps alone, and without what belongs to the probabilities that all of them give."""
+        fit = {name: value for name, value in self.fit.items() if name != "decisions"}
+        return replace(self, steps=steps, fit=fit, examples=None, sets=None, abstain=None)
+
     def _of(self, kind: type[S]) -> tuple[S, ...]:
         return tuple(step for step in self.steps if isinstance(step, kind))
 
     def probs(self, logits: ArrayLike) -> NDArray[np.float64]:
         """Calibrated probabilities (n, K) of logits (n, K), by the output steps.
 
-        A binary model's one logit per sample, (n,) or (n, 1), is accepted too: class 0 gets logit 0.
+        A binary model's one logit per sample, (n,) or (n, 1), is accepted too: class 0 gets logit 0. Of
+        labels, (n, L) log-odds. Probabilities become logits by ``calib_serve.scores.to_logits``.
         Where the artifact has an InputShift or a Head, the logits must come from the model with
         these already in place.
         """
-        z = two_columns(logits)
-        if z.shape[1] != self.classes:
+        z = as_floats(logits, "logits") if self.is_multilabel else two_columns(logits)
+        if z.shape[1:] != (self.classes,):
             raise ShapeError(f"logits must be (n, {self.classes}), got {z.shape}")
         for step in self.logit_maps:
             z = step(z)
+        if self.is_multilabel:
+            p = sigmoid(z)
+            return p if self.table is None else self.table.of_each(p)
         p = softmax(z) if self.mixture is None else self.mixture(z)
         return p if self.table is None else self.table(p)
 
@@ -217,17 +289,21 @@ class Artifact:
         return as_html(self._line(), self.metrics_before, self.metrics_after)
 
     def _line(self) -> str:
-        return as_text(self.method, self.classes, self.steps, self.metrics_before, self.metrics_after)
+        found = (self.metrics_before, self.metrics_after)
+        line = as_text(self.method, self.classes, self.steps, *found, labels=self.is_multilabel)
+        sets = "" if self.sets is None else f", sets of {self.sets.coverage:.4g} ({self.sets.score})"
+        return line + sets + (f", abstains below {self.abstain.threshold:.4g}" if self.abstain else "")
 
     @property
     def fingerprint(self) -> str:
         """The sha256 of everything in the artifact."""
-        return self._manifest(sha256(pack_steps(self.steps)))["sha256"]  # type: ignore[no-any-return]
+        params = pack(self.steps, self.examples, self.sets)
+        return str(self._manifest(sha256(params))["sha256"])
 
     def save(self, path: str | Path) -> Path:
         """Write the folder ``path`` atomically; replaces an existing artifact."""
         path = Path(path)
-        params = pack_steps(self.steps)
+        params = pack(self.steps, self.examples, self.sets)
         manifest = yaml.safe_dump(self._manifest(sha256(params)), sort_keys=False, allow_unicode=True)
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
@@ -275,9 +351,17 @@ class Artifact:
             raise SchemaError(f"{path} is not a valid artifact: {error}") from error
         return artifact
 
+    @property
+    def _schema(self) -> int:
+        """The earliest version that can read it, so that artifacts of before keep their fingerprint."""
+        if self.sets is not None or self.abstain is not None:
+            return 3
+        known = self.model.outputs in (None, "logits", "log_probs", "probabilities")
+        return 1 if known and self.examples is None else 2
+
     def _manifest(self, params_sha256: str) -> dict[str, Any]:
         content: dict[str, Any] = {
-            "schema": SCHEMA,
+            "schema": self._schema,
             "method": self.method,
             "classes": self.classes,
             "class_names": list(self.class_names),
@@ -298,13 +382,17 @@ class Artifact:
         # Left out where empty, so that older artifacts keep their fingerprint.
         if self.reference_classes:
             content["reference_classes"] = list(self.reference_classes)
+        decisions = {"sets": self.sets, "abstain": self.abstain}
+        content |= {name: rule.facts for name, rule in decisions.items() if rule is not None}
         return {**content, "sha256": digest(content)}
 
 
 def _build(manifest: Mapping[str, Any], params: bytes) -> Artifact:
     reference = manifest["reference"]
+    steps, examples, sets = unpack(manifest["steps"], params, manifest.get("sets"))
+    abstain = manifest.get("abstain")
     return Artifact(
-        unpack_steps(manifest["steps"], params),
+        steps,
         method=str(manifest["method"]),
         classes=int(manifest["classes"]),
         **{
@@ -313,6 +401,9 @@ def _build(manifest: Mapping[str, Any], params: bytes) -> Artifact:
         },
         reference=None if reference is None else _finite(Bins(**reference)),
         reference_classes=tuple(manifest.get("reference_classes", ())),
+        examples=examples,
+        sets=sets,
+        abstain=None if abstain is None else Abstain(**abstain),
     )
 
 

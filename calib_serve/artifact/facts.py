@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args
+from typing import Any
 
 from calib_serve.artifact.manifest import plain
 from calib_serve.errors import InputError
+from calib_serve.pictures import Preprocessing
+from calib_serve.scores import Outputs, check_outputs
 
-__all__ = ["ModelFacts", "Outputs", "read_outputs"]
-
-Outputs = Literal["logits", "log_probs", "probabilities"]
-"""What a model returns."""
+__all__ = ["ModelFacts", "read_outputs"]
 
 
 @dataclass(frozen=True)
@@ -20,9 +19,12 @@ class ModelFacts:
     """The model that an artifact was fitted on; None where unknown.
 
     ``sha256`` of its file's bytes, ``source``: the file's name or the factory, ``input_shape`` of one
-    input (-1 for any size), ``input_dtype`` by numpy's name, ``outputs``: what the model itself returns,
+    input (-1 for any size), ``input_dtype`` by numpy's name, ``outputs``: what the model itself returns and
+    the calibration was fitted on (``calib_serve.scores``),
     ``last_linear``: the layer that makes its logits, ``mixed_precision``: whether logits were computed
-    in bfloat16. Raises InputError for a fact of another type.
+    in bfloat16, ``pictures``: how pictures became the inputs that it was fitted on, or a mapping of that. Of
+    an artifact fitted on an archive's handler, ``seam`` and ``output`` say where its scores pass (as in
+    ``pack_around``), and ``outputs`` what they are. Raises InputError for a fact of another type.
 
     >>> ModelFacts(outputs="logits", input_shape=[3, 8, 8]).as_dict()
     {'input_shape': [3, 8, 8], 'outputs': 'logits'}
@@ -35,20 +37,29 @@ class ModelFacts:
     outputs: Outputs | None = None
     last_linear: str | None = None
     mixed_precision: bool | None = None
+    seam: str | None = None
+    output: str | None = None
+    pictures: Preprocessing | None = None
     _held: Mapping[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("sha256", "source", "input_dtype", "last_linear"):
+        for name in ("sha256", "source", "input_dtype", "last_linear", "seam", "output"):
             _check(name, getattr(self, name), isinstance(getattr(self, name), str), "a text")
         mixed = self.mixed_precision
         _check("mixed_precision", mixed, isinstance(mixed, bool), "true or false")
-        kinds = get_args(Outputs)
-        known = isinstance(self.outputs, str) and self.outputs in kinds
-        _check("outputs", self.outputs, known, f"one of {', '.join(kinds)}")
+        try:
+            check_outputs(self.outputs)
+        except InputError as error:
+            raise InputError(f"what the model returns: {error}") from error
         shape = self.input_shape
         sizes = isinstance(shape, Sequence) and all(size is None or type(size) is int for size in shape)
         _check("input_shape", shape, sizes, "a list of whole numbers")
         object.__setattr__(self, "input_shape", None if shape is None else tuple(shape))
+        if self.pictures is not None:
+            try:
+                object.__setattr__(self, "pictures", Preprocessing.of(self.pictures))
+            except InputError as error:
+                raise InputError(f"pictures of the model: {error}") from error
 
     @classmethod
     def of(cls, known: ModelFacts | Mapping[str, Any]) -> ModelFacts:
@@ -68,11 +79,24 @@ class ModelFacts:
         if self._held:
             return dict(self._held)
         known = {f.name: getattr(self, f.name) for f in fields(self) if f.init}
+        known["pictures"] = None if self.pictures is None else self.pictures.as_dict()
         return {name: plain(value, name) for name, value in known.items() if value is not None}
 
     def fits(self, sha256: str) -> bool:
         """Whether the model file may have this hash; True where the artifact's is unknown."""
         return not self.sha256 or self.sha256 == sha256
+
+    def returned(self, told: Outputs | None) -> Outputs:
+        """What the model itself returns: as ``told``, else as known, else logits.
+
+        InputError where only that of a handler's seam is known, which may be another.
+        """
+        if told is None and self.seam is not None:
+            raise InputError(
+                f"the artifact was fitted on what passes {self.seam!r} in {self.source}, not on what the "
+                "model file itself returns; say with --outputs (outputs=) what that is"
+            )
+        return told or self.outputs or "logits"
 
 
 def read_outputs(written: Any) -> Any:

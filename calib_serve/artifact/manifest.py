@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 import yaml
 
+from calib_serve.artifact.decisions import PredictionSets, sets_of
+from calib_serve.artifact.examples import Examples
 from calib_serve.artifact.steps import STEPS, Floats, Step
 from calib_serve.artifact.tensors import load as load_tensors
 from calib_serve.artifact.tensors import save as save_tensors
@@ -31,17 +33,17 @@ __all__ = [
     "SCHEMA",
     "digest",
     "folder_id",
-    "pack_steps",
+    "pack",
     "place_folder",
     "plain",
     "read_bytes",
     "read_manifest",
     "read_yaml",
     "step_facts",
-    "unpack_steps",
+    "unpack",
 ]
 
-SCHEMA = 1
+SCHEMA = 3
 MANIFEST = "manifest.yaml"
 PARAMS = "params.safetensors"
 _MANIFEST_LIMIT = 1 << 20  # bytes; a manifest is a page or two
@@ -50,14 +52,16 @@ _EVENT_LIMIT = 100_000  # values; each takes about ten microseconds
 _LONG_NUMBER = re.compile(r"[-+0-9a-fA-FxobXOB_:.]{1000}")
 
 
-def pack_steps(steps: Sequence[Step]) -> bytes:
-    """All tensors of the steps as safetensors, named ``step0.weight`` and so on."""
-    flat = {
-        f"step{i}.{name}": np.asarray(array, order="C")
-        for i, step in enumerate(steps)
-        for name, array in step.tensors.items()
-    }
-    return save_tensors(flat)
+def pack(
+    steps: Sequence[Step], examples: Examples | None = None, sets: PredictionSets | None = None
+) -> bytes:
+    """All tensors as safetensors: ``step0.weight`` and so on, ``examples.logits``, ``sets.threshold``."""
+    flat = {f"step{i}.{name}": array for i, step in enumerate(steps) for name, array in step.tensors.items()}
+    if examples is not None:
+        flat |= {"examples.logits": examples.logits, "examples.probs": examples.probs}
+    if sets is not None:
+        flat["sets.threshold"] = sets.threshold
+    return save_tensors({name: np.asarray(array, order="C") for name, array in flat.items()})
 
 
 def step_facts(step: Step) -> dict[str, Any]:
@@ -65,9 +69,14 @@ def step_facts(step: Step) -> dict[str, Any]:
     return {"kind": step.kind, **step.options}
 
 
-def unpack_steps(facts: Sequence[Mapping[str, Any]], params: bytes) -> tuple[Step, ...]:
-    """The inverse of ``pack_steps`` and ``step_facts``; every tensor must belong to a step."""
+def unpack(
+    facts: Sequence[Mapping[str, Any]], params: bytes, sets: Mapping[str, Any] | None = None
+) -> tuple[tuple[Step, ...], Examples | None, PredictionSets | None]:
+    """The inverse of ``pack`` and of the facts of its parts; every tensor must belong to one of them."""
     tensors = load_tensors(params)
+    kept = [tensors.pop(f"examples.{name}", None) for name in ("logits", "probs")]
+    examples = None if kept[0] is None or kept[1] is None else Examples(kept[0], kept[1])
+    found = sets_of(sets, tensors.pop("sets.threshold", None) if sets else None)
     steps = []
     for i, one in enumerate(facts):
         prefix = f"step{i}."
@@ -77,7 +86,7 @@ def unpack_steps(facts: Sequence[Mapping[str, Any]], params: bytes) -> tuple[Ste
             raise SchemaError(f"step {i} has tensors it does not know: {sorted(own)}")
     if tensors:
         raise SchemaError(f"tensors that belong to no step: {sorted(tensors)}")
-    return tuple(steps)
+    return tuple(steps), examples, found
 
 
 def _build_step(facts: Mapping[str, Any], tensors: dict[str, Floats]) -> Step:
@@ -97,10 +106,10 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict) or "schema" not in manifest:
         raise SchemaError(f"{path} is not an artifact's manifest: it has no schema version")
     schema = manifest["schema"]
-    if type(schema) is not int or schema != SCHEMA:
+    if type(schema) is not int or not 1 <= schema <= SCHEMA:
         newer = type(schema) is int and schema > SCHEMA
         raise SchemaError(
-            f"{path} has schema {schema!r}, this version of calib-serve reads {SCHEMA}; "
+            f"{path} has schema {schema!r}, this version of calib-serve reads 1 to {SCHEMA}; "
             + (
                 "a newer calib-serve wrote it; upgrade"
                 if newer

@@ -79,11 +79,13 @@ def measured(facts: Mapping[str, Any]) -> dict[str, Estimate]:
 
     >>> measured({"ece": {"value": 0.1, "low": None}})
     {'ece': 0.1000}
+    >>> measured({"ece": {"value": 0.1, "low": 0.0, "high": 0.09, "debiased": 0.05}})
+    {'ece': 0.1000 (debiased 0.0500) [0.0000, 0.0900]}
     """
     found = {}
     for name, fact in facts.items():
         held = fact if isinstance(fact, Mapping) else {"value": fact}
-        numbers = [held.get(end) for end in ("value", "low", "high")]
+        numbers = [held.get(end) for end in ("value", "low", "high", "debiased")]
         if all(number is None or isinstance(number, (int, float)) for number in numbers):
             found[name] = Estimate(*(math.nan if number is None else float(number) for number in numbers))
     return found
@@ -101,12 +103,15 @@ def temperature_of(steps: Sequence[Step]) -> float | None:
     return None
 
 
-def as_text(method: str, classes: int, steps: Sequence[Step], before: Metrics, after: Metrics) -> str:
-    """One line: method, classes, steps, and the ECE before and after where it was measured."""
+def as_text(
+    method: str, classes: int, steps: Sequence[Step], before: Metrics, after: Metrics, *, labels: bool = False
+) -> str:
+    """One line: method, classes, steps, and the ECE (of labels' probabilities) where it was measured."""
     kinds = ", ".join(step.kind for step in steps) or "none"
-    eces = [found["ece"] for found in (before, after) if "ece" in found]
+    name = "positive_ece" if labels else "ece"
+    eces = [found[name] for found in (before, after) if name in found]
     ece = f", ECE {' -> '.join(f'{value:.4f}' for value in eces)}" if eces else ""
-    return f"{method}, {classes} classes, steps: {kinds}{ece}"
+    return f"{method}, {classes} {'labels' if labels else 'classes'}, steps: {kinds}{ece}"
 
 
 def as_html(title: str, before: Metrics, after: Metrics) -> str:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact.step import Floats, StepBase, tensor
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics import log_softmax, softmax
+from calib_serve.metrics.logits import LEAST
 
 __all__ = [
     "STEPS",
@@ -185,6 +186,17 @@ class LogitMap(StepBase):
         same = self.weight == (np.eye(len(self.weight)) if self.weight.ndim == 2 else 1)
         return self.on == "logits" and bool(np.all(same)) and (self.bias is None or not self.bias.any())
 
+    @property
+    def ignores_shift(self) -> bool:
+        """Whether a number added to all logits of a row changes no probability.
+
+        Then logits and log-probabilities of one model are the same to it. A scale of each class is not.
+        """
+        if self.on == "log_probs" or self.weight.ndim == 0:
+            return True
+        sums = self.weight if self.weight.ndim == 1 else self.weight.sum(axis=1)
+        return bool(np.ptp(sums) <= 1e-12 * np.abs(self.weight).max(initial=1.0))
+
     def fold_into(self, weight: Exact, bias: Exact) -> tuple[Exact, Exact]:
         """The linear layer (K, d), (K,) composed with this map.
 
@@ -246,7 +258,7 @@ class ProbTable(StepBase):
 
     ``edges`` (R, B - 1) are the inner bin edges, rising; ``values`` (R, B) the probabilities.
     R = 1: the table maps the top-1 confidence, and the other classes share the rest in their
-    old proportions. R = K: one row per class, renormalised.
+    old proportions. R = K: one row per class, renormalised; per label, as it is.
     """
 
     kind: ClassVar[str] = "prob_table"
@@ -277,29 +289,27 @@ class ProbTable(StepBase):
         p = np.asarray(probs, np.float64)
         if len(self.edges) == 1:
             return self._top1(p)
-        if p.shape[1] != len(self.edges):
-            raise ShapeError(f"the table is for {len(self.edges)} classes, got {p.shape[1]}")
-        looked_up = np.stack(
-            [
-                v[np.searchsorted(e, p[:, k])]
-                for k, (e, v) in enumerate(zip(self.edges, self.values, strict=True))
-            ],
-            axis=1,
-        )
+        looked_up = self.of_each(p)
         total = looked_up.sum(axis=1, keepdims=True)
         # Uniform where every class falls into a bin of value 0.
         return np.where(total > 0, looked_up / np.where(total > 0, total, 1), 1 / p.shape[1])
+
+    def of_each(self, probs: Floats) -> NDArray[np.float64]:
+        """Each column (n, R) by its own row of the table, not renormalised: probabilities of labels."""
+        p = np.asarray(probs, np.float64)
+        if p.shape[1] != len(self.edges):
+            raise ShapeError(f"the table is for {len(self.edges)} classes, got {p.shape[1]}")
+        rows = zip(self.edges, self.values, strict=True)
+        return np.stack([v[np.searchsorted(e, p[:, k])] for k, (e, v) in enumerate(rows)], axis=1)
 
     def _top1(self, p: NDArray[np.float64]) -> NDArray[np.float64]:
         rows, top = np.arange(len(p)), p.argmax(axis=1)
         old = p[rows, top]
         new = self.values[0][np.searchsorted(self.edges[0], old)]
-        others = p.copy()
+        # At least LEAST, also in fused models: where all others round to 0 they share the rest alike.
+        others = np.maximum(p, LEAST)
         others[rows, top] = 0
-        rest = others.sum(axis=1, keepdims=True)
-        even = 1 / max(p.shape[1] - 1, 1)
-        shared = np.where(rest > 0, others / np.where(rest > 0, rest, 1), even)
-        out: NDArray[np.float64] = shared * (1 - new)[:, None]
+        out: NDArray[np.float64] = others * ((1 - new) / others.sum(axis=1))[:, None]
         out[rows, top] = new
         return out
 

@@ -24,6 +24,7 @@ app = typer.Typer(
 _COMMANDS: tuple[tuple[str, str], ...] = (
     ("apply", "apply"),
     ("compare", "compare"),
+    ("decide", "decide"),
     ("demo", "demo"),
     ("evaluate", "evaluate"),
     ("fit", "fit"),
@@ -32,8 +33,10 @@ _COMMANDS: tuple[tuple[str, str], ...] = (
     ("keys", "keys"),
     ("label", "label"),
     ("pack", "pack"),
+    ("prior", "prior"),
     ("refit", "refit"),
     ("report", "report"),
+    ("scale", "scale"),
     ("serve", "serve"),
     ("study", "study"),
     ("watch", "watch"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,17 +20,21 @@ def run(
     out: Annotated[Path, typer.Option("-o", "--out", help="The npz file to write.")],
     split: options.Split = None,
     labels: options.Labels = None,
+    outputs: options.Outputs = None,
 ) -> None:
     """Write calibrated probabilities, predictions and confidences of a file of logits.
 
-    The npz holds probs (n, K), predictions and confidence (n,), and labels (n,) where the file has
-    them; it can be read again as a file of probabilities.
+    The npz holds probs (n, K), predictions and confidence (n,), where the artifact has them set (n, K),
+    whether each class is in it, and abstain (n,), and labels (n,) where the file has them; of a multi-label
+    model label_probs, predictions (0 or 1), confidence and labels (n, L). It can be read again as a file of
+    probabilities.
     """
     import numpy as np
 
     from calib_serve.artifact import Artifact
     from calib_serve.data import read_logits
     from calib_serve.files import written_whole
+    from calib_serve.scores import as_logits
 
     if out.suffix != ".npz":
         raise InputError(f"the output is an npz file, got {out.name!r}")
@@ -39,9 +43,18 @@ def run(
         raise InputError(
             f"{folder} changes the model itself, so logits alone are not enough; fuse it into the model"
         )
-    found = read_logits(logits, split=split, labels=labels)
-    probs = artifact.probs(found.logits)
-    arrays = {"probs": probs, "predictions": probs.argmax(axis=1), "confidence": probs.max(axis=1)}
+    found = read_logits(logits, split=split, labels=labels, outputs=outputs)
+    z, kind = as_logits(found.scores, found.outputs)
+    artifact.check_takes(kind, f"the scores of {logits}")
+    probs = artifact.probs(z)
+    arrays: dict[str, Any]
+    if artifact.is_multilabel:
+        chosen = (probs > 0.5).astype(np.uint8)
+        arrays = {"label_probs": probs, "predictions": chosen, "confidence": np.maximum(probs, 1 - probs)}
+    else:
+        arrays = {"probs": probs, "predictions": probs.argmax(axis=1), "confidence": probs.max(axis=1)}
+    decisions = {"set": artifact.sets, "abstain": artifact.abstain}
+    arrays |= {name: decide(probs) for name, decide in decisions.items() if decide is not None}
     if found.labels is not None:
         arrays["labels"] = np.asarray(found.labels)
     try:
@@ -49,4 +62,5 @@ def run(
             np.savez_compressed(partial, allow_pickle=False, **arrays)
     except OSError as error:
         raise InputError(f"cannot write {out}: {error}") from error
-    typer.echo(f"{len(probs)} samples, {artifact.classes} classes: {out}")
+    what = "labels" if artifact.is_multilabel else "classes"
+    typer.echo(f"{len(probs)} samples, {artifact.classes} {what}: {out}")

@@ -35,6 +35,7 @@ _LARGEST_IS_BEST = ("accuracy", "refinement_auroc")
 def run(
     *,
     logits: options.Logits,
+    outputs: options.Outputs = None,
     methods: options.Methods = "all",
     fit_split: options.FitSplit = "cal",
     test_split: options.TestSplit = "test",
@@ -53,12 +54,13 @@ def run(
     from calib_serve.data import read_labelled
     from calib_serve.workflows.compare import compare
 
-    fit, test = (read_labelled(logits, split=split) for split in (fit_split, test_split))
+    fit, test = (read_labelled(logits, split=split, outputs=outputs) for split in (fit_split, test_split))
     with stages(quiet=as_json) as progress:
         rows = compare(
-            (fit.logits, fit.labels),
-            (test.logits, test.labels),
+            (fit.scores, fit.labels),
+            (test.scores, test.labels),
             "all" if methods == ["all"] else methods,
+            outputs=fit.outputs,
             # The table shows no intervals, and they are most of the work.
             replicates=replicates if as_json or csv_out else 0,
             seed=seed,
@@ -82,18 +84,29 @@ def run(
         raise typer.Exit(1)
 
 
+def _shown(rows: Sequence[Compared]) -> dict[str, str]:
+    """The metrics that there are, and their headings; of P(y = 1) and P(label) in place of each class's."""
+    measured = next((row.metrics.estimates() for row in rows if row.metrics), dict.fromkeys(_SHOWN))
+    if "positive_ece" not in measured:
+        return _SHOWN
+    shown = {**_SHOWN, "positive_ece": "ece P", "positive_brier": "brier P"}
+    del shown["positive_brier" if "brier" in measured else "brier"], shown["classwise_ece"]
+    return {name: words for name, words in shown.items() if name in measured}
+
+
 def _table(rows: Sequence[Compared], title: str) -> Table:
     from rich.table import Table
 
-    table = Table("method", *_SHOWN.values(), "s", title=title, title_justify="left")
-    table.columns[0].no_wrap = True
     found = [(row, row.metrics.estimates()) for row in rows if row.metrics]
+    shown = _shown(rows)
+    table = Table("method", *shown.values(), "s", title=title, title_justify="left")
+    table.columns[0].no_wrap = True
     best = {
         name: (max if name in _LARGEST_IS_BEST else min)((e[name].value for _, e in found), default=0)
-        for name in _SHOWN
+        for name in shown
     }
     for row, estimates in found:
-        cells = [(name, estimates[name].value) for name in _SHOWN]
+        cells = [(name, estimates[name].value) for name in shown]
         texts = [f"{v:.4f}" if name == "nll" else f"{100 * v:.2f}" for name, v in cells]
         marked = [f"[bold]{t}" if v == best[name] else t for t, (name, v) in zip(texts, cells, strict=True)]
         table.add_row(row.method, *marked, f"{row.seconds:.2f}")
@@ -101,7 +114,8 @@ def _table(rows: Sequence[Compared], title: str) -> Table:
 
 
 def _write_csv(path: Path, rows: Sequence[Compared]) -> None:
-    names = [f"{name}{end}" for name in _SHOWN for end in ("", "_low", "_high")]
+    shown = _shown(rows)
+    names = [f"{name}{end}" for name in shown for end in ("", "_low", "_high")]
     try:
         with path.open("w", newline="") as file:
             writer = csv.DictWriter(file, ["method", *names, "seconds", "error"])
@@ -109,7 +123,7 @@ def _write_csv(path: Path, rows: Sequence[Compared]) -> None:
             for row in rows:
                 cells: dict[str, Any] = {"method": row.method, "error": row.error}
                 for name, estimate in (row.metrics.as_dict() if row.metrics else {}).items():
-                    if name in _SHOWN:
+                    if name in shown:
                         cells |= {name: estimate["value"]}
                         cells |= {f"{name}_{end}": estimate[end] for end in ("low", "high")}
                 writer.writerow(cells | ({"seconds": row.seconds} if row.metrics else {}))

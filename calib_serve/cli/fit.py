@@ -9,16 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from calib_serve.cli import options, parse
+from calib_serve.cli import options, parse, pictures
+from calib_serve.cli.from_archive import fitted_on_archive
 from calib_serve.errors import InputError
 
 if TYPE_CHECKING:
     from calib_serve.artifact import Artifact
+    from calib_serve.pictures import Preprocessing
 
 __all__ = ["run"]
 
 _AUTO, _OUTPUT = "Choosing by cross-validation (auto)", "Output methods"
 _CLAMPING, _MASKED, _MODEL = "Neural Clamping", "Masked head", "The model"
+_TAKES = {
+    "--logits": {"labels", "outputs"},
+    "--model": {"data", "train_split", "weights", "input_shape", "last_linear", "device", "batch_size"}
+    | {"mixed_precision", "checkpoints", "outputs"},
+    "--from": {"data", "seam", "output", "outputs", "batch_size"},
+}
+"""What to fit on, and the options that go with it."""
 
 
 def _option(name: str, help: str, panel: str, parser: Any = None, metavar: str | None = None) -> Any:
@@ -37,10 +46,23 @@ def run(
     labels: options.Labels = None,
     model: options.Model = None,
     data: options.Data = None,
+    source: options.Source = None,
+    seam: options.Seam = None,
+    output: options.Output = None,
+    outputs: options.Outputs = None,
     split: options.Split = None,
     eval_split: Annotated[
         str | None,
         typer.Option("--eval-split", help="A split to measure before and after on; default: held-out folds."),
+    ] = None,
+    prior: Annotated[
+        Any,
+        typer.Option(
+            "--prior",
+            parser=parse.shares,
+            metavar="SHARES",
+            help="Class shares of what will be served: 0.7,0.3, or cat=0.7,dog=0.3, or a file of these.",
+        ),
     ] = None,
     seed: options.Seed = 0,
     force: options.Force = False,
@@ -68,8 +90,8 @@ def run(
     of: Annotated[
         Literal["top", "each"] | None, _option("--of", "Histograms: the top class, or each.", _OUTPUT)
     ] = None,
-    prior: Annotated[
-        float | None, _option("--prior", "Histograms: pretended samples a bin.", _OUTPUT)
+    smoothing: Annotated[
+        float | None, _option("--smoothing", "Histograms: pretended samples a bin.", _OUTPUT)
     ] = None,
     grid: Annotated[
         Literal["fine", "medium", "coarse"] | None, _option("--grid", "temperature-ece: its grid.", _OUTPUT)
@@ -125,6 +147,13 @@ def run(
     held_share: Annotated[
         float | None, _option("--held-share", "Held out to steer q, without --train-split.", _MASKED)
     ] = None,
+    transforms: pictures.Transforms = None,
+    mean: pictures.Mean = None,
+    std: pictures.Std = None,
+    image_size: pictures.ImageSize = None,
+    resize_shorter: pictures.ResizeShorter = None,
+    crop: pictures.Crop = None,
+    interpolation: pictures.Interpolation = None,
     weights: options.Weights = None,
     input_shape: options.InputShape = None,
     last_linear: options.LastLinear = None,
@@ -140,35 +169,53 @@ def run(
     ] = None,
 ) -> None:
     """Fit a calibration, say what it changed, and write it as an artifact."""
-    if (logits is None) == (model is None):
-        raise InputError("say what to fit on: --logits FILE, or --model MODEL with --data DATA")
+    on = {"--logits": logits, "--model": model, "--from": source}
+    what = [name for name, value in on.items() if value is not None]
+    if len(what) != 1:
+        raise InputError(
+            "say what to fit on, one of: --logits FILE, --model MODEL with --data DATA, or --from ARCHIVE "
+            "with --data DATA"
+        )
     if out.exists() and not force:
         raise InputError(f"{out} exists; give --force to replace it, or another --out")
     of_method = _given(
         candidates=candidates, criterion=criterion, folds=folds, tolerance=tolerance, level=level,
-        ridge=ridge, lam=lam, mu=mu, strength=strength, bins=bins, of=of, prior=prior, grid=grid, gamma=gamma,
-        penalty=penalty, resolution=resolution, judge=judge, start=start, norm_power=norm_power,
+        ridge=ridge, lam=lam, mu=mu, strength=strength, bins=bins, of=of, smoothing=smoothing, grid=grid,
+        gamma=gamma, penalty=penalty, resolution=resolution, judge=judge, start=start, norm_power=norm_power,
         normalisation=normalisation, clip=clip, input_range=input_range, schedule=schedule, search=search,
         reading=reading, held_share=held_share,
     )  # fmt: skip
-    of_model = _given(
-        weights=weights, input_shape=input_shape, last_linear=last_linear, device=device,
-        batch_size=batch_size, mixed_precision=mixed_precision, checkpoints=checkpoints,
+    of_source = _given(
+        labels=labels, data=data, train_split=train_split, weights=weights, input_shape=input_shape,
+        last_linear=last_linear, device=device, batch_size=batch_size, mixed_precision=mixed_precision,
+        checkpoints=checkpoints, seam=seam, output=output, outputs=outputs,
     )  # fmt: skip
-    how = {"method": method, "seed": seed, "quiet": as_json, **of_method}
+    prepared = pictures.preprocessing(
+        transforms=transforms, mean=mean, std=std, image_size=image_size, resize_shorter=resize_shorter,
+        crop=crop, interpolation=interpolation,
+    )  # fmt: skip
+    _refuse_others(what[0], of_source)
+    if prepared is not None and model is None:
+        raise InputError("--transforms, --mean and their like are for a fit on --model and pictures")
+    how = {"method": method, "seed": seed, "quiet": as_json, "prior": prior, **of_method}
     if logits is not None:
-        if of_model or train_split:
-            extra = ", ".join(
-                f"--{name.replace('_', '-')}" for name in (*of_model, *["train-split"][: bool(train_split)])
-            )
-            raise InputError(f"{extra}: for a fit on --model, not on --logits")
-        artifact = _on_scores(logits, labels, split, eval_split, **how)
+        artifact = _on_scores(logits, split, eval_split, **how, **of_source)
+    elif data is None:
+        raise InputError(f"{what[0]} needs --data: the inputs to calibrate it on, and their labels")
+    elif source is not None:
+        artifact = fitted_on_archive(source, split, eval_split, **how, **of_source)
     else:
-        if data is None:
-            raise InputError("--model needs --data: the images or arrays to calibrate it on")
-        artifact = _on_model(str(model), data, (split, eval_split, train_split), **how, **of_model)
+        artifact = _on_model(str(model), (split, eval_split), prepared, **how, **of_source)
     artifact.save(out)
     _show(artifact, out, as_json=as_json, verbose=verbose)
+
+
+def _refuse_others(what: str, given: dict[str, Any]) -> None:
+    """An option that goes with something else to fit on must not pass in silence."""
+    if extra := [name for name in given if name not in _TAKES[what]]:
+        goes = [other for other, takes in _TAKES.items() if extra[0] in takes]
+        named = ", ".join(f"--{name.replace('_', '-')}" for name in extra)
+        raise InputError(f"{named}: for a fit on {' or '.join(goes)}, not on {what}")
 
 
 def _given(**values: Any) -> dict[str, Any]:
@@ -177,37 +224,54 @@ def _given(**values: Any) -> dict[str, Any]:
 
 
 def _on_scores(
-    path: Path, labels: Path | None, split: str | None, eval_split: str | None, *, quiet: bool, **how: Any
+    path: Path,
+    split: str | None,
+    eval_split: str | None,
+    *,
+    quiet: bool,
+    labels: Path | None = None,
+    outputs: Any = None,
+    **how: Any,
 ) -> Artifact:
     from calib_serve.cli.progress import stages
     from calib_serve.data import read_labelled
     from calib_serve.workflows.fit_scores import calibrate
 
-    given = read_labelled(path, split=split, labels=labels)
+    given = read_labelled(path, split=split, labels=labels, outputs=outputs)
     # Read before the fit: a split that does not exist should not cost one.
-    held = None if eval_split is None else read_labelled(path, split=eval_split)
-    test = None if held is None else (held.logits, held.labels)
+    held = None if eval_split is None else read_labelled(path, split=eval_split, outputs=outputs)
+    test = None if held is None else (held.scores, held.labels)
+    how |= {"outputs": given.outputs, "class_names": given.class_names, "test": test}
     with stages(quiet=quiet) as progress:
-        return calibrate(
-            given.logits, given.labels, class_names=given.class_names, test=test, progress=progress, **how
-        )
+        return calibrate(given.scores, given.labels, progress=progress, **how)
 
 
 def _on_model(
-    model: str, data: str, splits: tuple[str | None, str | None, str | None], *, quiet: bool, **how: Any
+    model: str,
+    splits: tuple[str | None, str | None],
+    prepared: Preprocessing | None,
+    *,
+    quiet: bool,
+    data: str,
+    train_split: str | None = None,
+    **how: Any,
 ) -> Artifact:
     from calib_serve.cli.progress import stages
     from calib_serve.data import load_data
     from calib_serve.workflows.fit_model import calibrate_model
 
-    given = load_data(data, split=splits[0])
-    test, train = (None if split is None else load_data(data, split=split) for split in splits[1:])
+    given = load_data(data, split=splits[0], pictures=prepared)
+    test, train = (
+        None if split is None else load_data(data, split=split, pictures=prepared)
+        for split in (splits[1], train_split)
+    )
     with stages(quiet=quiet) as progress:
         artifact = calibrate_model(
             model,
             given.inputs,
             given.labels,
             class_names=given.class_names,
+            pictures=given.pictures,
             test=None if test is None else (test.inputs, test.labels),
             train=None if train is None else (train.inputs, train.labels),
             progress=progress,
@@ -233,13 +297,17 @@ def _show(artifact: Artifact, out: Path, *, as_json: bool, verbose: bool) -> Non
     from calib_serve.cli.inspect import facts, tables
     from calib_serve.workflows.measure import verdict
 
+    found = verdict(artifact)
     if as_json:
-        typer.echo(json.dumps({"artifact": str(out), "verdict": verdict(artifact), **facts(artifact)}))
+        typer.echo(json.dumps({"artifact": str(out), "verdict": found.as_dict(), **facts(artifact)}))
         return
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     for table in tables(artifact, verbose=verbose):
         console.print(table)
-    console.print(verdict(artifact), markup=False)
-    console.print(f"written to {out}", markup=False, soft_wrap=True)
+    for remark in artifact.fit.get("remarks", ()):
+        console.print(f"note: {remark}", soft_wrap=True)
+    for sentence in (found.headline, *found.reasons, *found.do):
+        console.print(sentence)
+    console.print(f"written to {out}", soft_wrap=True)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calib_serve.cli import options
+from calib_serve.cli.from_archive import show_look
+from calib_serve.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,6 +28,10 @@ _MAIN = (
     "classwise_ece",
     "noise_floor",
     "refinement_auroc",
+    "positive_ece",
+    "positive_noise_floor",
+    "positive_gap",
+    "positive_brier",
 )
 _SHORT = (
     "temperature",
@@ -39,14 +45,50 @@ _SHORT = (
     "epochs",
     "delta_norm",
     "gamma",
+    "weight",
+    "bias",
+    "a",
+    "b",
+    "c",
+    "shared_temperature",
+    "kept_temperature",
 )
 
 
 def run(
-    folder: Annotated[Path, typer.Argument(metavar="DIR|MAR", help="An artifact's folder, or an archive.")],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="DIR|ARCHIVE", help="An artifact's folder, or a calibrated archive."),
+    ] = None,
+    *,
+    source: options.Source = None,
+    probe: Annotated[
+        Path | None, typer.Option("--probe", help="With --from: a request that it answers.")
+    ] = None,
+    seam: options.Seam = None,
+    output: options.Output = None,
+    outputs: options.Outputs = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check the hashes of an artifact, or of an archive and the artifact in it, and show what it holds."""
+    """Check the hashes of an artifact, or of an archive and the artifact in it, and show what it holds.
+
+    With --from ARCHIVE: run an archive's own handler, once, and say what of it can be calibrated.
+    """
+    if source is not None:
+        if folder is not None:
+            raise InputError(
+                "look at a folder or archive, or with --from at an archive's handler; not at both"
+            )
+        from calib_serve.workflows.archive_look import look_at_archive
+
+        look = look_at_archive(source, probe=probe, seam=seam, output=output, outputs=outputs)
+        show_look(source, look, as_json=as_json)
+        return
+    told = {"probe": probe, "seam": seam, "output": output, "outputs": outputs}
+    if extra := [name for name, value in told.items() if value is not None]:
+        raise InputError(f"--{extra[0]}: goes with --from")
+    if folder is None:
+        raise InputError("say what to look at: a folder or an archive, or --from ARCHIVE to run its handler")
     from calib_serve.fuse.torchserve import load_artifact
 
     artifact = load_artifact(folder)
@@ -55,14 +97,14 @@ def run(
         return
     from rich.console import Console
 
-    console = Console()
+    console = Console(markup=False)
     for table in tables(artifact, verbose=True):
         console.print(table)
 
 
 def facts(artifact: Artifact) -> dict[str, Any]:
     """All that is known of an artifact, as JSON holds it; steps by their kind and shapes."""
-    reference = artifact.reference
+    reference, sets = artifact.reference, artifact.sets
     return {
         "fingerprint": artifact.fingerprint,
         "method": artifact.method,
@@ -70,6 +112,8 @@ def facts(artifact: Artifact) -> dict[str, Any]:
         "class_names": list(artifact.class_names),
         "steps": [{"kind": step.kind, **_sizes(step)} for step in artifact.steps],
         "fit": artifact.fit,
+        "sets": None if sets is None else {**sets.facts, "threshold": sets.threshold.tolist()},
+        "abstain": None if artifact.abstain is None else artifact.abstain.facts,
         "data": artifact.data,
         "model": artifact.model.as_dict(),
         "before": artifact.before,
@@ -94,9 +138,11 @@ def tables(artifact: Artifact, *, verbose: bool) -> list[Table]:
     if not verbose:
         fit = {name: value for name, value in known["fit"].items() if name in _SHORT}
         steps = ", ".join(step["kind"] for step in known["steps"])
-        known = {"steps": steps, "fit": fit, "samples": known["data"].get("samples")}
+        outputs = artifact.model.outputs
+        known = {"steps": steps, "outputs": outputs, "fit": fit, "samples": known["data"].get("samples")}
+    what = "labels" if artifact.is_multilabel else "classes"
     table = Table(
-        "fact", "value", title=f"{artifact.method}, {artifact.classes} classes", title_justify="left"
+        "fact", "value", title=f"{artifact.method}, {artifact.classes} {what}", title_justify="left"
     )
     for name, value in known.items():
         for key, text in _lines(name, value):

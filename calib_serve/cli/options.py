@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from calib_serve.cli import parse
 
 __all__ = ["AsJson", "Data", "FitSplit", "Force", "InputShape", "Labels", "LastLinear", "Logits", "Methods"]
-__all__ += ["Model", "Replicates", "Seed", "Split", "TestSplit", "Weights"]
+__all__ += [
+    "ClassTolerance",
+    "Kind",
+    "Model",
+    "Output",
+    "Outputs",
+    "Replicates",
+    "RequestsAtOnce",
+    "Seam",
+    "Seed",
+    "Source",
+    "Split",
+    "TestSplit",
+    "Tolerance",
+    "Weights",
+]
+
+_ARCHIVE = "An archive that is served already"
 
 Logits = Annotated[
     Path, typer.Option("--logits", help="Logits or probs, and labels: npz, npy, csv, parquet or safetensors.")
@@ -22,7 +39,7 @@ TestSplit = Annotated[str, typer.Option("--test-split", help="The split to measu
 Model = Annotated[
     str | None, typer.Option("--model", help="The deployed model: a file, or module:factory with --weights.")
 ]
-Data = Annotated[str | None, typer.Option("--data", help="Inputs and labels for --model.")]
+Data = Annotated[str | None, typer.Option("--data", help="Inputs and labels for --model or --from.")]
 Weights = Annotated[
     Path | None, typer.Option("--weights", help="The weights of a model that is a factory, module:factory.")
 ]
@@ -38,11 +55,44 @@ InputShape = Annotated[
 LastLinear = Annotated[
     str | None, typer.Option("--last-linear", help="The layer that makes the logits, if not found.")
 ]
+Source = Annotated[
+    Path | None,
+    typer.Option("--from", metavar="ARCHIVE", help="Its own handler is asked.", rich_help_panel=_ARCHIVE),
+]
+Seam = Annotated[
+    str | None,
+    typer.Option(
+        help="Where the class scores pass in its handler, such as model; default: as found.",
+        rich_help_panel=_ARCHIVE,
+    ),
+]
+Output = Annotated[
+    str | None,
+    typer.Option(help="Where they lie in what passes there, such as logits or 0.", rich_help_panel=_ARCHIVE),
+]
+Kind = Literal[
+    "logits", "log_probs", "probabilities", "logit", "probability", "label_logits", "label_probabilities"
+]
+"""As ``calib_serve.scores.Outputs``, which would bring numpy."""
+Outputs = Annotated[
+    Kind | None, typer.Option(help="What the scores are, where neither their name nor their numbers say.")
+]
+RequestsAtOnce = Annotated[
+    int | None,
+    typer.Option("--batch-size", min=1, help="Requests at once.", rich_help_panel=_ARCHIVE),
+]
 Methods = Annotated[
     Any, typer.Option("--methods", parser=parse.names, metavar="NAMES", help="Names, commas between.")
 ]
 Replicates = Annotated[
-    int, typer.Option("--replicates", min=0, help="Bootstrap resamples; 0 for no such intervals.")
+    int, typer.Option("--replicates", min=0, help="Resamples and draws; 0 for no such intervals.")
+]
+Tolerance = Annotated[
+    float, typer.Option("--tolerance", help="The mean gap that users can live with, as a fraction.")
+]
+ClassTolerance = Annotated[
+    float | None,
+    typer.Option("--class-tolerance", help="That of a class or label alone; 1.5 times as much if not given."),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="The seed of everything that is drawn.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -7,17 +7,23 @@ from typing import Annotated, Literal
 
 import typer
 
+from calib_serve.cli import pictures
+from calib_serve.cli.options import Outputs
 from calib_serve.errors import InputError
 
 __all__ = ["run"]
 
-_ANY = {"name", "out", "standalone"}
+_ANY = {"name", "version", "out", "standalone", "force"}
 _TAKES = {
-    "--feedback": _ANY | {"feedback", "archives", "version", "arl", "tolerance", "block", "maturity"},
-    "--from": _ANY | {"source", "artifact", "outputs"},
+    "--feedback": _ANY | {"feedback", "archives", "arl", "tolerance", "block", "maturity"},
+    "--from": _ANY
+    | {"source", "artifact", "outputs", "threshold", "extra", "workers", "batch_size", "batch_delay"}
+    | {"seam", "output", "probe", "no_probe", "receipts"},
     "--model": _ANY
-    | {"model", "artifact", "version", "weights", "input_shape", "handler", "extra"}
-    | {"workers", "batch_size", "batch_delay", "outputs", "abstain_below"},
+    | {"model", "artifact", "weights", "input_shape", "handler", "extra"}
+    | {"workers", "batch_size", "batch_delay", "outputs", "threshold", "abstain_below"}
+    | {"transforms", "mean", "std", "image_size", "resize_shorter", "crop", "interpolation", "max_pixels"}
+    | {"top", "probabilities", "threads", "flush_seconds"},
 }
 
 
@@ -31,7 +37,9 @@ def run(
         Path | None, typer.Option("--artifact", help="The folder that calib-serve fit wrote.")
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="What the model is called in URLs.")] = None,
-    version: Annotated[str, typer.Option("--version", help="The model's version.")] = "1.0",
+    version: Annotated[
+        str, typer.Option("--version", help="The model's version; with --from OLD-calibrated.")
+    ] = "1.0",
     out: Annotated[Path, typer.Option("-o", "--out", help="The model store.")] = Path("model_store"),
     weights: Annotated[
         Path | None, typer.Option("--weights", help="A factory's weights, .safetensors.")
@@ -42,7 +50,10 @@ def run(
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option("--from", help="An archive that is served already, to be calibrated as it is."),
+        typer.Option(
+            "--from",
+            help="An archive that is served already (.mar, .tar.gz, folder), to be calibrated as it is.",
+        ),
     ] = None,
     feedback: Annotated[
         bool, typer.Option("--feedback", help="Pack the model that labels are sent to, instead.")
@@ -60,72 +71,169 @@ def run(
     workers: Annotated[int, typer.Option(min=1, help="Workers, each with its copy of the model.")] = 2,
     batch_size: Annotated[int, typer.Option(min=1, help="Most requests in one call of the model.")] = 8,
     batch_delay: Annotated[int, typer.Option(min=1, help="Milliseconds a request waits for others.")] = 5,
-    outputs: Annotated[
-        Literal["logits", "log_probs", "probabilities"] | None,
-        typer.Option(help="What the model returns, where the artifact does not say."),
-    ] = None,
+    outputs: Outputs = None,
+    threshold: Annotated[
+        float, typer.Option("--threshold", help="From which probability on a label of several is predicted.")
+    ] = 0.5,
     abstain_below: Annotated[
         float | None, typer.Option(min=0, max=1, help="Confidence under which a reply says abstain.")
     ] = None,
+    top: Annotated[
+        int, typer.Option("--top", min=0, help="Classes that a reply lists, likeliest first.")
+    ] = 5,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities/--no-probabilities", help="Whether a reply lists all of them.")
+    ] = True,
+    threads: Annotated[
+        int | None, typer.Option("--threads", min=1, help="Cores of a worker; default: shared evenly.")
+    ] = None,
+    flush_seconds: Annotated[
+        float, typer.Option("--flush-seconds", min=0.01, help="Seconds between a worker's reports.")
+    ] = 1.0,
+    transforms: pictures.Transforms = None,
+    mean: pictures.Mean = None,
+    std: pictures.Std = None,
+    image_size: pictures.ImageSize = None,
+    resize_shorter: pictures.ResizeShorter = None,
+    crop: pictures.Crop = None,
+    interpolation: pictures.Interpolation = None,
+    max_pixels: Annotated[
+        int, typer.Option("--max-pixels", min=1, help="The most pixels of a picture that is sent.")
+    ] = 25_000_000,
     arl: Annotated[
         float | None, typer.Option(help="With --feedback: as of watch, like the next three.")
     ] = None,
     tolerance: Annotated[float | None, typer.Option(help="How far accuracy may be from confidence.")] = None,
     block: Annotated[int | None, typer.Option(help="Labels that may depend on one another.")] = None,
     maturity: Annotated[str | None, typer.Option(help="Age at which labels are in, such as 6h.")] = None,
+    seam: Annotated[
+        str | None,
+        typer.Option("--seam", help="With --from: where the class scores pass, such as model; else found."),
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", help="With --from: the scores' key or place in what passes.")
+    ] = None,
+    probe: Annotated[
+        Path | None, typer.Option("--probe", help="With --from: a request to try it with; else one made up.")
+    ] = None,
+    no_probe: Annotated[
+        bool, typer.Option("--no-probe", help="With --from: pack without trying; its packages are not here.")
+    ] = False,
+    receipts: Annotated[
+        Literal["header", "body"], typer.Option("--receipts", help="With --from: where replies carry them.")
+    ] = "header",
     standalone: Annotated[
         bool, typer.Option("--standalone", help="Carry what a worker needs of this package.")
     ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace another archive of that name.")] = False,
 ) -> None:
-    """Pack a calibrated model into NAME.mar; the same inputs give the same bytes."""
-    from calib_serve.fuse.torchserve import Batching, pack, pack_around, pack_feedback
+    """Pack a calibrated model into NAME.mar, or with --from into NAME-VERSION.mar beside the old archive.
 
-    _refuse_others(context, "--feedback" if feedback else "--from" if source else "--model")
+    The same inputs give the same bytes. No archive that is there is replaced without --force, and the one
+    that --from names never.
+    """
+    from calib_serve.fuse.torchserve import (
+        Batching,
+        check_names,
+        pack,
+        pack_around,
+        pack_feedback,
+        read_archive,
+        remarks,
+        staged,
+    )
+
+    given = _refuse_others(context, "--feedback" if feedback else "--from" if source else "--model")
     if feedback:
-        path = pack_feedback(
-            out,
-            archives=archives or (),
-            name=name or "calibration_feedback",
-            version=version,
-            standalone=standalone,
-            arl=arl,
-            tolerance=tolerance,
-            block=block,
-            maturity=maturity,
-        )
+        with staged(out, force=force) as stage:
+            path = pack_feedback(
+                stage,
+                archives=archives or (),
+                name=name or "calibration_feedback",
+                version=version,
+                standalone=standalone,
+                arl=arl,
+                tolerance=tolerance,
+                block=block,
+                maturity=maturity,
+            )
     elif artifact is None or (model is None and source is None):
         raise InputError("say what to pack: --artifact DIR with --model or --from X.mar; or --feedback")
     elif source is not None:
-        path = pack_around(source, artifact, out, name=name, standalone=standalone, outputs=outputs)
-    else:
-        if not name:
-            raise InputError("give the model a name: --name NAME")
-        path = pack(
-            str(model),
+        path = pack_around(
+            source,
             artifact,
             out,
             name=name,
-            version=version,
-            weights=weights,
-            input_shape=None if input_shape is None else _shape(input_shape),
-            batching=Batching(workers=workers, batch_size=batch_size, delay=batch_delay),
-            handler=handler,
+            version=version if "version" in given else None,
+            workers=workers if "workers" in given else None,
+            batch_size=batch_size if "batch_size" in given else None,
+            batch_delay=batch_delay if "batch_delay" in given else None,
             extra=extra or (),
             standalone=standalone,
             outputs=outputs,
-            abstain_below=abstain_below,
+            threshold=threshold,
+            seam=seam,
+            output=output,
+            receipts=receipts,
+            trial=not no_probe,
+            request=probe,
+            force=force,
         )
+    else:
+        if not name:
+            raise InputError("give the model a name: --name NAME")
+        with staged(out, force=force) as stage:
+            path = pack(
+                str(model),
+                artifact,
+                stage,
+                name=name,
+                version=version,
+                weights=weights,
+                input_shape=None if input_shape is None else _shape(input_shape),
+                batching=Batching(workers=workers, batch_size=batch_size, delay=batch_delay),
+                handler=handler,
+                extra=extra or (),
+                standalone=standalone,
+                outputs=outputs,
+                threshold=threshold,
+                abstain_below=abstain_below,
+                top=top,
+                probabilities=probabilities,
+                threads=threads,
+                flush_seconds=flush_seconds,
+                pictures=pictures.preprocessing(
+                    transforms=transforms,
+                    mean=mean,
+                    std=std,
+                    image_size=image_size,
+                    resize_shorter=resize_shorter,
+                    crop=crop,
+                    interpolation=interpolation,
+                ),
+                max_pixels=max_pixels,
+            )
+            check_names(read_archive(path, verify=False))
+    path = out / path.name
     typer.echo(f"{path}  {path.stat().st_size:,} bytes")
-    typer.echo(f"serve it with: calib-serve serve --store {path.parent} {path.name}")
+    for remark in remarks(read_archive(path, verify=False)):
+        typer.echo(f"note: {remark}")
+    first = f"{source.name} " if source is not None and source.parent == out else ""
+    typer.echo(f"serve it with: calib-serve serve --store {path.parent} {first}{path.name}")
 
 
-def _refuse_others(context: typer.Context, what: str) -> None:
-    """An option that this kind of archive has no use for must not pass in silence."""
+def _refuse_others(context: typer.Context, what: str) -> set[str]:
+    """The options that are given; one that this kind of archive has no use for must not pass in silence."""
+    found = set()
     for parameter in context.command.params:
         origin = context.get_parameter_source(str(parameter.name))
-        given = origin is not None and origin.name == "COMMANDLINE"
-        if given and parameter.name not in _TAKES[what]:
+        if origin is None or origin.name != "COMMANDLINE":
+            continue
+        if parameter.name not in _TAKES[what]:
             raise InputError(f"{parameter.opts[0]} does not go with {what}; see calib-serve pack --help")
+        found.add(str(parameter.name))
+    return found
 
 
 def _shape(text: str) -> list[int]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import typer
 
 __all__ = ["channels", "floats", "gammas", "names", "pair", "penalties", "positive", "resolutions"]
-__all__ += ["share", "whole"]
+__all__ += ["share", "shares", "whole"]
 
 
 def share(text: str) -> float:
@@ -118,6 +120,44 @@ def resolutions(text: str) -> Any:
     if text == "auto":
         return text
     return [None if name == "full" else whole(name)[0] for name in names(text)]
+
+
+def shares(text: str) -> Any:
+    """Class shares: numbers in order, or names with theirs; or a file of such text or of JSON.
+
+    >>> shares("0.7,0.3"), shares("cat=0.7, dog=0.3")
+    ([0.7, 0.3], {'cat': 0.7, 'dog': 0.3})
+    """
+    try:
+        if Path(text).is_file():
+            text = Path(text).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        if "=" not in text and "," not in text:
+            raise typer.BadParameter(f"cannot read {text[:80]!r}: {error}") from error
+    if text.startswith(("[", "{")):
+        return _json_shares(text)
+    parts = names(text.replace("\n", ","))
+    if not any("=" in part for part in parts):
+        return floats(",".join(parts))
+    found = {}
+    for part in parts:
+        name, is_named, number = part.rpartition("=")
+        if not is_named or name.strip() in found:
+            raise typer.BadParameter(f"give each class its share once, as NAME=SHARE, got {part!r}")
+        found[name.strip()] = _number(number)
+    return found
+
+
+def _json_shares(text: str) -> Any:
+    try:
+        found = json.loads(text)
+        if isinstance(found, dict):
+            return {str(name): float(share) for name, share in found.items()}
+        return [float(share) for share in found]
+    except (ValueError, TypeError, RecursionError, OverflowError) as error:
+        raise typer.BadParameter(
+            f"JSON of class shares is a list or a mapping of numbers: {error}"
+        ) from error
 
 
 def _several(text: str, kind: Callable[[str], Any], what: str) -> list[Any]:

@@ -15,7 +15,7 @@ __all__ = ["run"]
 
 
 def run(
-    served: Annotated[Path, typer.Argument(help="What is served now: an archive (.mar), or an artifact.")],
+    served: Annotated[Path, typer.Argument(help="What is served now: an archive, or an artifact.")],
     *,
     samples: Annotated[Path, typer.Option("--samples", help="The folder of sampled logits and labels.")],
     name: Annotated[str, typer.Option("--name", help="The model's name; an archive knows its own.")] = "",
@@ -23,8 +23,13 @@ def run(
         str, typer.Option("--version", help="The version whose samples to use; an archive knows its own.")
     ] = "",
     out: Annotated[Path, typer.Option("-o", "--out", help="The folder the new artifact is written to.")],
-    days: Annotated[float, typer.Option("--days", help="How far back to look.")] = 7.0,
+    days: Annotated[
+        float, typer.Option("--days", help="How far back to look at least, and at most twice as far.")
+    ] = 7.0,
     method: Annotated[str, typer.Option("--method", help="A method's name, or auto.")] = "auto",
+    alpha: Annotated[
+        float, typer.Option("--alpha", help="The chance to replace a calibration that is right, at most.")
+    ] = 0.05,
     new_version: Annotated[
         str, typer.Option("--new-version", help="Pack the archive again as this version.")
     ] = "",
@@ -35,15 +40,16 @@ def run(
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Fit again on recent labelled samples, and keep the result only if it is better on the latest ones.
+    """Fit again on recent labelled samples, and keep the result only where there is evidence for it.
 
-    The model, its input shift and its head stay as they are, and so do all options of an archive. Exit
-    code 1 and nothing written when the current calibration is as good.
+    The model, its input shift and its head stay as they are, and so do all options of an archive. Ask as
+    often as you like. Exit code 1 and nothing written while there is not enough evidence.
     """
     from calib_serve.cli.progress import stages
+    from calib_serve.fuse.torchserve import is_archive, recalibrated
     from calib_serve.workflows.refit import refit_served
 
-    if new_version and served.suffix != ".mar":
+    if new_version and not is_archive(served):
         raise InputError(f"--new-version packs an archive again; give the .mar that is served, not {served}")
     if out.exists() and not force:
         raise InputError(f"{out} exists; give --force to replace it, or another --out")
@@ -55,6 +61,7 @@ def run(
             version=version,
             days=days,
             method=method,
+            alpha=alpha,
             seed=seed,
             progress=progress,
         )
@@ -64,7 +71,7 @@ def run(
     found.artifact.save(out)
     typer.echo(f"written to {out}", err=as_json)
     if new_version:
-        from calib_serve.fuse.torchserve import recalibrated
-
-        packed = recalibrated(served, found.artifact, store or served.parent, version=new_version)
+        packed = recalibrated(
+            served, found.artifact, store or served.parent, version=new_version, force=force
+        )
         typer.echo(f"packed {packed}; register it and make it the default", err=as_json)

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from calib_serve.cli import options
+from calib_serve.cli.verdict import show_verdict
 from calib_serve.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from calib_serve.artifact import Artifact
+    from calib_serve.pictures import Preprocessing
+    from calib_serve.report import Contents, LabelsContents
 
 __all__ = ["run"]
 
@@ -34,6 +37,7 @@ def run(
         typer.Option("--logits", help="Test logits or probs, and labels: npz, npy, csv, parquet, ..."),
     ] = None,
     labels: options.Labels = None,
+    outputs: options.Outputs = None,
     groups: Annotated[
         Path | None,
         typer.Option("--groups", help="An npy file of numbers or text: which samples belong together."),
@@ -51,9 +55,8 @@ def run(
     ] = None,
     plots_as: Annotated[Literal["svg", "png"], typer.Option("--plots-as", help="svg or png.")] = "svg",
     bins: Annotated[int, typer.Option("--bins", min=1, help="How many confidence bins.")] = 15,
-    tolerance: Annotated[
-        float, typer.Option("--tolerance", help="The mean gap that users can live with, as a fraction.")
-    ] = 0.02,
+    tolerance: options.Tolerance = 0.02,
+    class_tolerance: options.ClassTolerance = None,
     target_risk: Annotated[
         float | None,
         typer.Option(
@@ -69,30 +72,45 @@ def run(
         raise InputError("--against wants --artifact: the calibration to report on")
     from calib_serve.artifact import Artifact
     from calib_serve.data import read_groups
-    from calib_serve.report import prepare_report, write_page, write_plots
+    from calib_serve.report import prepare_labels_report, prepare_report, write_page, write_plots
 
     fitted = None if artifact is None else Artifact.load(artifact)
     other = None if against is None else Artifact.load(against)
     if (logits is None) == (model is None):
         raise InputError("say what to report on: --logits FILE, or --model MODEL with --data DATA")
     if logits is not None:
-        name, probs, y, class_names = _of_scores(logits, split, labels)
+        name, probs, y, class_names = _of_scores(logits, split, labels, outputs)
     else:
-        name, probs, y, class_names = _of_model(str(model), weights, data, split)
-    contents = prepare_report(
-        title=title or name,
-        before=None if fitted is None else (probs(other), y),
-        after=(probs(fitted), y),
-        artifact=fitted,
-        names=_names(against, artifact),
-        class_names=class_names,
-        bins=bins,
-        tolerance=tolerance,
-        target_risk=target_risk,
-        replicates=replicates,
-        seed=seed,
-        groups=None if groups is None else read_groups(groups, len(y)),
-    )
+        name, probs, y, class_names = _of_model(
+            str(model),
+            weights,
+            data,
+            split,
+            prepared=None if fitted is None else fitted.model.pictures,
+            # Numbers do not show that logits are of labels; the artifact knows.
+            outputs=outputs or (fitted.model.outputs if fitted and fitted.is_multilabel else None),
+        )
+    how: dict[str, Any] = {
+        "title": title or name,
+        "before": None if fitted is None else (probs(other), y),
+        "after": (probs(fitted), y),
+        "artifact": fitted,
+        "names": _names(against, artifact),
+        "class_names": class_names,
+        "bins": bins,
+        "tolerance": tolerance,
+        "class_tolerance": class_tolerance,
+        "replicates": replicates,
+        "seed": seed,
+    }
+    contents: Contents | LabelsContents
+    if y.ndim == 2:
+        if groups is not None or target_risk is not None:
+            raise InputError("--groups and --target-risk are for one class a sample, not for labels")
+        contents = prepare_labels_report(**how)
+    else:
+        of_groups = None if groups is None else read_groups(groups, len(y))
+        contents = prepare_report(**how, target_risk=target_risk, groups=of_groups)
     write_page(out, contents)
     written = [out, *(write_plots(plots, contents, kind=plots_as) if plots else [])]
     if as_json:
@@ -111,34 +129,47 @@ def _names(against: Path | None, artifact: Path | None) -> tuple[str, str]:
     return against.name, artifact.name
 
 
-def _of_scores(path: Path, split: str | None, labels: Path | None) -> _Source:
+def _of_scores(path: Path, split: str | None, labels: Path | None, outputs: Any) -> _Source:
     from calib_serve.data import read_labelled
-    from calib_serve.metrics import softmax
+    from calib_serve.metrics import sigmoid, softmax
+    from calib_serve.scores import LABELS
 
-    found = read_labelled(path, split=split, labels=labels)
+    found = read_labelled(path, split=split, labels=labels, outputs=outputs)
 
     def probs(artifact: Artifact | None) -> Any:
         if artifact is None:
-            return softmax(found.logits)
+            return sigmoid(found.logits) if found.outputs in LABELS else softmax(found.logits)
         if artifact.input_shift or artifact.head:
             raise InputError(
                 "this calibration changes the model itself, which its logits cannot show; "
                 "name the model and its test data with --model and --data"
             )
+        artifact.check_takes(found.outputs, f"the scores of {path}")
         return artifact.probs(found.logits)
 
     return path.stem, probs, found.labels, found.class_names
 
 
-def _of_model(model: str, weights: Path | None, data: str | None, split: str | None) -> _Source:
+def _of_model(
+    model: str,
+    weights: Path | None,
+    data: str | None,
+    split: str | None,
+    *,
+    prepared: Preprocessing | None,
+    outputs: Any,
+) -> _Source:
     if data is None:
         raise InputError("--model needs --data: the images or arrays to test it on")
     from calib_serve.data import load_data
     from calib_serve.model import calibrated_probs, load_model
+    from calib_serve.scores import LABELS
 
-    samples = load_data(data, split=split)
-    classifier = load_model(model, weights=weights, input_shape=samples.inputs.shape[1:])
-    samples.check(classifier.input_shape, classifier.classes)
+    of_pictures = Path(data, "labels.csv").is_file()
+    samples = load_data(data, split=split, pictures=prepared if of_pictures else None)
+    classifier = load_model(model, weights=weights, input_shape=samples.inputs.shape[1:], outputs=outputs)
+    multilabel = classifier.outputs in LABELS
+    samples.check(classifier.input_shape, classifier.classes, multilabel=multilabel)
 
     def probs(artifact: Artifact | None) -> Any:
         return calibrated_probs(classifier, samples.inputs, artifact)
@@ -151,8 +182,5 @@ def _show(verdict: Any, written: list[Path]) -> None:
     from rich.markup import escape
 
     console = Console(highlight=False)
-    style = {"calibrated": "green", "close": "green", "unproven": "yellow", "off": "red"}[verdict.level]
-    console.print(f"[bold {style}]{escape(verdict.headline)}[/]")
-    for sentence in (*verdict.changed, *verdict.do):
-        console.print(f"- {escape(sentence)}")
+    show_verdict(console, verdict)
     console.print(f"written to {escape(', '.join(map(str, written)))}", soft_wrap=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,25 +66,44 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A line of config.properties; may be repeated."),
     ] = None,
+    log_config: Annotated[
+        Path | None,
+        typer.Option("--log-config", help="A log4j2 file; default: that of the config's vmargs, else ours."),
+    ] = None,
+    startup_timeout: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Seconds a model may take to load, where its archive has no startupTimeout; default: 120.",
+        ),
+    ] = None,
+    snapshots: Annotated[
+        bool,
+        typer.Option("--snapshots", help="Keep registered models and numbers of workers for the next start."),
+    ] = False,
     free_ports: Annotated[
         bool, typer.Option("--free-ports", help="Take any free ports instead of the config's.")
     ] = False,
 ) -> None:
     """Start TorchServe, print where it listens and where the tokens are, and stop it on Ctrl-C."""
+    from calib_serve.fuse.torchserve import stored_archives
     from calib_serve.serve.properties import Ports
     from calib_serve.serve.server import Server, ensure_keyring
     from calib_serve.signals import interruptible
 
     if keyring is None:
         ensure_keyring(folder)
-    names = models or sorted(path.name for path in store.glob("*.mar"))
+    names = models or [path.name for path in stored_archives(store)]
     server = Server(
         store,
         names,
         folder=folder,
         config=config,
         ports=Ports.free() if free_ports else None,
-        settings=_pairs(settings or []),
+        settings=_pairs(settings or [])
+        | ({"default_startup_timeout": str(startup_timeout)} if startup_timeout else {}),
+        log_config=log_config,
+        snapshots=snapshots,
         keyring=keyring,
         ledger=ledger,
         writer=writer or None,
@@ -90,9 +111,13 @@ def run(
         sample_rate=sample_rate,
         label_budget=label_budget,
     )
+    for note in (*server.notes, *_remarks(store, names, config, _pairs(settings or []))):
+        typer.echo(f"note: {note}")
     try:
-        with interruptible(), server:
-            _show(server, names)
+        with interruptible(), contextlib.ExitStack() as running:
+            running.callback(server.stop)
+            server.start(allow_failures=True)
+            _show(server)
             code = server.wait()
     except KeyboardInterrupt:
         typer.echo("stopped")
@@ -107,15 +132,28 @@ def _pairs(lines: list[str]) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def _show(server: Server, names: list[str]) -> None:
-    typer.echo(f"serving {', '.join(names)}")
+def _remarks(store: Path, names: list[str], config: Path | None, settings: dict[str, str]) -> Iterator[str]:
+    from calib_serve.fuse.torchserve import read_archive, remarks, shipped
+    from calib_serve.serve.properties import read_properties
+
+    properties = {**read_properties(config or shipped("config.properties")), **settings}
+    installs = properties.get("install_py_dep_per_model", "").lower() == "true"
+    for name in names:
+        yield from remarks(read_archive(store / name, verify=False), installs=installs)
+
+
+def _show(server: Server) -> None:
+    typer.echo(f"serving {', '.join(server.served)}")
+    for name, why in server.failures.items():
+        typer.echo(f"  {name} is not served, TorchServe tries again at growing intervals: {why}")
+    tokens = f"{server.key_file}  (inference, management)" if server.has_tokens else "none are asked for"
     for what, where in (
         ("predict", f"{server.inference}/predictions/MODEL"),
         ("manage", server.management),
         ("metrics", f"{server.metrics}/metrics  (no token)"),
         ("gRPC", server.grpc),
-        ("tokens", f"{server.key_file}  (inference, management)"),
-        ("logs", str(server.folder / "logs")),
+        ("tokens", tokens),
+        ("logs", str(server.log_file.parent)),
     ):
         typer.echo(f"  {what:8} {where}")
     typer.echo("Ctrl-C stops it")

@@ -152,9 +152,12 @@ def shift(
     """Which calibrations keep up when images are corrupted? (Singh 2021, section 5)."""
     from calib_serve.data import load_data
     from calib_serve.model import load_model
+    from calib_serve.pictures import Preprocessing
     from calib_serve.study import shift as run_shift
 
-    cal, test = (load_data(data, split=split) for split in (fit_split, test_split))
+    # Pictures are corrupted in [0, 1].
+    plain = Preprocessing(mean=(0.0,), std=(1.0,)) if Path(data, "labels.csv").is_file() else None
+    cal, test = (load_data(data, split=split, pictures=plain) for split in (fit_split, test_split))
     classifier = load_model(model, weights=weights, input_shape=cal.inputs.shape[1:])
     with progress("shift", quiet=as_json) as told:
         study = run_shift(

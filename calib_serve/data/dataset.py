@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,19 +11,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.errors import InputError, MissingDependency, ShapeError
+from calib_serve.errors import InputError, ShapeError
 from calib_serve.files import named
-from calib_serve.npz import ZIP_ERRORS, map_npy, read_npz
+from calib_serve.metrics.scores import truths
+from calib_serve.npz import map_npy, read_npz
+from calib_serve.pictures import Preprocessing, read_picture
 
-__all__ = ["Dataset", "load_data"]
+__all__ = ["Dataset", "inside", "listed", "load_data"]
 
 _INPUTS = ("inputs", "images", "x")
 _LABELS = ("labels", "y")
+_MAX_PIXELS = 89_478_485  # of one's own picture: what Pillow takes without a warning
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """``inputs`` (n, ...) numbers, may be memory-mapped; ``labels`` (n,) class ids; class names or ().
+
+    Of a multi-label model ``labels`` are (n, L), 0 or 1.
+
+    ``pictures``: how pictures became the inputs, where they did.
 
     >>> len(Dataset(np.zeros((3, 8)), np.array([0, 1, 0])))
     3
@@ -33,13 +39,16 @@ class Dataset:
     inputs: NDArray[Any]
     labels: NDArray[np.intp]
     class_names: tuple[str, ...] = ()
+    pictures: Preprocessing | None = None
 
     def __post_init__(self) -> None:
         if self.inputs.ndim < 2:
             raise ShapeError(f"inputs must be (n, ...), got {self.inputs.shape}")
         if not self.inputs.size:
             raise InputError(f"there is no sample in the data: inputs are {self.inputs.shape}")
-        object.__setattr__(self, "labels", _class_ids(self.labels, len(self.inputs)))
+        y, n = np.asarray(self.labels), len(self.inputs)
+        y = truths(y, (n, *y.shape[1:])) if y.ndim == 2 else _class_ids(y, n)
+        object.__setattr__(self, "labels", y)
         object.__setattr__(self, "class_names", tuple(map(str, self.class_names)))
         if self.inputs.dtype.kind not in "fiu":
             raise InputError(f"inputs must be numbers, got {self.inputs.dtype}")
@@ -47,42 +56,63 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def check(self, input_shape: tuple[int, ...], classes: int) -> None:
-        """Raise InputError unless the data fit a model of these inputs and classes.
+    def check(self, input_shape: tuple[int, ...], classes: int, *, multilabel: bool = False) -> None:
+        """Raise InputError unless the data fit a model of these inputs and classes, or labels.
 
         Checks labels and shapes only; input values are checked batch by batch.
         """
         if self.inputs.shape[1:] != tuple(input_shape):
             raise ShapeError(f"the model takes inputs of {tuple(input_shape)}, got {self.inputs.shape[1:]}")
+        if multilabel != (self.labels.ndim == 2):
+            wanted = f"(n, {classes}) of 0 and 1" if multilabel else "(n,) class ids, not one-hot"
+            raise ShapeError(
+                f"labels must be {wanted}, got {self.labels.shape}; of a multi-label model say --outputs "
+                "label_logits or label_probabilities (outputs=)"
+            )
+        if multilabel and self.labels.shape[1] != classes:
+            raise ShapeError(f"the model has {classes} labels, the data {self.labels.shape[1]}")
+        if self.class_names and len(self.class_names) != classes:
+            raise ShapeError(f"the model has {classes} classes, the data names {len(self.class_names)}")
+        if multilabel:
+            return
         if self.labels.max() >= classes:
             raise InputError(f"labels go up to {self.labels.max()}, the model has classes 0..{classes - 1}")
         if self.labels.min() == self.labels.max():
             raise InputError(
                 f"all {len(self)} samples are of class {self.labels[0]}; calibrate on every class served"
             )
-        if self.class_names and len(self.class_names) != classes:
-            raise ShapeError(f"the model has {classes} classes, the data names {len(self.class_names)}")
 
 
-def load_data(spec: str | Path, split: str | None = None) -> Dataset:
+def load_data(
+    spec: str | Path,
+    split: str | None = None,
+    *,
+    pictures: Preprocessing | Mapping[str, Any] | None = None,
+) -> Dataset:
     """Load the data of ``spec``, as the deployed model takes it.
 
     An .npz file or a folder of .npy files, which are then memory-mapped: ``inputs`` (or ``images``,
     ``x``), ``labels`` (or ``y``) and optionally ``class_names``; ``split`` "cal" reads ``cal_inputs`` and
-    ``cal_labels``. A folder with ``labels.csv`` (columns file, label, and split if requested): pictures of
-    one size, read as (C, H, W) in [0, 1]; labels that are not numbers are class names, in alphabetical order.
+    ``cal_labels``. A folder with ``labels.csv`` (columns file, label, and split if requested): pictures,
+    read as ``pictures`` says, which is wanted then; labels that are not numbers are class names, in
+    alphabetical order.
     ``package.module:name`` or ``file.py:name``: a function of the split that yields batches (inputs, labels);
     its code is run. Raises InputError for unreadable data.
     """
     path = Path(spec)
     if path.is_dir():
-        pictures = (path / "labels.csv").is_file()
-        return _pictures(path, split) if pictures else _of_arrays(_mapped(path), split, path)
-    if path.is_file():
-        return _of_npz(path, split)
-    if ":" in str(spec):
-        return _called(str(spec), split)
-    raise InputError(f"there is no data at {path}")
+        if (path / "labels.csv").is_file():
+            return _pictures(path, split, pictures)
+    elif not path.is_file() and ":" not in str(spec):
+        raise InputError(f"there is no data at {path}")
+    if pictures is not None:
+        raise InputError(
+            f"{spec} holds inputs as the model takes them: how to prepare pictures, such as mean "
+            "and std, belongs to a folder of pictures with labels.csv"
+        )
+    if path.is_dir():
+        return _of_arrays(_mapped(path), split, path)
+    return _of_npz(path, split) if path.is_file() else _called(str(spec), split)
 
 
 def _of_npz(path: Path, split: str | None) -> Dataset:
@@ -95,20 +125,29 @@ def _of_npz(path: Path, split: str | None) -> Dataset:
     return _of_arrays(arrays, split, path, seen=names)
 
 
-def _pictures(folder: Path, split: str | None) -> Dataset:
-    rows = _listed(folder / "labels.csv", split)
+def _pictures(folder: Path, split: str | None, pictures: Preprocessing | Mapping[str, Any] | None) -> Dataset:
+    if pictures is None:
+        raise InputError(
+            f"how are the pictures of {folder} prepared for the model? Give mean and std (--mean, --std), "
+            "or its training's transforms (--transforms); mean 0 and std 1 say that it takes [0, 1]; "
+            "an artifact that was fitted on pictures says it to report"
+        )
+    how = Preprocessing.of(pictures)
+    rows = listed(folder / "labels.csv", split)
     given = [row["label"] for row in rows]
     names = () if all(label.isdecimal() for label in given) else tuple(sorted(set(given)))
     index = {name: k for k, name in enumerate(names)}
     labels = [index[label] if names else _class_id(label, folder) for label in given]
-    images = [_picture(folder, row["file"]) for row in rows]
+    images = [_picture(folder, row["file"], how) for row in rows]
     sizes = {image.shape for image in images}
     if len(sizes) != 1:
         raise InputError(
-            f"the pictures of {folder} have {len(sizes)} sizes, such as {sorted(sizes)[:2]}; resize them as "
-            "the model's preprocessing does, or give a function that yields batches"
+            f"the pictures of {folder} have {len(sizes)} sizes, such as {sorted(sizes)[:2]}; say how they "
+            "become one size (resize, crop), as the model's preprocessing does, or give a function that "
+            "yields batches"
         )
-    return Dataset(np.stack(images), np.array(labels), names)
+    inputs = np.stack(images)
+    return Dataset(inputs, np.array(labels), names, how.for_input(inputs.shape[1:]))
 
 
 def _class_id(label: str, folder: Path) -> int:
@@ -117,7 +156,8 @@ def _class_id(label: str, folder: Path) -> int:
     return int(label)
 
 
-def _listed(table: Path, split: str | None) -> list[dict[str, str]]:
+def listed(table: Path, split: str | None) -> list[dict[str, str]]:
+    """The rows of a labels.csv (file, label, and split if requested) that are of ``split``."""
     try:
         with table.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
@@ -130,29 +170,28 @@ def _listed(table: Path, split: str | None) -> list[dict[str, str]]:
     if short := [number for number, row in enumerate(rows, 1) if None in (row["file"], row["label"])]:
         raise InputError(f"row {short[0]} of {table} has no file or no label")
     if not rows:
-        raise InputError(f"{table} lists no picture{f' of split {split!r}' if split else ''}")
+        raise InputError(f"{table} lists no file{f' of split {split!r}' if split else ''}")
     return rows
 
 
-def _picture(folder: Path, name: str) -> NDArray[np.float32]:
-    try:
-        from PIL import Image  # noqa: PLC0415 (only pictures need it)
-    except ImportError as error:
-        raise MissingDependency("pillow", "fit") from error
+def inside(folder: Path, name: str) -> Path:
+    """The file ``name`` below ``folder``, absolute; InputError where it would lie elsewhere."""
     try:
         path = (folder / name).resolve()
     except (OSError, ValueError) as error:
         raise InputError(f"{name!r} is no name of a file: {error}") from error
     if not path.is_relative_to(folder.resolve()):
         raise InputError(f"{name!r} lies outside of {folder}")
+    return path
+
+
+def _picture(folder: Path, name: str, how: Preprocessing) -> NDArray[np.float32]:
+    path = inside(folder, name)
     try:
-        with warnings.catch_warnings(), Image.open(path) as image:
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"), np.float32)
-    except (*ZIP_ERRORS, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        with path.open("rb") as file:
+            return read_picture(file, how, max_pixels=_MAX_PIXELS)
+    except (OSError, ValueError) as error:
         raise InputError(f"cannot read the picture {path}: {error}") from error
-    planes: NDArray[np.float32] = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-    return planes / np.float32(255)
 
 
 def _called(spec: str, split: str | None) -> Dataset:
@@ -202,7 +241,7 @@ def _of_arrays(
 def _class_ids(labels: NDArray[Any], n: int) -> NDArray[np.intp]:
     y = np.asarray(labels)
     if y.shape != (n,):
-        raise ShapeError(f"labels must be ({n},), got {y.shape}; pass class ids, not one-hot")
+        raise ShapeError(f"labels must be ({n},) class ids, or (n, L) of 0 and 1 of labels; got {y.shape}")
     if y.dtype.kind not in "iu":
         raise InputError(f"labels must be class ids (whole numbers), got {y.dtype}")
     if y.min() < 0:

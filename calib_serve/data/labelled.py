@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,20 @@ from numpy.typing import NDArray
 
 from calib_serve.data.logits_file import read_logits, read_npy
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics import two_columns
-from calib_serve.metrics.scores import class_ids
+from calib_serve.metrics.scores import class_ids, truths
+from calib_serve.scores import LABELS, Outputs, as_logits
 
 __all__ = ["LabelledScores", "read_groups", "read_labelled"]
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledScores:
-    """Logits (n, K), K at least 2, may be memory-mapped; class ids (n,); class names (K,) or ().
+    """A model's scores (n, K), may be memory-mapped; class ids (n,); class names (K,) or ().
 
-    Also takes one logit per sample, (n,) or (n, 1), and whole labels stored as floats. ``name`` says
-    where they came from.
+    ``outputs`` says what the scores are, None for logits; ``logits`` (n, K), K at least 2, is made of them.
+    Also takes one number per sample, (n,) or (n, 1), and whole labels stored as floats. Of labels, of which
+    any number may be true, ``scores``, ``logits`` and ``labels``, 0 or 1, are (n, L). ``name`` says where
+    they came from.
 
     >>> scores = LabelledScores("spam", np.array([1.5, -2.0]), np.array([1.0, 0.0]))
     >>> scores.logits.tolist(), scores.labels.tolist()
@@ -30,16 +32,22 @@ class LabelledScores:
     """
 
     name: str
-    logits: NDArray[np.floating[Any]]
+    scores: NDArray[np.floating[Any]]
     labels: NDArray[np.intp]
     class_names: tuple[str, ...] = ()
+    outputs: Outputs | None = None
+    logits: NDArray[np.floating[Any]] = field(init=False)
 
     def __post_init__(self) -> None:
-        logits = two_columns(self.logits)
+        logits, outputs = as_logits(self.scores, self.outputs)
         if not len(logits):
             raise InputError("there is no sample")
         object.__setattr__(self, "logits", logits)
-        object.__setattr__(self, "labels", class_ids(self.labels, *logits.shape))
+        object.__setattr__(self, "outputs", outputs)
+        labels = (
+            truths(self.labels, logits.shape) if outputs in LABELS else class_ids(self.labels, *logits.shape)
+        )
+        object.__setattr__(self, "labels", labels)
         object.__setattr__(self, "class_names", tuple(self.class_names))
         if len(self.class_names) not in (0, logits.shape[1]):
             raise ShapeError(f"{logits.shape[1]} classes but {len(self.class_names)} class names")
@@ -49,19 +57,23 @@ class LabelledScores:
 
 
 def read_labelled(
-    path: str | Path, *, split: str | None = None, labels: str | Path | None = None
+    path: str | Path,
+    *,
+    split: str | None = None,
+    labels: str | Path | None = None,
+    outputs: Outputs | None = None,
 ) -> LabelledScores:
     """The logits and labels of one split of a file that ``read_logits`` reads.
 
-    ``labels`` names a second npy file that holds the labels. Raises InputError, which names the file,
-    where there are no labels or they do not fit the logits.
+    ``labels`` names a second npy file that holds the labels, ``outputs`` says what the scores are. Raises
+    InputError, which names the file, where there are no labels or they do not fit the logits.
     """
-    found = read_logits(path, split=split, labels=labels)
+    found = read_logits(path, split=split, labels=labels, outputs=outputs)
     if found.labels is None:
         where = f"{path} has no labels" if split is None else f"the split {split!r} of {path} has no labels"
         raise InputError(f"{where}; add them to the file, or name an npy file of labels (labels=, --labels)")
     try:
-        return LabelledScores(Path(path).stem, found.logits, found.labels, found.class_names)
+        return LabelledScores(Path(path).stem, found.scores, found.labels, found.class_names, found.outputs)
     except InputError as error:
         raise type(error)(f"{path}: {error}") from error
 

@@ -2,8 +2,10 @@
 
 Array files (npz, safetensors) hold ``SPLIT_logits`` and ``SPLIT_labels``, or plain ``logits`` and
 ``labels``; ``probs`` or ``log_probs`` may replace ``logits``; a single column of them is class 1 of a binary
-model. An npy file holds only logits and is memory-mapped; a second npy file holds its labels. Tables (csv,
-parquet) have a column ``label``, optionally a column ``split``, and one column of logits per class.
+model. ``label_logits`` or ``label_probs`` (n, L) are of a multi-label model; ``labels`` (n, L) are then 0 or
+1. An npy file holds only logits and is memory-mapped; a second npy file holds its labels. Tables (csv,
+parquet) have a column ``label``, optionally a column ``split``, and one column of logits per class; those of
+a multi-label model a column ``NAME`` of scores and a column ``label.NAME``, 0 or 1, for each label.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import csv
 import warnings
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +22,51 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from calib_serve.errors import InputError, MissingDependency, ShapeError
-from calib_serve.metrics import log_probs
 from calib_serve.npz import ZIP_ERRORS, map_npy, read_npz
+from calib_serve.scores import LABELS, PROBABILITIES, Outputs, as_logits, exact
 
 __all__ = ["LogitsFile", "read_logits", "read_npy"]
 
-_SCORES = ("logits", "log_probs", "probs")
+_SCORES: dict[str, Outputs | None] = {
+    "logits": None,
+    "log_probs": "log_probs",
+    "probs": "probabilities",
+    "label_logits": "label_logits",
+    "label_probs": "label_probabilities",
+}
+_OF_LABEL = "label."  # and the label's name: a column of truths
+_SUM = 1e-2  # how far a row of half-precision probabilities may be from 1
 _ENDINGS = (".npz", ".npy", ".csv", ".parquet", ".safetensors")
 
 
 @dataclass(frozen=True, eq=False)
 class LogitsFile:
-    """Logits (n, K), class ids (n,) or None where the file has none, and class names or ()."""
+    """Scores as they are in the file, class ids (n,) or None where it has none, and class names or ().
 
-    logits: NDArray[np.floating[Any]]
+    ``outputs`` is what the scores are; None where neither the file nor the caller says.
+    """
+
+    scores: NDArray[np.floating[Any]]
     labels: NDArray[Any] | None
     class_names: tuple[str, ...] = ()
+    outputs: Outputs | None = None
+
+    @property
+    def logits(self) -> NDArray[np.floating[Any]]:
+        """The scores as logits (n, K); InputError for probabilities of which nobody said that they are."""
+        return as_logits(self.scores, self.outputs)[0]
 
 
 def read_logits(
-    path: str | Path, *, split: str | None = None, labels: str | Path | None = None
+    path: str | Path,
+    *,
+    split: str | None = None,
+    labels: str | Path | None = None,
+    outputs: Outputs | None = None,
 ) -> LogitsFile:
     """Read one split of a file of logits; ``labels`` names a second npy file that holds the labels.
 
-    Probabilities become their logarithm, with 0 as float32's least normal number (``log_probs``). Raises
+    ``outputs`` says what the scores are, where the name of their array does not. Raises
     InputError where the file cannot be read or has no such split; the message lists what it has.
     """
     path = Path(path)
@@ -58,19 +81,44 @@ def read_logits(
     except (*ZIP_ERRORS, SafetensorError, csv.Error) as error:
         raise InputError(f"cannot read {path}: {str(error) or type(error).__name__}") from error
     if labels is not None:
-        found = LogitsFile(found.logits, read_npy(Path(labels)), found.class_names)
+        found = replace(found, labels=read_npy(Path(labels)))
+    if found.outputs is not None and outputs not in (None, found.outputs, exact(found.outputs, 1)):
+        raise InputError(f"{path}: its array is named for {found.outputs}, and --outputs says {outputs}")
+    found = replace(found, outputs=outputs or found.outputs)
     _check(path, found)
     return found
 
 
 def _check(path: Path, found: LogitsFile) -> None:
-    if found.logits.dtype.kind not in "fiub":
-        raise InputError(f"{path}: logits are numbers, got {found.logits.dtype}")
-    if found.logits.ndim == 2 and not found.logits.shape[1]:
-        raise ShapeError(f"{path}: logits {found.logits.shape} are of no class")
+    scores = found.scores
+    if scores.dtype.kind not in "fiub":
+        raise InputError(f"{path}: logits are numbers, got {scores.dtype}")
+    if scores.ndim == 2 and not scores.shape[1]:
+        raise ShapeError(f"{path}: logits {scores.shape} are of no class")
     shape = None if found.labels is None else found.labels.shape
-    if found.logits.ndim not in (1, 2) or shape not in (None, (len(found.logits),)):
-        raise ShapeError(f"{path}: logits {found.logits.shape} and labels {shape} are not (n, K) and (n,)")
+    wanted = scores.shape if found.outputs in LABELS else scores.shape[:1]
+    if shape == scores.shape and len(shape) == 2 and shape[1] > 1 and found.outputs is None:
+        raise ShapeError(
+            f"{path} has labels {shape}, as many as scores: they are of a multi-label model; say --outputs "
+            f"{' or '.join(LABELS)} (outputs=)"
+        )
+    if wanted[1:] == (1,) and shape == wanted[:1]:  # of one label
+        shape = wanted
+    if scores.ndim not in (1, 2) or shape not in (None, wanted):
+        raise ShapeError(f"{path}: logits {scores.shape} and labels {shape} are not (n, K) and (n,)")
+    if found.outputs in PROBABILITIES:
+        _check_probabilities(path, scores, sums=found.outputs == "probabilities")
+
+
+def _check_probabilities(path: Path, probs: NDArray[Any], *, sums: bool) -> None:
+    if probs.size and not (probs.min() >= 0 and probs.max() <= 1):
+        raise InputError(f"{path}: probabilities must lie in [0, 1]; logits are named logits, not probs")
+    many = sums and probs.ndim == 2 and probs.shape[1] > 1
+    if many and probs.size and np.abs(probs.sum(axis=1, dtype=np.float64) - 1).max() > _SUM:
+        raise InputError(
+            f"{path}: each row of probs must sum to 1; logits are named logits, not probs, and those of "
+            "labels, of which any number may be true, label_probs (--outputs label_probabilities)"
+        )
 
 
 def read_npy(path: Path) -> NDArray[Any]:
@@ -101,18 +149,15 @@ def _read_safetensors(path: Path, split: str | None) -> LogitsFile:
 def _from_arrays(
     path: Path, names: Collection[str], get: Callable[[str], NDArray[Any]], split: str | None
 ) -> LogitsFile:
-    scores = next((score for score in _SCORES if _named(score, split) in names), None)
-    if scores is None:
+    named = next((score for score in _SCORES if _named(score, split) in names), None)
+    if named is None:
         raise InputError(
             f"{path} has no array {_named('logits', split)}; it has {', '.join(sorted(names)) or 'none'}"
             + (f", so name a split: {', '.join(_splits(names))}" if split is None and _splits(names) else "")
         )
     labels = get(_named("labels", split)) if _named("labels", split) in names else None
     class_names = tuple(map(str, get("class_names"))) if "class_names" in names else ()
-    values = get(_named(scores, split))
-    if scores != "logits" and (values.ndim == 1 or values.shape[1:] == (1,)):
-        values = _both_classes(values, scores)
-    return LogitsFile(_log(values) if scores == "probs" else values, labels, class_names)
+    return LogitsFile(get(_named(named, split)), labels, class_names, _SCORES[named])
 
 
 def _named(what: str, split: str | None) -> str:
@@ -120,25 +165,10 @@ def _named(what: str, split: str | None) -> str:
 
 
 def _splits(names: Collection[str]) -> list[str]:
-    return sorted(n.removesuffix(f"_{score}") for n in names for score in _SCORES if n.endswith(f"_{score}"))
-
-
-def _both_classes(values: NDArray[Any], scores: str) -> NDArray[Any]:
-    """Add class 0 to a single column of class 1: probabilities or their logarithms."""
-    one = values.reshape(-1, 1)
-    if scores == "probs":
-        return np.concatenate([1 - one, one], axis=1)
-    return np.concatenate([log_probs(-np.expm1(one)), one], axis=1)
-
-
-def _log(probs: NDArray[Any]) -> NDArray[np.floating[Any]]:
-    if probs.dtype.kind not in "fiub":
-        raise InputError(f"probabilities are numbers, got {probs.dtype}")
-    if probs.size and not (probs.min() >= 0 and probs.max() <= 1):
-        raise InputError("probabilities must lie in [0, 1]; logits are named logits, not probs")
-    if probs.ndim == 2 and probs.size and np.abs(probs.sum(axis=1, dtype=np.float64) - 1).max() > 1e-2:
-        raise InputError("each row of probs must sum to 1; logits are named logits, not probs")
-    return log_probs(probs)
+    # Longest first: cal_label_logits is of the split cal.
+    endings = sorted((f"_{score}" for score in _SCORES), key=len, reverse=True)
+    found = ((n, next((e for e in endings if n.endswith(e)), None)) for n in names)
+    return sorted({n.removesuffix(e) for n, e in found if e})
 
 
 def _read_csv(path: Path, split: str | None) -> LogitsFile:
@@ -154,6 +184,10 @@ def _read_csv(path: Path, split: str | None) -> LogitsFile:
         raise InputError(f"{path} has column names but no rows")
     if rows.shape[1] != len(header):
         raise InputError(f"{path} has {len(header)} column names but {rows.shape[1]} columns")
+    if len(set(header)) != len(header):
+        raise InputError(
+            f"{path} names a column twice: {', '.join(sorted({n for n in header if header.count(n) > 1}))}"
+        )
     columns = dict(zip(header, rows.reshape(-1, len(header)).T, strict=True))
     return _from_table(path, {k: v if k in text else v.astype(np.float64) for k, v in columns.items()}, split)
 
@@ -174,6 +208,8 @@ def _read_parquet(path: Path, split: str | None) -> LogitsFile:
 def _from_table(path: Path, columns: dict[str, NDArray[Any]], split: str | None) -> LogitsFile:
     of = columns.pop("split", None)
     labels = columns.pop("label", None)
+    if any(name.startswith(_OF_LABEL) for name in columns):
+        columns, labels = _of_labels(path, columns, labels)
     if not columns:
         raise InputError(f"{path} has no column of logits beside label and split")
     if split is not None and of is None:
@@ -185,11 +221,28 @@ def _from_table(path: Path, columns: dict[str, NDArray[Any]], split: str | None)
         columns = {name: values[of == split] for name, values in columns.items()}
         labels = None if labels is None else labels[of == split]
     # Class by class, to make only one copy of all columns.
-    logits = np.empty((len(next(iter(columns.values()))), len(columns)))
+    scores = np.empty((len(next(iter(columns.values()))), len(columns)))
     for k, values in enumerate(columns.values()):
-        logits[:, k] = values
+        scores[:, k] = values
     # A single column is a binary logit: its name is not a class name.
-    return LogitsFile(logits, labels, tuple(columns) if len(columns) > 1 else ())
+    return LogitsFile(scores, labels, tuple(columns) if len(columns) > 1 else ())
+
+
+def _of_labels(
+    path: Path, columns: dict[str, NDArray[Any]], label: NDArray[Any] | None
+) -> tuple[dict[str, NDArray[Any]], NDArray[Any]]:
+    """The columns of scores, and the truths (n, L) in the columns label.NAME, in the order of the scores."""
+    scores = {name: values for name, values in columns.items() if not name.startswith(_OF_LABEL)}
+    if (
+        label is not None
+        or len(scores) * 2 != len(columns)
+        or any(_OF_LABEL + n not in columns for n in scores)
+    ):
+        raise InputError(
+            f"{path} must have a column of scores NAME and one of truths label.NAME for each label, and no "
+            f"column label; it has {', '.join(columns)[:200]}"
+        )
+    return scores, np.stack([columns[_OF_LABEL + name] for name in scores], axis=1)
 
 
 _READERS = {

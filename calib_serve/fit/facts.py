@@ -9,19 +9,33 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, ModelFacts, Step
+from calib_serve.artifact import Artifact, Examples, LogitMap, ModelFacts, Step
 from calib_serve.bins import Bins
-from calib_serve.errors import ShapeError
+from calib_serve.errors import FitError, ShapeError
 from calib_serve.fit.samples import Samples
+from calib_serve.judgement import Verdict
+from calib_serve.metrics import decisions
+from calib_serve.priors import Confusion
+from calib_serve.scores import ONE_COLUMN, Outputs
 
-__all__ = ["complete", "data_fingerprint", "measured_on_folds", "reference_bins", "versions"]
+__all__ = [
+    "HeldOutFacts",
+    "complete",
+    "confusion_facts",
+    "data_fingerprint",
+    "judged",
+    "measured_on_folds",
+    "reference_bins",
+    "versions",
+]
 
 _COUNTED = 10_000  # classes; of more, a manifest holds no counts
+_SHARES = 1_000  # classes; of more, it holds neither shares nor a confusion
 _HASHED_AT_ONCE = 1 << 24  # bytes; an array larger than memory is read in pieces
 
 
@@ -66,8 +80,14 @@ def _sha256(array: NDArray[Any]) -> bytes:
 
 
 def reference_bins(probs: NDArray[np.floating[Any]], labels: ArrayLike, *, bins: int = 15) -> Bins:
-    """The bins of calibrated probabilities (n, K) against class ids (n,), as a reference for monitoring."""
+    """The bins of calibrated probabilities (n, K) against class ids (n,), as a reference for monitoring.
+
+    Of labels (n, L): every label's decision is a prediction, of confidence max(p, 1 - p).
+    """
     y = np.asarray(labels)
+    if probs.ndim == 2 and y.shape == probs.shape:
+        confidence, right = decisions(probs, y)
+        return Bins.tally(confidence.ravel(), right.ravel(), bins=bins)
     if probs.ndim != 2 or y.shape != probs.shape[:1]:
         raise ShapeError(f"probs (n, K) and labels (n,) do not fit: {probs.shape} and {y.shape}")
     return Bins.tally(np.clip(probs.max(axis=1), 0, 1), probs.argmax(axis=1) == y, bins=bins)
@@ -92,7 +112,7 @@ def complete(
     how often each class (K,) is predicted, where a fitter has them already.
     """
     artifact = Artifact(
-        tuple(steps),
+        tuple(_of_one_column(step, samples.outputs) for step in steps),
         method=method,
         classes=samples.classes,
         fit=fit,
@@ -101,28 +121,128 @@ def complete(
             # A fold's artifact is temporary: only whole files get a fingerprint.
             **({} if samples.rows is not None else _fingerprint(samples)),
             "weighted": samples.weight is not None,
+            **_shares(samples),
             **(data or {}),
         },
-        model=model or {},
+        model=model or ModelFacts(outputs=samples.outputs),
         class_names=tuple(class_names),
         versions=versions(*packages),
     )
     bins, predicted = reference or (Bins.zeros(), np.zeros(samples.classes, np.intp))
+    told: dict[str, Any] = {}
     if reference is None:
+        top, confidence = np.empty(len(samples), np.intp), np.empty(len(samples))
         for part, chunk in samples.chunks():
             probs = artifact.probs(chunk)
             bins += reference_bins(probs, samples.labels[part])
-            predicted += np.bincount(probs.argmax(axis=1), minlength=samples.classes)
+            if artifact.is_multilabel:
+                predicted += (probs > 0.5).sum(axis=0)
+            else:
+                top[part], confidence[part] = probs.argmax(axis=1), probs.max(axis=1)
+        if not artifact.is_multilabel:
+            predicted = np.bincount(top, minlength=samples.classes)
+            if samples.rows is None:
+                told = {"confusion": confusion_facts(samples, top, confidence, on="calibration set")}
     few = samples.classes <= _COUNTED
-    return replace(artifact, reference=bins, reference_classes=predicted.tolist() if few else ())
+    return replace(
+        artifact,
+        data={**artifact.data, **told},
+        reference=bins,
+        reference_classes=predicted.tolist() if few else (),
+        examples=_examples(artifact, samples),
+    )
 
 
-def measured_on_folds(
-    artifact: Artifact, before: Mapping[str, Any], after: Mapping[str, Any], *, folds: int, samples: int
-) -> Artifact:
-    """The artifact with metrics of ``samples`` calibration samples, each under a fit to the other folds."""
-    on = {"measured_on": f"{folds} folds of the calibration set", "measured_samples": samples}
-    return replace(artifact, before=before, after=after, data={**artifact.data, **on})
+def _shares(samples: Samples) -> dict[str, Any]:
+    """The class shares that probabilities fitted to these samples speak of: weighted ones, as the fit is."""
+    if samples.labels.ndim > 1 or samples.classes > _SHARES or samples.rows is not None:
+        return {}
+    mass = np.bincount(samples.labels, weights=samples.weight, minlength=samples.classes)
+    return {"class_shares": mass / mass.sum()}
+
+
+def confusion_facts(
+    samples: Samples, predicted: NDArray[np.intp], confidence: NDArray[np.float64], *, on: str
+) -> dict[str, Any]:
+    """What ``bbse`` needs: how often each class is predicted, and how surely, by label; or why it is unknown.
+
+    ``predicted`` and ``confidence`` (n,) of the calibrated samples; ``on`` says which these are.
+    """
+    if samples.classes > _SHARES:
+        return {"unknown": f"confusions are kept of at most {_SHARES} classes, here are {samples.classes}"}
+    if not _weighs_classes_alone(samples):
+        return {"unknown": "the calibration samples have weights that differ within a class"}
+    top = np.clip(confidence, 0, 1)
+    return Confusion.tally(predicted, top, samples.labels, classes=samples.classes, on=on).facts
+
+
+def _weighs_classes_alone(samples: Samples) -> bool:
+    """Whether the samples of one class weigh the same: what a class looks like is then as it was sampled."""
+    if samples.weight is None:
+        return True
+    least, most = np.full(samples.classes, np.inf), np.zeros(samples.classes)
+    np.minimum.at(least, samples.labels, samples.weight)
+    np.maximum.at(most, samples.labels, samples.weight)
+    return bool((most <= least * (1 + 1e-9) + 1e-12).all())
+
+
+def _of_one_column(step: Step, outputs: Outputs) -> Step:
+    """A scale for each class of one logit z as one of z: of (0, z) nothing else is known.
+
+    A number added to both logits then changes nothing. Log-probabilities of one probability are
+    normalised, and a map of them says so. FitError for a map that would turn the order of z around.
+    """
+    if outputs not in ONE_COLUMN or not isinstance(step, LogitMap):
+        return step
+    if step.on == "log_probs" or not step.weight.ndim:
+        return step
+    if outputs == "probability":
+        return LogitMap(step.weight, step.bias, "log_probs")
+    w = step.weight[1] if step.weight.ndim == 1 else step.weight[1, 1] - step.weight[0, 1]
+    if not w > 0:
+        raise FitError(
+            "the map would turn the order of the logits around: the share of class 1 falls where they rise; "
+            "check that the labels belong to them, and that 1 is the class that they speak of"
+        )
+    return LogitMap(w, None if step.bias is None else np.array([0.0, step.bias[1] - step.bias[0]]))
+
+
+def _examples(artifact: Artifact, samples: Samples) -> Examples | None:
+    kept = Examples.rows(len(samples), samples.classes)
+    if samples.rows is not None or not len(kept):  # a fold's artifact is temporary
+        return None
+    logits = np.asarray(samples.logits[kept], np.float64)
+    return Examples(logits, artifact.probs(logits))
+
+
+class HeldOutFacts(NamedTuple):
+    """Of calibration samples, each under a fit to the other folds.
+
+    Metrics ``before`` and ``after``, each its value, low and high; the ``verdict`` on what was held out; the
+    facts of its ``confusion``, where it was counted.
+    """
+
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    verdict: Verdict
+    confusion: Mapping[str, Any] | None = None
+
+
+def measured_on_folds(artifact: Artifact, found: HeldOutFacts, *, folds: int, samples: int) -> Artifact:
+    """The artifact with what was found of ``samples`` calibration samples on ``folds``."""
+    on: dict[str, Any] = {
+        "measured_on": f"{folds} folds of the calibration set",
+        "measured_samples": samples,
+        **({} if found.confusion is None else {"confusion": found.confusion}),
+    }
+    told = replace(artifact, before=found.before, after=found.after, data={**artifact.data, **on})
+    return judged(told, found.verdict)
+
+
+def judged(artifact: Artifact, found: Verdict) -> Artifact:
+    """The artifact that holds the verdict on the samples that it was measured on."""
+    told = {"verdict": found.level, "verdict_says": found.headline, "verdict_do": " ".join(found.do)}
+    return replace(artifact, data={**artifact.data, **told})
 
 
 def _fingerprint(samples: Samples) -> dict[str, str]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Union
+from typing import TYPE_CHECKING, Any, Literal, Union
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_array, as_floats
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics import two_columns
 from calib_serve.metrics.scores import class_ids
+from calib_serve.scores import LABELS, Outputs, as_logits
 
-__all__ = ["ClassWeight", "Samples"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["ClassWeight", "Samples", "sample_weights"]
 
 Floats = NDArray[np.floating[Any]]
 ClassWeight = Union[ArrayLike, Literal["balanced"], None]
@@ -22,6 +26,7 @@ ClassWeight = Union[ArrayLike, Literal["balanced"], None]
 # Values a chunk holds: a few chunks in float64 fit a core's cache, and never double the memory of
 # logits that are memory-mapped from disk.
 _CHUNK = 1 << 17
+_LARGEST = 1e30  # of a logit: beyond it products overflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,13 +34,15 @@ class Samples:
     """Logits (n, K) of any float type, class ids (n,) and weights (n,) of mean 1, or None for equal.
 
     ``logits`` may be memory-mapped and larger than memory: read them by ``chunks``. ``rows`` are
-    the rows of ``logits`` that belong to these samples, or None for all; a fold copies nothing.
+    the rows of ``logits`` that belong to these samples, or None for all; a fold copies nothing. ``outputs``
+    is what the scores were before they became logits.
     """
 
     logits: Floats
     labels: NDArray[np.intp]
     weight: NDArray[np.float64] | None = None
     rows: NDArray[np.intp] | None = None
+    outputs: Outputs = "logits"
 
     @classmethod
     def of(
@@ -45,29 +52,44 @@ class Samples:
         *,
         sample_weight: ArrayLike | None = None,
         class_weight: ClassWeight = None,
+        outputs: Outputs | None = None,
     ) -> Samples:
         """Check a caller's arrays.
 
-        One logit per sample, (n,) or (n, 1), is a binary model's: class 0 gets logit 0. A class weight
+        ``outputs`` says what the scores are; by default logits, and such that are probabilities by their
+        numbers are refused. One logit per sample, (n,) or (n, 1), is a binary model's: class 0 gets logit 0.
+        A class weight
         multiplies the weight of its samples; "balanced" makes every class that occurs weigh the same.
         Checked ``Samples`` may be passed with the same labels, and with weights if they have none. Raises
         ShapeError, or InputError for NaN, infinities, labels outside 0..K-1 and bad weights.
         """
         if isinstance(logits, Samples):
             return logits._reweighted(labels, sample_weight, class_weight)
-        z = two_columns(logits)
+        if outputs in LABELS:
+            raise InputError(f"{outputs} have a calibrator for each label, which calibrate() fits")
+        z, kind = as_logits(logits, outputs)
         if not len(z):
             raise InputError("there is no sample to fit on")
         y = class_ids(labels, *z.shape)
-        samples = cls(z, y, _weights(y, z.shape[1], sample_weight, class_weight))
+        samples = cls(z, y, sample_weights(y, z.shape[1], sample_weight, class_weight), outputs=kind)
         for part, chunk in samples.chunks():
-            if not np.isfinite(chunk).all():
+            largest = float(np.abs(chunk).max())
+            if largest > _LARGEST and np.isfinite(chunk).all():
+                raise InputError(
+                    f"logits go up to {largest:g}; clip them first, as by np.clip(logits, -1e4, 1e4)"
+                )
+            if not math.isfinite(largest):
                 bad = part.start + int(np.argmax(~np.isfinite(chunk).all(axis=1)))
                 raise InputError(
                     f"logits must be finite, row {bad} is not; clip them first, "
                     "for example with np.nan_to_num(logits, neginf=-1e4)"
                 )
         return samples
+
+    @classmethod
+    def of_kind(cls, logits: ArrayLike, labels: ArrayLike, outputs: Outputs, **weights: Any) -> Samples:
+        """As ``of``, of logits (n, K) that ``to_logits`` made of scores of the kind ``outputs``."""
+        return replace(cls.of(logits, labels, outputs="logits", **weights), outputs=outputs)
 
     def _reweighted(
         self, labels: ArrayLike, sample_weight: ArrayLike | None, class_weight: ClassWeight
@@ -81,7 +103,7 @@ class Samples:
             return self
         if self.weight is not None:
             raise InputError("these samples have weights already; give all weights where they are made")
-        return replace(self, weight=_weights(self.labels, self.classes, sample_weight, class_weight))
+        return replace(self, weight=sample_weights(self.labels, self.classes, sample_weight, class_weight))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -115,19 +137,20 @@ class Samples:
         for part in self.parts(values):
             yield part, self.read(part, dtype)
 
-    def take(self, index: slice | NDArray[Any]) -> Samples:
+    def take(self, index: slice | NDArray[Any]) -> Self:
         """A part of the samples, by position or mask; weights get mean 1 again."""
         rows = (np.arange(len(self)) if self.rows is None else self.rows)[index]
         weight = None if self.weight is None else self.weight[index]
         if weight is not None:
             total = weight.sum()
             weight = weight * (len(weight) / total) if total > 0 else np.ones(len(weight))
-        return Samples(self.logits, self.labels[index], weight, rows)
+        return replace(self, labels=self.labels[index], weight=weight, rows=rows)
 
 
-def _weights(
+def sample_weights(
     labels: NDArray[np.intp], classes: int, sample: ArrayLike | None, of_class: ClassWeight
 ) -> NDArray[np.float64] | None:
+    """Weights (n,) of mean 1 of class ids (n,), or None where none are given; InputError for bad ones."""
     if sample is None and of_class is None:
         return None
     weight = np.ones(len(labels)) if sample is None else as_floats(sample, "sample_weight")

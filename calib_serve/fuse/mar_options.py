@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Union, get_args
 
-from calib_serve.artifact import Outputs, read_outputs
-from calib_serve.errors import ModelError
+from calib_serve.artifact import Artifact, read_outputs
+from calib_serve.errors import InputError, ModelError
+from calib_serve.pictures import MAX_PIXELS, Preprocessing, is_picture_shape
+from calib_serve.scores import LABELS, Outputs
 
 __all__ = [
     "KEYRING",
@@ -20,6 +22,7 @@ __all__ = [
     "SAMPLE_RATE",
     "SAMPLE_SECONDS",
     "SECTION",
+    "TRIAL",
     "WRITER",
     "Kind",
     "ModelOptions",
@@ -27,6 +30,8 @@ __all__ = [
 ]
 
 SECTION = "calib_serve"
+TRIAL = "calibration_request.json"
+"""The file of a re-packed archive that holds the request it was tried with."""
 # The host's own settings, which no archive may carry: set by ``calib-serve serve``.
 KEYRING = "CALIB_SERVE_KEYRING"
 LEDGER = "CALIB_SERVE_LEDGER"
@@ -47,10 +52,15 @@ class ModelOptions:
 
     ``model``: the model file; ``factory``: ``module:name`` for an eager model, whose ``model`` file
     holds the weights; ``wraps``: the original handler of a re-packed archive.
-    ``outputs``: what the model itself returns. ``threads``: cores a worker may use (None: all
-    cores shared evenly by the workers). ``top``: how many classes a reply lists;
-    ``probabilities``: whether it lists all of them. ``abstain_below``: confidence under which a
-    reply says so.
+    ``seam``: the place in that handler where its class scores pass, and ``output``: where they lie in
+    what passes, such as "logits"; ``receipts``: where its replies carry them.
+    ``outputs``: what the model itself returns, or what passes the seam (``calib_serve.scores``).
+    ``threshold``: the probability from which on a label of a multi-label model is predicted. ``threads``:
+    cores a worker may use (None: all cores shared evenly by the workers). ``top``: how many classes a
+    reply lists; ``probabilities``: whether it lists all of them. ``abstain_below``: confidence under which a
+    reply says so. ``pictures``: how a picture becomes an input, or a mapping of that; "unknown": pictures are
+    refused; None in archives of before, which do not say: squeezed to the input's size, in [0, 1].
+    ``max_pixels``: the most of a picture.
     """
 
     kind: Kind
@@ -59,8 +69,12 @@ class ModelOptions:
     input_shape: tuple[int | None, ...] = ()
     input_dtype: str = "float32"
     outputs: Outputs = "logits"
+    threshold: float = 0.5
     factory: str | None = None
     wraps: str | None = None
+    seam: str = "inference"
+    output: str = ""
+    receipts: Literal["header", "body"] = "header"
     last_linear: str | None = None
     artifact: str = "artifact"
     workers: int = 1
@@ -70,20 +84,38 @@ class ModelOptions:
     abstain_below: float | None = None
     allow_cpu_fallback: bool = False
     flush_seconds: float = 1.0
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    max_pixels: int = 25_000_000
+    pictures: Union[Preprocessing, Literal["unknown"], None] = None
+    max_pixels: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
-        for name in ("input_shape", "mean", "std"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        for name, allowed in (("kind", get_args(Kind)), ("outputs", get_args(Outputs))):
+        object.__setattr__(self, "input_shape", tuple(self.input_shape))
+        if self.pictures not in (None, "unknown"):
+            object.__setattr__(self, "pictures", self._checked_pictures())
+        for name, allowed in (
+            ("kind", get_args(Kind)),
+            ("outputs", get_args(Outputs)),
+            ("receipts", ("header", "body")),
+        ):
             if getattr(self, name) not in allowed:
                 raise ModelError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
+        if not 0 < self.threshold < 1:
+            raise ModelError(f"threshold must be between 0 and 1, got {self.threshold}")
+        if self.abstain_below is not None and self.outputs in LABELS:
+            raise ModelError("of several labels there is no one confidence to abstain by; leave it out")
         if self.abstain_below is not None and not 0 <= self.abstain_below <= 1:
             raise ModelError(f"abstain_below must be in [0, 1], got {self.abstain_below}")
         if not (self.flush_seconds > 0 and self.workers >= 1 and self.top >= 0 and self.max_pixels >= 1):
             raise ModelError("flush_seconds, workers and max_pixels must be positive, top not negative")
+
+    def _checked_pictures(self) -> Preprocessing:
+        found = Preprocessing.of(self.pictures).for_input(self.input_shape)  # type: ignore[arg-type]
+        if not self.input_dtype.startswith("float"):
+            raise InputError(
+                f"pictures become fractions, the model takes {self.input_dtype}; leave out how they are "
+                "prepared, "
+                "and send arrays"
+            )
+        return found
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> ModelOptions:
@@ -91,6 +123,7 @@ class ModelOptions:
         section = config.get(SECTION)
         if not isinstance(section, Mapping):
             raise ModelError(f"model-config.yaml has no {SECTION!r} section; pack with: calib-serve pack")
+        section = _with_pictures(section)
         known = {field.name for field in fields(cls)}
         if unknown := set(section) - known:
             raise ModelError(
@@ -98,24 +131,57 @@ class ModelOptions:
             )
         try:
             return cls(**{**section, "outputs": read_outputs(section.get("outputs", "logits"))})
-        except TypeError as error:
+        except (TypeError, InputError) as error:
             raise ModelError(f"the {SECTION} section of model-config.yaml cannot be read: {error}") from error
 
     def as_dict(self) -> dict[str, Any]:
         """For YAML: required values, and those that differ from the defaults."""
         must = {"kind", "model", "sha256"}
-        default = {field.name: field.default for field in fields(self)}
-        return {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in asdict(self).items()
-            if name in must or value != default[name]
+        held = {
+            field.name: value
+            for field in fields(self)
+            if (value := getattr(self, field.name)) != field.default or field.name in must
         }
+        if isinstance(self.pictures, Preprocessing):
+            held["pictures"] = self.pictures.as_dict()
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in held.items()}
+
+    def check_artifact(self, artifact: Artifact) -> None:
+        """ModelError where one of both is of a multi-label model and the other is not, or both abstain."""
+        if artifact.abstain is not None and self.abstain_below is not None:
+            raise ModelError(
+                f"the artifact abstains below {artifact.abstain.threshold:.4g}, for a risk of "
+                f"{artifact.abstain.risk:.4g}, and the archive below {self.abstain_below}; leave out "
+                "--abstain-below (abstain_below=), or take an artifact without abstention"
+            )
+        if artifact.is_multilabel != (self.outputs in LABELS):
+            fitted = artifact.model.outputs or "scores of one class a sample"
+            raise ModelError(
+                f"the artifact was fitted on {fitted}, and what it is to act on is {self.outputs}; say what "
+                "that is with --outputs (outputs=), or take an artifact that was fitted on it"
+            )
 
     @property
     def cores(self) -> int:
         """Threads of this worker: the host's cores shared evenly unless ``threads`` says otherwise."""
         available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return self.threads or max(1, available // self.workers)
+
+
+def _with_pictures(section: Mapping[str, Any]) -> dict[str, Any]:
+    """The section with ``pictures`` for the ``mean`` and ``std`` that archives of version 0.1.0 may have."""
+    if "pictures" in section:
+        return dict(section)
+    mean, std = section.get("mean") or 0.0, section.get("std") or 1.0
+    now = {name: value for name, value in section.items() if name not in ("mean", "std")}
+    shape = section.get("input_shape") or ()
+    if len(now) < len(section) and is_picture_shape(shape) and None not in shape:
+        try:
+            said = {"mean": mean, "std": std, "resize": list(shape[1:])}
+            now["pictures"] = Preprocessing.of(said).for_input(shape)
+        except InputError:  # such as a mean of another number of channels: no picture was ever answered
+            now["pictures"] = "unknown"
+    return now
 
 
 def from_environment(name: str) -> str | None:

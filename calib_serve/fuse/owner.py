@@ -7,7 +7,13 @@ from pathlib import Path
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError
 
-__all__ = ["check_owner"]
+__all__ = ["UNKNOWN", "check_owner"]
+
+UNKNOWN = (
+    "the artifact does not say what its scores were, as an earlier version wrote it or it was made by hand, "
+    "and its scale for each class makes other probabilities of logits than of log-probabilities; say what "
+    "they were with --fitted-on (artifact.model.outputs)"
+)
 
 
 def check_owner(artifact: Artifact, sha256: str, source: Path, *, force: bool) -> None:

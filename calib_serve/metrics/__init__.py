@@ -25,18 +25,28 @@ from calib_serve.metrics.comparison import Change, paired_changes, welch
 from calib_serve.metrics.decomposition import (
     BrierTerms,
     EceTerms,
+    LossTerms,
     brier_terms,
     brier_top_label_terms,
     ece_terms,
+    loss_terms,
 )
 from calib_serve.metrics.evaluation import Evaluation, evaluate, evaluate_logits
+from calib_serve.metrics.exact import conformal_rank, coverage_range, exact_interval
 from calib_serve.metrics.intervals import Estimate, mean_interval, wilson_interval
-from calib_serve.metrics.logits import log_probs, log_softmax, softmax, two_columns
+from calib_serve.metrics.labels import LabelEvaluation, LabelsEvaluation, decisions, evaluate_labels
+from calib_serve.metrics.logits import log_probs, log_softmax, sigmoid, softmax, two_columns
 from calib_serve.metrics.outliers import fpr95, ood_auroc
 from calib_serve.metrics.proper import brier, brier_top_label, entropy, nll, nll_from_logits
 from calib_serve.metrics.refinement import aupr_correct, aupr_incorrect, aurc, e_aurc, refinement_auroc
-from calib_serve.metrics.selective import Abstention, abstention
-from calib_serve.metrics.smooth import smooth_ece
+from calib_serve.metrics.selective import (
+    Abstention,
+    SelectiveEvaluation,
+    abstention,
+    evaluate_abstention,
+)
+from calib_serve.metrics.sets import SetEvaluation, SizeGroup, evaluate_sets
+from calib_serve.metrics.smooth import SmoothReliability, smooth_ece, smooth_reliability
 
 __all__ = [
     "Abstention",
@@ -45,6 +55,13 @@ __all__ = [
     "EceTerms",
     "Estimate",
     "Evaluation",
+    "LabelEvaluation",
+    "LabelsEvaluation",
+    "LossTerms",
+    "SelectiveEvaluation",
+    "SetEvaluation",
+    "SizeGroup",
+    "SmoothReliability",
     "Split",
     "abstention",
     "accuracy",
@@ -60,15 +77,23 @@ __all__ = [
     "brier_top_label_terms",
     "classwise_ece",
     "classwise_rms_debiased",
+    "conformal_rank",
+    "coverage_range",
+    "decisions",
     "e_aurc",
     "ece",
     "ece_terms",
     "entropy",
     "evaluate",
+    "evaluate_abstention",
+    "evaluate_labels",
     "evaluate_logits",
+    "evaluate_sets",
+    "exact_interval",
     "fpr95",
     "log_probs",
     "log_softmax",
+    "loss_terms",
     "mce",
     "mean_confidence",
     "mean_interval",
@@ -81,8 +106,10 @@ __all__ = [
     "refinement_auroc",
     "rms",
     "rms_debiased",
+    "sigmoid",
     "signed_gap",
     "smooth_ece",
+    "smooth_reliability",
     "softmax",
     "sweep_ece",
     "two_columns",

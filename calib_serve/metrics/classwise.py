@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ __all__ = ["Residuals", "adaptive_classwise_ece", "classwise_ece", "classwise_rm
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
+Truth = Callable[[Floats], Floats]
 
 
 def classwise_ece(
@@ -114,20 +116,49 @@ class Residuals:
         total = self.total - np.bincount(counted, minlength=len(self.total))
         return self._mean_gap(total, self.listed - (labels[self.row] == self.column))
 
-    def resampled(self, labels: Ints, weights: Floats) -> Floats:
-        """Classwise ECE (r,) when row i counts weights[:, i] times."""
-        total = np.zeros((len(weights), len(self.total)))
+    def true_ece(self, truth: Truth) -> float:
+        """Classwise ECE where ``truth`` makes rows of true probabilities of rows of given ones."""
+        return self._mean_gap(*self._true_gaps(truth))
+
+    def true_cells(self, truth: Truth) -> Floats:
+        """Summed gaps (K, bins) of given from true probabilities."""
+        return self._cells(*self._true_gaps(truth))
+
+    def turned(self, labels: Ints, signs: Floats, truth: Truth) -> Iterator[Floats]:
+        """Summed residuals (K, bins) of true probabilities from labels (n,), row i times signs[:, i]."""
+        total = np.zeros((len(signs), len(self.total)))
+        listed = np.empty(len(self.listed))
         for rows, p in row_blocks(self.probs):
-            p[np.arange(len(p)), labels[rows]] -= 1
-            total += weights[:, rows] @ p
-        gaps = self.listed - (labels[self.row] == self.column)
-        drawn = zip(total, weights, strict=True)
-        return np.array([self._mean_gap(whole, weight[self.row] * gaps) for whole, weight in drawn])
+            q = truth(p)
+            q[np.arange(len(q)), labels[rows]] -= 1
+            total += signs[:, rows] @ q
+            entries = self._entries(rows)
+            listed[entries] = q[self.row[entries] - rows.start, self.column[entries]]
+        for whole, sign in zip(total, signs, strict=True):
+            yield self._cells(whole, sign[self.row] * listed)
+
+    def _true_gaps(self, truth: Truth) -> tuple[Floats, Floats]:
+        """Each class's summed gap (K,), and the listed entries' gaps (m,)."""
+        total, listed = self.total.copy(), self.listed.copy()
+        for rows, p in row_blocks(self.probs):
+            q = truth(p)
+            total -= q.sum(axis=0)
+            entries = self._entries(rows)
+            listed[entries] -= q[self.row[entries] - rows.start, self.column[entries]]
+        return total, listed
+
+    def _entries(self, rows: slice) -> slice:
+        """The listed entries of rows: they are in the rows' order."""
+        first, last = np.searchsorted(self.row, [rows.start, rows.stop])
+        return slice(int(first), int(last))
 
     def _mean_gap(self, total: Floats, gaps: Floats) -> float:
         """From each class's summed residual (K,) and the listed entries' residuals (m,)."""
-        n, classes = self.probs.shape
+        return float(np.abs(self._cells(total, gaps)).sum() / self.probs.size)
+
+    def _cells(self, total: Floats, gaps: Floats) -> Floats:
+        classes = self.probs.shape[1]
         sums = np.bincount(self.code, gaps, minlength=classes * self.bins)
         per_class = sums.astype(np.float64).reshape(classes, self.bins)  # integers if none is listed
         per_class[:, 0] += total - per_class.sum(axis=1)
-        return float(np.abs(per_class).sum() / (n * classes))
+        return per_class

@@ -12,15 +12,18 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import as_floats
 from calib_serve.bins import Edges
 from calib_serve.errors import InputError, ShapeError
+from calib_serve.metrics.error_changes import error_changes
 from calib_serve.metrics.grouped import group_codes, mean_error
-from calib_serve.metrics.intervals import Estimate, mean_interval, quantile_of, resamples
+from calib_serve.metrics.intervals import Estimate, drawn_quantile, mean_interval, quantile_of, resamples
 from calib_serve.metrics.sample import Sample
 from calib_serve.metrics.scores import Scores
 from calib_serve.metrics.tails import student_beyond, student_quantile
 
-__all__ = ["Change", "paired_changes", "welch"]
+__all__ = ["Change", "change_of_mean", "paired_changes", "welch"]
 
 Floats = NDArray[np.float64]
+
+_DRAWS = 200  # of what calibration errors show by chance, at most
 
 
 @dataclass(frozen=True)
@@ -68,9 +71,12 @@ def paired_changes(
 ) -> dict[str, Change]:
     """The change of each metric from probabilities ``before`` to ``after`` (n, K) of the same samples.
 
-    Means are compared with a paired z-test, all else with a paired bootstrap (Efron and Tibshirani 1993,
-    section 16.4): p is how often a resampled change is as far from the change as the change is from 0.
-    ``groups`` (n,) say which samples belong together and are resampled whole.
+    Everything is compared with a paired z-test: that of means by its formula; of areas with the standard
+    error of paired resamples; of calibration errors with that of the difference when labels are drawn from
+    what the models' recalibrations say, and after taking off what chance adds to one of them more than to
+    the other. MCE and ACE depend on nearly empty bins: there the two models are swapped at random, sample by
+    sample (Fisher 1935). An interval excludes 0 where p is below 1 - ``level``. ``groups`` (n,) say which
+    samples belong together: they are resampled, and their errors turned, whole.
     """
     quantile_of(level)
     sides = [Scores.of(probs, labels) for probs in (before, after)]
@@ -84,23 +90,46 @@ def paired_changes(
     codes = group_codes(groups, sides[0].n)
     first, second = (side.by_row() for side in sides)
     with np.errstate(invalid="ignore"):  # the difference of infinite NLLs is NaN
-        changes = {name: _change_of_mean(second[name] - first[name], level, codes) for name in first}
+        changes = {name: change_of_mean(second[name] - first[name], level, codes) for name in first}
     samples = [Sample(side, bins, edges) for side in sides]
-    n = sides[0].n
     whole = [sample.values() for sample in samples]
-    drawn = [_differences(samples, weights) for weights in resamples(n, replicates, seed=seed, groups=codes)]
-    for name, value in whole[1].items():
-        block = np.concatenate([d[name] for d in drawn]) if drawn else np.empty(0)
-        changes[name] = _resampled_change(value - whole[0][name], block[np.isfinite(block)], level)
+    values = {name: value - whole[0][name] for name, value in whole[1].items()}
+    drawn = [_differences(samples, w) for w in resamples(sides[0].n, replicates, seed=seed, groups=codes)]
+    errors = error_changes(samples, draws=min(replicates, _DRAWS), seed=seed, groups=codes)
+    for name, value in values.items():
+        if name in errors:
+            excess, error, count = *errors[name], min(replicates, _DRAWS)
+        else:
+            block = np.concatenate([d[name] for d in drawn]) if drawn else np.empty(0)
+            block = block[np.isfinite(block)]
+            count = len(block)
+            excess, error = 0.0, float(block.std(ddof=1)) if count > 1 else math.nan
+        changes[name] = _tested(value, excess, error, count - 1, level)
     return changes
 
 
 def _differences(samples: list[Sample], weights: Floats) -> dict[str, Floats]:
-    before, after = (sample.metrics(weights[:, sample.scores.order]) for sample in samples)
+    before, after = (sample.weighted(weights[:, sample.scores.order]) for sample in samples)
     return {name: after[name] - before[name] for name in before}
 
 
-def _change_of_mean(differences: Floats, level: float, groups: NDArray[np.intp] | None) -> Change:
+def _tested(value: float, excess: float, error: float, freedom: int, level: float) -> Change:
+    """A change, of which chance makes ``excess``, and its standard error from that many draws and one."""
+    if not math.isfinite(value) or not math.isfinite(error):
+        return Change(Estimate(value), math.nan)
+    true = value - excess
+    debiased = true if excess else math.nan
+    if error == 0:
+        return Change(Estimate(value, true, true, debiased), 1.0 if true == 0 else math.nan)
+    half = drawn_quantile(level, freedom + 1) * error
+    p = student_beyond(true / (error * math.sqrt(1 + 1 / (freedom + 1))), freedom)
+    return Change(Estimate(value, true - half, true + half, debiased), p)
+
+
+def change_of_mean(
+    differences: Floats, level: float = 0.95, groups: NDArray[np.intp] | None = None
+) -> Change:
+    """The mean of paired differences (n,) and its z-test, by Student's distribution over groups."""
     if not np.isfinite(differences).all():
         return Change(Estimate(math.nan), math.nan)
     estimate = mean_interval(differences, level=level, groups=groups)
@@ -110,13 +139,3 @@ def _change_of_mean(differences: Floats, level: float, groups: NDArray[np.intp] 
     if groups is not None:
         return Change(estimate, student_beyond(estimate.value / error, float(groups.max())))
     return Change(estimate, 2 * NormalDist().cdf(-abs(estimate.value) / error))
-
-
-def _resampled_change(value: float, drawn: Floats, level: float) -> Change:
-    if not math.isfinite(value) or not len(drawn):
-        return Change(Estimate(value), math.nan)
-    near, far = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-    interval = Estimate(value, min(2 * value - float(far), value), max(2 * value - float(near), value))
-    # Counting the estimate itself as one replicate keeps p above 0.
-    strays = float((np.abs(drawn - value) >= abs(value)).sum())
-    return Change(interval, (1 + strays) / (1 + len(drawn)))

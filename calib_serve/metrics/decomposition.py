@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.bins import Bins, Edges, bin_index
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.metrics.intervals import Estimate, mean_interval
 from calib_serve.metrics.proper import brier, brier_top_label
 from calib_serve.metrics.refinement import Separation
-from calib_serve.metrics.scores import checked, row_blocks, top_label
+from calib_serve.metrics.scores import checked, negative_log, row_blocks, top_label
 
 __all__ = [
     "BrierTerms",
     "EceTerms",
+    "LossTerms",
     "brier_terms",
     "brier_top_label_terms",
     "ece_terms",
+    "loss_terms",
 ]
 
 Floats = NDArray[np.float64]
@@ -116,3 +121,62 @@ def _terms(score: float, count: Floats, confidence: Floats, correct: Floats) -> 
     uncertainty = float((base * (1 - base)).sum())
     within = score - (calibration - resolution + uncertainty)
     return BrierTerms(score, calibration, resolution, uncertainty, within)
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """A proper loss = calibration + refinement (Bröcker 2009, eq. 9), each with its interval.
+
+    ``refinement`` is the loss after recalibration, ``calibration`` what recalibration takes off, in pairs:
+    below 0 where it cost more than it mended.
+    """
+
+    loss: Estimate
+    calibration: Estimate
+    refinement: Estimate
+
+    @classmethod
+    def of(cls, before: ArrayLike, after: ArrayLike, *, level: float = 0.95) -> LossTerms:
+        """Of the losses (n,) of the same samples, as they are and recalibrated."""
+        old, new = np.asarray(before, np.float64), np.asarray(after, np.float64)
+        if old.ndim != 1 or old.shape != new.shape:
+            raise ShapeError(f"losses before and after must both be (n,), got {old.shape} and {new.shape}")
+        # An infinite loss is wholly calibration where recalibration makes it finite.
+        with np.errstate(invalid="ignore"):
+            return cls(*(mean_interval(loss, level=level) for loss in (old, old - new, new)))
+
+
+def loss_terms(
+    probs: ArrayLike,
+    recalibrated: ArrayLike,
+    labels: ArrayLike,
+    *,
+    score: Literal["nll", "brier"] = "nll",
+    level: float = 0.95,
+) -> LossTerms:
+    """Calibration and refinement in the NLL or the Brier score, without bins (Berta 2025, section 3).
+
+    ``probs`` and ``recalibrated`` are (n, K) of the same samples, class ids ``labels`` (n,). Recalibrate each
+    sample by a fit to others, as by cross-validation: a fit to the samples themselves mends chance as well.
+
+    >>> t = loss_terms([[0.75, 0.25]] * 4, [[0.5, 0.5]] * 4, [0, 0, 1, 1], score="brier")
+    >>> t.loss.value, t.calibration.value, t.refinement.value
+    (0.625, 0.125, 0.5)
+    """
+    if score not in ("nll", "brier"):
+        raise InputError(f"score must be 'nll' or 'brier', got {score!r}")
+    (p, y), (q, _) = checked(probs, labels), checked(recalibrated, labels)
+    if p.shape != q.shape:
+        raise ShapeError(f"probs and recalibrated must be of one shape, got {p.shape} and {q.shape}")
+    return LossTerms.of(*(sample_losses(each, y, score) for each in (p, q)), level=level)
+
+
+def sample_losses(
+    probs: NDArray[np.floating[Any]], labels: NDArray[np.intp], score: Literal["nll", "brier"]
+) -> Floats:
+    """The NLL or the Brier score of each sample (n,)."""
+    true = probs[np.arange(len(probs)), labels].astype(np.float64)
+    if score == "nll":
+        return np.asarray(negative_log(true))
+    squares = [np.einsum("ij,ij->i", block, block) for _, block in row_blocks(probs)]
+    return np.asarray(np.concatenate(squares) - 2 * true + 1)

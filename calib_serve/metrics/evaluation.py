@@ -12,16 +12,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.bins import Bins, Edges
 from calib_serve.errors import InputError
+from calib_serve.metrics.error_intervals import error_intervals
 from calib_serve.metrics.grouped import design_effect, group_codes
 from calib_serve.metrics.intervals import (
     Estimate,
     bootstrap_interval,
-    calibrated_labels,
     mean_interval,
     quantile_of,
     resamples,
     share_interval,
-    widened_to_zero,
     wilson_interval,
 )
 from calib_serve.metrics.proper import checked_logits, softmax_blocks
@@ -36,30 +35,22 @@ __all__ = ["Evaluation", "evaluate", "evaluate_logits"]
 
 Floats = NDArray[np.float64]
 
-_CHANCE = 200  # draws of labels from a calibrated model
-_ERRORS = frozenset(
-    (
-        "ece",
-        "adaptive_ece",
-        "classwise_ece",
-        "mce",
-        "ace",
-        "overconfidence_error",
-        "underconfidence_error",
-        "rms",
-        "rms_debiased",
-        "sweep_ece",
-        "smooth_ece",
-    )
-)
-"""Metrics that are 0 for a calibrated model, and above 0 only by chance."""
+SMOOTH = ("aupr_correct", "aupr_incorrect", "aurc", "e_aurc")
+"""Metrics that are smooth in the sample's sums: the bootstrap holds for them."""
+
+FLOORS = frozenset(("noise_floor", "positive_noise_floor"))
+
+_SHARE = 8  # of the replicates are drawn from each of as many possible truths
+_ENDS = ("value", "debiased", "low", "high")
 
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
     """The result of ``evaluate``: counts, the bins, and an Estimate of each metric.
 
-    Fractions, not percent; ``nll`` and ``entropy`` in nats.
+    Fractions, not percent; ``nll`` and ``entropy`` in nats. Those of P(y = 1), the probability of class 1,
+    are there for two classes alone: its bins over [0, 1], its ECE, mean excess over the share of class 1
+    (``positive_gap``), squared error (``positive_brier``) and the ECE that chance alone gives.
     """
 
     n: int
@@ -89,6 +80,11 @@ class Evaluation:
     aupr_incorrect: Estimate
     aurc: Estimate
     e_aurc: Estimate
+    positive_ece: Estimate | None = None
+    positive_gap: Estimate | None = None
+    positive_brier: Estimate | None = None
+    positive_noise_floor: Estimate | None = None
+    positive_bins: Bins | None = None
 
     def estimates(self) -> dict[str, Estimate]:
         """The metrics by name."""
@@ -96,16 +92,15 @@ class Evaluation:
         return {name: e for name, e in named.items() if isinstance(e, Estimate)}
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: n, classes, and each metric as {value, low, high}."""
+        """For JSON: n, classes, and each metric as {value, low, high}, and debiased where there is that."""
         counts = {"n": self.n, "classes": self.classes}
         return {**counts, **{name: e.as_dict() for name, e in self.estimates().items()}}
 
     def to_frame(self) -> DataFrame:
-        """A pandas frame of one row per metric: value, low, high. Raises MissingDependency without pandas."""
+        """A pandas frame, a row per metric: value, debiased, low, high. MissingDependency without pandas."""
         found = self.estimates()
-        ends = ("value", "low", "high")
         return frame(
-            {end: [getattr(e, end) for e in found.values()] for end in ends}, list(found), name="metric"
+            {end: [getattr(e, end) for e in found.values()] for end in _ENDS}, list(found), name="metric"
         )
 
     def __repr__(self) -> str:
@@ -113,9 +108,10 @@ class Evaluation:
         return f"Evaluation({counts}, accuracy={self.accuracy}, ece={self.ece}, nll={self.nll})"
 
     def _repr_html_(self) -> str:
-        rows = [(name, f"{e:.4f}", f"{e.low:.4f}", f"{e.high:.4f}") for name, e in self.estimates().items()]
+        found = self.estimates().items()
+        rows = [(name, *(f"{getattr(e, end):.4f}".replace("nan", "") for end in _ENDS)) for name, e in found]
         title = f"{self.n} predictions, {self.classes} classes"
-        return html_table(title, ("metric", "value", "low", "high"), rows)
+        return html_table(title, ("metric", *_ENDS), rows)
 
 
 def evaluate(
@@ -131,8 +127,10 @@ def evaluate(
 ) -> Evaluation:
     """All metrics of probabilities (n, K) and class ids (n,), with intervals of the given level.
 
-    Means, shares and the AUROC have analytic intervals; the others are bootstrapped from ``replicates``
-    resamples (0: no intervals). Intervals of errors that a calibrated model often shows by chance start at 0.
+    Means, shares and the AUROC have analytic intervals; areas and noise floors are bootstrapped from
+    ``replicates`` resamples (0: no intervals). Errors are debiased and have the interval of the true errors
+    under which what is observed is no surprise; it starts at 0 where a calibrated model often shows as much,
+    and may end below an observed error that is mostly chance.
     ``groups`` (n,) say which samples belong together, such as those of one patient: intervals then hold
     although these move together.
 
@@ -186,26 +184,35 @@ def _evaluate(
     sample = Sample(scores, bins=bins, edges=edges)
     found = _analytic(scores, level, codes)
     weighted = resamples(scores.n, replicates, seed=seed, groups=codes)
-    drawn = _joined([sample.metrics(weights) for weights in weighted])
-    chance = min(replicates, _CHANCE)
-    calibrated = _joined([sample.relabelled(y) for y in calibrated_labels(scores.probs, chance, seed=seed)])
-    # Errors of labels that move together are larger by chance as well.
-    wider = math.sqrt(design_effect(scores.confidence - scores.correct, codes))
+    drawn = _joined([sample.weighted(weights) for weights in weighted])
     values = sample.values()
     auroc = values.pop("refinement_auroc")
     error = sample.auroc_error() if codes is None else _spread(drawn["refinement_auroc"])
     found["refinement_auroc"] = share_interval(auroc, error, level=level)
-    for name, value in values.items():
-        interval = bootstrap_interval(value, drawn[name], level=level, lowest=0, highest=1)
-        if name in _ERRORS:
-            interval = widened_to_zero(interval, wider * calibrated[name], level=level)
-        found[name] = interval
-    return Evaluation(n=scores.n, classes=scores.classes, bins=sample.tally(), **found)
+    smooth = {name: values.pop(name) for name in SMOOTH if name in values}
+    for name, value in smooth.items():
+        found[name] = bootstrap_interval(value, drawn[name], level=level, lowest=0, highest=1)
+    for name in FLOORS & values.keys():
+        # Resamples leave more bins empty than samples do: what that takes off is an error, and no bias.
+        value = values.pop(name)
+        found[name] = share_interval(value, _root_mean_square(drawn[name] - value), level=level)
+    found |= error_intervals(sample, values, draws=replicates // _SHARE, level=level, seed=seed, groups=codes)
+    return Evaluation(
+        n=scores.n,
+        classes=scores.classes,
+        bins=sample.tally(),
+        positive_bins=sample.positive_tally(),
+        **found,
+    )
 
 
 def _spread(drawn: Floats) -> float:
     known = drawn[np.isfinite(drawn)]
     return float(known.std(ddof=1)) if len(known) > 1 else math.nan
+
+
+def _root_mean_square(errors: Floats) -> float:
+    return float(np.sqrt((errors**2).mean())) if len(errors) else math.nan
 
 
 def _joined(blocks: list[dict[str, Floats]]) -> defaultdict[str, Floats]:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
 
-__all__ = ["design_effect", "group_codes", "mean_error"]
+__all__ = ["design_effect", "group_codes", "mean_error", "one_of_each"]
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.intp]
@@ -35,6 +35,16 @@ def group_codes(groups: ArrayLike | None, n: int) -> Codes | None:
     if len(distinct) < _FEWEST:
         raise InputError("all samples are of one group: how much they vary cannot be told from one")
     return None if len(distinct) == n else codes.astype(np.intp)
+
+
+def one_of_each(codes: Codes, *, seed: int) -> Codes:
+    """One row of each group, drawn by ``seed``: rows (G,) of codes (n,) from 0.
+
+    >>> len(one_of_each(np.array([0, 0, 1, 2, 2]), seed=0))
+    3
+    """
+    order = np.random.default_rng(seed).permutation(len(codes))
+    return np.asarray(order[np.unique(codes[order], return_index=True)[1]])
 
 
 def mean_error(values: Floats, codes: Codes | None) -> float:

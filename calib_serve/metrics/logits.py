@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import as_array, as_floats
 from calib_serve.errors import InputError, ShapeError
 
-__all__ = ["LEAST", "log_probs", "log_softmax", "softmax", "two_columns"]
+__all__ = ["LEAST", "log_probs", "log_softmax", "sigmoid", "softmax", "two_columns"]
 
 Floats = NDArray[np.floating[Any]]
 
@@ -59,6 +59,17 @@ def softmax(logits: ArrayLike) -> NDArray[np.float64]:
     np.exp(e, out=e)
     e /= e.sum(axis=-1, keepdims=True)
     return e
+
+
+def sigmoid(logits: ArrayLike) -> NDArray[np.float64]:
+    """The probability of each logit on its own, of any shape, in float64.
+
+    >>> sigmoid([0.0, -1000.0]).tolist()
+    [0.5, 0.0]
+    """
+    z: NDArray[np.float64] = as_floats(logits, "logits")
+    e = np.exp(-np.abs(z))
+    return np.asarray(np.where(z >= 0, 1.0, e) / (1 + e))
 
 
 def two_columns(logits: ArrayLike) -> Floats:

@@ -1,9 +1,8 @@
-"""The metrics of a sample of predictions under any weights, for the bootstrap."""
+"""The metrics of a sample of predictions: under any weights, and under any truth."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from calib_serve.bins import Bins, Edges, check_binning
 from calib_serve.metrics import smooth
 from calib_serve.metrics.classwise import Residuals
 from calib_serve.metrics.equal_mass import Ranked, cumulative, tie_ends
+from calib_serve.metrics.event import Event
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.scores import Scores
 
@@ -34,9 +34,11 @@ class Sample:
         ends = tie_ends(scores.confidence)
         self.tie_ends = ends if len(ends) <= scores.n else slice(None)
         self.node, self.share = smooth.on_grid(scores.confidence)
-        self.rank = np.empty(scores.n, np.intp)
-        self.rank[scores.order] = np.arange(scores.n)
+        self._ranks, self._confidences = (
+            cumulative(s)[self.tie_ends] for s in (np.ones(scores.n), scores.confidence)
+        )
         self.residuals = Residuals.of(scores.probs, bins=bins, edges=edges)
+        self.positive = Event(scores.positive, bins=bins, edges=edges) if scores.classes == 2 else None
 
     def tally(self) -> Bins:
         """The bins of the whole sample."""
@@ -47,9 +49,20 @@ class Sample:
             row[count > 0] = np.add.reduceat(column, starts)
         return Bins(count.astype(np.float64), *sums)
 
+    def code(self) -> NDArray[np.intp]:
+        """The bin of each confidence (n,), which rises."""
+        return np.repeat(np.arange(self.bins), np.diff(self.bin_ends))
+
+    def positive_tally(self) -> Bins | None:
+        """The bins of P(y = 1) against how often class 1 is true; None unless there are two classes."""
+        return None if self.positive is None else self.positive.tally(self.scores.came_true)
+
     def values(self) -> dict[str, float]:
         """Every metric that is not a plain mean."""
-        found = self._top_label(np.ones((1, self.scores.n)), self.scores.correct)
+        whole = np.ones((1, self.scores.n))
+        found = {**self.errors(self.scores.correct[None]), **self.weighted(whole)}
+        if self.positive is not None:
+            found["positive_ece"] = self.positive.ece(self.scores.came_true[None])
         values = {name: float(value[0]) for name, value in found.items()}
         return {**values, "classwise_ece": self.residuals.ece(self.scores.labels)}
 
@@ -60,31 +73,44 @@ class Sample:
         whole = Separation(rights=rights[self.tie_ends], wrongs=(ranks - rights)[self.tie_ends])
         return float(whole.auroc_error())
 
-    def metrics(self, weights: Floats) -> dict[str, Floats]:
-        """These metrics (r,) with predictions, by rising confidence, drawn weights (r, n) times."""
-        found = _in_blocks(lambda part: self._top_label(weights[part], self.scores.correct), weights.shape)
-        classwise = self.residuals.resampled(self.scores.labels, weights[:, self.rank])
-        return {**found, "classwise_ece": classwise}
+    def weighted(self, weights: Floats) -> dict[str, Floats]:
+        """What is no error (r,), with predictions, by rising confidence, drawn weights (r, n) times."""
+        found = _in_blocks(lambda part: self._weighted(weights[part]), weights.shape)
+        if self.positive is not None:
+            tallies = [self.positive.tally(self.scores.came_true, w) for w in weights]
+            found["positive_noise_floor"] = np.array([tally.noise_floor() for tally in tallies])
+        return found
 
-    def relabelled(self, labels: NDArray[np.intp]) -> dict[str, Floats]:
-        """These metrics (r,) for other labels (r, n), by row of the probabilities."""
-        correct = self.scores.predicted == labels[:, self.scores.order]
-        once = np.ones((1, self.scores.n))
-        found = _in_blocks(lambda part: self._top_label(once, correct[part]), labels.shape)
-        return {**found, "classwise_ece": np.array([self.residuals.ece(y) for y in labels])}
+    def errors(self, correct: Floats) -> dict[str, Floats]:
+        """Calibration errors (r,) were predictions, by rising confidence, so often ``correct`` (r, n)."""
+        return _in_blocks(lambda part: self._errors(correct[part]), correct.shape)
 
-    def _top_label(self, weights: Floats, correct: NDArray[Any]) -> dict[str, Floats]:
-        """Top-label metrics of weights (r, n) and correct (n,), or of weights (1, n) and correct (r, n)."""
-        right = weights * correct
-        confidence = weights * self.scores.confidence
-        gaps = (confidence - right) / self.scores.n
-        sums = np.broadcast_arrays(*(cumulative(s) for s in (weights, confidence, right)))
-        ranks = [s[:, self.tie_ends] for s in sums]
+    def _weighted(self, weights: Floats) -> dict[str, Floats]:
+        sums = [
+            cumulative(s) for s in (weights, weights * self.scores.confidence, weights * self.scores.correct)
+        ]
+        count, confidence, _ = (np.diff(s[:, self.bin_ends]) for s in sums)
+        floors = [Bins(c, total, c).noise_floor() for c, total in zip(count, confidence, strict=True)]
+        seen, rights = sums[0][:, self.tie_ends], sums[2][:, self.tie_ends]
         return {
-            **_binned(*(np.diff(s[:, self.bin_ends]) for s in sums)),
-            **_equal_mass(ranks, self.bins),
-            **_separation(Separation(rights=ranks[2], wrongs=ranks[0] - ranks[2])),
-            "smooth_ece": self._smooth(gaps),
+            "noise_floor": np.array(floors),
+            **_separation(Separation(rights=rights, wrongs=seen - rights)),
+        }
+
+    def _errors(self, correct: Floats) -> dict[str, Floats]:
+        rights = cumulative(correct)
+        whole = self.tally()
+        return {
+            **_binned(whole.count, whole.confidence, np.diff(rights[:, self.bin_ends])),
+            **self._equal_mass(rights[:, self.tie_ends]),
+            "smooth_ece": self._smooth((self.scores.confidence - correct) / self.scores.n),
+        }
+
+    def _equal_mass(self, rights: Floats) -> dict[str, Floats]:
+        drawn = [Ranked(self._ranks, self._confidences, right) for right in rights]
+        return {
+            "adaptive_ece": np.array([ranked.ece(self.bins) for ranked in drawn]),
+            "sweep_ece": np.array([ranked.sweep_ece() for ranked in drawn]),
         }
 
     def _smooth(self, gaps: Floats) -> Floats:
@@ -94,7 +120,8 @@ class Sample:
         nodes = self.node[starts]
         mass[:, nodes] = np.add.reduceat(gaps - upper, starts, axis=1)
         mass[:, nodes + 1] += np.add.reduceat(upper, starts, axis=1)
-        return smooth.smoothed(mass)
+        # Draws need fewer digits than the one error that is shown.
+        return smooth.smoothed(mass) if len(mass) == 1 else smooth.smoothed(mass, tolerance=1e-6)
 
 
 def _in_blocks(metrics: Callable[[slice], dict[str, Floats]], shape: tuple[int, ...]) -> dict[str, Floats]:
@@ -104,24 +131,21 @@ def _in_blocks(metrics: Callable[[slice], dict[str, Floats]], shape: tuple[int, 
 
 
 def _binned(count: Floats, confidence: Floats, correct: Floats) -> dict[str, Floats]:
-    drawn = [Bins(*sums) for sums in zip(count, confidence, correct, strict=True)]
+    """From counts and summed confidences (bins,) and how many are correct (r, bins); as ``Bins`` has them."""
+    full = count > 0
+    count, confidence, correct = count[full], confidence[full], correct[:, full]
+    n, gaps = count.sum(), confidence - correct
+    weight, accuracy = confidence / count / n, correct / count
+    chance = accuracy * (1 - accuracy) / np.maximum(count - 1, 1)
+    squares = (count * ((gaps / count) ** 2 - chance))[:, count > 1].sum(axis=1) / n
     return {
-        "ece": np.array([b.ece() for b in drawn]),
-        "mce": np.array([b.mce() for b in drawn]),
-        "ace": np.array([b.ace() for b in drawn]),
-        "overconfidence_error": np.array([b.overconfidence_error() for b in drawn]),
-        "underconfidence_error": np.array([b.underconfidence_error() for b in drawn]),
-        "rms": np.array([b.l2() for b in drawn]),
-        "rms_debiased": np.sqrt([max(b.debiased_l2_squared(), 0) for b in drawn]),
-        "noise_floor": np.array([b.noise_floor() for b in drawn]),
-    }
-
-
-def _equal_mass(ranks: list[Floats], bins: int) -> dict[str, Floats]:
-    drawn = [Ranked(*sums) for sums in zip(*ranks, strict=True)]
-    return {
-        "adaptive_ece": np.array([ranked.ece(bins) for ranked in drawn]),
-        "sweep_ece": np.array([ranked.sweep_ece() for ranked in drawn]),
+        "ece": np.abs(gaps).sum(axis=1) / n,
+        "mce": (np.abs(gaps) / count).max(axis=1),
+        "ace": (np.abs(gaps) / count).mean(axis=1),
+        "overconfidence_error": np.maximum(gaps, 0) @ weight,
+        "underconfidence_error": np.maximum(-gaps, 0) @ weight,
+        "rms": np.sqrt((gaps**2 / count).sum(axis=1) / n),
+        "rms_debiased": np.sqrt(np.maximum(squares, 0)),
     }
 
 

@@ -12,12 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import as_array
 from calib_serve.errors import InputError, ShapeError
 
-__all__ = ["Scores", "checked", "checked_labels", "class_ids", "row_blocks", "top_label"]
+__all__ = ["Scores", "checked", "checked_labels", "class_ids", "row_blocks", "top_label", "truths"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 _ROW_SUM = 1e-2  # tolerance of a row's sum: float16 and bfloat16 round many classes
+_OF_LABELS = ("", "; of labels, of which any number may be true, say --outputs label_logits (outputs=)")
 _BLOCK = 1 << 16  # elements of a block of rows: 512 KiB of float64 stay in a core's cache
 
 
@@ -78,6 +79,9 @@ class Scores:
     def columns(self) -> dict[str, Floats]:
         """The values (n,) whose means are metrics."""
         gap = self.confidence - self.correct
+        # Of two classes the top one alone hides errors that cancel, such as a changed share of each.
+        excess = self.positive - self.came_true if self.classes == 2 else None
+        of_positive = {} if excess is None else {"positive_gap": excess, "positive_brier": excess**2}
         return {
             "accuracy": self.correct,
             "mean_confidence": self.confidence,
@@ -86,7 +90,18 @@ class Scores:
             "brier": self.brier,
             "brier_top_label": gap**2,
             "entropy": self.entropy,
+            **of_positive,
         }
+
+    @property
+    def positive(self) -> Floats:
+        """P(y = 1), the probability of class 1, in this order."""
+        return np.asarray(np.clip(self.probs[self.order, 1].astype(np.float64), 0, 1))
+
+    @property
+    def came_true(self) -> Floats:
+        """Whether class 1 was true, 0 or 1."""
+        return np.asarray(self.labels[self.order] == 1, np.float64)
 
     def by_row(self) -> dict[str, Floats]:
         """The columns in the order of the rows of ``probs``."""
@@ -165,7 +180,9 @@ def checked_labels(labels: ArrayLike, n: int, classes: int) -> Ints:
     """Class ids (n,) within [0, classes), or an error that says what to pass."""
     y = as_array(labels, "labels")
     if y.shape != (n,):
-        raise ShapeError(f"labels must be ({n},), got {y.shape}; pass class ids, not one-hot")
+        raise ShapeError(
+            f"labels must be ({n},), got {y.shape}; pass class ids, not one-hot" + _OF_LABELS[y.ndim == 2]
+        )
     if y.dtype.kind == "f" and np.isnan(y).any():
         raise InputError(f"label {int(np.isnan(y).argmax())} is missing (NaN); drop samples without a label")
     if y.dtype.kind not in "iub":
@@ -182,3 +199,15 @@ def class_ids(labels: ArrayLike, n: int, classes: int) -> Ints:
     y = as_array(labels, "labels")
     whole = y.dtype.kind == "f" and bool((y == np.floor(y)).all())
     return checked_labels(y.astype(np.intp) if whole else y, n, classes)
+
+
+def truths(labels: ArrayLike, shape: tuple[int, ...]) -> Ints:
+    """Whether each label is true, 0 or 1 and (n, L) as ``shape``; InputError or ShapeError for others."""
+    y = as_array(labels, "labels")
+    if y.ndim == 1 and shape[1:] == (1,):
+        y = y[:, None]
+    if y.shape != shape:
+        raise ShapeError(f"labels must be {shape}, 0 or 1 for each label of each sample, got {y.shape}")
+    if y.dtype.kind not in "fiub" or not np.isin(y, (0, 1)).all():
+        raise InputError("each label must be 0 or 1")
+    return y.astype(np.intp)

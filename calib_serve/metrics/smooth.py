@@ -1,13 +1,18 @@
-"""Smooth calibration error: a kernel instead of bins, with a bandwidth chosen by the data."""
+"""Smooth calibration error and curve: a kernel instead of bins, with a bandwidth chosen by the data."""
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.errors import InputError
+from calib_serve.metrics.intervals import quantile_of, resamples
 from calib_serve.metrics.scores import top_label
 
-__all__ = ["smooth_ece"]
+__all__ = ["SmoothReliability", "smooth_ece", "smooth_reliability"]
 
 Floats = NDArray[np.float64]
 
@@ -15,6 +20,8 @@ NODES = 2048  # grid cells on [0, 1]
 _NARROWEST = 1 / 1024  # the smallest bandwidth that this grid resolves
 _TOLERANCE = 1e-9
 _STEPS = 60
+_SHOWN = 8  # every eighth node is a point of the curve
+_LEAST = 0.1  # kernel weights at a point, in samples, below which there is no curve
 _BLOCK = 32  # replicates smoothed at once: 1 MiB of float64
 
 
@@ -27,13 +34,90 @@ def smooth_ece(probs: ArrayLike, labels: ArrayLike) -> float:
     >>> round(smooth_ece([[1.0, 0.0], [1.0, 0.0]], [0, 1]), 4)  # as ECE: all mass in one place
     0.5
     """
-    confidence, correct = top_label(probs, labels)
+    return _smooth_ece(*top_label(probs, labels))
+
+
+@dataclass(frozen=True, eq=False)
+class SmoothReliability:
+    """A reliability diagram without bins; each array is (g,), over the rising ``confidence``.
+
+    ``accuracy`` is the kernel regression of right answers, ``low`` and ``high`` its pointwise band, all NaN
+    where hardly any prediction lies. ``density`` of the confidences integrates to 1. ``sigma`` is the
+    kernel's width, the smooth ECE (at least 1 / 1024), and ``ece`` is the smooth ECE itself.
+    """
+
+    confidence: Floats
+    accuracy: Floats
+    low: Floats
+    high: Floats
+    density: Floats
+    sigma: float
+    ece: float
+    n: int
+
+
+def smooth_reliability(
+    probs: ArrayLike, labels: ArrayLike, *, level: float = 0.95, replicates: int = 200, seed: int = 0
+) -> SmoothReliability:
+    """The smooth reliability diagram of probabilities (n, K) and class ids (n,) (Blasiok and Nakkiran 2023).
+
+    Kernel regression (Nadaraya 1964) of right answers on the top class's confidence, by the reflected
+    Gaussian kernel whose width is the smooth ECE (section 4). The band is between quantiles of ``replicates``
+    resamples at that width (0: none): how far chance moves the curve, not what a calibrated model shows.
+
+    >>> curve = smooth_reliability([[0.75, 0.25]] * 4, [0, 0, 0, 1], replicates=0)
+    >>> float(curve.accuracy[192].round(6)), curve.sigma  # at 0.75: calibrated, so the narrowest kernel
+    (0.75, 0.0009765625)
+    """
+    return smooth_curve(*top_label(probs, labels), level=level, replicates=replicates, seed=seed)
+
+
+def smooth_curve(
+    confidence: Floats, correct: NDArray[np.bool_], *, level: float, replicates: int, seed: int
+) -> SmoothReliability:
+    """As ``smooth_reliability``, of confidences (n,) in [0, 1] and whether each came true (n,)."""
+    quantile_of(level)  # raises for an invalid level
+    if replicates < 0:
+        raise InputError(f"replicates must be 0 or more, got {replicates}")
+    n, ece = len(confidence), _smooth_ece(confidence, correct)
+    sigma = max(ece, _NARROWEST)
     node, share = on_grid(confidence)
+
+    def curve(weight: Floats) -> tuple[Floats, Floats]:
+        mass = np.stack([_mass(node, share, weight), _mass(node, share, weight * correct)])
+        total, right = _at_nodes(mass, sigma)[:, ::_SHOWN]
+        few = total * n * sigma * math.sqrt(2 * math.pi) < _LEAST
+        return np.where(few, np.nan, np.clip(right / np.where(few, 1, total), 0, 1)), total
+
+    accuracy, density = curve(np.full(n, 1 / n))
+    drawn = [curve(weight / n)[0] for block in resamples(n, replicates, seed=seed) for weight in block]
+    low = high = np.full(len(accuracy), np.nan)
+    if drawn:
+        ends = [(1 - level) / 2, (1 + level) / 2]
+        known = np.isfinite(accuracy)
+        low, high = low.copy(), high.copy()
+        # Where a resample has no curve it says nothing.
+        low[known], high[known] = np.nanquantile(np.stack([accuracy, *drawn])[:, known], ends, axis=0)
+    points = np.linspace(0, 1, NODES + 1)[::_SHOWN]
+    return SmoothReliability(points, accuracy, low, high, np.maximum(density, 0), sigma, ece, n)
+
+
+def _smooth_ece(confidence: Floats, correct: NDArray[np.bool_]) -> float:
     residual = (confidence - correct) / len(confidence)
-    mass = np.zeros((1, NODES + 1))
-    mass[0] += np.bincount(node, weights=residual * (1 - share), minlength=NODES + 1)
-    mass[0] += np.bincount(node + 1, weights=residual * share, minlength=NODES + 1)
-    return float(smoothed(mass)[0])
+    return float(smoothed(_mass(*on_grid(confidence), residual)[None])[0])
+
+
+def _mass(node: NDArray[np.intp], share: Floats, weight: Floats) -> Floats:
+    """Weights (n,) on the grid's nodes (NODES + 1,)."""
+    low = np.bincount(node, weights=weight * (1 - share), minlength=NODES + 1)
+    return np.asarray(low + np.bincount(node + 1, weights=weight * share, minlength=NODES + 1))
+
+
+def _at_nodes(mass: Floats, sigma: float) -> Floats:
+    """Densities on [0, 1] at the nodes, of masses (r, NODES + 1) under the reflected kernel."""
+    cosines = _cosines(mass)
+    kernel = np.exp(-((np.pi * sigma * np.arange(cosines.shape[1])) ** 2) / 2)
+    return np.asarray(np.fft.irfft(cosines * kernel, 2 * NODES)[:, : NODES + 1] * (2 * NODES))
 
 
 def on_grid(confidence: Floats) -> tuple[NDArray[np.intp], Floats]:
@@ -43,9 +127,10 @@ def on_grid(confidence: Floats) -> tuple[NDArray[np.intp], Floats]:
     return node, place - node
 
 
-def smoothed(mass: Floats) -> Floats:
+def smoothed(mass: Floats, *, tolerance: float = _TOLERANCE) -> Floats:
     """Smooth ECE (r,) of residuals (confidence - correct) / n that lie on grid nodes (r, NODES + 1)."""
-    blocks = [_fixed_point(_cosines(mass[i : i + _BLOCK])) for i in range(0, len(mass), _BLOCK)]
+    starts = range(0, len(mass), _BLOCK)
+    blocks = [_fixed_point(_cosines(mass[i : i + _BLOCK]), tolerance) for i in starts]
     return np.concatenate(blocks)
 
 
@@ -69,13 +154,13 @@ def _error_at(sigma: Floats, cosines: Floats) -> Floats:
     return np.asarray(np.abs(np.fft.irfft(cosines[:, : len(k)] * kernel, 2 * NODES)).sum(axis=1))
 
 
-def _fixed_point(cosines: Floats) -> Floats:
+def _fixed_point(cosines: Floats, tolerance: float) -> Floats:
     """Where the error, which falls with sigma, crosses sigma: the Illinois variant of regula falsi."""
     widest = _error_at(np.full(len(cosines), _NARROWEST), cosines)
     if (narrow := widest <= _NARROWEST).any():  # the error is below the grid's resolution
         crossing = np.array(widest)
         if not narrow.all():
-            crossing[~narrow] = _fixed_point(cosines[~narrow])
+            crossing[~narrow] = _fixed_point(cosines[~narrow], tolerance)
         return crossing
     # As the error falls, error(widest) <= error(crossing) = crossing <= widest.
     high, at_high = widest, _error_at(widest, cosines) - widest
@@ -86,7 +171,7 @@ def _fixed_point(cosines: Floats) -> Floats:
         fall = at_low - at_high
         middle = np.where(fall > 0, low + (high - low) * at_low / np.where(fall > 0, fall, 1), low)
         at_middle = _error_at(middle, cosines) - middle
-        if np.abs(at_middle).max() < _TOLERANCE:
+        if np.abs(at_middle).max() < tolerance:
             break
         above = at_middle > 0
         # An end that stays twice counts half, so that both ends keep moving.

@@ -49,7 +49,7 @@ def binomial_at_most(k: int, n: int, p: float) -> float:
     return 1.0 if k >= n else beta_below(1 - p, n - k, k + 1)
 
 
-def accuracy_at_least(correct: int, n: int, *, risk: float) -> float:
+def accuracy_at_least(correct: float, n: float, *, risk: float) -> float:
     """The lower bound of a share that fails with probability ``risk`` (Clopper and Pearson 1934).
 
     >>> round(accuracy_at_least(10, 10, risk=0.05), 4)  # 0.05 ** (1 / 10)
@@ -85,5 +85,7 @@ def _root(rising: Callable[[float], float], low: float, high: float) -> float:
     """Where a rising function crosses 0, by bisection to the last bits."""
     for _ in range(100):
         middle = (low + high) / 2
+        if middle in (low, high):
+            break
         low, high = (low, middle) if rising(middle) > 0 else (middle, high)
     return (low + high) / 2

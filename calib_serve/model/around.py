@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from calib_serve.artifact import Head, ModelFacts, Outputs
+from calib_serve.artifact import Head, ModelFacts
 from calib_serve.model.face import Classifier
+from calib_serve.scores import Outputs
 
 __all__ = ["Around"]
 

@@ -8,14 +8,25 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Head, InputShift, ModelFacts, Outputs
+from calib_serve.artifact import Head, InputShift, ModelFacts
 from calib_serve.errors import InputError, ModelError, ShapeError
-from calib_serve.metrics import log_probs
+from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, exact, measured, to_logits
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Classifier", "Loss", "Progress", "as_logits", "batches", "checked_batch"]
+__all__ = [
+    "Classifier",
+    "Loss",
+    "Progress",
+    "batches",
+    "checked_batch",
+    "finite_logits",
+    "measured_kind",
+    "width",
+]
+
+_SUM_TOLERANCE = 1e-4  # of probabilities in float32 over a thousand classes
 
 Floats = NDArray[np.floating[Any]]
 Progress = Callable[[int, int], None]
@@ -75,7 +86,7 @@ class Classifier(Protocol):
     def logits(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
-        """Logits (n, K); log-probabilities where the model ends in softmax."""
+        """Logits (n, K); log-probabilities after a softmax, (0, z) of one logit z, log-odds of labels."""
         ...
 
     def features(
@@ -117,11 +128,33 @@ def checked_batch(batch: Floats, start: int = 0) -> Floats:
     return values
 
 
-def as_logits(outputs: Floats, kind: Outputs, where: str) -> NDArray[np.float32]:
-    """A model's raw outputs (n, K) as logits, or ModelError where they are not finite."""
-    z = np.asarray(outputs, np.float32)
-    if kind == "probabilities":
-        z = log_probs(z).astype(np.float32, copy=False)
+def finite_logits(outputs: Floats, kind: Outputs, where: str) -> NDArray[np.float32]:
+    """A model's raw outputs as logits (n, K), or ModelError where they are not finite."""
+    z = to_logits(outputs, kind).astype(np.float32, copy=False)
     if not np.isfinite(z).all():
         raise ModelError(f"the model's outputs for {where} are NaN or infinite; is its file intact?")
     return z
+
+
+def width(classes: int, kind: Outputs) -> int:
+    """How many numbers a sample a model returns."""
+    return 1 if kind in ONE_COLUMN else classes
+
+
+def measured_kind(out: Floats, told: Outputs | None = None) -> tuple[Outputs, int]:
+    """What a model returned for a few inputs, (n, K) or (n, 1): as ``told``, else by numbers; and K.
+
+    ModelError where numbers cannot be what was told, and for probabilities of labels that nobody told of.
+    """
+    found, columns = measured(out, tolerance=_SUM_TOLERANCE), out.shape[1]
+    kind = found if told is None else exact(told, columns)
+    unit = found in PROBABILITIES
+    wrong = kind in PROBABILITIES and not (found == kind or (unit and kind == "label_probabilities"))
+    if wrong or (kind in ONE_COLUMN and columns != 1):
+        raise ModelError(f"the model's outputs are {found} by their numbers, not {told}; leave out --outputs")
+    if kind == "label_probabilities" and told is None:
+        raise ModelError(
+            "the model returns one probability a label (sigmoid, multi-label), or logits within [0, 1]; say "
+            'which with --outputs label_probabilities or logits (outputs="logits")'
+        )
+    return kind, columns if kind in LABELS else max(2, columns)

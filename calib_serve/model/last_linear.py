@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from calib_serve.artifact import Head, Outputs
+from calib_serve.artifact import Head
 from calib_serve.errors import ModelError
+from calib_serve.scores import LABELS, ONE_COLUMN, Outputs
 
 __all__ = ["LastLinear", "find_last_linear", "frozen_copy"]
 
@@ -51,6 +52,8 @@ def find_last_linear(
 
     Raises ModelError, which lists what was tried.
     """
+    if outputs in (*ONE_COLUMN, *LABELS):
+        raise ModelError(f"the model returns {outputs}, and a new head makes a logit for each class")
     if outputs != "logits":
         raise ModelError(
             f"the model returns {outputs}: a softmax follows its last linear layer; "

@@ -16,6 +16,7 @@ from calib_serve.errors import ModelError
 from calib_serve.files import named, sha256
 from calib_serve.model.face import Classifier
 from calib_serve.model.torch_classifier import from_module
+from calib_serve.scores import Outputs
 
 __all__ = ["load_model"]
 
@@ -31,6 +32,7 @@ def load_model(
     device: str | None = None,
     batch_size: int = 256,
     mixed_precision: bool = False,
+    outputs: Outputs | None = None,
 ) -> Classifier:
     """The classifier of ``spec``: a TorchScript file, a .pt2 of torch.export, an ONNX file, or a factory.
 
@@ -43,6 +45,7 @@ def load_model(
     """
     path = Path(spec)
     options: dict[str, Any] = {"last_linear": last_linear, "device": device, "batch_size": batch_size}
+    options["outputs"] = outputs
     if mixed_precision:
         options["mixed_precision"] = True
     if not path.is_file():

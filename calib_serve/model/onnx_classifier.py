@@ -10,9 +10,10 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Head, InputShift, ModelFacts, Outputs
+from calib_serve.artifact import Head, InputShift, ModelFacts
 from calib_serve.errors import MissingDependency, ModelError
-from calib_serve.model.face import Floats, Loss, Progress, as_logits, batches
+from calib_serve.model.face import Floats, Loss, Progress, batches, finite_logits, measured_kind, width
+from calib_serve.scores import Outputs
 
 try:
     import onnx
@@ -23,8 +24,8 @@ except ImportError as error:
 
 __all__ = ["OnnxClassifier", "load_onnx"]
 
+_NO_HEAD = "the model returns {}; a new head needs logits (n, K), without a softmax behind the layer"
 _TOLERANCE = 1e-4  # relative to the largest logit
-_SUM_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +68,8 @@ class OnnxClassifier:
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
         """Logits (n, K); log-probabilities where the model ends in softmax."""
-        raw = self._stream(self.session, inputs, shift, progress, self.classes)
-        return as_logits(raw, self.outputs, f"these {len(inputs)} inputs")
+        raw = self._stream(self.session, inputs, shift, progress, width(self.classes, self.outputs))
+        return finite_logits(raw, self.outputs, f"these {len(inputs)} inputs")
 
     def features(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
@@ -91,7 +92,8 @@ class OnnxClassifier:
         out = np.empty((len(inputs), width), np.float32)
         name = session.get_inputs()[0].name
         for rows, batch in batches(inputs, self.batch_size, self.input_shape):
-            out[rows] = session.run(None, {name: batch if shift is None else shift(batch)})[0]
+            made = session.run(None, {name: batch if shift is None else shift(batch)})[0]
+            out[rows] = np.reshape(made, (len(batch), -1))
             if progress:
                 progress(rows.stop, len(inputs))
         return out
@@ -106,6 +108,7 @@ def load_onnx(
     device: str | None = None,
     batch_size: int = 256,
     mixed_precision: bool = False,
+    outputs: Outputs | None = None,
 ) -> OnnxClassifier:
     """A classifier of an ONNX file with one float32 input and logits as its first output.
 
@@ -122,12 +125,14 @@ def load_onnx(
     rng = np.random.default_rng(0)
     probe = np.concatenate([rng.random((4, *shape)), rng.standard_normal((4, *shape))]).astype(np.float32)
     out = _run(session, probe)
-    if out.ndim != 2 or len(out) != len(probe) or out.shape[1] < 2:
-        raise ModelError(f"a classifier returns (n, K) with K of at least 2, {path} returns {out.shape}")
-    body, head = _features(graph, probe, out, last_linear, device)
-    return OnnxClassifier(
-        session, body, head, shape, out.shape[1], _kind(out), fingerprint, path.name, batch_size
-    )
+    if out.ndim not in (1, 2) or len(out) != len(probe):
+        raise ModelError(f"a classifier returns (n, K), or (n, 1) of one logit, {path} returns {out.shape}")
+    out = out.reshape(len(out), -1)
+    kind, classes = measured_kind(out, outputs)
+    body, head = _NO_HEAD.format(kind), None
+    if kind == "logits":
+        body, head = _features(graph, probe, out, last_linear, device)
+    return OnnxClassifier(session, body, head, shape, classes, kind, fingerprint, path.name, batch_size)
 
 
 def _session(graph: ModelProto, device: str | None) -> Any:
@@ -165,15 +170,6 @@ def _run(session: Any, inputs: Floats) -> Floats:
     return result
 
 
-def _kind(out: Floats) -> Outputs:
-    p = out.astype(np.float64)
-    if (p >= 0).all() and (np.abs(p.sum(axis=1) - 1) < _SUM_TOLERANCE).all():
-        return "probabilities"
-    if (p <= 0).all() and (np.abs(np.log(np.exp(p).sum(axis=1))) < _SUM_TOLERANCE).all():
-        return "log_probs"
-    return "logits"
-
-
 def _features(
     graph: ModelProto, probe: Floats, logits: Floats, name: str | None, device: str | None
 ) -> tuple[Any | str, Head | None]:
@@ -182,8 +178,6 @@ def _features(
     The input of a Gemm or MatMul is made the graph's output; the layer is the last one if its
     weight and bias, applied to that, give the logits.
     """
-    if _kind(logits) != "logits":
-        return "a softmax follows the last linear layer; export the model without it", None
     constants = {t.name: numpy_helper.to_array(t) for t in graph.graph.initializer}
     for node in reversed(graph.graph.node):
         if node.op_type not in ("Gemm", "MatMul") or node.input[1] not in constants:

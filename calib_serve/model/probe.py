@@ -7,13 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from calib_serve.artifact import Outputs
 from calib_serve.errors import ModelError
+from calib_serve.model.face import measured_kind
+from calib_serve.scores import Outputs
 
 __all__ = ["measured_outputs", "probe_inputs"]
 
 _ROWS = 8
-_SUM_TOLERANCE = 1e-4  # of probabilities in float32 over a thousand classes
 _NOISE = 1e-3  # how far one row's outputs may move, relative to the largest, as its batch changes
 
 
@@ -25,8 +25,10 @@ def probe_inputs(input_shape: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.cat([pixels, centred]).to(device)
 
 
-def measured_outputs(network: Callable[[Tensor], Tensor], probe: Tensor) -> tuple[Outputs, int]:
-    """What ``network`` returns, and for how many classes.
+def measured_outputs(
+    network: Callable[[Tensor], Tensor], probe: Tensor, told: Outputs | None = None
+) -> tuple[Outputs, int]:
+    """What ``network`` returns, as ``told`` if that can be, and for how many classes.
 
     Raises ModelError for a model that refuses the probe, does not return (n, K), or answers one
     input differently from run to run or from batch to batch: it is in training mode.
@@ -47,7 +49,7 @@ def measured_outputs(network: Callable[[Tensor], Tensor], probe: Tensor) -> tupl
             f"one input's outputs move by {drift:.2g} between runs or batches: the model is in training "
             "mode (dropout or batch statistics are on); call model.eval() before exporting it"
         )
-    return _kind(out.double()), int(out.shape[1])
+    return measured_kind(out.double().cpu().numpy(), told)
 
 
 def _run(network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
@@ -58,20 +60,12 @@ def _run(network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
             f"the model refuses inputs of shape {tuple(inputs.shape)}: {_last_line(error)}; "
             "check input_shape, and export with a batch dimension of any size"
         ) from error
-    if not isinstance(out, Tensor) or out.ndim != 2 or out.shape[0] != len(inputs) or out.shape[1] < 2:
+    if not isinstance(out, Tensor) or out.ndim not in (1, 2) or out.shape[0] != len(inputs):
         got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-        raise ModelError(f"a classifier returns one tensor (n, K) with K of at least 2, this one {got}")
-    return out.detach()
+        raise ModelError(f"a classifier returns one tensor (n, K), or (n, 1) of one logit, this one {got}")
+    return out.detach().reshape(len(inputs), -1)
 
 
 def _last_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:300] if lines else type(error).__name__
-
-
-def _kind(out: Tensor) -> Outputs:
-    if bool((out >= 0).all()) and bool(((out.sum(dim=1) - 1).abs() < _SUM_TOLERANCE).all()):
-        return "probabilities"
-    if bool((out <= 0).all()) and bool((out.logsumexp(dim=1).abs() < _SUM_TOLERANCE).all()):
-        return "log_probs"
-    return "logits"

@@ -12,12 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from calib_serve.artifact import Head, InputShift, ModelFacts, Outputs
+from calib_serve.artifact import Head, InputShift, ModelFacts
 from calib_serve.errors import InputError, ModelError
 from calib_serve.metrics.logits import LEAST
-from calib_serve.model.face import Floats, Loss, Progress, as_logits, batches
+from calib_serve.model.face import Floats, Loss, Progress, batches, finite_logits, width
 from calib_serve.model.last_linear import LastLinear, find_last_linear, frozen_copy
 from calib_serve.model.probe import measured_outputs, probe_inputs
+from calib_serve.scores import ONE_COLUMN, PROBABILITIES, Outputs
 
 __all__ = ["TorchClassifier", "from_module"]
 
@@ -68,8 +69,8 @@ class TorchClassifier:
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> NDArray[np.float32]:
         """Logits (n, K); log-probabilities where the model ends in softmax."""
-        raw = self._stream(self.network, inputs, shift, progress, self.classes)
-        return as_logits(raw, self.outputs, f"these {len(inputs)} inputs")
+        raw = self._stream(self.network, inputs, shift, progress, width(self.classes, self.outputs))
+        return finite_logits(raw, self.outputs, f"these {len(inputs)} inputs")
 
     def features(
         self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
@@ -105,7 +106,11 @@ class TorchClassifier:
         return self.last
 
     def _differentiable(self, out: Tensor) -> Tensor:
-        if self.outputs == "probabilities":
+        if self.outputs in ONE_COLUMN:
+            one = out.reshape(-1, 1)
+            first = 1 - one if self.outputs == "probability" else torch.zeros_like(one)
+            out = torch.cat([first, one], dim=1)
+        if self.outputs in PROBABILITIES:
             exact = out if out.dtype == torch.float64 else out.float()
             return exact.clamp_min(LEAST).log()
         return out
@@ -123,7 +128,13 @@ class TorchClassifier:
         with torch.inference_mode(), _precision(self.device, self.mixed_precision):
             for rows, batch in batches(inputs, self.batch_size, self.input_shape):
                 x = _tensor(batch, self.device)
-                out[rows] = network(x if delta is None else _shifted(x, delta, shift)).float().cpu().numpy()
+                out[rows] = (
+                    network(x if delta is None else _shifted(x, delta, shift))
+                    .float()
+                    .cpu()
+                    .reshape(len(x), -1)
+                    .numpy()
+                )
                 if progress:
                     progress(rows.stop, len(inputs))
         return out
@@ -137,13 +148,15 @@ def from_module(
     device: str | torch.device | None = None,
     batch_size: int = 256,
     mixed_precision: bool = False,
+    outputs: Outputs | None = None,
     fingerprint: str | None = None,
     source: str = "module",
 ) -> TorchClassifier:
     """A classifier of any torch module that maps (n, *input_shape) to (n, K); the module is copied.
 
     ``last_linear`` names the last linear layer instead of finding it by measurement.
-    ``device`` defaults to CUDA where there is one. ``mixed_precision`` runs logits and features in
+    ``outputs`` says what it returns, where numbers do not show it, as of labels. ``device`` defaults to CUDA
+    where there is one. ``mixed_precision`` runs logits and features in
     bfloat16, never gradients, and is refused where a probability moves by more than 0.005. Raises
     ModelError for a module in training mode or one that is not a classifier of such inputs.
     """
@@ -156,7 +169,7 @@ def from_module(
     network = frozen_copy(module).to(where)
     shape = tuple(int(size) for size in input_shape)
     probe = probe_inputs(shape, where)
-    outputs, classes = measured_outputs(network, probe)
+    outputs, classes = measured_outputs(network, probe, outputs)
     if mixed_precision:
         _refuse_imprecision(network, probe, where)
     last: LastLinear | str

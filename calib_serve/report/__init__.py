@@ -13,8 +13,8 @@ except ImportError as error:
     raise MissingDependency(error.name or "matplotlib", "report") from error
 
 from calib_serve.report.classes import ClassRow, class_table
-from calib_serve.report.consistency import CalibrationTest, calibration_test
 from calib_serve.report.contents import Contents, prepare_report
+from calib_serve.report.labels import LabelsContents, prepare_labels_report
 from calib_serve.report.page import render, write_page, write_plots, write_report
 from calib_serve.report.plot import (
     plot_bin_counts,
@@ -23,6 +23,7 @@ from calib_serve.report.plot import (
     plot_histogram,
     plot_reliability,
     plot_risk_coverage,
+    plot_smooth_reliability,
 )
 from calib_serve.report.prepare import (
     bin_count_curve,
@@ -31,25 +32,23 @@ from calib_serve.report.prepare import (
     reliability,
     risk_coverage,
 )
-from calib_serve.report.verdict import Verdict, judge
 
 __all__ = [
-    "CalibrationTest",
     "ClassRow",
     "Contents",
-    "Verdict",
+    "LabelsContents",
     "bin_count_curve",
-    "calibration_test",
     "class_table",
     "confidence_density",
     "confidence_histogram",
-    "judge",
     "plot_bin_counts",
     "plot_counts",
     "plot_density",
     "plot_histogram",
     "plot_reliability",
     "plot_risk_coverage",
+    "plot_smooth_reliability",
+    "prepare_labels_report",
     "prepare_report",
     "reliability",
     "render",

@@ -9,13 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact import Artifact, DecisionsEvaluation, evaluate_decisions
 from calib_serve.bins import Edges
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics import Change, Evaluation, evaluate, paired_changes
+from calib_serve.judgement import Verdict, judge
+from calib_serve.metrics import (
+    Change,
+    Evaluation,
+    SmoothReliability,
+    evaluate,
+    paired_changes,
+    smooth_reliability,
+)
 from calib_serve.metrics.scores import checked, top_label
 from calib_serve.report.classes import ClassRow, class_table
-from calib_serve.report.consistency import CalibrationTest, calibration_test
 from calib_serve.report.prepare import (
     BinCountCurve,
     Density,
@@ -27,10 +34,11 @@ from calib_serve.report.prepare import (
     confidence_histogram,
     default_risk,
     reliability,
+    reliability_of,
     risk_coverage,
     to_json,
 )
-from calib_serve.report.verdict import Verdict, judge
+from calib_serve.report.verdict import compared
 
 __all__ = ["Contents", "Predictions", "Side", "prepare_report", "printable"]
 
@@ -38,21 +46,26 @@ Predictions = tuple[ArrayLike, ArrayLike]
 """Probabilities (n, K) and class ids (n,)."""
 
 _LONGEST = 80  # characters of a name
+_BAND = 200  # resamples of the smooth diagram's band
 
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One model on the test samples: its metrics, and what each figure shows of it."""
+    """One model on the test samples: its metrics, and what each figure shows of it.
+
+    ``positive`` is of P(y = 1), of two classes alone.
+    """
 
     name: str
     color: str
     metrics: Evaluation
-    test: CalibrationTest
     reliability: Reliability
     histogram: Histogram
     density: Density
     risk_coverage: RiskCoverage
     bin_counts: BinCountCurve
+    positive: Reliability | None = None
+    smooth: SmoothReliability | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +80,8 @@ class Contents:
     artifact: Artifact | None
     bins: int
     tolerance: float
+    class_names: tuple[str, ...] = ()
+    decisions: DecisionsEvaluation | None = None
 
     @property
     def before(self) -> Side | None:
@@ -83,12 +98,13 @@ class Contents:
         fitted = self.artifact
         return {
             "title": self.title,
-            "verdict": to_json(self.verdict),
+            "verdict": self.verdict.as_dict(),
             "bins": self.bins,
             "tolerance": self.tolerance,
             "sides": [{**to_json(side), "metrics": side.metrics.as_dict()} for side in self.sides],
             "changes": to_json(dict(self.changes)),
             "classes": [{**to_json(row), "certain_gap": row.certain_gap} for row in self.classes],
+            "decisions": self.decisions.as_dict() if self.decisions else {},
             "artifact": None if fitted is None else {"method": fitted.method, "sha256": fitted.fingerprint},
         }
 
@@ -114,6 +130,7 @@ def prepare_report(
     bins: int = 15,
     edges: Edges = "right",
     tolerance: float = 0.02,
+    class_tolerance: float | None = None,
     target_risk: float | None = None,
     replicates: int = 1000,
     seed: int = 0,
@@ -122,12 +139,10 @@ def prepare_report(
     """Everything that the report of ``after``, or of ``before`` and ``after``, will show.
 
     Both are (probs (n, K), labels (n,)) of the same samples in the same order. ``tolerance`` is the
-    acceptable mean gap, ``target_risk`` the share of errors to abstain down to. ``groups`` (n,) say which
-    samples belong together, such as those of one patient. Raises InputError or ShapeError where these do
-    not match.
+    acceptable mean gap, ``class_tolerance`` that of a class alone, ``target_risk`` the share of errors to
+    abstain down to. ``groups`` (n,) say which samples belong together, such as those of one patient. Raises
+    InputError or ShapeError where these do not match.
     """
-    if not 0 < tolerance < 1:
-        raise InputError(f"tolerance must lie between 0 and 1, got {tolerance}; 0.02 means two points")
     if before is not None:
         _refuse_other_samples(before, after)
     pairs = [after] if before is None else [before, after]
@@ -142,18 +157,27 @@ def prepare_report(
         for name, color, pair in zip(names[-len(pairs) :], colors, pairs, strict=True)
     )
     changes = {} if before is None else paired_changes(before[0], after[0], after[1], **options)
-    named = class_names or (artifact.class_names if artifact else ())
-    classes = class_table(*after, class_names=[printable(n) for n in named], bins=bins, edges=edges)
-    verdict = judge(
+    named = tuple(printable(n) for n in class_names or (artifact.class_names if artifact else ()))
+    classes = class_table(*after, class_names=named, bins=bins, edges=edges)
+    verdict = compared(
+        judge(*after, tolerance=tolerance, class_tolerance=class_tolerance, groups=groups, class_names=named),
         sides[-1].metrics,
-        sides[-1].test,
         before=sides[0].metrics if before is not None else None,
         changes=changes,
-        classes=classes,
         artifact=artifact,
-        tolerance=tolerance,
     )
-    return Contents(printable(title), sides, changes, classes, verdict, artifact, bins, tolerance)
+    return Contents(
+        printable(title),
+        sides,
+        changes,
+        classes,
+        verdict,
+        artifact,
+        bins,
+        tolerance,
+        class_names=named,
+        decisions=None if artifact is None else evaluate_decisions(artifact, *after, groups=groups),
+    )
 
 
 def _refuse_other_samples(before: Predictions, after: Predictions) -> None:
@@ -177,18 +201,19 @@ def _side(
     groups: ArrayLike | None,
 ) -> Side:
     probs, labels = predictions
-    draws = replicates or 200  # the test has no meaning without any
-    options: dict[str, Any] = {"bins": bins, "edges": edges, "seed": seed, "groups": groups}
-    found = evaluate(probs, labels, replicates=replicates, **options)
-    confidence, correct = top_label(probs, labels)
+    found = evaluate(probs, labels, bins=bins, edges=edges, replicates=replicates, seed=seed, groups=groups)
+    positive = None if found.positive_bins is None else reliability_of(found.positive_bins)
     return Side(
         name,
         color,
         metrics=found,
-        test=calibration_test(confidence, correct, replicates=draws, **options),
         reliability=reliability(probs, labels, bins=bins, edges=edges),
         histogram=confidence_histogram(probs, labels),
         density=confidence_density(probs, labels),
-        risk_coverage=risk_coverage(probs, labels, target=target_risk),
+        risk_coverage=risk_coverage(probs, labels, target=target_risk, groups=groups),
         bin_counts=bin_count_curve(probs, labels, edges=edges),
+        positive=positive,
+        smooth=None
+        if groups is not None  # its band is of samples that do not depend on one another
+        else smooth_reliability(probs, labels, replicates=min(replicates, _BAND), seed=seed),
     )

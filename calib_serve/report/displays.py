@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -22,7 +22,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.bins import Edges
 from calib_serve.errors import InputError
-from calib_serve.report.plot import PALETTE, plot_histogram, plot_reliability, plot_risk_coverage
+from calib_serve.metrics import SmoothReliability, smooth_reliability
+from calib_serve.report.plot import (
+    PALETTE,
+    plot_histogram,
+    plot_reliability,
+    plot_risk_coverage,
+    plot_smooth_reliability,
+)
 from calib_serve.report.prepare import (
     Histogram,
     Reliability,
@@ -81,8 +88,8 @@ class _Display(ABC, Generic[Data]):
     def _draw(self, ax: Axes, name: str, color: str) -> None: ...
 
 
-class ReliabilityDisplay(_Display[Reliability]):
-    """Accuracy against confidence; ``line_`` joins the bins.
+class ReliabilityDisplay(_Display["Reliability | SmoothReliability"]):
+    """Accuracy against confidence; ``line_`` joins the bins, or is the smooth curve.
 
     >>> display = ReliabilityDisplay.from_predictions([0, 1], [[0.7, 0.3], [0.6, 0.4]], bins=10)
     >>> display.line_.get_xydata().tolist()
@@ -97,6 +104,7 @@ class ReliabilityDisplay(_Display[Reliability]):
         y: ArrayLike,
         p: ArrayLike,
         *,
+        kind: Literal["bins", "smooth"] = "bins",
         bins: int = 15,
         edges: Edges = "right",
         level: float = 0.95,
@@ -107,21 +115,39 @@ class ReliabilityDisplay(_Display[Reliability]):
     ) -> Self:
         """Of true labels y (n,) and probabilities p (n, K), or (n,) of the second of two classes.
 
-        ``labels`` (K,) name the columns of p; without them y holds class ids, or K labels in sorted order.
+        ``kind``: "bins", ``bins`` of equal width with their intervals and what a calibrated model shows, or
+        "smooth", a kernel regression with its band (``calib_serve.metrics.smooth_reliability``). ``labels``
+        (K,) name the columns of p; without them y holds class ids, or K labels in sorted order.
         """
-        data = reliability(*_probs_and_ids(y, p, labels), bins=bins, edges=edges, level=level)
+        if kind not in ("bins", "smooth"):
+            raise InputError(f"kind must be 'bins' or 'smooth', got {kind!r}")
+        pair = _probs_and_ids(y, p, labels)
+        data: Reliability | SmoothReliability = (
+            reliability(*pair, bins=bins, edges=edges, level=level)
+            if kind == "bins"
+            else smooth_reliability(*pair, level=level)
+        )
         return cls(data, name=name).plot(ax, color=color)
 
     def _draw(self, ax: Axes, name: str, color: str) -> None:
+        if isinstance(self.data, SmoothReliability):
+            plot_smooth_reliability(
+                ax, self.data, color=color, label=f"{name} (smooth ECE {self.data.ece:.1%})"
+            )
+        else:
+            self._draw_bins(ax, self.data, name, color)
+        self.line_ = ax.lines[-1]
+        ax.legend(loc="best")
+
+    @staticmethod
+    def _draw_bins(ax: Axes, data: Reliability, name: str, color: str) -> None:
         before = len(ax.patches), len(ax.containers)
-        plot_reliability(ax, self.data, color=color)
+        plot_reliability(ax, data, color=color)
         for patch in ax.patches[before[0] :]:  # this model's own band, where another's may be
             patch.set(facecolor=color, alpha=0.13)
         for drawn in ax.containers[before[1] :]:
             drawn.set_label("_")
-        ax.collections[-1].set_label(f"{name} (ECE {self.data.ece:.1%})")
-        self.line_ = ax.lines[-1]
-        ax.legend(loc="best")
+        ax.collections[-1].set_label(f"{name} (ECE {data.ece:.1%})")
 
 
 class ConfidenceHistogramDisplay(_Display[Histogram]):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from calib_serve.report.contents import Contents, Side
+from calib_serve.report.picture import WIDTH, Picture, beside
 from calib_serve.report.plot import (
     PALETTE,
     plot_bin_counts,
@@ -18,53 +20,58 @@ from calib_serve.report.plot import (
     plot_reliability,
     plot_risk_coverage,
 )
+from calib_serve.report.prepare import Reliability
+from calib_serve.report.smooth_picture import smooth_picture
 from calib_serve.report.svg import drawing
 from calib_serve.report.verdict import percent, points
 
-__all__ = ["Picture", "pictures"]
+__all__ = ["Picture", "label_picture", "pictures"]
 
-_WIDTH = 8.6  # inches of a page-wide figure
+
+class Drawn(Protocol):
+    """What a reliability diagram is drawn of."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def color(self) -> str: ...
+
+    @property
+    def reliability(self) -> Reliability: ...
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
-    """A drawn figure, its heading, what it means, and ``text``, its alternative for screen readers.
-
-    ``header`` and ``rows`` are its numbers as a table.
-    """
+class Diagram:
+    """A reliability diagram with its name and color."""
 
     name: str
-    title: str
-    caption: str
-    text: str
-    figure: Figure
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    color: str
+    reliability: Reliability
+
+
+def label_picture(sides: Sequence[Drawn]) -> Picture:
+    """The reliability diagram of all labels' decisions."""
+    with drawing():
+        return replace(
+            _reliability(sides),
+            title="Do the decisions' confidences mean what they say?",
+            caption="Each point is the decisions of one confidence range, of all labels together: is the "
+            "label true, at P above 0.5? Their confidence is the larger of P and 1 - P.",
+        )
 
 
 def pictures(contents: Contents) -> tuple[Picture, ...]:
     """All figures of a report, in its order."""
     with drawing():
-        return tuple(
-            make(contents.sides) for make in (_reliability, _histograms, _densities, _risk, _bin_counts)
-        )
+        positive = (_positive,) if contents.after.positive is not None else ()
+        smooth = (smooth_picture,) if contents.after.smooth is not None else ()
+        makers = (_reliability, *smooth, *positive, _histograms, _densities, _risk, _bin_counts)
+        return tuple(make(contents.sides) for make in makers)
 
 
-def _beside(
-    sides: Sequence[Side], height: float, draw: Callable[..., object], *, share: bool = True
-) -> Figure:
-    """One panel per side; ``share`` their vertical axis, so that they compare by eye."""
-    figure = Figure(figsize=(_WIDTH * len(sides) / 2 + 0.2, height), layout="constrained")
-    panels = figure.subplots(1, len(sides), squeeze=False, sharey=share)[0]
-    for axes, side in zip(panels, sides, strict=True):
-        draw(axes, side)
-        if share:
-            axes.label_outer()
-    return figure
-
-
-def _reliability(sides: Sequence[Side]) -> Picture:
-    figure = Figure(figsize=(_WIDTH * len(sides) / 2 + 0.2, 6.3), layout="constrained")
+def _reliability(sides: Sequence[Drawn]) -> Picture:
+    figure = Figure(figsize=(WIDTH * len(sides) / 2 + 0.2, 6.3), layout="constrained")
     grid = figure.subplots(
         2, len(sides), squeeze=False, sharex="col", gridspec_kw={"height_ratios": [3.4, 1]}
     )
@@ -104,7 +111,35 @@ def _reliability(sides: Sequence[Side]) -> Picture:
     )
 
 
-def _say_reliability(side: Side) -> str:
+def _positive(sides: Sequence[Side]) -> Picture:
+    of_class = [Diagram(side.name, side.color, side.positive) for side in sides if side.positive is not None]
+    picture = _reliability(of_class)
+    for axes in picture.figure.axes:
+        axes.set_xlabel(axes.get_xlabel().replace("confidence", "P(y = 1)"))
+        axes.set_ylabel(axes.get_ylabel().replace("accuracy", "share of class 1"))
+    return replace(
+        picture,
+        name="positive",
+        title="Does P(y = 1) mean what it says?",
+        caption="Each point is the samples of one range of P(y = 1): on the dashed line class 1 is true as "
+        "often as it says; below, P is too high; above, too low. The top class's confidence hides errors "
+        "that cancel, such as a share of class 1 that changed.",
+        text=" ".join(
+            f"{side.name}: ECE of P(y = 1) {percent(side.reliability.ece, 2)}, n = {side.reliability.n:,}."
+            for side in of_class
+        ),
+        header=(
+            "model",
+            "range of P(y = 1)",
+            "samples",
+            "mean P(y = 1)",
+            "share of class 1",
+            "95 % interval",
+        ),
+    )
+
+
+def _say_reliability(side: Drawn) -> str:
     data = side.reliability
     full = np.flatnonzero(data.count)
     gap = data.confidence[full] - data.accuracy[full]
@@ -145,7 +180,7 @@ def _histograms(sides: Sequence[Side]) -> Picture:
             f"{points(side.histogram.mean_confidence - side.histogram.accuracy)}."
             for side in sides
         ),
-        _beside(sides, 3.2, draw),
+        beside(sides, 3.2, draw),
         ("model", "confidence range", "predictions"),
         tuple(rows),
     )
@@ -167,7 +202,7 @@ def _densities(sides: Sequence[Side]) -> Picture:
             f"{percent(_peak(side.density.grid, side.density.wrong), 0)}."
             for side in sides
         ),
-        _beside(sides, 3.2, draw, share=False),
+        beside(sides, 3.2, draw, share=False),
         ("model", "right predictions", "wrong predictions", "AUROC"),
         tuple(
             (s.name, f"{s.density.n_right:,}", f"{s.density.n_wrong:,}", f"{s.density.auroc:.4f}")
@@ -181,7 +216,7 @@ def _peak(grid: np.ndarray, density: np.ndarray) -> float:
 
 
 def _risk(sides: Sequence[Side]) -> Picture:
-    figure = Figure(figsize=(_WIDTH, 3.6), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
     axes = figure.subplots()
     for side in sides:
         marked = side is sides[-1]
@@ -210,24 +245,24 @@ def _risk(sides: Sequence[Side]) -> Picture:
 def _say_risk(side: Side) -> str:
     found, target = side.risk_coverage.abstention, side.risk_coverage.target
     everything = f"{side.name}: answering everything, {percent(1 - side.metrics.accuracy.value)} are wrong"
-    if not found.coverage:
+    if not found.answered:
         return f"{everything}; no threshold is sure to bring that down to {percent(target, 2)}."
     return (
-        f"{everything}; answering from {percent(found.threshold)} confidence on, {percent(found.coverage)} "
-        f"are answered and {percent(1 - found.accuracy)} of these are wrong."
+        f"{everything}; answering from {percent(found.threshold)} confidence on, {percent(found.answered)} "
+        f"are answered and {percent(found.risk)} of these are wrong."
     )
 
 
 def _risk_row(side: Side) -> tuple[str, ...]:
     found = side.risk_coverage.abstention
-    if not found.coverage:
+    if not found.answered:
         return (side.name, "none", "", "", "")
-    shares = (found.threshold, found.coverage, 1 - found.accuracy, 1 - found.accuracy_low)
+    shares = (found.threshold, found.answered, found.risk, found.risk_high)
     return (side.name, *(percent(share, 2) for share in shares))
 
 
 def _bin_counts(sides: Sequence[Side]) -> Picture:
-    figure = Figure(figsize=(_WIDTH, 3.6), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
     axes = figure.subplots()
     for side in sides:
         plot_bin_counts(axes, side.bin_counts, color=PALETTE[side.color], label=side.name)

@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
+from calib_serve.metrics import SmoothReliability
 from calib_serve.report.prepare import BinCountCurve, Density, Histogram, Reliability, RiskCoverage
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "plot_histogram",
     "plot_reliability",
     "plot_risk_coverage",
+    "plot_smooth_reliability",
 ]
 
 PALETTE: Mapping[str, str] = MappingProxyType(
@@ -120,6 +122,24 @@ def plot_reliability(
     return axes
 
 
+def plot_smooth_reliability(
+    axes: Axes, data: SmoothReliability, *, color: str = PALETTE["after"], label: str = "", title: str = ""
+) -> Axes:
+    """Accuracy against confidence as a curve with its pointwise band; thick where many predictions lie."""
+    _grid(axes)
+    axes.plot([0, 1], [0, 1], color=PALETTE["muted"], linewidth=1, linestyle=(0, (4, 3)))
+    x = data.confidence
+    axes.fill_between(x, data.low, data.high, color=color, alpha=0.16, linewidth=0)
+    axes.plot(x, data.accuracy, color=color, linewidth=1, label=label or None)
+    half = 0.012 * np.sqrt(data.density / max(float(data.density.max()), 1e-9))
+    thick = (data.accuracy - half, data.accuracy + half)
+    axes.fill_between(x, *thick, color=color, alpha=0.75, linewidth=0)
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy", title=title)
+    axes.set_aspect("equal", adjustable="box")
+    _percent(axes, x=True, y=True)
+    return axes
+
+
 def plot_counts(axes: Axes, data: Reliability, *, color: str = PALETTE["after"]) -> Axes:
     """How many predictions are behind each point of the diagram; the count is written above its bar."""
     width = np.diff(data.edges)
@@ -204,14 +224,14 @@ def plot_risk_coverage(
     """Error by how much is answered; ``marked`` adds the point where the target is met."""
     axes.plot(data.coverage, data.risk, color=color, linewidth=width, alpha=0.9, label=label or None)
     found = data.abstention
-    if marked and found.coverage:
+    if marked and found.answered:
         axes.axhline(data.target, color=PALETTE["muted"], linewidth=0.9, linestyle=(0, (4, 3)))
-        axes.plot([found.coverage], [1 - found.accuracy], "o", color=color, markersize=7)
-        says = f"answer from {found.threshold:.1%} on:\n{found.coverage:.0%} of all, "
-        says += f"{1 - found.accuracy:.1%} wrong"
+        axes.plot([found.answered], [found.risk], "o", color=color, markersize=7)
+        says = f"answer from {found.threshold:.1%} on:\n{found.answered:.0%} of all, "
+        says += f"{found.risk:.1%} wrong"
         axes.annotate(
             says,
-            (found.coverage, 1 - found.accuracy),
+            (found.answered, found.risk),
             xytext=(-12, 26),
             textcoords="offset points",
             ha="right",

@@ -30,6 +30,7 @@ __all__ = [
     "confidence_histogram",
     "default_risk",
     "reliability",
+    "reliability_of",
     "risk_coverage",
     "to_json",
 ]
@@ -73,7 +74,12 @@ def reliability(
     >>> r.confidence[~np.isnan(r.confidence)].tolist(), r.accuracy[~np.isnan(r.accuracy)].tolist()
     ([0.6, 0.7], [0.0, 1.0])
     """
-    sums = Bins.tally(*top_label(probs, labels), bins=bins, edges=edges)
+    return reliability_of(Bins.tally(*top_label(probs, labels), bins=bins, edges=edges), level=level)
+
+
+def reliability_of(sums: Bins, *, level: float = 0.95) -> Reliability:
+    """The reliability diagram of sums per bin: of confidences, or of the probability of one class."""
+    bins = len(sums)
     n, full = sums.count, sums.count > 0
     confidence, accuracy = (np.full(bins, np.nan) for _ in range(2))
     confidence[full] = sums.confidence[full] / n[full]
@@ -181,12 +187,18 @@ class RiskCoverage:
 
 
 def risk_coverage(
-    probs: ArrayLike, labels: ArrayLike, *, target: float | None = None, level: float = 0.95
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    target: float | None = None,
+    level: float = 0.95,
+    groups: ArrayLike | None = None,
 ) -> RiskCoverage:
     """The risk-coverage curve, and the threshold that holds the risk at ``target``.
 
     ``target`` is a fraction in (0, 1), by default half the error of answering everything.
-    Predictions of equal confidence are answered together.
+    Predictions of equal confidence are answered together. ``groups`` (n,) say which samples belong together:
+    the threshold is then proved on one of each.
 
     >>> curve = risk_coverage([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]], [0, 0, 1])
     >>> curve.confidence.tolist(), curve.risk.round(2).tolist()
@@ -204,7 +216,7 @@ def risk_coverage(
         errors[shown] / (shown + 1),
         ranked[shown],
         target,
-        abstention(probs, labels, target=1 - target, level=level),
+        abstention(probs, labels, risk=target, level=level, groups=groups),
     )
 
 

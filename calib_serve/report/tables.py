@@ -10,9 +10,12 @@ from typing import Any, Literal, NamedTuple
 from calib_serve.artifact import Artifact
 from calib_serve.metrics import Change, Estimate
 from calib_serve.report.contents import Contents, printable
+from calib_serve.report.labels import LabelsContents
 from calib_serve.report.verdict import MINUS
 
 __all__ = ["MetricRow", "artifact_facts", "metric_rows"]
+
+_LONGEST = 200  # characters of a fact that is shown
 
 
 class Shown(NamedTuple):
@@ -41,7 +44,29 @@ _SHOWN = (
     Shown("brier", "Brier score", "squared distance of probabilities from the truth", -1, percent=False),
     Shown("entropy", "Entropy", "mean uncertainty of the predictions, in nats", 0, percent=False),
     Shown("refinement_auroc", "AUROC right from wrong", "0.5 is a coin, 1 is perfect", 1, percent=False),
+    Shown("positive_ece", "ECE of P(y = 1)", "mean distance of P(y = 1) from the share of class 1", -1),
+    Shown("positive_gap", "Gap of P(y = 1)", "its mean less the share of class 1", 0),
+    Shown(
+        "positive_brier",
+        "Brier score of P(y = 1)",
+        "mean of (P - y)², half the Brier score",
+        -1,
+        percent=False,
+    ),
     Shown("aurc", "AURC", "area under the risk-coverage curve", -1, percent=False),
+)
+
+
+_SHOWN_OF_LABELS = (
+    Shown("positive_ece", "ECE of P(label)", "mean distance of P from the label's share, over bins", -1),
+    Shown("positive_noise_floor", "Noise floor of P(label)", "the same for a calibrated model, by chance", 0),
+    Shown("nll", "NLL", "negative log-likelihood of a label, in nats", -1, percent=False),
+    Shown("positive_brier", "Brier score of P(label)", "mean of (P - y)²", -1, percent=False),
+    Shown("accuracy", "Accuracy", "share of decisions at 0.5 that are right", 1),
+    Shown("mean_confidence", "Mean confidence", "of the decisions", 0),
+    Shown("signed_gap", "Signed gap", "mean confidence minus accuracy of the decisions", 0),
+    Shown("ece", "ECE of the decisions", "distance of their confidence from their accuracy", -1),
+    Shown("noise_floor", "Noise floor of the decisions", "the same for a calibrated model, by chance", 0),
 )
 
 
@@ -59,12 +84,14 @@ class MetricRow:
     verdict: Literal["better", "worse", "changed", "no clear change", ""]
 
 
-def metric_rows(contents: Contents) -> tuple[MetricRow, ...]:
+def metric_rows(contents: Contents | LabelsContents) -> tuple[MetricRow, ...]:
     """The metrics of each side with intervals, and what changed."""
-    return tuple(_metric_row(contents, shown) for shown in _SHOWN)
+    found = contents.after.metrics.estimates()
+    known = _SHOWN_OF_LABELS if isinstance(contents, LabelsContents) else _SHOWN
+    return tuple(_metric_row(contents, shown) for shown in known if shown.name in found)
 
 
-def _metric_row(contents: Contents, shown: Shown) -> MetricRow:
+def _metric_row(contents: Contents | LabelsContents, shown: Shown) -> MetricRow:
     found: list[Estimate] = [getattr(side.metrics, shown.name) for side in contents.sides]
     change = contents.changes.get(shown.name)
     return MetricRow(
@@ -92,9 +119,10 @@ def _interval(estimate: Estimate, share: bool, *, sign: bool = False) -> str:
         return ""
     ends = [
         _number(v, share, sign=sign).removesuffix("\N{NO-BREAK SPACE}%")
-        for v in (estimate.low, estimate.high)
+        for v in (estimate.low, estimate.high, estimate.debiased)
     ]
-    return f"{ends[0]} to {ends[1]}"
+    less = "" if sign or math.isnan(estimate.debiased) else f"debiased {ends[2]}; "
+    return f"{less}{ends[0]} to {ends[1]}"
 
 
 def _p(p: float) -> str:
@@ -121,6 +149,8 @@ def artifact_facts(artifact: Artifact) -> tuple[tuple[str, str], ...]:
         "steps": list(steps) or "none",
         "classes": artifact.classes,
         "fit": artifact.fit,
+        "prediction sets": None if artifact.sets is None else artifact.sets.facts,
+        "abstention": None if artifact.abstain is None else artifact.abstain.facts,
         "calibration data": artifact.data,
         "model": artifact.model.as_dict(),
         "versions": artifact.versions,
@@ -152,7 +182,8 @@ def _lines(name: str, value: Any) -> list[tuple[str, str]]:
         value = ", ".join(map(_plain, value[:12])) + (
             f" and {len(value) - 12} more" if len(value) > 12 else ""
         )
-    return [(printable(name), printable(_plain(value)))]
+    text = _plain(value)
+    return [(printable(name), printable(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."))]
 
 
 def _plain(value: Any) -> str:

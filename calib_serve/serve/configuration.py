@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
 
-from calib_serve.errors import ServerError
+from calib_serve.errors import ModelError, ServerError
 from calib_serve.fuse.mar_options import (
     KEYRING,
     LABEL_BUDGET,
@@ -24,24 +24,41 @@ from calib_serve.fuse.mar_options import (
     WRITER,
     from_environment,
 )
-from calib_serve.fuse.torchserve import labelled_models, read_archive, shipped
+from calib_serve.fuse.torchserve import is_archive, labelled_models, read_archive, shipped, stored_archives
 from calib_serve.receipts import Keyring
-from calib_serve.serve.metrics_file import metrics_file
-from calib_serve.serve.properties import Ports, changed, parse_properties
+from calib_serve.serve.adjusted import adjusted
+from calib_serve.serve.properties import Ports, is_true, parse_properties
+from calib_serve.serve.snapshots import Snapshot, last_snapshot
 from calib_serve.watch.policy import parse_policy
 
 __all__ = ["Configuration", "configure", "ensure_keyring"]
 
+_ADDRESSES = {
+    "inference": "http://127.0.0.1:8080",
+    "management": "http://127.0.0.1:8081",
+    "metrics": "http://127.0.0.1:8082",
+}
+"""TorchServe's own, for lines that are not there."""
+
 
 @dataclass(frozen=True)
 class Configuration:
-    """``text`` of config.properties, ``environment`` of the workers, and where everything lies."""
+    """``text`` of config.properties and of the ``metrics`` file, ``environment`` of the workers, and more.
+
+    ``notes``: what differs from what the user wrote, and why. ``log_config``: the log4j2 file, None where
+    vmargs name it. ``snapshots``: whether TorchServe keeps them; ``snapshot``: the one that it starts from.
+    """
 
     folder: Path
     store: Path
     models: tuple[str, ...]
     text: str
+    metrics: str
     environment: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+    log_config: Path | None = None
+    snapshots: bool = False
+    snapshot: Snapshot | None = None
 
     @cached_property
     def properties(self) -> Mapping[str, str]:
@@ -55,26 +72,46 @@ class Configuration:
 
     @property
     def names(self) -> list[str]:
-        """The models' names, from their archives."""
+        """The models' names, from their archives or the snapshot."""
+        if self.snapshot is not None:
+            return list(self.snapshot.models)
         return [read_archive(self.store / model, verify=False).name for model in self.models]
 
     def address(self, api: str) -> str:
         """Base URL of the ``inference``, ``management`` or ``metrics`` API."""
-        return _value(self.properties, f"{api}_address")
+        return self.properties.get(f"{api}_address", _ADDRESSES[api])
 
     @property
     def grpc(self) -> str:
         """host:port of the gRPC inference API."""
-        port = _value(self.properties, "grpc_inference_port")
-        return f"{urlsplit(self.address('inference')).hostname}:{port}"
+        host = self.properties.get("grpc_inference_address", "127.0.0.1")
+        return f"{host}:{self.properties.get('grpc_inference_port', '7070')}"
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether the server asks for tokens."""
+        return not is_true(self.properties.get("disable_token_authorization"))
+
+    @property
+    def logs(self) -> Path:
+        """The folder of the logs."""
+        return self.folder / os.environ.get("LOG_LOCATION", "logs")
+
+    def _labelled(self, path: Path) -> list[dict[str, Any]]:
+        try:
+            return labelled_models([path])
+        except ModelError:
+            if path.name in self.models or path.suffix == ".mar":
+                raise
+            return []  # some other .tar.gz or folder, which is not served
 
     def write(self) -> None:
         """Write what TorchServe and its workers read into ``folder``, made if missing."""
         # Every calibrated archive in the store, served or not: labels of retired versions may still arrive.
-        labelled = labelled_models(sorted(self.store.glob("*.mar")))
+        labelled = [model for path in stored_archives(self.store) for model in self._labelled(path)]
         self.folder.mkdir(parents=True, exist_ok=True)
         self.file.write_text(self.text, "utf-8")
-        (self.folder / "metrics.yaml").write_text(metrics_file(), "utf-8")
+        (self.folder / "metrics.yaml").write_text(self.metrics, "utf-8")
         (self.folder / "models.json").write_text(json.dumps(labelled, ensure_ascii=False), "utf-8")
 
 
@@ -86,6 +123,8 @@ def configure(
     config: str | Path | None = None,
     ports: Ports | None = None,
     settings: Mapping[str, str] | None = None,
+    log_config: str | Path | None = None,
+    snapshots: bool = False,
     keyring: str | Path | None = None,
     ledger: str | Path | None = None,
     writer: str | None = None,
@@ -97,26 +136,39 @@ def configure(
     """The configuration of a :class:`~calib_serve.serve.server.Server`, which explains the parameters."""
     folder, store = Path(folder).resolve(), Path(store).resolve()
     _check_archives(store, models)
-    base = Path(config) if config else shipped("config.properties")
-    values = {
-        **(ports.as_properties() if ports else {}),
-        **(settings or {}),
-        "model_store": str(store),
-        "load_models": ",".join(models),
-        "metrics_config": str(folder / "metrics.yaml"),
-    }
-    text = changed(base.read_text("utf-8"), values)
+    logs = folder / os.environ.get("LOG_LOCATION", "logs")
+    snapshot = last_snapshot(logs / "config", store) if snapshots else None
+    text, metrics, notes = adjusted(
+        Path(config) if config else None,
+        {**(ports.as_properties() if ports else {}), **(settings or {})},
+        {
+            "model_store": str(store),
+            "load_models": ",".join(models),
+            **({"model_snapshot": snapshot.text} if snapshot else {}),
+        },
+        metrics=folder / "metrics.yaml",
+    )
+    if snapshot and (new := sorted({*models} - snapshot.archives)):
+        notes.append(
+            f"{', '.join(new)}: not served, as the last snapshot does not hold it; {snapshot.file} goes first"
+        )
+    properties = parse_properties(text)
     environment = {
         "PYTHONUNBUFFERED": "1",
         MODELS: str(folder / "models.json"),
-        METRICS: _value(parse_properties(text), "metrics_address"),
+        METRICS: properties.get("metrics_address", _ADDRESSES["metrics"]),
         **_keyring(folder, keyring),
         **_ledger(folder, ledger),
         **({WRITER: writer} if writer else {}),
         **_sampling(samples, sample_rate, sample_seconds),
         **_asking(label_budget),
     }
-    return Configuration(folder, store, tuple(models), text, environment)
+    return Configuration(
+        *(folder, store, tuple(models), text, metrics, environment, tuple(notes)),
+        log_config=_log_config(log_config, properties),
+        snapshots=snapshots,
+        snapshot=snapshot,
+    )
 
 
 def ensure_keyring(folder: Path) -> Path:
@@ -128,19 +180,20 @@ def ensure_keyring(folder: Path) -> Path:
     return path
 
 
-def _value(properties: Mapping[str, str], key: str) -> str:
-    if key not in properties:
-        raise ServerError(
-            f"config.properties does not say its {key}; add the line, or start from the default"
-        )
-    return properties[key]
+def _log_config(given: str | Path | None, properties: Mapping[str, str]) -> Path | None:
+    if given is None:
+        named = "-Dlog4j.configurationFile=" in properties.get("vmargs", "")
+        return None if named else shipped("handlers/log4j2.xml")
+    if not Path(given).is_file():
+        raise ServerError(f"there is no log4j2 file {given}")
+    return Path(given).resolve()
 
 
 def _check_archives(store: Path, models: Sequence[str]) -> None:
     if not models:
         raise ServerError("name at least one archive of the model store to serve, such as digits.mar")
     for name in models:
-        if Path(name).name != name or not (store / name).is_file():
+        if Path(name).name != name or not is_archive(store / name):
             raise ServerError(f"there is no archive {name} in {store}; pack it with: calib-serve pack")
 
 

@@ -6,6 +6,7 @@ counters get the ledger's unpublished sums, so a killed worker loses nothing: th
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -20,9 +21,12 @@ from calib_serve.errors import REASONS, CalibServeError, InputError, ModelError
 from calib_serve.fuse.mar_options import KEYRING, LEDGER, MODELS, SECTION, WRITER, from_environment
 from calib_serve.receipts import DAY, Keyring, Label
 from calib_serve.serve.emit import Emitter
+from calib_serve.serve.envelope import check_requests, take_place
 from calib_serve.serve.lifecycle import end_cleanly
 from calib_serve.serve.observer import FEEDBACK
+from calib_serve.serve.protocols import Message, as_text, end_stream, read_messages, read_tensors
 from calib_serve.serve.publish import Publisher
+from calib_serve.serve.replies import numbers, refusal, texts, v2_reply
 from calib_serve.serve.sampling import host_sample_log
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.feed import DriftFeed
@@ -42,10 +46,15 @@ BINS = 15
 
 
 class CalibrationFeedback:
-    """Takes ``{"receipt": ..., "label": ...}`` items, one or many a request, as JSON or NDJSON."""
+    """Takes ``{"receipt": ..., "label": ...}`` items, one or many a request, in every protocol."""
 
     def initialize(self, ctx: Any) -> None:
         """Open keyring and ledger, and publish what an earlier worker had counted but not published."""
+        take_place(ctx, self.handle)
+        self._names = {
+            "model": str(ctx.manifest["model"]["modelName"]),
+            "version": str(ctx.manifest["model"]["modelVersion"]),
+        }
         config = (ctx.model_yaml_config or {}).get(SECTION, {})
         models = read_models(config)
         detector = read_detector(config)
@@ -69,7 +78,9 @@ class CalibrationFeedback:
 
     def handle(self, data: Sequence[dict[str, Any]], ctx: Any) -> list[str]:
         """One JSON text per request: how many labels were counted, and the outcome of each."""
-        parsed = [_parse(row) for row in data]
+        check_requests(data, ctx)
+        messages = read_messages(data, ctx)
+        parsed = [_parse(message) for message in messages]
         together = [item for items in parsed if not isinstance(items, str) for item in items]
         try:
             outcomes = iter(self._intake.take(together))
@@ -79,28 +90,43 @@ class CalibrationFeedback:
             log.error("labels could not be kept: %s", type(error).__name__)
             self._emitter.failed("ledger")
             outcomes, lost = iter(()), "the labels could not be kept; send them again, each is counted once"
-        replies = [self._reply(i, items, outcomes, lost, ctx) for i, items in enumerate(parsed)]
+        replies = []
+        for index, (message, items) in enumerate(zip(messages, parsed, strict=True)):
+            ctx.set_response_header(index, "x-calib-worker", self._worker)
+            ctx.set_response_content_type(index, "application/json")
+            end_stream(ctx, index)
+            if isinstance(items, str):
+                reply = self._refused(400, "Bad Request", items, message, ctx=ctx, index=index)
+            elif lost is not None:
+                reply = self._refused(503, "Service Unavailable", lost, message, ctx=ctx, index=index)
+            else:
+                reply = self._reply(message, [next(outcomes) for _ in items])
+            replies.append(json.dumps(reply))
         self._publisher.wake()
         self._before_answer()
         return replies
 
-    def _reply(self, index: int, items: list[object] | str, outcomes: Any, lost: str | None, ctx: Any) -> str:
-        ctx.set_response_header(index, "x-calib-worker", self._worker)
-        ctx.set_response_content_type(index, "application/json")
-        if isinstance(items, str):
-            ctx.set_response_status(400, "Bad Request", index)
-            return json.dumps({"code": 400, "message": items})
-        if lost is not None:
-            ctx.set_response_status(503, "Service Unavailable", index)
-            return json.dumps({"code": 503, "message": lost})
-        own: list[Outcome] = [next(outcomes) for _ in items]
-        refused = Counter(outcome.reason for outcome in own if outcome.reason)
+    def _refused(
+        self, status: int, phrase: str, reason: str, message: Message, *, ctx: Any, index: int
+    ) -> dict[str, Any]:
+        ctx.set_response_status(status, phrase, index)
+        return refusal(message, status, reason, **self._names)
+
+    def _reply(self, message: Message, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+        refused = Counter(outcome.reason for outcome in outcomes if outcome.reason)
         for reason, count in refused.items():
             self._emitter.add("calib_feedback_refused_total", count, reason)
-        counted = sum(outcome.accepted for outcome in own)
-        return json.dumps(
-            {"accepted": counted, "refused": len(own) - counted, "outcomes": [o.as_dict() for o in own]}
-        )
+        told = [outcome.as_dict() for outcome in outcomes]
+        if message.form == "v1":
+            return {"predictions": told}
+        if message.form == "v2":
+            columns = [
+                numbers("accepted", "BOOL", [outcome.accepted for outcome in outcomes]),
+                texts("reason", [outcome.reason or "" for outcome in outcomes]),
+            ]
+            return v2_reply(message, columns, **self._names)
+        counted = sum(outcome.accepted for outcome in outcomes)
+        return {"accepted": counted, "refused": len(told) - counted, "outcomes": told}
 
     def _keep(self, labels: Sequence[Label]) -> None:
         self._sample(lambda samples: samples.labelled(labels))
@@ -127,12 +153,35 @@ class CalibrationFeedback:
         self._publisher.start()
 
 
-def _parse(row: Mapping[str, Any]) -> list[object] | str:
+def _parse(message: Message) -> list[object] | str:
     """The items of one request, or why there are none."""
     try:
-        return parse_items(row.get("data", row.get("body")))
+        if message.form == "v2":
+            return parse_items(_of_tensors(message))
+        return parse_items(message.body["instances"] if message.form == "v1" else message.body)
     except InputError as error:
         return str(error)
+
+
+def _of_tensors(message: Message) -> list[object]:
+    """Items of the input tensors ``receipt`` and ``label``, and maybe ``segment``, one value an item each."""
+    columns: dict[str, list[Any]] = {}
+    for name, tensor in read_tensors(message).items():
+        values = tensor.values if isinstance(tensor.values, list) else tensor.values.ravel().tolist()
+        columns[name] = [_unquoted(as_text(v)) if isinstance(v, (str, bytes)) else v for v in values]
+    if not {"receipt", "label"} <= columns.keys() <= {"receipt", "label", "segment"}:
+        raise InputError("send the input tensors receipt and label, one value each for every prediction")
+    if len({len(values) for values in columns.values()}) != 1:
+        raise InputError("the input tensors receipt and label must be of one length")
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _unquoted(text: str) -> str:
+    """Without the quotes that TorchServe puts around the texts of a gRPC reply."""
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        with contextlib.suppress(ValueError):
+            return str(json.loads(text))
+    return text
 
 
 def parse_items(body: object) -> list[object]:
@@ -176,7 +225,7 @@ def read_models(config: Mapping[str, Any]) -> dict[Version, Classes]:
     try:
         listed = json.loads(Path(path).read_text("utf-8")) if path else config.get("models", [])
         models = {
-            (str(m["name"]), str(m["version"])): Classes(
+            (str(m["name"]), str(m["version"])): (Classes.of_labels if m.get("multilabel") else Classes)(
                 int(m["classes"]), tuple(map(str, m.get("class_names", ())))
             )
             for m in listed

@@ -10,20 +10,20 @@ import io
 import json
 import math
 import struct
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any, Literal, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact.tensors import load
-from calib_serve.errors import InputError, MissingDependency, ShapeError
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.pictures import MAX_PIXELS, Preprocessing, is_picture_shape, read_picture
 
-__all__ = ["ImageOptions", "Payload", "decode", "decode_lists"]
+__all__ = ["Payload", "decode", "decode_lists"]
 
 Payload = Union[str, bytes, bytearray, list[Any], dict[str, Any]]
+Pictures = Union[Preprocessing, Literal["unknown"], None]
 
 _NPY = b"\x93NUMPY"
 _IMAGES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"MM\x00*")
@@ -31,23 +31,17 @@ _FLOAT32 = float(np.finfo(np.float32).max)
 _SAFETENSORS_HEADER = 1 << 16  # bytes; the header of one tensor takes about a hundred
 
 
-@dataclass(frozen=True)
-class ImageOptions:
-    """How an image becomes an input (C, H, W): resized, scaled to [0, 1], normalised by channel."""
-
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    max_pixels: int = 25_000_000
-
-
 def decode(
     payload: Payload,
     *,
     shape: Sequence[int | None],
     dtype: str = "float32",
-    image: ImageOptions | None = None,
+    pictures: Pictures = "unknown",
+    max_pixels: int = MAX_PIXELS,
 ) -> NDArray[Any]:
     """The one input in ``payload``, of ``shape`` (None where any size will do) and ``dtype``.
+
+    ``pictures`` and ``max_pixels``: those of the archive's ``ModelOptions``.
 
     >>> decode([[1, 2], [3, 4]], shape=(2, 2)).tolist()
     [[1.0, 2.0], [3.0, 4.0]]
@@ -57,7 +51,7 @@ def decode(
         if raw.startswith(_NPY):
             array = _npy(raw, shape)
         elif raw.startswith(_IMAGES):
-            array = _image(raw, shape, image or ImageOptions())
+            array = _picture(raw, shape, pictures, max_pixels)
         elif len(raw) > 9 and raw[8:9] == b"{":
             array = _safetensors(raw, shape)
         else:
@@ -166,33 +160,17 @@ def _safetensors(raw: bytes, shape: Sequence[int | None]) -> NDArray[Any]:
     return array
 
 
-def _image(raw: bytes, shape: Sequence[int | None], options: ImageOptions) -> NDArray[Any]:
-    if len(shape) != 3 or shape[0] not in (1, 3) or None in shape:
-        raise InputError("this model's input is not an image of 1 or 3 channels; send an array")
-    try:
-        from PIL import Image  # noqa: PLC0415 - only image models need it
-    except ImportError as error:
-        raise MissingDependency("pillow", "torchserve") from error
-    channels, height, width = (int(size or 0) for size in shape)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(raw)) as picture:
-                if picture.width * picture.height > options.max_pixels:
-                    raise InputError(
-                        f"the image has {picture.width} x {picture.height} pixels, "
-                        f"more than the {options.max_pixels} allowed"
-                    )
-                mode = picture.convert("L" if channels == 1 else "RGB")
-                if mode.size != (width, height):
-                    mode = mode.resize((width, height), Image.Resampling.BILINEAR)
-    except InputError:
-        raise
-    except Exception:  # decoders raise OSError, SyntaxError, struct.error, bomb errors and more
-        raise InputError("the image is cut off, damaged or of an unknown kind") from None
-    pixels = np.asarray(mode, np.float32).reshape(height, width, channels).transpose(2, 0, 1) / 255
-    if options.mean:
-        pixels = pixels - np.asarray(options.mean, np.float32)[:, None, None]
-    if options.std:
-        pixels = pixels / np.asarray(options.std, np.float32)[:, None, None]
-    return pixels
+def _picture(raw: bytes, shape: Sequence[int | None], pictures: Pictures, max_pixels: int) -> NDArray[Any]:
+    if not is_picture_shape(shape):
+        raise InputError("this model's input is not a picture of 1 or 3 channels; send an array")
+    if pictures == "unknown":
+        raise InputError(
+            "this model's archive does not say how pictures are normalised: send an array, or pack it again "
+            "with --mean and --std or with --transforms; --mean 0 --std 1 says that the model takes [0, 1]"
+        )
+    if pictures is None:
+        _, height, width = shape
+        if height is None or width is None:
+            raise InputError("this model's archive does not say how pictures are resized; send an array")
+        pictures = Preprocessing(mean=(0.0,), std=(1.0,), resize=(height, width))
+    return read_picture(io.BytesIO(raw), pictures, shape=shape, max_pixels=max_pixels)

@@ -9,22 +9,25 @@ from pathlib import Path
 
 __all__ = ["Log"]
 
-_LOAD_FAILED = "Backend worker process died."
-_ERROR = re.compile(r"(?:MODEL_LOG - |\bERROR\b.*? - )((?:[\w.]+(?:Error|Exception|Dependency)|.*rror)\b.*)")
+_ERROR = re.compile(
+    r"(?:MODEL_LOG - |\bERROR\b.*? - )((?:[\w.]+(?:Error|Exception|Dependency)|.*rror)\b.*)"
+    r"|^([\w.]+(?:Error|Exception): .*)",  # Java's own
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
 class Log:
-    """``file`` from byte ``start`` on; ``java``: Java's own output, for failures before logging starts."""
+    """``file`` from byte ``start`` on; ``java``: Java's own output, for what is not logged to that file."""
 
     file: Path
     java: Path
     start: int
 
     @classmethod
-    def beginning_now(cls, folder: Path) -> Log:
-        """The log of a server that is about to start in ``folder``."""
-        file = folder / "logs" / "torchserve.log"
+    def beginning_now(cls, folder: Path, logs: Path) -> Log:
+        """The log of a server that is about to start in ``folder`` and logs to ``logs``."""
+        file = logs / "torchserve.log"
         return cls(file, folder / "java.out", file.stat().st_size if file.is_file() else 0)
 
     def text(self) -> str:
@@ -34,11 +37,16 @@ class Log:
             return file.read().decode("utf-8", "replace")
         return self.java.read_text("utf-8", "replace")
 
-    def tells_that_a_load_failed(self) -> bool:
-        """Whether a worker died as it loaded its model."""
-        return _LOAD_FAILED in self.text()
+    def tells_that_a_load_failed(self, worker: str) -> bool:
+        """Whether a worker of ``worker``, a name_version, died as it loaded its model, or took too long."""
+        name = re.escape(worker)
+        died = rf"W-\d+-{name}-stdout\b.*Backend worker process died\.|W-\d+-{name} .*Backend worker error"
+        return re.search(died, self.text()) is not None
 
-    def hint(self) -> str:
-        """Where the log is, and the last errors in it."""
-        errors = _ERROR.findall(self.text())
-        return "\n  ".join([f"see {self.file}", *dict.fromkeys(errors[-3:])])
+    def hint(self, model: str = "") -> str:
+        """Where the log is, and the last errors in it, or in what the workers of ``model`` said."""
+        lines = [line for line in self.text().splitlines() if not model or f"-{model}_" in line]
+        errors = [match[1] or match[2] for match in _ERROR.finditer("\n".join(lines))]
+        return "\n  ".join(
+            [f"see {self.file if self.file.is_file() else self.java}", *dict.fromkeys(errors[-3:])]
+        )

@@ -11,7 +11,7 @@ import httpx
 
 from calib_serve.errors import ServerError
 
-__all__ = ["Management", "Tokens"]
+__all__ = ["Management", "Tokens", "client_of"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,29 +32,52 @@ class Tokens:
             raise ServerError(f"cannot read the tokens in {path}: {error}") from error
 
 
+def client_of(url: str, token: str | None, *, timeout: float = 30.0) -> httpx.Client:
+    """A client of an API of the server that runs at ``url``, with its token where it asks for one."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    # Loopback never goes through the environment's proxies. Its own certificate is often self-signed.
+    return httpx.Client(
+        base_url=url, headers=headers, timeout=timeout, trust_env=False, verify=not url.startswith("https:")
+    )
+
+
 @dataclass(frozen=True, repr=False)
 class Management:
-    """The management API at ``url``."""
+    """The management API at ``url``; ``token`` None where the server asks for none."""
 
     url: str
-    token: str
+    token: str | None
 
-    def versions(self, model: str) -> list[dict[str, Any]]:
-        """The server's description of each version of ``model``."""
-        headers = {"Authorization": f"Bearer {self.token}"}
-        # Loopback never goes through the environment's proxies.
-        reply = httpx.get(f"{self.url}/models/{model}/all", headers=headers, timeout=30.0, trust_env=False)
+    def versions(self, model: str, version: str | None = "all") -> list[dict[str, Any]]:
+        """The server's description of each version of ``model``, or of one; None: the default one."""
+        reply = self._ask("GET", f"/models/{model}/{version}" if version else f"/models/{model}")
         versions: list[dict[str, Any]] = reply.raise_for_status().json()
         return versions
-
-    def ready(self, model: str) -> bool:
-        """Whether every version has the workers it was configured with."""
-        return all(
-            sum(w["status"] == "READY" for w in version["workers"]) >= max(1, version["minWorkers"])
-            for version in self.versions(model)
-        )
 
     def workers(self, model: str) -> list[int]:
         """The pids of the ready workers."""
         workers = [worker for version in self.versions(model) for worker in version["workers"]]
         return [w["pid"] for w in workers if w["status"] == "READY" and w["pid"] > 0]
+
+    def set_workers(self, model: str, version: str, workers: int) -> None:
+        """TorchServe's own way to another number of workers; returns when it is done."""
+        number = {"min_worker": workers, "max_worker": workers, "synchronous": "true"}
+        reply = self._ask("PUT", f"/models/{model}/{version}", timeout=None, params=number)
+        if reply.is_error:
+            raise ServerError(f"TorchServe did not scale {model} {version}: {_message(reply)}")
+
+    def ask_a_worker(self, model: str, version: str, header: str) -> int:
+        """Send a request with ``header`` to whichever worker of ``model`` takes it; the reply's status."""
+        query = {"customized": "true"}
+        return self._ask("GET", f"/models/{model}/{version}", params=query, headers={header: "1"}).status_code
+
+    def _ask(self, method: str, path: str, *, timeout: float | None = 30.0, **more: Any) -> httpx.Response:
+        with client_of(self.url, self.token) as http:
+            return http.request(method, path, timeout=timeout, **more)
+
+
+def _message(reply: httpx.Response) -> str:
+    try:
+        return str(reply.json()["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"status {reply.status_code}"

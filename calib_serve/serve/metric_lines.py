@@ -13,11 +13,11 @@ import re
 from collections.abc import Sequence
 
 from calib_serve.errors import InputError
-from calib_serve.watch.series import SERIES, Series
+from calib_serve.watch.series import SERIES, WORKERS, Series
 
 __all__ = ["BY_NAME", "LINE", "label_value", "metric_line"]
 
-BY_NAME: dict[str, Series] = {series.name: series for series in SERIES}
+BY_NAME: dict[str, Series] = {series.name: series for series in (*SERIES, *WORKERS)}
 
 LINE = re.compile(
     r"\[METRICS]\s*([\w\s]+)\.([\w\s]+):([0-9\-,.e]+)\|#([^|]*)(\|#type:([^|,]+))?"

@@ -1,22 +1,25 @@
 """The metrics file that tells TorchServe which series its workers may send.
 
-Written again, after a change of ``calib_serve.watch.series``, by::
+``python -m calib_serve.serve.metrics_file [YOURS.yaml]`` prints it, with all that is in yours. After a change
+of ``calib_serve.watch.series``, it is written again in ``handlers/``::
 
-    python -c "from calib_serve.serve.metrics_file import *; print(metrics_file(), end='')" >metrics.yaml
-
-in ``handlers/``.
+    python -m calib_serve.serve.metrics_file >metrics.yaml
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from calib_serve.watch.series import SERIES
+from calib_serve.errors import CalibServeError, ServerError
+from calib_serve.watch.series import SERIES, WORKERS
 
-__all__ = ["metrics_file"]
+__all__ = ["metrics_file", "of_this_worker", "undeclared"]
 
 _HEAD = """\
 # Which metrics TorchServe keeps. Generated from calib_serve.watch.series; a test holds them equal.
@@ -50,16 +53,50 @@ _GAUGES = (
 )
 
 
-def metrics_file() -> str:
-    """The YAML text: TorchServe's own metrics, which it requires, and our series."""
+def metrics_file(yours: Path | None = None) -> str:
+    """The YAML text: TorchServe's own metrics, which it requires, and our series.
+
+    ``yours``: a metrics file that is kept, and what it lacks is added. ServerError where it cannot be read,
+    or where it uses the name of one of our series for something else.
+    """
+    if yours is None:
+        return _HEAD + _text(_ours())
+    content = _read(yours)
+    _check_names(content, yours)
+    taken = {metric["name"] for _, _, metric in _metrics(content)}
+    content["dimensions"] = [*dict.fromkeys([*(content.get("dimensions") or ()), *_ours()["dimensions"]])]
+    for section, kind, metric in _metrics(_ours()):
+        if metric["name"] not in taken:
+            kinds = content[section] = content.get(section) or {}
+            kinds[kind] = [*(kinds.get(kind) or ()), metric]
+    return f"# All of {yours}, and what calib-serve adds to it.\n" + _text(content)
+
+
+def undeclared(path: Path) -> list[str]:
+    """Our series that the metrics file at ``path`` does not declare as we send them."""
+    declared = {
+        (kind, metric["name"], tuple(metric.get("dimensions") or ()))
+        for section, kind, metric in _metrics(_read(path))
+        if section == "model_metrics"
+    }
+    return [one.name for one in (*SERIES, *WORKERS) if (one.kind, one.name, one.labels) not in declared]
+
+
+def of_this_worker() -> Path | None:
+    """The metrics file that TorchServe named to this worker; None outside of one."""
+    found = [value for option, value in pairwise(sys.argv) if option == "--metrics-config"]
+    return Path(found[0]) if found and Path(found[0]).is_file() else None
+
+
+def _ours() -> dict[str, Any]:
     ours: dict[str, list[dict[str, Any]]] = {
-        f"{kind}": [_entry(s.name, "Count", s.labels) for s in SERIES if s.kind == kind]
+        f"{kind}": [_entry(s.name, "Count", s.labels) for s in (*SERIES, *WORKERS) if s.kind == kind]
         for kind in ("counter", "gauge")
     }
     ours["gauge"] += [
         _entry(name, "ms", ("ModelName", "Level")) for name in ("HandlerTime", "PredictionTime")
     ]
-    content = {
+    return {
         "dimensions": sorted({label for _, _, labels in (*_COUNTERS, *_GAUGES) for label in labels}),
         "ts_metrics": {
             "counter": [_entry(*metric) for metric in _COUNTERS],
@@ -67,8 +104,65 @@ def metrics_file() -> str:
         },
         "model_metrics": ours,
     }
-    return _HEAD + yaml.safe_dump(content, sort_keys=False, default_flow_style=None)
 
 
 def _entry(name: str, unit: str, labels: Sequence[str]) -> dict[str, Any]:
     return {"name": name, "unit": unit, "dimensions": list(labels)}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text("utf-8"))
+        for _, _, metric in _metrics(content):
+            metric["name"], metric.get("dimensions")
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ServerError(f"cannot read the metrics file {path}: {error}") from error
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ServerError(
+            f"{path} is no metrics file of TorchServe: ts_metrics and model_metrics hold lists of metrics,"
+            " each with name, unit and dimensions"
+        ) from error
+    found: dict[str, Any] = content
+    return found
+
+
+def _metrics(content: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    return [
+        (section, kind, metric)
+        for section in ("ts_metrics", "model_metrics")
+        for kind, metrics in (content.get(section) or {}).items()
+        for metric in metrics or ()
+    ]
+
+
+def _check_names(content: dict[str, Any], path: Path) -> None:
+    ours = {one.name: ("model_metrics", one.kind, list(one.labels)) for one in (*SERIES, *WORKERS)}
+    for section, kind, metric in _metrics(content):
+        name, labels = metric["name"], list(metric.get("dimensions") or ())
+        if name in ours and (section, kind, labels) != ours[name]:
+            raise ServerError(
+                f"{path} has a {kind} {name} with the dimensions {labels}, and calib-serve sends a"
+                f" {ours[name][1]} of that name with {ours[name][2]}; rename yours"
+            )
+
+
+class _Plain(yaml.SafeDumper):
+    """Without anchors: TorchServe appends to each list of dimensions, also to one that is shared."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(content: dict[str, Any]) -> str:
+    return yaml.dump(content, Dumper=_Plain, sort_keys=False, default_flow_style=None)
+
+
+def _main(arguments: list[str]) -> None:
+    try:
+        sys.stdout.write(metrics_file(*map(Path, arguments[:1])))
+    except CalibServeError as error:
+        sys.exit(f"calib-serve: {error}")
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

@@ -16,23 +16,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET, ModelOptions, from_environment
+from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET, SAMPLES, ModelOptions, from_environment
 from calib_serve.nonces import Nonces
 from calib_serve.receipts import Keyring, SignedReceipt, group_number
 from calib_serve.serve.emit import Emitter, Key
 from calib_serve.serve.lifecycle import end_cleanly
+from calib_serve.serve.metrics_file import of_this_worker, undeclared
 from calib_serve.serve.sampling import host_sample_log
 from calib_serve.watch.policy import LabelPolicy, parse_policy
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.series import PUBLISHED
-from calib_serve.watch.slices import LONGEST_SEGMENT
 
 __all__ = ["FEEDBACK", "Observer", "Tag", "observe"]
 
 log = logging.getLogger(__name__)
 
 _PREDICTIONS = tuple(one for one in PUBLISHED if one.of == "predictions")
-_SERVED = (*(one.name for one in _PREDICTIONS), "calib_invalid_outputs_total")
+_SERVED = (
+    *(one.name for one in _PREDICTIONS),
+    "calib_invalid_outputs_total",
+    "calib_uncalibrated_total",
+)
 FEEDBACK = (
     *(one.name for one in PUBLISHED if one.of == "labels"),
     "calib_drift_alarms_total",
@@ -40,6 +44,12 @@ FEEDBACK = (
     "calib_feedback_late_total",
 )
 """The counters that labels feed, by model and version."""
+
+_DROPPED = (
+    "the metrics file %s lacks %d of the series that this worker sends, such as %s: TorchServe drops them,"
+    " unless model_metrics_auto_detect=true. Print a file that has all:"
+    " python -m calib_serve.serve.metrics_file %s"
+)
 
 
 class Tag(NamedTuple):
@@ -57,12 +67,16 @@ def observe(options: ModelOptions, artifact: Artifact, *, model: str, version: s
     path = from_environment(KEYRING)
     if path is None:
         log.warning("receipts are off: %s does not name a keyring (calib-serve keys new FILE)", KEYRING)
+    if (metrics := of_this_worker()) and (dropped := undeclared(metrics)):
+        log.warning(_DROPPED, metrics, len(dropped), dropped[0], metrics)
     reference = artifact.reference
     emitter = Emitter(interval=options.flush_seconds)
     if reference is not None and reference.n:
         # The calibration set's bins, the same from every worker: the reference for drift.
         for b, count in enumerate(reference.count.tolist()):
             emitter.set("calib_reference_share", count / reference.n, model, version, str(b))
+    if artifact.is_multilabel and from_environment(SAMPLES):
+        log.warning("no samples are kept: of a multi-label model, receipts are of single labels")
     budget = from_environment(LABEL_BUDGET)
     observer = Observer(
         emitter,
@@ -70,7 +84,7 @@ def observe(options: ModelOptions, artifact: Artifact, *, model: str, version: s
         version=version,
         bins=15 if reference is None else len(reference),
         keyring=None if path is None else Keyring.load(path),
-        samples=host_sample_log(),
+        samples=None if artifact.is_multilabel else host_sample_log(),
         policy=None if budget is None else parse_policy(budget, workers=options.workers),
     )
     observer.before_answer = end_cleanly(observer.flush)
@@ -110,19 +124,6 @@ class Observer:
         emitter.flush()
         emitter.start()
 
-    def tags(self, ctx: Any) -> list[Tag]:
-        """What each request in TorchServe's context names, whose headers are spelled as the client did."""
-        try:
-            found = []
-            for i in range(len(ctx.request_processor)):
-                headers = {name.lower(): value for name, value in ctx.get_all_request_header(i).items()}
-                segment, group = headers.get("x-calib-segment", ""), headers.get("x-calib-group", "")
-                found.append(Tag(segment[:LONGEST_SEGMENT], group))
-        except Exception as error:  # fails open
-            self._broken("record", error)
-            return []
-        return found
-
     def served(
         self,
         predictions: Sequence[tuple[int, float]],
@@ -130,37 +131,64 @@ class Observer:
         logits: Sequence[NDArray[Any]] = (),
         tags: Sequence[Tag] = (),
         invalid: int = 0,
+        counted: NDArray[np.float64] | None = None,
     ) -> list[SignedReceipt | None]:
         """Count (predicted class, confidence) pairs and sign a receipt for each.
 
         ``logits`` (K,) of each are what the output calibration was applied to; ``tags``: what
-        their requests name, or none where rows are not requests.
+        their requests name, or none where rows are not requests. ``counted`` (m,): the confidences of all
+        that is predicted, where ``predictions`` are drawn from it, each with the same chance.
         """
         try:
-            changes: dict[Key, float] = {}
-            for _, confidence in predictions:
-                for key, adds in self._sums[bisect.bisect_left(self._inner, confidence)]:
-                    changes[key] = changes.get(key, 0) + adds(confidence, 0, 1)
-            self._emitter.add_all(changes)
+            confidences = [confidence for _, confidence in predictions]
+            self._emitter.add_all(self._changes(confidences) if counted is None else self._many(counted))
             if invalid:
                 self._emitter.add("calib_invalid_outputs_total", invalid, self._model, self._version)
         except Exception as error:  # fails open
-            self._broken("record", error)
+            self.broken("record", error)
         now, nonces = time.time(), [self._nonces.draw() for _ in predictions]
-        receipts = self._signed(
-            predictions, nonces, tags if len(tags) == len(predictions) else [_NO_TAG] * len(predictions), now
-        )
+        tags = tags if len(tags) == len(predictions) else [_NO_TAG] * len(predictions)
+        share = 1.0 if counted is None else len(predictions) / max(len(counted), 1)
+        receipts = self._signed(predictions, nonces, tags, now, share)
         if self._samples and nonces:
             self._keep(self._samples, nonces, logits, now)
         self.before_answer()
         return receipts
+
+    def _changes(self, confidences: Sequence[float]) -> dict[Key, float]:
+        changes: dict[Key, float] = {}
+        for confidence in confidences:
+            for key, adds in self._sums[bisect.bisect_left(self._inner, confidence)]:
+                changes[key] = changes.get(key, 0) + adds(confidence, 0, 1)
+        return changes
+
+    def _many(self, confidences: NDArray[np.float64]) -> dict[Key, float]:
+        """The same of an array."""
+        at = np.searchsorted(self._inner, confidences)
+        return {
+            key: float(np.sum(adds(confidences[at == b], 0, 1)))
+            for b in np.unique(at).tolist()
+            for key, adds in self._sums[b]
+        }
+
+    @property
+    def signs(self) -> bool:
+        """Whether predictions get receipts."""
+        return self._keyring is not None
+
+    def uncalibrated(self, requests: int) -> None:
+        """Count requests whose answer went out as the model gave it."""
+        try:
+            self._emitter.add("calib_uncalibrated_total", requests, self._model, self._version)
+        except Exception as error:  # fails open
+            self.broken("record", error)
 
     def _keep(self, samples: SampleLog, nonces: list[bytes], logits: Sequence[Any], now: float) -> None:
         try:
             times = [now] * len(nonces)
             samples.predicted(self._model, self._version, nonces, np.stack(logits), times=times)
         except Exception as error:  # fails open
-            self._broken("samples", error)
+            self.broken("samples", error)
 
     def flush(self) -> None:
         """Send pending counts."""
@@ -168,11 +196,11 @@ class Observer:
             if self._samples:
                 self._samples.flush()
         except Exception as error:  # fails open
-            self._broken("samples", error)
+            self.broken("samples", error)
         try:
             self._emitter.flush()
         except Exception as error:  # fails open
-            self._broken("record", error)
+            self.broken("record", error)
 
     def _signed(
         self,
@@ -180,6 +208,7 @@ class Observer:
         nonces: Sequence[bytes],
         tags: Sequence[Tag],
         now: float,
+        share: float,
     ) -> list[SignedReceipt | None]:
         if self._keyring is None:
             return [None] * len(predictions)
@@ -199,17 +228,18 @@ class Observer:
                     segment=tag.segment,
                     group=group_number(tag.group),
                     wanted=asked,
-                    inclusion=pi,
+                    inclusion=pi * share,
                 )
                 for (predicted, confidence), nonce, tag, asked, pi in zip(
                     predictions, nonces, tags, wanted, inclusion, strict=True
                 )
             ]
         except Exception as error:  # fails open
-            self._broken("receipt", error, times=len(predictions))
+            self.broken("receipt", error, times=len(predictions))
             return [None] * len(predictions)
 
-    def _broken(self, stage: str, error: Exception, *, times: int = 1) -> None:
+    def broken(self, stage: str, error: Exception | None = None, *, times: int = 1) -> None:
+        """Count a failure of the monitoring at ``stage``, by ``error`` if by one; never raises."""
         try:
             self._emitter.failed(stage, times=times)
         except Exception:  # the counter itself failed: only log it

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from calib_serve.errors import ServerError
-from calib_serve.fuse.torchserve import shipped
 from calib_serve.serve.configuration import Configuration
 from calib_serve.serve.java import find_java
 
@@ -38,7 +37,7 @@ class Process:
                 self._process = subprocess.Popen(
                     _command(configuration, self._scratch),
                     cwd=configuration.folder,
-                    env={**os.environ, **configuration.environment},
+                    env={**_environment(), **configuration.environment},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -80,18 +79,27 @@ def _command(configuration: Configuration, scratch: Path) -> list[str]:
     if found is None or not found.submodule_search_locations:
         raise ServerError("TorchServe is not installed; run: pip install 'calib-serve[torchserve]'")
     package = Path(next(iter(found.submodule_search_locations)))
+    properties, log_config = configuration.properties, configuration.log_config
+    classes = f"{package / 'frontend'}/*"
+    if plugins := properties.get("plugins_path"):
+        classes += f":{plugins}" if "*" in plugins else f":{plugins}/*"
     return [
         str(find_java()),
-        *configuration.properties.get("vmargs", "").split(),
+        *properties.get("vmargs", "").split(),
         f"-Dmodel_server_home={package.parent}",
         f"-Djava.io.tmpdir={scratch}",
-        f"-Dlog4j.configurationFile={shipped('handlers/log4j2.xml').as_uri()}",
-        *("-cp", f"{package / 'frontend'}/*", "org.pytorch.serve.ModelServer"),
+        *([f"-Dlog4j.configurationFile={log_config.as_uri()}"] if log_config else []),
+        *("-cp", classes, "org.pytorch.serve.ModelServer"),
         *("--python", sys.executable),
         *("-f", str(configuration.file)),
         *("-s", str(configuration.store)),
-        "-ncs",
+        *([] if configuration.snapshots else ["-ncs"]),
     ]
+
+
+def _environment() -> dict[str, str]:
+    # TorchServe would take the configuration that this names, whatever the command line says.
+    return {name: value for name, value in os.environ.items() if name != "TS_CONFIG_FILE"}
 
 
 def _end_with_parent() -> Callable[[], object] | None:

@@ -23,7 +23,7 @@ from calib_serve.fuse.mar_options import METRICS, from_environment
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.metric_lines import label_value
 from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.ledger import Ledger, Sums, Version
+from calib_serve.watch.ledger import Emission, Ledger, Sums, Version
 from calib_serve.watch.series import PUBLISHED
 
 __all__ = ["Publisher"]
@@ -70,8 +70,8 @@ class Publisher:
     def publish(self) -> None:
         """Send the ledger's unpublished sums."""
         try:
-            with self._ledger.emission(self._consumer) as fresh:
-                self._send(fresh)
+            with self._ledger.emission(self._consumer) as found:
+                self._send(found)
                 if self._feed is not None:
                     self._send_drift(self._feed)
                 # Sent within the block: the ledger marks it only when the lines are on their way.
@@ -132,19 +132,20 @@ class Publisher:
                 self._emitter.set("calib_drift_log_evidence", evidence, *version)
             self._emitter.set("calib_drift_log_threshold", threshold, *version)
 
-    def _send(self, fresh: Mapping[Version, Sums]) -> None:
-        marked = {key: n - fresh[key].labels.sum() for key, n in self._counted().items() if key in fresh}
-        if not (self._first and self._sent_before(fresh)):
+    def _send(self, found: Emission) -> None:
+        fresh, counted = found.fresh, _labels(found.counted)
+        marked = {key: n - _labels(fresh).get(key, 0.0) for key, n in counted.items()}
+        if not (self._first and self._sent_before(fresh, counted, marked)):
             for key, sums in fresh.items():
                 before, sent = self._unmarked.get(key, (math.nan, sums))
                 _emit(self._emitter, *key, sums - sent if before == marked[key] else sums)
         self._unmarked = {key: (marked[key], sums) for key, sums in fresh.items()}
         self._first = False
 
-    def _sent_before(self, fresh: Mapping[Version, Sums]) -> bool:
+    def _sent_before(
+        self, fresh: Mapping[Version, Sums], counted: Mapping[Version, float], marked: Mapping[Version, float]
+    ) -> bool:
         """Whether the server holds all of ``fresh`` already, as the last worker died before the mark."""
-        counted = self._counted()
-        marked = {key: n - (fresh[key].labels.sum() if key in fresh else 0) for key, n in counted.items()}
         before = self._at_start_of_server(marked)
         held = _held() if fresh and before is not None else None
         if held is None or before is None:
@@ -153,9 +154,6 @@ class Publisher:
             held.get((label_value(key[0]), label_value(key[1])), 0.0) == counted[key] - before.get(key, 0.0)
             for key in fresh
         )
-
-    def _counted(self) -> dict[Version, float]:
-        return {key: sums.labels.sum() for key, sums in self._ledger.sums(own=True).items()}
 
     def _at_start_of_server(self, marked: Mapping[Version, float]) -> dict[Version, float] | None:
         """The marks when this server's counters started at 0; None if they start now."""
@@ -166,6 +164,10 @@ class Publisher:
         rows = [[*version, n] for version, n in marked.items()]
         self._ledger.store(key, json.dumps({"server": server, "marked": rows}).encode())
         return None
+
+
+def _labels(sums: Mapping[Version, Sums]) -> dict[Version, float]:
+    return {version: float(each.labels.sum()) for version, each in sums.items()}
 
 
 def _server() -> str:

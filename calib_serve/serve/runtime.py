@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import math
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, Head
@@ -18,12 +15,11 @@ from calib_serve.artifact.tensors import read_plainly
 from calib_serve.errors import ModelError
 from calib_serve.files import sha256
 from calib_serve.fuse.mar_options import ModelOptions
-from calib_serve.metrics import log_probs
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Run", "check_file", "load_runtime", "to_logits"]
+__all__ = ["Run", "check_file", "load_runtime"]
 
 Run = Callable[[NDArray[Any]], NDArray[Any]]
 """Inputs (n, ...) to what the model returns (n, K)."""
@@ -47,23 +43,11 @@ def load_runtime(folder: Path, options: ModelOptions, artifact: Artifact, *, dev
         # The InputShift stays outside: numpy and torch add floats alike.
         network = calibrated(
             network,
-            replace(artifact, steps=(artifact.head,)),
+            artifact.only(artifact.head),
             returns="logits",
             last_linear=options.last_linear,
         )
     return _shifted(_run_torch(network, device), artifact)
-
-
-def to_logits(outputs: NDArray[Any], kind: str) -> NDArray[np.float64]:
-    """What the model returned as float64 logits (n, K); probabilities become their logarithms."""
-    z = np.asarray(outputs, np.float64)
-    if z.ndim != 2:
-        raise ModelError(f"the model must return (n, K), got {z.shape}")
-    if kind == "probabilities":
-        with np.errstate(invalid="ignore"):
-            # NaN must stay NaN, and negative values must become NaN.
-            z = np.where(z >= 0, log_probs(z), math.nan)
-    return z
 
 
 def check_file(path: Path, packed: str) -> Path:

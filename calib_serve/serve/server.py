@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,25 +14,27 @@ import httpx
 from calib_serve.errors import ServerError
 from calib_serve.serve.configuration import configure, ensure_keyring
 from calib_serve.serve.log import Log
-from calib_serve.serve.management import Management, Tokens
+from calib_serve.serve.management import Management, Tokens, client_of
 from calib_serve.serve.process import Process
 from calib_serve.serve.properties import Ports
+from calib_serve.serve.startup import Startup
 
 __all__ = ["Server", "Tokens", "ensure_keyring"]
-
-_LAST_WORDS = 0.5  # seconds until what a worker printed as it died is in the log
 
 
 class Server:
     """One TorchServe over the archives ``models`` in the folder ``store``.
 
     ``folder``: where it runs, made if missing: config, logs, ``key_file.json``, keyring and ledger.
-    ``config``: a config.properties to start from (default: the package's);
-    ``settings`` overrides single lines. ``ports``: None keeps the config's. ``keyring``,
-    ``ledger``: default to files in ``folder`` of an earlier run, or as the environment says. ``writer``:
-    this server's name among those that share a ledger (default: the host's name). ``samples``: a folder
-    for the logits and labels of a share ``sample_rate`` of the predictions, written every
-    ``sample_seconds``. ``label_budget``: which labels workers ask for, such as "500/day" (default: all).
+    ``config``: a config.properties to start from (default: the package's), whose values stay, except for
+    what ``notes`` tells; ``settings`` overrides single lines. ``log_config``: a log4j2 file (default: that of
+    vmargs, else the package's). ``snapshots``: keep TorchServe's snapshots in ``folder``, and start from the
+    last one where there is one: what it says of models and workers then goes before ``models``. ``ports``:
+    None keeps the config's. ``keyring``, ``ledger``: default to files in ``folder`` of an earlier run, or as
+    the environment says. ``writer``: this server's name among those that share a ledger (default: the
+    host's name). ``samples``: a folder for the logits and labels of a share ``sample_rate`` of the
+    predictions, written every ``sample_seconds``. ``label_budget``: which labels workers ask for, such as
+    "500/day" (default: all).
     ServerError or KeyringError where these are wrong, before anything starts.
     Use it as a context manager: it always stops all processes.
     """
@@ -45,6 +48,8 @@ class Server:
         config: str | Path | None = None,
         ports: Ports | None = None,
         settings: Mapping[str, str] | None = None,
+        log_config: str | Path | None = None,
+        snapshots: bool = False,
         keyring: str | Path | None = None,
         ledger: str | Path | None = None,
         writer: str | None = None,
@@ -60,6 +65,8 @@ class Server:
             config=config,
             ports=ports,
             settings=settings,
+            log_config=log_config,
+            snapshots=snapshots,
             keyring=keyring,
             ledger=ledger,
             writer=writer,
@@ -69,6 +76,22 @@ class Server:
             sample_seconds=sample_seconds,
         )
         self._process: Process | None = None
+        self._failures: dict[str, str] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What differs from the configuration it was given, and why, a line each."""
+        return self._configuration.notes
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """Why, for each model that failed at the start; TorchServe keeps trying to load it."""
+        return dict(self._failures)
+
+    @property
+    def served(self) -> list[str]:
+        """The names of the models, without those that failed at the start."""
+        return [name for name in self._configuration.names if name not in self._failures]
 
     @property
     def folder(self) -> Path:
@@ -93,11 +116,18 @@ class Server:
     @property
     def log_file(self) -> Path:
         """The log of the server and its workers, of bounded size, see handlers/log4j2.xml."""
-        return self.folder / "logs" / "torchserve.log"
+        return self._configuration.logs / "torchserve.log"
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether the inference and management APIs ask for tokens."""
+        return self._configuration.has_tokens
 
     @property
     def tokens(self) -> Tokens:
-        """The tokens of the running server."""
+        """The tokens of the running server; ServerError where ``has_tokens`` is false."""
+        if not self.has_tokens:
+            raise ServerError("the server has no tokens: disable_token_authorization=true")
         return Tokens.read(self.key_file)
 
     @property
@@ -125,14 +155,21 @@ class Server:
         """The server's process."""
         return self._running().pid
 
-    def start(self, *, timeout: float = 120.0) -> Server:
-        """Start, and return once every worker of every model is ready; ``timeout`` in seconds."""
+    def start(self, *, timeout: float | None = None, allow_failures: bool = False) -> Server:
+        """Start, and return once every worker of every model is ready.
+
+        A model is waited for as long as TorchServe itself waits: its startupTimeout. ``timeout``: seconds for
+        all of it, at most. ServerError, and nothing runs, where a model fails; with ``allow_failures`` only
+        where none is ready, and ``failures`` tells of the others.
+        """
         self._configuration.write()
         self.key_file.unlink(missing_ok=True)  # an old one would be mistaken for the new server's
-        log = Log.beginning_now(self.folder)
+        log = Log.beginning_now(self.folder, self._configuration.logs)
         self._process = Process(self._configuration)
         try:
-            self._wait_until_ready(self._process, log, timeout)
+            self._failures = self._wait_until_ready(self._process, log, timeout)
+            if self._failures and not (allow_failures and {*self._configuration.names} - {*self._failures}):
+                raise ServerError("; ".join(f"{name}: {why}" for name, why in self._failures.items()))
         except BaseException:
             self.stop()
             raise
@@ -160,40 +197,37 @@ class Server:
         self.stop()
 
     def client(self, *, timeout: float = 60.0) -> httpx.Client:
-        """A client of the inference API with its token."""
-        headers = {"Authorization": f"Bearer {self.tokens.inference}"}
-        # Loopback never goes through the environment's proxies.
-        return httpx.Client(base_url=self.inference, headers=headers, timeout=timeout, trust_env=False)
+        """A client of the inference API, with its token where it asks for one."""
+        token = self.tokens.inference if self.has_tokens else None
+        return client_of(self.inference, token, timeout=timeout)
 
     def scrape(self) -> str:
         """The metrics endpoint's text, as Prometheus sees it."""
-        reply = httpx.get(f"{self.metrics}/metrics", timeout=30.0, trust_env=False)
-        return reply.raise_for_status().text
+        with client_of(self.metrics, None) as http:
+            return http.get("/metrics").raise_for_status().text
 
     def workers(self, model: str) -> list[int]:
         """The pids of a model's ready workers."""
         return self._api().workers(model)
 
     def _api(self) -> Management:
-        return Management(self.management, self.tokens.management)
+        return Management(self.management, self.tokens.management if self.has_tokens else None)
 
     def _running(self) -> Process:
         if self._process is None:
             raise ServerError("the server is not running; start it first")
         return self._process
 
-    def _wait_until_ready(self, process: Process, log: Log, timeout: float) -> None:
-        end = time.monotonic() + timeout
-        names = self._configuration.names
+    def _wait_until_ready(self, process: Process, log: Log, timeout: float | None) -> dict[str, str]:
+        end = math.inf if timeout is None else time.monotonic() + timeout
+        startup = Startup(self._configuration.names, log)
         while True:
             if (code := process.exit_code()) is not None:
                 raise ServerError(f"TorchServe ended at once (code {code}); {log.hint()}")
-            if log.tells_that_a_load_failed():
-                time.sleep(_LAST_WORDS)
-                raise ServerError(f"a model does not load; {log.hint()}")
             with contextlib.suppress(httpx.HTTPError, ServerError, KeyError, ValueError):
-                if all(self._api().ready(name) for name in names):
-                    return
+                if startup.done(self._api()):
+                    return startup.failures
             if time.monotonic() > end:
-                raise ServerError(f"TorchServe was not ready after {timeout:.0f} s; {log.hint()}")
+                waiting = ", ".join(startup.still())
+                raise ServerError(f"{waiting} was not ready after {timeout:.0f} s; {log.hint()}")
             time.sleep(0.1)

@@ -24,9 +24,10 @@ from sklearn.utils.validation import (
     has_fit_parameter,
 )
 
-from calib_serve.artifact import Artifact, Outputs
+from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
-from calib_serve.sklearn.choice import as_logits, calibrated, seed_of
+from calib_serve.scores import Outputs, to_logits
+from calib_serve.sklearn.choice import calibrated, seed_of
 from calib_serve.sklearn.scores import encoded
 
 if TYPE_CHECKING:
@@ -182,13 +183,13 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
     def _logits(self, estimator: Any, X: Any) -> NDArray[np.float64]:
         """Logits (n, K) of a fitted estimator, in the order of ``classes_``."""
-        logits = as_logits(getattr(estimator, self.response_method_)(X), self._outputs())
+        logits = to_logits(getattr(estimator, self.response_method_)(X), self._outputs())
         if logits.ndim != 2 or logits.shape[1] != len(self.classes_):
             raise InputError(
                 f"{type(estimator).__name__}.{self.response_method_} gives {logits.shape} for "
                 f"{len(self.classes_)} classes; it must give a column a class"
             )
-        return logits
+        return np.asarray(logits, np.float64)
 
     def _routed(self, estimator: Any, sample_weight: Any, fit_params: dict[str, Any]) -> Any:
         """Parameters for ``estimator.fit`` and ``splitter.split``."""

@@ -13,9 +13,10 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from calib_serve.artifact import Artifact, Outputs
+from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.sklearn.choice import as_logits, calibrated, seed_of
+from calib_serve.scores import LABELS, Outputs, check_outputs, exact, to_logits
+from calib_serve.sklearn.choice import calibrated, seed_of
 
 __all__ = ["ScoreCalibrator", "encoded"]
 
@@ -30,7 +31,8 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     After ``fit``: ``artifact_`` is the calibration, ``method_`` the method that was fitted, ``classes_``
     the labels.
 
-    >>> calibrator = ScoreCalibrator("temperature").fit([[0.0, 2.0]] * 4, ["b", "b", "b", "a"])
+    >>> scores = [[0.0, 2.0], [2.0, 0.0]] * 4  # right three times of four
+    >>> calibrator = ScoreCalibrator("temperature").fit(scores, ["b", "a", "b", "a", "b", "a", "a", "b"])
     >>> calibrator.predict_proba([[0.0, 2.0]]).round(3).tolist()
     [[0.25, 0.75]]
     """
@@ -56,23 +58,22 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, scores: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ScoreCalibrator:
         """Fit to scores and labels y (n,), which the model must not have been trained on."""
-        if self.outputs not in ("logits", "log_probs", "probabilities"):
-            raise InputError(
-                f"outputs must be 'logits', 'log_probs' or 'probabilities', got {self.outputs!r}"
-            )
+        check_outputs(self.outputs)
+        if self.outputs in LABELS:
+            raise InputError(f"{self.outputs} are of a multi-label model; fit them with calibrate()")
         z, y = validate_data(self, scores, y, dtype=np.float64)
         classes, labels = encoded(y, self.classes)
-        logits = as_logits(z, self.outputs)
+        logits = to_logits(z, self.outputs)
         if logits.shape[1] != len(classes):
             raise ShapeError(
                 f"the scores have {logits.shape[1]} columns and y {len(classes)} classes; give every class a "
                 "column, and name them all (classes=) where y lacks some"
             )
         self.artifact_ = calibrated(
-            logits,
+            np.asarray(logits, np.float64),
             labels,
             method=self.method,
-            outputs=self.outputs,
+            outputs=exact(self.outputs, z.shape[1]),
             class_names=classes,
             sample_weight=sample_weight,
             options=self.options,
@@ -86,7 +87,7 @@ class ScoreCalibrator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Calibrated probabilities (n, K)."""
         check_is_fitted(self, "artifact_")
         z = validate_data(self, scores, dtype=np.float64, reset=False)
-        return self.artifact_.probs(as_logits(z, self.outputs))
+        return self.artifact_.probs(to_logits(z, self.outputs))
 
     def predict(self, scores: ArrayLike) -> NDArray[Any]:
         """The class of the largest probability, (n,)."""

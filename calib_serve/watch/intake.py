@@ -14,6 +14,7 @@ from typing import Any
 
 from calib_serve.errors import Reason, Refused
 from calib_serve.receipts import DAY, Keyring, Label
+from calib_serve.watch.decisions import decision_names
 from calib_serve.watch.ledger import Entry, Fate, Ledger, Version
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
 
@@ -24,15 +25,31 @@ __all__ = ["Classes", "Intake", "Outcome"]
 class Classes:
     """What a label of one model version may be: an id in [0, count), or one of ``names``.
 
+    ``pairs``: each two of them are a label of a multi-label model, not true and true (``decisions``).
+
     >>> Classes(2, ("cat", "dog")).find("dog")
     1
+    >>> Classes.of_labels(2, ("cat", "dog")).find(True, predicted=2)
+    3
     """
 
     count: int
     names: tuple[str, ...] = ()
+    pairs: bool = False
 
-    def find(self, label: object) -> int:
-        """The class id of an id or a name, or Refused."""
+    @classmethod
+    def of_labels(cls, labels: int, names: Sequence[str] = ()) -> Classes:
+        """Of a multi-label model with so many labels."""
+        return cls(2 * labels, decision_names(labels, names), pairs=True)
+
+    def find(self, label: object, predicted: int = 0) -> int:
+        """The class id of an id or a name, or Refused.
+
+        Where classes are pairs, ``predicted`` says which label it is about: then 0 and 1, false and true, and
+        the two names are taken.
+        """
+        if self.pairs:
+            return self._of_pair(label, predicted - predicted % 2)
         if isinstance(label, str) and label in self.names:
             return self.names.index(label)
         if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < self.count:
@@ -40,6 +57,22 @@ class Classes:
         names = f" or one of {list(self.names[:5])} ..." if self.names else ""
         raise Refused(
             "bad_label", f"a label is a class id from 0 to {self.count - 1}{names}, got {str(label)[:40]!r}"
+        )
+
+    def _of_pair(self, label: object, no: int) -> int:
+        names = self.names[no : no + 2]
+        found = set()
+        if isinstance(label, str):
+            texts = {"false": 0, "true": 1}
+            found = {i for i, name in enumerate(names) if name == label} | (
+                {texts[label.lower()]} if label.lower() in texts else set()
+            )
+        elif isinstance(label, int) and label in (0, 1):
+            found = {int(label)}
+        if len(found) == 1 and names:  # the name "false" may be meant as no, or as the label of that name
+            return no + found.pop()
+        raise Refused(
+            "bad_label", f"a label is 0 or 1, false or true, or one of {names}, got {str(label)[:40]!r}"
         )
 
 
@@ -63,6 +96,7 @@ class Intake:
 
     ``ttl``: seconds after its prediction for which a label is accepted. ``slices``: in which slices of
     its version each label counts. ``detect``: whether labels wait for a drift detector (``DriftFeed``).
+    ``on_counted`` is called with what is counted but of single labels, for samples.
     ``refused`` counts refusals by reason since this object was made.
     """
 
@@ -86,7 +120,7 @@ class Intake:
     def take(self, items: Sequence[object]) -> list[Outcome]:
         """Count every item that is right; one outcome an item, in order.
 
-        An item is a mapping ``{"receipt": token, "label": id or name, "segment": optional}``. Raises
+        An item is a mapping ``{"receipt": token, "label": see Classes, "segment": optional}``. Raises
         LedgerError when the ledger cannot keep them: send all again, and each is counted once.
         """
         now = self._clock()
@@ -98,8 +132,9 @@ class Intake:
         ]
         fates = self.ledger.accept(entries, detect=self._detect)
         counted = [one.label for one, fate in zip(entries, fates, strict=True) if fate == "counted"]
-        if counted and self._on_counted:
-            self._on_counted(counted)
+        whole = [one for one in counted if not self.models[one.receipt.model, one.receipt.version].pairs]
+        if whole and self._on_counted:
+            self._on_counted(whole)
         news = iter(fates)
         outcomes = [_OUTCOMES[next(news)] if isinstance(one, Label) else one for one in checked]
         self.refused.update(o.reason for o in outcomes if o.reason)
@@ -123,7 +158,7 @@ class Intake:
             raise Refused("unknown_version", f"no model {receipt.model!r} version {receipt.version!r} here")
         if not receipt.wanted:
             raise Refused("not_wanted", "no label was asked for: counting it would bend what is estimated")
-        return Label(receipt, classes.find(item["label"]))
+        return Label(receipt, classes.find(item["label"], receipt.predicted))
 
 
 def _segment(item: object) -> str:

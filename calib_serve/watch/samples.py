@@ -37,7 +37,7 @@ _EARLIER = 12  # bytes of a nonce in receipts of version 1
 
 @dataclass(frozen=True, eq=False)
 class LabelledSamples:
-    """Logits (n, K) in float32 with their labels (n,) and times (n,), oldest first.
+    """Logits (n, K) in float32 with their labels (n,) and the predictions' times (n,), first labelled first.
 
     ``predictions`` and ``labels_seen`` count what was read before joining, ``damaged`` the shards
     that could not be read.
@@ -173,12 +173,17 @@ class SampleLog:
 def read_samples(
     folder: str | Path, *, model: str, version: str, since: float = 0.0, most: int = 1_000_000
 ) -> LabelledSamples:
-    """The labelled predictions of one model version since ``since``: the latest ``most`` of them."""
+    """The labelled predictions of one model version since ``since``: the latest ``most`` of them.
+
+    In the order in which they were written, the prediction and its label: what is read later has more at
+    the end, and none in between.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"there are no samples at {folder}; start the server with --samples")
     rows: dict[bytes, tuple[float, NDArray[np.float16]]] = {}
     labels: dict[bytes, int] = {}
+    written: dict[bytes, int] = {}
     damaged = 0
     for shard in sorted(folder.glob("*-*-*-*.npz"), key=_written):
         try:
@@ -188,11 +193,12 @@ def read_samples(
         else:
             rows |= shard_rows
             labels |= shard_labels
+            written |= dict.fromkeys((*shard_rows, *shard_labels), _written(shard))
     joined = sorted(
-        ((t, nonce) for nonce, (t, _) in rows.items() if nonce in labels and t >= since),
-        key=lambda one: one[0],
+        (nonce for nonce, (t, _) in rows.items() if nonce in labels and t >= since),
+        key=lambda nonce: (written[nonce], rows[nonce][0], nonce),
     )[-most:]
-    logits = [rows[nonce][1] for _, nonce in joined]
+    logits = [rows[nonce][1] for nonce in joined]
     if len(widths := {len(row) for row in logits}) > 1:
         raise InputError(
             f"{folder} holds logits of several widths {sorted(widths)} of {model} {version}; did its classes "
@@ -200,8 +206,8 @@ def read_samples(
         )
     return LabelledSamples(
         np.stack(logits).astype(np.float32) if logits else np.empty((0, 0), np.float32),
-        np.array([labels[nonce] for _, nonce in joined], np.int64),
-        np.array([t for t, _ in joined]),
+        np.array([labels[nonce] for nonce in joined], np.int64),
+        np.array([rows[nonce][0] for nonce in joined]),
         len(rows),
         len(labels),
         damaged,

@@ -192,6 +192,11 @@ SERIES: tuple[Series, ...] = (
 )
 """Published by TorchServe's workers and by ``calib-serve watch``."""
 
+WORKERS: tuple[Series, ...] = (
+    Series("calib_uncalibrated_total", "counter", _MODEL, "Requests answered without calibration."),
+)
+"""Published by TorchServe's workers alone."""
+
 SEGMENTS: tuple[Series, ...] = tuple(one.segment_series for one in PUBLISHED if one.by_segment)
 """Published by ``calib-serve watch`` for versions whose predictions or labels name a segment."""
 
@@ -226,6 +231,17 @@ WATCH: tuple[Series, ...] = (
     ),
     Series("calib_slice_gap", "gauge", (*_MODEL, "kind", "slice"), "Gap of a segment or class over 24 h."),
     Series("calib_slice_gap_error", "gauge", (*_MODEL, "kind", "slice"), "Its standard error."),
+    Series(
+        "calib_class_share", "gauge", (*_MODEL, "class"), "Estimated class share over 24 h, without labels."
+    ),
+    Series("calib_class_share_error", "gauge", (*_MODEL, "class"), "Its standard error."),
+    Series("calib_class_shares_moved", "gauge", _MODEL, "1: class shares are not the calibration set's."),
+    Series(
+        "calib_class_shares_explain",
+        "gauge",
+        _MODEL,
+        "1: class shares alone explain what is predicted; 0: not.",
+    ),
     Series("calib_label_rate_moved", "gauge", _MODEL, "1: labels come at another rate than the week before."),
     Series("calib_request_seconds_total", "counter", ("route",), "Seconds spent answering."),
     Series("calib_requests_total", "counter", ("route", "status"), "Requests answered."),

@@ -29,7 +29,9 @@ from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.intake import Classes, Intake, Outcome
 from calib_serve.watch.ledger import Key, Ledger, Sums, Version, merge_slices, open_ledger
+from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.policy import LabelPolicy
+from calib_serve.watch.priors import LabelledBefore, TrafficShares, traffic_shares
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
 from calib_serve.watch.windows import Window, read_window
@@ -43,10 +45,11 @@ _TELL_EVERY = 600.0  # seconds between looks of label budgets at what was served
 
 @dataclass(frozen=True)
 class Watched:
-    """A model version to watch: its classes, and its reference bins if it has an artifact."""
+    """A model version to watch: its classes, and what its artifact knows of the calibration set, if any."""
 
     classes: Classes
     reference: Bins | None = None
+    before: LabelledBefore = field(default_factory=LabelledBefore)
 
     @classmethod
     def of(cls, what: Artifact | str | Path | int) -> Watched:
@@ -54,12 +57,16 @@ class Watched:
         if isinstance(what, int):
             return cls(Classes(what))
         artifact = what if isinstance(what, Artifact) else Artifact.load(what)
-        return cls(Classes(artifact.classes, artifact.class_names), artifact.reference)
+        made = Classes.of_labels if artifact.is_multilabel else Classes
+        classes = made(artifact.classes, artifact.class_names)
+        return cls(classes, artifact.reference, LabelledBefore.of(artifact))
 
 
 @dataclass(frozen=True)
 class ServedPrediction:
     """One served prediction: class id, top-1 confidence in [0, 1]; a segment, a group and logits if any.
+
+    Of a multi-label model, each label is one, as ``decisions`` has it, without logits.
 
     ``group``: the name that predictions share whose outcomes depend on one another, such as a patient's, a
     match's or a session's; only a hash of it is kept.
@@ -150,7 +157,12 @@ class Watch:
             detect=detector is not None,
         )
         self.feed.also(self._tell_policies, every=_TELL_EVERY)
-        self.shifts = {v: ConfidenceShift(w.reference) for v, w in models.items() if w.reference is not None}
+        # Its promise is of independent predictions, which decisions about labels of one sample are not.
+        self.shifts = {
+            v: ConfidenceShift(w.reference)
+            for v, w in models.items()
+            if w.reference is not None and not w.classes.pairs
+        }
 
     @classmethod
     def open(
@@ -261,6 +273,19 @@ class Watch:
         maturity, now = self.feed.maturity(version), self._clock()
         return read_window(self.ledger, version, name, maturity=maturity, now=now, provisional=provisional)
 
+    def class_shares(self, version: Version, name: str = "24h") -> TrafficShares:
+        """The class shares of the predictions in a window of ``WINDOWS``, estimated without labels.
+
+        The window ends now. InputError for a version that is not watched.
+        """
+        watched = self.models.get(version)
+        if watched is None:
+            raise InputError(f"no model {version[0]!r} version {version[1]!r} here")
+        at_once = Maturity(0.0, given=True)
+        served = read_window(self.ledger, version, name, maturity=at_once, now=self._clock())
+        mature = served if not self.feed.maturity(version).seconds else self.window(version, name)
+        return traffic_shares(served, mature, watched.before, tuple(watched.classes.names))
+
     def _admit(self, item: ServedPrediction) -> ServedPrediction | Refused:
         version = (item.model, item.version)
         watched = self.models.get(version)
@@ -275,8 +300,10 @@ class Watch:
             )
         if not is_segment(item.segment):
             return Refused("malformed", f"a segment is a text of at most {LONGEST_SEGMENT} characters")
-        if item.logits is not None and len(item.logits) != watched.classes.count:
-            return Refused("malformed", f"logits must be {watched.classes.count}, got {len(item.logits)}")
+        logits = 0 if watched.classes.pairs else watched.classes.count
+        if item.logits is not None and len(item.logits) != logits:
+            none = "; of a multi-label model none are kept" if watched.classes.pairs else ""
+            return Refused("malformed", f"logits must be {logits}, got {len(item.logits)}{none}")
         return item
 
     def _beside(self, stage: str, work: Callable[[], None]) -> None:

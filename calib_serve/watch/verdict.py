@@ -1,49 +1,38 @@
-"""What the live numbers come to, in plain words: fine, off, or not to be told yet."""
+"""What the live numbers come to, in plain words: calibrated, off, or not proven yet."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Literal
-
 from calib_serve.errors import InputError
+from calib_serve.judgement import Verdict, rounded_up
 from calib_serve.watch.drift import TOLERANCE
 from calib_serve.watch.estimates import Estimates
 
-__all__ = ["TOLERANCE", "Verdict", "judge"]
+__all__ = ["TOLERANCE", "judge"]
 
 _CANCELLING = 2.0  # tolerances within which errors of bins must surely be that cancel on average
 _SURELY = 1.5  # half intervals of 95 %: three standard errors
-_COVERED = 0.9  # share of predictions that "fine" must speak of
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """How much to worry, one sentence, and the reasons in one to three more."""
-
-    kind: Literal["fine", "off", "unknown"]
-    says: str
-    why: str
+_COVERED = 0.9  # share of predictions that "calibrated" must speak of
 
 
 def judge(estimates: Estimates, *, tolerance: float = TOLERANCE) -> Verdict:
     """Whether confidence is within ``tolerance`` of accuracy, on average and in bins, as far as labels tell.
 
     "off": surely not (the gap, or the ECE, is beyond it by three standard errors, for all predictions even if
-    what is not covered is perfect; verdicts are looked at often). "fine": the gap's 95 % interval lies within
-    it, the ECE too, and at least 90 % of predictions are covered. Else "unknown", with what is missing.
+    what is not covered is perfect; verdicts are looked at often). "calibrated": the gap's 95 % interval lies
+    within it, the ECE too, and at least 90 % of predictions are covered. Else "unproven", with what is
+    missing.
     """
     if not 0 < tolerance < 1:
         raise InputError(f"tolerance is a difference of probabilities, in (0, 1), got {tolerance}")
     e = estimates
     if not e.labels > 0:
-        return Verdict("unknown", "No labels yet: nothing is known about calibration.", e.bounds.says)
+        return Verdict("unproven", "No labels yet: nothing is known about calibration.", (e.bounds.says,))
     if e.missing == "unknown":
         return _of_bounds(e, tolerance)
     if not e.coverage > 0:
         says = f"Too few labels to tell: {e.labels:,.0f}, and in no bin enough."
-        return Verdict("unknown", says, e.bounds.says)
-    return _off(e, tolerance) or _fine(e, tolerance) or _unknown(e, tolerance)
+        return Verdict("unproven", says, (e.bounds.says,))
+    return _off(e, tolerance) or _calibrated(e, tolerance) or _unproven(e, tolerance)
 
 
 def _off(e: Estimates, tolerance: float) -> Verdict | None:
@@ -55,8 +44,8 @@ def _off(e: Estimates, tolerance: float) -> Verdict | None:
         return Verdict("off", says, _why(e))
     if _surely(e.ece.value, e.ece.value - e.ece.low) * e.coverage > tolerance:
         says = f"Some confidences are off, by {100 * e.ece.value:.1f} points on average: see the diagram."
-        over = "They nearly cancel overall. " if abs(gap) <= tolerance else ""
-        return Verdict("off", says, over + _why(e))
+        over = ("They nearly cancel overall.",) if abs(gap) <= tolerance else ()
+        return Verdict("off", says, (*over, *_why(e)))
     return None
 
 
@@ -65,16 +54,16 @@ def _surely(size: float, half: float) -> float:
     return size - _SURELY * half
 
 
-def _fine(e: Estimates, tolerance: float) -> Verdict | None:
+def _calibrated(e: Estimates, tolerance: float) -> Verdict | None:
     within = max(e.gap.high, -e.gap.low) <= tolerance
     alike = e.ece.value <= tolerance and e.ece.high <= _CANCELLING * tolerance
     if not (within and alike and e.coverage >= _COVERED):
         return None
     says = f"Confidence means what it says, to within {_points(tolerance)}."
-    return Verdict("fine", says, _why(e))
+    return Verdict("calibrated", says, _why(e))
 
 
-def _unknown(e: Estimates, tolerance: float) -> Verdict:
+def _unproven(e: Estimates, tolerance: float) -> Verdict:
     needed = _needed(e, tolerance)
     if e.coverage < _COVERED:
         says = f"Not known for all predictions: labels cover {100 * e.coverage:.0f} % of them."
@@ -82,11 +71,11 @@ def _unknown(e: Estimates, tolerance: float) -> Verdict:
         kind = "overconfident" if e.gap.value > 0 else "underconfident"
         says = f"Probably {kind}, by {_points(abs(e.gap.value))}: not sure yet."
     elif needed > 1:
-        enough = _rounded(needed * e.labels)
+        enough = rounded_up(needed * e.labels)
         says = f"Too few labels to tell: {e.labels:,.0f}, and about {enough:,.0f} would do."
     else:
         says = f"At the limit of {_points(tolerance)}: too close to call."
-    return Verdict("unknown", says, _why(e))
+    return Verdict("unproven", says, _why(e))
 
 
 def _needed(e: Estimates, tolerance: float) -> float:
@@ -103,18 +92,18 @@ def _needed(e: Estimates, tolerance: float) -> float:
 
 def _of_bounds(e: Estimates, tolerance: float) -> Verdict:
     low, high = e.worst.gap
-    why = f"Labels may be missing for what the outcome was. {e.worst.says}"
+    why = ("Labels may be missing for what the outcome was.", e.worst.says)
     if low > tolerance or high < -tolerance:
         kind = "Overconfident" if low > 0 else "Underconfident"
         least = _points(low if low > 0 else -high)
         return Verdict("off", f"{kind} by at least {least}, whatever the missing labels are.", why)
     if -tolerance <= low and high <= tolerance:
         says = f"Confidence is within {_points(tolerance)} of accuracy, whatever the missing labels are."
-        return Verdict("fine", says, why)
-    return Verdict("unknown", "Not to be told while labels are missing for unknown reasons.", why)
+        return Verdict("calibrated", says, why)
+    return Verdict("unproven", "Not to be told while labels are missing for unknown reasons.", why)
 
 
-def _why(e: Estimates) -> str:
+def _why(e: Estimates) -> tuple[str, ...]:
     """The gap, what noise alone would show, and what is not known."""
     gap = 100 * e.gap.value
     low, high = 100 * e.gap.low, 100 * e.gap.high
@@ -128,15 +117,9 @@ def _why(e: Estimates) -> str:
     elif e.coverage < 0.995:
         left = 100 * (1 - e.coverage)
         said.append(f"{left:.0f} % of predictions lie where there are too few labels, and are left out.")
-    return " ".join(said)
+    return tuple(said)
 
 
 def _points(share: float) -> str:
     points = f"{100 * share:.1f}".removesuffix(".0")
     return f"{points} point" + ("" if points == "1" else "s")
-
-
-def _rounded(number: float) -> float:
-    """To two digits, upwards."""
-    unit = 10.0 ** max(math.floor(math.log10(number)) - 1, 0)
-    return math.ceil(number / unit) * unit

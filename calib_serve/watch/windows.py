@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from calib_serve.errors import InputError
+from calib_serve.judgement import Verdict
 from calib_serve.receipts import DAY
 from calib_serve.watch.estimates import Estimates, estimate
 from calib_serve.watch.ledger import SPANS, Dated, Key, Ledger, Sums, Version, add_at
 from calib_serve.watch.maturity import Maturity
-from calib_serve.watch.verdict import Verdict, judge
+from calib_serve.watch.verdict import judge
 
 __all__ = ["WINDOWS", "Window", "read_window"]
 
@@ -62,7 +63,8 @@ class Window:
         found = judge(estimates)
         if self.maturity.known or not estimates.labels:
             return found
-        return Verdict("unknown", "Too early to tell: how late labels come is not known yet.", found.why)
+        early = "Too early to tell: how late labels come is not known yet."
+        return Verdict("unproven", early, found.reasons)
 
     @property
     def groups(self) -> list[Sums]:

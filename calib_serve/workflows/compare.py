@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from numpy.typing import ArrayLike
 
+from calib_serve.artifact import Artifact
 from calib_serve.errors import CalibServeError
-from calib_serve.fit.output import CANDIDATES, fit_by_name, options_of, select
+from calib_serve.fit.labels import LABEL_METHODS, LabelSamples, fit_labels, label_options, select_labels
+from calib_serve.fit.output import CANDIDATES, TWO_CLASSES, fit_by_name, options_of, select
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import Evaluation, evaluate
+from calib_serve.metrics import Evaluation, LabelsEvaluation, evaluate, evaluate_labels
+from calib_serve.scores import LABELS, Outputs
 from calib_serve.workflows.progress import Progress
 
 __all__ = ["Compared", "compare"]
@@ -27,7 +30,7 @@ class Compared:
 
     method: str
     seconds: float = 0.0
-    metrics: Evaluation | None = None
+    metrics: Evaluation | LabelsEvaluation | None = None
     error: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -42,39 +45,81 @@ def compare(
     test: tuple[ArrayLike, ArrayLike],
     methods: Sequence[str] | Literal["all"] = "all",
     *,
+    outputs: Outputs | None = None,
     replicates: int = 0,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> tuple[Compared, ...]:
     """Fit output ``methods`` ("auto" may be among them) on ``fit`` and measure each on ``test``.
 
-    Both are logits (n, K), or (n,) for one binary logit, and class ids (n,). ``replicates``: bootstrap
-    resamples of the metrics' intervals, 0 for none. A method that cannot be fitted says why. Raises
-    InputError for arrays and names that cannot be right.
+    Both are logits (n, K), or (n,) for one binary logit, and class ids (n,), or scores of the kind
+    ``outputs``; of labels (n, L), each 0 or 1. ``replicates``: bootstrap resamples of the metrics' intervals,
+    0 for none. A method that cannot be fitted says why. Raises InputError for arrays and names that cannot
+    be right.
 
-    >>> z, y = [[0.0, 2.0]] * 40, [1, 1, 1, 0] * 10
+    >>> z, y = [[0.0, 2.0], [2.0, 0.0]] * 40, [1, 0, 1, 0, 1, 0, 0, 1] * 10
     >>> [f"{one.method} {one.metrics.ece:.3f}" for one in compare((z, y), (z, y), ["none", "temperature"])]
     ['none 0.131', 'temperature 0.000']
     """
-    names = list(CANDIDATES) if methods == "all" else list(methods)
+    field = (
+        _of_labels(fit, test, outputs, seed) if outputs in LABELS else _of_classes(fit, test, outputs, seed)
+    )
+    names = list(field.methods) if methods == "all" else list(methods)
     for name in names:
         if name != "auto":
-            options_of(name)
-    fitted, tested = Samples.of(*fit), Samples.of(*test)
+            field.check(name)
     rows = []
     for i, name in enumerate(names):
         if progress:
             progress(name, i, len(names))
         began = time.perf_counter()
         try:
-            if name == "auto":
-                artifact = select(fitted, fitted.labels, seed=seed)
-            else:
-                artifact = fit_by_name(name, fitted, fitted.labels, seed=seed)
+            artifact = field.select() if name == "auto" else field.fit(name)
         except CalibServeError as error:
             rows.append(Compared(name, error=str(error)))
             continue
         seconds = time.perf_counter() - began
-        found = evaluate(artifact.probs(tested.logits), tested.labels, replicates=replicates, seed=seed)
+        found = field.evaluate(artifact, replicates)
         rows.append(Compared(f"auto: {artifact.method}" if name == "auto" else name, seconds, found))
     return tuple(rows)
+
+
+@dataclass(frozen=True)
+class _Field:
+    """The methods that one kind of scores has: how they are named, fitted, chosen and measured."""
+
+    methods: Sequence[str]
+    check: Callable[[str], object]
+    fit: Callable[[str], Artifact]
+    select: Callable[[], Artifact]
+    evaluate: Callable[[Artifact, int], Evaluation | LabelsEvaluation]
+
+
+def _of_classes(
+    fit: tuple[ArrayLike, ArrayLike], test: tuple[ArrayLike, ArrayLike], outputs: Outputs | None, seed: int
+) -> _Field:
+    fitted, tested = Samples.of(*fit, outputs=outputs), Samples.of(*test, outputs=outputs)
+    return _Field(
+        (*CANDIDATES, *(TWO_CLASSES if fitted.classes == 2 else ())),
+        options_of,
+        lambda name: fit_by_name(name, fitted, fitted.labels, seed=seed),
+        lambda: select(fitted, fitted.labels, seed=seed),
+        lambda artifact, replicates: evaluate(
+            artifact.probs(tested.logits), tested.labels, replicates=replicates, seed=seed
+        ),
+    )
+
+
+def _of_labels(
+    fit: tuple[ArrayLike, ArrayLike], test: tuple[ArrayLike, ArrayLike], outputs: Outputs | None, seed: int
+) -> _Field:
+    fitted, tested = LabelSamples.of(*fit, outputs=outputs), LabelSamples.of(*test, outputs=outputs)
+    return _Field(
+        tuple(LABEL_METHODS),
+        label_options,
+        lambda name: fit_labels(name, fitted),
+        lambda: select_labels(fitted, seed=seed),
+        lambda artifact, replicates: evaluate_labels(
+            artifact.probs(tested.logits), tested.labels, replicates=replicates, seed=seed
+        ),
+    )

@@ -17,12 +17,17 @@ from calib_serve.errors import InputError
 from calib_serve.fit.clamping import GAMMAS, PaperSchedule, fit_neural_clamping, fit_neural_clamping_efficient
 from calib_serve.fit.facts import measured_on_folds
 from calib_serve.fit.masked import PAPER, fit_masked_head, held_rows
-from calib_serve.fit.output import check_options, fit_by_name, held_out_metrics
+from calib_serve.fit.output import check_options, default_candidates, facts_of_probabilities, fit_by_name
+from calib_serve.fit.priors import correctable, for_shares, referenced
+from calib_serve.fit.samples import Samples
 from calib_serve.fit.solve import stratified
 from calib_serve.metrics import softmax
 from calib_serve.model import Classifier, calibrated_probs, from_module, load_model
 from calib_serve.model.cache import CachedClassifier
 from calib_serve.model.ranks import join, rank_device
+from calib_serve.pictures import Preprocessing
+from calib_serve.priors import Given, as_shares
+from calib_serve.scores import LABELS, Outputs
 from calib_serve.workflows.fit_scores import calibrate
 from calib_serve.workflows.measure import measured
 from calib_serve.workflows.model_choice import fit_best
@@ -59,13 +64,16 @@ def calibrate_model(
     test: Data | None = None,
     train: Data | None = None,
     class_names: Sequence[str] = (),
+    pictures: Preprocessing | Mapping[str, Any] | None = None,
     weights: str | Path | None = None,
     input_shape: Sequence[int] | None = None,
     last_linear: str | None = None,
     device: str | None = None,
     batch_size: int = 256,
     mixed_precision: bool = False,
+    outputs: Outputs | None = None,
     checkpoints: str | Path | None = None,
+    prior: Given | None = None,
     seed: int = 0,
     progress: Progress | None = None,
     **options: Unpack[ModelOptions],
@@ -77,13 +85,19 @@ def calibrate_model(
     "neural-clamping-efficient", "masked-head", any output method (fitted to the model's logits), or "auto":
     the best output method, and Neural Clamping instead where that gains on held-out folds. The masked head
     trains on ``train``, steered by the calibration data, or on a part of these. Before and after are
-    measured on ``test``, else on samples that were held out. ``checkpoints``: a folder in which logits,
-    features and the state of a fit are kept; a fit that was killed resumes from it. Under torchrun the
+    measured on ``test``, else on samples that were held out. ``outputs`` says what the model returns, where
+    its numbers do not show it: of a multi-label model "label_logits" or "label_probabilities"; its labels are
+    (n, L), 0 or 1, and it takes the methods of labels. ``pictures``: how pictures became the inputs,
+    where they did; the artifact says so, and its archive prepares those that are sent in the same way.
+    ``checkpoints``: a folder in which logits, features and the state of a fit are kept; a fit that was killed
+    resumes from it. ``prior``: class shares of what will be served, as of ``calibrate``. Under torchrun the
     processes share the passes over the data, and each returns the same artifact. Raises InputError and
     ShapeError for data and options that do not fit, ModelError for a model that cannot be loaded or lacks
     what the method needs, FitError where the method has no optimum.
     """
     given = _dataset((inputs, labels), tuple(class_names))
+    prepared = None if pictures is None else Preprocessing.of(pictures).for_input(given.inputs.shape[1:])
+    _check_normalised_once(prepared, options)
     classifier = _classifier(
         model,
         input_shape=tuple(input_shape or given.inputs.shape[1:]),
@@ -92,11 +106,15 @@ def calibrate_model(
         device=device,
         batch_size=batch_size,
         mixed_precision=mixed_precision,
+        outputs=outputs,
         checkpoints=checkpoints,
     )
     work = _Work(classifier, given, checkpoints, seed, progress)
     held = None if test is None else work.checked(test)
-    given.check(classifier.input_shape, classifier.classes)
+    work.check(given)
+    shares = None if prior is None else work.shares(prior, method)
+    if classifier.outputs in LABELS:
+        return work.of_labels(method, options, held, pictures=prepared)
     if method in _OPTIONS:
         check_options(method, options, _OPTIONS[method])
     if method == "masked-head":
@@ -109,10 +127,24 @@ def calibrate_model(
     elif method == "neural-clamping-efficient":
         artifact = work.clamped_efficiently(options, cross_validate=held is None)
     elif method == "auto" and classifier.differentiable:
-        artifact = work.best(options)
+        artifact = work.best(options, corrected=shares is not None)
     else:
-        artifact = work.output(method, options, cross_validate=held is None)
+        artifact = work.output(method, options, cross_validate=held is None, prior=shares)
+    if shares is not None and "prior" not in artifact.fit:
+        artifact = work.corrected(artifact, shares)
+    if prepared is not None:
+        artifact = replace(artifact, model=replace(artifact.model, pictures=prepared))
     return artifact if held is None else work.measured(artifact, held)
+
+
+def _check_normalised_once(pictures: Preprocessing | None, options: Mapping[str, Any]) -> None:
+    """Delta is added to the inputs: where these are normalised already, it is behind that by itself."""
+    if pictures is not None and "normalisation" in options and set(pictures.std) != {1.0}:
+        raise InputError(
+            f"the inputs are normalised already, by std {list(pictures.std)}, so delta acts behind that; "
+            "leave out "
+            "normalisation, which is for a model that takes [0, 1] and normalises inside"
+        )
 
 
 def _dataset(data: Data, class_names: tuple[str, ...]) -> Dataset:
@@ -148,33 +180,98 @@ class _Work:
     def checked(self, data: Data) -> Dataset:
         """``data`` that fits the model."""
         found = _dataset(data, self.given.class_names)
-        found.check(self.classifier.input_shape, self.classifier.classes)
+        self.check(found)
         return found
 
-    def output(self, method: str, options: Mapping[str, Any], *, cross_validate: bool = True) -> Artifact:
-        """An output method on the model's logits."""
+    def check(self, data: Dataset) -> None:
+        """InputError unless ``data`` fits the model."""
+        multilabel = self.classifier.outputs in LABELS
+        data.check(self.classifier.input_shape, self.classifier.classes, multilabel=multilabel)
+
+    def of_labels(
+        self,
+        method: str,
+        options: Mapping[str, Any],
+        held: Dataset | None,
+        *,
+        pictures: Preprocessing | None,
+    ) -> Artifact:
+        """An output method of labels on the model's log-odds."""
+        if method in _OPTIONS:
+            raise InputError(f"{method} is of one class a sample; labels have output methods, such as platt")
+        test = None
+        if held is not None:
+            logits = self.classifier.logits(held.inputs, progress=stage(self.progress, "test logits"))
+            test = logits, held.labels
         artifact = calibrate(
             self._logits(),
             self.given.labels,
             method,
+            outputs="label_logits",
+            class_names=self.given.class_names,
+            test=test,
+            seed=self.seed,
+            progress=self.progress,
+            **options,
+        )
+        return replace(artifact, model=replace(self.classifier.facts(), pictures=pictures))
+
+    def shares(self, prior: Given, method: str) -> NDArray[np.float64]:
+        """The class shares to correct to, checked before anything is fitted."""
+        if self.classifier.outputs in LABELS:
+            raise InputError("class shares (prior) are of classes of which one is true, not of labels")
+        if method == "masked-head":
+            raise InputError(
+                "the masked head learns its class shares in training; weigh its training data, or calibrate "
+                "the model that has it with prior"
+            )
+        return as_shares(prior, self.classifier.classes, self.given.class_names)
+
+    def corrected(self, artifact: Artifact, shares: NDArray[np.float64]) -> Artifact:
+        """An artifact inside the model corrected to other class shares, with the reference of these."""
+        made = for_shares(artifact, shares, how="given")
+        probs = calibrated_probs(self.classifier, self.given.inputs, made)
+        return referenced(made, self._samples(self._logits(), self.given.labels), [(slice(None), probs)])
+
+    def output(
+        self,
+        method: str,
+        options: Mapping[str, Any],
+        *,
+        cross_validate: bool = True,
+        prior: NDArray[np.float64] | None = None,
+    ) -> Artifact:
+        """An output method on the model's logits."""
+        artifact = calibrate(
+            self._samples(self._logits(), self.given.labels),
+            self.given.labels,
+            method,
             class_names=self.given.class_names,
             cross_validate=cross_validate,
+            prior=prior,
             seed=self.seed,
             progress=self.progress,
             **options,
         )
         return replace(artifact, model=self.classifier.facts())
 
-    def best(self, options: Mapping[str, Any]) -> Artifact:
-        """The best output method on all samples, or Neural Clamping where it gains on held-out folds."""
+    def best(self, options: Mapping[str, Any], *, corrected: bool = False) -> Artifact:
+        """The best output method on all samples, or Neural Clamping where it gains on held-out folds.
+
+        ``corrected``: of those that class shares can be corrected behind.
+        """
         logits = self._logits()
-        chosen = calibrate(logits, self.given.labels, seed=self.seed, progress=self.progress, **options)
+        given = self._samples(logits, self.given.labels)
+        if corrected:
+            names = options.get("candidates") or default_candidates(for_shares=True)
+            options = {**options, "candidates": [n for n in names if correctable(n, given.classes)]}
+        chosen = calibrate(given, self.given.labels, seed=self.seed, progress=self.progress, **options)
         selection = chosen.fit["selection"]
         best = fit_best(
             self.classifier,
             self.given.inputs,
             self.given.labels,
-            lambda z, y: fit_by_name(selection["chosen"], z, y, seed=self.seed),
+            lambda z, y: fit_by_name(selection["chosen"], self._samples(z, y), y, seed=self.seed),
             logits=logits,
             seed=self.seed,
             progress=stage(self.progress, "neural-clamping beside it"),
@@ -265,6 +362,10 @@ class _Work:
     def _logits(self) -> NDArray[np.float32]:
         return self.classifier.logits(self.given.inputs, progress=stage(self.progress, "logits"))
 
+    def _samples(self, logits: NDArray[Any], labels: NDArray[np.intp]) -> Samples:
+        """Logits of the model as samples that know what it returns."""
+        return Samples.of_kind(logits, labels, self.classifier.outputs)
+
     def _cross_validated(
         self, artifact: Artifact, fit: Callable[[NDArray[Any], NDArray[np.intp]], Artifact]
     ) -> Artifact:
@@ -276,5 +377,7 @@ class _Work:
             kept, held = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
             part = fit(inputs[kept], labels[kept])
             probs[held] = calibrated_probs(self.classifier, inputs[held], part)
-        before, after = (held_out_metrics(p, labels, seed=self.seed) for p in (softmax(logits), probs))
-        return measured_on_folds(artifact, before, after, folds=int(fold.max()) + 1, samples=len(labels))
+        found = facts_of_probabilities(
+            softmax(logits), probs, labels, class_names=artifact.class_names, seed=self.seed
+        )
+        return measured_on_folds(artifact, found, folds=int(fold.max()) + 1, samples=len(labels))

@@ -1,24 +1,35 @@
-"""What a calibration changed, on samples that it was not fitted to, and what that means in words."""
+"""What a calibration changed, on samples that it was not fitted to, and the verdict on it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import get_args
 
 from numpy.typing import ArrayLike
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import CalibServeError
-from calib_serve.fit.facts import measured_on_folds
-from calib_serve.fit.output import held_out_estimates
+from calib_serve.fit.facts import judged, measured_on_folds
+from calib_serve.fit.output import held_out_facts
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import Estimate, evaluate, evaluate_logits
+from calib_serve.judgement import Level, Verdict, judge
+from calib_serve.metrics import (
+    Estimate,
+    Evaluation,
+    LabelsEvaluation,
+    evaluate,
+    evaluate_labels,
+    evaluate_logits,
+    sigmoid,
+)
 
-__all__ = ["cross_validated", "measured", "percent", "verdict"]
+__all__ = ["cross_validated", "measured", "percent", "unmeasured", "verdict"]
 
 _FOLDS = 5
 _REPLICATES = 200
+_NAMED = 10  # labels in a sentence
 
 
 def measured(
@@ -30,19 +41,27 @@ def measured(
     on: str = "test",
     seed: int = 0,
 ) -> Artifact:
-    """The artifact with every metric before and after, on samples that nothing was fitted to.
+    """The artifact with every metric before and after and a verdict, on samples that nothing was fitted to.
 
-    ``logits`` (n, K) of the model as it is, ``probs`` (n, K) calibrated, class ids ``labels`` (n,); ``on``
-    names the samples in ``artifact.data["measured_on"]``.
+    ``logits`` (n, K) of the model as it is, ``probs`` (n, K) calibrated, class ids ``labels`` (n,), of labels
+    (n, L) each; ``on`` names the samples in ``artifact.data["measured_on"]``.
     """
-    before = evaluate_logits(logits, labels, replicates=_REPLICATES, seed=seed)
-    after = evaluate(probs, labels, replicates=_REPLICATES, seed=seed)
-    return replace(
+    before: Evaluation | LabelsEvaluation
+    after: Evaluation | LabelsEvaluation
+    if artifact.is_multilabel:
+        before, after = (
+            evaluate_labels(p, labels, replicates=_REPLICATES, seed=seed) for p in (sigmoid(logits), probs)
+        )
+    else:
+        before = evaluate_logits(logits, labels, replicates=_REPLICATES, seed=seed)
+        after = evaluate(probs, labels, replicates=_REPLICATES, seed=seed)
+    told = replace(
         artifact,
         before={name: e.as_dict() for name, e in before.estimates().items()},
         after={name: e.as_dict() for name, e in after.estimates().items()},
         data={**artifact.data, "measured_on": on, "measured_samples": after.n},
     )
+    return judged(told, judge(probs, labels, class_names=artifact.class_names))
 
 
 def cross_validated(
@@ -60,10 +79,17 @@ def cross_validated(
     """
     folds = min(_FOLDS, len(samples) // 2)
     try:
-        before, after = held_out_estimates(samples, fit, folds=folds, seed=seed, progress=progress)
+        found = held_out_facts(
+            samples, fit, folds=folds, class_names=artifact.class_names, seed=seed, progress=progress
+        )
     except CalibServeError as error:
-        return replace(artifact, data={**artifact.data, "measured_on": f"nothing: {error}"})
-    return measured_on_folds(artifact, before, after, folds=folds, samples=len(samples))
+        return unmeasured(artifact, error)
+    return measured_on_folds(artifact, found, folds=folds, samples=len(samples))
+
+
+def unmeasured(artifact: Artifact, error: CalibServeError) -> Artifact:
+    """The artifact that says why there is nothing it could be measured on."""
+    return replace(artifact, data={**artifact.data, "measured_on": f"nothing: {error}"})
 
 
 def percent(fraction: float) -> str:
@@ -75,42 +101,100 @@ def percent(fraction: float) -> str:
     return f"{100 * fraction:.2f} %"
 
 
-def verdict(artifact: Artifact) -> str:
-    """In words: the ECE before and after, where it was measured, and what is to be made of it.
+def verdict(artifact: Artifact) -> Verdict:
+    """What ``judge`` said of the samples that the artifact was measured on, and its ECE before and after.
+
+    Of two classes also the ECE of P(y = 1), of labels that of P(label), and which labels were not fitted
+    alone. Where nothing was judged, the level is "unproven" and the headline the ECE alone.
 
     >>> from calib_serve.artifact import LogitMap
     >>> known = {"before": {"ece": {"value": 0.0475}}, "after": {"ece": {"value": 0.0113}}}
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=10, **known)
-    >>> verdict(replace(artifact, data={"measured_on": "test"}))
-    'ECE 4.75 % -> 1.13 %, measured on test: better calibrated.'
+    >>> found = verdict(replace(artifact, data={"measured_on": "test"}))
+    >>> found.level, found.headline
+    ('unproven', 'ECE 4.75 % -> 1.13 %, measured on test: better calibrated.')
     """
     on = artifact.data.get("measured_on")
-    before, after = artifact.metrics_before.get("ece"), artifact.metrics_after.get("ece")
-    if before is None or after is None:
+    named = [("P(label)", "positive_")] if artifact.is_multilabel else [("", ""), ("P(y = 1)", "positive_")]
+    eces = [found for what, prefix in named if (found := _Ece.of(artifact, what, prefix))]
+    if not eces:
         reason = str(on).removeprefix("nothing: ") if on else "there was nothing to measure it on"
-        return f"The calibration was not measured ({reason}); give held-out data to see what it does."
-    said = f"ECE {percent(before)} -> {percent(after)}, measured on {on or 'held-out samples'}"
-    floor = artifact.metrics_after.get("noise_floor")
-    if floor is not None:
-        said += f"; a calibrated model shows {percent(floor)} by chance"
-    return f"{said}: {_judged(artifact, before, after, floor)}."
+        said = f"The calibration was not measured ({reason}); give held-out data to see what it does."
+        return Verdict("unproven", said, tuple(_kept(artifact)))
+    moved = ", ".join(f"{found.what}{percent(found.before)} -> {percent(found.after)}" for found in eces)
+    mean = f", the mean over {artifact.classes} labels" if artifact.is_multilabel else ""
+    said = f"ECE {moved}{mean}, measured on {on or 'held-out samples'}"
+    floors = [
+        f"{percent(found.floor)}{found.what and ' ' + found.what.strip()}" for found in eces if found.floor
+    ]
+    if floors:
+        said += f"; a calibrated model shows {' and '.join(floors)} by chance"
+    # Errors that cancel in the top class's confidence show in P(y = 1): the worse one is what is said.
+    worst = max((_judged(artifact, found) for found in eces), key=lambda judged: judged[0])
+    known = artifact.data
+    if known.get("verdict") not in get_args(Level):
+        return Verdict("unproven", f"{said}: {worst[1]}.", tuple(_kept(artifact)))
+    # Whether it is calibrated is judged; that it is no better, or of other data, is said as well.
+    said += f": {worst[1]}." if worst[0] > 1 else "."
+    do = (known["verdict_do"],) if known.get("verdict_do") else ()
+    return Verdict(known["verdict"], str(known["verdict_says"]), (said, *_kept(artifact)), do=do)
 
 
-def _judged(artifact: Artifact, before: Estimate, after: Estimate, floor: Estimate | None) -> str:
+@dataclass(frozen=True)
+class _Ece:
+    """An ECE before and after, the ECE that chance gives, and what is left on the calibration set."""
+
+    what: str
+    before: Estimate
+    after: Estimate
+    floor: Estimate | None
+    left: float | None
+
+    @classmethod
+    def of(cls, artifact: Artifact, what: str, prefix: str) -> _Ece | None:
+        before, after = (m.get(f"{prefix}ece") for m in (artifact.metrics_before, artifact.metrics_after))
+        if before is None or after is None:
+            return None
+        left = artifact.reference.ece() if artifact.reference is not None and not prefix else None
+        floor = artifact.metrics_after.get(f"{prefix}noise_floor")
+        return cls(f"of {what} " if what else "", before, after, floor, left)
+
+
+def _judged(artifact: Artifact, found: _Ece) -> tuple[int, str]:
+    """How bad it is, from 0, and in words."""
     if not artifact.steps:
-        return "nothing was changed"
+        return 0, "nothing was changed"
+    floor, after = found.floor, found.after
     chance = None if floor is None else (float(floor) if math.isnan(floor.high) else floor.high)
     low = float(after) if math.isnan(after.low) else after.low
-    left = 0.0 if artifact.reference is None else artifact.reference.ece()
     if chance is not None and low <= chance:
-        return "no miscalibration is left that these samples could show"
-    if chance is not None and low > 2 * left and artifact.data.get("measured_on") == "test":
-        return (
+        return 0, "no miscalibration is left that these samples could show"
+    left = found.left
+    if (
+        chance is not None
+        and left is not None
+        and low > 2 * left
+        and artifact.data.get("measured_on") == "test"
+    ):
+        return 3, (
             f"far more than the {percent(left)} that the calibration set was left with. The two are not "
             "alike, and no calibrator fitted here repairs that; calibrate on samples like those that will be "
             "served"
         )
-    if after < before:
+    if after < found.before:
         rest = "" if chance is None else "; what is left is more than chance, so try another method or auto"
-        return f"better calibrated{rest}"
-    return "no better than before; keep the model as it is, or give more calibration data"
+        return 1, f"better calibrated{rest}"
+    return 2, "no better than before; keep the model as it is, or give more calibration data"
+
+
+def _kept(artifact: Artifact) -> list[str]:
+    """Which labels were not fitted alone, and why."""
+    said = []
+    for why, labels in artifact.fit.get("kept_temperature", {}).items():
+        names = [artifact.class_names[k] if artifact.class_names else str(k) for k in labels[:_NAMED]]
+        more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
+        said.append(
+            f"{len(labels)} of {artifact.classes} labels keep the temperature of all, "
+            f"{artifact.fit['shared_temperature']:.3g}, as each is {why}: {', '.join(names)}{more}."
+        )
+    return said

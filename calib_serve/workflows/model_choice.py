@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,9 @@ OutputFit = Callable[[Floats, NDArray[np.intp]], Artifact]
 """(logits, labels) -> the artifact of an output method."""
 
 
+_SURE = NormalDist().inv_cdf(0.95)
+
+
 @dataclass(frozen=True)
 class Gain:
     """How much held-out NLL Neural Clamping takes off the output method's, with its standard error."""
@@ -35,8 +39,11 @@ class Gain:
 
     @property
     def worth_it(self) -> bool:
-        """More than one standard error: else the simpler artifact serves."""
-        return self.gain > self.standard_error
+        """Above 0 at a level of 5 %, one-sided: else the simpler artifact serves.
+
+        This is asked once for given samples, unlike a refit, which may be asked again and again.
+        """
+        return self.gain > _SURE * self.standard_error
 
 
 def fit_best(

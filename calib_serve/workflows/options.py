@@ -16,7 +16,7 @@ class OutputOptions(TypedDict, total=False):
     "auto": ``candidates`` (names, simplest first), ``criterion``, ``folds``, ``tolerance`` (how far accuracy
     and refinement may fall), ``level`` of its intervals. Vector and matrix: ``ridge``. ODIR: ``lam``, ``mu``,
     ``folds``. Structured: ``strength``, ``folds``. Histograms: ``bins``, ``of`` ("top" class or "each"),
-    ``prior``. The temperature of least ECE: ``grid``, ``bins``.
+    ``smoothing`` (pretended samples a bin). The temperature of least ECE: ``grid``, ``bins``.
     """
 
     candidates: Sequence[str]
@@ -30,7 +30,7 @@ class OutputOptions(TypedDict, total=False):
     strength: float
     bins: int
     of: Literal["top", "each"]
-    prior: float
+    smoothing: float
     grid: Union[Literal["fine", "medium", "coarse"], ArrayLike]
 
 

@@ -1,7 +1,8 @@
-"""The calibration that is served now, fitted again on recent samples and kept if it is better."""
+"""The calibration that is served now, fitted again on recent samples and kept if there is evidence for it."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,27 +16,31 @@ from calib_serve.artifact import Artifact
 from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit.samples import Samples
-from calib_serve.fuse.torchserve import served_artifact
-from calib_serve.metrics import log_probs
+from calib_serve.fuse.torchserve import is_archive, served_artifact
 from calib_serve.receipts import DAY
 from calib_serve.watch.drift import psi
 from calib_serve.watch.samples import read_samples
 from calib_serve.workflows.fit_scores import calibrate
 from calib_serve.workflows.measure import percent
+from calib_serve.workflows.prequential import prequential
 from calib_serve.workflows.progress import Progress
 
 __all__ = ["Refitted", "refit", "refit_served"]
 
 _LEAST = 200  # labelled samples, below which nothing is fitted
-_HELD_OUT = 0.3  # the latest share of them, on which old and new are compared
+_HELD_OUT = 0.3  # the latest share of them, of which NLL and ECE are told
+_LARGEST = 700.0  # a logarithm whose exponential is finite
 
 
 @dataclass(frozen=True, eq=False)
 class Refitted:
-    """The new artifact, or None when it is no better, and the numbers that decided.
+    """The new artifact, or None where the evidence for it is too weak, and the numbers that decided.
 
-    ``nll`` and ``ece`` hold (current, new) on the latest ``held_out`` samples, on which neither was
-    fitted; ``gain`` is the fall of the NLL and ``error`` its standard error, in pairs. ``shift`` is how far
+    ``evidence`` is what a stake of 1 has become that bet, label by label, on a fit to the labels before
+    against the current artifact (``calib_serve.workflows.prequential``); the new one is kept where it is at
+    least ``1 / alpha``. ``nll`` and ``ece`` hold (current, new) on the latest ``held_out`` samples, each
+    under a fit to earlier ones; ``gain`` is the fall of the NLL and ``error`` its standard error, in pairs.
+    ``lost`` names decisions of the current artifact that the new one does not have. ``shift`` is how far
     confidences and predicted classes of all samples are from those of the calibration set: the population
     stability index, and how much of one chance alone would show.
     """
@@ -47,6 +52,9 @@ class Refitted:
     ece: tuple[float, float]
     gain: float
     error: float
+    evidence: float
+    alpha: float
+    lost: tuple[str, ...] = ()
     shift: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -60,22 +68,35 @@ class Refitted:
             "ece": {"current": self.ece[0], "new": self.ece[1]},
             "gain": self.gain,
             "standard_error": self.error,
+            "evidence": self.evidence,
+            "needed": 1 / self.alpha,
+            "alpha": self.alpha,
+            "lost": list(self.lost),
             "shift": {name: {"psi": psi, "by_chance": chance} for name, (psi, chance) in self.shift.items()},
         }
 
     def says(self) -> str:
         """Some lines for a person."""
-        moved = (
-            f"{name} against those of the calibration set: PSI {psi:.2f}, {chance:.2f} by chance\n"
+        lines = [
+            f"{name} against those of the calibration set: PSI {psi:.2f}, {chance:.2f} by chance"
             for name, (psi, chance) in self.shift.items()
-        )
-        numbers = "".join(moved) + (
+        ]
+        lines += [
             f"on the latest {self.held_out} of {self.samples} samples: NLL {self.nll[0]:.4f} -> "
-            f"{self.nll[1]:.4f}, ECE {percent(self.ece[0])} -> {percent(self.ece[1])}"
-        )
+            f"{self.nll[1]:.4f}, ECE {percent(self.ece[0])} -> {percent(self.ece[1])}",
+            f"evidence against the current calibration: {self.evidence:.3g}, {1 / self.alpha:.3g} needed; a "
+            f"calibration that is right is replaced with a chance of at most {100 * self.alpha:.3g} %, "
+            "however often this is asked",
+        ]
         if self.artifact is None:
-            return f"{numbers}\nnot better by more than its standard error; the current one stays"
-        return f"{numbers}\nbetter: {self.artifact.method}, fitted on all of them"
+            return "\n".join([*lines, "not enough evidence that a new one is better; the current one stays"])
+        lines.append(f"better: {self.artifact.method}, fitted on all of them")
+        if self.lost:
+            lines.append(
+                f"the new one has no {' and no '.join(self.lost)}: those of the current one hold for its "
+                "own probabilities; fit them again"
+            )
+        return "\n".join(lines)
 
 
 def refit(
@@ -84,42 +105,71 @@ def refit(
     labels: ArrayLike,
     *,
     method: str = "auto",
+    alpha: float = 0.05,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Refitted:
     """Fit the output steps again; the input shift and the head stay.
 
-    ``logits`` (n, K) and class ids ``labels`` (n,) are what was served, oldest first; logits of the model
-    with its input shift and head in place. The new artifact must lower the NLL of the latest 30 %, which
-    it was not fitted to, by more than one standard error of the paired difference; then it is fitted on all
-    samples. Raises FitError for fewer than 200 samples, ShapeError and InputError for arrays that cannot
-    be right.
+    ``logits`` (n, K), as ``current.probs`` takes them, and class ids ``labels`` (n,) are what was served
+    since ``current`` was, oldest first; logits of the model with its input shift and head in place. Every
+    label is predicted by a fit to those before it. How far these would move the current one, which was fitted
+    to ``current.data["samples"]`` itself, is no evidence. The new artifact, fitted on all, is kept where the
+    evidence for it reaches ``1 / alpha``: while labels are drawn from the current calibration that happens
+    with a chance of at most ``alpha``, even if asked again whenever there are more samples at the end. That
+    needs the same first sample every time; each other first sample has a chance of its own. Raises FitError
+    for fewer than 200 samples, ShapeError and InputError for arrays and options that cannot be right.
     """
-    samples = Samples.of(logits, labels)
-    n = len(samples)
-    if n < _LEAST:
-        raise FitError(f"{n} labelled samples; at least {_LEAST} are needed to fit and to judge")
-    if samples.classes != current.classes:
-        raise InputError(f"the samples have {samples.classes} classes, the artifact {current.classes}")
-    cut = n - int(n * _HELD_OUT)
-    z, y = samples.logits, samples.labels
-    trial = _fitted(current, z[:cut], y[:cut], method=method, seed=seed, progress=progress)
-    rows = np.arange(n - cut)
-    probs = [artifact.probs(z[cut:]) for artifact in (current, trial)]
-    old, new = (-log_probs(p[rows, y[cut:]]) for p in probs)
-    gain, error = float((old - new).mean()), float((old - new).std(ddof=1) / np.sqrt(n - cut))
-    before, after = (Bins.tally(p.max(axis=1), p.argmax(axis=1) == y[cut:]).ece() for p in probs)
-    better = gain > error
+    samples = _checked(current, logits, labels, alpha)
+
+    def fit(part: Samples) -> Artifact:
+        return _fitted(current, part, method=method, seed=seed, progress=progress)
+
+    found = prequential(samples, current.probs, lambda part: fit(part).probs, fitted_to=_fitted_to(current))
+    held = slice(len(samples) - int(len(samples) * _HELD_OUT), None)
+    old, new = found.nll[:, held]
+    gains = old - new
+    before, after = (
+        Bins.tally(c, right).ece()
+        for c, right in zip(found.confidence[:, held], found.right[:, held], strict=True)
+    )
+    enough = found.log_evidence[-1] >= -math.log(alpha)
+    decisions = (("prediction sets", current.sets), ("abstention", current.abstain))
     return Refitted(
-        _fitted(current, z, y, method=method, seed=seed, progress=progress) if better else None,
-        samples=n,
-        held_out=n - cut,
+        fit(samples) if enough else None,
+        samples=len(samples),
+        held_out=len(gains),
         nll=(float(old.mean()), float(new.mean())),
         ece=(before, after),
-        gain=gain,
-        error=error,
-        shift=_shift(current, current.probs(z)),
+        gain=float(gains.mean()),
+        error=float(gains.std(ddof=1) / math.sqrt(len(gains))),
+        evidence=math.exp(min(float(found.log_evidence[-1]), _LARGEST)),
+        alpha=alpha,
+        lost=tuple(name for name, rule in decisions if rule is not None),
+        shift=_shift(current, current.probs(samples.logits)),
     )
+
+
+def _fitted_to(current: Artifact) -> float:
+    """How many samples; infinity where it is not known, as if it were exact."""
+    n = current.data.get("samples")
+    return float(n) if isinstance(n, int) and n > 0 else math.inf
+
+
+def _checked(current: Artifact, logits: ArrayLike, labels: ArrayLike, alpha: float) -> Samples:
+    """The samples, of the kind of scores that the current artifact was fitted on."""
+    _check_alpha(alpha)
+    if current.is_multilabel:
+        raise InputError(
+            "a refit is for one class a sample, and this artifact is multi-label; fit it on new data, with "
+            "calib-serve fit"
+        )
+    samples = Samples.of(logits, labels)
+    if len(samples) < _LEAST:
+        raise FitError(f"{len(samples)} labelled samples; at least {_LEAST} are needed to fit and to judge")
+    if samples.classes != current.classes:
+        raise InputError(f"the samples have {samples.classes} classes, the artifact {current.classes}")
+    return replace(samples, outputs=current.model.outputs or samples.outputs)
 
 
 def refit_served(
@@ -130,27 +180,56 @@ def refit_served(
     version: str = "",
     days: float = 7.0,
     method: str = "auto",
+    alpha: float = 0.05,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Refitted:
-    """``refit`` of what is ``served``, an archive (.mar) or an artifact's folder, on its sampled predictions.
+    """``refit`` of what is ``served``, an archive or an artifact's folder, on its sampled predictions.
 
-    ``samples``: the folder that the server keeps them in; those of the last ``days`` are used. ``name``
-    and ``version`` of the model: an archive knows its own.
+    ``samples``: the folder that the server keeps them in. Those of the last ``days`` are used and what came
+    before since the last multiple of ``days`` (since 1970), so that the first sample stays the same for
+    ``days``: ``alpha`` holds for all that is asked within such a period. ``name`` and ``version`` of the
+    model: an archive knows its own.
     """
+    if not (math.isfinite(days) and days > 0):
+        raise InputError(f"days must be positive, got {days}")
+    _check_alpha(alpha)
     current, name, version = _served(Path(served), name, version)
-    found = read_samples(samples, model=name, version=version, since=time.time() - days * DAY)
+    if current.is_multilabel:
+        raise InputError(
+            "of a multi-label model no samples are kept while it is served; fit it on new data, with "
+            "calib-serve fit"
+        )
+    found = read_samples(samples, model=name, version=version, since=window_start(time.time(), days))
     if len(found.labels) < _LEAST:
         raise FitError(
             f"{len(found.labels)} labelled samples of {found.predictions} kept predictions; at least "
             f"{_LEAST} are needed: look farther back, keep a larger share, or wait for labels"
         )
-    return refit(current, found.logits, found.labels, method=method, seed=seed, progress=progress)
+    return refit(
+        current, found.logits, found.labels, method=method, alpha=alpha, seed=seed, progress=progress
+    )
+
+
+def window_start(now: float, days: float) -> float:
+    """The multiple of ``days`` at which the samples begin, in seconds: one to two of them before ``now``.
+
+    A window that moved with the clock would start other evidence at every ask.
+
+    >>> [window_start(day * DAY, 7.0) / DAY for day in (14, 20.9, 21)]
+    [7.0, 7.0, 14.0]
+    """
+    return (math.floor(now / (days * DAY)) - 1) * days * DAY
+
+
+def _check_alpha(alpha: float) -> None:
+    if not 0 < alpha < 1:
+        raise InputError(f"alpha must lie between 0 and 1, got {alpha}; 0.05 means 5 %")
 
 
 def _served(served: Path, name: str, version: str) -> tuple[Artifact, str, str]:
     """The artifact that is served now, and under which name and version."""
-    if served.suffix == ".mar":
+    if is_archive(served):
         artifact, own_name, own_version = served_artifact(served)
         return artifact, name or own_name, version or own_version
     if not (name and version):
@@ -176,18 +255,12 @@ def _shift(current: Artifact, probs: NDArray[np.float64]) -> dict[str, tuple[flo
 
 
 def _fitted(
-    current: Artifact,
-    logits: NDArray[Any],
-    labels: NDArray[np.intp],
-    *,
-    method: str,
-    seed: int,
-    progress: Progress | None,
+    current: Artifact, samples: Samples, *, method: str, seed: int, progress: Progress | None
 ) -> Artifact:
     """The current artifact with new output steps, and the reference bins of these samples."""
     fresh = calibrate(
-        logits,
-        labels,
+        samples,
+        samples.labels,
         method,
         class_names=current.class_names,
         cross_validate=False,

@@ -121,10 +121,11 @@ def workings():
         ),
         curves(
             "Trouble",
-            "Failures of the monitoring itself, and model outputs with NaN or infinity.",
+            "Failures of the monitoring itself, outputs with NaN or infinity, answers without calibration.",
             {
                 "failed at {{stage}}": f"{SUM} (calib_monitor_errors_total)",
                 "invalid outputs": f"{SUM} (calib_invalid_outputs_total{{{VERSION}}})",
+                "uncalibrated": f"{SUM} (calib_uncalibrated_total{{{VERSION}}})",
             },
             unit="short",
         ),

@@ -172,6 +172,13 @@ ALERTS = (
         severity="critical",
     ),
     Alert(
+        "Uncalibrated",
+        "Such an answer holds the model's own confidence, and no receipt.",
+        went_up("calib_uncalibrated_total", "15m") + " > 0",
+        f"{_NAME} answers without its calibration",
+        severity="critical",
+    ),
+    Alert(
         "ConfidenceShift",
         "Needs no label. 0.2 is the customary threshold of the population stability index.",
         "model_version:calib_confidence_psi:1h > 0.2 and model_version:calib_served:1h >= 500",

@@ -14,6 +14,7 @@ from calib_serve.artifact import ModelFacts
 from calib_serve.artifact.manifest import digest
 from calib_serve.errors import InputError, SchemaError
 from calib_serve.fuse.mar_options import SECTION, ModelOptions
+from calib_serve.pictures import Preprocessing
 
 
 def with_model(folder: Path, model: Any) -> Path:
@@ -43,6 +44,9 @@ def with_model(folder: Path, model: Any) -> Path:
         {"outputs": True},
         {"last_linear": 5},
         {"mixed_precision": "yes"},
+        {"pictures": "normalised"},
+        {"pictures": {"mean": 0}},
+        {"pictures": {"mean": 0, "std": 0}},
         "model.onnx",
         ["sha256"],
         7,
@@ -70,6 +74,16 @@ def test_what_a_file_held_is_written_back_as_it_was(tmp_path: Path) -> None:
         "manifest.yaml"
     ).read_bytes()
     assert Artifact.load(again).fingerprint == artifact.fingerprint
+
+
+def test_how_pictures_became_inputs_is_a_fact_that_is_written_and_read(tmp_path: Path) -> None:
+    pictures = {"mean": [0.5] * 3, "std": [0.2, 0.3, 0.4], "resize": 256, "crop": [224, 224], "channels": 3}
+    artifact = Artifact(everything().steps, method="x", classes=3, model={"pictures": pictures})
+    again = Artifact.load(artifact.save(tmp_path / "a"))
+    assert again.model.pictures == Preprocessing.of(pictures)
+    assert again.model.as_dict() == {"pictures": pictures}
+    assert ModelFacts(pictures=Preprocessing.of(pictures)).as_dict() == {"pictures": pictures}
+    assert "pictures" not in ModelFacts(sha256="ab").as_dict()
 
 
 def test_an_artifact_takes_a_mapping_or_facts_and_gives_facts(tmp_path: Path) -> None:

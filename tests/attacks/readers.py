@@ -36,9 +36,9 @@ def sound_params() -> bytes:
     """The tensors of an artifact of every step."""
     from small_models import everything
 
-    from calib_serve.artifact.manifest import pack_steps
+    from calib_serve.artifact.manifest import pack
 
-    return pack_steps(everything().steps)
+    return pack(everything().steps, None)
 
 
 def manifest(path: Path) -> None:
@@ -116,7 +116,7 @@ def mar(path: Path) -> None:
             lambda: read_archive(copy, verify=False),
             lambda: ModelOptions.read(read_archive(copy).config),
             lambda: labelled_models([copy]),
-            lambda: pack_around(copy, temperature(), out),
+            lambda: pack_around(copy, temperature(), out, trial=False),
         ):
             try:
                 work()
@@ -214,13 +214,19 @@ def body(path: Path) -> None:
     from real_watch import make_watch
 
     from calib_serve.errors import CalibServeError
+    from calib_serve.pictures import Preprocessing
     from calib_serve.serve.feedback import parse_items
-    from calib_serve.serve.inputs import ImageOptions, decode
+    from calib_serve.serve.inputs import decode
 
     raw, errors = path.read_bytes(), []
     for shape in ((4,), (1, 4, 4), (3, 4, 4), (None,)):
         try:
-            found = decode(raw, shape=shape, image=ImageOptions(max_pixels=1_000_000))
+            how = (
+                Preprocessing(mean=(0.0,), std=(1.0,), resize=4, crop=(4, 4))
+                if len(shape) == 3
+                else "unknown"
+            )
+            found = decode(raw, shape=shape, pictures=how, max_pixels=1_000_000)
             assert found.ndim == len(shape)
             assert np.isfinite(found).all()
         except CalibServeError as error:
@@ -294,7 +300,7 @@ def data(path: Path) -> None:
         else:
             shutil.copy(path, folder / f"a{path.suffix}")
             (folder / "labels.csv").write_text(f"file,label\na{path.suffix},0\n")
-        load_data(folder)
+        load_data(folder, pictures={"mean": 0, "std": 1} if (folder / "labels.csv").is_file() else None)
 
 
 @functools.cache

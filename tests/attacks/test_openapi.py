@@ -33,6 +33,7 @@ CHECKS = [
 OPERATIONS = [
     ("/v1/predictions", "POST"),
     ("/v1/labels", "POST"),
+    ("/v1/class-shares", "GET"),
     ("/v1/incidents", "GET"),
     ("/v1/incidents/{number}/close", "POST"),
     ("/metrics", "GET"),

@@ -83,7 +83,7 @@ def test_auto_keeps_the_simpler_method_unless_clamping_gains(asked, tmp_path) ->
     assert done.exit_code == 0, done.output
     fit = json.loads(done.stdout)["fit"]
     beside, chosen = fit["beside"], fit["selection"]["chosen"]
-    worth_it = beside["gain"] > beside["standard_error"]
+    worth_it = beside["gain"] > 1.645 * beside["standard_error"]
     assert Artifact.load(out).method == ("neural-clamping" if worth_it else chosen)
     assert not worth_it  # these labels were drawn from a temperature alone
 
@@ -102,3 +102,35 @@ def test_what_cannot_be_fitted_is_said_at_once(asked, tmp_path) -> None:
     assert isinstance(said("--method", "masked-head", "--last-linear", "1"), ModelError)
     assert isinstance(said("--method", "neural-clamping", "--input-shape", "1,6,5"), (ModelError, ShapeError))
     assert "nosuch_inputs" in str(said("--split", "nosuch", "--method", "temperature"))
+
+
+def test_delta_behind_a_normalisation_is_refused_where_pictures_are_normalised_outside(tmp_path) -> None:
+    from PIL import Image
+
+    rows, net = ["file,label"], network().eval()
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 6, 6), np.uint8)
+    with torch.no_grad():
+        predicted = net(torch.from_numpy(pixels[:, None] / np.float32(255))).argmax(1).tolist()
+    for i, picture in enumerate(pixels):
+        Image.fromarray(picture).save(tmp_path / f"{i}.png")
+        rows.append(f"{i}.png,{(predicted[i] + (i % 4 == 0)) % 3}")
+    (tmp_path / "labels.csv").write_text("\n".join(rows))
+    save_file(network().state_dict(), tmp_path / "weights.safetensors")
+    asked = [
+        "fit", "--model", f"{__file__}:network", "--weights", str(tmp_path / "weights.safetensors"),
+        "--data", str(tmp_path), "--device", "cpu", "--method", "neural-clamping", "--resolution", "2",
+        "--penalty", "0.1", "--gamma", "0", "--normalisation", "0.5,0.25",
+    ]  # fmt: skip
+    twice = run([*asked, "--mean", "0.5", "--std", "0.25", "-o", str(tmp_path / "a")])
+    assert isinstance(twice.exception, InputError)
+    assert "normalised already" in str(twice.exception)
+    inside = run([*asked, "--mean", "0", "--std", "1", "-o", str(tmp_path / "b")])
+    assert inside.exit_code == 0, inside.output
+    facts = Artifact.load(tmp_path / "b").model
+    assert facts.pictures is not None
+    assert facts.pictures.as_dict() == {"mean": [0.0], "std": [1.0], "channels": 1}
+    untold = run([*asked, "-o", str(tmp_path / "c")])
+    assert isinstance(untold.exception, InputError)
+    assert "--mean, --std" in str(untold.exception)
+    on_scores = run(["fit", "--logits", "x.npz", "--mean", "0", "--std", "1", "-o", str(tmp_path / "d")])
+    assert "for a fit on --model" in str(on_scores.exception)

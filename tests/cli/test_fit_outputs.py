@@ -89,10 +89,10 @@ def test_auto_chooses_tells_why_and_never_forgets_no_calibration(file: Path, tmp
 def test_settings_reach_the_method_and_wrong_ones_are_answered(file: Path, tmp_path: Path):
     arguments = ("fit", "--logits", file, "--split", "cal", "-o", tmp_path / "a", "--force", "--method")
     told = json.loads(run(*arguments, "histogram-width", "--bins", 7, "--of", "each", "--json"))
-    assert told["fit"] == {"objective": "share of each bin", "of": "each", "bins": 7, "prior": 1.0}
-    refused("it has bins, of, prior", *arguments, "histogram-width", "--ridge", 7)
+    assert told["fit"] == {"objective": "share of each bin", "of": "each", "bins": 7, "smoothing": 1.0}
+    refused("it has bins, of, smoothing", *arguments, "histogram-width", "--ridge", 7)
     refused("auto has no option", *arguments, "auto", "--bins", 3)
-    refused("choose one of none, temperature", *arguments, "platt")
+    refused("choose one of none, temperature", *arguments, "plat")
 
 
 def test_an_artifact_is_replaced_only_where_that_is_asked_for(file: Path, tmp_path: Path):
@@ -156,7 +156,7 @@ def test_compare_measures_on_the_split_that_no_fit_has_seen(file: Path, tmp_path
 
 
 def test_compare_ends_with_1_where_no_method_could_be_fitted(tmp_path: Path):
-    z = np.eye(3)[np.arange(30) % 3]
+    z = 9 * np.eye(3)[np.arange(30) % 3]
     arrays = {
         f"{s}_{what}": a for s in ("cal", "test") for what, a in (("logits", z), ("labels", z.argmax(1)))
     }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from libraries import torchvision_here
 from live_server import temperature_artifact, torchscript
 from typer.testing import CliRunner
 
@@ -36,13 +38,11 @@ REFUSED = [
         for option in (
             ["--weights", "w.safetensors"],
             ["--input-shape", "4"],
-            ["--version", "2"],
             ["--handler", "h.py"],
-            ["--extra", "x.txt"],
-            ["--workers", "4"],
-            ["--batch-size", "4"],
-            ["--batch-delay", "4"],
             ["--abstain-below", "0.5"],
+            ["--mean", "0"],
+            ["--transforms", "t.py:x"],
+            ["--top", "3"],
             ["--for", "x.mar"],
             ["--model", "net.pt"],
         )
@@ -98,6 +98,86 @@ def test_each_of_the_three_takes_its_own_options(folder: Path, monkeypatch: pyte
     assert (section["outputs"], section["abstain_below"], section["workers"]) == ("log_probs", 0.5, 3)
     call(*FEEDBACK, "--for", "store/digits.mar", "--name", "labels", "--version", "7", "-o", "store")
     assert read_archive(Path("store/labels.mar")).config["calib_serve"]["models"][0]["name"] == "digits"
+
+
+def packed(folder: Path, *options: object) -> dict[str, Any]:
+    call(*MODEL, *options, "-o", folder)
+    return dict(read_archive(folder / "digits.mar").config["calib_serve"])
+
+
+def test_every_setting_that_the_documentation_lists_can_be_given(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    own = ("--top", 2, "--no-probabilities", "--threads", 3, "--flush-seconds", 2.5, "--max-pixels", 999)
+    section = packed(folder, "--input-shape", "3,32,32", *own)
+    wanted = {"top": 2, "probabilities": False, "threads": 3, "flush_seconds": 2.5, "max_pixels": 999}
+    assert {name: section[name] for name in wanted} == wanted
+    assert section["pictures"] == "unknown"
+    assert "pictures" not in packed(folder / "flat")
+
+
+def test_how_pictures_are_prepared_is_said_by_options_or_by_the_training_s_transforms(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    torchvision_here()
+    shape = ("--input-shape", "3,32,32")
+    (folder / "training.py").write_text(
+        "from torchvision import transforms as t\n"
+        "steps = [t.Resize(40), t.CenterCrop(32), t.ToTensor(), t.Normalize([.1, .2, .3], [.4, .5, .6])]\n"
+        "evaluation, training = t.Compose(steps), t.Compose([t.RandomCrop(32), *steps])\n"
+    )
+    norm = ("--mean", ".1,.2,.3", "--std", ".4,.5,.6")
+    read = packed(folder / "a", *shape, "--transforms", "training.py:evaluation")
+    assert read == packed(folder / "b", *shape, *norm, "--resize-shorter", 40, "--crop", 32)
+    assert read["pictures"] == {
+        "mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6], "resize": 40, "crop": [32, 32], "channels": 3
+    }  # fmt: skip
+    exact = packed(folder / "c", *shape, *norm, "--image-size", "32,32", "--interpolation", "bicubic")
+    assert exact["pictures"]["resize"] == [32, 32]
+    assert exact["pictures"]["interpolation"] == "bicubic"
+    none_needed = packed(folder / "d", *shape, "--mean", 0, "--std", 1)
+    assert none_needed["pictures"]["mean"] == [0.0] * 3
+    with pytest.raises(InputError, match=r"RandomCrop.*--handler"):
+        packed(folder / "e", *shape, "--transforms", "training.py:training")
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        (("--mean", "0"), "give --mean and --std"),
+        (("--crop", "32"), "--mean 0 --std 1"),
+        (("--mean", "0", "--std", "0"), "above 0"),
+        (("--mean", "0,0,0", "--std", "1", "--input-shape", "1,32,32"), "the model takes 1"),
+        (("--mean", "0", "--std", "1", "--crop", "24"), r"the model takes \(32, 32\)"),
+        (("--mean", "0", "--std", "1", "--resize-shorter", "31", "--crop", "32"), "larger"),
+        (("--mean", "0", "--std", "1", "--resize-shorter", "32", "--image-size", "32"), "not both"),
+        (("--mean", "0", "--std", "1", "--image-size", "1,2,3"), "size or"),
+        (("--mean", "0", "--std", "1", "--interpolation", "cubic"), "nearest, bilinear, bicubic, lanczos"),
+        (("--mean", "0", "--std", "1", "--input-shape", "48"), "no picture"),
+        (("--transforms", "training.py:x", "--mean", "0"), "leave out --mean"),
+        (("--transforms", "missing.py:x"), "cannot read transforms"),
+        (("--transforms", "missing"), "module:name"),
+    ],
+    ids=repr,
+)
+def test_pictures_that_cannot_be_are_refused_when_packing(
+    options: tuple[str, ...], match: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(InputError, match=match):
+        packed(folder, *(() if "--input-shape" in options else ("--input-shape", "3,32,32")), *options)
+    assert not Path("digits.mar").exists()
+
+
+def test_pictures_are_not_sent_to_a_model_of_whole_numbers(folder: Path) -> None:
+    from calib_serve import pack
+
+    how = {"mean": 0, "std": 1}
+    artifact = temperature_artifact(model={"input_shape": [3, 8, 8]})
+    with pytest.raises(InputError, match="the model takes uint8"):
+        pack(folder / "net.pt", artifact, folder, name="m", input_dtype="uint8", pictures=how)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from calib_serve.errors import InputError, ShapeError
 RNG = np.random.default_rng(0)
 X = RNG.random((12, 3, 4, 4)).astype(np.float32)
 Y = np.arange(12) % 3
+PLAIN = {"mean": 0, "std": 1}
 
 
 def batches(split):
@@ -45,13 +46,29 @@ def test_pictures_come_by_their_table_with_names_and_splits(tmp_path) -> None:
         Image.fromarray((X[i] * 255).astype(np.uint8).transpose(1, 2, 0)).save(tmp_path / f"{i}.png")
         rows.append(f"{i}.png,{name},{'cal' if i < 2 else 'test'}")
     (tmp_path / "labels.csv").write_text("\n".join(rows))
-    data = load_data(tmp_path, split="cal")
+    data = load_data(tmp_path, split="cal", pictures=PLAIN)
     assert data.class_names == ("cat", "eel")
     assert data.labels.tolist() == [1, 0]
     np.testing.assert_allclose(data.inputs, X[:2], atol=1 / 255)
-    assert len(load_data(tmp_path)) == 3
-    with pytest.raises(InputError, match="no picture of split 'val'"):
-        load_data(tmp_path, split="val")
+    assert len(load_data(tmp_path, pictures=PLAIN)) == 3
+    with pytest.raises(InputError, match="no file of split 'val'"):
+        load_data(tmp_path, split="val", pictures=PLAIN)
+    normalised = load_data(tmp_path, pictures={"mean": 0.5, "std": [0.1, 0.2, 0.4]})
+    np.testing.assert_allclose(
+        normalised.inputs[:2], (X[:2] - 0.5) / np.array([0.1, 0.2, 0.4])[:, None, None], atol=0.05
+    )
+    assert normalised.pictures is not None
+    assert normalised.pictures.mean == (0.5, 0.5, 0.5)
+
+
+def test_pictures_are_not_read_before_it_is_said_how_and_arrays_are_as_they_are(tmp_path) -> None:
+    (tmp_path / "labels.csv").write_text("file,label\na.png,0\n")
+    with pytest.raises(InputError, match=r"--mean, --std.*--transforms.*mean 0 and std 1"):
+        load_data(tmp_path)
+    np.savez(tmp_path / "a.npz", inputs=X, labels=Y)
+    for arrays in (tmp_path / "a.npz", f"{__file__}:batches"):
+        with pytest.raises(InputError, match="belongs to a folder of pictures"):
+            load_data(arrays, pictures=PLAIN)
 
 
 def test_pictures_that_cannot_be_read_are_refused(tmp_path) -> None:
@@ -61,7 +78,7 @@ def test_pictures_that_cannot_be_read_are_refused(tmp_path) -> None:
     (tmp_path / "torn.png").write_bytes((tmp_path / "wide.png").read_bytes()[:30])
     for rows, said in (
         ("name,label\n", "must have columns"),
-        ("file,label\n", "lists no picture"),
+        ("file,label\n", "lists no file"),
         ("file,label\nsmall.png,0\nwide.png,1\n", "2 sizes"),
         ("file,label\ntorn.png,0\n", "cannot read the picture"),
         ("file,label\nmissing.png,0\n", "cannot read the picture"),
@@ -69,7 +86,7 @@ def test_pictures_that_cannot_be_read_are_refused(tmp_path) -> None:
     ):
         table.write_text(rows)
         with pytest.raises(InputError, match=said):
-            load_data(tmp_path)
+            load_data(tmp_path, pictures=PLAIN)
 
 
 def test_a_function_s_batches_are_put_together() -> None:
@@ -96,7 +113,9 @@ def test_files_that_are_no_data_are_refused(tmp_path) -> None:
 
 def test_labels_and_inputs_that_cannot_be_right_are_refused() -> None:
     with pytest.raises(ShapeError, match="one-hot"):
-        Dataset(X, np.eye(3)[Y])
+        Dataset(X, np.eye(3)[Y]).check((3, 4, 4), 3)
+    with pytest.raises(InputError, match="0 or 1"):
+        Dataset(X, 2 * np.eye(3)[Y])
     with pytest.raises(InputError, match="whole numbers"):
         Dataset(X, Y + 0.5)
     with pytest.raises(InputError, match="not be negative"):

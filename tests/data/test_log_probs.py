@@ -11,7 +11,7 @@ from calib_serve.data import read_logits
 from calib_serve.fit.output import fit_temperature
 from calib_serve.metrics import softmax
 from calib_serve.metrics.logits import LEAST, log_probs
-from calib_serve.model.face import as_logits
+from calib_serve.model.face import finite_logits
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_a_file_of_probabilities_gives_the_temperature_that_the_model_gives(
     dtype: type, sure: tuple[np.ndarray, np.ndarray], tmp_path: Path
 ) -> None:
     probs, labels = sure
-    served = fit_temperature(as_logits(probs, "probabilities", "the test"), labels)
+    served = fit_temperature(finite_logits(probs, "probabilities", "the test"), labels)
     np.savez(tmp_path / "p.npz", probs=probs.astype(dtype), labels=labels)
     found = read_logits(tmp_path / "p.npz")
     fitted = fit_temperature(found.logits, labels)

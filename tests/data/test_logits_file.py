@@ -73,7 +73,7 @@ def test_an_npy_file_is_mapped_and_takes_its_labels_from_another(tmp_path: Path)
 def test_one_column_is_a_binary_logit_without_class_names(tmp_path: Path):
     (tmp_path / "z.csv").write_text("label,score\n0,-1.5\n1,2.0\n")
     found = read_logits(tmp_path / "z.csv")
-    np.testing.assert_array_equal(found.logits, [[-1.5], [2.0]])
+    np.testing.assert_array_equal(found.logits, [[0, -1.5], [0, 2.0]])
     assert found.class_names == ()
 
 

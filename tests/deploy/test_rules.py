@@ -8,7 +8,7 @@ import pytest
 import real_servers
 import yaml
 
-from calib_serve.watch.series import SEGMENTS, SERIES, WATCH
+from calib_serve.watch.series import SEGMENTS, SERIES, WATCH, WORKERS
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
 DASHBOARDS = sorted((FOLDER.parent / "grafana" / "dashboards").glob("*.json"))
@@ -73,7 +73,7 @@ def test_every_series_that_rules_and_dashboards_read_is_a_declared_one():
     texts = [path.read_text() for path in (FOLDER / "rules.yml", FOLDER / "alerts.yml", *DASHBOARDS)]
     used = {word for text in texts for word in _words(text) if word.startswith("calib_")}
     groups = {"calib_alerts", *(f"calib_{window}" for window in ("1h", "24h", "7d"))}
-    declared = {series.name for series in (*SERIES, *SEGMENTS, *WATCH)}
+    declared = {series.name for series in (*SERIES, *WORKERS, *SEGMENTS, *WATCH)}
     assert used - groups <= declared
 
 

@@ -208,7 +208,6 @@ class Terminal:
             "PATH": os.pathsep.join(programs),
             "T": str(self._own),
             "CURL_HOME": str(self._own),
-            "OMP_NUM_THREADS": "1",
             "COLUMNS": "100",
             "PYTHONUNBUFFERED": "1",
         }

@@ -16,7 +16,7 @@ from doc_blocks import DOCS, ROOT, inline_commands, markdown
 from typer.main import get_command
 
 from calib_serve.cli import app
-from calib_serve.watch.series import SEGMENTS, SERIES, WATCH
+from calib_serve.watch.series import SEGMENTS, SERIES, WATCH, WORKERS
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -35,7 +35,8 @@ def check_ours(words: list[str]) -> None:
 
 def check_program(words: list[str]) -> None:
     """The file that Python is to run is there, and knows the options."""
-    text = (ROOT / words[1]).read_text()
+    module = words[1] == "-m"
+    text = (ROOT / (words[2].replace(".", "/") + ".py" if module else words[1])).read_text()
     assert all(f'"{word}"' in text for word in words if word.startswith("--")), words
 
 
@@ -51,15 +52,20 @@ def test_every_command_in_a_sentence_exists(page: Path) -> None:
 
 
 def test_the_cardinality_budget_is_that_of_the_published_series() -> None:
-    of_version = [s for s in SERIES if s.labels[:2] == ("model", "version")]
+    of_version = [s for s in (*SERIES, *WORKERS) if s.labels[:2] == ("model", "version")]
     by_bin = [s for s in of_version if "bin" in s.labels]
     whole = 15 * len(by_bin) + len(of_version) - len(by_bin)
     page = (DOCS / "scaling.md").read_text()
     assert f"| **together** | **{whole}** |" in page
     assert f"**{whole * 1000 * 50 / 1e6:.1f} million series**" in page
-    served = [s for s in of_version if s.name.startswith(("calib_predictions", "calib_invalid"))]
+    served = [
+        s
+        for s in of_version
+        if s.name.startswith(("calib_predictions", "calib_invalid", "calib_uncalibrated"))
+    ]
     on_replica = sum(15 if "bin" in s.labels else 1 for s in served)
-    of_watch = [s for s in WATCH if s.labels[:2] == ("model", "version") and "slice" not in s.labels]
+    by_slice = {"slice", "class"}
+    of_watch = [s for s in WATCH if s.labels[:2] == ("model", "version") and not by_slice & {*s.labels}]
     own = sum(3 if "window" in s.labels else 1 for s in of_watch)
     assert re.search(rf"watch` alone: .* \| {own} \|", page)
     rest = whole - on_replica + own

@@ -39,7 +39,7 @@ def installs_known_extras(t: Terminal, command: str) -> None:
 
 
 def names_files_that_are_there(t: Terminal, command: str) -> None:
-    named = re.findall(r"(?:-f |--from-file=)(\S+)", command)
+    named = re.findall(r"(?:-f |--from-file=)([^\s-]\S*)", command)
     assert named
     for name in named:
         path = next(place / name for place in (t.folder, ROOT) if (place / name).is_file())
@@ -95,6 +95,7 @@ NOT_RUN = (
     NotRun("make test", "it is what runs this test", is_a_target),
     NotRun("make check", "runs beside this test, in CI", is_a_target),
     NotRun("make faults", "minutes; make test runs the same files at a smaller size", is_a_target),
+    NotRun("make nightly", "hours; make test runs the same files at a smaller size", is_a_target),
     NotRun("make bench-quick", "minutes, and its peers come from a package index", is_a_target),
     NotRun("python benchmarks/", "minutes to hours; each is its own proof", names_a_program_and_its_options),
     NotRun("docker build", "needs a container engine and a registry", builds_from_files_that_are_there),
@@ -206,6 +207,7 @@ BEFORE_PAGE: dict[str, Callable[[Terminal], object]] = {
     "docs/monitoring.md": lambda t: t.copy("deploy"),
     "docs/training-losses.md": small_mnist,
     "docs/how-to/batch-labels.md": a_watch_with_tokens,
+    "docs/how-to/migration.md": image,
     "examples/own_handler.py": a_model_of_letters,
     "examples/scikit_learn.py": lambda t: t.copy("examples"),
     "deploy": lambda t: t.copy("deploy"),

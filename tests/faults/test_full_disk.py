@@ -38,7 +38,7 @@ def pack_archive(folder: Path) -> None:
 
 
 def repack_archive(folder: Path) -> None:
-    pack_around(folder / "plain.mar", temperature(), folder, name="digits")
+    pack_around(folder / "plain.mar", temperature(), folder, name="digits", trial=False)
 
 
 def fuse_graph(folder: Path) -> None:

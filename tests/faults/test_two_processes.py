@@ -49,7 +49,7 @@ def publish(kind: str, place: object, told: str) -> None:
     """Publishes what is fresh, again and again, as the workers of a server that is restarted do."""
     ledger, sent = open_one(kind, place, timeout=60), 0.0
     for _ in range(TURNS):
-        with ledger.emission("torchserve") as fresh:
+        with ledger.emission("torchserve") as (fresh, _):
             sent += sum(sums.feedback.n for sums in fresh.values())
     Path(told).write_text(repr(sent))
     ledger.close()
@@ -62,7 +62,7 @@ def test_two_publishers_of_one_ledger_publish_each_label_once(store, tmp_path: P
         (publish, *store, str(tmp_path / "two")),
     )
     ledger = open_one(*store)
-    with ledger.emission("torchserve") as fresh:
+    with ledger.emission("torchserve") as (fresh, _):
         rest = sum(sums.feedback.n for sums in fresh.values())
     sent = [float((tmp_path / name).read_text()) for name in ("one", "two")]
     assert sum(sent) + rest == 200

@@ -120,14 +120,22 @@ def test_workers_killed_while_they_load_are_replaced_and_nothing_answered_is_los
             with suppress(ProcessLookupError):
                 os.kill(victim, signal.SIGKILL)
 
-    def answered() -> int:
-        replies = running.predict_all(inputs(20, seed=11))
-        return sum(reply.status_code == 200 for reply in replies)
+    unanswered = 0
+
+    def all_answered() -> bool:
+        nonlocal unanswered
+        try:
+            replies = running.predict_all(inputs(20, seed=11))
+        except httpx.TimeoutException:  # TorchServe loses a request that it has handed to a dying worker
+            unanswered += 20
+            return False
+        return all(reply.status_code == 200 for reply in replies)
 
     until(lambda: len(running.server.workers("digits")) == 2, seconds=300)
     served = len(running.served)
-    until(lambda: answered() == 20, seconds=300)
-    assert counted(running) - before == len(running.served) - served
+    until(all_answered, seconds=600)
+    answered = len(running.served) - served
+    assert answered <= counted(running) - before <= answered + unanswered
 
 
 def test_a_killed_feedback_worker_loses_no_acknowledged_label(running: Running) -> None:

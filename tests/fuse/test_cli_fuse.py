@@ -106,3 +106,43 @@ def test_a_torch_file(folder):
     assert facts["kind"] == "torchscript"
     x = torch.randn(2, 3, 2, 2)
     torch.testing.assert_close(torch.jit.load(folder / "out.pt")(x), net(x + 0.1) / 2)
+
+
+def test_what_an_earlier_artifact_was_fitted_on_is_asked_for_and_said(folder):
+    scale = LogitMap(np.array([0.5, 1.0, 1.5]))
+    artifact(scale, classes=K, outputs=None).save(folder / "artifact")
+    with pytest.raises(FuseError, match="--fitted-on"):
+        call(folder, "onnx")
+    assert call(folder, "onnx", "--fitted-on", "logits").exit_code == 0
+    artifact(scale, classes=K).save(folder / "artifact")
+    with pytest.raises(InputError, match="was fitted on logits"):
+        call(folder, "onnx", "--fitted-on", "probabilities")
+
+
+def test_a_file_of_probabilities_fits_a_matrix_for_the_graph_that_returned_them(folder):
+    b = Builder(np.dtype("f4"), np.random.default_rng(0))
+    z = b.node("Gemm", b.node("Flatten", "x"), b.normal(12, K), b.normal(K))
+    b.node("Softmax", z, axis=-1, output="p")
+    info = helper.make_tensor_value_info
+    shapes = [info("x", TensorProto.FLOAT, ["n", 3, 2, 2])], [info("p", TensorProto.FLOAT, ["n", K])]
+    onnx.save(b.model(*shapes), folder / "raw.onnx")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(500, 3, 2, 2)).astype("f4")
+    p = run(str(folder / "raw.onnx"), {"x": x})["p"]
+    y = np.array([rng.choice(K, p=row / row.sum()) for row in p.astype("f8") ** 0.3 + 0.1])
+    np.savez(folder / "p.npz", probs=p, labels=y)
+    fit = ["fit", "--logits", str(folder / "p.npz"), "--method", "matrix", "-o", str(folder / "artifact")]
+    assert CliRunner().invoke(app, [*fit, "--force"], catch_exceptions=False).exit_code == 0
+    shown = call(folder, "onnx").output
+    assert "8 of the fit's own scores" in " ".join(shown.split())
+    apply = [
+        "apply",
+        str(folder / "artifact"),
+        "--logits",
+        str(folder / "p.npz"),
+        "-o",
+        str(folder / "c.npz"),
+    ]
+    assert CliRunner().invoke(app, apply, catch_exceptions=False).exit_code == 0
+    fused = run(str(folder / "out.onnx"), {"x": x})["p"]
+    np.testing.assert_allclose(fused, np.load(folder / "c.npz")["probs"], atol=1e-5)

@@ -115,7 +115,7 @@ def test_nothing_is_left_behind_where_parity_does_not_hold(raw, tmp_path, monkey
 
 def test_given_inputs_are_what_parity_is_measured_on(raw, tmp_path):
     assert fuse_onnx(raw, STEP, tmp_path / "out.onnx", inputs={"x": X}).samples == len(X)
-    with pytest.raises(FuseError, match="give inputs that fit it"):
+    with pytest.raises(FuseError, match="give inputs that fit the model: --inputs"):
         fuse_onnx(raw, STEP, tmp_path / "other.onnx", inputs={"x": X[:, :3]})
     only(tmp_path, "out.onnx", "raw.onnx")
 

@@ -112,7 +112,7 @@ def test_several_outputs_that_may_hold_scores_must_be_named(tmp_path):
     model = b.model([info("x", "n", 6)], [info(z, "n", K), info(b.node("Neg", z), "n", K)])
     with pytest.raises(FuseError, match=r"several outputs may hold the scores.*name one"):
         fused(model, tmp_path, LogitMap.temperature(2.0))
-    with pytest.raises(FuseError, match="no output 'nope'; it has"):
+    with pytest.raises(FuseError, match=r"no output 'nope'; --output-name .* is one of"):
         fused(model, tmp_path, LogitMap.temperature(2.0), output_name="nope")
 
 
@@ -138,33 +138,6 @@ def test_a_label_output_follows_what_is_calibrated(tmp_path):
     got = run(calibrated, {"x": rows(50)})
     np.testing.assert_array_equal(got[label], got[z].argmax(axis=1))
     assert (got[label] != run(model, {"x": rows(50)})[label]).any()
-    assert report.nodes_after == report.nodes_before
-
-
-@pytest.mark.parametrize("classes", [1, 2])
-def test_a_sigmoid_is_calibrated_before_it(classes, tmp_path):
-    b = builder()
-    z = b.node("Gemm", "x", b.normal(6, classes), b.normal(classes))
-    p = b.node("Sigmoid", z)
-    model = b.model([info("x", "n", 6)], [info(p, "n", classes)])
-    report, calibrated = fused(model, tmp_path, LogitMap.temperature(2.0), classes=2)
-    wide = Builder.model(b, [info("x", "n", 6)], [info(z, "n", classes)])
-    logits = run(wide, {"x": rows()})[z]
-    np.testing.assert_allclose(run(calibrated, {"x": rows()})[p], 1 / (1 + np.exp(-logits / 2)), atol=1e-6)
-    assert report.nodes_after == report.nodes_before
-    with pytest.raises(FuseError, match="Sigmoid a class"):
-        fused(model, tmp_path, LogitMap.temperature(2.0), classes=2, returns="all")
-
-
-def test_one_logit_of_two_classes_takes_a_matrix_too(tmp_path):
-    b = builder()
-    z = b.node("Gemm", "x", b.normal(6, 1), b.normal(1))
-    model = b.model([info("x", "n", 6)], [info(b.node("Sigmoid", z, output="p"), "n", 1)])
-    w, bias = np.array([[1.1, -0.2], [0.3, 0.8]]), np.array([0.1, -0.4])
-    report, calibrated = fused(model, tmp_path, LogitMap(w, bias), classes=2)
-    logit = run(Builder.model(b, [info("x", "n", 6)], [info(z, "n", 1)]), {"x": rows()})[z]
-    expected = softmax(np.concatenate([np.zeros_like(logit), logit], 1) @ w.T + bias)[:, 1:]
-    np.testing.assert_allclose(run(calibrated, {"x": rows()})["p"], expected, atol=1e-6)
     assert report.nodes_after == report.nodes_before
 
 
@@ -305,7 +278,7 @@ def test_a_normalisation_comes_in_front_with_the_shift_in_its_mean(tmp_path):
     name = model.graph.output[0].name
     expected = run(model, {"x": ((x - mean) / std + delta).astype("f4")})[name]
     np.testing.assert_allclose(run(calibrated, {"x": x})[name], expected, atol=1e-5)
-    with pytest.raises(FuseError, match="3 channels, the normalisation 2"):
+    with pytest.raises(FuseError, match=r"3 channels, --with-normalization .* 2"):
         fused(model, tmp_path, normalization=Normalization(np.zeros(2), np.ones(2)))
 
 
@@ -416,9 +389,9 @@ def test_half_precision_inside_of_a_float_graph_is_allowed_its_own_rounding(tmp_
 def test_outputs_that_do_not_exist_are_refused(tmp_path):
     b = builder()
     model = b.model([info("x", "n", 6)], [info(linear(b), "n", K)])
-    with pytest.raises(InputError, match="returns must be"):
+    with pytest.raises(InputError, match=r"--returns .* must be"):
         fused(model, tmp_path, returns="everything")
-    with pytest.raises(InputError, match="outputs must be"):
+    with pytest.raises(InputError, match=r"--outputs .* must be"):
         fused(model, tmp_path, outputs="log_probabilities")
 
 
@@ -510,13 +483,6 @@ def test_every_opset_from_13_on_is_written_as_it_was_read(opset, tmp_path):
     assert got.shape == (5,)
 
 
-def test_an_older_opset_is_refused_with_the_way_out(tmp_path):
-    b = builder()
-    model = b.model([info("x", "n", 6)], [info(linear(b), "n", K)], opset=12)
-    with pytest.raises(FuseError, match=r"opset 12.*version_converter"):
-        fused(model, tmp_path, LogitMap.temperature(2.0))
-
-
 def test_a_softmax_over_another_axis_names_the_node(tmp_path):
     b = builder()
     y = b.node("Softmax", linear(b), axis=0)
@@ -530,7 +496,7 @@ def test_probabilities_without_a_softmax_must_be_said_to_be_that(tmp_path):
     total = b.node("ReduceSum", e, b.number([1], "i8"))
     p = b.node("Div", e, total)
     model = b.model([info("x", "n", 6)], [info(p, "n", K)])
-    with pytest.raises(FuseError, match=r"holds probabilities.*outputs='probabilities'"):
+    with pytest.raises(FuseError, match=r"numbers are probabilities.*--outputs probabilities"):
         fused(model, tmp_path, LogitMap.temperature(2.0))
     _, calibrated = fused(model, tmp_path, LogitMap.temperature(2.0), outputs="probabilities")
     raw = run(model, {"x": rows()})[p]
@@ -550,7 +516,7 @@ def test_log_probabilities_without_a_log_softmax_stay_normalised(tmp_path):
 def test_what_an_activation_says_cannot_be_said_otherwise(tmp_path):
     b = builder()
     model = b.model([info("x", "n", 6)], [info(b.node("Softmax", linear(b), axis=1), "n", K)])
-    with pytest.raises(FuseError, match=r"made by Softmax.*holds probabilities"):
+    with pytest.raises(FuseError, match=r"made by a Softmax: it holds probabilities"):
         fused(model, tmp_path, LogitMap.temperature(2.0), outputs="logits")
 
 

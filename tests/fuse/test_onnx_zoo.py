@@ -172,7 +172,7 @@ def test_a_classifier_operator_without_a_transform_gives_logits_and_must_be_said
     b.nodes.append(classifier)
     label = helper.make_tensor_value_info("label", TensorProto.INT64, ["n"])
     model = b.model([info("x", "n", 4)], [label, info("scores", "n", 3)], domains=(("ai.onnx.ml", 3),))
-    with pytest.raises(FuseError, match="say outputs='logits'"):
+    with pytest.raises(FuseError, match="say --outputs logits"):
         fuse(model, tmp_path, LogitMap.temperature(2.0), classes=3)
     _, path = fuse(model, tmp_path, LogitMap.temperature(2.0), classes=3, outputs="logits")
     x = rng.normal(size=(5, 4)).astype("f4")
@@ -182,7 +182,7 @@ def test_a_classifier_operator_without_a_transform_gives_logits_and_must_be_said
 def test_probabilities_nobody_announced_are_not_taken_for_logits(tmp_path):
     model, x = learned(GaussianNB, 3)
     exported = to_onnx(model, x[:1], target_opset=17, options={"zipmap": False})
-    with pytest.raises(FuseError, match="say outputs='probabilities'"):
+    with pytest.raises(FuseError, match="say --outputs probabilities"):
         fuse(exported, tmp_path, LogitMap.temperature(2.0), classes=3)
 
 

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
-import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 import yaml
+from deciding import deciding
 from fuse_artifacts import artifact
 from fuse_graphs import Builder, run
-from google.protobuf import json_format, text_format
+from google.protobuf import text_format
 from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
-from calib_serve import Bins, InputShift, Keyring, LogitMap
+from calib_serve import Bins, InputShift, LogitMap
 from calib_serve.cli import app
 from calib_serve.errors import FuseError, InputError
 from calib_serve.fuse.mar_options import KEYRING
-from calib_serve.fuse.triton.config import Word, text
-from calib_serve.fuse.triton.repository import Settings, fuse_triton
-from calib_serve.watch.series import SERIES, SUMS
+from calib_serve.fuse.sessions import TensorRT
+from calib_serve.fuse.triton import Settings, fuse_triton
+from calib_serve.fuse.triton.config import Word, fields, text
+from calib_serve.fuse.triton.models import VERSION
 
 K = 3
 
@@ -97,9 +100,10 @@ def test_the_graph_is_batched_warmed_up_and_labelled(repository):
         "confidence": ("TYPE_FP32", [1]),
         "predicted": ("TYPE_INT64", [1]),
         "bin": ("TYPE_INT64", [1]),
+        VERSION: ("TYPE_INT64", [1]),
     }
     reshaped = {t.name for t in graph.output if t.HasField("reshape") and not t.reshape.shape}
-    assert reshaped == {"confidence", "predicted", "bin"}
+    assert reshaped == {"confidence", "predicted", "bin", VERSION}
     assert graph.dynamic_batching.max_queue_delay_microseconds == 500
     assert [(w.batch_size, list(w.inputs["image"].dims)) for w in graph.model_warmup] == [
         (1, [3, 2, 2]),
@@ -110,21 +114,49 @@ def test_the_graph_is_batched_warmed_up_and_labelled(repository):
     assert (repository / "pets_onnx" / "labels.txt").read_text() == "cat\ndog or wolf\nü\n"
 
 
-def test_the_ensemble_hands_every_tensor_on(repository):
+def test_the_ensemble_hands_every_tensor_on_and_none_of_its_outputs_to_a_later_step(repository):
     whole = config(repository / "pets")
     assert whole.platform == "ensemble"
     graph, receipts = (config(repository / n) for n in ("pets_onnx", "pets_receipts"))
     shown = tensors(whole.output)
+    assert shown == tensors(receipts.output)
     assert shown.pop("receipt") == ("TYPE_STRING", [1])
-    assert shown == tensors(graph.output)
+    assert {**shown, VERSION: ("TYPE_INT64", [1])} == tensors(graph.output)
     made = set(tensors(whole.input))
     for step, part in zip(whole.ensemble_scheduling.step, (graph, receipts), strict=True):
         assert step.model_name == part.name
         assert set(step.input_map) == set(tensors(part.input))
-        assert set(step.input_map.values()) <= made
+        assert set(step.input_map.values()) <= made - set(tensors(whole.output))
         assert set(step.output_map) == set(tensors(part.output))
         made |= set(step.output_map.values())
     assert set(tensors(whole.output)) <= made
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "python"])
+def test_what_an_artifact_decides_is_declared_and_handed_on(backend, tmp_path):
+    settings, out = Settings(backend=backend), tmp_path / "repo"
+    fuse_triton(model_file(tmp_path), deciding(STEP), out, name="pets", settings=settings)
+    for model in sorted(p.name for p in out.iterdir()):
+        shown = tensors(config(out / model).output)
+        assert (shown["set"], shown["abstain"]) == (("TYPE_BOOL", [K]), ("TYPE_BOOL", [1]))
+    if backend == "onnxruntime":
+        whole, step = config(out / "pets"), config(out / "pets_receipts")
+        assert {"set", "abstain"} <= set(tensors(step.input)) & set(tensors(step.output))
+        assert {"set", "abstain"} <= set(tensors(whole.output))
+    # Versions share their tensors: one that decides nothing is another model, unless both leave it out.
+    with pytest.raises(FuseError, match=r"served with another .*output"):
+        fuse_triton(tmp_path / "raw.onnx", STEP, out, name="pets", version=2, settings=settings)
+    fuse_triton(tmp_path / "raw.onnx", STEP, out, name="plain", settings=settings)
+    report = fuse_triton(
+        tmp_path / "raw.onnx",
+        deciding(STEP),
+        out,
+        name="plain",
+        version=2,
+        settings=settings,
+        decisions=False,
+    )
+    assert any("left out" in line for line in report.done)
 
 
 def test_the_model_in_it_is_the_calibrated_one(repository, tmp_path):
@@ -132,6 +164,7 @@ def test_the_model_in_it_is_the_calibrated_one(repository, tmp_path):
     z = run(str(tmp_path / "raw.onnx"), {"image": STEP.input_shift(x)})["z"]
     got = run(str(repository / "pets_onnx" / "1" / "model.onnx"), {"image": x})
     np.testing.assert_allclose(got["probabilities"], STEP.probs(z), atol=1e-6)
+    np.testing.assert_array_equal(got[VERSION], [1, 1, 1, 1])
     inner = np.linspace(0, 1, 11)[1:-1]  # the reference has 10 bins
     np.testing.assert_array_equal(got["bin"], np.searchsorted(inner, got["confidence"].astype("f8")))
 
@@ -146,20 +179,79 @@ def test_a_second_version_joins_the_first_and_none_is_overwritten(repository, tm
 
 def test_tensorrt_a_cpu_and_no_receipts_are_settings(tmp_path):
     path = model_file(tmp_path, kind=TensorProto.FLOAT16)
-    settings = Settings(tensorrt="FP16", instances=2, max_batch=8, delay=100, receipts=False)
+    engine = TensorRT("FP16", cache="/cache", level=5)
+    settings = Settings(tensorrt=engine, instances=2, max_batch=8, delay=100, receipts=False, versions=2)
     fuse_triton(path, STEP, tmp_path / "repo", name="m", settings=settings)
     assert [p.name for p in (tmp_path / "repo").iterdir()] == ["m"]
     graph = config(tmp_path / "repo" / "m")
     (accelerator,) = graph.optimization.execution_accelerators.gpu_execution_accelerator
     assert accelerator.name == "tensorrt"
-    assert accelerator.parameters["precision_mode"] == "FP16"
+    assert dict(accelerator.parameters) == {
+        "precision_mode": "FP16",
+        "max_workspace_size_bytes": str(1 << 30),
+        "trt_engine_cache_enable": "1",
+        "trt_engine_cache_path": "/cache",
+        "trt_timing_cache_enable": "1",
+        "trt_timing_cache_path": "/cache",
+        "trt_builder_optimization_level": "5",
+        "trt_profile_min_shapes": "image:1x3x2x2",
+        "trt_profile_opt_shapes": "image:8x3x2x2",
+        "trt_profile_max_shapes": "image:8x3x2x2",
+    }
     assert tensors(graph.input)["image"] == ("TYPE_FP16", [3, 2, 2])
     assert graph.instance_group[0].count == 2
+    assert graph.version_policy.latest.num_versions == 2
     fuse_triton(path, STEP, tmp_path / "cpu", name="m", settings=Settings(device="cpu"))
     group = config(tmp_path / "cpu" / "m_onnx").instance_group[0]
     assert group.kind == SCHEMA.ModelInstanceGroup.KIND_CPU
-    with pytest.raises(InputError, match="TensorRT needs a GPU"):
-        Settings(tensorrt="FP32", device="cpu")
+
+
+def test_the_python_backend_gets_the_same_engine_as_options_of_onnxruntime(tmp_path):
+    engine = TensorRT("FP16", cache="/cache")
+    settings = Settings(tensorrt=engine, backend="python", versions=3)
+    fuse_triton(model_file(tmp_path), STEP, tmp_path / "repo", name="m", settings=settings)
+    served = config(tmp_path / "repo" / "m")
+    assert (served.backend, served.max_batch_size) == ("python", 32)
+    assert not served.model_warmup  # it would be counted
+    assert tensors(served.output)["receipt"] == ("TYPE_STRING", [1])
+    options = json.loads(served.parameters["tensorrt"].string_value)
+    assert options == engine.options({"image": (3, 2, 2)}, 32)
+    assert options["trt_fp16_enable"] == "1"
+    assert served.version_policy.latest.num_versions == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: Settings(tensorrt=TensorRT(), device="cpu"), "TensorRT needs a GPU"),
+        (lambda: Settings(versions=2), "--backend python"),
+        (lambda: Settings(instances=0), "instances and versions at least 1"),
+        (lambda: Settings(backend="ort"), "backend is onnxruntime or python"),
+        (lambda: TensorRT("INT8"), "FP32 or FP16"),
+        (lambda: TensorRT(level=6), "0 to 5"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(wrong, said):
+    with pytest.raises(InputError, match=said):
+        wrong()
+
+
+def test_free_shapes_are_neither_warmed_up_nor_profiled(tmp_path):
+    b = Builder(np.dtype("f4"), np.random.default_rng(0))
+    z = b.node("Gemm", b.node("Flatten", b.node("GlobalAveragePool", "x")), b.normal(3, K), output="z")
+    model = b.model(
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "h", "w"])],
+        [helper.make_tensor_value_info(z, TensorProto.FLOAT, ["n", K])],
+    )
+    onnx.save(model, tmp_path / "raw.onnx")
+    step = artifact(LogitMap.temperature(2.0), classes=K)
+    settings = Settings(tensorrt=TensorRT())
+    fuse_triton(tmp_path / "raw.onnx", step, tmp_path / "repo", name="m", settings=settings)
+    graph = config(tmp_path / "repo" / "m_onnx")
+    assert tensors(graph.input) == {"x": ("TYPE_FP32", [3, -1, -1])}
+    assert not graph.model_warmup
+    (accelerator,) = graph.optimization.execution_accelerators.gpu_execution_accelerator
+    assert set(accelerator.parameters) == {"precision_mode", "max_workspace_size_bytes"}
 
 
 def test_a_fixed_batch_is_left_to_the_client(tmp_path):
@@ -184,127 +276,200 @@ def test_text_survives_quotes_and_line_breaks():
     assert text({"kind": Word("KIND_CPU"), "flags": []}) == "kind: KIND_CPU\nflags: []\n"
 
 
-# --- the step that signs and counts, run against the interface Triton documents ----------------
+# --- what is there stays as it is ---------------------------------------------------------------
 
 
-class Metric:
-    def __init__(self) -> None:
-        self.value = 0.0
-
-    def increment(self, amount: float) -> None:
-        assert amount >= 0
-        self.value += amount
-
-
-class MetricFamily:
-    COUNTER = "counter"
-
-    def __init__(self, *, name: str, description: str, kind: str) -> None:
-        assert kind == self.COUNTER
-        self.description, self.metrics = description, {}
-        FAMILIES[name] = self
-
-    def Metric(self, *, labels: dict[str, str]) -> Metric:  # Triton's name
-        return self.metrics.setdefault(tuple(labels.items()), Metric())
+def tree(folder: Path) -> dict[str, tuple]:
+    """Every path below with what Triton looks at: its time, and the bytes."""
+    found = {}
+    for path in sorted([folder, *folder.rglob("*")]):
+        stat = path.stat()
+        found[str(path)] = (stat.st_mtime_ns, stat.st_ctime_ns, path.read_bytes() if path.is_file() else b"")
+    return found
 
 
-class Tensor:
-    def __init__(self, name: str, array: np.ndarray) -> None:
-        self.name, self.array = name, array
+OTHER = artifact(LogitMap.temperature(2.0), classes=K + 1)
+"""Of a model with more classes: its fusion is refused."""
 
-    def as_numpy(self) -> np.ndarray:
-        return self.array
-
-    @classmethod
-    def from_dlpack(cls, name: str, array: np.ndarray) -> Tensor:
-        return cls(name, np.from_dlpack(array))
+BACKENDS = ["onnxruntime", "python"]
 
 
-FAMILIES: dict[str, MetricFamily] = {}
-
-
-@pytest.fixture
-def triton(monkeypatch):
-    """The module that exists only inside Triton's Python backend."""
-    module = types.ModuleType("triton_python_backend_utils")
-    module.MetricFamily, module.Tensor = MetricFamily, Tensor
-    module.InferenceResponse = lambda tensors: {t.name: t.as_numpy() for t in tensors}
-    module.get_input_tensor_by_name = lambda request, name: Tensor(name, request[name])
-    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", module)
-    FAMILIES.clear()
-
-
-def started(repository: Path):
-    """The step as Triton starts it: from its model.py, with its config as JSON."""
-    spec = importlib.util.spec_from_file_location("step", repository / "pets_receipts" / "1" / "model.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    step = module.TritonPythonModel()
-    declared = json_format.MessageToJson(
-        config(repository / "pets_receipts"), preserving_proto_field_name=True
-    )
-    step.initialize({"model_config": declared, "model_version": "1"})
-    return step
-
-
-def requests(confidence, predicted, index) -> list[dict]:
-    columns = (np.array(confidence, "f4"), np.array(predicted), np.array(index))
-    return [dict(zip(("confidence", "predicted", "bin"), (c[:, None] for c in columns), strict=True))]
-
-
-def values(name: str) -> dict[tuple, float]:
-    return {labels: m.value for labels, m in FAMILIES[name].metrics.items()}
-
-
-def test_the_step_signs_receipts_and_counts_by_bin(repository, triton, tmp_path, monkeypatch):
-    ring = Keyring.new()
-    ring.save(tmp_path / "keys.json")
-    monkeypatch.setenv("CALIB_SERVE_KEYRING", str(tmp_path / "keys.json"))
-    step = started(repository)
-    zero = values("calib_predictions_total")
-    assert len(zero) == 10
-    assert set(zero.values()) == {0.0}
-    (response,) = step.execute(requests([0.75, 0.5, 0.72], [2, 0, 1], [7, 4, 7]))
-    assert response["receipt"].shape == (3, 1)
-    receipts = [ring.verify(token.decode()) for token in response["receipt"][:, 0]]
-    assert [(r.model, r.version, r.predicted, r.confidence) for r in receipts] == [
-        ("pets", "1", 2, 0.75),
-        ("pets", "1", 0, 0.5),
-        ("pets", "1", 1, float(np.float32(0.72))),
+def bfloat16_file(folder: Path) -> Path:
+    """A model that is fused, and whose other output Triton's Python backend cannot hold."""
+    b = Builder(np.dtype("f4"), np.random.default_rng(0))
+    z = b.node("Gemm", b.node("Flatten", "image"), b.normal(12, K), b.normal(K), output="z")
+    b.node("Cast", b.node("Gemm", z, b.normal(K, 2), b.normal(2)), to=TensorProto.BFLOAT16, output="half")
+    image = helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 3, 2, 2])
+    shown = [
+        helper.make_tensor_value_info(z, TensorProto.FLOAT, ["n", K]),
+        helper.make_tensor_value_info("half", TensorProto.BFLOAT16, ["n", 2]),
     ]
-    counted = {labels[2][1]: v for labels, v in values("calib_predictions_total").items() if v}
-    assert counted == {"7": 2.0, "4": 1.0}
-    summed = {labels[2][1]: v for labels, v in values("calib_predictions_confidence_total").items() if v}
-    assert summed == pytest.approx({"7": 1.47, "4": 0.5})
+    onnx.save(b.model([image], shown), folder / "late.onnx")
+    return folder / "late.onnx"
 
 
-def test_its_series_are_those_of_every_other_server(repository, triton):
-    started(repository)
-    known = {s.name: s for s in SERIES}
-    served = {one.name for one in SUMS if one.of == "predictions"}
-    assert set(FAMILIES) == {*served, "calib_invalid_outputs_total", "calib_monitor_errors_total"}
-    for name, family in FAMILIES.items():
-        assert family.description == known[name].help
-        for labels in family.metrics:
-            assert tuple(k for k, _ in labels) == known[name].labels
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_refused_pack_leaves_nothing_and_a_retry_works(backend, tmp_path):
+    settings = Settings(backend=backend)
+    path, repo = model_file(tmp_path), tmp_path / "repo"
+    with pytest.raises(FuseError):
+        fuse_triton(path, OTHER, repo, name="pets", settings=settings)
+    late = bfloat16_file(tmp_path)
+    with pytest.raises(FuseError, match="has no bfloat16"):
+        fuse_triton(late, STEP, repo, name="pets", settings=settings)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["late.onnx", "raw.onnx"]
+    fuse_triton(path, STEP, repo, name="pets", settings=settings)
+    before = tree(repo)
+    with pytest.raises(FuseError):
+        fuse_triton(path, OTHER, repo, name="pets", version=2, settings=settings)
+    assert tree(repo) == before
+    fuse_triton(path, STEP, repo, name="pets", version=2, settings=settings)
+    first = {path: seen for path, seen in before.items() if "/1" in path or path.endswith((".txt", ".pbtxt"))}
+    assert first.items() <= tree(repo).items()
 
 
-def test_without_keys_it_counts_and_with_nan_it_neither_signs_nor_breaks(repository, triton, monkeypatch):
-    monkeypatch.delenv("CALIB_SERVE_KEYRING", raising=False)
-    (response,) = started(repository).execute(requests([0.75, np.nan], [2, 0], [7, 0]))
-    assert response["receipt"].tolist() == [[b""], [b""]]
-    assert sum(values("calib_predictions_total").values()) == 1
-    assert list(values("calib_invalid_outputs_total").values()) == [1]
+def test_a_version_that_shares_too_little_with_the_served_one_is_refused(repository, tmp_path):
+    before = tree(repository)
+    other = artifact(LogitMap.temperature(2.0), classes=K, class_names=("cat", "dog", "cow"))
+    wrong = [
+        (STEP, Settings(max_batch=8), "another max_batch_size"),
+        (STEP, Settings(backend="python"), "another backend"),
+        (STEP, Settings(receipts=False), "another backend"),
+        (other, Settings(), r"another labels\.txt"),
+    ]
+    for step, settings, said in wrong:
+        with pytest.raises(FuseError, match=f"{said}.*choose another --name"):
+            fuse_triton(tmp_path / "raw.onnx", step, repository, name="pets", version=2, settings=settings)
+    assert tree(repository) == before
 
 
-def test_a_failure_of_monitoring_does_not_reach_the_client(repository, triton, tmp_path, monkeypatch):
-    Keyring.new().save(tmp_path / "keys.json")
-    monkeypatch.setenv("CALIB_SERVE_KEYRING", str(tmp_path / "keys.json"))
-    step = started(repository)
-    (response,) = step.execute(requests([1.5], [0], [9]))  # no confidence: it cannot be signed
-    assert response["receipt"].tolist() == [[b""]]
-    assert values("calib_monitor_errors_total")[(("stage", "receipt"),)] == 1
-    assert json.dumps(list(FAMILIES))
+def test_settings_of_the_served_model_are_kept_and_the_report_says_so(repository, tmp_path):
+    path = repository / "pets_onnx" / "config.pbtxt"
+    edited = f"# mine\n{path.read_text()}version_policy {{ specific {{ versions: [1] }} }}\n"
+    path.write_text(edited.replace("count: 1", "count : 3"))
+    edited = path.read_text()
+    report = fuse_triton(tmp_path / "raw.onnx", STEP, repository, name="pets", version=2)
+    assert path.read_text() == edited
+    assert report.done[-1] == (
+        "pets_onnx/config.pbtxt kept, with its own instance_group: it holds for all versions"
+    )
+
+
+def test_folders_of_somebody_else_are_not_taken(tmp_path):
+    path = model_file(tmp_path)
+    for name in ("pets", "pets_onnx", "pets_receipts"):
+        theirs = tmp_path / "repo" / name
+        theirs.mkdir(parents=True)
+        (theirs / "mine.txt").write_text("mine")
+        before = tree(tmp_path / "repo")
+        with pytest.raises(FuseError, match=f"{name} is there, and no part of 'pets'; choose another --name"):
+            fuse_triton(path, STEP, tmp_path / "repo", name="pets")
+        assert tree(tmp_path / "repo") == before
+        (theirs / "mine.txt").unlink()
+        theirs.rmdir()
+    fuse_triton(path, STEP, tmp_path / "repo", name="pets")
+    with pytest.raises(FuseError, match="choose another --name"):
+        fuse_triton(path, STEP, tmp_path / "repo", name="pets_onnx", version=2)
+
+
+DIES = """
+import os, sys
+from calib_serve import load_artifact
+from calib_serve.fuse.triton import Settings, fuse_triton, publish
+left = int(sys.argv[1])
+def move(old, new):
+    global left
+    if not left:
+        os.kill(os.getpid(), 9)
+    left -= 1
+    old.rename(new)
+publish._move = move
+raw, fitted, repository, version = sys.argv[2:]
+settings = Settings(device="cpu")
+fuse_triton(raw, load_artifact(fitted), repository, name="pets", version=int(version), settings=settings)
+"""
+
+
+def killed_after(moves: int, raw: Path, repository: Path, version: int = 1) -> bool:
+    """Pack in a process that is killed after so many moves; whether it was."""
+    fitted = raw.with_suffix(".artifact")
+    if not fitted.exists():
+        STEP.save(fitted)
+    told = [str(one) for one in (moves, raw, fitted, repository, version)]
+    ended = subprocess.run([sys.executable, "-c", DIES, *told], stderr=subprocess.PIPE, check=False)
+    assert ended.returncode in (0, -9), ended.stderr.decode()
+    return ended.returncode == -9
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_pack_that_was_killed_leaves_whole_models_and_a_retry_finishes_it(version, tmp_path):
+    raw, moves, killed = model_file(tmp_path), 0, True
+    while killed:
+        repo = tmp_path / f"repo{moves}"
+        if version == 2:
+            fuse_triton(raw, STEP, repo, name="pets", settings=Settings(device="cpu"))
+        killed = killed_after(moves, raw, repo, version)
+        for folder in repo.iterdir() if repo.exists() else []:
+            assert config(folder).name == folder.name
+            assert all(any(inner.iterdir()) for inner in folder.iterdir() if inner.is_dir())
+        if killed:
+            fuse_triton(raw, STEP, repo, name="pets", version=version, settings=Settings(device="cpu"))
+        assert sorted(p.name for p in repo.iterdir()) == ["pets", "pets_onnx", "pets_receipts"]
+        assert all((repo / name / str(version)).is_dir() for name in ("pets", "pets_onnx", "pets_receipts"))
+        assert not (tmp_path / f".repo{moves}.staging").exists()
+        moves += 1
+    assert moves == 4  # three moves, and the process that was let live
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_of_two_packs_at_the_same_time_one_is_refused(backend, tmp_path):
+    path = model_file(tmp_path)
+    settings = Settings(backend=backend)
+
+    def pack(number: int) -> str:
+        step = artifact(LogitMap.temperature(1.0 + number), classes=K)
+        try:
+            return fuse_triton(path, step, tmp_path / "repo", name="pets", settings=settings).artifact
+        except FuseError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(4) as pool:
+        told = list(pool.map(pack, range(4)))
+    (won,) = [one for one in told if len(one) == 64]
+    assert sum("a served version must not change" in one for one in told) == 3
+    (graph,) = (tmp_path / "repo").rglob("model.onnx")
+    assert {p.key: p.value for p in onnx.load(graph).metadata_props}["calib_serve.fingerprint"] == won
+
+
+def test_a_repository_on_a_file_system_of_its_own_is_refused(tmp_path):
+    shared = Path("/dev/shm")
+    if (
+        not shared.is_dir()
+        or not os.access("/dev", os.W_OK)
+        or shared.stat().st_dev == Path("/dev").stat().st_dev
+    ):
+        pytest.skip("there is no mounted folder here whose parent may be written")
+    with pytest.raises(FuseError, match="a file system of its own"):
+        fuse_triton(model_file(tmp_path), STEP, shared, name="pets")
+
+
+def test_what_cannot_be_written_is_said_and_what_cannot_be_read_is_not_taken_for_it(tmp_path):
+    path = model_file(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FuseError, match=r"cannot write .*file/repo"):
+        fuse_triton(path, STEP, tmp_path / "file" / "repo", name="pets")
+    with pytest.raises((OSError, InputError), match=r"none\.npz"):
+        fuse_triton(path, STEP, tmp_path / "repo", name="pets", inputs=tmp_path / "none.npz")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "raw.onnx"]
+
+
+def test_fields_are_the_same_however_they_are_written():
+    ours = text({"name": "m", "input": [{"dims": [3, -1], "kind": Word("A")}], "max_batch_size": 3})
+    theirs = "max_batch_size:3 # three\ninput{dims : [ 3,-1 ]; kind: A}\nname: 'm'"
+    assert {k: v for k, v in fields(ours).items() if k != "name"} == {
+        k: v for k, v in fields(theirs).items() if k != "name"
+    }
+    assert fields(theirs)["input"] != fields(theirs.replace("3,-1", "3,-2"))["input"]
 
 
 # --- the files to deploy it with: what can be held of them without a container engine -----------

@@ -1,169 +1,391 @@
-"""The step that signs and counts, under the real tritonserver, that of the wheel nvidia-pytriton.
+"""Repositories under the real tritonserver: what is asked for is given, signed, counted, and never half.
 
-`make test` puts it into the environment's folder ``triton``, with a numpy that the server can read. The
-server's Python sees these, the code under test, and the packages of this Python.
+Both forms are served as they are written: the ensemble around Triton's onnxruntime backend, for which one of
+the same name stands in, and the graph on the Python backend.
 """
 
 from __future__ import annotations
 
-import os
-import re
+import itertools
+import json
 import shutil
-import socket
-import subprocess
-import sys
-import sysconfig
-import venv
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+import tritonclient.grpc as grpc
+from deciding import deciding
+from fuse_graphs import run
 from live_server import until
+from onnx import TensorProto
+from real_servers import Server
+from sizes import NIGHTLY, sized
+from test_triton_repository import OTHER, STEP, K, artifact, killed_after, model_file, tree
+from triton_server import KEPT, Triton, needs_tritonserver, triton_on
 
-import calib_serve
-from calib_serve import Keyring
-from calib_serve.fuse.triton.repository import BACKEND
+from calib_serve import Bins, Keyring, LogitMap
+from calib_serve.errors import FuseError
+from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.fuse.triton import Settings, fuse_triton
+from calib_serve.watch.series import SERIES, SUMS
 
-KEPT = Path(__file__).parents[1] / "kept" / "version-0.1.0"
-PACKAGES = Path(sys.prefix) / "triton"
-SERVER = PACKAGES / "pytriton" / "tritonserver" / "bin" / "tritonserver"
+pytestmark = pytest.mark.server
 
+OUTPUTS = ("logits", "probabilities", "confidence", "predicted", "bin", "receipt")
+SUBSETS = [s for n in range(1, 7) for s in itertools.combinations(OUTPUTS, n)]
+MODELS = ["step", "alone"]
+CPU = Settings(device="cpu")
+ALONE = Settings(device="cpu", backend="python", instances=2)
+IMAGES = np.random.default_rng(0).normal(size=(4, 3, 2, 2)).astype("f4")
 
-@dataclass
-class Triton:
-    """A server that was started: its ports, and what it has written."""
-
-    process: subprocess.Popen[bytes]
-    http: str
-    metrics: str
-    log: Path
-
-    def ready(self) -> bool:
-        """Whether it serves; a server that ended does not."""
-        try:
-            return httpx.get(f"{self.http}/v2/health/ready").status_code == 200
-        except httpx.TransportError:
-            return False
-
-    def infer(self, confidence: list[float], predicted: list[int], index: list[int]) -> list[str]:
-        """The receipts of so many predictions."""
-        columns = (
-            ("confidence", "FP32", confidence),
-            ("predicted", "INT64", predicted),
-            ("bin", "INT64", index),
-        )
-        inputs = [{"name": n, "datatype": t, "shape": [len(d), 1], "data": d} for n, t, d in columns]
-        reply = httpx.post(f"{self.http}/v2/models/pets_receipts/infer", json={"inputs": inputs})
-        assert reply.status_code == 200, reply.text
-        (output,) = reply.json()["outputs"]
-        assert output["shape"] == [len(confidence), 1]
-        return output["data"]
-
-    def counted(self, name: str) -> dict[str, float]:
-        """One series by bin, on Triton's own metrics port, without zeros."""
-        text = httpx.get(self.metrics).text
-        found = re.findall(rf'^{name}\{{bin="(\d+)",model="pets",version="1"\}} (\S+)$', text, re.MULTILINE)
-        assert len(found) == 15
-        return {b: float(value) for b, value in found if float(value)}
+each_model = pytest.mark.parametrize("model", MODELS)
+nightly = pytest.mark.skipif(not NIGHTLY, reason="of nightly size")
 
 
-def backends(folder: Path) -> str:
-    """The wheel keeps a stub for each Python beside the backend, which wants its own within."""
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    stub = SERVER.parents[1] / "python_backend_stubs" / version / "triton_python_backend_stub"
-    shutil.copytree(SERVER.parents[1] / "backends", folder)
-    Path(shutil.copy(stub, folder / "python")).chmod(0o755)
-    SERVER.chmod(0o755)  # an unpacked wheel has lost the bit
-    return f"--backend-directory={folder}"
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    needs_tritonserver()
+    return tmp_path_factory.mktemp("triton")
 
 
-def environment(folder: Path, packages: list[str]) -> dict[str, str]:
-    """The backend's Python is isolated: it knows what the python3 on PATH knows, and no PYTHONPATH."""
-    venv.create(folder, symlinks=True)
-    (site,) = folder.glob("lib/python*/site-packages")
-    ours = [*packages, str(Path(calib_serve.__file__).parents[1]), sysconfig.get_paths()["purelib"]]
-    (site / "packages.pth").write_text("\n".join(ours))
-    libraries = [sysconfig.get_config_var("LIBDIR"), str(PACKAGES / "nvidia_pytriton.libs")]
-    return {
-        **os.environ,
-        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
-        "LD_LIBRARY_PATH": ":".join([*libraries, os.environ.get("LD_LIBRARY_PATH", "")]),
-        "CALIB_SERVE_KEYRING": str(folder.parent / "keyring.json"),
-    }
-
-
-def free_port() -> int:
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
-
-
-@pytest.fixture(autouse=True)
-def tritonserver() -> None:
-    """Skips where it is not installed, never in CI."""
-    if not SERVER.is_file():
-        assert os.environ.get("CI") != "true", f"there is no {SERVER}: run scripts/system_tools.sh"
-        pytest.skip("there is no tritonserver; make test installs it on Linux x86_64")
-
-
-@contextmanager
-def started(folder: Path, step: str, packages: list[str]) -> Iterator[Triton]:
-    """A server of the kept model, whose model.py is ``step``; ready, or ended with its reason in the log."""
-    shutil.copytree(KEPT / "triton" / "pets_receipts", folder / "models" / "pets_receipts")
-    (folder / "models" / "pets_receipts" / "1" / "model.py").write_text(step)
-    Path(shutil.copy(KEPT / "keyring.json", folder)).chmod(0o600)
-    http, metrics = free_port(), free_port()
-    options = [f"--model-repository={folder / 'models'}", backends(folder / "backends")]
-    options += [f"--http-port={http}", f"--metrics-port={metrics}", "--allow-grpc=false"]
-    log = folder / "triton.log"
-    with log.open("wb") as written:
-        process = subprocess.Popen(
-            [SERVER, *options],
-            env=environment(folder / "python", packages),
-            stdout=written,
-            stderr=subprocess.STDOUT,
-        )
-        triton = Triton(process, f"http://127.0.0.1:{http}", f"http://127.0.0.1:{metrics}/metrics", log)
-        try:
-            until(lambda: triton.ready() or process.poll() is not None, seconds=90)
-            yield triton
-        finally:
-            process.terminate()
-            process.wait(60)
-
-
-@pytest.mark.server
-@pytest.mark.parametrize("packed", ["by 0.1.0", "today"])
-def test_every_prediction_gets_a_receipt_that_verifies_and_is_counted_in_its_bin(
-    packed: str, tmp_path: Path
-) -> None:
-    kept = (KEPT / "triton" / "pets_receipts" / "1" / "model.py").read_text()
-    step = kept if packed == "by 0.1.0" else BACKEND
-    with started(tmp_path, step, [str(PACKAGES)]) as triton:
+@pytest.fixture(scope="module")
+def triton(folder: Path) -> Iterator[Triton]:
+    """A server that polls: both forms, the same that decide, one of float16, a step that 0.1.0 packed."""
+    repository, half = folder / "models", folder / "half"
+    half.mkdir()
+    raw = model_file(folder)
+    fuse_triton(raw, STEP, repository, name="step", settings=CPU)
+    fuse_triton(raw, STEP, repository, name="alone", settings=ALONE)
+    one = Settings(device="cpu", backend="python")
+    fuse_triton(model_file(half, kind=TensorProto.FLOAT16), STEP, repository, name="half", settings=one)
+    fuse_triton(raw, deciding(STEP, "aps"), repository, name="deciding", settings=CPU)
+    fuse_triton(raw, deciding(STEP, "aps"), repository, name="deciding-alone", settings=ALONE)
+    shutil.copytree(KEPT / "triton" / "pets_receipts", repository / "pets_receipts")
+    polling = ["--model-control-mode=poll", "--repository-poll-secs=1", "--exit-on-error=true"]
+    with triton_on(repository, folder / "server", *polling) as triton:
         assert triton.ready(), triton.log.read_text()
-        tokens = triton.infer([0.9, 0.55, 0.875], [1, 2, 0], [13, 8, 13])
-        ring = Keyring.load(tmp_path / "keyring.json")
-        receipts = [ring.verify(token) for token in tokens]
-        assert [(r.model, r.version, r.predicted) for r in receipts] == [
-            ("pets", "1", 1),
-            ("pets", "1", 2),
-            ("pets", "1", 0),
-        ]
-        assert [r.confidence for r in receipts] == pytest.approx([0.9, 0.55, 0.875])
-        assert triton.counted("calib_predictions_total") == {"13": 2.0, "8": 1.0}
-        summed = triton.counted("calib_predictions_confidence_total")
-        assert summed == pytest.approx({"13": 1.775, "8": 0.55})
+        yield triton
 
 
-@pytest.mark.server
-def test_a_server_that_misreads_numpy_s_arrays_does_not_start(tmp_path: Path) -> None:
-    """Built for numpy 1 and given numpy 2, it showed the step the first prediction of a batch for each."""
-    with started(tmp_path, BACKEND, []) as triton:
-        if triton.ready():
-            triton.infer([0.9, 0.55], [1, 2], [13, 8])
-            assert triton.counted("calib_predictions_total") == {"13": 1.0, "8": 1.0}
-        else:
-            assert 'install "numpy<2" in its Python' in triton.log.read_text()
+@pytest.fixture(scope="module")
+def expected(folder: Path, triton: Triton) -> dict[str, np.ndarray]:
+    """What the fused graph gives for IMAGES."""
+    fuse_onnx(folder / "raw.onnx", STEP, folder / "all.onnx", returns="all")
+    return run(str(folder / "all.onnx"), {"image": IMAGES})
+
+
+def ring(folder: Path) -> Keyring:
+    return Keyring.load(folder / "server" / "keyring.json")
+
+
+def post(
+    triton: Triton,
+    model: str,
+    images: np.ndarray = IMAGES,
+    outputs: tuple[str, ...] = (),
+    *,
+    version: str = "",
+    classes: int = 0,
+) -> httpx.Response:
+    kind = {"f4": "FP32", "f2": "FP16"}[images.dtype.str[1:]]
+    sent = {"name": "image", "datatype": kind, "shape": images.shape, "data": images.ravel().tolist()}
+    wanted: list[dict[str, Any]] = [{"name": name} for name in outputs]
+    for one in wanted if classes else []:
+        one["parameters"] = {"classification": classes}
+    body = json.dumps({"inputs": [sent], **({"outputs": wanted} if outputs else {})})
+    where = f"{triton.http}/v2/models/{model}" + (f"/versions/{version}" if version else "")
+    return triton.client.post(f"{where}/infer", content=body)
+
+
+def over_grpc(
+    triton: Triton, model: str, images: np.ndarray, outputs: tuple[str, ...] = ()
+) -> dict[str, np.ndarray]:
+    kind = {"f4": "FP32", "f2": "FP16"}[images.dtype.str[1:]]
+    sent = grpc.InferInput("image", list(images.shape), kind)
+    sent.set_data_from_numpy(images)
+    wanted = [grpc.InferRequestedOutput(name) for name in outputs] or None
+    reply = triton.grpc.infer(model, [sent], outputs=wanted)
+    return {one.name: reply.as_numpy(one.name) for one in reply.get_response().outputs}
+
+
+def given(reply: httpx.Response) -> dict[str, list[Any]]:
+    assert reply.status_code == 200, reply.text
+    return {one["name"]: one["data"] for one in reply.json()["outputs"]}
+
+
+def predictions(triton: Triton, model: str, version: str = "1") -> float:
+    return sum(triton.counted("calib_predictions_total", model, version).values())
+
+
+@pytest.mark.parametrize("model", ["deciding", "deciding-alone"])
+def test_sets_and_abstention_pass_the_step_that_signs(
+    model: str, triton: Triton, expected: dict[str, np.ndarray]
+) -> None:
+    fitted = deciding(STEP, "aps")
+    assert fitted.sets is not None
+    assert fitted.abstain is not None
+    before, probs = predictions(triton, model), expected["probabilities"]
+    shown = given(post(triton, model, outputs=("set", "abstain")))
+    assert np.reshape(shown["set"], (-1, K)).tolist() == fitted.sets(probs).tolist()
+    assert shown["abstain"] == fitted.abstain(probs).tolist()
+    also = over_grpc(triton, model, IMAGES)
+    assert set(also) == {*OUTPUTS, "set", "abstain"}
+    assert (also["set"].tolist(), also["abstain"].ravel().tolist()) == (
+        fitted.sets(probs).tolist(),
+        shown["abstain"],
+    )
+    assert predictions(triton, model) - before == 2 * len(IMAGES)
+
+
+@each_model
+def test_every_subset_of_outputs_is_given_and_every_prediction_counted_once(
+    model: str, folder: Path, triton: Triton, expected: dict[str, np.ndarray]
+) -> None:
+    before = predictions(triton, model)
+    for outputs in SUBSETS:
+        shown = given(post(triton, model, outputs=outputs))
+        also = over_grpc(triton, model, IMAGES, outputs)
+        assert set(shown) == set(also) == set(outputs)
+        for name in set(outputs) - {"receipt"}:
+            np.testing.assert_allclose(np.ravel(shown[name]), np.ravel(expected[name]), rtol=1e-5)
+            np.testing.assert_allclose(np.ravel(also[name]), np.ravel(expected[name]), rtol=1e-5)
+        for token in [
+            *shown.get("receipt", []),
+            *(t.decode() for t in also.get("receipt", np.empty(0)).flat),
+        ]:
+            assert ring(folder).verify(token).model == model
+    assert predictions(triton, model) - before == len(SUBSETS) * 2 * len(IMAGES)
+
+
+@each_model
+def test_receipts_say_what_was_predicted_and_sums_follow(
+    model: str, folder: Path, triton: Triton, expected: dict[str, np.ndarray]
+) -> None:
+    name = "calib_predictions_confidence_total"
+    before = sum(triton.counted(name, model).values())
+    tokens = given(post(triton, model))["receipt"]
+    receipts = [ring(folder).verify(token) for token in tokens]
+    assert [r.predicted for r in receipts] == expected["predicted"].tolist()
+    assert [r.confidence for r in receipts] == pytest.approx(expected["confidence"].tolist())
+    assert {(r.model, r.version) for r in receipts} == {(model, "1")}
+    summed = sum(triton.counted(name, model).values()) - before
+    assert summed == pytest.approx(expected["confidence"].sum(), rel=1e-6)
+
+
+@each_model
+def test_classes_are_given_by_name(model: str, triton: Triton, expected: dict[str, np.ndarray]) -> None:
+    shown = given(post(triton, model, outputs=("probabilities",), classes=3))["probabilities"]
+    best = np.argsort(-expected["probabilities"], axis=1)
+    names = ("cat", "dog or wolf", "ü")
+    assert [one.split(":", 1)[1] for one in shown] == [f"{k}:{names[k]}" for row in best for k in row]
+
+
+@each_model
+def test_series_are_those_of_every_other_server_and_start_at_0(model: str, triton: Triton) -> None:
+    written = triton.scrape()
+    known = {s.name: s for s in SERIES}
+    for name in (one.name for one in SUMS if one.of == "predictions"):
+        assert f"# HELP {name} {known[name].help}\n" in written
+        assert set(triton.series(name, model)) == {str(b) for b in range(10)}
+    for name in ("calib_invalid_outputs_total", "calib_monitor_errors_total"):
+        assert f"# HELP {name} {known[name].help}\n" in written
+
+
+@each_model
+def test_batches_and_shapes_that_do_not_fit_are_refused(model: str, triton: Triton) -> None:
+    big = post(triton, model, np.zeros((33, 3, 2, 2), "f4"))
+    assert (big.status_code, "batch-size must be <= 32" in big.text) == (400, True)
+    flat = post(triton, model, np.zeros((1, 3, 4), "f4"))
+    assert (flat.status_code, "unexpected shape for input 'image'" in flat.text) == (400, True)
+
+
+def test_a_prediction_that_is_nan_is_never_signed_and_counted_as_invalid(triton: Triton) -> None:
+    images = IMAGES.copy()
+    images[1] = np.nan
+
+    def invalid(model: str) -> float:
+        name = f'calib_invalid_outputs_total{{model="{model}",version="1"}} '
+        (line,) = [one for one in triton.scrape().splitlines() if one.startswith(name)]
+        return float(line.split()[-1])
+
+    before = {model: (predictions(triton, model), invalid(model)) for model in MODELS}
+    shown = over_grpc(triton, "step", images)
+    assert [bool(token) for token in shown["receipt"].flat] == [True, False, True, True]
+    assert np.isnan(shown["probabilities"][1]).all()
+    with pytest.raises(grpc.InferenceServerException, match="NaN or infinite for row 1"):
+        over_grpc(triton, "alone", images)
+    after = {model: (predictions(triton, model), invalid(model)) for model in MODELS}
+    assert after["step"] == (before["step"][0] + 3, before["step"][1] + 1)
+    assert after["alone"] == (before["alone"][0], before["alone"][1] + 1)
+
+
+def test_requests_that_run_as_one_batch_get_their_own_answers(
+    triton: Triton, expected: dict[str, np.ndarray]
+) -> None:
+    images = np.concatenate([IMAGES, np.full((1, 3, 2, 2), np.nan, "f4")])
+    told: list[Any] = [None] * len(images)
+    for i, image in enumerate(images):
+        sent = grpc.InferInput("image", [1, 3, 2, 2], "FP32")
+        sent.set_data_from_numpy(image[None])
+        triton.grpc.async_infer(
+            "alone", [sent], lambda result, error, i=i: told.__setitem__(i, (result, error))
+        )
+    until(lambda: all(told))
+    for (result, error), row in zip(told[:4], expected["probabilities"], strict=True):
+        assert error is None
+        np.testing.assert_allclose(result.as_numpy("probabilities")[0], row, rtol=1e-5)
+    assert "NaN or infinite for row 0" in str(told[4][1])
+
+
+def test_a_graph_of_float16_is_served_in_float16(folder: Path, triton: Triton) -> None:
+    shown = over_grpc(triton, "half", IMAGES.astype("f2"))
+    assert shown["probabilities"].dtype == np.float16
+    (receipt, *_) = [ring(folder).verify(token.decode()) for token in shown["receipt"].flat]
+    assert receipt.confidence == float(shown["confidence"][0, 0])
+
+
+def test_a_step_that_an_earlier_version_packed_signs_and_counts_and_fails_open(
+    folder: Path, triton: Triton
+) -> None:
+    columns = (("confidence", "FP32", [0.9, 1.5]), ("predicted", "INT64", [1, 2]), ("bin", "INT64", [13, 14]))
+    inputs = [{"name": n, "datatype": t, "shape": [2, 1], "data": d} for n, t, d in columns]
+    reply = httpx.post(f"{triton.http}/v2/models/pets_receipts/infer", json={"inputs": inputs})
+    (token, none) = given(reply)["receipt"]
+    receipt = ring(folder).verify(token)
+    assert (receipt.model, receipt.version, receipt.predicted) == ("pets", "1", 1)
+    assert none == ""  # 1.5 is no confidence: it cannot be signed, and goes out all the same
+    assert triton.counted("calib_predictions_total", "pets") == {"13": 1.0, "14": 1.0}
+    assert 'calib_monitor_errors_total{stage="receipt"} 1' in triton.scrape()
+
+
+def test_a_label_for_a_receipt_comes_back_to_a_real_watch_and_counts_once(
+    folder: Path, triton: Triton, expected: dict[str, np.ndarray]
+) -> None:
+    (folder / "watch").mkdir()
+    shutil.copy(folder / "server" / "keyring.json", folder / "watch" / "keys.json")
+    tokens = [token for model in MODELS for token in given(post(triton, model))["receipt"]]
+    items = [{"receipt": token, "label": 1} for token in tokens]
+    with Server(folder / "watch", models=[f"{model}:1={K}" for model in MODELS]) as watch:
+        first, again = (httpx.post(f"{watch.url}/v1/labels", json=items).json() for _ in range(2))
+        assert (first["accepted"], again["accepted"]) == (8, 0)
+        until(lambda: "calib_feedback_total{" in httpx.get(f"{watch.url}/metrics").text)
+        text = httpx.get(f"{watch.url}/metrics").text
+    right = [float(n.split()[-1]) for n in text.splitlines() if n.startswith("calib_feedback_correct_total{")]
+    assert sum(right) == 2 * int((expected["predicted"] == 1).sum())
+
+
+@each_model
+def test_another_version_takes_over_and_a_refused_one_changes_nothing(
+    model: str, folder: Path, triton: Triton
+) -> None:
+    settings = CPU if model == "step" else ALONE
+    before, log = tree(folder / "models"), triton.log.read_text()
+    with pytest.raises(FuseError):
+        fuse_triton(folder / "raw.onnx", OTHER, folder / "models", name=model, version=2, settings=settings)
+    assert tree(folder / "models") == before
+    other = artifact(
+        LogitMap.temperature(9.0), classes=K, class_names=STEP.class_names, reference=Bins.zeros(10)
+    )
+    fuse_triton(folder / "raw.onnx", other, folder / "models", name=model, version=2, settings=settings)
+    raw = run(str(folder / "raw.onnx"), {"image": IMAGES})["z"]
+
+    answered = 0
+
+    def moved() -> bool:
+        """Each answer is that of one version, and so are its receipts."""
+        nonlocal answered
+        shown = given(post(triton, model))
+        new = np.allclose(np.reshape(shown["probabilities"], (-1, K)), other.probs(raw), atol=1e-6)
+        assert {ring(folder).verify(t).version for t in shown["receipt"]} == {"2" if new else "1"}
+        answered += new * len(IMAGES)
+        return new and triton.ready(model, "2") and not triton.ready(model, "1")
+
+    until(moved)
+    given(post(triton, model, version="2"))
+    assert predictions(triton, model, "2") == answered + len(IMAGES)
+    assert post(triton, model, version="1").status_code == 503  # Triton: not ready
+    since = triton.log.read_text().removeprefix(log)
+    assert f"loading: {model}:2" in since
+    assert "failed" not in since.lower(), since
+
+
+def test_a_server_that_misreads_numpy_s_arrays_does_not_start(folder: Path, tmp_path: Path) -> None:
+    """Built for numpy 1 and given numpy 2, it read the first prediction for each, and sent empty receipts."""
+    forms = {"step_receipts": ("step", CPU), "alone": ("alone", ALONE)}
+    refusing = sized(ci=["alone"], nightly=list(forms))
+    for name, settings in (forms[model] for model in refusing):
+        fuse_triton(model_file(tmp_path), STEP, tmp_path / "models", name=name, settings=settings)
+    with triton_on(tmp_path / "models", tmp_path / "server", "--exit-on-error=true", numpy=2) as triton:
+        assert not triton.ready()
+        told = triton.log.read_text()
+    for model in refusing:
+        assert f"failed to load '{model}' version 1: Internal: ModelError" in told
+    assert 'install "numpy<2" in its Python, or take Triton 25.01 or newer' in told
+
+
+# --- of nightly size ----------------------------------------------------------------------------
+
+
+@nightly
+@pytest.mark.parametrize(("version", "moves"), [(1, 1), (1, 2), (2, 0), (2, 1), (2, 2)])
+def test_what_a_killed_pack_leaves_starts_and_a_retry_is_served(
+    version: int, moves: int, folder: Path, tmp_path: Path
+) -> None:
+    raw, repository = model_file(tmp_path), tmp_path / "models"
+    if version == 2:
+        fuse_triton(raw, STEP, repository, name="pets", settings=CPU)
+    assert killed_after(moves, raw, repository, version)
+    options = ["--model-control-mode=poll", "--repository-poll-secs=1", "--exit-on-error=true"]
+    with triton_on(repository, tmp_path / "server", *options) as triton:
+        assert triton.ready(), triton.log.read_text()
+        if version == 2:
+            assert ring(tmp_path).verify(given(post(triton, "pets"))["receipt"][0]).version == "1"
+        fuse_triton(raw, STEP, repository, name="pets", version=version, settings=CPU)
+        until(lambda: triton.ready("pets", str(version)))
+        until(
+            lambda: ring(tmp_path).verify(given(post(triton, "pets"))["receipt"][0]).version == str(version)
+        )
+        until(triton.ready)  # Triton is not, for a moment, while it unloads a version
+
+
+@nightly
+def test_versions_that_are_served_at_once_answer_sign_and_count_for_themselves(
+    folder: Path, tmp_path: Path
+) -> None:
+    raw, settings = model_file(tmp_path), Settings(device="cpu", backend="python", versions=2)
+    for version in (1, 2, 3):
+        step = artifact(LogitMap.temperature(float(version)), classes=K, reference=Bins.zeros(15))
+        fuse_triton(raw, step, tmp_path / "models", name="pets", version=version, settings=settings)
+    logits = run(str(raw), {"image": IMAGES})["z"]
+    with triton_on(tmp_path / "models", tmp_path / "server", "--exit-on-error=true") as triton:
+        assert [triton.ready("pets", v) for v in "123"] == [False, True, True]
+        for version in "23":
+            shown = given(post(triton, "pets", version=version))
+            np.testing.assert_allclose(
+                np.reshape(shown["logits"], (-1, K)), logits / int(version), rtol=1e-5, atol=1e-6
+            )
+            assert {ring(tmp_path).verify(t).version for t in shown["receipt"]} == {version}
+            assert predictions(triton, "pets", version) == len(IMAGES)
+
+
+@nightly
+def test_without_keys_or_receipts_and_for_a_fixed_batch_it_serves(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "two").mkdir()
+    raw, two, repository = model_file(tmp_path), model_file(tmp_path / "two", batch=2), tmp_path / "models"
+    for backend in ("onnxruntime", "python"):
+        plain = Settings(device="cpu", backend=backend, receipts=False)
+        fuse_triton(raw, STEP, repository, name=f"plain_{backend}", settings=plain)
+        watched = Settings(device="cpu", backend=backend)
+        fuse_triton(raw, STEP, repository, name=f"watched_{backend}", settings=watched)
+        fuse_triton(two, STEP, repository, name=f"two_{backend}", settings=watched)
+    with triton_on(repository, tmp_path / "server", "--exit-on-error=true", keyring=Path()) as triton:
+        assert triton.ready(), triton.log.read_text()
+        for backend in ("onnxruntime", "python"):
+            assert set(given(post(triton, f"plain_{backend}"))) == set(OUTPUTS) - {"receipt"}
+            assert given(post(triton, f"watched_{backend}"))["receipt"] == [""] * 4
+            assert predictions(triton, f"watched_{backend}") == 4
+            assert given(post(triton, f"two_{backend}", IMAGES[:2]))["receipt"] == [""] * 2
+            assert post(triton, f"two_{backend}").status_code == 400

@@ -77,8 +77,8 @@ def test_logits_are_refused_when_not_finite() -> None:
 def test_thresholds_that_are_no_probability_are_refused() -> None:
     with pytest.raises(InputError, match="threshold"):
         metrics.classwise_ece(PROBS, LABELS, threshold=5.0)
-    with pytest.raises(InputError, match="means 95 %"):
-        metrics.abstention(PROBS, LABELS, target=95)
+    with pytest.raises(InputError, match="means 5 %"):
+        metrics.abstention(PROBS, LABELS, risk=5)
     with pytest.raises(InputError, match="'equal'"):
         metrics.adaptive_ece(PROBS, LABELS, split="width")  # type: ignore[arg-type]
 
@@ -147,5 +147,5 @@ def test_extreme_but_right_input_gives_numbers_without_a_warning(case: str) -> N
     decomposed = metrics.brier_terms(probs, labels)
     assert decomposed.brier == pytest.approx(found["brier"].value)
     assert metrics.ece_terms(probs, labels).ece == pytest.approx(metrics.ece(probs, labels))
-    assert metrics.abstention(probs, labels, target=0.9).coverage in (0, 1)
+    assert metrics.abstention(probs, labels, risk=0.1).answered in (0, 1)
     assert metrics.paired_changes(probs, probs, labels, replicates=5)["ece"].difference.value == 0

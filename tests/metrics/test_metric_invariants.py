@@ -40,7 +40,7 @@ def test_the_order_of_the_samples_changes_nothing(sample, random) -> None:
 @settings(deadline=None)
 def test_shares_and_errors_lie_where_they_can(sample) -> None:
     found = metrics.evaluate(*sample, replicates=0).estimates()
-    lowest = {"signed_gap": -1.0}
+    lowest = {"signed_gap": -1.0, "positive_gap": -1.0}
     highest = {
         "nll": np.inf,
         "entropy": np.log(sample[0].shape[1]) + 1e-12,
@@ -173,7 +173,7 @@ def test_a_weight_counts_like_that_many_copies(sample, seed: int) -> None:
     drawn = np.random.default_rng(seed).integers(n, size=n)
     scores = Scores.of(probs, labels)
     weights = np.bincount(drawn, minlength=n).astype(float)[scores.order]
-    weighted = Sample(scores, 15, "right").metrics(weights[None])
+    weighted = Sample(scores, 15, "right").weighted(weights[None])
     copied = metrics.evaluate(probs[drawn], labels[drawn], replicates=0).estimates()
     for name, values in weighted.items():
         # The noise floor takes the root of a variance, which may be 0 but for its last bits.

@@ -17,29 +17,76 @@ def binary(confidence: np.ndarray, correct: np.ndarray) -> tuple[np.ndarray, np.
 def test_the_abstention_threshold_keeps_its_promise_on_new_data() -> None:
     # Right with probability c: answering above t is right with probability (1 + t) / 2 for uniform c.
     rng = np.random.default_rng(0)
-    broken, coverage = 0, []
+    broken, answered = 0, []
     runs = 200
     for _ in range(runs):
         c = rng.uniform(0.5, 1, 2000)
-        found = metrics.abstention(*binary(c, rng.random(2000) < c), target=0.9, level=0.9)
-        true_accuracy = (1 + max(found.threshold, 0.5)) / 2
-        broken += true_accuracy < 0.9
-        coverage.append(found.coverage)
-        assert found.accuracy_low >= 0.9
-        assert found.accuracy >= found.accuracy_low
+        found = metrics.abstention(*binary(c, rng.random(2000) < c), risk=0.1, level=0.9)
+        broken += (1 - max(found.threshold, 0.5)) / 2 > 0.1
+        answered.append(found.answered)
+        if found.answered:
+            assert found.risk <= found.risk_high <= 0.1 + 1e-12
     assert broken <= 0.1 * runs
-    assert np.mean(coverage) > 0.25  # and not by answering next to nothing; 40 % is the most there is
+    assert np.mean(answered) > 0.25  # and not by answering next to nothing; 40 % is the most there is
+
+
+@pytest.mark.parametrize("shape", ["flat", "worst where surest"])
+def test_no_threshold_is_found_more_often_than_allowed_where_every_one_breaks_the_promise(shape: str) -> None:
+    rng = np.random.default_rng(1)
+    runs, n, risk = 600, 400, 0.2
+    found = 0
+    for _ in range(runs):
+        c = rng.uniform(0.5, 1, n)
+        wrong = 0.201 if shape == "flat" else 0.201 + 0.3 * (c > 0.95)
+        found += metrics.abstention(*binary(c, rng.random(n) >= wrong), risk=risk, level=0.9).answered > 0
+    assert found <= 0.1 * runs + 3 * (0.09 * runs) ** 0.5
+    assert found > 0 or shape != "flat"  # and the level is spent, not kept back
+
+
+def test_samples_of_one_group_do_not_prove_a_threshold_again_and_again() -> None:
+    # Groups of 50 alike, each wrong with a chance of 0.25: as samples they break the promise at will.
+    rng = np.random.default_rng(3)
+    runs, found = 200, np.zeros(2)
+    for _ in range(runs):
+        right = np.repeat(rng.random(40) >= 0.25, 50)
+        p, y = binary(np.repeat(rng.uniform(0.5, 1, 40), 50), right)
+        for i, groups in enumerate((None, np.arange(2000) // 50)):
+            found[i] += metrics.abstention(p, y, risk=0.24, level=0.9, groups=groups).answered > 0
+    assert found[0] > 0.4 * runs
+    assert found[1] <= 0.1 * runs + 3 * (0.09 * runs) ** 0.5
 
 
 def test_abstention_answers_all_or_nothing_where_that_is_right() -> None:
     sure = np.full(500, 0.99)
-    everything = metrics.abstention(*binary(sure, np.ones(500, bool)), target=0.95)
-    assert (everything.threshold, everything.coverage) == (0.99, 1.0)
-    nothing = metrics.abstention(*binary(sure, np.zeros(500, bool)), target=0.95)
+    everything = metrics.abstention(*binary(sure, np.ones(500, bool)), risk=0.05)
+    assert (everything.threshold, everything.answered) == (0, 1.0)
+    nothing = metrics.abstention(*binary(sure, np.zeros(500, bool)), risk=0.05)
     assert nothing.threshold == math.inf
-    assert nothing.coverage == 0
-    few = metrics.abstention(*binary(sure[:5], np.ones(5, bool)), target=0.95)
+    assert nothing.answered == 0
+    few = metrics.abstention(*binary(sure[:5], np.ones(5, bool)), risk=0.05)
     assert few.threshold == math.inf  # five right answers do not prove 95 %
+
+
+def test_a_model_that_is_far_too_modest_gets_an_answer_as_well() -> None:
+    confidence = np.random.default_rng(2).uniform(0.5, 0.7, 3000)
+    assert metrics.abstention(*binary(confidence, np.ones(3000, bool)), risk=0.02).answered == 1
+
+
+def test_abstention_is_measured_with_exact_intervals_and_says_when_it_breaks_its_promise() -> None:
+    from scipy.stats import binomtest
+
+    confidence = np.repeat([0.9, 0.6], [60, 40])
+    p, y = binary(confidence, np.arange(100) >= 20)  # 20 of the 60 answers are wrong
+    found = metrics.evaluate_abstention(p, y, threshold=0.8, promised=0.1)
+    assert (found.answered.value, found.risk.value) == (0.6, pytest.approx(1 / 3))
+    exact = binomtest(20, 60).proportion_ci(method="exact")
+    assert (found.risk.low, found.risk.high) == pytest.approx((exact.low, exact.high))
+    assert "more than promised" in found.says()
+    none = metrics.evaluate_abstention(p, y, threshold=0.95)
+    assert math.isnan(none.risk.value)
+    assert none.says().startswith("Answers from 0.9500")
+    grouped = metrics.evaluate_abstention(p, y, threshold=0.8, groups=np.arange(100) // 10)
+    assert grouped.risk.low < found.risk.low  # ten groups are worth less than a hundred samples
 
 
 def test_outlier_measures_equal_scikit_learns() -> None:

@@ -1,4 +1,4 @@
-"""Smooth ECE against a brute-force integral of its definition."""
+"""Smooth ECE and the smooth curve against brute-force sums of their definitions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calib_serve import metrics
+from calib_serve.errors import InputError
 from calib_serve.metrics.smooth import NODES, smoothed
 
 
@@ -67,3 +68,56 @@ def test_replicates_are_smoothed_as_each_by_itself() -> None:
     mass[3] = 0
     alone = np.concatenate([smoothed(row[None]) for row in mass])
     assert smoothed(mass) == pytest.approx(alone, abs=2e-9)
+
+
+def test_the_curve_is_a_kernel_regression_with_mirror_images() -> None:
+    rng = np.random.default_rng(0)
+    confidence = np.concatenate([rng.uniform(0.5, 1, 400), np.ones(50)])
+    correct = rng.random(450) < confidence**2
+    curve = metrics.smooth_reliability(*binary(confidence, correct), replicates=0)
+    assert curve.sigma == curve.ece == metrics.smooth_ece(*binary(confidence, correct))
+    images = np.concatenate([confidence, -confidence, 2 - confidence])
+    kernel = np.exp(-(((curve.confidence[:, None] - images) / curve.sigma) ** 2) / 2)
+    shown = kernel.sum(axis=1) >= 0.1
+    expected = kernel @ np.tile(correct, 3) / np.where(shown, kernel.sum(axis=1), 1)
+    # Samples lie between the grid's nodes, so that few and far ones weigh a little less exactly.
+    np.testing.assert_allclose(curve.accuracy[shown], expected[shown], atol=2e-4)
+    assert np.isnan(curve.accuracy[kernel.sum(axis=1) < 0.09]).all()
+    density = kernel.sum(axis=1) / (len(confidence) * curve.sigma * np.sqrt(2 * np.pi))
+    np.testing.assert_allclose(curve.density, density, atol=1e-3)
+    assert np.isnan(curve.low).all()
+    assert np.isnan(curve.high).all()
+
+
+def test_the_band_holds_the_curve_and_is_wide_where_predictions_are_few() -> None:
+    rng = np.random.default_rng(1)
+    confidence = np.concatenate([rng.uniform(0.9, 1, 2000), rng.uniform(0.5, 0.9, 100)])
+    correct = rng.random(2100) < confidence - 0.1
+    curve = metrics.smooth_reliability(*binary(confidence, correct), replicates=100)
+    known = np.isfinite(curve.accuracy)
+    assert (curve.low <= curve.accuracy)[known].all()
+    assert (curve.accuracy <= curve.high)[known].all()
+    width = curve.high - curve.low
+    few, many = (np.abs(curve.confidence - at) < 0.02 for at in (0.6, 0.95))
+    assert width[few].mean() > 3 * width[many].mean()
+    narrower = metrics.smooth_reliability(*binary(confidence, correct), replicates=100, level=0.5)
+    assert (narrower.high - narrower.low)[known].mean() < 0.6 * width[known].mean()
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+@pytest.mark.parametrize("confidence", [0.5, 1.0])
+def test_one_confidence_for_all_gives_a_point_and_no_warning(confidence: float, share: float) -> None:
+    curve = metrics.smooth_reliability(*binary(np.full(20, confidence), np.full(20, share > 0)))
+    at = int(np.argmin(np.abs(curve.confidence - confidence)))
+    assert curve.accuracy[at] == pytest.approx(share)
+    assert np.isfinite(curve.density).all()
+    assert ((curve.accuracy >= 0) & (curve.accuracy <= 1) | np.isnan(curve.accuracy)).all()
+
+
+def test_options_of_the_curve_that_cannot_be_right_are_refused() -> None:
+    pair = binary(np.full(4, 0.75), np.ones(4, bool))
+    for options in ({"level": 0.0}, {"level": 95}, {"replicates": -1}):
+        with pytest.raises(InputError):
+            metrics.smooth_reliability(*pair, **options)
+    with pytest.raises(InputError):
+        metrics.smooth_reliability([[np.nan, 0.5]], [0])

@@ -14,7 +14,7 @@ from sklearn.datasets import load_wine
 from sklearn.naive_bayes import GaussianNB
 
 from calib_serve.errors import InputError
-from calib_serve.metrics import softmax
+from calib_serve.metrics import smooth_reliability, softmax
 from calib_serve.report import confidence_histogram, reliability, risk_coverage
 from calib_serve.report.displays import ConfidenceHistogramDisplay, ReliabilityDisplay, RiskCoverageDisplay
 from calib_serve.report.plot import PALETTE
@@ -49,6 +49,17 @@ def test_a_reliability_line_goes_through_the_bins() -> None:
     assert display.figure_ is display.ax_.figure
 
 
+def test_a_smooth_reliability_line_is_the_kernel_regression() -> None:
+    display = ReliabilityDisplay.from_predictions(LABELS, PROBS, kind="smooth", name="net")
+    data = smooth_reliability(PROBS, LABELS)
+    np.testing.assert_array_equal(display.line_.get_ydata(), data.accuracy)
+    assert legend(display.ax_) == [f"net (smooth ECE {data.ece:.1%})"]
+    ReliabilityDisplay.from_predictions(LABELS, PROBS, kind="bins", name="bins", ax=display.ax_)
+    assert len(legend(display.ax_)) == 2
+    with pytest.raises(InputError, match="kind must be"):
+        ReliabilityDisplay.from_predictions(LABELS, PROBS, kind="isotonic")
+
+
 def test_a_histograms_bars_are_shares_of_predictions() -> None:
     display = ConfidenceHistogramDisplay.from_predictions(LABELS, PROBS, bins=12)
     data = confidence_histogram(PROBS, LABELS, bins=12)
@@ -64,8 +75,8 @@ def test_a_risk_coverage_line_is_the_curve_and_a_target_is_marked() -> None:
     assert not plain.ax_.texts
     marked = RiskCoverageDisplay.from_predictions(LABELS, PROBS, target=0.25)
     found = risk_coverage(PROBS, LABELS, target=0.25).abstention
-    assert found.coverage > 0
-    assert f"{found.coverage:.0%} of all" in marked.ax_.texts[0].get_text()
+    assert found.answered > 0
+    assert f"{found.answered:.0%} of all" in marked.ax_.texts[0].get_text()
 
 
 @pytest.mark.parametrize("display", ALL)

@@ -69,7 +69,7 @@ def test_the_verdict_matches_the_numbers(browser, report: Path) -> None:
     found = evaluate(AFTER, LABELS, replicates=0)
     told = browser.run("return document.querySelector('#verdict').innerText").replace("\xa0", " ")
     assert f"Expected calibration error: {100 * found.ece.value:.1f} %" in told
-    assert f"It is right in {100 * found.accuracy.value:.1f} % of 1,200 test predictions" in told
+    assert f"It is right in {100 * found.accuracy.value:.1f} % of 1,200 predictions" in told
     tile = browser.run("return document.querySelector('.tiles').innerText").replace("\xa0", " ")
     assert f"{100 * evaluate(BEFORE, LABELS, replicates=0).ece.value:.2f} %" in tile
     assert f"{100 * found.ece.value:.2f} %" in tile
@@ -82,7 +82,7 @@ def test_the_accessibility_tree_names_every_figure(browser, report: Path) -> Non
     images = [n for n in nodes if n.get("role", {}).get("value") in ("img", "image", "graphics-document")]
     named = {n["name"]["value"]: n.get("description", {}).get("value", "") for n in images}
     assert "Does confidence mean what it says?" in named
-    assert len([text for text in named.values() if len(text) > 40]) == 5
+    assert len([text for text in named.values() if len(text) > 40]) == 6
 
 
 def test_headings_sort_the_classes_both_ways(browser, report: Path) -> None:
@@ -108,7 +108,7 @@ def test_the_whole_page_can_be_walked_by_keyboard(browser, report: Path) -> None
         browser.driver.switch_to.active_element.send_keys(Keys.TAB)
         walked.append(browser.run("return document.activeElement.tagName + document.activeElement.className"))
     assert walked.pop(0) == "Askip"
-    assert walked.count("SUMMARY") == 5
+    assert walked.count("SUMMARY") == 6
     assert walked.count("BUTTON") == 8
 
 

@@ -11,7 +11,6 @@ from calib_serve.errors import InputError
 from calib_serve.metrics import adaptive_ece, ece, softmax
 from calib_serve.report import (
     bin_count_curve,
-    calibration_test,
     class_table,
     confidence_density,
     confidence_histogram,
@@ -127,21 +126,6 @@ def test_a_class_that_is_never_predicted_has_no_gap() -> None:
     assert never.predicted == 0
     assert np.isnan(never.gap.value)
     assert never.certain_gap == 0
-
-
-def test_the_calibration_test_holds_its_level_and_finds_an_error() -> None:
-    ps = []
-    for seed in range(200):
-        rng = np.random.default_rng(seed)
-        c = rng.uniform(0.3, 1, 800)
-        ps.append(calibration_test(c, rng.random(800) < c, replicates=200, seed=seed).p)
-    rejected = np.mean(np.array(ps) < 0.05)
-    assert 0.01 < rejected < 0.1  # 0.05, give or take 3 standard errors
-    rng = np.random.default_rng(0)
-    c = rng.uniform(0.3, 1, 800)
-    off = calibration_test(c, rng.random(800) < c - 0.1, replicates=200)
-    assert off.p < 0.01
-    assert off.ece > off.critical > off.expected
 
 
 def test_every_prepared_record_survives_json() -> None:

@@ -75,7 +75,7 @@ def test_the_same_numbers_give_the_same_bytes(page: str) -> None:
 
 def test_every_figure_has_a_text_alternative_and_every_id_is_its_own(page: str) -> None:
     parsed = Page(page)
-    assert len(parsed.all("svg")) == 5
+    assert len(parsed.all("svg")) == 6
     ids = [attrs["id"] for _, attrs in parsed.tags if attrs.get("id")]
     assert len(ids) == len(set(ids))
     for svg in parsed.all("svg"):
@@ -167,6 +167,7 @@ def test_plots_are_written_beside_all_numbers(tmp_path: Path) -> None:
     paths = write_plots(tmp_path / "plots", contents, kind="png")
     assert [p.name for p in paths] == [
         "reliability.png",
+        "smooth.png",
         "histograms.png",
         "densities.png",
         "risk.png",

@@ -8,7 +8,6 @@ import time
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 from live_server import WIDTH, network, temperature_artifact, torchscript
 from safetensors.torch import save_file
@@ -21,6 +20,7 @@ from calib_serve.fuse.torchserve import artifact_of, labelled_models, pack, pack
 from calib_serve.fuse.torchserve.archive import MANIFEST, read_archive, write_archive
 from calib_serve.fuse.torchserve.contents import package_files
 from calib_serve.fuse.torchserve.shipped_files import shipped
+from calib_serve.pictures import Preprocessing
 from calib_serve.serve.metrics_file import metrics_file
 
 
@@ -145,7 +145,7 @@ def test_a_calibrated_archive_is_not_calibrated_twice(packed: Path, tmp_path: Pa
     ("handler", "says"),
     [
         ("", "names no handler"),
-        ("mine.py:predict", "is a function"),
+        ("mine.py:predict", "does not carry it"),
         ("mine.py", "does not carry it"),
         ("object_detector", "no classifier"),
         ("image_segmenter", "no classifier"),
@@ -188,11 +188,14 @@ def test_options_survive_the_yaml(tmp_path: Path) -> None:
         tmp_path,
         name="m",
         abstain_below=0.6,
-        mean=(0.5,),
+        input_shape=(1, 4, -1),
+        pictures={"mean": 0.5, "std": 0.25, "resize": 5, "crop": 4, "interpolation": "bicubic"},
+        max_pixels=1000,
         threads=2,
         outputs="log_probs",
     )
     options = ModelOptions.read(read_archive(path).config)
-    assert (options.abstain_below, options.mean, options.threads) == (0.6, (0.5,), 2)
+    assert (options.abstain_below, options.max_pixels, options.threads) == (0.6, 1000, 2)
+    assert options.pictures == Preprocessing((0.5,), (0.25,), 5, (4, 4), "bicubic", 1)
     assert options.outputs == "log_probs"
-    assert np.prod([1 if s is None else s for s in options.input_shape]) == WIDTH
+    assert options.input_shape == (1, 4, None)

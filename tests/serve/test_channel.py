@@ -21,7 +21,7 @@ from calib_serve.serve.publish import Publisher
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.ledger import SqliteLedger
-from calib_serve.watch.series import SERIES
+from calib_serve.watch.series import SERIES, WORKERS
 
 anything = st.text(st.characters(codec=None, exclude_categories=()), max_size=80)
 
@@ -60,7 +60,7 @@ def test_a_value_that_the_server_would_drop_is_never_sent(value: float) -> None:
 
 
 def test_every_series_has_a_line_of_its_own_shape() -> None:
-    for series in SERIES:
+    for series in (*SERIES, *WORKERS):
         line = metric_line(series.name, 0.5, tuple("x" for _ in series.labels), host="h", second=0)
         assert [key for key, _ in read_back(line)[2]] == list(series.labels)
 
@@ -121,7 +121,7 @@ def test_all_bins_start_at_zero() -> None:
     Observer(Emitter(write=sent.append), model="m", version="1", bins=15, keyring=None)
     lines = [read_back(line) for line in "".join(sent).splitlines()]
     assert {value for _, value, _ in lines} == {0.0}
-    for series in SERIES:
+    for series in (*SERIES, *WORKERS):
         if "bin" in series.labels and series.kind == "counter":
             bins = {dict(pairs)["bin"] for name, _, pairs in lines if name == series.name}
             assert bins == {str(b) for b in range(15)}, series.name

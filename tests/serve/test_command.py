@@ -126,16 +126,6 @@ def test_settings_cannot_smuggle_lines(tmp_path: Path) -> None:
         Server(tmp_path, ["digits.mar"], folder=tmp_path, settings={"x": "1\nenable_model_api=true"})
 
 
-def test_a_configuration_that_says_no_address_is_refused_with_the_line_that_is_missing(
-    tmp_path: Path,
-) -> None:
-    pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits")
-    bare = tmp_path / "bare.properties"
-    bare.write_text("inference_address=http://127.0.0.1:1\n")
-    with pytest.raises(ServerError, match="add the line"):
-        Server(tmp_path, ["digits.mar"], folder=tmp_path / "run", config=bare)
-
-
 def test_what_a_worker_would_choke_on_is_told_before_anything_starts(tmp_path: Path) -> None:
     pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits")
     for wrong in ({"sample_rate": 0.0}, {"sample_rate": math.nan}, {"sample_seconds": 0.0}):

@@ -9,6 +9,7 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from deciding import deciding
 from live_server import (
     NAMES,
     Running,
@@ -28,14 +29,17 @@ from calib_serve.receipts import group_number
 
 pytestmark = pytest.mark.server
 
+DECIDING = deciding(temperature_artifact(), "raps", below=0.3)
+
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    store = small_store(tmp_path_factory.mktemp("store"))
+    store = small_store(tmp_path_factory.mktemp("store"), DECIDING)
     yield from serve(store, ["digits.mar", "calibration_feedback.mar"], store / "run")
 
 
 def test_a_prediction_is_the_calibrated_model_s(running: Running) -> None:
+    """And so are its set, likeliest first, and whether there is an answer."""
     x = inputs(5, seed=1)
     with torch.inference_mode():
         expected = temperature_artifact().probs(network()(torch.from_numpy(x)).numpy())
@@ -44,6 +48,9 @@ def test_a_prediction_is_the_calibrated_model_s(running: Running) -> None:
         np.testing.assert_allclose(reply["probabilities"], probs, rtol=1e-5)
         assert reply["predicted"] == probs.argmax()
         assert reply["label"] == NAMES[reply["predicted"]]
+        ranked = [NAMES[k] for k in np.argsort(-probs) if DECIDING.sets(probs[None])[0, k]]
+        assert reply["set"] == ranked
+        assert reply["abstain"] == (probs.max() < 0.3)
         receipt = running.keyring.verify(reply["receipt"])
         assert receipt.confidence == reply["confidence"] == max(reply["probabilities"])
         assert (receipt.model, receipt.version, receipt.predicted) == ("digits", "1.0", reply["predicted"])

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import warnings
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from deciding import deciding
 from live_server import CLASSES, WIDTH, inputs, network, temperature_artifact, torchscript
 
-from calib_serve import Keyring
+from calib_serve import Artifact, Keyring
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET
-from calib_serve.fuse.torchserve import pack, pack_around
+from calib_serve.fuse.torchserve import pack, pack_around, recalibrated
 from calib_serve.fuse.torchserve.archive import read_archive, write_archive
 from calib_serve.fuse.torchserve.shipped_files import shipped
 from calib_serve.receipts import group_number
 from calib_serve.serve import observer
+from calib_serve.serve.carrying import Said, in_body, in_headers
 from calib_serve.serve.classifier import CalibratedClassifier, Prediction, device_of
+from calib_serve.serve.decided import Decided
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.wrapped import CalibratedWrapper
 
@@ -86,6 +89,69 @@ def test_a_reply_has_what_was_asked_for(tmp_path: Path) -> None:
     assert len(reply["top"]) == 3
     assert reply["abstain"] is True
     assert reply["label"] == f"digit {reply['predicted']}"
+
+
+def test_a_reply_has_the_set_and_the_abstention_of_an_artifact_that_decides(tmp_path: Path) -> None:
+    fitted = deciding(temperature_artifact(), "aps", below=0.3)
+    handler, ctx = started(tmp_path, artifact=fitted)
+    for x, (_, reply) in zip(inputs(8), ask(handler, ctx, *inputs(8).tolist()), strict=True):
+        with torch.inference_mode():
+            probs = fitted.probs(network()(torch.from_numpy(x[None])).numpy())
+        names = [one["label"] for one in reply["top"] if one["class"] in np.flatnonzero(fitted.sets(probs))]
+        assert reply["set"][: len(names)] == names
+        assert len(reply["set"]) == fitted.sets(probs).sum()
+        assert reply["abstain"] is bool(fitted.abstain(probs)[0])
+    ctx.request_processor = [RequestProcessor({})]
+    body = {
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [3, WIDTH], "data": inputs(3).ravel().tolist()}]
+    }
+    (text,) = handler.handle([{"body": body}], ctx)
+    shown = {one["name"]: one for one in json.loads(text)["outputs"]}
+    assert (shown["set"]["datatype"], shown["set"]["shape"]) == ("BOOL", [3, CLASSES])
+    assert (shown["abstain"]["datatype"], shown["abstain"]["shape"]) == ("BOOL", [3])
+    inside = fitted.sets(np.reshape(shown["probabilities"]["data"], (3, CLASSES)))
+    assert np.reshape(shown["set"]["data"], (3, CLASSES)).tolist() == inside.tolist()
+
+
+def test_without_class_names_a_set_is_of_ids_and_one_decision_may_be_alone(tmp_path: Path) -> None:
+    whole = deciding(temperature_artifact(class_names=()), below=0.3)
+    for i, (fitted, keys) in enumerate(
+        [(replace(whole, abstain=None), {"set"}), (replace(whole, sets=None), {"abstain"})]
+    ):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        handler, ctx = started(folder, artifact=fitted)
+        ((_, reply),) = ask(handler, ctx, inputs(1)[0].tolist())
+        assert {"set", "abstain"} & set(reply) == keys
+        assert "set" not in reply or reply["set"][0] == reply["predicted"]
+
+
+def test_two_thresholds_of_abstention_are_refused_where_one_is_given(tmp_path: Path) -> None:
+    fitted = deciding(temperature_artifact())
+    with pytest.raises(ModelError, match=r"the artifact abstains below 0\.5.*and the archive below 0\.9"):
+        started(tmp_path, artifact=fitted, abstain_below=0.9)
+    old = pack(torchscript(tmp_path / "n.pt"), temperature_artifact(), tmp_path, name="n", abstain_below=0.9)
+    with pytest.raises(ModelError, match="leave out --abstain-below"):
+        recalibrated(old, fitted, tmp_path / "new", version="2")
+
+
+class Sure(torch.nn.Module):
+    """Returns probabilities."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = network()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.net(x), 1)
+
+
+@pytest.mark.parametrize(("net", "outputs"), [(Sure, "logits"), (network, "probabilities")])
+def test_a_model_that_returns_another_kind_of_scores_than_the_archive_says_does_not_load(
+    net: Any, outputs: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=r"the model returns .*, and the archive says .* --outputs"):
+        started(tmp_path, net=net(), outputs=outputs)
 
 
 class Moody(torch.nn.Module):
@@ -257,17 +323,20 @@ def test_a_worker_without_a_gpu_runs_on_the_cpu() -> None:
     assert device_of(ctx) == "cpu"
 
 
-def wrapped(tmp_path: Path, handler: str) -> tuple[CalibratedWrapper, Context]:
+def wrapped(
+    tmp_path: Path, handler: str, artifact: Artifact | None = None
+) -> tuple[CalibratedWrapper, Context]:
     """An archive with one of TorchServe's own handlers, packed again and about to be loaded."""
     fields = {"handler": handler, "serializedFile": "net.pt"}
     files = {"net.pt": torchscript(tmp_path / "net.pt")}
     old = write_archive(tmp_path / "old.mar", files, name="digits", version="1", **fields)
-    path = pack_around(old, temperature_artifact(), tmp_path / "store")
+    path = pack_around(old, artifact or temperature_artifact(), tmp_path / "store", trial=False)
     return CalibratedWrapper(), context(path, tmp_path / "unpacked")
 
 
 def test_a_handler_of_torchserve_s_own_is_calibrated_by_name_and_in_its_envelope(tmp_path: Path) -> None:
-    handler, ctx = wrapped(tmp_path, "base_handler")
+    fitted = deciding(temperature_artifact(), "aps", below=0.3)
+    handler, ctx = wrapped(tmp_path, "base_handler", fitted)
     with warnings.catch_warnings():  # its way of loading TorchScript is deprecated, its yaml stays open
         warnings.simplefilter("ignore")
         handler.initialize(ctx)
@@ -281,13 +350,72 @@ def test_a_handler_of_torchserve_s_own_is_calibrated_by_name_and_in_its_envelope
         ctx.request_processor = [RequestProcessor({})]
         (reply,) = envelope.handle([{"body": {"instances": x[rows].tolist()}}], ctx)
         np.testing.assert_allclose(np.exp(json.loads(reply)["predictions"]), wanted[rows], atol=1e-6)
-        # Of several rows none is the request's own prediction, so none has a receipt.
-        assert ("x-calib-receipt" in ctx.get_response_headers(0)) == (rows.stop == 1)
+        receipts = ctx.get_response_headers(0)["x-calib-receipt"].split(", ")
+        assert len({*receipts}) == rows.stop  # one an instance
+        ids = [
+            [int(k) for k in row.split()] for row in ctx.get_response_headers(0)["x-calib-set"].split(", ")
+        ]
+        assert [sorted(row) for row in ids] == [
+            np.flatnonzero(of).tolist() for of in fitted.sets(wanted[rows])
+        ]
+        assert [row[0] for row in ids] == wanted[rows].argmax(axis=1).tolist()
+        told = ctx.get_response_headers(0)["x-calib-abstain"]
+        assert told == ", ".join(str(bool(one)).lower() for one in fitted.abstain(wanted[rows]))
 
 
-@pytest.mark.skipif(importlib.util.find_spec("captum") is not None, reason="what it needs is here")
-@pytest.mark.parametrize("handler", ["image_classifier", "text_classifier"])
-def test_a_handler_whose_packages_are_missing_says_which(tmp_path: Path, handler: str) -> None:
-    wrapper, ctx = wrapped(tmp_path, handler)
-    with pytest.raises(ModelError, match=f"'{handler}' needs the package '(captum|torchvision)'"):
+def test_sets_of_too_many_classes_for_a_header_are_in_the_body() -> None:
+    def row(n: int) -> Said:
+        return Said(0.5, None, Decided(tuple(range(n)), True), (), 300)
+
+    put: dict[str, str] = {}
+    assert in_headers(put.__setitem__, [row(200), row(56)])
+    assert put["x-calib-set"].count(" ") == 199 + 1 + 55
+    put.clear()
+    assert not in_headers(put.__setitem__, [row(200), row(57)])
+    assert put == {"x-calib-confidence": "0.5, 0.5", "x-calib-abstain": "true, true"}
+    assert in_body("x", [row(257)])["set"] == list(range(257))
+
+
+def test_a_handler_whose_packages_are_missing_says_which(tmp_path: Path) -> None:
+    wrapper, ctx = wrapped(tmp_path, "dali_image_classifier")
+    with pytest.raises(ModelError, match="'dali_image_classifier' needs the package 'nvidia'"):
         wrapper.initialize(ctx)
+
+
+SKIPPING = """
+import torch
+
+
+class Skips:
+    def initialize(self, ctx):
+        self.net = torch.nn.Linear(16, 10)
+
+    def inference(self, rows):
+        return self.net(rows)
+
+    def handle(self, data, ctx):
+        rows = [torch.tensor(row["body"]) for row in data]
+        asked = [row for row in rows if row.sum() > 0]
+        answers = iter(self.inference(torch.stack(asked)).tolist())
+        return [next(answers) if row.sum() > 0 else [0.1] * 10 for row in rows]
+"""
+
+
+def test_requests_of_a_batch_that_went_by_are_counted_though_others_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_this_process: list[str]
+) -> None:
+    (tmp_path / "skipping.py").write_text(SKIPPING)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    files = {"skipping.py": tmp_path / "skipping.py"}
+    old = write_archive(tmp_path / "old.mar", files, name="digits", version="1", handler="skipping.py")
+    path = pack_around(old, temperature_artifact(), tmp_path / "store", trial=False)
+    handler, ctx = CalibratedWrapper(), context(path, tmp_path / "unpacked")
+    handler.initialize(ctx)
+    ctx.request_processor = [RequestProcessor({}) for _ in range(3)]
+    replies = handler.handle([{"body": [sign] * 16} for sign in (1.0, -1.0, 1.0)], ctx)
+    assert [len(reply) for reply in replies] == [10, 10, 10]
+    handler._observer.flush()
+    said = "".join(in_this_process)
+    assert "calib_uncalibrated_total.Count:1.0|" in said
+    assert "calib_monitor_errors_total.Count:3.0|#stage:receipt" in said
+    assert "x-calib-receipt" not in ctx.get_response_headers(0), "whose row it is is not known"

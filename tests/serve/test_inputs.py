@@ -16,10 +16,12 @@ from PIL import Image
 from safetensors.numpy import save
 
 from calib_serve.errors import InputError
+from calib_serve.pictures import Preprocessing
 from calib_serve.serve.feedback import parse_items
-from calib_serve.serve.inputs import ImageOptions, decode, decode_lists
+from calib_serve.serve.inputs import decode, decode_lists
 
 SHAPE = (1, 4, 4)
+SQUEEZED = Preprocessing(mean=(0.0,), std=(1.0,), resize=(4, 4))
 floats = hnp.arrays(np.float32, SHAPE, elements=st.floats(-1e6, 1e6, width=32))
 
 
@@ -51,15 +53,16 @@ def test_all_ways_to_write_an_array_mean_the_same(x: np.ndarray) -> None:
 @example(raw=b"RIFF\xff\xff\xff\xffWEBP")
 def test_any_bytes_are_an_input_or_a_reason(raw: bytes) -> None:
     with contextlib.suppress(InputError):
-        assert decode(raw, shape=SHAPE).shape == SHAPE
+        assert decode(raw, shape=SHAPE, pictures=SQUEEZED).shape == SHAPE
 
 
 @pytest.mark.parametrize(
     ("body", "kind"), [(m[1], m[2]) for m in MATRIX if m[3] == 400], ids=[m[0] for m in MATRIX if m[3] == 400]
 )
 def test_the_matrix_is_refused_by_our_own_error(body: bytes, kind: str) -> None:
-    with pytest.raises(InputError):
-        decode(body, shape=SHAPE)
+    with pytest.raises(InputError) as refused:
+        decode(body, shape=SHAPE, pictures=SQUEEZED)
+    assert "normalised" not in str(refused.value)
 
 
 lists = st.one_of(
@@ -101,7 +104,8 @@ def test_images_of_every_mode_become_channels_first_in_zero_to_one(mode: str) ->
     stream = io.BytesIO()
     white = Image.new("RGB", (30, 20), "white").convert(mode if mode != "I;16" else "L")
     white.save(stream, "TIFF")
-    x = decode(stream.getvalue(), shape=(3, 8, 6), image=ImageOptions(mean=(0.5,) * 3, std=(0.25,) * 3))
+    how = Preprocessing(mean=(0.5,), std=(0.25,), resize=(8, 6))
+    x = decode(stream.getvalue(), shape=(3, 8, 6), pictures=how)
     assert x.shape == (3, 8, 6)
     np.testing.assert_allclose(x, 2.0, atol=0.02)
 
@@ -110,7 +114,17 @@ def test_an_image_beyond_the_limit_is_refused_by_its_header() -> None:
     stream = io.BytesIO()
     Image.new("1", (2000, 2000)).save(stream, "PNG")
     with pytest.raises(InputError, match="pixels"):
-        decode(stream.getvalue(), shape=(1, 4, 4), image=ImageOptions(max_pixels=1_000_000))
+        decode(stream.getvalue(), shape=(1, 4, 4), pictures=None, max_pixels=1_000_000)
+
+
+def test_a_picture_whose_normalisation_nobody_said_is_refused_with_what_to_do() -> None:
+    stream = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(stream, "PNG")
+    for wanted in ("send an array", "--mean and --std", "--transforms", "--mean 0 --std 1"):
+        with pytest.raises(InputError, match=wanted):
+            decode(stream.getvalue(), shape=(3, 4, 4))
+    with pytest.raises(InputError, match="not a picture"):
+        decode(stream.getvalue(), shape=(48,))
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("isolation")
     model = torchscript(folder / "net.pt", Overflowing())
     artifact = temperature_artifact(model={"input_shape": [1, 4, 4]})
-    pack(model, artifact, folder, name="pictures", batching=WHOLE_BATCH)
+    how = {"mean": 0, "std": 1, "resize": [4, 4]}
+    pack(model, artifact, folder, name="pictures", batching=WHOLE_BATCH, pictures=how)
     yield from serve(folder, ["pictures.mar"], folder / "run")
 
 

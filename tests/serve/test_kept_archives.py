@@ -10,6 +10,8 @@ import importlib.util
 import json
 import shutil
 import sys
+import warnings
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -19,10 +21,18 @@ import pytest
 from live_server import Running, serve
 
 from calib_serve import Keyring, Label
+from calib_serve.errors import ModelError
+from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.fuse.sessions import open_session
+from calib_serve.fuse.torchserve.archive import read_archive
+from calib_serve.serve.classifier import CalibratedClassifier
 from calib_serve.watch.ledger import Entry, Key, open_ledger
 from calib_serve.watch.samples import read_samples
 from calib_serve.watch.series import SEGMENTS, SERIES, WATCH
+
+with warnings.catch_warnings():  # it leaves its version file open
+    warnings.simplefilter("ignore", ResourceWarning)
+    from ts.context import Context, RequestProcessor
 
 KEPT = Path(__file__).parents[1] / "kept" / "version-0.1.0"
 EXPECTED = json.loads((KEPT / "expected.json").read_text())
@@ -65,6 +75,39 @@ def test_a_kept_feedback_archive_counts_labels_of_the_kept_models(running: Runni
     items = [{"receipt": receipt, "label": 1} for receipt in receipts]
     assert running.label(items).json()["accepted"] == len(ARCHIVES)
     assert running.label(items).json()["accepted"] == 0
+
+
+@pytest.mark.parametrize("model", ["squeezed", "normalised"])
+def test_a_kept_archive_of_pictures_answers_as_it_did_and_warns_of_what_it_does_not_say(
+    model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = KEPT / "pictures"
+    with zipfile.ZipFile(folder / f"{model}.mar") as archive:
+        archive.extractall(tmp_path)
+    manifest = json.loads((tmp_path / "MAR-INF" / "MANIFEST.json").read_text())
+    config = dict(read_archive(folder / f"{model}.mar").config)
+    ctx = Context(model, str(tmp_path), manifest, 8, None, "0.12", model_yaml_config=config)
+    handler = CalibratedClassifier()
+    handler.initialize(ctx)
+    ctx.request_processor = [RequestProcessor({})]
+    (reply,) = handler.handle([{"body": bytearray((folder / "picture.png").read_bytes())}], ctx)
+    wanted = json.loads((folder / "expected.json").read_text())[model]
+    np.testing.assert_allclose(json.loads(reply)["probabilities"], wanted, rtol=1e-6)
+    warned = caplog.text.count("does not say how pictures are prepared")
+    assert warned == (1 if model == "squeezed" else 0)
+
+
+def test_settings_of_before_that_no_picture_could_follow_leave_arrays_served() -> None:
+    section = {"kind": "onnx", "model": "m", "sha256": "", "input_shape": [1, 4, 4], "mean": [0.1, 0.2, 0.3]}
+    assert ModelOptions.read({"calib_serve": section}).pictures == "unknown"
+    section |= {"input_shape": [16]}
+    assert ModelOptions.read({"calib_serve": section}).pictures is None
+    with pytest.raises(ModelError, match=r"unknown keys .*mean"):
+        ModelOptions.read({"calib_serve": {**section, "pictures": "unknown"}})
+    del section["mean"]
+    for pictures in ("none", [], {"mean": 0}, {"mean": 0, "std": 1}):
+        with pytest.raises(ModelError, match="cannot be read"):
+            ModelOptions.read({"calib_serve": {**section, "pictures": pictures}})
 
 
 def test_a_kept_triton_repository_still_finds_its_step_and_its_graph_its_numbers() -> None:

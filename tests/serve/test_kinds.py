@@ -28,6 +28,7 @@ from live_server import (
     until,
 )
 from onnx import TensorProto, helper, numpy_helper
+from protocol_clients import predictions
 from safetensors.torch import save_file
 
 from calib_serve import Artifact, Head, InputShift, LogitMap
@@ -140,7 +141,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     for name, (model, options) in models.items():
         pack(model, full_artifact(), folder / "store", name=name, batching=ONE, **options)
     old = existing_archive(folder / "old")
-    pack_around(old, replace(full_artifact(), steps=full_artifact().steps[1:]), folder / "store")
+    fitted = replace(full_artifact(), steps=full_artifact().steps[1:])
+    (folder / "request.json").write_text(json.dumps({"centimetres": [1.0] * WIDTH}))
+    pack_around(old, fitted, folder / "store", request=folder / "request.json")
     pack_feedback(folder / "store", standalone=True)
     names = [path.name for path in sorted((folder / "store").glob("*.mar"))]
     yield from serve(folder / "store", names, folder / "run")
@@ -154,47 +157,21 @@ def test_over_rest_every_kind_gives_the_artifact_s_probabilities(running: Runnin
     assert {r["model"] for r in replies} == {kind}
 
 
-def field(number: int, body: bytes) -> bytes:
-    """A length-delimited protobuf field."""
-    length, encoded = len(body), b""
-    while True:
-        encoded += bytes([length & 127 | (128 if length > 127 else 0)])
-        length >>= 7
-        if not length:
-            return bytes([number << 3 | 2]) + encoded + body
-
-
-def over_grpc(running: Running, model: str, body: bytes, *, token: str | None = None) -> bytes:
-    """inference.proto's Predictions(model_name = 1, input map = 3) -> prediction = 1."""
-    token = running.server.tokens.inference if token is None else token
-    request = field(1, model.encode()) + field(3, field(1, b"data") + field(2, body))
-    call = "/org.pytorch.serve.grpc.inference.InferenceAPIsService/Predictions"
-    metadata = (("protocol", "gRPC"), ("channel", "predict"), ("authorization", f"Bearer {token}"))
-    with grpc.insecure_channel(running.server.grpc, options=[("grpc.enable_http_proxy", 0)]) as channel:
-        reply: bytes = channel.unary_unary(call)(request, metadata=metadata, timeout=60)
-    at, length, shift = 1, 0, 0
-    while True:
-        length |= (reply[at] & 127) << shift
-        at, shift = at + 1, shift + 7
-        if reply[at - 1] < 128:
-            return reply[at : at + length]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_over_grpc_the_answer_and_its_receipt_are_the_same(running: Running, kind: str) -> None:
     x = inputs(1, seed=12)[0]
-    reply = json.loads(over_grpc(running, kind, json.dumps(x.tolist()).encode()))
+    reply = predictions(running, kind, data=json.dumps(x.tolist()).encode())
     np.testing.assert_allclose(reply["probabilities"], expected(x[None])[0], atol=1e-6)
     assert running.keyring.verify(reply["receipt"]).model == kind
     label = {"receipt": reply["receipt"], "label": NAMES[0]}
-    outcome = json.loads(over_grpc(running, "calibration_feedback", json.dumps(label).encode()))
+    outcome = predictions(running, "calibration_feedback", data=json.dumps(label).encode())
     assert outcome["accepted"] == 1
     until(lambda: total(running.server.scrape(), "calib_feedback_total", model=kind) == 1)
 
 
 def test_over_grpc_no_token_means_no_answer(running: Running) -> None:
     with pytest.raises(grpc.RpcError, match="Token"):
-        over_grpc(running, "onnx", b"[]", token="wrong")
+        predictions(running, "onnx", token="wrong", data=b"[]")
 
 
 def test_a_repacked_archive_keeps_its_handler_and_is_calibrated(running: Running) -> None:
@@ -207,7 +184,11 @@ def test_a_repacked_archive_keeps_its_handler_and_is_calibrated(running: Running
         reply = running.http.post("/predictions/old", json={"centimetres": (row * 100).tolist()})
         np.testing.assert_allclose(reply.json()["percent"], 100 * probs, atol=2e-3)
         receipt = running.keyring.verify(reply.headers["x-calib-receipt"])
-        assert (receipt.model, receipt.version, receipt.predicted) == ("old", "3.1", probs.argmax())
+        assert (receipt.model, receipt.version, receipt.predicted) == (
+            "old",
+            "3.1-calibrated",
+            probs.argmax(),
+        )
         assert repr(receipt.confidence) == reply.headers["x-calib-confidence"]
     until(lambda: total(running.server.scrape(), "calib_predictions_total", model="old") == 10)
 

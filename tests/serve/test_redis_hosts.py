@@ -19,7 +19,7 @@ from calib_serve.serve.emit import Emitter
 from calib_serve.serve.properties import Ports
 from calib_serve.serve.publish import Publisher
 from calib_serve.serve.server import Server
-from calib_serve.watch.ledger import open_ledger
+from calib_serve.watch.ledger import Sums, Version, open_ledger
 
 pytestmark = pytest.mark.server
 
@@ -112,7 +112,10 @@ def test_each_label_counts_once_over_both_hosts_and_a_lost_redis_loses_none(
     assert [host.server.workers("calibration_feedback") for host in hosts] == workers, "no worker died"
 
 
-def test_sums_that_were_sent_as_redis_died_are_not_sent_again(redis: Redis) -> None:
+@pytest.mark.parametrize("busy", [False, True])
+def test_sums_that_were_sent_as_redis_died_are_not_sent_again(
+    redis: Redis, busy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ring, ledger = Keyring.new(), open_ledger(redis.url, writer="a")
 
     def count(n: int) -> None:
@@ -130,13 +133,22 @@ def test_sums_that_were_sent_as_redis_died_are_not_sent_again(redis: Redis) -> N
         found = [line for text in lines for line in text.splitlines() if "calib_feedback_total" in line]
         return sum(float(line.split(":")[1].split("|")[0]) for line in found)
 
+    def read_and_count(*, own: bool = False) -> dict[Version, Sums]:
+        found = read(own=own)
+        count(1)
+        return found
+
+    read = ledger.sums
     publisher = Publisher(ledger, Emitter(write=write, host="h", interval=3600), name="a")
     count(5)
+    with monkeypatch.context() as patch:
+        if busy:  # another label comes right after each look at the sums
+            patch.setattr(ledger, "sums", read_and_count)
+        publisher.publish()
+        assert sent() == 5
+        redis.start()
+        count(2)
+        publisher.publish()
     publisher.publish()
-    assert sent() == 5
-    redis.start()
-    count(2)
-    publisher.publish()
-    publisher.publish()
-    assert sent() == 7
+    assert sent() == ledger.sums()["m", "1"].feedback.n == (9 if busy else 7)
     ledger.close()

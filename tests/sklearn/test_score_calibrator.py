@@ -50,7 +50,7 @@ def test_it_is_the_fit_by_name_and_the_choice():
     chosen = ScoreCalibrator(random_state=3).fit(LOGITS, LABELS)
     expected = select(LOGITS, LABELS, seed=3)
     np.testing.assert_array_equal(chosen.predict_proba(LOGITS), expected.probs(LOGITS))
-    assert chosen.method_ == expected.method == "temperature"
+    assert chosen.method_ == expected.method == "structured-average"
     assert chosen.artifact_.fit["selection"] == expected.fit["selection"]
 
 
@@ -96,5 +96,5 @@ def test_classes_name_the_columns_where_labels_lack_one():
 
 
 def test_what_scores_hold_is_one_of_three_words():
-    with pytest.raises(InputError, match="outputs must be"):
+    with pytest.raises(InputError, match="must be one of"):
         ScoreCalibrator(outputs="log_probabilities").fit(LOGITS, LABELS)

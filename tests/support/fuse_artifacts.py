@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from calib_serve import Artifact, Head, InputShift, LogitMap, Mixture, ProbTable
+from calib_serve.scores import Outputs
 
 KINDS = ["temperature", "vector", "matrix", "bias", "scaled bias", "dirichlet", "mixture", "top", "classwise"]
 
@@ -41,8 +42,9 @@ def head(width: int, classes: int, layers: int, rng: np.random.Generator) -> Hea
     )
 
 
-def artifact(*steps, classes: int, **facts) -> Artifact:
-    """An artifact of steps, with a name."""
+def artifact(*steps, classes: int, outputs: Outputs | None = "logits", **facts) -> Artifact:
+    """An artifact of steps, with a name, fitted on scores of this kind."""
+    facts.setdefault("model", {"outputs": outputs})
     return Artifact(steps, method="test", classes=classes, **facts)
 
 

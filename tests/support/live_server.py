@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -112,10 +114,26 @@ class Running:
         return self.http.post("/predictions/calibration_feedback", json=items)
 
 
-def small_store(folder: Path) -> Path:
+def foreign(store: Path, name: str, code: str, config: str = "") -> Path:
+    """An archive with the handler ``code``, as its user packs it: without this package."""
+    model = {"modelName": name, "handler": f"{name}_handler.py", "modelVersion": "1.0"}
+    if config:
+        model["configFile"] = "model-config.yaml"
+    manifest = {"runtime": "python", "model": model, "archiverVersion": "0.12.0"}
+    path = store / f"{name}.mar"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("MAR-INF/MANIFEST.json", json.dumps(manifest))
+        archive.writestr(f"{name}_handler.py", code)
+        if config:
+            archive.writestr("model-config.yaml", config)
+    return path
+
+
+def small_store(folder: Path, artifact: Artifact | None = None) -> Path:
     """A model store of one classifier, two workers, batches of 8, and the feedback model."""
+    artifact = artifact or temperature_artifact()
     model = torchscript(folder / "net.pt")
-    pack(model, temperature_artifact(), folder, name="digits", batching=Batching(workers=2, batch_size=8))
+    pack(model, artifact, folder, name="digits", batching=Batching(workers=2, batch_size=8))
     pack_feedback(folder)
     return folder
 

@@ -44,7 +44,8 @@ def torchserve(folder: Path, ledger: str) -> None:
 
     feedback = CalibrationFeedback()
     config = {"calib_serve": {"arl": 100, "maturity": "0"}}
-    context = Context("feedback", str(folder), {}, 1, None, "0.12", model_yaml_config=config)
+    manifest = {"model": {"modelName": "feedback", "modelVersion": "1.0"}}
+    context = Context("feedback", str(folder), manifest, 1, None, "0.12", model_yaml_config=config)
     feedback.initialize(context)
     context.request_processor = [RequestProcessor({})]
     items = [{"receipt": receipt, "label": 0} for receipt in receipts]
@@ -59,14 +60,19 @@ def watch(folder: Path) -> None:
     from prometheus_client import CollectorRegistry, generate_latest
 
     from calib_serve.bins import Bins
+    from calib_serve.priors import Confusion
     from calib_serve.receipts import Keyring
     from calib_serve.watch.http.exporter import export
     from calib_serve.watch.intake import Classes
     from calib_serve.watch.ledger import open_ledger
+    from calib_serve.watch.priors import LabelledBefore
     from calib_serve.watch.service import ServedPrediction, Watch, Watched
 
     ledger = open_ledger(str(folder / "watch.db"))
-    models = {(MODEL, VERSION): Watched(Classes(3), Bins.tally(CONFIDENCES * 100, [1, 1, 0] * 100))}
+    labels = [0] * 300 + [1] * 300 + [2] * 300
+    before = LabelledBefore(Confusion.tally(labels, CONFIDENCES * 300, labels, classes=3))
+    watched = Watched(Classes(3), Bins.tally(CONFIDENCES * 100, [1, 1, 0] * 100), before)
+    models = {(MODEL, VERSION): watched}
     watch = Watch(Keyring.new(), ledger, models=models, maturity=0.0)
     served = [ServedPrediction(MODEL, VERSION, 1, c, "north") for c in CONFIDENCES * 100]
     receipts = watch.predictions(served)  # as many as a verdict needs

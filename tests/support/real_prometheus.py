@@ -132,6 +132,7 @@ class Published(Collector):
         "window": ("1h", "24h", "7d"),
         "kind": ("class",),
         "slice": ("7",),
+        "class": ("7",),
         "reason": ("expired",),
         "stage": ("ledger",),
         "route": ("/v1/labels",),

@@ -1,4 +1,4 @@
-"""How much the fault and attack tests do: little in ``make test``, much in ``make faults``."""
+"""How much tests do: little in ``make test``, much in ``make nightly`` and, for some, ``make faults``."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_after_drift_a_refit_version_is_swapped_in_and_ece_comes_down(tmp_path):
         )
         result = CliRunner().invoke(cli, refit.split())
         assert result.exit_code == 0, result.output
-        swap(server, store / "digits.mar", "1.1")
+        swap(server, store / "digits-1.1.mar", "1.1")
 
         after = ask(client, keyring, x[350:])
         assert {r.version for _, r in after} == {"1.1"}

@@ -102,6 +102,22 @@ def test_what_is_kept_is_bounded_in_bytes_and_days(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_is_read_later_has_more_at_the_end_and_none_in_between(tmp_path):
+    """The evidence of a refit goes on only if earlier samples stay where they were."""
+    now = 1000.0
+    log = SampleLog(tmp_path, rate=1.0, clock=lambda: now)
+    names = nonces(30)
+    log.predicted("m", "1", names, np.arange(60.0).reshape(30, 2), times=np.arange(30.0))
+    log.flush()
+    read = []
+    for order in ([7, 3, 20], [1, 29], [0, 15]):  # labels come late, and out of order
+        now += 60
+        log.labelled([label(names[i], 0) for i in order])
+        log.flush()
+        read.append(read_samples(tmp_path, model="m", version="1").times.tolist())
+    assert read == [[3, 7, 20], [3, 7, 20, 1, 29], [3, 7, 20, 1, 29, 0, 15]]
+
+
 def test_a_log_that_is_not_there_is_said(tmp_path):
     with pytest.raises(InputError, match="there are no samples"):
         read_samples(tmp_path / "none", model="m", version="1")
@@ -186,6 +202,8 @@ def test_refit_says_what_is_missing(tmp_path):
     assert "at least 200 are needed" in str(refit(tmp_path).exception)
     assert "give the .mar" in str(refit(tmp_path, "--new-version", "2").exception)
     assert "--name and --version" in str(refit(tmp_path, "--name", "").exception)
+    assert "alpha must lie between" in str(refit(tmp_path, "--alpha", "5").exception)
+    assert "days must be positive" in str(refit(tmp_path, "--days", "0").exception)
 
 
 @pytest.mark.server

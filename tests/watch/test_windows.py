@@ -139,19 +139,19 @@ def test_ten_points_off_show_within_the_window_and_go_with_it(tmp_path):
             ledger.add({Key(*V): sums}, time=times[at])
 
     def verdict(name):
-        return judge(estimate(window(ledger, name, now=now).sums)).kind
+        return judge(estimate(window(ledger, name, now=now).sums)).level
 
     for day in range(7):
         serve(30_000, noon - (8 - day) * DAY, 0.0)
     now = noon - DAY
-    assert (verdict("24h"), verdict("7d"), verdict("all")) == ("fine", "fine", "fine")
+    assert (verdict("24h"), verdict("7d"), verdict("all")) == ("calibrated", "calibrated", "calibrated")
     serve(1920, noon - DAY, 0.1)
     now = noon
     assert verdict("24h") == "off"
-    assert verdict("all") == "fine"  # two thousand among two hundred thousand
+    assert verdict("all") == "calibrated"  # two thousand among two hundred thousand
     serve(30_000, noon, 0.0)
     now = noon + DAY
-    assert verdict("24h") == "fine"
+    assert verdict("24h") == "calibrated"
     ledger.close()
 
 
@@ -175,5 +175,5 @@ def test_while_it_is_not_known_when_labels_are_in_what_has_come_can_be_seen_and_
     shown = read_window(ledger, V, "24h", maturity=UNKNOWN, now=NOW + 1, provisional=True)
     assert shown.sums.labels.sum() == 500
     assert shown.estimates.gap.value == pytest.approx(0.9)
-    assert (shown.verdict.kind, shown.verdict.says[:18]) == ("unknown", "Too early to tell:")
-    assert judge(shown.estimates).kind == "off"
+    assert (shown.verdict.level, shown.verdict.headline[:18]) == ("unproven", "Too early to tell:")
+    assert judge(shown.estimates).level == "off"

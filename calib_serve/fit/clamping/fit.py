@@ -35,7 +35,7 @@ from calib_serve.fit.clamping.objective import Objective, best_temperature, foca
 from calib_serve.fit.clamping.solve import PaperSchedule, QuasiNewton, Solution, Solver
 from calib_serve.fit.facts import complete, data_fingerprint, measured_on_folds
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
-from calib_serve.fit.output.selection import held_out_metrics
+from calib_serve.fit.output.fold_facts import facts_of_probabilities
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
@@ -137,8 +137,8 @@ def fit_neural_clamping(
     if chosen.logits is None:
         return artifact
     held_out = held_out_probs(chosen.logits, y, folds=folds, seed=seed)
-    before, after = (held_out_metrics(p, y, seed=seed) for p in (softmax(logits), held_out))
-    return measured_on_folds(artifact, before, after, folds=folds, samples=len(y))
+    facts = facts_of_probabilities(softmax(logits), held_out, y, class_names=class_names, seed=seed)
+    return measured_on_folds(artifact, facts, folds=folds, samples=len(y))
 
 
 def fit_neural_clamping_efficient(

@@ -1,19 +1,30 @@
 """Output calibrators, which need only scores, and the selection among them."""
 
-from calib_serve.fit.output.candidates import CANDIDATES, check_options, fit_by_name, options_of
+from calib_serve.fit.output.candidates import (
+    CANDIDATES,
+    TWO_CLASSES,
+    check_options,
+    fit_by_name,
+    options_of,
+)
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
-from calib_serve.fit.output.selection import default_candidates, held_out_estimates, held_out_metrics, select
+from calib_serve.fit.output.fold_facts import facts_of_probabilities, held_out_facts
+from calib_serve.fit.output.selection import default_candidates, select
 from calib_serve.fit.output.temperature import fit_temperature
+from calib_serve.fit.output.venn_abers import VennAbers, fit_venn_abers
 
 __all__ = [
     "CANDIDATES",
+    "TWO_CLASSES",
+    "VennAbers",
     "check_options",
     "default_candidates",
+    "facts_of_probabilities",
     "fit_by_name",
     "fit_temperature",
     "fit_temperature_ece",
-    "held_out_estimates",
-    "held_out_metrics",
+    "fit_venn_abers",
+    "held_out_facts",
     "options_of",
     "select",
 ]

@@ -14,11 +14,25 @@ from calib_serve.fit.facts import complete
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.metrics import softmax
 
-__all__ = ["Of", "fit_histogram_mass", "fit_histogram_width", "fit_isotonic"]
+__all__ = [
+    "Of",
+    "check_table",
+    "equal_mass",
+    "equal_width",
+    "fit_histogram_mass",
+    "fit_histogram_width",
+    "fit_isotonic",
+    "histogram_row",
+    "isotonic_row",
+    "table_of",
+]
 
 Floats = NDArray[np.float64]
 Of = Literal["top", "each"]
-"""``top``: one table for the confidence in the predicted class. ``each``: one per class, renormalised."""
+"""``top``: one table for the confidence in the predicted class. ``each``: one per class, renormalised.
+
+Of two classes the top one's confidence hides a changed share of each: the default is then ``each``.
+"""
 
 
 def fit_histogram_width(
@@ -26,21 +40,21 @@ def fit_histogram_width(
     labels: ArrayLike,
     *,
     bins: int = 15,
-    of: Of = "top",
-    prior: float = 1.0,
+    of: Of | None = None,
+    smoothing: float = 1.0,
     sample_weight: ArrayLike | None = None,
     class_weight: ClassWeight = None,
 ) -> Artifact:
     """Bins of equal width, each with the observed frequency of its samples.
 
-    ``logits`` (n, K), ``labels`` (n,). ``prior`` pseudo-samples at the bin's mean confidence (its middle,
+    ``logits`` (n, K), ``labels`` (n,). ``smoothing`` pseudo-samples at the bin's mean confidence (its middle,
     where it is empty) keep the values between 0 and 1; 0 gives the plain frequencies. Raises InputError for
     invalid arrays and options. Zadrozny 2001, section 3.
     """
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
-    _check(of, bins, prior)
-    edges = np.linspace(0, 1, bins + 1)[1:-1]
-    return _histogram(samples, "histogram-width", lambda p: edges, of=of, bins=bins, prior=prior)
+    of = of or _default(samples)
+    check_table(of, bins, smoothing)
+    return _histogram(samples, "histogram-width", equal_width(bins), of=of, bins=bins, smoothing=smoothing)
 
 
 def fit_histogram_mass(
@@ -48,8 +62,8 @@ def fit_histogram_mass(
     labels: ArrayLike,
     *,
     bins: int = 15,
-    of: Of = "top",
-    prior: float = 1.0,
+    of: Of | None = None,
+    smoothing: float = 1.0,
     sample_weight: ArrayLike | None = None,
     class_weight: ClassWeight = None,
 ) -> Artifact:
@@ -59,16 +73,9 @@ def fit_histogram_mass(
     many classes nearly all probabilities are near 0, the bins crowd there, and accuracy falls.
     """
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
-    _check(of, bins, prior)
-    inner = np.linspace(0, 1, bins + 1)[1:-1]
-    return _histogram(
-        samples,
-        "histogram-mass",
-        lambda p: np.unique(np.quantile(p, inner, method="inverted_cdf")),
-        of=of,
-        bins=bins,
-        prior=prior,
-    )
+    of = of or _default(samples)
+    check_table(of, bins, smoothing)
+    return _histogram(samples, "histogram-mass", equal_mass(bins), of=of, bins=bins, smoothing=smoothing)
 
 
 def fit_isotonic(
@@ -87,11 +94,11 @@ def fit_isotonic(
     Zadrozny 2002, section 3.
     """
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
-    _check(of, 1, 0)
+    check_table(of, 1, 0)
     floor = 1 / (samples.classes * (len(samples) + 1))
-    rows = [_isotonic_row(*column, floor) for column in _columns(samples, of)]
+    rows = [isotonic_row(*column, floor) for column in _columns(samples, of)]
     return complete(
-        [_table(rows)],
+        [table_of(rows)],
         samples,
         method="isotonic",
         fit={"objective": "squared error", "of": of, "steps": [len(values) for _, values in rows]},
@@ -99,7 +106,8 @@ def fit_isotonic(
     )
 
 
-def _isotonic_row(p: Floats, came_true: Floats, weight: Floats, floor: float) -> tuple[Floats, Floats]:
+def isotonic_row(p: Floats, came_true: Floats, weight: Floats, floor: float) -> tuple[Floats, Floats]:
+    """The inner edges and values of an isotonic fit of probabilities (n,) to 0 and 1 (n,)."""
     try:
         from sklearn.isotonic import IsotonicRegression  # noqa: PLC0415 - slow to import, needed here alone
     except ImportError as error:
@@ -110,29 +118,52 @@ def _isotonic_row(p: Floats, came_true: Floats, weight: Floats, floor: float) ->
     return (x[changes] + x[changes + 1]) / 2, np.append(values[changes], values[-1])
 
 
+def equal_width(bins: int) -> Callable[[Floats], Floats]:
+    """The inner edges of bins of equal width, whatever the probabilities."""
+    edges = np.linspace(0, 1, bins + 1)[1:-1]
+    return lambda p: edges
+
+
+def equal_mass(bins: int) -> Callable[[Floats], Floats]:
+    """The inner edges of bins that hold equally many of the probabilities (n,); fewer where these tie."""
+    inner = np.linspace(0, 1, bins + 1)[1:-1]
+    return lambda p: np.unique(np.quantile(p, inner, method="inverted_cdf"))
+
+
+def histogram_row(
+    p: Floats, came_true: Floats, weight: Floats, edges: Floats, smoothing: float
+) -> tuple[Floats, Floats]:
+    """The inner ``edges`` and each bin's share of what came true, with ``smoothing`` samples at its mean."""
+    index = np.searchsorted(edges, p)
+    count, confidence, correct = (
+        np.bincount(index, weights=weight * what, minlength=len(edges) + 1)
+        for what in (np.ones(len(p)), p, came_true)
+    )
+    bounds = np.concatenate([[0.0], edges, [1.0]])
+    middle = (bounds[1:] + bounds[:-1]) / 2
+    mean = np.where(count > 0, confidence / np.where(count > 0, count, 1), middle)
+    seen = count + smoothing
+    return edges, np.where(seen > 0, (correct + smoothing * mean) / np.where(seen > 0, seen, 1), middle)
+
+
 def _histogram(
-    samples: Samples, method: str, edges_of: Callable[[Floats], Floats], *, of: Of, bins: int, prior: float
+    samples: Samples,
+    method: str,
+    edges_of: Callable[[Floats], Floats],
+    *,
+    of: Of,
+    bins: int,
+    smoothing: float,
 ) -> Artifact:
-    rows = []
-    for p, came_true, weight in _columns(samples, of):
-        edges = edges_of(p)
-        index = np.searchsorted(edges, p)
-        count, confidence, correct = (
-            np.bincount(index, weights=weight * what, minlength=len(edges) + 1)
-            for what in (np.ones(len(p)), p, came_true)
-        )
-        bounds = np.concatenate([[0.0], edges, [1.0]])
-        middle = (bounds[1:] + bounds[:-1]) / 2
-        mean = np.where(count > 0, confidence / np.where(count > 0, count, 1), middle)
-        seen = count + prior
-        rows.append(
-            (edges, np.where(seen > 0, (correct + prior * mean) / np.where(seen > 0, seen, 1), middle))
-        )
+    rows = [
+        histogram_row(p, came_true, weight, edges_of(p), smoothing)
+        for p, came_true, weight in _columns(samples, of)
+    ]
     return complete(
-        [_table(rows)],
+        [table_of(rows)],
         samples,
         method=method,
-        fit={"objective": "share of each bin", "of": of, "bins": bins, "prior": prior},
+        fit={"objective": "share of each bin", "of": of, "bins": bins, "smoothing": smoothing},
     )
 
 
@@ -157,7 +188,7 @@ def _logsumexp(z: NDArray[np.floating[Any]]) -> Floats:
     return np.asarray(top + np.log(np.exp(z - top[:, None]).sum(axis=1)))
 
 
-def _table(rows: list[tuple[Floats, Floats]]) -> ProbTable:
+def table_of(rows: list[tuple[Floats, Floats]]) -> ProbTable:
     """Rows of unequal length in one table: short ones are padded with empty bins above 1."""
     most = max(len(values) for _, values in rows)
     edges = np.stack([np.pad(e, (0, most - 1 - len(e)), constant_values=1.0) for e, _ in rows])
@@ -165,10 +196,15 @@ def _table(rows: list[tuple[Floats, Floats]]) -> ProbTable:
     return ProbTable(edges, np.clip(values, 0, 1))
 
 
-def _check(of: str, bins: int, prior: float) -> None:
+def _default(samples: Samples) -> Of:
+    return "each" if samples.classes == 2 else "top"
+
+
+def check_table(of: str, bins: int, smoothing: float) -> None:
+    """InputError for options of a table that cannot be right."""
     if of not in ("top", "each"):
         raise InputError(f"of must be 'top' or 'each', got {of!r}")
     if bins < 1:
         raise InputError(f"bins must be at least 1, got {bins}")
-    if not (np.isfinite(prior) and prior >= 0):
-        raise InputError(f"prior must be a number of samples, 0 or more, got {prior}")
+    if not (np.isfinite(smoothing) and smoothing >= 0):
+        raise InputError(f"smoothing must be a number of samples, 0 or more, got {smoothing}")

@@ -13,16 +13,20 @@ from numpy.typing import ArrayLike
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
 from calib_serve.fit.facts import complete
+from calib_serve.fit.output.averaged import fit_structured_average
+from calib_serve.fit.output.binary import fit_beta, fit_platt
 from calib_serve.fit.output.binning import fit_histogram_mass, fit_histogram_width, fit_isotonic
 from calib_serve.fit.output.ece_grid import fit_temperature_ece
+from calib_serve.fit.output.learnable import remarks
 from calib_serve.fit.output.linear import fit_matrix, fit_vector
 from calib_serve.fit.output.mixture import fit_ensemble_temperature, fit_temperature_mixture
 from calib_serve.fit.output.odir import fit_dirichlet_odir, fit_matrix_odir
 from calib_serve.fit.output.structured import fit_structured_matrix, fit_structured_vector
 from calib_serve.fit.output.temperature import fit_temperature
+from calib_serve.fit.output.venn_abers import fit_venn_abers
 from calib_serve.fit.samples import ClassWeight, Samples
 
-__all__ = ["CANDIDATES", "Fitter", "check_options", "fit_by_name", "fit_none", "options_of"]
+__all__ = ["CANDIDATES", "TWO_CLASSES", "Fitter", "check_options", "fit_by_name", "fit_none", "options_of"]
 
 Fitter = Callable[..., Artifact]
 """(logits, labels, *, sample_weight=None, ...) -> Artifact."""
@@ -50,15 +54,21 @@ CANDIDATES: Mapping[str, Fitter] = MappingProxyType(
         "structured-vector": fit_structured_vector,
         "vector": fit_vector,
         "structured-matrix": fit_structured_matrix,
+        "structured-average": fit_structured_average,
         "ms-odir": fit_matrix_odir,
         "dirichlet-odir": fit_dirichlet_odir,
         "matrix": fit_matrix,
         "histogram-width": fit_histogram_width,
         "histogram-mass": fit_histogram_mass,
         "isotonic": fit_isotonic,
+        "venn-abers": fit_venn_abers,
     }
 )
 """Name -> fitter, by rising flexibility: one number, a vector, a matrix, a table."""
+
+
+TWO_CLASSES: Mapping[str, Fitter] = MappingProxyType({"platt": fit_platt, "beta": fit_beta})
+"""Those of two classes alone."""
 
 
 def fit_by_name(
@@ -72,14 +82,21 @@ def fit_by_name(
 ) -> Artifact:
     """Fit the method called ``method`` with its own options; ``seed`` goes to those that use random numbers.
 
-    Raises InputError for a name or an option that does not exist, listing those that do.
+    ``artifact.fit["remarks"]`` are sentences on what the set cannot teach, where there are any. Raises
+    InputError for a name or an option that does not exist, listing those that do, FitError where nothing can
+    be learnt.
     """
     known = options_of(method)
     check_options(method, options, known)
     if "seed" in known:
         options["seed"] = seed
-    artifact = CANDIDATES[method](logits, labels, **options)
-    return replace(artifact, class_names=tuple(class_names)) if class_names else artifact
+    weights = {name: options.pop(name, None) for name in ("sample_weight", "class_weight")}
+    samples = Samples.of(logits, labels, **weights)
+    # Of folds, which are temporary, nothing is said; and none fits nothing.
+    said = [] if samples.rows is not None or method == "none" else remarks(samples)
+    artifact = _fitter(method)(samples, samples.labels, **options)
+    told = replace(artifact, fit={**artifact.fit, "remarks": said}) if said else artifact
+    return replace(told, class_names=tuple(class_names)) if class_names else told
 
 
 def check_options(method: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
@@ -91,7 +108,12 @@ def check_options(method: str, options: Mapping[str, Any], known: Sequence[str])
 
 def options_of(method: str) -> list[str]:
     """The names of a method's own options; InputError for a method that does not exist."""
-    if method not in CANDIDATES:
-        raise InputError(f"there is no method {method!r}; choose one of {', '.join(CANDIDATES)}")
-    parameters = inspect.signature(CANDIDATES[method]).parameters
+    parameters = inspect.signature(_fitter(method)).parameters
     return [name for name in parameters if name not in ("logits", "labels")]
+
+
+def _fitter(method: str) -> Fitter:
+    known = {**CANDIDATES, **TWO_CLASSES}
+    if method not in known:
+        raise InputError(f"there is no method {method!r}; choose one of {', '.join(known)}")
+    return known[method]

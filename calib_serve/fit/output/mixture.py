@@ -14,7 +14,7 @@ from calib_serve.fit.facts import complete
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import ClassWeight, Samples
 
-__all__ = ["fit_ensemble_temperature", "fit_temperature_mixture"]
+__all__ = ["fit_ensemble_temperature", "fit_temperature_mixture", "mixture", "spread"]
 
 _GAP = 1e-6
 
@@ -103,28 +103,7 @@ def fit_temperature_mixture(
     convex, so the certificate is a gradient, projected on the bounds. Raises InputError for invalid arrays.
     """
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
-    spread = max(_spread(samples), 1e-12)
-    # For logits of spread 1, values of T beyond this range make no visible difference.
-    bounds = [(math.log(1e-3 / spread), math.log(1e4 / spread)), (1 / (len(samples) + 1), 0.999)]
-    starts = [(-math.log(spread), 0.05)]
-    try:
-        starts.insert(0, (-math.log(temperature(samples)["temperature"]), bounds[1][0]))
-    except FitError:
-        starts.append((math.log(1e2 / spread), bounds[1][0]))
-    found = min(
-        (
-            _minimize(
-                lambda x: _mixture_nll(samples, x[0], x[1]),
-                np.clip(start, *np.transpose(bounds)),
-                jac=True,
-                method="L-BFGS-B",
-                bounds=bounds,
-                options={"ftol": 1e-15, "gtol": 1e-9},
-            )
-            for start in starts
-        ),
-        key=lambda result: result.fun,
-    )
+    found, bounds = _fit_mixture(samples)
     log_s, e = (float(v) for v in found.x)
     projected = np.clip(found.x - found.jac, *np.transpose(bounds)) - found.x
     return complete(
@@ -141,6 +120,45 @@ def fit_temperature_mixture(
         },
         packages=("scipy",),
     )
+
+
+def mixture(samples: Samples, near: tuple[float, float]) -> tuple[float, float]:
+    """T and e of the least NLL beside a guess of both: a few passes."""
+    found, _ = _fit_mixture(samples, near)
+    return math.exp(-float(found.x[0])), float(found.x[1])
+
+
+def _fit_mixture(
+    samples: Samples, near: tuple[float, float] | None = None
+) -> tuple[Any, list[tuple[float, float]]]:
+    """What scipy finds for (log 1 / T, e), and their bounds; from the best of two starts without a guess."""
+    wide = max(spread(samples), 1e-12)
+    # For logits of spread 1, values of T beyond this range make no visible difference.
+    bounds = [(math.log(1e-3 / wide), math.log(1e4 / wide)), (1 / (len(samples) + 1), 0.999)]
+    rough = near is not None
+    if near is not None:
+        starts = [(-math.log(near[0]), max(near[1], 2 * bounds[1][0]))]
+    else:
+        starts = [(-math.log(wide), 0.05)]
+        try:
+            starts.insert(0, (-math.log(temperature(samples)["temperature"]), bounds[1][0]))
+        except FitError:
+            starts.append((math.log(1e2 / wide), bounds[1][0]))
+    found = min(
+        (
+            _minimize(
+                lambda x: _mixture_nll(samples, x[0], x[1]),
+                np.clip(start, *np.transpose(bounds)),
+                jac=True,
+                method="L-BFGS-B",
+                bounds=bounds,
+                options={"ftol": 1e-6 if rough else 1e-15, "gtol": 1e-4 if rough else 1e-9},
+            )
+            for start in starts
+        ),
+        key=lambda result: float(result.fun),
+    )
+    return found, bounds
 
 
 def _mixture_nll(samples: Samples, log_s: float, e: float) -> tuple[float, NDArray[np.float64]]:
@@ -166,7 +184,7 @@ def _log_p_true(z: NDArray[np.float64], labels: NDArray[np.intp]) -> NDArray[np.
     return np.asarray(d[np.arange(len(labels)), labels] - np.log(np.exp(d).sum(axis=1)))
 
 
-def _spread(samples: Samples) -> float:
+def spread(samples: Samples) -> float:
     """The mean distance of a sample's largest logit from its mean one: the scale of T."""
     return sum(float((z.max(axis=1) - z.mean(axis=1)).sum()) for _, z in samples.chunks(np.float64)) / len(
         samples

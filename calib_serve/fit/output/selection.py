@@ -1,19 +1,21 @@
 """Choosing a calibrator by cross-validation on the calibration set, and refusing those that do harm.
 
-Every candidate is fitted on K - 1 folds and scored on the one left out. Of those that are no worse
-than the best by more than one standard error of the paired difference, the simplest wins (Breiman
-1984, section 3.4.3; paired, as all candidates see the same samples). A candidate that costs
-accuracy or refinement, how well confidence tells right from wrong, is refused however well it
-calibrates: a less informative model can be well calibrated (Singh 2021).
+Every candidate is fitted on K - 1 folds and scored on the one left out; one that the first fold shows to
+be beaten is dropped. The simplest within a thousandth of the best wins, and over all of them an average of
+structured scaling over its strengths, in which no calibration and a temperature take part, unless another
+is clearly better: chance misleads the choice of one more than the average. A candidate that costs accuracy
+is refused however well it calibrates: a less informative model can be well calibrated (Singh 2021). So is
+one that costs refinement, how well confidence tells right from wrong, unless the NLL is better than without
+calibration and the Brier score is not worse beyond chance: refinement is a part of both.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Literal
+from dataclasses import replace
+from functools import cache, partial
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,44 +24,40 @@ from calib_serve.artifact import Artifact, Score, Selection
 from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import CalibServeError, InputError, MissingDependency
 from calib_serve.fit.facts import measured_on_folds
+from calib_serve.fit.output.averaged import Averaged
 from calib_serve.fit.output.candidates import fit_by_name, options_of
+from calib_serve.fit.output.fold_facts import facts_of_folds, fit_fold
+from calib_serve.fit.output.held_out import FoldFit, HeldOut, auroc, raced
+from calib_serve.fit.output.learnable import folds_of, remarks
 from calib_serve.fit.samples import ClassWeight, Samples
-from calib_serve.fit.solve.strength import stratified
-from calib_serve.metrics import log_probs
-from calib_serve.metrics.intervals import (
-    Estimate,
-    bootstrap_interval,
-    mean_interval,
-    quantile_of,
-    resamples,
-)
-from calib_serve.metrics.refinement import Separation
+from calib_serve.metrics.intervals import mean_interval, quantile_of, resamples
 
-__all__ = ["Criterion", "default_candidates", "held_out_estimates", "held_out_metrics", "select"]
+__all__ = [
+    "RULE",
+    "Criterion",
+    "HeldOut",
+    "default_candidates",
+    "harm_to_accuracy",
+    "rank",
+    "select",
+]
 
 Floats = NDArray[np.float64]
 Criterion = Literal["nll", "brier", "ece"]
 
+RULE = "simplest within 0.1 % of the best"
+_RULE = "the structured average, unless another is better by over a standard error and 1 / n"
 _REPLICATES = 400
-_FULL_MATRIX = 32  # classes up to which unstructured matrices are worth trying by default
+_NEAR = 1e-3  # of the best score
+_AVERAGE = "structured-average"
 
 
-@dataclass(frozen=True, eq=False)
-class HeldOut:
-    """One candidate's held-out results per sample, each (n,)."""
-
-    nll: Floats
-    brier: Floats
-    confidence: Floats
-    correct: Floats
-
-
-def default_candidates(classes: int) -> tuple[str, ...]:
-    """The default candidates of ``select``, simplest first."""
-    # No vector or matrix: the structured ones are the same, regularised as the data require.
-    few = ("none", "temperature", "temperature-mixture", "ensemble-temperature", "structured-vector")
-    full = ("ms-odir", "dirichlet-odir") if classes <= _FULL_MATRIX else ()
-    return (*few, "structured-matrix", *full, "histogram-mass", "isotonic")
+def default_candidates(*, for_shares: bool = False) -> tuple[str, ...]:
+    """The default candidates of ``select``, simplest first; ``for_shares``: to be corrected for these."""
+    if for_shares:  # which Bayes' rule cannot do behind the average's uniform share
+        return ("none", "temperature", "structured-vector", "structured-matrix")
+    # All others but mixtures and tables are maps within the average's reach, whatever the number of classes.
+    return ("none", "temperature", _AVERAGE)
 
 
 def select(
@@ -74,6 +72,7 @@ def select(
     seed: int = 0,
     sample_weight: ArrayLike | None = None,
     class_weight: ClassWeight = None,
+    class_names: Sequence[str] = (),
     progress: Callable[[str], None] | None = None,
 ) -> Artifact:
     """Cross-validate ``candidates``, refit the one chosen on all samples, and record how it was chosen.
@@ -82,38 +81,52 @@ def select(
     accuracy and refinement AUROC may fall, as fractions: a candidate is refused when the whole
     ``level`` interval of its paired difference lies below. ``progress`` is called with each name.
     The scores, refusals, seed and criterion are ``artifact.selection``; ``metrics_before`` and
-    ``metrics_after`` are held-out numbers of these folds. Raises InputError for invalid arrays and options.
+    ``metrics_after`` are held-out numbers of these folds; what the set cannot teach is
+    ``artifact.fit["remarks"]``. Raises InputError for invalid arrays and options, FitError for sets that
+    nothing can be learnt from: labels of one class, the same logits for all, not one sample right.
     """
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
-    names = tuple(dict.fromkeys(("none", *(candidates or default_candidates(samples.classes)))))
+    names = tuple(dict.fromkeys(("none", *(candidates or default_candidates()))))
     for name in names:
         options_of(name)
     if criterion not in ("nll", "brier", "ece"):
         raise InputError(f"criterion must be nll, brier or ece, got {criterion!r}")
     quantile_of(level)
-    fold = stratified(samples.labels, folds=folds, seed=seed)
+    said = remarks(samples)
+    fold = folds_of(samples, folds=folds, seed=seed)
     found: dict[str, HeldOut] = {}
     refused: dict[str, str] = {}
+    fits: dict[str, FoldFit] = {}
+    averaged: Averaged | None = None
     for name in names:
         if progress:
             progress(name)
         try:
-            fit = partial(_fit, name, seed=seed)
-            found[name] = _held_out(fit, samples, fold)
+            if name == _AVERAGE:
+                averaged = Averaged.of(samples, fold)
+                fits[name] = cache(averaged.held_out)
+            else:
+                fits[name] = cache(partial(fit_fold, name, samples, fold, seed=seed))
+            rivals = {} if name in ("none", _AVERAGE) or criterion == "ece" else found
+            found[name] = raced(fits[name], samples, fold, rivals, criterion)
         except MissingDependency:
             raise  # never choose among fewer than were asked for
         except CalibServeError as error:
             refused[name] = str(error)
             continue
-        harm = _harm(found["none"], found[name], tolerance=tolerance, level=level, seed=seed)
+        pays = criterion != "ece" and _better(found["none"], found[name], level)
+        harm = _harm(found["none"], found[name], pays, tolerance=tolerance, level=level, seed=seed)
         if harm:
             refused[name] = harm
     allowed = {name: held for name, held in found.items() if name not in refused}
-    best, chosen, scores = _rank(found, allowed, criterion, samples, seed)
-    artifact = fit_by_name(chosen, samples, samples.labels, seed=seed)
+    best, chosen, scores = rank(found, allowed, criterion, samples, seed)
+    if chosen == _AVERAGE and averaged is not None:
+        artifact = averaged.artifact()
+    else:
+        artifact = fit_by_name(chosen, samples, samples.labels, seed=seed)
     selection = Selection(
         criterion=criterion,
-        rule="simplest within one standard error of the best",
+        rule=_RULE if averaged else RULE,
         folds=folds,
         seed=seed,
         tolerance=tolerance,
@@ -122,82 +135,45 @@ def select(
         chosen=chosen,
         scores=tuple(replace(scores.get(name, Score(name)), refused=refused.get(name)) for name in names),
     )
-    before, after = (_estimates(found[name], level, seed) for name in ("none", chosen))
-    told = replace(artifact, fit={**artifact.fit, "selection": selection.as_dict()})
-    return measured_on_folds(told, before, after, folds=folds, samples=len(samples))
+    facts = {**artifact.fit, "selection": selection.as_dict()} | ({"remarks": said} if said else {})
+    told = replace(artifact, fit=facts, class_names=tuple(class_names))
+    measured = facts_of_folds(found["none"], fits[chosen], samples, fold, class_names, level=level, seed=seed)
+    return measured_on_folds(told, measured, folds=folds, samples=len(samples))
 
 
-def held_out_estimates(
-    samples: Samples,
-    fit: Callable[[Samples], Artifact],
-    *,
-    folds: int,
-    level: float = 0.95,
-    seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Metrics without and with calibration, of every sample under a ``fit`` to the other folds.
-
-    Each maps a metric to its value, low and high. Raises what ``fit`` raises, and InputError for folds
-    that the samples cannot fill.
-    """
-    fold = stratified(samples.labels, folds=folds, seed=seed)
-    none = _held_out(partial(_fit, "none", seed=seed), samples, fold)
-    fitted = _held_out(fit, samples, fold, progress)
-    return _estimates(none, level, seed), _estimates(fitted, level, seed)
-
-
-def held_out_metrics(
-    probs: Floats, labels: NDArray[np.intp], *, level: float = 0.95, seed: int = 0
-) -> dict[str, Any]:
-    """Metrics of held-out probabilities (n, K) and class ids (n,): each one's value, low and high."""
-    return _estimates(HeldOut(*_describe(probs, labels)), level, seed)
-
-
-def _fit(name: str, samples: Samples, *, seed: int) -> Artifact:
-    return fit_by_name(name, samples, samples.labels, seed=seed)
-
-
-def _held_out(
-    fit: Callable[[Samples], Artifact],
-    samples: Samples,
-    fold: NDArray[np.intp],
-    progress: Callable[[int, int], None] | None = None,
-) -> HeldOut:
-    out = np.empty((4, len(samples)))
-    folds = int(fold.max()) + 1
-    for f in range(folds):
-        if progress:
-            progress(f, folds)
-        artifact = fit(samples.take(fold != f))
-        index = np.flatnonzero(fold == f)
-        test = samples.take(index)
-        for part, chunk in test.chunks(np.float64):
-            out[:, index[part]] = _describe(artifact.probs(chunk), test.labels[part])
-    return HeldOut(*out)
-
-
-def _describe(p: Floats, labels: NDArray[np.intp]) -> Floats:
-    p_true = p[np.arange(len(p)), labels]
-    nll = -log_probs(p_true)  # finite where p_true is 0
-    brier = np.einsum("nk,nk->n", p, p) - 2 * p_true + 1
-    return np.stack([nll, brier, np.minimum(p.max(axis=1), 1.0), p.argmax(axis=1) == labels])
-
-
-def _harm(none: HeldOut, held: HeldOut, *, tolerance: float, level: float, seed: int) -> str | None:
-    """Why a candidate must not be used, with the numbers; None where it does no significant harm."""
+def harm_to_accuracy(none: HeldOut, held: HeldOut, *, tolerance: float, level: float) -> str | None:
+    """Why a candidate that costs accuracy must not be used, with the numbers; None where it costs none."""
     accuracy = mean_interval(held.correct - none.correct, level=level)
-    if accuracy.high < -tolerance:
-        return (
-            f"accuracy falls by {-accuracy.value:.4f} (interval {-accuracy.high:.4f} to "
-            f"{-accuracy.low:.4f}), more than {tolerance:g}"
-        )
-    fall = _auroc(held) - _auroc(none)
+    if accuracy.high >= -tolerance:
+        return None
+    return (
+        f"accuracy falls by {-accuracy.value:.4f} (interval {-accuracy.high:.4f} to "
+        f"{-accuracy.low:.4f}), more than {tolerance:g}"
+    )
+
+
+def _better(none: HeldOut, held: HeldOut, level: float) -> bool:
+    """Whether the proper scores, which refinement is a part of, gain: the NLL falls, the Brier score may."""
+    brier = mean_interval(held.brier - none.brier, level=level)
+    return bool(held.nll.mean() < none.nll.mean() and brier.low <= 0)
+
+
+def _harm(
+    none: HeldOut, held: HeldOut, pays: bool, *, tolerance: float, level: float, seed: int
+) -> str | None:
+    """Why a candidate must not be used, with the numbers; None where it does no significant harm.
+
+    Refinement that falls by less than calibration gains ``pays``.
+    """
+    harm = harm_to_accuracy(none, held, tolerance=tolerance, level=level)
+    if harm or pays:
+        return harm
+    fall = auroc(held) - auroc(none)
     if not fall < -tolerance:  # also where it is not defined: all right or all wrong
         return None
     drawn = np.concatenate(
         [
-            _auroc(held, weights) - _auroc(none, weights)
+            auroc(held, weights) - auroc(none, weights)
             for weights in resamples(len(held.correct), _REPLICATES, seed=seed)
         ]
     )
@@ -210,21 +186,7 @@ def _harm(none: HeldOut, held: HeldOut, *, tolerance: float, level: float, seed:
     )
 
 
-def _auroc(held: HeldOut, weights: Floats | None = None) -> Floats:
-    """P(right above wrong) by confidence, for every row of sample weights (r, n)."""
-    order = np.argsort(held.confidence, kind="stable")
-    ends = np.flatnonzero(np.diff(held.confidence[order], append=np.inf)) + 1
-    w = np.ones((1, len(order))) if weights is None else weights[:, order]
-    right = np.cumsum(w * held.correct[order], axis=1)
-    seen = np.cumsum(w, axis=1)
-    at = np.concatenate([[0], ends])
-    right, seen = (np.concatenate([np.zeros((len(w), 1)), c], axis=1)[:, at] for c in (right, seen))
-    with np.errstate(invalid="ignore"):
-        found = Separation(right, seen - right).auroc()
-    return found if weights is not None else np.asarray(found[0])
-
-
-def _rank(
+def rank(
     found: dict[str, HeldOut],
     allowed: dict[str, HeldOut],
     criterion: Criterion,
@@ -237,36 +199,33 @@ def _rank(
     if criterion == "ece":
         weights = np.concatenate(list(resamples(len(samples), _REPLICATES, seed=seed)))
         value = {name: Bins.tally(held.confidence, held.correct).ece() for name, held in found.items()}
-        drawn = {name: _ece(held, weights) for name, held in found.items()}
+        drawn = {name: _ece(held.confidence, held.correct, weights) for name, held in found.items()}
     else:
         value = {name: float(share @ getattr(held, criterion)) for name, held in found.items()}
         drawn = {}
     best = min(allowed, key=lambda name: value[name])
-    scores = {}
-    for name, held in found.items():
+
+    def error_of(one: str, other: str) -> float:
+        """The standard error of the paired difference."""
         if criterion == "ece":
-            error = float((drawn[name] - drawn[best]).std())
-        else:
-            difference = getattr(held, criterion) - getattr(found[best], criterion)
-            error = math.sqrt(float(share**2 @ (difference - share @ difference) ** 2))
-        scores[name] = Score(name, value[name], value[name] - value[best], error)
-    chosen = next(name for name in allowed if scores[name].above_best <= scores[name].standard_error)
+            return float((drawn[one] - drawn[other]).std())
+        difference = getattr(found[one], criterion) - getattr(found[other], criterion)
+        return math.sqrt(float(share**2 @ (difference - share @ difference) ** 2))
+
+    scores = {
+        name: Score(name, value[name], value[name] - value[best], error_of(name, best)) for name in found
+    }
+    chosen = next(name for name in allowed if scores[name].above_best <= _NEAR * abs(value[best]))
+    if _AVERAGE in allowed and chosen != _AVERAGE:
+        # The share of one sample that keeps probabilities above 0 may cost 1 / n, and is no reason.
+        slack = 1 / len(samples) if criterion == "nll" else 0.0
+        if value[_AVERAGE] - value[chosen] <= error_of(_AVERAGE, chosen) + slack:
+            chosen = _AVERAGE
     return best, chosen, scores
 
 
-def _ece(held: HeldOut, weights: Floats, bins: int = 15) -> Floats:
+def _ece(confidence: Floats, correct: Floats, weights: Floats, bins: int = 15) -> Floats:
     """ECE for every row of sample weights (r, n)."""
-    member = np.eye(bins)[bin_index(held.confidence, bins=bins)]
-    gaps = (weights * (held.confidence - held.correct)) @ member
+    member = np.eye(bins)[bin_index(confidence, bins=bins)]
+    gaps = (weights * (confidence - correct)) @ member
     return np.asarray(np.abs(gaps).sum(axis=1) / weights.sum(axis=1))
-
-
-def _estimates(held: HeldOut, level: float, seed: int) -> dict[str, Any]:
-    means = {"accuracy": held.correct, "nll": held.nll, "brier": held.brier}
-    found = {name: mean_interval(values, level=level) for name, values in means.items()}
-    bins = Bins.tally(held.confidence, held.correct)
-    drawn = np.concatenate([_ece(held, w) for w in resamples(len(held.correct), _REPLICATES, seed=seed)])
-    found["ece"] = bootstrap_interval(bins.ece(), drawn, level=level, lowest=0, highest=1)
-    found["noise_floor"] = Estimate(bins.noise_floor())
-    found["refinement_auroc"] = Estimate(float(_auroc(held)))
-    return {name: estimate.as_dict() for name, estimate in found.items()}

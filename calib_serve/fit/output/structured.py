@@ -20,7 +20,7 @@ from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.solve.softmax_regression import Penalty, Problem
 from calib_serve.fit.solve.strength import along_path
 
-__all__ = ["STRENGTHS", "fit_structured_matrix", "fit_structured_vector"]
+__all__ = ["STRENGTHS", "fit_structured_matrix", "fit_structured_vector", "penalty_of"]
 
 STRENGTHS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03)
 """What the penalties are multiplied with, strongest first; 1 is the authors' choice for all data."""
@@ -83,11 +83,11 @@ def _fit(
     n, k = len(samples), samples.classes
     chosen = {}
     if strength is None:
-        path = along_path(problem, [_penalty(n, k, s) for s in STRENGTHS], start, folds=folds, seed=seed)
+        path = along_path(problem, [penalty_of(n, k, s) for s in STRENGTHS], start, folds=folds, seed=seed)
         strength, start = STRENGTHS[path.best], path.mean()
         scores = {f"{s:g}": score for s, score in zip(STRENGTHS, path.scores, strict=False)}
         chosen = {"folds": folds, "seed": seed, "scores": scores}
-    found = problem.solve(_penalty(n, k, strength), start, gap=_GAP)
+    found = problem.solve(penalty_of(n, k, strength), start, gap=_GAP)
     weight, bias = problem.map(found.x)
     return complete(
         [LogitMap.temperature(begin["temperature"]), LogitMap(weight, bias, "log_probs"), _floor(n)],
@@ -106,7 +106,8 @@ def _fit(
     )
 
 
-def _penalty(n: int, classes: int, strength: float) -> Penalty:
+def penalty_of(n: int, classes: int, strength: float) -> Penalty:
+    """The penalty of ``strength`` for n samples: K / n of scales and biases, K (K - 1) / n of the rest."""
     return Penalty(strength * classes * (classes - 1) / n, strength * classes / n, strength * classes / n)
 
 

@@ -21,7 +21,7 @@ from calib_serve.fit.facts import complete
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.solve.parallel import over_cores
 
-__all__ = ["fit_temperature"]
+__all__ = ["fit_temperature", "temperature"]
 
 _TOLERANCE = 1e-10  # of |d NLL / d log T|, next to an NLL of order 1
 _TOLERANCE_SINGLE = 1e-6  # where passes are in float32: the NLL is then within 1e-12 of its least

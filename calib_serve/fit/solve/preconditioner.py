@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import MissingDependency
 
-__all__ = ["Chunk", "Solve", "of_blocks", "of_diagonal", "of_matrix", "of_pairs"]
+__all__ = ["Chunk", "Curved", "Solve", "of_blocks", "of_diagonal", "of_matrix", "of_pairs"]
 
 Vector = NDArray[np.float64]
 Floats = NDArray[np.floating[Any]]
@@ -24,13 +24,15 @@ Chunk = tuple[Floats, Floats, NDArray[np.float64]]
 """Features x (m, K), probabilities p (m, K) and weights (m,) that sum to 1 over all chunks."""
 Solve = Callable[[Vector], Vector]
 """Applies the inverse."""
+Curved = Callable[[Vector], Solve]
+"""The inverse for a ridge, the penalty's second derivative, one number per parameter.
+
+Sums over samples are taken once for all ridges.
+"""
 
 
-def of_matrix(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
-    """The Hessian of W's rows (K, K), then b (K,), factored whole: for K up to a few dozen.
-
-    ``ridge`` is the penalty's second derivative, one number per parameter.
-    """
+def of_matrix(chunks: Iterable[Chunk], classes: int) -> Curved:
+    """The Hessian of W's rows (K, K), then b (K,), factored whole: for K up to a few dozen."""
     size = classes * (classes + 1)
     blocks = np.zeros((classes, classes + 1, classes, classes + 1))
     hessian = blocks.reshape(size, size)
@@ -44,15 +46,17 @@ def of_matrix(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
     # A block is a row of W with its b; the parameters are all rows of W, then all of b.
     order = np.arange(size).reshape(classes, classes + 1)
     order = np.concatenate([order[:, :-1].ravel(), order[:, -1]])
-    return _factored(hessian[np.ix_(order, order)], ridge)
+    ordered = hessian[np.ix_(order, order)]
+    return lambda ridge: _factored(ordered, ridge)
 
 
-def of_diagonal(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
+def of_diagonal(chunks: Iterable[Chunk], classes: int) -> Curved:
     """The Hessian of a diagonal (K,) and b (K,), factored whole: for K up to a thousand or so."""
     sums = _DiagonalHessian(classes)
     for chunk in chunks:
         sums.add(chunk)
-    return _factored(sums.matrix(), ridge)
+    matrix = sums.matrix()
+    return lambda ridge: _factored(matrix, ridge)
 
 
 class _DiagonalHessian:
@@ -80,12 +84,17 @@ class _DiagonalHessian:
         return hessian
 
 
-def of_pairs(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
+def of_pairs(chunks: Iterable[Chunk], classes: int) -> Curved:
     """The 2 x 2 blocks of a diagonal (K,) and b (K,), one per class: for any K."""
     own = np.zeros((3, classes))
     for x, p, w in chunks:
         u = p * (1 - p) * w[:, None]
         own += [np.einsum("nk,nk->k", u * x, x), (u * x).sum(axis=0), u.sum(axis=0)]
+    return lambda ridge: _pairs(own, ridge)
+
+
+def _pairs(own: NDArray[np.float64], ridge: Vector) -> Solve:
+    classes = own.shape[1]
     floor = 1e-8 * max(float(own.max()), 1e-300)
     a, c = own[0] + ridge[:classes] + floor, own[2] + ridge[classes:] + floor
     b = own[1]
@@ -99,7 +108,7 @@ def of_pairs(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
     return solve
 
 
-def of_blocks(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
+def of_blocks(chunks: Iterable[Chunk], classes: int) -> Curved:
     """The blocks of one class each, all taken to be h_k C plus the ridge: for many classes.
 
     With D the ridge of a row and its b, C v = omega D v gives (h_k C + D)^-1 = V diag(1 / (h_k
@@ -120,9 +129,17 @@ def of_blocks(chunks: Iterable[Chunk], classes: int, ridge: Vector) -> Solve:
         spread += float(share.sum())
         x1 = _with_one(x)
         c += (x1 * share[:, None].astype(x.dtype)).T @ x1
-    own_ridge = np.concatenate([ridge[: classes * classes : classes + 1], ridge[-classes:]])
-    coarse = _factored(together.matrix(), own_ridge)
     h = np.maximum(h / spread, 1e-12)
+    matrix = together.matrix()
+    return lambda ridge: _blocks(h, c, matrix, ridge)
+
+
+def _blocks(
+    h: NDArray[np.float64], c: NDArray[np.float64], together: NDArray[np.float64], ridge: Vector
+) -> Solve:
+    classes = len(h)
+    own_ridge = np.concatenate([ridge[: classes * classes : classes + 1], ridge[-classes:]])
+    coarse = _factored(together, own_ridge)
     off = ridge[1] if classes > 1 else ridge[0]
     row = np.append(np.full(classes, off), ridge[-1])
     common = np.maximum((classes - 1) * row, 1e-300)

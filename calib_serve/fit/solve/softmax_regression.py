@@ -6,7 +6,7 @@ of (W_kk - 1)^2, and ``bias`` sum of b_k^2. x is the logits times ``scale``, or 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -157,12 +157,16 @@ class Problem:
 
     def preconditioner(self, penalty: Penalty, theta: Vector) -> Solve:
         """An approximate inverse Hessian at ``theta``: exact for few parameters, by blocks for many."""
-        classes, ridge = self.samples.classes, 2 * self._penalties(penalty)
+        return self.curvature(theta)(penalty)
+
+    def curvature(self, theta: Vector) -> Callable[[Penalty], Solve]:
+        """The preconditioners at ``theta`` for any penalty, by one pass over the samples."""
         if self.shape == "full":
             make = of_matrix if self.size <= _EXACT_MATRIX else of_blocks
         else:
             make = of_diagonal if self.size <= _EXACT_DIAGONAL else of_pairs
-        return make(self._curvature(theta), classes, ridge)
+        curved = make(self._curvature(theta), self.samples.classes)
+        return lambda penalty: curved(2 * self._penalties(penalty))
 
     def _curvature(self, theta: Vector) -> Iterator[Chunk]:
         for x, s, _, w in self._scores(theta):
@@ -180,9 +184,9 @@ class Problem:
     def _features(self) -> Iterator[tuple[slice, Floats]]:
         dtype = self._dtype
         for part, z in self.samples.chunks(dtype, values=self._chunk):
-            x = z * dtype(self.scale)
+            x = z if self.scale == 1 else z * dtype(self.scale)
             if self.offset is not None:
-                x -= self.offset[part, None].astype(dtype)
+                x = x - self.offset[part, None].astype(dtype)
             yield part, x
 
     def _scores(

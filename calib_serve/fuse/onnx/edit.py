@@ -95,11 +95,21 @@ class Editor:
         """A new initializer; floats are rounded to ``dtype``, once."""
         numbers = np.asarray(array).astype(dtype.numpy())
         if not np.isfinite(numbers.astype(np.float64)).all():
-            raise FuseError(f"{wish} does not fit into {dtype.name}; export the model in FLOAT")
-        tensor = ir.tensor(numbers, dtype=dtype, name=self.name(f"calib_serve.{wish}"))
-        value = ir.Value(
-            name=tensor.name, type=ir.TensorType(dtype), shape=ir.Shape(numbers.shape), const_value=tensor
-        )
+            raise FuseError(f"{wish} is beyond the range of {dtype.name}; export the model in float32")
+        tensor = ir.Tensor(numbers, dtype=dtype, name=self.name(f"calib_serve.{wish}"))
+        return self._initializer(tensor)
+
+    def names(self, names: Sequence[int | str], wish: str) -> ir.Value:
+        """A new initializer of class names, integers or strings."""
+        if all(isinstance(name, int) for name in names):
+            return self.number(names, ir.DataType.INT64, wish)
+        texts = [str(name).encode() for name in names]
+        tensor = ir.StringTensor(texts, shape=ir.Shape([len(texts)]), name=self.name(f"calib_serve.{wish}"))
+        return self._initializer(tensor)
+
+    def _initializer(self, tensor: ir.Tensor[Any] | ir.StringTensor) -> ir.Value:
+        kind, shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+        value = ir.Value(name=tensor.name, type=kind, shape=shape, const_value=tensor)
         self.graph.register_initializer(value)
         return value
 
@@ -116,14 +126,31 @@ class Editor:
         domain: str = "",
     ) -> ir.Value:
         """The output of a new node, placed after ``after``, before ``before``, or where its inputs allow."""
-        wish = f"calib_serve.{op}"
-        value = ir.Value(name=self.name(wish), shape=shape)
-        value.dtype = dtype or inputs[0].dtype or ir.DataType.FLOAT
-        made = ir.node(op, list(inputs), attributes, domain=domain, outputs=[value], name=value.name)
+        own = dtype or inputs[0].dtype or ir.DataType.FLOAT
+        (value,) = self.nodes(op, inputs, attributes, [own], shape, after=after, before=before, domain=domain)
+        return value
+
+    def nodes(
+        self,
+        op: str,
+        inputs: Sequence[ir.Value],
+        attributes: Mapping[str, Any] | None,
+        dtypes: Sequence[ir.DataType],
+        shape: ir.Shape | None,
+        *,
+        after: ir.Node | None = None,
+        before: ir.Node | None = None,
+        domain: str = "",
+    ) -> list[ir.Value]:
+        """The outputs of one new node, of one shape, each of its own type."""
+        values = [ir.Value(name=self.name(f"calib_serve.{op}"), shape=shape) for _ in dtypes]
+        for value, dtype in zip(values, dtypes, strict=True):
+            value.dtype = dtype
+        made = ir.node(op, list(inputs), attributes, domain=domain, outputs=values, name=values[0].name)
         self.made.add(made)
         if before is not None:
             self.graph.insert_before(before, made)
-            return value
+            return values
         behind = after or self._last(inputs)
         if behind is not None:
             self.graph.insert_after(behind, made)
@@ -131,7 +158,7 @@ class Editor:
             self.graph.insert_before(self.graph[0], made)
         else:
             self.graph.append(made)
-        return value
+        return values
 
     def _last(self, inputs: Sequence[ir.Value]) -> ir.Node | None:
         producers = [p for v in inputs if (p := v.producer()) is not None and p.graph is self.graph]
@@ -159,11 +186,19 @@ class Editor:
             self._rename(value, name)
         return own
 
+    def add_output(self, value: ir.Value, name: str) -> None:
+        """Show ``value`` as one more output of the graph, the last."""
+        self.graph.outputs.append(value)
+        self.replace_output(value, [value], [name])
+
     def _rename(self, value: ir.Value, name: str) -> None:
         taken = next((v for v in _values(self.graph) if v.name == name and v is not value), None)
         if taken is not None:
             if taken.is_graph_input() or taken.is_graph_output():
-                raise FuseError(f"the graph has another input or output called {name!r}; rename that one")
+                raise FuseError(
+                    f"the graph has another input or output called {name!r}; rename that one, or keep the "
+                    "outputs as they are: --returns same (returns=), --no-decisions (decisions=)"
+                )
             taken.name = self.name(f"calib_serve.raw.{name}")
         self._names.add(name)
         value.name = name

@@ -13,26 +13,22 @@ import onnx_ir as ir
 
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.files import sha256, written_whole
+from calib_serve.fuse.onnx.repair import graphs, infers, repaired
 
-__all__ = ["MARK", "OPSET", "pending", "read", "write", "write_text"]
+__all__ = ["MARK", "pending", "read", "write", "write_text"]
 
 MARK = "calib_serve.fingerprint"
 """The metadata key of the artifact's fingerprint; it marks a calibrated model."""
 
-OPSET = 13
-"""The oldest opset whose Softmax works along one axis."""
-
 
 def read(path: Path) -> ir.Model:
-    """A checked model; its external tensors stay on disk until read.
+    """A checked model, fit to be edited; its external tensors stay on disk until read.
 
-    Raises ModelError for a file that is not a valid ONNX model or refers to files outside of its folder,
-    FuseError for one that cannot be edited: too old an opset, or calibrated already.
+    ``meta["repairs"]`` are the repairs that it needed, a sentence each. Raises ModelError for a file that is
+    not a valid ONNX model or refers to files outside of its folder, FuseError for one that cannot be edited:
+    too old an opset, or calibrated already.
     """
-    try:
-        model = _load(path)
-    except Exception as error:  # protobuf and onnx-ir raise unrelated types
-        raise ModelError(f"{path} is not an ONNX model: {error or type(error).__name__}") from error
+    raw, model = _load(path)
     for tensor in _external(model):
         _check_contained(tensor, path)
     try:
@@ -43,56 +39,68 @@ def read(path: Path) -> ir.Model:
         raise FuseError(
             f"{path} is calibrated already ({model.metadata_props[MARK][:12]}); fuse into the original"
         )
-    opset = model.graph.opset_imports.get("")
-    if opset is None or opset < OPSET:
-        raise FuseError(
-            f"{path} has opset {opset}, fusing needs {OPSET} or newer; export again, or use "
-            "onnx.version_converter.convert_version"
-        )
+    raw, repairs = repaired(raw)
+    if repairs:
+        model = _model(raw, path)
+    model.meta["repairs"] = tuple(repairs)
+    model.meta["strict"] = infers(raw) is not None
     return model
 
 
-def _load(path: Path) -> ir.Model:
-    """A model with shapes inferred; map types of outputs are kept in ``meta``, as onnx-ir has none."""
-    raw = onnx.load(path, load_external_data=False)
-    stated = {v.name for graph in _graphs(raw.graph) for v in graph.value_info}
+def _load(path: Path) -> tuple[onnx.ModelProto, ir.Model]:
+    try:
+        raw = onnx.load(path, load_external_data=False)
+        return raw, _model(raw, path)
+    except Exception as error:  # protobuf and onnx-ir raise unrelated types
+        raise ModelError(f"{path} is not an ONNX model: {error or type(error).__name__}") from error
+
+
+def _model(raw: onnx.ModelProto, path: Path) -> ir.Model:
+    """A model with shapes inferred.
+
+    ``meta`` keeps the types of inputs and outputs as the file says them: inference renames sizes, and onnx-ir
+    has no maps; and the names of values whose shapes it states.
+    """
+    stated = {v.name for graph in graphs(raw.graph) for v in graph.value_info}
     proto = onnx.shape_inference.infer_shapes(raw)
-    maps: dict[str, onnx.TypeProto] = {}
-    for output in proto.graph.output:
-        if output.type.WhichOneof("value") in ("map_type", "sequence_type"):
-            maps[output.name] = onnx.TypeProto()
-            maps[output.name].CopyFrom(output.type)
-            output.ClearField("type")
+    for value in (*proto.graph.input, *proto.graph.output):
+        if value.type.WhichOneof("value") in ("map_type", "sequence_type"):
+            value.ClearField("type")
     known = [v for v in proto.graph.value_info if v.type.WhichOneof("value") == "tensor_type"]
     del proto.graph.value_info[:]
     proto.graph.value_info.extend(known)
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.parent)
-    model.meta["maps"], model.meta["stated"] = maps, stated
+    model.meta["types"] = {v.name: v.type for v in (*raw.graph.input, *raw.graph.output)}
+    model.meta["stated"] = stated
     return model
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and all graphs inside of it."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from _graphs(inner)
 
 
 def _save(model: ir.Model, path: Path) -> None:
     proto = ir.to_proto(model)
-    for output in proto.graph.output:
-        if output.name in model.meta.get("maps", {}):
-            output.type.CopyFrom(model.meta["maps"][output.name])
+    types: dict[str, onnx.TypeProto] = model.meta["types"]
+    sizes = {d.dim_param for kind in types.values() for d in kind.tensor_type.shape.dim}
+    for value in (*proto.graph.input, *proto.graph.output):
+        if value.name in types and _is_still(value.type, types[value.name]):
+            value.type.CopyFrom(types[value.name])
+        for size in value.type.tensor_type.shape.dim if value.type.HasField("tensor_type") else ():
+            if size.dim_param not in sizes:  # a name that inference made up
+                size.ClearField("dim_param")
     # Inferred shapes are not written: with them a runtime optimises differently, and a fused graph would not
     # run like the raw one.
-    for graph in _graphs(proto.graph):
-        stated = [v for v in graph.value_info if v.name in model.meta.get("stated", ())]
+    for graph in graphs(proto.graph):
+        known = [v for v in graph.value_info if v.name in model.meta["stated"]]
         del graph.value_info[:]
-        graph.value_info.extend(stated)
+        graph.value_info.extend(known)
     onnx.save_model(proto, path)
+
+
+def _is_still(kind: onnx.TypeProto, stated: onnx.TypeProto) -> bool:
+    """Whether a value of this name is what it was: a map (of no type here), or a tensor of as many sizes."""
+    if not stated.HasField("tensor_type"):
+        return kind.WhichOneof("value") is None
+    new, old = kind.tensor_type, stated.tensor_type
+    return new.elem_type == old.elem_type and len(new.shape.dim) == len(old.shape.dim)
 
 
 def _external(model: ir.Model) -> Iterator[ir.ExternalTensor]:
@@ -113,7 +121,9 @@ def _check_contained(tensor: ir.ExternalTensor, path: Path) -> None:
         target = (folder / tensor.location).resolve()
         size = target.stat().st_size
     except (OSError, ValueError) as error:
-        raise ModelError(f"{path} keeps {tensor.name!r} in {tensor.location!r}: {error}") from error
+        raise ModelError(
+            f"{path} keeps {tensor.name!r} in {tensor.location!r}, which cannot be read: {error}"
+        ) from error
     if not target.is_relative_to(folder):
         raise ModelError(
             f"{path} keeps {tensor.name!r} outside of its folder, in {tensor.location!r}; "
@@ -122,7 +132,8 @@ def _check_contained(tensor: ir.ExternalTensor, path: Path) -> None:
     end = (tensor.offset or 0) + tensor.nbytes
     if end > size or (tensor.length is not None and tensor.length < tensor.nbytes):
         raise ModelError(
-            f"{path} keeps {tensor.name!r} in {tensor.location!r}, which ends before it: {size} < {end}"
+            f"{path} keeps {tensor.name!r} in {tensor.location!r}, which ends before it: {size} < {end}; "
+            "copy the whole file"
         )
 
 
@@ -144,9 +155,11 @@ def write(model: ir.Model, partial: Path, *, source: Path, out: Path, strict: bo
     if not strict:
         return
     try:
-        onnx.checker.check_model(str(partial), full_check=True)
+        onnx.checker.check_model(str(partial), full_check=model.meta["strict"])
     except Exception as error:
-        raise FuseError(f"the fused model fails onnx's full check: {_first_line(error)}") from error
+        raise FuseError(
+            f"the fused model fails onnx's full check: {_first_line(error)}; please report this graph"
+        ) from error
 
 
 def write_text(path: Path, content: str) -> None:

@@ -9,12 +9,20 @@ import onnx_ir as ir
 from calib_serve.fuse.onnx.edit import Editor, require, users
 from calib_serve.fuse.onnx.tail import Tail
 
-__all__ = ["FlattenScores", "is_flat"]
+__all__ = ["FlattenScores", "flat", "is_flat"]
 
 
 def is_flat(value: ir.Value) -> bool:
     """Whether a value is known to be (n, K)."""
     return value.shape is not None and len(value.shape) == 2
+
+
+def flat(editor: Editor, value: ir.Value) -> ir.Value:
+    """A value (n, K, 1, ...) as (n, K); unchanged where it is that."""
+    if is_flat(value):
+        return value
+    assert value.shape is not None
+    return editor.node("Flatten", [value], {"axis": 1}, shape=ir.Shape((value.shape[0], value.shape[1])))
 
 
 @dataclass(frozen=True)
@@ -35,17 +43,16 @@ class FlattenScores:
         """The tail between the Flatten and the Unsqueeze."""
         wide = tail.logits.shape
         assert wide is not None
-        narrow = ir.Shape((wide[0], wide[1]))
         extra = list(range(2, len(wide)))
-        flat = editor.node("Flatten", [tail.logits], {"axis": 1}, shape=narrow)
+        narrow = flat(editor, tail.logits)
         if tail.activation is None:
-            scores, old = flat, tail.logits
+            scores, old = narrow, tail.logits
         else:
-            tail.activation.replace_input_with(0, flat)
+            tail.activation.replace_input_with(0, narrow)
             scores = old = tail.activation.outputs[0]
-            scores.shape = narrow
+            scores.shape = narrow.shape
         readers = [
-            n for n in (tail.readers(old) if old is tail.logits else users(old)) if n is not flat.producer()
+            n for n in (tail.readers(old) if old is tail.logits else users(old)) if n is not narrow.producer()
         ]
         axes = editor.number(extra, ir.DataType.INT64, "axes")
         back = editor.node("Unsqueeze", [scores, axes], shape=wide)
@@ -58,5 +65,5 @@ class FlattenScores:
         rest = tuple(n for n in tail.path if n is not tail.activation)
         head = () if tail.activation is None else (tail.activation,)
         path = (*head, *(() if node is None else (node,)), *rest)
-        tail = replace(tail, logits=flat, output=output, path=path)
+        tail = replace(tail, logits=narrow, output=output, path=path)
         return tail, "scores of more than two dimensions flattened (Flatten, Unsqueeze added)"

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
+import onnx_ir as ir
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Artifact, Outputs
-from calib_serve.errors import InputError
+from calib_serve.artifact import Artifact
+from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.files import sha256
+from calib_serve.fuse.decisions import left_out, undecided
 from calib_serve.fuse.onnx.edit import Editor
 from calib_serve.fuse.onnx.files import MARK, pending, read, write
 from calib_serve.fuse.onnx.input_shift import Normalization
-from calib_serve.fuse.onnx.outputs import Returns
-from calib_serve.fuse.onnx.parity import generate, measure
+from calib_serve.fuse.onnx.outputs import Returns, keep_raw_scores
+from calib_serve.fuse.onnx.parity import check_repairs, generate, measure, run_raw
 from calib_serve.fuse.onnx.plan import Request, carry_out, make_plan
+from calib_serve.fuse.onnx.shapes import learn, unknown
 from calib_serve.fuse.owner import check_owner
 from calib_serve.npz import read_npz
+from calib_serve.scores import Outputs, check_outputs
 
 __all__ = ["FuseReport", "Normalization", "fuse_onnx"]
 
@@ -30,7 +37,9 @@ class FuseReport:
     """The edits of the graph, and its distance from the calibration in numpy.
 
     ``done`` says where each step went. ``max_abs_diff`` is of probabilities, over ``samples``
-    inputs; ``tolerance`` is what rounding in the model's own type allows.
+    inputs, and over ``own_scores`` that the artifact keeps of its fit; ``tolerance`` is what rounding in the
+    model's own type allows; ``near_edge`` inputs, and ``near_threshold`` decisions on them, are too close to
+    turning to tell.
     """
 
     done: tuple[str, ...]
@@ -41,7 +50,10 @@ class FuseReport:
     tolerance: float
     samples: int
     near_edge: int
+    near_threshold: int
     engine: str
+    own_scores: int
+    device: str
     model: str
     artifact: str
 
@@ -53,16 +65,19 @@ class FuseReport:
     def rows(self) -> list[tuple[str, str]]:
         """For display: headings, which may be empty, and texts."""
         parity = (
-            f"{self.max_abs_diff:.2g} at most on {self.samples} inputs, {self.tolerance:.2g} allowed "
-            f"({self.engine})"
+            f"{self.max_abs_diff:.2g} at most on {self.samples} inputs"
+            + (f" and {self.own_scores} of the fit's own scores" if self.own_scores else "")
+            + f", {self.tolerance:.2g} allowed ({self.engine}, {self.device})"
         )
         near = f"{self.near_edge} inputs near a table's edge left out"
+        close = f"{self.near_threshold} decisions near their threshold left out"
         return [
             *(("", what) for what in self.done),
             ("nodes", f"{self.nodes_before} -> {self.nodes_after}"),
             ("outputs", ", ".join(self.outputs)),
             ("parity", parity),
             *([("", near)] if self.near_edge else []),
+            *([("", close)] if self.near_threshold else []),
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -83,6 +98,9 @@ def fuse_onnx(
     normalization: Normalization | None = None,
     inputs: Mapping[str, NDArray[Any]] | str | Path | None = None,
     samples: int = 8,
+    keep_raw: bool = False,
+    decisions: bool = True,
+    device: str = "cpu",
     force: bool = False,
 ) -> FuseReport:
     """Write ``model_path`` with the artifact inside to ``out_path``, atomically.
@@ -92,23 +110,32 @@ def fuse_onnx(
     ``outputs`` says what the scores are now, where no Softmax shows it, ``output_name`` which output
     holds them where several may, ``input_name`` which input is shifted, ``features`` the tensor a
     new head reads. ``normalization`` goes into the graph, before the shift. Parity is measured on
-    ``inputs`` by name (or an npz of them), else on ``samples`` generated ones.
+    ``inputs`` by name (or an npz of them), else on ``samples`` generated ones, on ``device`` ("cpu", "cuda",
+    "cuda:1"). ``keep_raw`` keeps the raw scores in one more output, "raw_" and the output's name.
+    ``decisions``: what the artifact decides goes into outputs of its own, behind all others: "set", bool
+    (n, K), whether each class is in the prediction set, and "abstain", bool (n,).
 
-    Raises ModelError for an invalid model file, FuseError where a step cannot be put in,
-    the artifact was fitted for another model (unless ``force``), or parity does not hold.
+    Raises ModelError for an invalid model file or a device that is not there, FuseError where a step cannot
+    be put in, the artifact was fitted for another model (unless ``force``), or parity does not hold.
     """
-    for name, value, allowed in (("returns", returns, Returns), ("outputs", outputs or "logits", Outputs)):
-        if value not in get_args(allowed):
-            raise InputError(f"{name} must be one of {', '.join(get_args(allowed))}, got {value!r}")
+    if returns not in get_args(Returns):
+        raise InputError(
+            f"--returns (returns=) must be one of {', '.join(get_args(Returns))}, got {returns!r}"
+        )
+    check_outputs(outputs)
     source, out = Path(model_path), Path(out_path)
     model, hashed = read(source), sha256(source)
     check_owner(artifact, hashed, source, force=force)
+    acting = artifact if decisions else undecided(artifact)
     nodes_before, editor = len(model.graph), Editor(model)
+    given = _arrays(inputs)
+    _learn_shapes(model, artifact, features, given, source=source, out=out)
     plan = make_plan(
-        editor, artifact, Request(returns, outputs, output_name, input_name, features, normalization)
+        editor, acting, Request(returns, outputs, output_name, input_name, features, normalization)
     )
-    done = carry_out(editor, plan)
-    given = _arrays(inputs) if isinstance(inputs, (str, Path)) else inputs
+    kept = (keep_raw_scores(editor, plan.tail, artifact),) if keep_raw else ()
+    left = () if decisions else left_out(artifact, "--no-decisions (decisions=)")
+    done = (*model.meta["repairs"], *carry_out(editor, plan), *kept, *left)
     feeds = dict(given or generate(model.graph, samples=samples, shapes=plan.shapes))
     model.metadata_props[MARK] = artifact.fingerprint
     model.metadata_props["calib_serve.method"] = artifact.method
@@ -117,8 +144,12 @@ def fuse_onnx(
         write(model, partial, source=source, out=out)
         probe = partial.with_name(f"{partial.name}.{secrets.token_hex(2)}.raw")
         try:
-            quantized = _write_probe(source, probe, out, plan.source)
-            parity = measure(probe, partial, plan, feeds, quantized=quantized)
+            quantized = _write_probe(source, probe, out, [plan.source])
+            parity = measure(
+                probe, partial, plan, feeds, opset=editor.opset, quantized=quantized, device=device
+            )
+            if model.meta["repairs"]:
+                check_repairs(source, probe, plan, feeds)
         finally:
             probe.unlink(missing_ok=True)
     return FuseReport(
@@ -132,19 +163,48 @@ def fuse_onnx(
     )
 
 
-def _arrays(path: str | Path) -> dict[str, NDArray[Any]]:
+def _arrays(inputs: Mapping[str, NDArray[Any]] | str | Path | None) -> dict[str, Any]:
+    """Inputs by name; those of no dimension as arrays too, as onnxruntime wants them."""
+    if not isinstance(inputs, (str, Path)):
+        return {k: np.asarray(v) if isinstance(v, np.generic) else v for k, v in (inputs or {}).items()}
     try:
-        return read_npz(Path(path))[0]
+        return read_npz(Path(inputs))[0]
     except ValueError as error:
-        raise InputError(f"{path} is not an npz of inputs by name: {error}") from error
+        raise InputError(
+            f"{inputs} is not an npz of inputs by name, as --inputs (inputs=) takes it: {error}"
+        ) from error
 
 
-def _write_probe(source: Path, probe: Path, out: Path, wanted: str) -> bool:
-    """Write the raw graph with one more output; returns whether it is quantised."""
+def _learn_shapes(
+    model: ir.Model,
+    artifact: Artifact,
+    features: str | None,
+    given: Mapping[str, NDArray[Any]],
+    *,
+    source: Path,
+    out: Path,
+) -> None:
+    """Run the raw graph where the shapes of its scores are not known; where it does not run, they stay so."""
+    values = unknown(model.graph, features)
+    if not values:
+        return
+    delta = None if artifact.input_shift is None else artifact.input_shift.delta
+    like = [v for v in model.graph.inputs if delta is not None and v.shape and len(v.shape) == delta.ndim + 1]
+    shapes = {} if delta is None else {str(v.name): delta.shape for v in like}
+    names = [str(v.name) for v in values]
+    with tempfile.TemporaryDirectory() as folder, suppress(FuseError, ModelError, OSError):
+        probe = Path(folder, "probe.onnx")
+        feeds = given or generate(model.graph, samples=2, shapes=shapes)
+        _write_probe(source, probe, probe, names)
+        learn(values, run_raw(probe, feeds, names))
+
+
+def _write_probe(source: Path, probe: Path, out: Path, wanted: Sequence[str]) -> bool:
+    """Write the raw graph with more outputs; returns whether it is quantised."""
     model = read(source)
     graph = model.graph
-    if wanted not in [v.name for v in graph.outputs]:
-        values = [v for node in graph for v in node.outputs] + list(graph.inputs)
-        graph.outputs.append(next(v for v in values if v.name == wanted))
+    values = {v.name: v for v in (*graph.inputs, *(v for node in graph for v in node.outputs))}
+    shown = {v.name for v in graph.outputs}
+    graph.outputs.extend(values[name] for name in wanted if name not in shown)
     write(model, probe, source=source, out=out, strict=False)
     return any(node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") for node in graph)

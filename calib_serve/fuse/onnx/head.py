@@ -21,18 +21,21 @@ def find_features(editor: Editor, tail: Tail, head: Head, name: str | None) -> i
     if name is None:
         linear = find_linear(tail.logits)
         if not isinstance(linear, Linear):
-            raise FuseError(f"the last linear layer was not found: {linear.why}; name its input (features=)")
+            raise FuseError(
+                f"the last linear layer was not found: {linear.why}; name its input: --features (features=)"
+            )
         value = linear.features
     else:
         found = [v for n in editor.graph for v in n.outputs if v.name == name]
         found += [v for v in editor.graph.inputs if v.name == name]
         if not found:
-            raise FuseError(f"the graph has no tensor {name!r} to take as features")
+            raise FuseError(f"the graph has no tensor {name!r} to take as --features (features=)")
         value = found[0]
     if not _fits(value, head):
         raise FuseError(
             f"the head reads features (n, {head.weights[0].shape[1]}), but {value.name!r} is {value.dtype} "
-            f"{value.shape}; the artifact is of another model, or its features must be named (features=)"
+            f"{value.shape}; the artifact is of another model, or another tensor holds them: --features "
+            "(features=)"
         )
     return value
 

@@ -29,9 +29,12 @@ class Normalization:
     def __post_init__(self) -> None:
         mean, std = np.asarray(self.mean, np.float64), np.asarray(self.std, np.float64)
         if mean.ndim > 1 or std.ndim > 1 or not (np.isfinite(mean).all() and np.isfinite(std).all()):
-            raise FuseError(f"mean and std must be one number or one per channel, got {mean} and {std}")
+            raise FuseError(
+                "the mean and std of --with-normalization (normalization=) must be one number or one per "
+                f"channel, got {mean} and {std}"
+            )
         if (std <= 0).any():
-            raise FuseError(f"std must be positive, got {std}")
+            raise FuseError(f"the std of --with-normalization (normalization=) must be positive, got {std}")
         object.__setattr__(self, "mean", mean)
         object.__setattr__(self, "std", std)
 
@@ -45,7 +48,9 @@ class Normalization:
         try:
             mean, std = ([float(n) for n in part.split("/")] for part in text.split(","))
         except ValueError:
-            raise FuseError(f"a normalisation is MEAN,STD, channels separated by /: got {text!r}") from None
+            raise FuseError(
+                f"--with-normalization (normalization=) is MEAN,STD, channels separated by /: got {text!r}"
+            ) from None
         return cls(np.array(mean), np.array(std))
 
     def shaped(self, rank: int) -> tuple[Floats, Floats]:
@@ -58,7 +63,10 @@ def shifted_input(editor: Editor, shape: tuple[int, ...] | None, name: str | Non
     """The graph input a shift of ``shape`` belongs to; by name, or the only floating one that fits."""
     inputs = [v for v in editor.graph.inputs if not v.is_initializer()]
     if name is not None and name not in [v.name for v in inputs]:
-        raise FuseError(f"the graph has no input {name!r}; it has {[v.name for v in inputs]}")
+        raise FuseError(
+            f"the graph has no input {name!r}; --input-name (input_name=) is one of "
+            f"{[v.name for v in inputs]}"
+        )
     named = [v for v in inputs if name in (None, v.name)]
     fits = [v for v in named if v.dtype in FLOATS and _fits(v.shape, shape)]
     if len(fits) == 1:
@@ -67,9 +75,9 @@ def shifted_input(editor: Editor, shape: tuple[int, ...] | None, name: str | Non
     if not fits:
         raise FuseError(
             f"no floating-point input takes a shift of shape {shape}; the graph has {have}; "
-            "the artifact is of another model, or its input must be named (input_name=)"
+            "the artifact is of another model, or another input takes it: --input-name (input_name=)"
         )
-    raise FuseError(f"several inputs take the shift: {have}; name one (input_name=)")
+    raise FuseError(f"several inputs take the shift: {have}; name one: --input-name (input_name=)")
 
 
 def _fits(actual: ir.Shape | None, shape: tuple[int, ...] | None) -> bool:
@@ -117,11 +125,17 @@ class ShiftInput:
 
 def _prefix(editor: Editor, value: ir.Value, step: InputShift | None, normal: Normalization) -> str:
     if value.shape is None or len(value.shape) < 2:
-        raise FuseError(f"a normalisation needs an input (n, C, ...), {value.name!r} is {value.shape}")
+        raise FuseError(
+            f"--with-normalization (normalization=) needs an input (n, C, ...), {value.name!r} is "
+            f"{value.shape}"
+        )
     mean, std = normal.shaped(len(value.shape))
     channels = value.shape[1]
     if mean.size > 1 and isinstance(channels, int) and mean.size != channels:
-        raise FuseError(f"the input {value.name!r} has {channels} channels, the normalisation {mean.size}")
+        raise FuseError(
+            f"the input {value.name!r} has {channels} channels, --with-normalization (normalization=) "
+            f"{mean.size}"
+        )
     if step is not None:
         mean = mean - step.delta[None].astype(np.float64) * std  # (x - m) / s + d = (x - (m - d s)) / s
     _insert(editor, value, [("Sub", mean), ("Div", std)], step)

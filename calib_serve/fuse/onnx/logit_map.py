@@ -8,7 +8,6 @@ import numpy as np
 import onnx_ir as ir
 
 from calib_serve.artifact import LogitMap
-from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.edit import Editor, describe, require
 from calib_serve.fuse.onnx.flatten import is_flat
 from calib_serve.fuse.onnx.linear import Linear, NotLinear, find_linear
@@ -40,7 +39,7 @@ class MapLogits:
 
     def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
         """Folded where that is exact, else put in as nodes."""
-        step = _for_sigmoid(tail, self.step)
+        step = self.step
         if step.is_nothing:
             return tail, "the logit map changes nothing: nothing to do"
         if step.weight.ndim == 0 and tail.normalised:  # 1 / T may act before or after the log
@@ -59,23 +58,6 @@ class MapLogits:
         new = _insert(editor, tail.logits, step)
         first = "LogSoftmax and " if step.on == "log_probs" else ""
         return tail.replace_logits(editor, new), f"logit map put in as {first}{_op(new)} ({why})"
-
-
-def _for_sigmoid(tail: Tail, step: LogitMap) -> LogitMap:
-    """The map of a single logit z that stands for the two logits (0, z)."""
-    if tail.outputs != "sigmoid" or tail.logits.shape is None or tail.logits.shape[1] != 1:
-        if tail.outputs == "sigmoid" and step.on == "log_probs":
-            raise FuseError(
-                "a map on log-probabilities needs a softmax; this graph ends in a Sigmoid a class"
-            )
-        return step
-    if step.on == "log_probs" and step.weight.ndim != 0:
-        raise FuseError("a map on log-probabilities of one logit is not linear in it; export two logits")
-    w = step.weight
-    matrix = np.eye(2) * w if w.ndim == 0 else np.diag(w) if w.ndim == 1 else w
-    offset = 0.0 if step.bias is None else float(step.bias[1] - step.bias[0])
-    slope = float(matrix[1, 1] - matrix[0, 1])
-    return LogitMap(np.array([slope]), np.array([offset]) if offset else None)
 
 
 def _why(linear: Linear | NotLinear) -> str:

@@ -10,33 +10,78 @@ import onnx_ir as ir
 
 from calib_serve.artifact import Artifact, Mixture, ProbTable
 from calib_serve.errors import FuseError
+from calib_serve.fuse.decisions import decided
+from calib_serve.fuse.onnx.decisions import show_decisions
 from calib_serve.fuse.onnx.edit import Editor, require, work_type
-from calib_serve.fuse.onnx.probabilities import cast, clamped_log, count_below, look_up, mix, reduce, softmax
+from calib_serve.fuse.onnx.flatten import flat, is_flat
+from calib_serve.fuse.onnx.one_column import two_columns
+from calib_serve.fuse.onnx.probabilities import (
+    cast,
+    clamped_log,
+    count_below,
+    log_odds,
+    look_up,
+    mix,
+    of_each,
+    reduce,
+    softmax,
+    widen,
+)
 from calib_serve.fuse.onnx.tail import Tail
+from calib_serve.scores import LABELS, PROBABILITIES
 
-__all__ = ["ALL", "Finish", "OpenScores", "Returns"]
+__all__ = ["ALL", "Finish", "OpenScores", "Returns", "keep_raw_scores"]
 
 Returns = Literal["same", "probabilities", "all"]
+_OPENED = ("probabilities", "log_probs", "label_probabilities")
 ALL = ("logits", "probabilities", "confidence", "predicted", "bin")
+
+
+def keep_raw_scores(editor: Editor, tail: Tail, artifact: Artifact) -> str:
+    """Show the raw scores in one more output, "raw_" and the name of the calibrated one; says so.
+
+    The passes then leave the logits as they are. Raises FuseError where the name is taken, or an input shift
+    leaves no raw scores in the graph.
+    """
+    if artifact.input_shift is not None and not artifact.input_shift.is_nothing:
+        raise FuseError(
+            "the input shift acts before the whole model, so there are no raw scores to keep with --keep-raw "
+            "(keep_raw=True); run the raw model beside the calibrated one"
+        )
+    name, value = f"raw_{tail.output.name}", tail.logits
+    types = editor.model.meta["types"]
+    types[name] = types[str(tail.output.name)]
+    for node in tail.path:
+        old = node.outputs[0]
+        inputs = [value, *(v for v in node.inputs[1:] if v is not None)]
+        attributes = node.attributes
+        value = editor.node(
+            node.op_type, inputs, attributes, dtype=old.dtype, shape=old.shape, domain=node.domain
+        )
+        value.type = old.type  # none of a map
+    if not tail.path:
+        value = editor.node("Identity", [value], shape=value.shape)
+    editor.add_output(value, name)
+    return f"the raw scores are output {name!r}"
 
 
 @dataclass(frozen=True)
 class OpenScores:
     """Add an activation to scores declared as normalised, so that the passes can act before it.
 
-    Probabilities become their logarithm and a Softmax of it; log-probabilities get a LogSoftmax.
-    Neither changes them.
+    Probabilities become their logarithm and a Softmax of it, those of labels their log-odds and a Sigmoid;
+    log-probabilities get a LogSoftmax. None of it changes them.
     """
 
     def requires(self, tail: Tail) -> None:
         """Probabilities or log-probabilities that no activation of the graph makes."""
-        bare = tail.activation is None and tail.outputs in ("probabilities", "log_probs")
+        bare = tail.activation is None and tail.outputs in _OPENED
         require(bare, f"{tail.outputs} were to get an activation")
 
     def ensures(self, tail: Tail) -> None:
         """An activation on the path."""
         tail.check()
-        require(tail.normalised and tail.activation in tail.path, "the scores have no activation")
+        require(tail.activation in tail.path, "the scores have no activation")
 
     def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
         """The tail that begins before the new activation."""
@@ -46,6 +91,10 @@ class OpenScores:
             logits = clamped_log(editor, old)
             scores = softmax(editor, logits)
             what = f"{name!r} holds probabilities: their logarithm is calibrated (Max, Log, Softmax added)"
+        elif tail.outputs == "label_probabilities":
+            logits = log_odds(editor, old)
+            scores = editor.node("Sigmoid", [logits], shape=old.shape)
+            what = f"{name!r} holds probabilities of labels: their log-odds are calibrated (Sigmoid added)"
         else:
             logits, scores = old, editor.node("LogSoftmax", [old], {"axis": -1}, shape=old.shape)
             what = f"{name!r} holds log-probabilities: normalised again after calibration (LogSoftmax added)"
@@ -63,61 +112,95 @@ class Finish:
     returns: Returns
 
     def requires(self, tail: Tail) -> None:
-        """Class probabilities that sum to 1, where any are needed."""
-        if tail.outputs == "sigmoid" and (self.returns != "same" or self._steps()):
-            raise FuseError(
-                "this graph ends in a Sigmoid a class, which has no class probabilities that sum to 1; "
-                "use returns='same' with logit maps only, or export logits"
-            )
+        """Two columns of a binary model, where a step acts on both, or both are shown."""
+        one = tail.one_column and (self.returns != "same" or bool(self._steps()))
+        require(not one, "both classes were to be calibrated, and there is one column")
 
     def ensures(self, tail: Tail) -> None:
         """The requested outputs are the graph's."""
         graph = tail.output.graph
         shown = [] if graph is None else [v.name for v in graph.outputs]
         wanted: dict[Returns, tuple[str, ...]] = {"probabilities": ("probabilities",), "all": ALL}
-        whole = all(name in shown for name in wanted.get(self.returns, ()))
+        names = (*wanted.get(self.returns, ()), *decided(self.artifact))
+        whole = all(name in shown for name in names)
         require(whole and tail.output.is_graph_output(), f"the outputs are {shown}")
 
     def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
         """The tail with the new outputs: nothing acts on the logits any more."""
-        tail, done = self._finish(editor, tail)
+        plain = self.returns == "same" and not self._steps()
+        if plain and not decided(self.artifact):
+            return tail, ""
+        before, done = set(editor.made), list[str]()
+        probs = _probabilities(editor, tail, self.artifact)
+        if not plain:
+            tail, done = self._finish(editor, tail, probs, editor.made - before)
+        if decided(self.artifact):
+            done.append(show_decisions(editor, probs, self.artifact))
         return tail, "; ".join(done)
 
     def _steps(self) -> list[Mixture | ProbTable]:
         return [s for s in (self.artifact.mixture, self.artifact.table) if s is not None]
 
-    def _finish(self, editor: Editor, tail: Tail) -> tuple[Tail, list[str]]:
-        stepped = self._steps()
-        if self.returns == "same" and not stepped:
-            return tail, []
-        before = set(editor.made)
-        probs = _probabilities(editor, tail, self.artifact)
-        own = tail.logits.dtype or ir.DataType.FLOAT
+    def _finish(
+        self, editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]
+    ) -> tuple[Tail, list[str]]:
+        stepped, own = self._steps(), tail.logits.dtype or ir.DataType.FLOAT
         done = [f"{s.kind.replace('_', ' ')} put in as standard operators" for s in stepped]
         if self.artifact.table is not None:
-            _decide_on(editor, tail, probs, editor.made - before)
+            _decide_on(editor, tail, probs, made)
         if self.returns == "same":
-            return _same(editor, tail, probs, editor.made - before), done
+            return _same(editor, tail, probs, made), done
         if self.returns == "probabilities":
             tail = _show(editor, tail, [cast(editor, probs, own)], ["probabilities"])
             return tail, [*done, "output 'probabilities'"]
-        logits = cast(editor, clamped_log(editor, probs), own) if stepped else tail.logits
+        logits = cast(editor, _unbounded(editor, probs, tail), own) if stepped else tail.logits
         bins = 15 if self.artifact.reference is None else len(self.artifact.reference)
-        tail = _show(editor, tail, [logits, *_all(editor, cast(editor, probs, own), bins)], list(ALL))
+        shown = cast(editor, probs, own)
+        found = _all_of_labels(editor, shown, bins) if tail.outputs in LABELS else _all(editor, shown, bins)
+        tail = _show(editor, tail, [logits, shown, *found], list(ALL))
         return tail, [*done, f"outputs {', '.join(ALL)}"]
 
 
 def _probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.Value:
     dtype = work_type(tail.logits.dtype)
     activation = tail.activation
+    if artifact.is_multilabel:
+        return _label_probabilities(editor, tail, artifact)
+    made = activation is not None and activation.op_type == "Softmax" and is_flat(tail.logits)
     if artifact.mixture is not None:
         probs = mix(editor, cast(editor, tail.logits, dtype), artifact.mixture, artifact.classes)
-    elif activation is not None and activation.op_type == "Softmax" and tail.logits.dtype == dtype:
+    elif activation is not None and made and tail.logits.dtype == dtype:
         probs = activation.outputs[0]
     else:
-        probs = softmax(editor, cast(editor, tail.logits, dtype))
+        probs = softmax(editor, _pair(editor, flat(editor, cast(editor, tail.logits, dtype)), tail))
     table = artifact.table
     return probs if table is None else look_up(editor, probs, table, artifact.classes)
+
+
+def _pair(editor: Editor, logits: ir.Value, tail: Tail) -> ir.Value:
+    """Both logits of a binary model's one."""
+    if not tail.one_column:
+        return logits
+    wide = ir.Shape((None if logits.shape is None else logits.shape[0], 2))
+    return two_columns(editor, logits, wide, probability=False)
+
+
+def _label_probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.Value:
+    dtype = work_type(tail.logits.dtype)
+    if tail.activation is not None and tail.logits.dtype == dtype:
+        probs = tail.activation.outputs[0]
+    else:
+        probs = editor.node("Sigmoid", [cast(editor, tail.logits, dtype)], shape=tail.logits.shape)
+    return (
+        probs
+        if artifact.table is None
+        else of_each(editor, probs, artifact.table.edges, artifact.table.values)
+    )
+
+
+def _unbounded(editor: Editor, probs: ir.Value, tail: Tail) -> ir.Value:
+    """Scores of which ``probs`` are made: their logarithm; their log-odds, of labels."""
+    return log_odds(editor, probs) if tail.outputs in LABELS else clamped_log(editor, probs)
 
 
 def _same(editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]) -> Tail:
@@ -125,7 +208,7 @@ def _same(editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]) -> Ta
     scores = tail.logits if tail.activation is None else tail.activation.outputs[0]
     own = scores.dtype or ir.DataType.FLOAT
     known = set(editor.made)
-    shown = probs if tail.outputs == "probabilities" else clamped_log(editor, probs)
+    shown = probs if tail.outputs in PROBABILITIES else _unbounded(editor, probs, tail)
     shown = cast(editor, shown, own)
     tail = tail.replace_scores(editor, scores, shown, made | (editor.made - known))
     editor.remove_unused(scores)
@@ -148,6 +231,7 @@ def _show(editor: Editor, tail: Tail, values: list[ir.Value], names: list[str]) 
 
 
 def _all(editor: Editor, probs: ir.Value, bins: int) -> list[ir.Value]:
+    """Confidence, predicted class and bin, (n,)."""
     rows = None if probs.shape is None else ir.Shape((probs.shape[0],))
     confidence = reduce(editor, "ReduceMax", probs, keepdims=0)
     predicted = editor.node(
@@ -156,4 +240,17 @@ def _all(editor: Editor, probs: ir.Value, bins: int) -> list[ir.Value]:
     exact = cast(editor, reduce(editor, "ReduceMax", probs, keepdims=1), work_type(probs.dtype))
     number = count_below(editor, exact, np.linspace(0, 1, bins + 1)[None, 1:-1], keepdims=0)
     confidence.shape = number.shape = rows
-    return [probs, confidence, predicted, number]
+    return [confidence, predicted, number]
+
+
+def _all_of_labels(editor: Editor, probs: ir.Value, bins: int) -> list[ir.Value]:
+    """Of each label's decision, whether p is above a half: its confidence, itself, and its bin; (n, L)."""
+    dtype, shape = probs.dtype or ir.DataType.FLOAT, probs.shape
+    one, half = (editor.number(v, dtype, "number") for v in (1.0, 0.5))
+    confidence = editor.node("Max", [probs, editor.node("Sub", [one, probs])], shape=shape)
+    true = editor.node("Greater", [probs, half], dtype=ir.DataType.BOOL, shape=shape)
+    predicted = cast(editor, true, ir.DataType.INT64)
+    exact = widen(editor, cast(editor, confidence, work_type(dtype)), 1)
+    number = count_below(editor, exact, np.linspace(0, 1, bins + 1)[None, 1:-1, None], keepdims=0)
+    number.shape = shape
+    return [confidence, predicted, number]

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 from numpy.typing import NDArray
 
+from calib_serve.artifact import Examples
 from calib_serve.errors import FuseError, ModelError
+from calib_serve.fuse.decisions import check_decisions, decided
+from calib_serve.fuse.onnx.own_scores import scores_of, steps_alone
 from calib_serve.fuse.onnx.plan import Plan
-from calib_serve.fuse.onnx.reference import Expected, expect, prepare
+from calib_serve.fuse.onnx.reference import Expected, expect, of_logits, prepare
 from calib_serve.fuse.sessions import open_session, stopped_after
-from calib_serve.metrics import softmax
+from calib_serve.metrics import sigmoid, softmax
 
-__all__ = ["TOLERANCE", "Parity", "generate", "measure"]
+__all__ = ["TOLERANCE", "Parity", "check_repairs", "generate", "measure", "run_raw"]
 
 Runner = Callable[[Mapping[str, NDArray[Any]], Sequence[str]], list[Any]]
 
@@ -42,14 +46,19 @@ class Parity:
     """``max_abs_diff`` of probabilities over ``samples`` inputs, with what rounding allows.
 
     ``near_edge`` samples had a probability within rounding of a table's edge, where either bin is
-    right; they are left out. ``engine`` is what ran the graphs.
+    right; they are left out. ``near_threshold`` decisions (a class in a set, an abstention) are within
+    rounding of turning, and left out too. ``engine`` is what ran the graphs, on ``device``. ``own_scores``
+    samples of the fit went through the steps alone, and are in ``max_abs_diff`` too.
     """
 
     max_abs_diff: float
     tolerance: float
     samples: int
     near_edge: int
+    near_threshold: int
     engine: str
+    own_scores: int
+    device: str
 
 
 def generate(
@@ -63,7 +72,13 @@ def generate(
     rng = np.random.default_rng(seed)
     known = shapes or {}
     inputs = [v for v in graph.inputs if not v.is_initializer()]
-    return {str(v.name): _numbers(v, samples, known.get(str(v.name)), rng) for v in inputs}
+    try:
+        return {str(v.name): _numbers(v, samples, known.get(str(v.name)), rng) for v in inputs}
+    except MemoryError as error:
+        raise FuseError(
+            f"no {samples} inputs fit the memory: {error}; make fewer, --samples (samples=), or give some, "
+            "--inputs (inputs=)"
+        ) from error
 
 
 def _numbers(
@@ -76,7 +91,7 @@ def _numbers(
     if dtype is None or value.shape is None or not countable:
         raise FuseError(
             f"no numbers can be made for input {value.name!r}, {dtype} {value.shape}; "
-            "give inputs to measure parity with"
+            "give inputs to measure parity with: --inputs (inputs=)"
         )
     free = [samples, *([8] * len(value.shape) if shape is None else shape)]
     dims = [d if isinstance(d, int) else f for d, f in zip(value.shape, free, strict=False)]
@@ -88,28 +103,106 @@ def _numbers(
 
 
 def measure(
-    probe: Path, fused: Path, plan: Plan, feeds: Mapping[str, NDArray[Any]], *, quantized: bool
+    probe: Path,
+    fused: Path,
+    plan: Plan,
+    feeds: Mapping[str, NDArray[Any]],
+    *,
+    opset: int,
+    quantized: bool,
+    device: str = "cpu",
 ) -> Parity:
-    """Run both graphs and compare; raises FuseError where they differ by more than rounding.
+    """Run both graphs on ``device`` and compare; raises FuseError where they differ by more than rounding.
 
     ``probe`` is the raw graph with ``plan.source`` among its outputs.
     """
-    run, engine = _runner(probe)
-    run_fused, engine_fused = _runner(fused)
-    raw = _rows(run(prepare(feeds, plan), [plan.source])[0])
+    run, engine = _runner(probe, device)
+    run_fused, engine_fused = _runner(fused, device)
+    raw = _rows(run(prepare(feeds, plan), [plan.source])[0], plan.source)
+    _check_raw(raw, plan)
     near = _QUANTIZED if quantized else TOLERANCE[plan.dtype]
     expected = expect(raw, plan, near)
     name = plan.output if plan.returns == "same" else "probabilities"
-    actual = _rows(run_fused(feeds, [name])[0])
-    worst = _compare(actual, expected, plan, near * expected.scale)
+    names = decided(plan.artifact)
+    shown, *found = run_fused(feeds, [name, *names])
+    tolerance = near * expected.scale
+    worst = _compare(_rows(shown, name), expected, plan, tolerance)
+    close = _compare_decisions(dict(zip(names, found, strict=True)), expected, plan, tolerance)
     engines = engine if engine == engine_fused else f"{engine}, {engine_fused}"
-    return Parity(worst, near * expected.scale, len(raw), int((~expected.sure).sum()), engines)
+    examples = plan.artifact.examples
+    if examples is not None:
+        worst = max(worst, _prove_own_scores(examples, plan, opset))
+    return Parity(
+        worst,
+        tolerance,
+        len(raw),
+        int((~expected.sure).sum()),
+        close,
+        engines,
+        own_scores=0 if examples is None else len(examples.logits),
+        device=device,
+    )
+
+
+def _prove_own_scores(examples: Examples, plan: Plan, opset: int) -> float:
+    """How far the fit's own scores come out from the fit's own probabilities; FuseError beyond rounding."""
+    model, own = steps_alone(plan.artifact, plan, opset)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    near = TOLERANCE[ir.DataType.FLOAT]
+    expected = of_logits(
+        np.asarray(examples.logits, np.float64), np.asarray(examples.probs, np.float64), own, near
+    )
+    name = own.output if own.returns == "same" else "probabilities"
+    names, tolerance = decided(own.artifact), near * expected.scale
+    actual, *found = session.run([name, *names], {"scores": scores_of(examples.logits, own)})
+    try:
+        _compare_decisions(dict(zip(names, found, strict=True)), expected, own, tolerance)
+        return _compare(_rows(actual, name), replace(expected, logits=None), own, tolerance)
+    except FuseError as error:
+        raise FuseError(f"the fit's own scores do not get its own probabilities: {error}") from error
+
+
+def run_raw(path: Path, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[Any]:
+    """Outputs of a graph; raises FuseError where it does not run on the inputs."""
+    run, _ = _runner(path)
+    return run(feeds, outputs)
+
+
+def check_repairs(source: Path, probe: Path, plan: Plan, feeds: Mapping[str, NDArray[Any]]) -> None:
+    """Raise FuseError where the repaired raw graph does not give what the file gives."""
+    names = [v.name for v in onnx.load(source, load_external_data=False).graph.output]
+    ready = prepare(feeds, plan)
+    both = (run_raw(path, ready, names) for path in (source, probe))
+    for name, old, new in zip(names, *both, strict=True):
+        if not _equal(old, new, TOLERANCE[plan.dtype]):
+            raise FuseError(
+                f"the model's operators cannot be brought up to date: then {name!r} differs; export it again "
+                "with a newer opset (opset_version=, target_opset=)"
+            )
+
+
+def _equal(old: Any, new: Any, near: float) -> bool:
+    if isinstance(old, (list, tuple)):
+        return len(old) == len(new) and all(_equal(a, b, near) for a, b in zip(old, new, strict=True))
+    if isinstance(old, dict):
+        return old.keys() == new.keys() and all(_equal(old[key], new[key], near) for key in old)
+    a, b = np.asarray(old), np.asarray(new)
+    if a.shape != b.shape or a.dtype.kind in "OUSb":
+        return bool(np.array_equal(a, b))
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    return bool(np.allclose(a, b, rtol=near, atol=near, equal_nan=True))
 
 
 def _compare(actual: NDArray[np.float64], expected: Expected, plan: Plan, tolerance: float) -> float:
     if actual.shape != expected.probs.shape:
         raise FuseError(f"the fused graph gives {actual.shape}, not {expected.probs.shape}; {_REPORT}")
-    probs = softmax(actual) if plan.shows_logits else actual
+    probs = actual
+    if plan.shows_logits:
+        probs = softmax(actual) if plan.outputs in ("logits", "log_probs") else sigmoid(actual)
     worst = float(np.abs(probs - expected.probs)[expected.sure].max(initial=0.0))
     if not worst <= tolerance:  # also true for NaN
         raise FuseError(f"probabilities differ by {worst:.3g}, rounding allows {tolerance:.3g}; {_REPORT}")
@@ -120,21 +213,58 @@ def _compare(actual: NDArray[np.float64], expected: Expected, plan: Plan, tolera
     return worst
 
 
-_REPORT = "nothing was written: give typical inputs to measure with, or report this graph"
+def _compare_decisions(found: Mapping[str, Any], expected: Expected, plan: Plan, tolerance: float) -> int:
+    return check_decisions(
+        plan.artifact, expected.classes, found, tolerance=tolerance, rows=expected.sure, report=_REPORT
+    )
 
 
-def _rows(found: Any) -> NDArray[np.float64]:
+_REPORT = "nothing was written: give typical inputs to measure with, --inputs (inputs=), or report this graph"
+
+
+_INPUTS = "give inputs that fit the model: --inputs (inputs=)"
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def _rows(found: Any, name: str) -> NDArray[np.float64]:
+    """Scores (n, d) of a run, whatever further sizes of 1 they have."""
     if isinstance(found, list):  # ZipMap gives a mapping a row
-        found = [list(row.values()) for row in found]
-    scores = np.asarray(found).astype(np.float64)
+        found = [list(row.values()) if isinstance(row, dict) else row for row in found]
+    try:
+        scores = np.asarray(found).astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise FuseError(f"{name!r} does not give numbers, row by row: {_line(error)}") from error
+    if not scores.size or not scores.ndim:
+        raise FuseError(f"{name!r} gives no rows to measure parity on, {scores.shape}; {_INPUTS}")
     return scores.reshape(len(scores), -1)
 
 
-def _runner(path: Path) -> tuple[Runner, str]:
-    """Onnxruntime without its optimiser, or onnx's reference evaluator where a type is unknown to it."""
+def _check_raw(raw: NDArray[np.float64], plan: Plan) -> None:
+    """What a graph leaves open must be as wide as the artifact needs it, and be numbers."""
+    head, classes = plan.artifact.head, plan.artifact.classes
+    wide = {head.weights[0].shape[1]} if head is not None else {classes, 1 if classes == 2 else classes}
+    flag = "--output-name (output_name=)" if head is None else "--features (features=)"
+    if raw.shape[1] not in wide:
+        raise FuseError(
+            f"the artifact needs {plan.source!r} as (n, {max(wide)}), but it gives {raw.shape}; fit one for "
+            f"this model, or name another tensor: {flag}"
+        )
+    if np.isnan(raw).any():
+        raise FuseError(f"{plan.source!r} is NaN on the inputs that parity is measured on; {_INPUTS}")
+
+
+def _runner(path: Path, device: str = "cpu") -> tuple[Runner, str]:
+    """Onnxruntime without its optimiser; on a CPU also onnx's reference evaluator, for types new to it."""
+    # TF32 rounds to 10 bits, which would hide a wrong edit.
+    options = {"use_tf32": 0} if device.startswith("cuda") else None
     try:
-        session = open_session(path, threads=1, optimize=False)
+        session = open_session(path, device=device, threads=1, optimize=False, options=options)
     except ModelError as error:
+        if device != "cpu":
+            raise
         return _reference(path, error), "onnx.reference"
 
     def run(feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[Any]:
@@ -143,7 +273,7 @@ def _runner(path: Path) -> tuple[Runner, str]:
                 return list(session.run(list(outputs), dict(feeds), options))
         except Exception as error:
             raise FuseError(
-                f"onnxruntime cannot run the model to measure parity: {error}; give inputs that fit it"
+                f"onnxruntime cannot run the model to measure parity: {_line(error)}; {_INPUTS}"
             ) from error
 
     return run, "onnxruntime"
@@ -155,12 +285,16 @@ def _reference(path: Path, cause: ModelError) -> Runner:
     try:
         evaluator = ReferenceEvaluator(onnx.load(path))
     except Exception as error:
-        raise FuseError(f"parity cannot be measured: {cause}; onnx.reference: {error}") from error
+        raise FuseError(
+            f"parity cannot be measured: {_line(cause)}; onnx.reference: {_line(error)}; {_INPUTS}"
+        ) from error
 
     def run(feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[Any]:
         try:
             return list(evaluator.run(list(outputs), dict(feeds)))
         except Exception as error:
-            raise FuseError(f"parity cannot be measured: {cause}; onnx.reference: {error}") from error
+            raise FuseError(
+                f"parity cannot be measured: {_line(cause)}; onnx.reference: {_line(error)}; {_INPUTS}"
+            ) from error
 
     return run

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import onnx_ir as ir
 
-from calib_serve.artifact import Artifact, Outputs
+from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.edit import FLOATS, Editor
 from calib_serve.fuse.onnx.flatten import FlattenScores, is_flat
 from calib_serve.fuse.onnx.head import ReplaceHead, find_features
 from calib_serve.fuse.onnx.input_shift import Normalization, ShiftInput, shifted_input
+from calib_serve.fuse.onnx.kinds import as_fitted, of_one_column
+from calib_serve.fuse.onnx.labels import FollowLabels
 from calib_serve.fuse.onnx.logit_map import MapLogits
+from calib_serve.fuse.onnx.one_column import WidenColumn
 from calib_serve.fuse.onnx.outputs import Finish, OpenScores, Returns
-from calib_serve.fuse.onnx.tail import Scores, Tail, find_tail
+from calib_serve.fuse.onnx.quantized import KeepPrecision
+from calib_serve.fuse.onnx.tail import Tail, find_tail
+from calib_serve.scores import PROBABILITIES, Outputs
 
 __all__ = ["Pass", "Plan", "Request", "carry_out", "make_plan"]
 
@@ -53,17 +58,18 @@ class Plan:
     """The passes on ``tail``, in order, and what they are measured against.
 
     ``source`` names the raw graph's tensor that the calibration starts from: features for an artifact
-    with a Head, else the scores, which hold ``outputs``; ``opened`` where these are probabilities
-    that no Softmax makes. ``artifact`` is as it acts on that tensor, ``output`` and ``shifted`` name
-    the output that was chosen and the input that is shifted, ``dtype`` is the graph's narrowest type.
+    with a Head, else the scores: logits where ``activation`` makes ``outputs`` of them, else ``outputs``
+    themselves, as somebody ``told``, or not. ``artifact`` is as it was fitted, ``output`` and ``shifted``
+    name the output that was chosen and the input that is shifted, ``dtype`` is the narrowest type.
     """
 
     artifact: Artifact
     tail: Tail
     passes: tuple[Pass, ...]
     source: str
-    outputs: Scores
-    opened: bool
+    outputs: Outputs
+    told: bool
+    activation: str | None
     dtype: ir.DataType
     returns: Returns
     output: str
@@ -72,8 +78,8 @@ class Plan:
 
     @property
     def shows_logits(self) -> bool:
-        """Whether the chosen output holds logits or log-probabilities."""
-        return self.returns == "same" and self.outputs in ("logits", "log_probs")
+        """Whether the chosen output holds logits, of classes or labels, or log-probabilities."""
+        return self.returns == "same" and self.outputs not in PROBABILITIES
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -84,22 +90,34 @@ class Plan:
 
 def make_plan(editor: Editor, artifact: Artifact, request: Request) -> Plan:
     """Where each step goes in this graph; raises FuseError where one has no place."""
-    tail = find_tail(editor, output=request.output_name, outputs=request.outputs, classes=artifact.classes)
-    artifact = _as_fitted(artifact, tail)
-    bare = tail.activation is None and tail.outputs in ("probabilities", "log_probs")
-    opened = bare and tail.outputs == "probabilities"
+    tail = find_tail(editor, output=request.output_name, outputs=request.outputs, artifact=artifact)
+    acting = as_fitted(
+        artifact, tail.outputs, activated=tail.activation is not None, one_column=tail.one_column
+    )
     source, passes = tail.logits, list[Pass]()
-    if not is_flat(tail.logits) and not _keeps_shape(artifact, tail, request.returns):
+    if any(node.op_type == "QuantizeLinear" for node in tail.path):
+        passes.append(KeepPrecision())
+    if not is_flat(tail.logits) and not _keeps_shape(acting, tail, request.returns):
         passes.append(FlattenScores())
-    if bare:
+    maps: tuple[LogitMap, ...] = acting.logit_maps
+    if tail.one_column:
+        alone = None if _needs_both(acting, tail, request.returns) else of_one_column(acting)
+        if alone is None:
+            passes.append(WidenColumn())
+        else:
+            maps = (alone,)
+    elif tail.activation is None and tail.outputs not in ("logits", "label_logits"):
         passes.append(OpenScores())
     if artifact.head is not None:
-        if opened:
-            raise FuseError(f"{source.name!r} holds probabilities; a new head needs the layer before them")
+        if tail.activation is None and tail.outputs in PROBABILITIES:
+            raise FuseError(
+                f"{source.name!r} holds probabilities that no Softmax makes, and a new head needs the layer "
+                "before them: export logits, or name their output: --output-name (output_name=)"
+            )
         source = find_features(editor, tail, artifact.head, request.features)
         passes.append(ReplaceHead(artifact.head, source))
-    passes += [MapLogits(step) for step in artifact.logit_maps]
-    passes.append(Finish(artifact, request.returns))
+    passes += [MapLogits(step) for step in maps]
+    passes += [Finish(artifact, request.returns), FollowLabels(artifact, tail.logits)]
     shift, shifted = artifact.input_shift, None
     if shift is not None or request.normalization is not None:
         value = shifted_input(editor, None if shift is None else shift.delta.shape, request.input_name)
@@ -112,7 +130,8 @@ def make_plan(editor: Editor, artifact: Artifact, request: Request) -> Plan:
         passes=tuple(passes),
         source=str(source.name),
         outputs=tail.outputs,
-        opened=opened,
+        told=request.outputs is not None,
+        activation=None if tail.activation is None else tail.activation.op_type,
         dtype=_narrowest(editor.graph),
         returns=request.returns,
         output=str(tail.output.name),
@@ -132,17 +151,11 @@ def carry_out(editor: Editor, plan: Plan) -> tuple[str, ...]:
     return tuple(what for what in done if what)
 
 
-def _as_fitted(artifact: Artifact, tail: Tail) -> Artifact:
-    """The artifact as it acts on the graph's logits.
-
-    A fitter sees a model that ends in a softmax through its log-probabilities; the graph has logits.
-    """
-    through = artifact.model.outputs in ("probabilities", "log_probs")
-    if not (through and tail.normalised and artifact.logit_maps) or artifact.head is not None:
-        return artifact
-    first = artifact.logit_maps[0]
-    steps = tuple(replace(s, on="log_probs") if s is first else s for s in artifact.steps)
-    return replace(artifact, steps=steps)
+def _needs_both(artifact: Artifact, tail: Tail, returns: Returns) -> bool:
+    """Whether anything but a linear map is to act on a binary model's one score, or is to be shown."""
+    bare_probability = tail.activation is None and tail.outputs == "probability"
+    steps = (artifact.mixture, artifact.table)
+    return returns != "same" or bare_probability or any(step is not None for step in steps)
 
 
 def _keeps_shape(artifact: Artifact, tail: Tail, returns: Returns) -> bool:

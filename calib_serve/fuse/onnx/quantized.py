@@ -1,15 +1,61 @@
-"""A temperature in a quantised tail: into scales, so that weights stay integers and no node is added."""
+"""A quantised tail: a temperature goes into scales; calibrated scores are not rounded to the old steps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
-from calib_serve.fuse.onnx.edit import Editor, constant, describe, users
+from calib_serve.fuse.onnx.edit import Editor, constant, describe, require, users
+from calib_serve.fuse.onnx.tail import Tail
 
-__all__ = ["scale_quantized"]
+__all__ = ["KeepPrecision", "scale_quantized"]
+
+
+@dataclass(frozen=True)
+class KeepPrecision:
+    """Take QuantizeLinear and DequantizeLinear off the path behind the activation.
+
+    The steps were chosen for the uncalibrated scores. Other readers of the dequantised scores keep them.
+    """
+
+    def requires(self, tail: Tail) -> None:
+        """An activation, and quantisers behind it."""
+        require(tail.activation is not None and bool(_quantizers(tail)), "no scores are quantised")
+
+    def ensures(self, tail: Tail) -> None:
+        """A path without quantisers."""
+        tail.check()
+        require(not _quantizers(tail), "the scores are still quantised")
+
+    def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
+        """The tail without them."""
+        steps = [_step(quantize) for quantize, _ in _quantizers(tail)]
+        for quantize, dequantize in _quantizers(tail):
+            old, new = dequantize.outputs[0], quantize.inputs[0]
+            assert new is not None
+            tail = tail.replace_scores(editor, old, new, ())
+            path = tuple(node for node in tail.path if node not in (quantize, dequantize))
+            tail = replace(tail, path=path)
+            editor.remove_unused(old)
+        made = "" if tail.activation is None else describe(tail.activation)
+        return tail, (
+            f"QuantizeLinear and DequantizeLinear behind {made} removed: calibrated scores are not rounded "
+            f"to its old steps{steps[0]}"
+        )
+
+
+def _step(quantize: ir.Node) -> str:
+    scale = constant(quantize.inputs[1])
+    return "" if scale is None or scale.size != 1 else f" of {float(scale.reshape(-1)[0]):.2g}"
+
+
+def _quantizers(tail: Tail) -> list[tuple[ir.Node, ir.Node]]:
+    """The pairs of QuantizeLinear and DequantizeLinear on the path."""
+    pairs = zip(tail.path, tail.path[1:], strict=False)
+    return [(a, b) for a, b in pairs if (a.op_type, b.op_type) == ("QuantizeLinear", "DequantizeLinear")]
 
 
 def scale_quantized(editor: Editor, logits: ir.Value, factor: float) -> str | None:

@@ -1,36 +1,39 @@
-"""The expected results of a fused graph: the raw graph's outputs, calibrated in numpy."""
+"""The expected results of a fused graph: the raw graph's outputs, calibrated in numpy as the fit did it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import ProbTable
 from calib_serve.errors import FuseError, InputError
+from calib_serve.fuse.edges import far_from_edges
+from calib_serve.fuse.onnx.kinds import NORMALISED
 from calib_serve.fuse.onnx.plan import Plan
-from calib_serve.metrics import log_probs, log_softmax, softmax
+from calib_serve.metrics import log_softmax
+from calib_serve.scores import ONE_COLUMN, PROBABILITIES, Outputs, measured, to_logits
 
-__all__ = ["Expected", "expect", "prepare"]
+__all__ = ["Expected", "expect", "of_logits", "prepare"]
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """Probabilities (n, K) as the output means them, logits (n, K) or None where the steps leave none.
+    """Probabilities and logits as the output means them, (n, K) or (n, 1); logits None where none are left.
 
     ``scale`` is the size of the logits; ``sure`` (n,) is False where a probability lies within
-    ``near`` of a table's edge, so that either bin is right.
+    ``near`` of a table's edge, so that either bin is right. ``classes``: the probabilities of every class.
     """
 
     probs: Floats
     logits: Floats | None
     scale: float
     sure: NDArray[np.bool_]
+    classes: Floats
 
 
 def prepare(feeds: Mapping[str, NDArray[Any]], plan: Plan) -> dict[str, NDArray[Any]]:
@@ -39,7 +42,7 @@ def prepare(feeds: Mapping[str, NDArray[Any]], plan: Plan) -> dict[str, NDArray[
     if plan.shifted is None:
         return ready
     if plan.shifted not in ready:
-        raise InputError(f"the inputs lack {plan.shifted!r}; they are {sorted(ready)}")
+        raise InputError(f"--inputs (inputs=) lack {plan.shifted!r}; they are {sorted(ready)}")
     x = ready[plan.shifted]
     dtype = x.dtype
     if plan.normalization is not None:
@@ -51,61 +54,61 @@ def prepare(feeds: Mapping[str, NDArray[Any]], plan: Plan) -> dict[str, NDArray[
 
 
 def expect(raw: Floats, plan: Plan, near: float) -> Expected:
-    """The calibrated results of the raw graph's values at ``plan.source``, (n, d) or (n, K)."""
-    artifact, logits = plan.artifact, _logits(raw, plan)
-    mapped = logits
+    """The calibrated results of the raw graph's values at ``plan.source``, (n, d), (n, K) or (n, 1)."""
+    logits = _logits(raw, plan)
+    return of_logits(logits, plan.artifact.probs(logits), plan, near)
+
+
+def of_logits(logits: Floats, probs: Floats, plan: Plan, near: float) -> Expected:
+    """What the output shows of logits (n, K), as the steps take them, and their calibrated ``probs``."""
+    artifact, mapped = plan.artifact, logits
     for step in artifact.logit_maps:
         mapped = step(mapped)
     scale = max(1.0, float(np.abs(mapped).max(initial=1.0)))
-    everyone = np.ones(len(mapped), np.bool_)
-    if plan.outputs == "sigmoid":
-        pair = raw.shape[1] == 1  # one logit z stands for the two logits (0, z)
-        return Expected(_sigmoid(mapped[:, 1:] - mapped[:, :1] if pair else mapped), None, scale, everyone)
-    probs = softmax(mapped) if artifact.mixture is None else artifact.mixture(mapped)
+    sure = np.ones(len(mapped), np.bool_)
     if artifact.table is not None:
-        sure = _sure(probs, artifact.table, near * scale)
-        return Expected(artifact.table(probs), None, scale, sure)
-    if artifact.mixture is not None:
-        return Expected(probs, None, scale, everyone)
-    return Expected(probs, log_softmax(mapped) if plan.outputs == "log_probs" else mapped, scale, everyone)
+        before = replace(artifact, steps=artifact.output_steps[:-1]).probs(logits)
+        sure = far_from_edges(before, artifact.table, near * scale)
+    left, classes = artifact.mixture is None and artifact.table is None, probs
+    if plan.outputs == "log_probs":
+        mapped = log_softmax(mapped)
+    if plan.outputs in ONE_COLUMN and plan.returns == "same":
+        probs, mapped = probs[:, 1:], mapped[:, 1:] - mapped[:, :1]
+    return Expected(probs, mapped if left else None, scale, sure, classes)
 
 
 def _logits(raw: Floats, plan: Plan) -> Floats:
-    if plan.artifact.head is not None:
-        return np.asarray(plan.artifact.head(raw), np.float64)
-    _check_outputs(raw, plan)
-    if plan.opened:
-        return np.asarray(log_probs(raw))
-    if plan.outputs == "sigmoid" and raw.shape[1] == 1:
-        return np.concatenate([np.zeros_like(raw), raw], axis=1)
-    return raw
+    """What the artifact's output steps act on, made of the graph's own scores."""
+    artifact = plan.artifact
+    if artifact.head is not None:
+        return np.asarray(artifact.head(raw), np.float64)
+    if plan.activation is None:
+        _check_outputs(raw, plan)
+        kind = plan.outputs
+    else:
+        before: dict[Outputs, Outputs] = {"label_probabilities": "label_logits", "probability": "logit"}
+        kind = before.get(plan.outputs, "logits")
+    z = np.asarray(to_logits(raw, kind), np.float64)
+    through = artifact.depends_on_kind and artifact.model.outputs in NORMALISED
+    return log_softmax(z) if through else z
 
 
 def _check_outputs(raw: Floats, plan: Plan) -> None:
-    """Check the declared ``outputs`` against the values, where no activation shows them."""
+    """FuseError where the numbers of scores that no activation makes are not of their kind."""
+    kind, name = plan.outputs, plan.source
     # One row may be near 1 by chance; several are not.
-    near = _SUM if len(raw) > 1 or plan.opened else _SUM / 100
-    distributed = bool((raw >= 0).all()) and np.allclose(raw.sum(axis=1), 1, atol=near)
-    if plan.opened and not distributed:
-        raise FuseError(f"{plan.source!r} does not hold probabilities that sum to 1; say outputs='logits'")
-    if plan.outputs == "logits" and distributed:
+    near = _SUM if len(raw) > 1 or kind in PROBABILITIES else _SUM / 100
+    found = measured(raw, tolerance=near)
+    if kind in PROBABILITIES or kind == "log_probs":
+        wrong = found != kind
+    else:
+        doubtful = ("probability", "label_probabilities") if len(raw) > 1 and not plan.told else ()
+        wrong = found == "probabilities" or found in doubtful
+    if wrong and not (kind == "label_probabilities" and found == "probabilities"):
         raise FuseError(
-            f"{plan.source!r} holds probabilities, but no Softmax makes them; say outputs='probabilities'"
+            f"{name!r} is taken for {kind}, but its numbers are {found}, which no activation of the graph "
+            f"shows; say --outputs {found} (outputs={found!r}), or what else it holds"
         )
 
 
 _SUM = 1e-2  # how far probabilities of a narrow type may be from 1 together
-
-
-def _sure(probs: Floats, table: ProbTable, near: float) -> NDArray[np.bool_]:
-    if len(table.edges) > 1:
-        close = (np.abs(probs[:, :, None] - table.edges[None]) <= near).any(axis=(1, 2))
-        return np.logical_not(close)
-    ordered = np.sort(probs, axis=1)
-    tied = ordered[:, -1] - ordered[:, -2] <= near
-    close = (np.abs(ordered[:, -1:] - table.edges) <= near).any(axis=1)
-    return np.logical_not(tied | close)
-
-
-def _sigmoid(z: Floats) -> Floats:
-    return 0.5 * (1 + np.tanh(0.5 * z))

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Literal, Union
 
 import onnx_ir as ir
 
-from calib_serve.artifact import Outputs
+from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx.edit import FLOATS, Editor, attribute, describe, require, users
+from calib_serve.fuse.onnx.edit import FLOATS, Editor, attribute, constant, describe, require, users
+from calib_serve.fuse.onnx.kinds import kind_of
+from calib_serve.scores import ONE_COLUMN, Outputs
 
-__all__ = ["Scores", "Tail", "find_tail"]
+__all__ = ["Tail", "find_tail"]
 
-Scores = Union[Outputs, Literal["sigmoid"]]
-"""What an output holds."""
-
-_ACTIVATIONS: dict[str, Scores] = {
-    "Softmax": "probabilities",
-    "LogSoftmax": "log_probs",
-    "Sigmoid": "sigmoid",
-}
+_ACTIVATIONS = ("Softmax", "LogSoftmax", "Sigmoid")
 _SCORERS = (
     "LinearClassifier",
     "SVMClassifier",
@@ -40,19 +34,24 @@ class Tail:
     """``logits`` -> activation (if any) -> ``path`` -> ``output``, one of the graph's outputs.
 
     ``path`` are the nodes from the logits to the output, the activation among them; ``outputs``
-    says what the output holds.
+    says what the output holds. ``one_column``: of a binary model, (n, 1).
     """
 
     logits: ir.Value
     output: ir.Value
     path: tuple[ir.Node, ...]
     activation: ir.Node | None
-    outputs: Scores
+    outputs: Outputs
 
     @property
     def normalised(self) -> bool:
         """Whether a softmax follows the logits: a constant added to all of them has no effect."""
-        return self.activation is not None and self.outputs in ("probabilities", "log_probs")
+        return self.activation is not None and self.activation.op_type != "Sigmoid"
+
+    @property
+    def one_column(self) -> bool:
+        """Whether its logits are (n, 1), of a binary model."""
+        return self.outputs in ONE_COLUMN and not self.normalised
 
     def check(self) -> None:
         """The invariant of all passes: the path alone leads from the logits to an output of the graph."""
@@ -91,30 +90,36 @@ class Tail:
         return self
 
 
-def find_tail(editor: Editor, *, output: str | None, outputs: Outputs | None, classes: int) -> Tail:
+def find_tail(editor: Editor, *, output: str | None, outputs: Outputs | None, artifact: Artifact) -> Tail:
     """Find the logits behind the chosen output, and make the path private to it."""
+    classes = artifact.classes
     chosen = _choose(editor.graph, output, classes)
     path: list[ir.Node] = []
     value = chosen
-    while (node := value.producer()) is not None and _passes(node):
+    while (node := value.producer()) is not None and (_passes(node) or _is_quantizer(node)):
         path.insert(0, node)
-        value = node.inputs[0]  # type: ignore[assignment]  # _passes made sure
+        value = node.inputs[0]  # type: ignore[assignment]  # both made sure
     activation = None
-    found: Scores = "logits"
     if node is not None and node.domain == "" and node.op_type in _ACTIVATIONS:
         _check_axis(node)
-        activation, found = node, _ACTIVATIONS[node.op_type]
+        activation = node
         path.insert(0, node)
         value = node.inputs[0]  # type: ignore[assignment]
     elif node is not None and node.domain == "ai.onnx.ml" and node.op_type in _SCORERS:
-        found = "probabilities"
+        outputs = outputs or "probabilities"
         if value.dtype is None:  # onnx infers nothing for these operators; their scores are float32 (n, K)
             value.dtype, value.shape = ir.DataType.FLOAT, ir.Shape((None, classes))
-    if outputs is not None and activation is not None and outputs != found:
-        raise FuseError(f"the output {chosen.name!r} is made by {describe(activation)}: it holds {found}")
-    found = outputs or found
-    _check_logits(value, classes, found, chosen)
-    tail = Tail(value, chosen, tuple(path), activation, found)
+    if activation is None:  # quantised scores that are no activation's are as they are dequantised
+        behind = max((i for i, node in enumerate(path) if node.op_type == "DequantizeLinear"), default=-1)
+        value = path[behind].outputs[0] if behind >= 0 else value
+        path = path[behind + 1 :]
+    _check_quantized(value, outputs)
+    _check_logits(value, classes, chosen)
+    width = value.shape[1] if value.shape is not None else None
+    op = None if activation is None else activation.op_type
+    columns = width if isinstance(width, int) else None
+    kind = kind_of(op, columns, artifact, outputs, str(chosen.name))
+    tail = Tail(value, chosen, tuple(path), activation, kind)
     return _private(editor, tail)
 
 
@@ -122,7 +127,9 @@ def _choose(graph: ir.Graph, name: str | None, classes: int) -> ir.Value:
     names = [v.name for v in graph.outputs]
     if name is not None:
         if name not in names:
-            raise FuseError(f"the graph has no output {name!r}; it has {names}")
+            raise FuseError(
+                f"the graph has no output {name!r}; --output-name (output_name=) is one of {names}"
+            )
         return graph.outputs[names.index(name)]
     scores = [v for v in graph.outputs if _may_hold_scores(v, classes)]
     if len(scores) == 1:
@@ -131,9 +138,11 @@ def _choose(graph: ir.Graph, name: str | None, classes: int) -> ir.Value:
         raise FuseError(
             f"no output of the graph can hold scores of {classes} classes, (n, {classes}); it has "
             + ", ".join(f"{v.name!r} {v.type} {v.shape}" for v in graph.outputs)
+            + "; fit an artifact on this model's scores, or export them as an output"
         )
     raise FuseError(
-        f"several outputs may hold the scores: {[v.name for v in scores]}; name one (output_name=)"
+        f"several outputs may hold the scores: {[v.name for v in scores]}; name one: --output-name "
+        "(output_name=)"
     )
 
 
@@ -160,9 +169,28 @@ def _passes(node: ir.Node) -> bool:
         return node.op_type == "ZipMap"
     if node.domain != "":
         return False
+    value, maker = node.inputs[0], node.inputs[0].producer()
     if node.op_type == "Cast":
-        return node.inputs[0].dtype in FLOATS and node.outputs[0].dtype in FLOATS
-    return node.op_type == "Identity"
+        scores = value.dtype in FLOATS or (maker is not None and maker.op_type in _SCORERS)
+        return scores and node.outputs[0].dtype in FLOATS
+    return node.op_type == "Identity" or _is_times_one(node)
+
+
+def _is_quantizer(node: ir.Node) -> bool:
+    """A QuantizeLinear, or a DequantizeLinear behind one."""
+    if node.domain not in ("", "com.microsoft") or not node.inputs or node.inputs[0] is None:
+        return False
+    maker = node.inputs[0].producer()
+    pair = maker is not None and maker.op_type == "QuantizeLinear" and maker.domain == node.domain
+    return node.op_type == "QuantizeLinear" or (node.op_type == "DequantizeLinear" and pair)
+
+
+def _is_times_one(node: ir.Node) -> bool:
+    """A product with the constant 1: how LightGBM's converter names its probabilities."""
+    factor = (
+        constant(node.inputs[1]) if node.op_type == "Mul" and node.inputs[0] is not node.inputs[1] else None
+    )
+    return factor is not None and factor.size == 1 and factor.ndim < 2 and bool(factor == 1)
 
 
 def _check_axis(node: ir.Node) -> None:
@@ -171,29 +199,46 @@ def _check_axis(node: ir.Node) -> None:
     axis = attribute(node, "axis", -1)
     if node.op_type == "Sigmoid" or axis == 1 or (axis == -1 and rank in (None, 2)):
         return  # axis 1 is right for (n, K, 1, 1) too
-    raise FuseError(f"{describe(node)} works on axis {axis} of {rank}, not over the classes of (n, K) logits")
+    raise FuseError(
+        f"{describe(node)} works on axis {axis} of {rank}, not over the classes of (n, K) logits; name "
+        "another output: --output-name (output_name=)"
+    )
 
 
-def _check_logits(value: ir.Value, classes: int, outputs: Scores, output: ir.Value) -> None:
+def _check_quantized(value: ir.Value, outputs: Outputs | None) -> None:
+    """Probabilities in 256 steps sum to 1 so badly that their values do not tell what they are."""
+    node = value.producer()
+    maker = None if node is None or not node.inputs or node.inputs[0] is None else node.inputs[0].producer()
+    if outputs is None and maker is not None and maker.op_type in ("QLinearSoftmax", "QLinearSigmoid"):
+        raise FuseError(
+            f"{describe(maker)} gives probabilities in 256 steps: quantise in the QDQ format, or leave it "
+            "out of the quantisation; or say --outputs probabilities (outputs=)"
+        )
+
+
+def _check_logits(value: ir.Value, classes: int, output: ir.Value) -> None:
     if value.dtype not in FLOATS:
         raise FuseError(
-            f"the scores {value.name!r} are {value.dtype}, not floating point; name another output"
+            f"the scores {value.name!r} are {value.dtype or 'of unknown type'}, not floating point; name "
+            "another output: --output-name (output_name=)"
         )
     if value.shape is None:
         raise FuseError(
-            f"the shape of {value.name!r} is not known; run onnx.shape_inference, or give the export a shape"
+            f"the shape of {value.name!r} is not known, and no run on generated inputs tells that it is (n, "
+            "K); give inputs to run on: --inputs (inputs=)"
         )
     dims = list(value.shape)
     if len(dims) < 2 or any(d != 1 for d in dims[2:]):
         raise FuseError(
             f"the scores {value.name!r} behind output {output.name!r} have shape {value.shape}, not (n, K); "
-            "add a Flatten before them"
+            "name another output, --output-name (output_name=), or export the model with a Flatten before "
+            "them"
         )
-    pair = outputs == "sigmoid" and dims[1] == 1 and classes == 2
+    pair = dims[1] == 1 and classes == 2
     if isinstance(dims[1], int) and dims[1] != classes and not pair:
         raise FuseError(
             f"the artifact is for {classes} classes, but {value.name!r} has {dims[1]}; "
-            "fit one for this model or name another output (output_name=)"
+            "fit one for this model or name another output: --output-name (output_name=)"
         )
 
 

@@ -2,23 +2,85 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from calib_serve.artifact import Artifact, Outputs
-from calib_serve.errors import FuseError, ModelError
+from calib_serve.artifact import Artifact
+from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.files import sha256, written_whole
+from calib_serve.fuse.decisions import decided, left_out
 from calib_serve.fuse.owner import check_owner
-from calib_serve.fuse.torch.module import Returns, calibrated
+from calib_serve.fuse.torch.example import Example, parameters
+from calib_serve.fuse.torch.module import Returns, fused
+from calib_serve.scores import Outputs
 
-__all__ = ["fuse_torch"]
+__all__ = ["TorchReport", "fuse_torch"]
 
 _MARK = "calib_serve.json"  # an extra file of the archive, with the artifact's fingerprint
 Kind = Literal["torchscript", "exported"]
+
+
+@dataclass(frozen=True)
+class TorchReport:
+    """What was made of which model, and its distance from the calibration in numpy.
+
+    ``outputs`` is what the model's own scores are, ``output`` where they lie in what it returns, "" for all
+    of it. ``max_abs_diff`` is of probabilities, over ``samples`` inputs, of which ``near_edge`` were too
+    close to a table's edge to tell; ``tolerance`` is what rounding in the model's own type allows.
+    ``decisions`` are returned by these names, all but ``near_threshold`` of them proved; ``left_out`` says
+    which of the artifact's are not.
+    ``examples`` of the fit's own scores got the fit's own probabilities, too.
+    """
+
+    kind: Kind
+    returns: Returns
+    outputs: Outputs
+    output: str
+    max_abs_diff: float
+    tolerance: float
+    samples: int
+    near_edge: int
+    near_threshold: int
+    decisions: tuple[str, ...]
+    left_out: tuple[str, ...]
+    examples: int
+    engine: str
+    model: str
+    artifact: str
+
+    def rows(self) -> list[tuple[str, str]]:
+        """For display: headings and texts."""
+        parity = (
+            f"{self.max_abs_diff:.2g} at most on {self.samples} inputs, {self.tolerance:.2g} allowed "
+            f"({self.engine})"
+        )
+        counted = (
+            (self.near_edge, "inputs near a table's edge left out"),
+            (self.near_threshold, "decisions near their threshold left out"),
+            (self.examples, "scores of the fit get the fit's probabilities"),
+        )
+        return [
+            ("kind", self.kind),
+            ("scores", f"{self.outputs} in {self.output}" if self.output else self.outputs),
+            ("returns", ", ".join((self.returns, *self.decisions))),
+            *(("", what) for what in self.left_out),
+            ("parity", parity),
+            *(("", f"{number} {what}") for number, what in counted if number),
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
 
 
 def fuse_torch(
@@ -28,105 +90,218 @@ def fuse_torch(
     *,
     returns: Returns = "probabilities",
     outputs: Outputs | None = None,
+    output: str | None = None,
     last_linear: str | None = None,
     fold: bool = False,
+    decisions: bool = False,
+    inputs: Mapping[str, NDArray[Any]] | str | Path | None = None,
+    input_shape: Sequence[int] | None = None,
+    samples: int = 8,
+    device: str = "cpu",
     force: bool = False,
-) -> Kind:
+) -> TorchReport:
     """Write the model of ``model_path`` with the artifact inside to ``out_path``, atomically.
 
-    Options as in ``calibrated``; ``force`` takes an artifact that was fitted for another model.
-    Loading TorchScript runs its code: load trusted files only. Raises ModelError for a file that is
-    neither TorchScript nor .pt2, FuseError where the artifact does not fit or is inside already.
+    Options as in ``calibrated``; ``force`` takes an artifact that was fitted for another model. What was
+    written is read again, run on ``device``, and compared with the model calibrated in numpy: on ``inputs``
+    by name (or an npz of them), else on a .pt2's own example inputs, else on ``samples`` made-up inputs of
+    ``input_shape``, or of the shape that the artifact was fitted on. Loading TorchScript runs its code:
+    load trusted files only. Raises ModelError for a file that is neither TorchScript nor .pt2, FuseError
+    where the artifact does not fit or is inside already, there are no inputs, or the results differ.
     """
     source, out = Path(model_path), Path(out_path)
-    kind = _kind(source)
-    check_owner(artifact, sha256(source), source, force=force)
-    options: dict[str, Any] = {
-        "returns": returns,
-        "outputs": outputs,
-        "last_linear": last_linear,
-        "fold": fold,
-    }
-    mark = {_MARK: artifact.fingerprint}
-    write = _script if kind == "torchscript" else _export
-    try:
-        with written_whole(out) as partial, torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of torch's own internals
-            warnings.simplefilter("ignore", DeprecationWarning)
-            write(source, artifact, partial, mark, options)
-    except OSError as error:
-        raise FuseError(f"cannot write {out}: {error}") from error
-    return kind
-
-
-def _script(
-    source: Path, artifact: Artifact, out: Path, mark: dict[str, str], options: dict[str, Any]
-) -> None:
-    found = {_MARK: ""}
-    try:
-        model = torch.jit.load(str(source), map_location="cpu", _extra_files=found)  # type: ignore[no-untyped-call]
-    except RuntimeError as error:
-        raise ModelError(f"{source} is not TorchScript: {str(error).splitlines()[0]}") from error
-    _check_new(source, found[_MARK])
-    whole = torch.jit.script(calibrated(model, artifact, **options))
-    torch.jit.save(whole, str(out), _extra_files=mark)
-
-
-def _export(
-    source: Path, artifact: Artifact, out: Path, mark: dict[str, str], options: dict[str, Any]
-) -> None:
-    found = {_MARK: ""}
-    try:
-        program = torch.export.load(source, extra_files=found)
-    except Exception as error:  # torch raises errors of many types
-        raise ModelError(f"{source} is not a program of torch.export: {error}") from error
-    _check_new(source, found[_MARK])
-    if program.example_inputs is None:
-        raise FuseError(f"{source} was saved without example inputs; export it again with them")
-    args, kwargs = program.example_inputs
-    whole: torch.nn.Module = calibrated(
-        program.module(), artifact, example=args[0] if len(args) == 1 and not kwargs else None, **options
+    kind, where = _kind(source), _device(device)
+    hashed = sha256(source)
+    check_owner(artifact, hashed, source, force=force)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of torch's own internals
+        warnings.simplefilter("ignore", DeprecationWarning)
+        loaded = _load(source, kind)
+        if loaded.mark:
+            raise FuseError(f"{source} is calibrated already ({loaded.mark[:12]}); fuse into the original")
+        example = _example(loaded, artifact, source, inputs=inputs, shape=input_shape, samples=samples)
+        fusion = fused(
+            loaded.module,
+            artifact,
+            returns=returns,
+            outputs=outputs,
+            output=output,
+            last_linear=last_linear,
+            fold=fold,
+            decisions=decisions,
+            example=example,
+        )
+        try:
+            with written_whole(out) as partial:
+                _write(fusion.whole, loaded, example, partial, artifact.fingerprint)
+                whole, model = (_load(path, kind).to(where) for path in (partial, source))
+                parity = fusion.prove(whole, model, example.to(where))
+        except OSError as error:
+            raise FuseError(f"cannot write {out}: {error}") from error
+    return TorchReport(
+        kind=kind,
+        returns=returns,
+        outputs=fusion.scores.outputs,
+        output=".".join(map(str, fusion.scores.path)),
+        **asdict(parity),
+        decisions=decided(fusion.artifact),
+        left_out=() if decisions else tuple(left_out(artifact, "--decisions (decisions=) returns them, too")),
+        examples=fusion.examples,
+        model=hashed,
+        artifact=artifact.fingerprint,
     )
-    if options["returns"] == "all":
-        whole = _Plain(whole)
-    # AUTO keeps what the program left free, such as its batch, and fixes what it had fixed.
-    free = torch.export.Dim.AUTO
-    each = tuple({0: free} if isinstance(a, torch.Tensor) and a.ndim else None for a in args)
-    shapes = (each,) if isinstance(whole, _Plain) else (each[0], each[1:]) if each[1:] else each
+
+
+@dataclass(frozen=True, eq=False)
+class _Loaded:
+    """A model of a file; ``program`` if exported; ``mark``: the fingerprint of what is inside, or ""."""
+
+    module: nn.Module
+    program: torch.export.ExportedProgram | None
+    mark: str
+
+    def to(self, device: torch.device) -> nn.Module:
+        """The module on a device, in evaluation mode."""
+        if self.program is None:
+            return self.module.to(device).eval()
+        if device.type == "cpu":
+            return self.module
+        from torch.export.passes import move_to_device_pass  # noqa: PLC0415 - only where it is needed
+
+        return move_to_device_pass(self.program, device).module()
+
+
+def _load(path: Path, kind: Kind) -> _Loaded:
+    found: dict[str, Any] = {_MARK: ""}
+    program = None
     try:
-        again = torch.export.export(whole, args, kwargs, dynamic_shapes=shapes)
+        if kind == "torchscript":
+            module: nn.Module = torch.jit.load(str(path), map_location="cpu", _extra_files=found)  # type: ignore[no-untyped-call]
+        else:
+            program = torch.export.load(path, extra_files=found)
+            module = program.module()
+    except Exception as error:  # torch raises errors of many types
+        what = "TorchScript" if kind == "torchscript" else "a program of torch.export"
+        raise ModelError(f"{path} is not {what}: {str(error).splitlines()[0]}") from error
+    mark = found[_MARK]
+    return _Loaded(module, program, mark.decode() if isinstance(mark, bytes) else mark)
+
+
+def _example(
+    loaded: _Loaded,
+    artifact: Artifact,
+    source: Path,
+    *,
+    inputs: Mapping[str, NDArray[Any]] | str | Path | None,
+    shape: Sequence[int] | None,
+    samples: int,
+) -> Example:
+    if inputs is not None:
+        return Example.read(inputs, loaded.module)
+    own = None if loaded.program is None else loaded.program.example_inputs
+    if shape is None and own is not None:
+        return Example(tuple(own[0]), own[1])
+    made = Example.of_shape(loaded.module, artifact, shape=shape, samples=samples)
+    if made is None:
+        raise FuseError(
+            f"{source} and the artifact do not say what the model takes, {parameters(loaded.module)}: give "
+            "--inputs FILE.npz (inputs=) of them, or of one --input-shape (input_shape=), such as 3,224,224"
+        )
+    return made
+
+
+def _write(whole: nn.Module, loaded: _Loaded, example: Example, out: Path, fingerprint: str) -> None:
+    mark = {_MARK: fingerprint}
+    if loaded.program is None:
+        torch.jit.save(torch.jit.script(whole), str(out), _extra_files=mark)
+        return
+    call, shapes = _freedom(loaded.program, example)
+    try:
+        again = torch.export.export(
+            _like(whole, loaded.module), call.args, dict(call.named), dynamic_shapes=shapes
+        )
     except Exception as error:
         raise FuseError(f"torch.export cannot export the calibrated model: {error}") from error
     torch.export.save(again, out, extra_files=mark)
 
 
-class _Plain(torch.nn.Module):
-    """Five outputs as a plain tuple: a file must be readable without our class."""
+def _freedom(program: torch.export.ExportedProgram, example: Example) -> tuple[Example, dict[str, Any]]:
+    """A call, and which sizes of its inputs are free: those that were in ``program``.
 
-    def __init__(self, whole: torch.nn.Module) -> None:
-        super().__init__()
-        self.whole = whole
-        self.training = False
+    Torch takes a size of 1 for a fixed one: where a free one is 1, the example is repeated.
+    """
+    args, named = program.example_inputs or (example.args, dict(example.named))
+    wanted = program.graph_signature.user_inputs
+    held = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    sizes = iter([getattr(held.get(str(name)), "shape", ()) for name in wanted])
 
-    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(self.whole(*inputs))
+    def both(leaf: Any) -> tuple[Any, Any]:
+        own = next(sizes)
+        if not isinstance(leaf, Tensor):
+            return leaf, None
+        free = [i for i, size in enumerate(own) if not isinstance(size, int)]
+        for i in free:
+            leaf = leaf.repeat_interleave(2, i) if leaf.shape[i] == 1 else leaf
+        return leaf, dict.fromkeys(free, torch.export.Dim.AUTO)
+
+    leaves, spec = pytree.tree_flatten((tuple(args), named))
+    pairs = [both(leaf) for leaf in leaves]
+    args, named = pytree.tree_unflatten([leaf for leaf, _ in pairs], spec)
+    free_args, free_named = pytree.tree_unflatten([free for _, free in pairs], spec)
+    names = inspect.signature(program.module().forward).parameters
+    return Example(args, named), {**dict(zip(names, free_args, strict=False)), **free_named}
 
 
-def _check_new(source: Path, mark: str | bytes) -> None:
-    if mark:
-        text = mark.decode() if isinstance(mark, bytes) else mark
-        raise FuseError(f"{source} is calibrated already ({text[:12]}); fuse into the original")
+def _like(whole: nn.Module, model: nn.Module) -> nn.Module:
+    """``whole`` with the inputs' names of ``model``; five outputs are a plain tuple, readable without us."""
+
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.whole = whole
+            self.training = False
+
+        def forward(self, *inputs: Any, **named: Any) -> Any:
+            made = self.whole(*inputs, **named)
+            return tuple(made) if isinstance(made, tuple) else made
+
+    own = inspect.signature(model.forward)
+    this = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    Plain.forward.__signature__ = own.replace(parameters=[this, *own.parameters.values()])  # type: ignore[attr-defined]
+    return Plain()
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"--device (device=) must be cpu or cuda, perhaps cuda:1, got {name!r}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"--device (device=) must be cpu or cuda, got {name!r}")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(
+            f"there is no {name} that torch can use here, it sees {torch.cuda.device_count()} GPUs; "
+            "leave --device (device=) off"
+        )
+    return device
 
 
 def _kind(path: Path) -> Kind:
     if not path.is_file():
         raise ModelError(f"there is no model file {path}")
-    if path.suffix == ".pt2":
-        return "exported"
+    names = []
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            if any("/code/" in name for name in archive.namelist()):
-                return "torchscript"
+            names = archive.namelist()
+    if any("/code/" in name for name in names):
+        return "torchscript"
+    if any("/data/aotinductor/" in name for name in names):
+        raise ModelError(
+            f"{path} was compiled by AOTInductor, and has no graph to change; fuse into the .pt2 of "
+            "torch.export that it was compiled from, then compile the result"
+        )
+    if path.suffix == ".pt2":
+        return "exported"
     raise ModelError(
         f"{path} is neither TorchScript nor a .pt2 of torch.export; an eager model needs calibrated()"
     )

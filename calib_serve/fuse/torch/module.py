@@ -1,56 +1,39 @@
-"""A calibrated model as one plain ``nn.Module``: eager or TorchScript in, the same kind out.
+"""A calibrated model as one plain ``nn.Module``, proved on inputs where there are any.
 
 It scripts, traces, exports and compiles as the model did; its state dict holds tensors only.
 """
 
-# mypy: disable-error-code="no-untyped-def"
-# torch.jit.script reads the signatures: so no postponed annotations, and forward's return type is inferred.
-import copy
-import inspect
-from collections.abc import Callable
-from typing import Any, Literal, Union, get_args
+from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, get_args
+
 import torch
 from torch import Tensor, nn
 
-from calib_serve.artifact import Artifact, Head, LogitMap, Outputs
+from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FuseError, InputError
-from calib_serve.fuse.torch.steps import All, Everything, Log, Logits, Probabilities, Shift, layers
+from calib_serve.fuse.decisions import decided, undecided
+from calib_serve.fuse.torch.example import Example
+from calib_serve.fuse.torch.kinds import Change, as_fitted, change_to_fitted, kind_of
+from calib_serve.fuse.torch.last_layer import evaluating, features_of, find_linear, home, replace_last
+from calib_serve.fuse.torch.proof import Parity, check_examples, compare, expect, numbers
+from calib_serve.fuse.torch.steps import Shift
+from calib_serve.fuse.torch.tail import Deciding, Everything, Logits, Probabilities, Tail, Unchanged
+from calib_serve.fuse.torch.whole import Path, assemble, lookup
+from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, check_outputs, to_logits
+from calib_serve.seam import Form, find_scores
 
-__all__ = ["All", "Calibrated", "Returns", "calibrated"]
+__all__ = ["Fusion", "Returns", "calibrated", "fused"]
 
 Returns = Literal["probabilities", "logits", "all"]
-_Tail = Union[Logits, Probabilities, Everything]
-_TAILS: dict[str, Callable[..., _Tail]] = {
+_TAILS: dict[str, Callable[..., Tail]] = {
     "logits": Logits,
     "probabilities": Probabilities,
     "all": Everything,
 }
-
-
-class Calibrated(nn.Module):
-    """shift -> model -> the head's further layers -> calibration of the logits."""
-
-    def __init__(self, shift: nn.Module, model: nn.Module, head: nn.Module, tail: _Tail) -> None:
-        super().__init__()
-        self.shift = shift
-        self.model = model
-        self.head = head
-        self.tail = tail
-        self.training = False
-
-    def forward(self, inputs: Tensor):
-        """What ``returns`` said, for one batch of inputs."""
-        return self.tail(self.head(self.model(self.shift(inputs))))
-
-
-class CalibratedMany(Calibrated):
-    """The same for a model of several inputs; the shift acts on the first."""
-
-    def forward(self, inputs: Tensor, *more: Any, **named: Any):
-        """What ``returns`` said, for one batch of inputs."""
-        return self.tail(self.head(self.model(self.shift(inputs), *more, **named)))
 
 
 def calibrated(
@@ -59,192 +42,241 @@ def calibrated(
     *,
     returns: Returns = "probabilities",
     outputs: Outputs | None = None,
+    output: str | None = None,
     last_linear: str | None = None,
     fold: bool = False,
-    example: Tensor | None = None,
+    decisions: bool = False,
+    example: Tensor | tuple[Any, ...] | Mapping[str, Any] | None = None,
 ) -> nn.Module:
     """``model`` with the artifact inside it; the model itself is not changed.
 
-    ``returns`` is "probabilities" (n, K), "logits" (n, K), or "all" (an ``All``). ``outputs`` says what the
-    model itself returns for inputs (n, ...); default: what the artifact was fitted on, else logits.
-    Probabilities are calibrated through their logarithm; where logits are requested and no step acts on them,
-    the model's outputs are returned unchanged. ``last_linear`` names the layer that makes the logits, for an
-    artifact with a Head and for ``fold``, which multiplies the logit maps into that layer; by default it is
-    found by its shape, and ``example`` inputs verify it. Tensors are shared with ``model``, but for the layer
-    that changes. Returned in evaluation mode, on the model's device and dtype. Raises FuseError where the
-    layer is missing, not the only one, or not the last.
+    ``returns``: "probabilities" (n, K), (n, 2) of a binary model with one column; "logits" in the shape of
+    the model's own scores, one logit for one, log-probabilities where a table or mixture leaves no logits,
+    the model's scores unchanged where no step acts on them; "all" (an ``All``). Of labels each is (n, L).
+    What else the model returns is left out. ``decisions``: a mapping by name instead, of what ``returns``
+    says and of what the artifact decides: "set", bool (n, K), whether each class is in the prediction set,
+    and "abstain", bool (n,). Without it, they are not in the module.
+
+    ``example`` is one input with a batch, a tuple of inputs, or a mapping of them by name; by default it is
+    made from the artifact's ``model.input_shape``. The model is run on it. Its scores must be as wide as the
+    artifact is, and of a kind that it was fitted on or that can be turned into that: where it was fitted on
+    log-probabilities and that matters, logits are normalised first. What the calibrated module returns is
+    compared with numpy. ``outputs`` says what the scores are where their numbers do not, ``output`` where
+    they lie in a tuple, mapping or object, as in "logits" or "0". Without any example, ``outputs`` or what
+    the artifact records is believed, and only the width is checked, when the module is called.
+
+    ``last_linear`` names the layer that makes the logits, for an artifact with a Head and for ``fold``, which
+    multiplies the logit maps into that layer; by default it is found by its shape. Tensors are shared with
+    ``model``, but for the layer that changes. Returned in evaluation mode, on the model's device and dtype; a
+    model of several inputs, or that returns several things, is to be scripted before, not after. Raises
+    FuseError where a check or the comparison fails, ModelError where the model refuses the example or
+    returns no such scores, InputError for wrong options.
 
     >>> halved = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
     >>> calibrated(nn.Identity(), halved, returns="logits")(torch.tensor([[2.0, 0.0]])).tolist()
     [[1.0, 0.0]]
     """
+    given = None if example is None else Example.of(example)
+    return fused(
+        model,
+        artifact,
+        returns=returns,
+        outputs=outputs,
+        output=output,
+        last_linear=last_linear,
+        fold=fold,
+        decisions=decisions,
+        example=given or Example.of_shape(model, artifact),
+    ).whole
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What a model returns: ``path`` to its scores, what they are, their dtype and device."""
+
+    path: Path
+    outputs: Outputs
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True, eq=False)
+class Fusion:
+    """``whole`` is ``model`` with the artifact inside; ``parity`` is None where there was no example.
+
+    ``layer`` is the last linear layer where it was changed, ``examples`` how many of the fit's own scores
+    got the fit's own probabilities.
+    """
+
+    whole: nn.Module
+    model: nn.Module
+    artifact: Artifact
+    returns: Returns
+    scores: Scores
+    change: Change
+    layer: str | None
+    examples: int = 0
+    parity: Parity | None = None
+
+    def prove(self, whole: nn.Module, model: nn.Module, example: Example) -> Parity:
+        """Compare ``whole`` with ``model`` calibrated in numpy: these two, or copies of them elsewhere."""
+        artifact, path = self.artifact, self.scores.path
+        moved = example.shifted(artifact.input_shift)
+
+        def scores_of(network: nn.Module) -> Tensor:
+            scores: Tensor = lookup(moved.run(network), path)
+            return scores
+
+        scores = scores_of(model)
+        if artifact.head is not None and self.layer is not None:
+            features = features_of(model, self.layer, scores_of)
+            logits: Any = artifact.head(features)
+        else:
+            logits = as_fitted(to_logits(numbers(scores), self.scores.outputs), self.change)
+        expected = expect(logits, artifact, scores.dtype, relayered=self.layer is not None)
+        returned = example.run(whole)
+        engine = f"torch {torch.__version__} on {scores.device}"
+        found = {}
+        if decided(artifact):
+            found = {name: returned[name].cpu().numpy() for name in decided(artifact)}
+            shown = returned["logits" if self.returns == "logits" else "probabilities"]
+        else:
+            shown = returned[1] if self.returns == "all" else returned
+        try:
+            return compare(shown, expected, self._shown, engine, (artifact, found))
+        except FuseError:
+            apart = float((scores_of(model).double() - scores.double()).abs().max())
+            if not apart <= expected.tolerance:
+                raise FuseError(
+                    f"one input's scores move by {apart:.2g} between runs: the model is in training mode "
+                    "(dropout or batch statistics are on); call model.eval() before exporting it"
+                ) from None
+            raise
+
+    @property
+    def _shown(self) -> Outputs | None:
+        """What ``whole`` returns in place of probabilities, if not these."""
+        own = self.scores.outputs
+        if self.returns != "logits":
+            return None
+        if isinstance(self.whole.tail, Unchanged):
+            return own
+        return "logit" if own in ONE_COLUMN else "label_logits" if own in LABELS else "logits"
+
+
+def fused(
+    model: nn.Module,
+    artifact: Artifact,
+    *,
+    returns: Returns,
+    outputs: Outputs | None,
+    output: str | None,
+    last_linear: str | None,
+    fold: bool,
+    decisions: bool,
+    example: Example | None,
+) -> Fusion:
+    """As ``calibrated``, with what was found on the way."""
     if returns not in get_args(Returns):
         raise InputError(f"returns must be one of {', '.join(get_args(Returns))}, got {returns!r}")
-    outputs = outputs or artifact.model.outputs or "logits"
-    if outputs not in get_args(Outputs):
-        raise InputError(f"outputs must be one of {', '.join(get_args(Outputs))}, got {outputs!r}")
+    check_outputs(outputs)
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            f"the model must be an nn.Module, got {type(model).__name__}; "
+            "calibrate the module or exported program that it was compiled from, then compile"
+        )
+    model = evaluating(model)
+    if example is None:
+        scores = _told(model, artifact, output, outputs)
+    else:
+        returned = example.shifted(artifact.input_shift).run(model)
+        scores = _found(returned, artifact, output, outputs, example.samples)
+    change = change_to_fitted(scores.outputs, artifact)
     maps = tuple(m for m in artifact.logit_maps if not m.is_nothing)
-    if outputs != "logits" and (fold or artifact.head is not None):
+    folded = maps if fold else ()
+    if artifact.head is not None or fold:
+        _check_layer(scores.outputs, change, folded)
+    layer, changed = None, model
+    extra: list[nn.Module] = []
+    if artifact.head is not None or folded:
+        features = None if artifact.head is None else artifact.head.weights[0].shape[1]
+        layer = find_linear(model, features, artifact.classes, last_linear)
+        changed, extra = replace_last(model, layer, artifact.head, folded)
+    tail_of = _TAILS[returns]
+    if returns == "logits" and not artifact.output_steps and scores.outputs in PROBABILITIES:
+        tail_of = Unchanged
+    decides = decisions and bool(decided(artifact))
+    if decides:
+        tail_of = partial(_deciding, returns)
+    tail = tail_of(() if fold else maps, artifact, scores.dtype, scores.outputs, change)
+    tail = tail.to(scores.device).eval()
+    examples = 0 if folded else check_examples(tail, artifact, scores.device)
+    shift = artifact.input_shift
+    whole = assemble(
+        nn.Identity() if shift is None or shift.is_nothing else Shift(shift).to(scores.device),
+        evaluating(changed),
+        nn.Sequential(*extra).eval(),
+        tail,
+        scores.path,
+    )
+    acting = artifact if decides else undecided(artifact)
+    fusion = Fusion(whole, model, acting, returns, scores, change, layer, examples)
+    if example is None:
+        return fusion
+    return replace(fusion, parity=fusion.prove(whole, model, example))
+
+
+def _deciding(returns: Returns, *given: Any) -> Tail:
+    tail = Deciding(*given)
+    tail.returns = returns
+    return tail
+
+
+def _told(model: nn.Module, artifact: Artifact, output: str | None, outputs: Outputs | None) -> Scores:
+    """What is believed of the scores without a look at them."""
+    device, dtype = home(model)
+    return Scores(Form.parse(output or "").path, artifact.model.returned(outputs), dtype, device)
+
+
+def _found(
+    returned: Any, artifact: Artifact, output: str | None, outputs: Outputs | None, samples: int
+) -> Scores:
+    """Where the scores lie in what the model returned for an example, and what they are by their numbers."""
+    classes = artifact.classes if artifact.classes > 1 else None
+    form = find_scores(returned, classes)[0] if output is None else Form.parse(output)
+    form.scores(returned, classes)
+    path = _positions(returned, form.path)
+    scores = lookup(returned, path)
+    if not isinstance(scores, Tensor):
+        raise FuseError(f"the model returns its scores as a {type(scores).__name__}; it must be one tensor")
+    if len(scores) != samples:
+        raise FuseError(
+            f"the model returns scores {tuple(scores.shape)} for {samples} inputs; it must be a row each"
+        )
+    kind = kind_of(scores, artifact, outputs)
+    columns, wanted = scores[0].numel(), 1 if kind in ONE_COLUMN else artifact.classes
+    if columns != wanted or (kind in ONE_COLUMN and artifact.classes != 2):
+        raise FuseError(
+            f"the model returns {tuple(scores.shape)}, {columns} of {kind} a sample, and the artifact is for "
+            f"{artifact.classes} {'labels' if artifact.is_multilabel else 'classes'}; fit it on this model"
+        )
+    return Scores(path, kind, scores.dtype, scores.device)
+
+
+def _positions(returned: Any, path: Path) -> Path:
+    """``path`` with positions for the names of a named tuple, which TorchScript and exports need."""
+    made: list[str | int] = []
+    for step in path:
+        fields = getattr(returned, "_fields", ())
+        made.append(fields.index(step) if step in fields else step)
+        returned = lookup(returned, (made[-1],))
+    return tuple(made)
+
+
+def _check_layer(outputs: Outputs, change: Change, folded: tuple[LogitMap, ...]) -> None:
+    if outputs not in ("logits", "label_logits"):
         raise FuseError(
             f"the model returns {outputs}: its last linear layer does not make what is calibrated"
         )
-    if fold and any(m.on == "log_probs" for m in maps):
-        raise FuseError("a map on log-probabilities cannot be folded into a layer; leave fold off")
-    extra: list[nn.Module] = []
-    if artifact.head is not None or (fold and maps):
-        model, extra = _replace_last(model, artifact, maps if fold else (), last_linear, example)
-    device, dtype = _home(model)
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    tail = _TAILS[returns](() if fold else maps, artifact, wide)
-    if outputs == "probabilities" and (returns != "logits" or artifact.output_steps):
-        extra.append(Log())
-    shift = artifact.input_shift
-    return (Calibrated if _takes_one_input(model) else CalibratedMany)(
-        nn.Identity() if shift is None or shift.is_nothing else Shift(shift).to(device),
-        _evaluating(model),
-        nn.Sequential(*extra).eval(),
-        tail.to(device).eval(),
-    )
-
-
-def _evaluating(model: nn.Module) -> nn.Module:
-    """The model in evaluation mode: itself where it is already, else a copy that shares its tensors."""
-    if not any(m.training for m in model.modules()):
-        return model
-    try:
-        return _shell(model).eval()
-    except NotImplementedError:  # an exported program has one mode, whatever its flag says
-        return model
-
-
-def _home(model: nn.Module) -> tuple[torch.device, torch.dtype]:
-    for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.is_floating_point():
-            return tensor.device, tensor.dtype
-    return torch.device("cpu"), torch.float32
-
-
-def _takes_one_input(model: nn.Module) -> bool:
-    if isinstance(model, torch.jit.ScriptModule):
-        schema = model._c._get_method("forward").schema
-        return sum(not a.has_default_value() for a in schema.arguments) <= 2  # self and the input
-    try:
-        parameters = inspect.signature(model.forward).parameters.values()
-    except (TypeError, ValueError):
-        return True
-    needed = [p for p in parameters if p.default is p.empty]
-    return len(needed) == 1 and needed[0].kind is not inspect.Parameter.VAR_POSITIONAL
-
-
-def _replace_last(
-    model: nn.Module,
-    artifact: Artifact,
-    folded: tuple[LogitMap, ...],
-    name: str | None,
-    example: Tensor | None,
-) -> tuple[nn.Module, list[nn.Module]]:
-    """A copy of the model with another last layer, and the layers that come after it."""
-    wanted = (None if artifact.head is None else artifact.head.weights[0].shape[1], artifact.classes)
-    name = _find_linear(model, wanted, name)
-    old = dict(model.named_modules())[name]  # scripted modules have no get_submodule
-    if example is not None:
-        _prove_last(model, name, example)
-    head = artifact.head or Head(
-        (old.weight.detach().double().cpu().numpy(),),
-        (_bias(old),),
-    )
-    made = layers(_folded(head, folded))
-    device, dtype = _home(old)
-    for module in made:
-        module.to(device, dtype)
-    model = _shell(model)
-    first = made.pop(0)
-    if not isinstance(model, torch.jit.ScriptModule):
-        if not name:
-            return first, made
-        parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, first)
-        return model, made
-    layer = dict(model.named_modules())[name]
-    layer.weight = first.weight
-    if getattr(layer, "bias", None) is not None:
-        layer.bias = first.bias
-        return model, made
-    return model, [_Bias(first.bias), *made]  # type: ignore[arg-type]
-
-
-def _prove_last(model: nn.Module, name: str, example: Tensor) -> None:
-    """Weights times -2 must give logits times -2, unless an activation follows the layer."""
-    changed = _evaluating(_shell(model))
-    layer = dict(changed.named_modules())[name]
-    for part in ("weight", "bias"):
-        tensor = getattr(layer, part, None)
-        if tensor is not None:
-            setattr(layer, part, nn.Parameter(-2 * tensor.detach(), requires_grad=False))
-    with torch.no_grad():
-        raw, scaled = _evaluating(model)(example), changed(example)
-    tolerance = 1e-3 if raw.dtype in (torch.float32, torch.float64) else 5e-2
-    if not torch.allclose(scaled, -2 * raw, rtol=tolerance, atol=tolerance * float(raw.abs().max())):
-        raise FuseError(
-            f"{name!r} is not the model's last layer: its weights times -2 do not give logits times -2"
-        )
-
-
-class _Bias(nn.Module):
-    """The bias for a scripted layer that has none."""
-
-    bias: Tensor
-
-    def __init__(self, bias: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("bias", bias.detach())
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs + self.bias
-
-
-def _bias(layer: nn.Module) -> Any:
-    bias = getattr(layer, "bias", None)
-    return np.zeros(len(layer.weight)) if bias is None else bias.detach().double().cpu().numpy()  # type: ignore[arg-type]
-
-
-def _folded(head: Head, maps: tuple[LogitMap, ...]) -> Head:
-    weight, bias = head.weights[-1].astype(np.float64), head.biases[-1].astype(np.float64)
-    for m in maps:
-        weight, bias = m.fold_into(weight, bias)
-    return Head((*head.weights[:-1], weight), (*head.biases[:-1], bias))
-
-
-def _shell(model: nn.Module) -> nn.Module:
-    """A copy whose tensors are the model's own; a scripted module is copied whole."""
-    if isinstance(model, torch.jit.ScriptModule):
-        return copy.deepcopy(model)
-    shared: dict[int, Any] = {id(t): t for t in (*model.parameters(), *model.buffers())}
-    return copy.deepcopy(model, shared)
-
-
-def _find_linear(model: nn.Module, wanted: tuple[int | None, int], name: str | None) -> str:
-    features, classes = wanted
-    linear: dict[str, tuple[int, ...]] = {}
-    for path, layer in model.named_modules():
-        weight = getattr(layer, "weight", None)
-        kind = getattr(layer, "original_name", type(layer).__name__)
-        # An exported program keeps the weights and forgets what the layers were.
-        is_linear = kind.endswith("Linear") or kind in ("Module", "InterpreterModule")
-        if is_linear and isinstance(weight, Tensor) and weight.ndim == 2:
-            linear[path] = tuple(weight.shape)
-    fits = [n for n, s in linear.items() if s[0] == classes and features in (None, s[1])]
-    if name is not None:
-        if name not in linear:
-            raise FuseError(f"{name!r} is not a linear layer of the model; it has {sorted(linear)}")
-        if name not in fits:
-            raise FuseError(
-                f"{name!r} has weight {linear[name]}, the artifact needs ({classes}, {features or 'any'})"
-            )
-        return name
-    if len(fits) == 1:
-        return fits[0]
-    what = f"weight ({classes}, {'any' if features is None else features})"
-    if not fits:
-        raise FuseError(f"the model has no linear layer of {what}; it has {linear or 'none'}")
-    raise FuseError(f"several linear layers have {what}: {fits}; say which with last_linear=")
+    if folded and (change != "none" or any(m.on == "log_probs" for m in folded)):
+        raise FuseError("a map on log-probabilities cannot be folded into a layer; leave --fold (fold=) off")

@@ -1,11 +1,6 @@
-"""The steps of an artifact as torch modules: buffers and plain tensor code that script, trace and export.
-
-Half precision logits are calibrated in float32 and come back in their own dtype.
-"""
+"""The steps of an artifact as torch modules: buffers and plain tensor code that script, trace and export."""
 
 # No postponed annotations here: torch.jit.script reads them as they stand.
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -15,17 +10,7 @@ from calib_serve.artifact.steps import Floats, Head, InputShift, LogitMap, Mixtu
 from calib_serve.fuse.edges import rounded_down
 from calib_serve.metrics.logits import LEAST
 
-__all__ = ["All", "Everything", "Log", "Logits", "Probabilities", "Shift", "layers"]
-
-
-class All(NamedTuple):
-    """All results of a batch: (n, K), (n, K), (n,), (n,), (n,)."""
-
-    logits: Tensor
-    probabilities: Tensor
-    confidence: Tensor
-    predicted: Tensor
-    bin: Tensor
+__all__ = ["Bias", "Shift", "edges", "layers", "mapped", "probabilities"]
 
 
 class Shift(nn.Module):
@@ -57,17 +42,18 @@ def layers(head: Head) -> list[nn.Module]:
     return made
 
 
-class Log(nn.Module):
-    """Logits of a model that returns probabilities: their logarithm, finite where one is 0."""
+class Bias(nn.Module):
+    """The bias for a scripted layer that has none."""
 
-    def __init__(self) -> None:
+    bias: Tensor
+
+    def __init__(self, bias: Tensor) -> None:
         super().__init__()
-        self.least = LEAST
+        self.register_buffer("bias", bias.detach())
 
-    def forward(self, probs: Tensor) -> Tensor:
-        """(n, K) to (n, K), at least float32."""
-        exact = probs if probs.dtype == torch.float64 else probs.float()
-        return exact.clamp_min(self.least).log()
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(n, K) to (n, K)."""
+        return inputs + self.bias
 
 
 class _Map(nn.Module):
@@ -96,6 +82,11 @@ class _Softmax(nn.Module):
         return torch.softmax(logits, dim=1)
 
 
+class _Sigmoid(nn.Module):
+    def forward(self, logits: Tensor) -> Tensor:
+        return torch.sigmoid(logits)
+
+
 class _Mixture(nn.Module):
     scales: Tensor
     weights: Tensor
@@ -119,111 +110,64 @@ class _TopTable(nn.Module):
 
     def __init__(self, step: ProbTable, dtype: torch.dtype) -> None:
         super().__init__()
-        self.register_buffer("edges", _edges(step.edges[0], dtype))
+        self.register_buffer("edges", edges(step.edges[0], dtype))
         self.register_buffer("values", torch.tensor(step.values[0], dtype=dtype))
+        self.least = LEAST
 
     def forward(self, probs: Tensor) -> Tensor:
         old, top = probs.max(dim=1, keepdim=True)
         new = self.values[torch.bucketize(old, self.edges)]
-        others = probs.scatter(1, top, torch.zeros_like(old))
+        others = probs.clamp_min(self.least).scatter(1, top, torch.zeros_like(old))
         # Summing the others is exact where 1 - old is rounded.
         rest = others.sum(dim=1, keepdim=True)
-        alike = torch.ones_like(others) / (probs.shape[1] - 1)
-        shared = torch.where(rest > 0, others / torch.where(rest > 0, rest, torch.ones_like(rest)), alike)
-        return (shared * (1 - new)).scatter(1, top, new)
+        return (others * ((1 - new) / rest)).scatter(1, top, new)
 
 
-class _ClassTable(nn.Module):
-    """One row per class: each looked up on its own, then renormalised."""
+class _EachTable(nn.Module):
+    """One row per class or label: each looked up on its own."""
 
     edges: Tensor
     values: Tensor
 
     def __init__(self, step: ProbTable, dtype: torch.dtype) -> None:
         super().__init__()
-        self.register_buffer("edges", _edges(step.edges, dtype))
+        self.register_buffer("edges", edges(step.edges, dtype))
         self.register_buffer("values", torch.tensor(step.values, dtype=dtype))
 
     def forward(self, probs: Tensor) -> Tensor:
         found = torch.searchsorted(self.edges, probs.t().contiguous())
-        looked_up = self.values.gather(1, found).t()
+        return self.values.gather(1, found).t()
+
+
+class _Renormalised(nn.Module):
+    """Rows that sum to 1."""
+
+    def forward(self, looked_up: Tensor) -> Tensor:
         total = looked_up.sum(dim=1, keepdim=True)
-        alike = torch.full_like(looked_up, 1.0 / probs.shape[1])
+        alike = torch.full_like(looked_up, 1.0 / looked_up.shape[1])
         # Uniform where every class falls into a bin of value 0.
         known = torch.where(total > 0, total, torch.ones_like(total))
         return torch.where(total > 0, looked_up / known, alike)
 
 
-def _edges(edges: Floats, dtype: torch.dtype) -> Tensor:
-    return torch.tensor(edges if dtype == torch.float64 else rounded_down(edges), dtype=dtype)
+def edges(exact: Floats, dtype: torch.dtype) -> Tensor:
+    """Bin edges such that x > edge means in ``dtype`` what it means in float64."""
+    return torch.tensor(exact if dtype == torch.float64 else rounded_down(exact), dtype=dtype)
 
 
-class _Tail(nn.Module):
-    """Raw logits to calibrated ones, and on to probabilities; the base of the three outputs."""
-
-    def __init__(self, maps: tuple[LogitMap, ...], artifact: Artifact, dtype: torch.dtype) -> None:
-        super().__init__()
-        mixture, table = artifact.mixture, artifact.table
-        tables: list[nn.Module] = []
-        if table is not None:
-            tables = [_TopTable(table, dtype) if table.classes is None else _ClassTable(table, dtype)]
-        self.maps = nn.Sequential(*[_Map(m, dtype) for m in maps])
-        self.softmax = nn.Sequential(_Softmax() if mixture is None else _Mixture(mixture, dtype), *tables)
-        # Where neither is, calibrated logits exist; else only log-probabilities.
-        self.has_logits = mixture is None and table is None
-        self.wide = dtype == torch.float64
-        self.least = LEAST  # log-probabilities stay finite
-
-    def _map(self, logits: Tensor) -> Tensor:
-        mapped: Tensor = self.maps(logits.double() if self.wide else logits.float())
-        return mapped
-
-    def _logits(self, mapped: Tensor) -> Tensor:
-        if self.has_logits:
-            return mapped
-        probs: Tensor = self.softmax(mapped)
-        return probs.clamp_min(self.least).log()
+def mapped(maps: tuple[LogitMap, ...], dtype: torch.dtype) -> nn.Sequential:
+    """Logits (n, K) to calibrated logits (n, K)."""
+    return nn.Sequential(*[_Map(m, dtype) for m in maps])
 
 
-class Logits(_Tail):
-    """Calibrated logits (n, K): log-probabilities where a mixture or a table leaves no logits."""
-
-    def forward(self, logits: Tensor) -> Tensor:
-        """(n, K) to (n, K)."""
-        return self._logits(self._map(logits)).to(logits.dtype)
-
-
-class Probabilities(_Tail):
-    """Calibrated probabilities (n, K)."""
-
-    def forward(self, logits: Tensor) -> Tensor:
-        """(n, K) to (n, K)."""
-        probs: Tensor = self.softmax(self._map(logits))
-        return probs.to(logits.dtype)
-
-
-class Everything(_Tail):
-    """Logits, probabilities, confidence, predicted class and bin."""
-
-    inner_edges: Tensor
-
-    def __init__(self, maps: tuple[LogitMap, ...], artifact: Artifact, dtype: torch.dtype) -> None:
-        super().__init__(maps, artifact, dtype)
-        bins = 15 if artifact.reference is None else len(artifact.reference)
-        self.register_buffer("inner_edges", _edges(np.linspace(0, 1, bins + 1)[1:-1], dtype))
-
-    def forward(self, logits: Tensor) -> All:
-        """(n, K) to five tensors; the bin is that of the confidence as returned."""
-        mapped = self._map(logits)
-        probs = self.softmax(mapped)
-        predicted = probs.argmax(dim=1)
-        shown = probs.to(logits.dtype)
-        confidence = shown.gather(1, predicted[:, None])[:, 0]
-        exact = confidence.double() if self.wide else confidence.float()
-        return All(
-            self._logits(mapped).to(logits.dtype),
-            shown,
-            confidence,
-            predicted,
-            torch.bucketize(exact, self.inner_edges),
-        )
+def probabilities(artifact: Artifact, dtype: torch.dtype) -> nn.Sequential:
+    """Calibrated logits (n, K) to probabilities (n, K): a softmax or mixture, of labels sigmoids; a table."""
+    mixture, table = artifact.mixture, artifact.table
+    if artifact.is_multilabel:
+        return nn.Sequential(_Sigmoid(), *([] if table is None else [_EachTable(table, dtype)]))
+    made: list[nn.Module] = [_Softmax() if mixture is None else _Mixture(mixture, dtype)]
+    if table is not None and table.classes is None:
+        made.append(_TopTable(table, dtype))
+    elif table is not None:
+        made += [_EachTable(table, dtype), _Renormalised()]
+    return nn.Sequential(*made)

@@ -1,16 +1,27 @@
 """TorchServe archives: packing, re-packing, reading."""
 
-from calib_serve.fuse.torchserve.archive import read_archive
-from calib_serve.fuse.torchserve.contents import Batching, artifact_of, load_artifact
+from calib_serve.fuse.torchserve.advice import remarks
+from calib_serve.fuse.torchserve.archive import read_archive, staged
+from calib_serve.fuse.torchserve.contents import Batching, artifact_of, is_calibrated, load_artifact
 from calib_serve.fuse.torchserve.feedback import labelled_models, pack_feedback
+from calib_serve.fuse.torchserve.foreign import ForeignArchive, unpacked
+from calib_serve.fuse.torchserve.forms import is_archive, stored_archives
 from calib_serve.fuse.torchserve.mar import pack
+from calib_serve.fuse.torchserve.names import check_names
 from calib_serve.fuse.torchserve.recalibration import recalibrated, served_artifact
 from calib_serve.fuse.torchserve.repacking import pack_around
+from calib_serve.fuse.torchserve.seam_trial import Seam, find_seam
 from calib_serve.fuse.torchserve.shipped_files import shipped
 
 __all__ = [
     "Batching",
+    "ForeignArchive",
+    "Seam",
     "artifact_of",
+    "check_names",
+    "find_seam",
+    "is_archive",
+    "is_calibrated",
     "labelled_models",
     "load_artifact",
     "pack",
@@ -18,6 +29,10 @@ __all__ = [
     "pack_feedback",
     "read_archive",
     "recalibrated",
+    "remarks",
     "served_artifact",
     "shipped",
+    "staged",
+    "stored_archives",
+    "unpacked",
 ]

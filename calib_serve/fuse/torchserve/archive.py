@@ -2,91 +2,144 @@
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
-import io
 import json
+import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import yaml
 
 from calib_serve.artifact.manifest import read_yaml
 from calib_serve.errors import FuseError, IntegrityError, ModelError
-from calib_serve.files import sha256, written_whole
+from calib_serve.files import written_whole
 from calib_serve.fuse.mar_options import SECTION
-from calib_serve.npz import ZIP_ERRORS, refuse_bomb
+from calib_serve.fuse.torchserve.forms import ARCHIVE_ERRORS, MANIFEST, Form, inside, opened
 
-__all__ = ["HASHES", "MANIFEST", "Archive", "read_archive", "scratch", "write_archive"]
+__all__ = [
+    "CONFIG",
+    "HASHES",
+    "MANIFEST",
+    "Archive",
+    "Content",
+    "Stream",
+    "digest",
+    "new_file",
+    "read_archive",
+    "scratch",
+    "staged",
+    "unpack",
+    "write_archive",
+]
 
-MANIFEST = "MAR-INF/MANIFEST.json"
 HASHES = "MAR-INF/SHA256.json"
 CONFIG = "model-config.yaml"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")
-_LARGEST = 8 << 30  # bytes of one archive, unpacked
 _LONGEST = 1 << 20  # bytes of its manifest, its configuration, its list of hashes
 _DATE = (1980, 1, 1, 0, 0, 0)  # the oldest a zip can hold: no clock in the bytes
+_PIECE = 1 << 20
+# What TorchServe takes as text; the first five name files.
+_FILES = ("handler", "serializedFile", "modelFile", "requirementsFile", "configFile")
+_TEXTS = (*_FILES, "modelName", "modelVersion", "version", "description", "envelope")
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A file's content that need not be in memory: its bytes' number, and what yields them anew."""
+
+    size: int
+    pieces: Callable[[], Iterable[bytes]]
+
+
+Content = bytes | Path | Stream
 
 
 @dataclass(frozen=True)
 class Archive:
     """An archive's metadata.
 
-    ``model``: the manifest's entries for it (handler, serializedFile ...); ``config``: its
-    model-config; ``hashes`` by file, empty for an archive that we did not pack.
+    ``manifest``: all that it says, of which ``model`` are the entries for the model (handler,
+    serializedFile ...); ``config``: its model-config; ``hashes`` by file, empty for an archive that we did
+    not pack.
     """
 
     path: Path
     name: str
     version: str
-    model: Mapping[str, str]
+    manifest: Mapping[str, Any]
     config: Mapping[str, Any]
     files: tuple[str, ...]
     hashes: Mapping[str, str]
 
-    def read(self, name: str) -> bytes:
-        """One file's bytes."""
-        try:
-            with zipfile.ZipFile(self.path) as archive:
-                return archive.read(name)
-        except ZIP_ERRORS as error:
-            raise ModelError(f"{name} in {self.path} cannot be read: {error}") from error
+    @property
+    def model(self) -> Mapping[str, Any]:
+        """The manifest's entries for the model."""
+        model: Mapping[str, Any] = self.manifest["model"]
+        return model
+
+    def read(self, name: str, *, limit: int = 1 << 30) -> bytes:
+        """One file's bytes, at most ``limit``."""
+        with opened(self.path) as form:
+            return form.read(name, limit)
+
+    @contextmanager
+    def contents(self) -> Iterator[dict[str, Content]]:
+        """Every file except manifest and hashes, to be written into another archive within the block."""
+        with opened(self.path) as form, scratch() as folder:
+            unpacked = form.unpacked(folder) if form.serial else {}
+            yield {
+                name: unpacked.get(name) or Stream(size, partial(form.pieces, name))
+                for name, size in form.sizes.items()
+                if name not in (MANIFEST, HASHES)
+            }
 
 
 def write_archive(
-    path: Path, files: Mapping[str, bytes | Path], *, name: str, version: str, **model: str | None
+    path: Path,
+    files: Mapping[str, Content],
+    *,
+    name: str,
+    version: str,
+    manifest: Mapping[str, Any] | None = None,
+    **model: str | None,
 ) -> Path:
     """Write a .mar reproducibly: the same files give the same bytes.
 
-    ``files``: bytes or where they lie, by name in the archive; ``model``: more of the manifest's
-    ``model`` entries (handler, serializedFile, modelFile). The write is atomic.
+    ``files``: the content by name in the archive; ``manifest``: an older one, whose other entries are
+    kept; ``model``: more of the manifest's ``model`` entries (handler, serializedFile, modelFile). The
+    write is atomic, and takes no more memory for large files than for small ones.
     """
-    for text in (name, version):
+    for what, text in (("name", name), ("version", version)):
         if not _NAME.match(text):
-            raise FuseError(f"a name or version is letters, digits, '_', '.', '-', at most 100; got {text!r}")
-    manifest = {
+            raise FuseError(
+                f"a {what} is letters, digits, '_', '.', '-', at most 100, the first a letter or digit; "
+                f"got {text!r}: give another ({what}, --{what})"
+            )
+    config = {"configFile": CONFIG} if CONFIG in files and manifest is None else {}
+    given = {key: value for key, value in sorted(model.items()) if value is not None}
+    kept = manifest or {}
+    whole = {
         "runtime": "python",
-        "model": {
-            "modelName": name,
-            "modelVersion": version,
-            **{key: value for key, value in sorted(model.items()) if value is not None},
-            **({"configFile": CONFIG} if CONFIG in files else {}),
-        },
         "archiverVersion": "0.12.0",
+        **kept,
+        "model": {**kept.get("model", {}), "modelName": name, "modelVersion": version, **given, **config},
     }
-    content = {**files, MANIFEST: json.dumps(manifest, indent=2).encode()}
-    hashes = {entry: sha256(content[entry]) for entry in sorted(content)}
+    content = {**files, MANIFEST: json.dumps(whole, indent=2).encode()}
+    hashes = {entry: digest(content[entry]) for entry in sorted(content)}
     content[HASHES] = json.dumps(hashes, indent=2).encode()
     try:
         with (
-            written_whole(path) as partial,
-            zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
+            written_whole(path) as partial_file,
+            zipfile.ZipFile(partial_file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive,
         ):
             for entry in sorted(content):
                 _add(archive, entry, content[entry])
@@ -96,83 +149,147 @@ def write_archive(
 
 
 def read_archive(path: Path, *, verify: bool = True) -> Archive:
-    """The checked content of a .mar: no path that leaves its folder, no zip bomb, hashes as packed.
+    """The checked content of an archive of any form: safe names, no bomb, hashes as packed.
 
     Raises ModelError for an invalid or unsafe archive, IntegrityError for changed files.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-            _check_entries(path, entries)
-            refuse_bomb(archive)
-            manifest = json.loads(_text(archive, MANIFEST))
-            names = tuple(sorted(e.filename for e in entries if not e.is_dir()))
-            hashes = json.loads(_text(archive, HASHES)) if HASHES in names else {}
+    path = Path(path)
+    with opened(path) as form:
+        try:
+            if MANIFEST not in form.sizes:
+                raise ValueError(f"it has no {MANIFEST}")
+            names = tuple(sorted(form.sizes))
+            manifest = _read_manifest(path, form.read(MANIFEST, _LONGEST))
+            hashes = json.loads(form.read(HASHES, _LONGEST)) if HASHES in names else {}
             if verify:
-                _verify(path, archive, hashes, names)
-            model = {str(key): _inside(path, str(value)) for key, value in manifest["model"].items()}
-            config = read_yaml(_text(archive, model["configFile"])) if "configFile" in model else {}
+                _verify(form, hashes)
+            model = manifest["model"]
+            config = read_yaml(form.read(model["configFile"], _LONGEST)) if "configFile" in model else {}
             if verify and not hashes and SECTION in (config or {}):
                 raise IntegrityError(f"{path} has lost its list of hashes; pack it again")
-            return Archive(
-                Path(path),
-                model["modelName"],
-                model.get("modelVersion", "1.0"),
-                model,
-                dict(config or {}),
-                names,
-                hashes,
-            )
-    except (*ZIP_ERRORS, yaml.YAMLError) as error:
-        raise ModelError(f"{path} is not a TorchServe archive that can be used: {error}") from error
+            # As TorchServe calls a model that has no name or version.
+            name = model.get("modelName") or re.sub(r"[^A-Za-z0-9_]|^_", "_", _unnamed(path))
+            version = model.get("modelVersion", "1.0")
+            return Archive(path, name, version, manifest, dict(config or {}), names, hashes)
+        except (*ARCHIVE_ERRORS, yaml.YAMLError) as error:
+            raise ModelError(f"{path} is not a TorchServe archive that can be used: {error}") from error
 
 
-def _text(archive: zipfile.ZipFile, name: str) -> bytes:
-    """A file of the archive that is read whole; one of these is a page or two."""
-    if (size := archive.getinfo(name).file_size) > _LONGEST:
-        raise ValueError(f"{name} has {size} bytes, more than the {_LONGEST} allowed")
-    return archive.read(name)
+def unpack(archive: Archive, folder: Path) -> Path:
+    """All files of a checked archive below ``folder``, as TorchServe unpacks them."""
+    with opened(archive.path) as form:
+        for name in form.sizes:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            with (folder / name).open("wb") as file:
+                file.writelines(form.pieces(name))
+    return folder
 
 
-def _check_entries(path: Path, entries: list[zipfile.ZipInfo]) -> None:
-    if sum(entry.file_size for entry in entries) > _LARGEST:
-        raise ModelError(f"{path} unpacks to more than {_LARGEST} bytes; it is not served")
-    names = [entry.filename for entry in entries]
-    if len(set(names)) != len(names):
-        raise ModelError(f"{path} holds a file twice; two programs may read two different ones")
-    for entry in entries:
-        _inside(path, entry.filename)
-        if (entry.external_attr >> 16) & 0o170000 == 0o120000:
-            raise ModelError(f"{path} holds a symbolic link, {entry.filename!r}; it is not served")
+def _unnamed(path: Path) -> str:
+    return path.name.rpartition(".")[0] if ".mar" in path.name else path.name
 
 
-def _inside(path: Path, name: str) -> str:
-    pure = PurePosixPath(name)
-    if pure.is_absolute() or ".." in pure.parts or "\\" in name or "\x00" in name:
-        raise ModelError(f"{path} names {name!r}, which leaves its folder; it is not served")
-    return name
+def _read_manifest(path: Path, text: bytes) -> dict[str, Any]:
+    """The manifest; what TorchServe takes as text is text, with numbers as they are written."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"its manifest has {constant}, which is not JSON")
+
+    manifest = json.loads(text, parse_constant=refuse)
+    written = json.loads(text, parse_float=str, parse_int=str)["model"]
+    texts = {key: written[key] for key in _TEXTS if written.get(key) is not None}
+    if odd := [key for key, value in texts.items() if not isinstance(value, str)]:
+        raise ValueError(f"{odd[0]} in its manifest is not text, but {texts[odd[0]]!r}")
+    texts |= {key: inside(path, texts[key]) for key in _FILES if texts.get(key)}
+    return {**manifest, "model": {k: v for k, v in manifest["model"].items() if k not in _TEXTS} | texts}
 
 
-def _verify(path: Path, archive: zipfile.ZipFile, hashes: Mapping[str, str], names: tuple[str, ...]) -> None:
+def _verify(form: Form, hashes: Mapping[str, str]) -> None:
     if not hashes:
         return
-    if set(names) != set(hashes) | {HASHES}:
-        raise IntegrityError(f"{path} has files that its list of hashes does not, or lacks some")
+    if set(form.sizes) != set(hashes) | {HASHES}:
+        raise IntegrityError(f"{form.path} has files that its list of hashes does not, or lacks some")
     for name, expected in hashes.items():
-        with archive.open(name) as file:
-            if _digest(file) != expected:
-                raise IntegrityError(f"{name} in {path} was changed after it was packed; pack it again")
+        if digest(Stream(0, partial(form.pieces, name))) != expected:
+            raise IntegrityError(f"{name} in {form.path} was changed after it was packed; pack it again")
 
 
-def _add(archive: zipfile.ZipFile, name: str, content: bytes | Path) -> None:
+def digest(content: Content) -> str:
+    """The hexadecimal sha256 of a file's content."""
+    found = hashlib.sha256()
+    for piece in _pieces(content):
+        found.update(piece)
+    return found.hexdigest()
+
+
+def _pieces(content: Content) -> Iterator[bytes]:
+    if isinstance(content, bytes):
+        yield content
+    elif isinstance(content, Stream):
+        yield from content.pieces()
+    else:
+        with content.open("rb") as file:
+            while piece := file.read(_PIECE):
+                yield piece
+
+
+def _size(content: Content) -> int:
+    if isinstance(content, Path):
+        return content.stat().st_size
+    return content.size if isinstance(content, Stream) else len(content)
+
+
+def _add(archive: zipfile.ZipFile, name: str, content: Content) -> None:
     info = zipfile.ZipInfo(name, _DATE)
     info.external_attr = 0o100644 << 16
     info.create_system = 3
-    source = io.BytesIO(content) if isinstance(content, bytes) else content.open("rb")
-    info.file_size = len(content) if isinstance(content, bytes) else content.stat().st_size
-    with source, archive.open(info, "w") as target:
-        while piece := source.read(1 << 20):
+    info.file_size = _size(content)
+    with archive.open(info, "w") as target:
+        for piece in _pieces(content):
             target.write(piece)
+
+
+@contextmanager
+def staged(out: str | Path, *, force: bool) -> Iterator[Path]:
+    """A folder to write archives to; when the block succeeds, they go to ``out``, made if missing.
+
+    FuseError, and nothing done, where another archive of that name is there, except with ``force``: it may
+    be the one that is served. One with the same content stays as it is.
+    """
+    try:
+        Path(out).mkdir(parents=True, exist_ok=True)
+        stage = tempfile.TemporaryDirectory(prefix=".", dir=out, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise FuseError(f"cannot write to {out}: {error}") from error
+    with stage as folder:
+        yield Path(folder)
+        for written in sorted(Path(folder).iterdir()):
+            _place(written, Path(out) / written.name, force=force)
+
+
+def new_file(source: str | Path, out: str | Path, *, name: str, version: str) -> Path:
+    """Where an archive that is made from ``source`` goes: beside it, never in its place (FuseError)."""
+    target = Path(out) / f"{name}-{version}.mar"
+    if target.exists() and target.samefile(source):
+        raise FuseError(
+            f"{target} is what it is made from, and would be lost; give another version, name or folder"
+        )
+    return target
+
+
+def _place(written: Path, target: Path, *, force: bool) -> None:
+    try:
+        if os.path.lexists(target):
+            if target.is_file() and filecmp.cmp(written, target, shallow=False):
+                return
+            if not force:
+                raise FuseError(
+                    f"{target} is there and may be served; give another version, name or folder, or "
+                    "replace it by force (--force)"
+                )
+        written.replace(target)
+    except OSError as error:
+        raise FuseError(f"cannot write {target}: {error}") from error
 
 
 @contextmanager
@@ -185,10 +302,3 @@ def scratch() -> Iterator[Path]:
         raise FuseError(
             f"no temporary files: {error}; free some space, or set TMPDIR to another disk"
         ) from error
-
-
-def _digest(file: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while piece := file.read(1 << 20):
-        digest.update(piece)
-    return digest.hexdigest()

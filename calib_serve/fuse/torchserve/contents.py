@@ -15,6 +15,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.fuse.mar_options import SECTION
 from calib_serve.fuse.torchserve.archive import Archive, read_archive, scratch
+from calib_serve.fuse.torchserve.forms import is_archive, opened
 
 __all__ = [
     "Batching",
@@ -47,20 +48,26 @@ def is_calibrated(archive: Archive) -> bool:
 
 
 def artifact_of(archive: Archive) -> Artifact:
-    """The artifact inside an archive, checked as any other."""
+    """The artifact inside an archive, checked as any other; ModelError where it has none."""
+    if not is_calibrated(archive):
+        raise ModelError(
+            f"{archive.path} holds no calibration; to run its handler and see what of it can be calibrated: "
+            f"calib-serve inspect --from {archive.path}"
+        )
     folder = _section(archive).get("artifact", "artifact")
     if not isinstance(folder, str) or not folder:
         raise ModelError(f"{archive.path} does not say where its artifact is, but {folder!r}")
-    with scratch() as copy:
-        for name in archive.files:
+    with opened(archive.path) as form, scratch() as copy:
+        for name in form.sizes:
             if name.startswith(f"{folder}/"):
-                (copy / Path(name).name).write_bytes(archive.read(name))
+                with (copy / Path(name).name).open("wb") as file:
+                    file.writelines(form.pieces(name))
         return Artifact.load(copy)
 
 
 def load_artifact(path: str | Path) -> Artifact:
-    """The artifact in a folder or inside a TorchServe archive (.mar), every hash checked."""
-    return artifact_of(read_archive(Path(path))) if Path(path).suffix == ".mar" else Artifact.load(path)
+    """The artifact in a folder or inside a TorchServe archive of any form, every hash checked."""
+    return artifact_of(read_archive(Path(path))) if is_archive(Path(path)) else Artifact.load(path)
 
 
 def _section(archive: Archive) -> Mapping[str, Any]:

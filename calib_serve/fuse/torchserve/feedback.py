@@ -14,6 +14,7 @@ from calib_serve.fuse.torchserve.contents import (
     is_calibrated,
     package_files,
 )
+from calib_serve.fuse.torchserve.names import class_names
 from calib_serve.fuse.torchserve.shipped_files import shipped
 
 __all__ = ["labelled_models", "pack_feedback"]
@@ -59,7 +60,10 @@ def pack_feedback(
 
 
 def labelled_models(archives: Sequence[str | Path]) -> list[dict[str, Any]]:
-    """Name, version, class count and names of every calibrated archive among ``archives``."""
+    """Name, version, class count and names of every calibrated archive among ``archives``; ``multilabel``.
+
+    The names are the artifact's, else those of the archive's index_to_name.json.
+    """
     found = []
     for path in archives:
         archive = read_archive(Path(path), verify=False)
@@ -70,7 +74,8 @@ def labelled_models(archives: Sequence[str | Path]) -> list[dict[str, Any]]:
                     "name": archive.name,
                     "version": archive.version,
                     "classes": artifact.classes,
-                    "class_names": list(artifact.class_names),
+                    "class_names": list(class_names(archive, artifact).names),
+                    **({"multilabel": True} if artifact.is_multilabel else {}),
                 }
             )
     return found

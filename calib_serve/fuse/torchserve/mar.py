@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
-from calib_serve.artifact import Artifact, Outputs
+from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError
 from calib_serve.files import sha256
 from calib_serve.fuse.mar_options import Kind, ModelOptions
 from calib_serve.fuse.torchserve.archive import CONFIG, scratch, write_archive
 from calib_serve.fuse.torchserve.contents import Batching, artifact_files, config_file, package_files
 from calib_serve.fuse.torchserve.shipped_files import shipped
+from calib_serve.pictures import MAX_PIXELS, Preprocessing, is_picture_shape
+from calib_serve.scores import Outputs
 
 __all__ = ["pack"]
 
@@ -37,12 +39,12 @@ def pack(
     threads: int | None = None,
     top: int = 5,
     probabilities: bool = True,
+    threshold: float = 0.5,
     abstain_below: float | None = None,
     allow_cpu_fallback: bool = False,
     flush_seconds: float = 1.0,
-    mean: Sequence[float] = (),
-    std: Sequence[float] = (),
-    max_pixels: int = 25_000_000,
+    pictures: Preprocessing | Mapping[str, Any] | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> Path:
     """Write ``out/name.mar``; the same inputs give the same bytes.
 
@@ -51,22 +53,26 @@ def pack(
     ``handler``: an entry file of your own that subclasses ours, ``extra`` files are included.
     ``standalone``: carry the files of this package that a worker needs. ``input_shape``,
     ``input_dtype``, ``outputs`` and ``last_linear`` default to what the artifact says. The others are
-    those of ``ModelOptions``. Raises FuseError when the model is not the one that the artifact was
-    fitted on.
+    those of ``ModelOptions``; ``pictures`` default to what the artifact says, too, and where that says
+    nothing, pictures are refused when they are sent. Raises FuseError when the model, or how pictures are
+    prepared, is not what the artifact was fitted on, InputError for pictures that cannot be the model's
+    inputs.
     """
     fitted = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
     kind, path, factory, sources = _resolve(str(model), weights)
     entry = Path(handler) if handler else shipped("handlers/calibrated_classifier.py")
     known, batching = fitted.model, batching or Batching()
+    shape = _shape(input_shape, fitted)
     with scratch() as folder:
         served = _fused_head(path, fitted, folder) if kind == "onnx" else path
         options = ModelOptions(
             kind=kind,
             model=f"model{path.suffix}",
             sha256=_checked_sha256(path, served, fitted),
-            input_shape=_shape(input_shape, fitted),
+            input_shape=shape,
             input_dtype=input_dtype or known.input_dtype or "float32",
-            outputs=outputs or known.outputs or "logits",
+            outputs=known.returned(outputs),
+            threshold=threshold,
             factory=factory,
             last_linear=last_linear or known.last_linear,
             workers=batching.workers,
@@ -76,10 +82,11 @@ def pack(
             abstain_below=abstain_below,
             allow_cpu_fallback=allow_cpu_fallback,
             flush_seconds=flush_seconds,
-            mean=tuple(mean),
-            std=tuple(std),
+            pictures=_pictures(pictures, shape, fitted),
             max_pixels=max_pixels,
         )
+        options.check_artifact(fitted)
+        fitted.check_takes(outputs, "the model's scores")
         files: dict[str, bytes | Path] = {
             options.model: served,
             entry.name: entry,
@@ -134,7 +141,7 @@ def _fused_head(path: Path, artifact: Artifact, folder: Path) -> Path:
     from calib_serve.fuse.onnx.graph import fuse_onnx  # noqa: PLC0415 - only this case needs onnx
 
     out = folder / "fused.onnx"
-    fuse_onnx(path, replace(artifact, steps=(artifact.head,)), out)
+    fuse_onnx(path, artifact.only(artifact.head), out)
     return out
 
 
@@ -154,3 +161,20 @@ def _shape(given: Sequence[int | None] | None, artifact: Artifact) -> tuple[int 
     if not shape:
         raise FuseError("the artifact does not say what the model takes; give input_shape")
     return tuple(None if size is None or int(size) < 0 else int(size) for size in shape)
+
+
+def _pictures(
+    given: Preprocessing | Mapping[str, Any] | None, shape: Sequence[int | None], artifact: Artifact
+) -> Preprocessing | Literal["unknown"] | None:
+    """How pictures are prepared: what is given, and what the artifact was fitted on, where they agree."""
+    fitted = artifact.model.pictures
+    known = fitted and fitted.for_input(shape)
+    if given is None:
+        return known or ("unknown" if is_picture_shape(shape) else None)
+    wanted = Preprocessing.of(given).for_input(shape)
+    if known not in (None, wanted):
+        raise FuseError(
+            f"the artifact was fitted on pictures prepared by {known.as_dict()}, not by {wanted.as_dict()}; "
+            "leave that out, or fit it again on pictures prepared as they are served"
+        )
+    return wanted

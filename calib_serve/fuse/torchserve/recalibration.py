@@ -7,7 +7,7 @@ from pathlib import Path
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError
 from calib_serve.fuse.mar_options import ModelOptions
-from calib_serve.fuse.torchserve.archive import HASHES, MANIFEST, read_archive, scratch, write_archive
+from calib_serve.fuse.torchserve.archive import new_file, read_archive, scratch, staged, write_archive
 from calib_serve.fuse.torchserve.contents import artifact_files, artifact_of, is_calibrated
 
 __all__ = ["recalibrated", "served_artifact"]
@@ -21,11 +21,15 @@ def served_artifact(source: str | Path) -> tuple[Artifact, str, str]:
     return artifact_of(archive), archive.name, archive.version
 
 
-def recalibrated(source: str | Path, artifact: Artifact, out: str | Path, *, version: str) -> Path:
-    """Write ``out/name.mar`` as ``version``: the model, handler and options of ``source``.
+def recalibrated(
+    source: str | Path, artifact: Artifact, out: str | Path, *, version: str, force: bool = False
+) -> Path:
+    """Write ``out/NAME-VERSION.mar``: the model, handler and options of ``source``.
 
-    Only output steps may differ: an input shift or a head is part of the model that is served.
-    Raises FuseError where one does, and where ``version`` is that of ``source``.
+    Only output steps may differ: an input shift or a head is part of the model that is served. Sets and
+    abstention are those of the new artifact, or none.
+    Raises FuseError where one does, where ``version`` is that of ``source``, and, without ``force``, where
+    another archive of that name is there.
     """
     served, name, old_version = served_artifact(source)
     if version == old_version:
@@ -38,19 +42,19 @@ def recalibrated(source: str | Path, artifact: Artifact, out: str | Path, *, ver
             f"the artifact changes more than the output of the model in {source}; pack it from --model"
         )
     archive = read_archive(Path(source), verify=False)
-    folder = ModelOptions.read(archive.config).artifact
-    with scratch() as copy:
-        kept = {entry: archive.read(entry) for entry in archive.files if entry not in (MANIFEST, HASHES)}
-        return write_archive(
-            Path(out) / f"{name}.mar",
+    target = new_file(source, out, name=name, version=version)
+    options = ModelOptions.read(archive.config)
+    options.check_artifact(artifact)
+    folder = options.artifact
+    with scratch() as copy, archive.contents() as kept, staged(out, force=force) as stage:
+        write_archive(
+            stage / target.name,
             {**kept, **artifact_files(artifact, copy, name=folder)},
             name=name,
             version=version,
-            **{key: value for key, value in archive.model.items() if key not in _OWN},
+            manifest=archive.manifest,
         )
-
-
-_OWN = ("modelName", "modelVersion", "configFile")  # what write_archive says itself
+    return target
 
 
 def _inner(artifact: Artifact) -> str:

@@ -1,33 +1,43 @@
-"""Re-pack an existing archive with a calibration around its inference."""
+"""Re-pack an existing archive with a calibration where its class scores pass."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import yaml
 
-from calib_serve.artifact import Artifact, Outputs
+from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError
-from calib_serve.files import sha256
-from calib_serve.fuse.mar_options import SECTION, ModelOptions
+from calib_serve.fuse.mar_options import SECTION, TRIAL, ModelOptions
 from calib_serve.fuse.torchserve.archive import (
     CONFIG,
-    HASHES,
-    MANIFEST,
+    Archive,
+    Content,
+    digest,
+    new_file,
     read_archive,
     scratch,
+    staged,
+    unpack,
     write_archive,
 )
 from calib_serve.fuse.torchserve.contents import artifact_files, package_files
+from calib_serve.fuse.torchserve.names import check_names
+from calib_serve.fuse.torchserve.seam_trial import check_kind, find_seam, prove_seam
 from calib_serve.fuse.torchserve.shipped_files import shipped
+from calib_serve.scores import Outputs
+from calib_serve.seam import INFERENCE, Request
 
-__all__ = ["pack_around"]
+__all__ = ["number", "pack_around", "wrappable"]
 
+T = TypeVar("T")
 _ENTRY = "calibrated_wrapper.py"
+_ARTIFACT = "calibration"
+_OTHER_LOOPS = ("asyncCommunication", "continuousBatching")
 # Handlers of TorchServe's own that have no classifier inside; all others can be wrapped by name.
 _NO_CLASSIFIER = ("image_segmenter", "object_detector", "trt_llm_handler", "vllm_handler")
-_KEPT = ("description", "envelope", "modelFile", "requirementsFile", "serializedFile")
 
 
 def pack_around(
@@ -36,72 +46,190 @@ def pack_around(
     out: str | Path,
     *,
     name: str | None = None,
+    version: str | None = None,
+    workers: int | None = None,
+    batch_size: int | None = None,
+    batch_delay: int | None = None,
+    extra: Sequence[str | Path] = (),
     standalone: bool = False,
     outputs: Outputs | None = None,
+    threshold: float = 0.5,
     last_linear: str | None = None,
     flush_seconds: float = 1.0,
+    seam: str | None = None,
+    output: str | None = None,
+    receipts: Literal["header", "body"] = "header",
+    trial: bool = True,
+    request: str | Path | None = None,
+    force: bool = False,
 ) -> Path:
-    """Write ``out/name.mar`` (default: the old name): the same handler, its inference calibrated.
+    """Write ``out/NAME-VERSION.mar``: the same handler, calibrated where its class scores pass.
 
-    The handler must be a class with ``inference``: a file of the archive, or one of TorchServe's own by
-    name, such as ``image_classifier``, whose packages (torchvision, captum) the serving host must have.
-    What its postprocess receives has the same form as before. ``outputs`` says what its model returns
-    and ``last_linear`` which layer makes that; default: what the artifact says. ``flush_seconds``
-    between two writes of metrics.
+    ``source``: an archive of any form, which stays. ``name``, ``version``: by default the old name, and the
+    old version with "-calibrated" behind it, so that TorchServe can serve both at once. The manifest's
+    other entries, all files and the configuration are kept; ``workers``, ``batch_size`` and ``batch_delay``
+    (milliseconds) change the latter, ``extra`` files are added.
+
+    The handler is a file of the archive, or one of TorchServe's own by name, such as ``image_classifier``.
+    It is asked once before and once after, in a process of its own, with ``request`` (a file; default: a
+    made-up one): so the packages that it needs must be here. ``seam`` names the place where its class
+    scores pass, a dotted path from the handler such as "model", and ``output`` where they lie in what
+    passes there, such as "logits"; default: as the artifact was fitted, or as found. ``trial`` False
+    asks nothing: the seam is then ``inference`` unless named, and what it returns must be a tensor of scores.
+
+    ``outputs`` says what the scores are and ``last_linear`` which layer makes them; default: as measured,
+    and what the artifact says. ``threshold``: from which probability on receipts of a multi-label model say
+    that a label is predicted; its replies decide as the handler does. ``receipts``: where replies carry
+    them. ``flush_seconds`` between two writes of metrics. Another archive of that name that is there is
+    replaced only with ``force``, and ``source`` never. Raises ModelError or FuseError where the seam is not
+    found, or the reply does not hold.
     """
     old = read_archive(Path(source))
     fitted = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
-    handler = _wrappable(str(old.model.get("handler", "")), old.files, source)
+    handler = wrappable(str(old.model.get("handler", "")), old.files, source)
     if SECTION in old.config or _ENTRY in old.files:
         raise FuseError(f"{source} is calibrated already; pack the archive that it was made from")
-    serialized = old.model.get("serializedFile", "")
-    digest = sha256(old.read(serialized)) if serialized else ""
-    if not fitted.model.fits(digest):
-        raise FuseError(f"{serialized} in {source} is not the model that the artifact was fitted on")
-    try:
-        workers = int(old.config.get("minWorkers", 1))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise FuseError(f"minWorkers in {source} is not a number: {error}") from error
-    section = ModelOptions(
-        kind="wrapped",
-        model=serialized,
-        sha256=digest,
-        wraps=handler,
-        workers=workers,
-        artifact="calibration",
-        outputs=outputs or fitted.model.outputs or "logits",
-        last_linear=last_linear or fitted.model.last_linear,
-        flush_seconds=flush_seconds,
-    )
-    config = yaml.safe_dump({**old.config, SECTION: section.as_dict()}, sort_keys=False, allow_unicode=True)
-    entry = shipped(f"handlers/{_ENTRY}")
-    with scratch() as folder:
-        kept = {entry: old.read(entry) for entry in old.files if entry not in (MANIFEST, HASHES)}
-        return write_archive(
-            Path(out) / f"{name or old.name}.mar",
-            {
-                **kept,
-                **artifact_files(fitted, folder, name="calibration"),
-                **(package_files("calib_serve.serve.wrapped") if standalone else {}),
-                _ENTRY: entry,
-                CONFIG: config.encode(),
-            },
-            name=name or old.name,
-            version=old.version,
-            handler=_ENTRY,
-            **{key: value for key, value in old.model.items() if key in _KEPT},
+    at = fitted.model.seam is not None
+    seam = _as_fitted("seam", seam, fitted.model.seam)
+    output = _as_fitted("output", output, fitted.model.output)
+    kind: Outputs | None = _as_fitted("outputs", outputs, fitted.model.outputs if at else None)
+    if (runtime := old.manifest.get("runtime", "python")) not in ("python", "python3"):
+        raise FuseError(f"{source} is for the runtime {runtime!r}; only a handler in Python can be wrapped")
+    if modes := [key for key in _OTHER_LOOPS if old.config.get(key)]:
+        raise FuseError(f"{source} runs with {modes[0]}, where replies are not made batch by batch")
+    name, version = name or old.name, version or f"{old.version}-calibrated"
+    target = new_file(source, out, name=name, version=version)
+    config = _config(old, workers, batch_size, batch_delay)
+    config_name = _config_name(old)
+    with scratch() as folder, old.contents() as kept, staged(out, force=force) as stage:
+        digest_of_model = _model_digest(old, kept, fitted)
+        found = None
+        if trial:
+            found = find_seam(
+                unpack(old, folder / "before"),
+                requests=() if request is None else [Request.of_file(Path(request))],
+                input_shape=fitted.model.input_shape,
+                classes=fitted.classes,
+                seam=seam,
+                output=output,
+                kind=kind,
+                batch_size=min(2, number(old, config, "batchSize")),
+            )
+            check_kind(found, fitted, outputs)
+        section = ModelOptions(
+            kind="wrapped",
+            model=str(old.model.get("serializedFile", "")),
+            sha256=digest_of_model,
+            wraps=handler,
+            seam=found.place if found else seam or INFERENCE,
+            output=found.output if found else output or "",
+            receipts=receipts,
+            workers=number(old, config, "minWorkers"),
+            artifact=_ARTIFACT,
+            outputs=found.kind if found else outputs or fitted.model.outputs or "logits",
+            threshold=threshold,
+            last_linear=last_linear or fitted.model.last_linear,
+            flush_seconds=flush_seconds,
         )
+        section.check_artifact(fitted)
+        text = yaml.safe_dump({**config, SECTION: section.as_dict()}, sort_keys=False, allow_unicode=True)
+        added: dict[str, Content] = {
+            **artifact_files(fitted, folder, name=_ARTIFACT),
+            **(package_files("calib_serve.serve.wrapped") if standalone else {}),
+            **({} if found is None else {TRIAL: found.as_request()}),
+            _ENTRY: shipped(f"handlers/{_ENTRY}"),
+        }
+        kept.pop(config_name, None)
+        written = write_archive(
+            stage / target.name,
+            {**_joined(kept, added, extra), config_name: text.encode()},
+            name=name,
+            version=version,
+            manifest=old.manifest,
+            handler=_ENTRY,
+            configFile=config_name,
+        )
+        made = read_archive(written, verify=False)
+        check_names(made)
+        if found is not None:
+            after = unpack(made, folder / "after")
+            (after / TRIAL).unlink()  # a handler that keeps its answers has not answered this yet
+            prove_seam(after, found, fitted, in_body=receipts == "body")
+    return target
 
 
-def _wrappable(handler: str, files: Sequence[str], source: object) -> str:
-    module = handler.rpartition("/")[2].removesuffix(".py")
+def _config(
+    old: Archive, workers: int | None, batch_size: int | None, batch_delay: int | None
+) -> dict[str, Any]:
+    """The old configuration with what is given in place."""
+    asked = {
+        "minWorkers": workers,
+        "maxWorkers": workers,
+        "batchSize": batch_size,
+        "maxBatchDelay": batch_delay,
+    }
+    given = {key: value for key, value in asked.items() if value is not None}
+    if odd := [key for key, value in given.items() if value < 1]:
+        raise FuseError(f"{odd[0]} must be at least 1, got {given[odd[0]]}")
+    return {**old.config, **given}
+
+
+def _config_name(old: Archive) -> str:
+    """Where the configuration goes; never over a file that the manifest does not call one."""
+    return str(old.model.get("configFile") or (f"calibrated-{CONFIG}" if CONFIG in old.files else CONFIG))
+
+
+def number(old: Archive, config: Mapping[str, Any], key: str) -> int:
+    """An entry of a configuration of TorchServe's, by default 1."""
+    try:
+        return int(config.get(key, 1))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise FuseError(f"{key} in {old.path} is not a number: {error}") from error
+
+
+def _model_digest(old: Archive, kept: Mapping[str, Content], artifact: Artifact) -> str:
+    """The hash of the archive's model file, "" where it has none, once it is the artifact's."""
+    serialized = str(old.model.get("serializedFile", ""))
+    if serialized and serialized not in kept:
+        raise FuseError(f"{old.path} names the model {serialized} but does not carry it")
+    found = digest(kept[serialized]) if serialized else ""
+    if not artifact.model.fits(found):
+        raise FuseError(f"{serialized} in {old.path} is not the model that the artifact was fitted on")
+    return found
+
+
+def _joined(
+    kept: Mapping[str, Content], added: Mapping[str, Content], extra: Sequence[str | Path]
+) -> dict[str, Content]:
+    """All files; FuseError where one would take the place of another."""
+    files: dict[str, Content] = {**kept}
+    for name, content in [*((Path(file).name, Path(file)) for file in extra), *added.items()]:
+        if isinstance(content, Path) and not content.is_file():
+            raise FuseError(f"there is no file {content}")
+        if name in files:
+            raise FuseError(f"the archive has a file {name} already, which would be lost; rename one of them")
+        files[name] = content
+    return files
+
+
+def _as_fitted(option: str, told: T | None, fitted: T | None) -> T | None:
+    """What is ``told``, else as the artifact was ``fitted``; FuseError where these differ."""
+    if told is not None and fitted is not None and told != fitted:
+        raise FuseError(
+            f"the artifact was fitted with {option} {str(fitted)!r}, and is to act with {str(told)!r}; leave "
+            f"--{option} out, or fit again with it: calib-serve fit --from"
+        )
+    return fitted if told is None else told
+
+
+def wrappable(handler: str, files: Sequence[str], source: object) -> str:
+    """The handler of an archive with these ``files``; FuseError where it cannot be calibrated."""
+    module = handler.partition(":")[0].rpartition("/")[2].removesuffix(".py")
     if not module:
         raise FuseError(f"{source} names no handler in its manifest; there is nothing to wrap")
-    if ":" in handler:
-        raise FuseError(f"the handler {handler!r} is a function; only a class with inference can be wrapped")
     carried = any(name.rpartition("/")[2] == f"{module}.py" for name in files)
     if module in _NO_CLASSIFIER and not carried:
         raise FuseError(f"TorchServe's {module} is no classifier: it has no class probabilities to calibrate")
-    if handler.endswith(".py") and not carried:
+    if ".py" in handler and not carried:
         raise FuseError(f"{source} names the handler {handler} but does not carry it")
     return handler

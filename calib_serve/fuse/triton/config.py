@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Block", "Word", "text"]
+__all__ = ["Block", "Word", "fields", "text"]
 
 Block = dict[str, Any]
 """A message: fields to numbers, strings, Words, messages, or lists of these."""
@@ -37,6 +38,33 @@ def text(block: Mapping[str, Any], indent: str = "") -> str:
             else:
                 lines.append(f"{indent}{field}: {_scalar(one)}\n")
     return "".join(lines)
+
+
+def fields(written: str) -> dict[str, list[str]]:
+    r"""The top-level fields of a message in text format to their tokens, without comments and separators.
+
+    Enough to tell whether two messages say the same in the same order.
+
+    >>> fields('name: "m"  # mine\ninput { dims: [3] }\ninput { dims: [4] }')
+    {'name': ['"m"'], 'input': ['{', 'dims', '[', '3', ']', '}', '{', 'dims', '[', '4', ']', '}']}
+    """
+    found: dict[str, list[str]] = {}
+    depth, name, ended = 0, "", True
+    for token in _TOKEN.findall(written):
+        if token[0] == "#" or token in (":", ",", ";"):
+            continue
+        opens, closes = token in ("{", "[", "<"), token in ("}", "]", ">")
+        if ended and depth == 0 and not opens:
+            name, ended = token, False
+            found.setdefault(name, [])
+            continue
+        found.setdefault(name, []).append(token)
+        depth += opens - closes
+        ended = depth == 0
+    return found
+
+
+_TOKEN = re.compile(r"""#[^\n]*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[{}\[\]<>:,;]|[^\s{}\[\]<>:,;"'#]+""")
 
 
 def _scalar(value: Any) -> str:

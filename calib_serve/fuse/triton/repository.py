@@ -1,40 +1,40 @@
 """A Triton model repository from a model and its artifact: fused, configured, warmed up and monitored.
 
 Clients call the ensemble ``NAME``: ``NAME_onnx`` is the fused graph on the onnxruntime backend,
-``NAME_receipts`` signs a receipt for every prediction and counts it on Triton's metrics port.
+``NAME_receipts`` signs a receipt for every prediction and counts it on Triton's metrics port. On the Python
+backend the model ``NAME`` does both by itself, with the same tensors.
 """
 
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
-import onnx_ir as ir
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import FuseError, InputError
-from calib_serve.fuse.onnx.files import write_text
-from calib_serve.fuse.onnx.graph import FuseReport, fuse_onnx
-from calib_serve.fuse.triton.config import Block, Word, text
+from calib_serve.errors import InputError
+from calib_serve.fuse.onnx import FuseReport, Normalization, fuse_onnx
+from calib_serve.fuse.triton.models import (
+    LABELS,
+    VERSION,
+    Signature,
+    Tensor,
+    ensemble,
+    graph,
+    python,
+    receipts,
+)
+from calib_serve.fuse.triton.publish import Pack, prepared, writing
+from calib_serve.fuse.triton.settings import Settings
+from calib_serve.scores import Outputs
 
-__all__ = ["Settings", "fuse_triton"]
-
-_TYPES = {
-    ir.DataType.FLOAT: "TYPE_FP32",
-    ir.DataType.FLOAT16: "TYPE_FP16",
-    ir.DataType.BFLOAT16: "TYPE_BF16",
-    ir.DataType.DOUBLE: "TYPE_FP64",
-    ir.DataType.BOOL: "TYPE_BOOL",
-    ir.DataType.UINT8: "TYPE_UINT8",
-    ir.DataType.INT8: "TYPE_INT8",
-    ir.DataType.INT32: "TYPE_INT32",
-    ir.DataType.INT64: "TYPE_INT64",
-}
-_WATCHED = ("confidence", "predicted", "bin")
+__all__ = ["fuse_triton"]
 
 BACKEND = '''"""Signs and counts the predictions of the model beside it."""
 
@@ -43,34 +43,14 @@ from calib_serve.serve.triton import TritonPythonModel
 __all__ = ["TritonPythonModel"]
 '''
 
+GRAPH_BACKEND = '''"""Runs the graph beside it with onnxruntime, signs and counts its predictions."""
 
-@dataclass(frozen=True)
-class Settings:
-    """How Triton runs the model.
+from calib_serve.serve.triton_graph import TritonPythonModel
 
-    ``max_batch`` 0 where the graph's batch is fixed; ``delay`` in microseconds; ``instances`` per
-    device; ``tensorrt`` names the precision TensorRT runs in, None for plain onnxruntime.
-    """
+__all__ = ["TritonPythonModel"]
+'''
 
-    max_batch: int = 32
-    delay: int = 500
-    instances: int = 1
-    device: Literal["gpu", "cpu"] = "gpu"
-    tensorrt: Literal["FP32", "FP16"] | None = None
-    receipts: bool = True
-
-    def __post_init__(self) -> None:
-        if self.max_batch < 0 or self.delay < 0 or self.instances < 1:
-            raise InputError(f"max_batch and delay must not be negative, instances at least 1: {self}")
-        if self.tensorrt is not None and self.device == "cpu":
-            raise InputError("TensorRT needs a GPU; use device='gpu' or leave tensorrt out")
-
-
-@dataclass(frozen=True)
-class _Tensor:
-    name: str
-    kind: str
-    dims: tuple[int, ...]  # -1 where free; the batch first
+KEPT = "An ensemble has no file of its own; this one keeps its folder in git and object stores.\n"
 
 
 def fuse_triton(
@@ -81,167 +61,101 @@ def fuse_triton(
     name: str,
     version: int = 1,
     settings: Settings | None = None,
+    outputs: Outputs | None = None,
+    output_name: str | None = None,
+    input_name: str | None = None,
+    features: str | None = None,
+    normalization: Normalization | None = None,
+    inputs: Mapping[str, NDArray[Any]] | str | Path | None = None,
+    samples: int = 8,
+    decisions: bool = True,
     force: bool = False,
 ) -> FuseReport:
     """Fuse ``model`` and put it under ``repository`` as version ``version`` of ``name``.
 
-    Other versions that are there stay. Raises what ``fuse_onnx`` raises, InputError for an invalid name.
+    The options from ``outputs`` on are those of ``fuse_onnx``. Models and versions that are there stay as
+    they are, also where this raises or is killed. Raises what ``fuse_onnx`` raises, InputError for an invalid
+    name, FuseError where the version is there, or differs from the others in what all of them share.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", name) or version < 1:
         raise InputError(
             f"a name is letters, digits, _ . and -, a version 1 or more; got {name!r}, {version}"
         )
     settings = settings or Settings()
-    root = Path(repository)
-    inner = f"{name}_onnx" if settings.receipts else name
-    folder = root / inner / str(version)
-    if folder.exists():
-        raise FuseError(f"{folder} exists; a served version must not change: choose another --version")
-    report = fuse_onnx(model, artifact, folder / "model.onnx", returns="all", force=force)
-    try:
-        _configure(root, name, inner, version=version, artifact=artifact, settings=settings)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    return report
-
-
-def _configure(
-    root: Path, name: str, inner: str, *, version: int, artifact: Artifact, settings: Settings
-) -> None:
-    inputs, outputs = _signature(root / inner / str(version) / "model.onnx")
-    if settings.receipts and any(t.kind == "TYPE_BF16" for t in outputs):
-        raise FuseError(
-            "Triton's Python backend has no bfloat16 to sign; use receipts=False or export float16"
+    models = (f"{name}_onnx", f"{name}_receipts", name) if settings.ensemble else (name,)
+    root = Path(repository).resolve()
+    with prepared(root) as place:
+        pack = Pack(place, root, name, version, models)
+        pack.check()
+        report = fuse_onnx(
+            model,
+            artifact,
+            pack.folder(models[0]) / "model.onnx",
+            returns="all",
+            outputs=outputs,
+            output_name=output_name,
+            input_name=input_name,
+            features=features,
+            normalization=normalization,
+            inputs=inputs,
+            samples=samples,
+            decisions=decisions,
+            force=force,
         )
-    fixed = any(t.dims[0] != -1 for t in inputs)
-    batch = 0 if fixed else settings.max_batch
-    labels = artifact.class_names or tuple(map(str, range(artifact.classes)))
-    write_text(root / inner / "labels.txt", "".join(f"{_line(label)}\n" for label in labels))
-    write_text(root / inner / "config.pbtxt", text(_graph(inner, inputs, outputs, batch, settings)))
-    if not settings.receipts:
-        return
+        with writing(root):
+            _configure(pack, artifact, settings)
+            kept = pack.publish()
+    return replace(report, done=(*report.done, *kept))
+
+
+def _configure(pack: Pack, artifact: Artifact, settings: Settings) -> None:
+    path = pack.folder(pack.models[0]) / "model.onnx"
+    found = Signature.of(path, settings)
     bins = 15 if artifact.reference is None else len(artifact.reference)
-    step = f"{name}_receipts"
-    write_text(root / step / str(version) / "model.py", BACKEND)
-    write_text(root / step / "config.pbtxt", text(_receipts(step, name, outputs, batch, bins)))
-    (root / name / str(version)).mkdir(parents=True, exist_ok=True)
-    write_text(root / name / "config.pbtxt", text(_ensemble(name, inner, step, inputs, outputs, batch=batch)))
+    _write_labels(pack, artifact)
+    if settings.ensemble:
+        inner, step, _ = pack.models
+        _tell_version(path, pack.version)
+        told = Tensor(VERSION, "TYPE_INT64", found.predicted.dims)
+        pack.configure(inner, graph(inner, found, settings, more=[told]))
+        (pack.folder(step) / "model.py").write_text(BACKEND, encoding="utf-8")
+        pack.configure(step, receipts(step, pack.name, found, bins=bins, multilabel=artifact.is_multilabel))
+        (pack.folder(pack.name) / "ensemble.txt").write_text(KEPT, encoding="utf-8")
+        pack.configure(pack.name, ensemble(pack.name, inner, step, found))
+    elif settings.backend == "python":
+        (pack.folder(pack.name) / "model.py").write_text(GRAPH_BACKEND, encoding="utf-8")
+        pack.configure(
+            pack.name, python(pack.name, found, settings, bins=bins, multilabel=artifact.is_multilabel)
+        )
+    else:
+        pack.configure(pack.name, graph(pack.name, found, settings))
 
 
-def _signature(path: Path) -> tuple[list[_Tensor], list[_Tensor]]:
-    graph = ir.load(path).graph
-    inputs = [_tensor(v) for v in graph.inputs if not v.is_initializer()]
-    return inputs, [_tensor(v) for v in graph.outputs]
+def _write_labels(pack: Pack, artifact: Artifact) -> None:
+    """The names of the classes, one a line, beside every model that shows probabilities."""
+    labels = artifact.class_names or tuple(map(str, range(artifact.classes)))
+    for model in {pack.models[0], pack.name}:
+        path = pack.folder(model).parent / LABELS
+        path.write_text("".join(f"{' '.join(label.split())}\n" for label in labels), encoding="utf-8")
 
 
-def _tensor(value: ir.Value) -> _Tensor:
-    if value.dtype not in _TYPES or value.shape is None or not len(value.shape):
-        raise FuseError(f"Triton has no type for {value.name!r}: {value.dtype} {value.shape}")
-    dims = tuple(d if isinstance(d, int) else -1 for d in value.shape)
-    return _Tensor(str(value.name), _TYPES[value.dtype], dims)
+def _tell_version(path: Path, version: int) -> None:
+    """Add the output VERSION, as many numbers as predictions.
 
-
-def _line(label: str) -> str:
-    return " ".join(label.split())
-
-
-def _declared(tensor: _Tensor, batch: int, **more: object) -> Block:
-    """A tensor as Triton wants it: no batch in dims where Triton batches; one number per sample is [1]."""
-    dims = tensor.dims[1:] if batch else tensor.dims
-    block: Block = {"name": tensor.name, "data_type": Word(tensor.kind), "dims": list(dims) or [1]}
-    if not dims:
-        block["reshape"] = {"shape": []}
-    return {**block, **more}
-
-
-def _as_shown(tensor: _Tensor, batch: int) -> Block:
-    """A tensor as it looks outside of the graph: there one number per sample is (n, 1) already."""
-    block = _declared(tensor, batch)
-    block.pop("reshape", None)
-    return block
-
-
-def _graph(
-    name: str, inputs: Sequence[_Tensor], outputs: Sequence[_Tensor], batch: int, settings: Settings
-) -> Block:
-    config: Block = {
-        "name": name,
-        "backend": "onnxruntime",
-        "max_batch_size": batch,
-        "input": [_declared(t, batch) for t in inputs],
-        "output": [
-            _declared(t, batch, **({"label_filename": "labels.txt"} if t.name == "probabilities" else {}))
-            for t in outputs
-        ],
-        "instance_group": [{"count": settings.instances, "kind": Word(f"KIND_{settings.device.upper()}")}],
-    }
-    if batch:
-        config["dynamic_batching"] = {"max_queue_delay_microseconds": settings.delay}
-    sizes = sorted({1, batch}) if batch else [0]
-    config["model_warmup"] = [_warmup(inputs, size) for size in sizes]
-    if settings.tensorrt:
-        parameters = [
-            {"key": "precision_mode", "value": settings.tensorrt},
-            {"key": "max_workspace_size_bytes", "value": str(1 << 30)},
+    While Triton changes versions, a graph may run beside the step of another version.
+    """
+    model = onnx.load(path, load_external_data=False)
+    (predicted,) = (v for v in model.graph.output if v.name == "predicted")
+    number = helper.make_tensor("value", TensorProto.INT64, [1], [version])
+    shape = f"{VERSION}.shape"
+    model.graph.node.extend(
+        [
+            helper.make_node("Shape", ["predicted"], [shape]),
+            helper.make_node("ConstantOfShape", [shape], [VERSION], value=number),
         ]
-        accelerator = {"name": "tensorrt", "parameters": parameters}
-        config["optimization"] = {"execution_accelerators": {"gpu_execution_accelerator": [accelerator]}}
-    return config
-
-
-def _warmup(inputs: Sequence[_Tensor], size: int) -> Block:
-    """Zeros of the common batch sizes, so that the first request does not wait for memory and kernels."""
-    tensors: list[Block] = []
-    for t in inputs:
-        dims = [8 if d == -1 else d for d in (t.dims[1:] if size else t.dims)]
-        tensors.append({"key": t.name, "value": {"data_type": Word(t.kind), "dims": dims, "zero_data": True}})
-    return {"name": f"batch of {size or 'fixed size'}", "batch_size": size, "inputs": tensors}
-
-
-def _receipts(name: str, served: str, outputs: Sequence[_Tensor], batch: int, bins: int) -> Block:
-    by_name = {t.name: t for t in outputs}
-    return {
-        "name": name,
-        "backend": "python",
-        "max_batch_size": batch,
-        "input": [_as_shown(by_name[n], batch) for n in _WATCHED],
-        "output": [_receipt(by_name["predicted"], batch)],
-        "parameters": [
-            {"key": "model", "value": {"string_value": served}},
-            {"key": "bins", "value": {"string_value": str(bins)}},
-        ],
-        "instance_group": [{"count": 1, "kind": Word("KIND_CPU")}],
-    }
-
-
-def _receipt(predicted: _Tensor, batch: int) -> Block:
-    return _as_shown(_Tensor("receipt", "TYPE_STRING", predicted.dims), batch)
-
-
-def _ensemble(
-    name: str, inner: str, step: str, inputs: Sequence[_Tensor], outputs: Sequence[_Tensor], *, batch: int
-) -> Block:
-    by_name = {t.name: t for t in outputs}
-    return {
-        "name": name,
-        "platform": "ensemble",
-        "max_batch_size": batch,
-        "input": [_declared(t, batch) for t in inputs],
-        "output": [*(_as_shown(t, batch) for t in outputs), _receipt(by_name["predicted"], batch)],
-        "ensemble_scheduling": {
-            "step": [
-                _step(inner, [t.name for t in inputs], [t.name for t in outputs]),
-                _step(step, list(_WATCHED), ["receipt"]),
-            ]
-        },
-    }
-
-
-def _step(model: str, inputs: Sequence[str], outputs: Sequence[str]) -> Block:
-    return {
-        "model_name": model,
-        "model_version": -1,
-        "input_map": [{"key": n, "value": n} for n in inputs],
-        "output_map": [{"key": n, "value": n} for n in outputs],
-    }
+    )
+    told = onnx.ValueInfoProto()
+    told.CopyFrom(predicted)
+    told.name = VERSION
+    model.graph.output.append(told)
+    onnx.save(model, path)

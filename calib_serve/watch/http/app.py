@@ -22,6 +22,7 @@ from calib_serve.watch.http.body import read_items, read_one
 from calib_serve.watch.http.exporter import Requests, export
 from calib_serve.watch.http.page import STATIC, render
 from calib_serve.watch.http.wire import (
+    ClassSharesOut,
     CloseIn,
     HealthOut,
     IncidentOut,
@@ -35,6 +36,7 @@ from calib_serve.watch.http.wire import (
     body,
 )
 from calib_serve.watch.service import ServedPrediction, Watch
+from calib_serve.watch.windows import WINDOWS
 
 try:
     from anyio import CapacityLimiter
@@ -100,6 +102,9 @@ def create_app(
         response_class=PlainTextResponse,
         responses={401: answers(HealthOut, 401)[401]},
     )(routes.metrics)
+    app.get(
+        "/v1/class-shares", dependencies=guard, responses=answers(ClassSharesOut, 400, 401, 404, 429, 503)
+    )(routes.class_shares)
     app.get("/v1/incidents", dependencies=guard, responses=answers(IncidentsOut, 401, 429, 503))(
         routes.incidents
     )
@@ -147,6 +152,15 @@ class _Routes:
                 "items": [one.as_dict() for one in outcomes],
             }
         )
+
+    async def class_shares(self, model: str, version: str, window: str = "24h") -> Response:
+        """The class shares of a version's predictions, estimated without labels, and whether they moved."""
+        if (model, version) not in self._watch.models:
+            raise HTTPException(404, "no such model and version here")
+        if window not in WINDOWS:
+            raise HTTPException(400, f"a window is one of {', '.join(WINDOWS)}")
+        work = functools.partial(self._watch.class_shares, (model, version), window)
+        return JSONResponse((await self._gate.run(work, self._watch)).as_dict())
 
     async def incidents(self) -> Response:
         """The latest drift incidents, oldest first."""

@@ -12,6 +12,7 @@ from calib_serve.receipts import DAY
 from calib_serve.watch.estimates import estimate
 from calib_serve.watch.label_rate import rate_changes
 from calib_serve.watch.ledger import Version
+from calib_serve.watch.priors import TrafficShares
 from calib_serve.watch.service import Watch
 from calib_serve.watch.windows import WINDOWS, Window
 
@@ -22,7 +23,7 @@ Rows = dict[str, list[tuple[tuple[str, ...], float]]]
 _WINDOWS = tuple(name for name, seconds in WINDOWS.items() if math.isfinite(seconds))
 _SLICES = "24h"  # the window of segments and classes
 _KEEP = 15.0  # seconds for which they are not computed again: scrapes come from several servers
-_VERDICTS = {"off": 1.0, "fine": 0.0}
+_VERDICTS = {"off": 1.0, "calibrated": 0.0}
 
 
 class WindowGauges:
@@ -66,6 +67,8 @@ class WindowGauges:
                 labels = (*version, key.kind, key.name)
                 rows["calib_slice_gap"].append((labels, gap.value))
                 rows["calib_slice_gap_error"].append((labels, gap.se))
+        for series, values in _shares(self._watch.class_shares(version, _SLICES)).items():
+            rows[series] += [((*version, *more), value) for more, value in values]
         moved = _rate_moved(windows["7d"])
         rows["calib_label_rate_moved"].append((version, moved))
         return dict(rows)
@@ -88,7 +91,21 @@ def _numbers(window: Window) -> Mapping[str, float]:
         "coverage": found.coverage,
         "immature_share": window.immature_share,
         "design_effect": found.design_effect,
-        "verdict": _VERDICTS.get(window.verdict.kind, math.nan),
+        "verdict": _VERDICTS.get(window.verdict.level, math.nan),
+    }
+
+
+def _shares(found: TrafficShares) -> Rows:
+    """The class shares and what the tests say of them; nothing of what is not known."""
+    if found.kind == "unknown":
+        return {}
+    if found.kind == "other":  # the shares are of an explanation that does not hold
+        return {"calib_class_shares_explain": [((), 0.0)]}
+    return {
+        "calib_class_share": [((one.name,), one.share) for one in found.classes],
+        "calib_class_share_error": [((one.name,), one.error) for one in found.classes],
+        "calib_class_shares_moved": [((), float(found.kind == "moved"))],
+        "calib_class_shares_explain": [((), 1.0)],
     }
 
 

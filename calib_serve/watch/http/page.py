@@ -13,6 +13,7 @@ import numpy as np
 
 from calib_serve.bins import Bins
 from calib_serve.errors import MissingDependency
+from calib_serve.judgement import Verdict
 from calib_serve.receipts import DAY
 from calib_serve.watch.drift.statistics import auroc, expected_accuracy, psi
 from calib_serve.watch.estimates import BinRow, Estimates, Number, estimate
@@ -21,7 +22,6 @@ from calib_serve.watch.incidents import Incident
 from calib_serve.watch.label_rate import rate_changes
 from calib_serve.watch.ledger import Dated, Key, Kind, Sums, Version
 from calib_serve.watch.service import Watch
-from calib_serve.watch.verdict import Verdict
 from calib_serve.watch.windows import WINDOWS, Window
 
 try:
@@ -42,6 +42,7 @@ _PAGES = Environment(
     lstrip_blocks=True,
 )
 _VERSIONS = 30  # rows of versions: each costs a window to read
+_CLASSES = 20  # rows of class shares: those that moved most
 _STEPS = 48  # points of the curve, at most
 _OTHERS = "others"
 _DEFAULTS = ("24h", "7d", "all")
@@ -101,6 +102,7 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
         incidents=[_incident(one) for one in reversed(incidents[-10:])],
         versions=[_row(watch, v, looked) for v in versions[:_VERSIONS]],
         more=len(versions) - _VERSIONS,
+        shares=_class_shares(watch, chosen, looked.name),
         segments=_slices(looked, "segment"),
         classes=[row | {"shown": _class_name(row["name"], names)} for row in _slices(looked, "class")],
     )
@@ -117,7 +119,7 @@ def _window(watch: Watch, version: Version, name: str) -> Window:
     found = []
     for each in _DEFAULTS:
         found.append(watch.window(version, each, provisional=True))
-        if found[-1].verdict.kind != "unknown":
+        if found[-1].verdict.level != "unproven":
             return found[-1]
     labelled = [one for one in found if one.sums.labels.any()]
     return (labelled or found)[0]
@@ -177,6 +179,28 @@ def _cells(shown: _Shown) -> dict[str, Any]:
         "coverage": _percent(found.coverage, 0),
         "verdict": shown.verdict,
     }
+
+
+def _class_shares(watch: Watch, version: Version, window: str) -> dict[str, Any]:
+    """The class shares of the whole version, whatever segment is looked at."""
+    if version not in watch.models:
+        return {"says": "", "rows": [], "more": 0}
+    found = watch.class_shares(version, window)
+    moved = sorted(found.classes, key=lambda one: -abs(one.share - one.old))[:_CLASSES]
+    rows = [
+        {
+            "name": one.name,
+            "old": _percent(one.old),
+            "share": f"{_percent(one.share)} ({100 * one.low:.1f} to {100 * one.high:.1f})",
+            "expected": _percent(one.expected),
+            "labelled": "n/a"
+            if math.isnan(one.labelled.value)
+            else f"{_percent(one.labelled.value)} ({_range(one.labelled)})",
+        }
+        for one in found.classes
+        if one in moved and found.kind != "other"
+    ]
+    return {"says": found.says, "rows": rows, "more": len(found.classes) - len(moved)}
 
 
 def _class_name(name: str, names: Sequence[str]) -> str:

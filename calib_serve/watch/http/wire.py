@@ -17,9 +17,9 @@ except ImportError as error:
     raise MissingDependency("pydantic", "watch") from error
 
 __all__ = [
-    "MOST_ITEMS", "CloseIn", "ErrorOut", "HealthOut", "IncidentOut", "IncidentsOut", "LabelIn", "LabelsIn",
-    "LabelsOut", "OutcomeOut", "PredictionIn", "PredictionsIn", "PredictionsOut", "ReceiptOut", "answers",
-    "body",
+    "MOST_ITEMS", "ClassShareOut", "ClassSharesOut", "CloseIn", "ErrorOut", "HealthOut", "IncidentOut",
+    "IncidentsOut", "LabelIn", "LabelsIn", "LabelsOut", "OutcomeOut", "PredictionIn", "PredictionsIn",
+    "PredictionsOut", "ReceiptOut", "answers", "body",
 ]  # fmt: skip
 
 MOST_ITEMS = 10_000
@@ -33,8 +33,11 @@ class PredictionIn(BaseModel):
 
     model: Annotated[str, Field(min_length=1, max_length=255)]
     version: Annotated[str, Field(min_length=1, max_length=255)]
-    predicted: Annotated[int, Field(ge=0, lt=2**32, description="class id")]
-    confidence: Annotated[float, Field(description="top-1 probability, in [0, 1]")]
+    predicted: Annotated[
+        int,
+        Field(ge=0, lt=2**32, description="class id; of a multi-label model 2 l + 1 if label l is, else 2 l"),
+    ]
+    confidence: Annotated[float, Field(description="its probability, in [0, 1]")]
     segment: Annotated[str, Field(max_length=LONGEST_SEGMENT)] = ""
     group: Annotated[
         str,
@@ -56,7 +59,10 @@ class LabelIn(BaseModel):
     """The true class of one prediction."""
 
     receipt: str
-    label: Annotated[int | str, Field(description="class id or class name")]
+    label: Annotated[
+        bool | int | str,
+        Field(description="class id or class name; of a multi-label model 0, 1, false, true, or a name"),
+    ]
     segment: Annotated[str, Field(max_length=LONGEST_SEGMENT)] = ""
 
 
@@ -123,6 +129,32 @@ class IncidentsOut(BaseModel):
     items: list[IncidentOut]
 
 
+class ClassShareOut(BaseModel):
+    """A class: its share on the calibration set and now, with a 95 % interval; what is not known is null."""
+
+    model_config = ConfigDict(extra="allow")
+
+    calibration: float
+    share: float
+    low: float
+    high: float
+    expected_accuracy: float | None
+    labelled_accuracy: float | None
+
+
+class ClassSharesOut(BaseModel):
+    """Class shares of a window's predictions: the kind is same, moved, other or unknown."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str
+    version: str
+    window: str
+    kind: str
+    says: str
+    classes: list[ClassShareOut]
+
+
 class CloseIn(BaseModel):
     """Who closes an incident, and why."""
 
@@ -147,7 +179,7 @@ class ErrorOut(BaseModel):
 _ERRORS = {
     400: "the body is not JSON, or no list of items",
     401: "no token, or an unknown one",
-    404: "no open incident of that number",
+    404: "no open incident of that number, or no such model version",
     413: "too many items or bytes",
     415: "neither JSON nor NDJSON",
     429: "too many batches are waiting; send it again",

@@ -14,7 +14,7 @@ from calib_serve.errors import InputError
 from calib_serve.receipts import DAY
 from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted
 from calib_serve.watch.ledger.sqlite import SqliteLedger
-from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version
+from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version
 
 __all__ = ["Ledger", "open_ledger"]
 
@@ -61,8 +61,8 @@ class Ledger(Protocol):
         To be called within a transaction, in which the detector's state is stored as well.
         """
 
-    def emission(self, consumer: str) -> AbstractContextManager[Mapping[Version, Sums]]:
-        """The writer's sums that ``consumer`` has not published; leaving the block marks them so."""
+    def emission(self, consumer: str) -> AbstractContextManager[Emission]:
+        """The writer's sums, and which of them ``consumer`` has not published; leaving marks them so."""
 
     def transaction(self) -> AbstractContextManager[None]:
         """Everything inside is isolated from other processes, and atomic where the store supports it."""

@@ -43,7 +43,7 @@ from calib_serve.watch.ledger.redis_wire import (
     seen_as,
     unpacked,
 )
-from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version, add_at, merge_slices
+from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, add_at, merge_slices
 
 try:
     import redis
@@ -372,7 +372,7 @@ class RedisLedger:
         return [unpacked(row) for row in rows]
 
     @contextlib.contextmanager
-    def emission(self, consumer: str) -> Iterator[Mapping[Version, Sums]]:
+    def emission(self, consumer: str) -> Iterator[Emission]:
         """The sums of this writer that ``consumer`` has not published; leaving the block marks them so.
 
         If the block raises or its process is killed, the same sums are offered again.
@@ -386,7 +386,7 @@ class RedisLedger:
                 before = zeros if kept is None else Sums.unpacked(kept, bins=self.bins)
                 if total != before:
                     fresh[version] = total - before
-            yield fresh
+            yield Emission(fresh, counted)
             if fresh:  # all in one step, or none
                 marks = {published(consumer, v): counted[v].packed() for v in fresh}
                 with self._errors():

@@ -14,7 +14,7 @@ from calib_serve.errors import LedgerError
 from calib_serve.receipts import DAY
 from calib_serve.watch.ledger import book, seen
 from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted, noted, served
-from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version, merge_slices
+from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, merge_slices
 
 __all__ = ["SqliteLedger", "quarantine"]
 
@@ -279,7 +279,7 @@ class SqliteLedger:
             return self._book.take_waiting(version, until=until, most=most)
 
     @contextmanager
-    def emission(self, consumer: str) -> Iterator[Mapping[Version, Sums]]:
+    def emission(self, consumer: str) -> Iterator[Emission]:
         """The writer's sums that ``consumer`` has not published yet; leaving the block marks them so.
 
         One consumer at a time is inside, over all processes. If the block raises or its process
@@ -290,7 +290,7 @@ class SqliteLedger:
             counted = self.sums(own=True)
             emitted, zeros = self._book.emitted(consumer), Sums.zeros(self.bins)
             fresh = {key: total - emitted.get(key, zeros) for key, total in counted.items()}
-            yield {key: delta for key, delta in fresh.items() if delta != zeros}
+            yield Emission({key: delta for key, delta in fresh.items() if delta != zeros}, counted)
             self._book.mark(consumer, counted)
 
     def load(self, key: str) -> bytes | None:

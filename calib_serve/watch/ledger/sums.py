@@ -14,7 +14,7 @@ from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.watch.series import DELAYS, SUMS
 
-__all__ = ["Key", "Kind", "Sums", "Version", "add_at", "changes", "merge_slices"]
+__all__ = ["Emission", "Key", "Kind", "Sums", "Version", "add_at", "changes", "merge_slices"]
 
 Floats = NDArray[np.float64]
 
@@ -242,3 +242,13 @@ def merge_slices(sums: Mapping[Key, Sums] | Iterable[tuple[Key, Sums]]) -> dict[
         if key.kind == "segment":
             add_at(found, key.of, more)
     return found
+
+
+class Emission(NamedTuple):
+    """A writer's sums of one moment, by version: ``fresh`` is what of all ``counted`` was not published yet.
+
+    Labels may be counted while these are read: two reads of the ledger do not belong together.
+    """
+
+    fresh: Mapping[Version, Sums]
+    counted: Mapping[Version, Sums]

@@ -12,8 +12,8 @@ import pytest
 from calib_serve.artifact import LogitMap
 from calib_serve.errors import InputError
 from calib_serve.fit.output import candidates
-from calib_serve.fit.output import selection as module
 from calib_serve.fit.output.candidates import fit_none
+from calib_serve.fit.output.held_out import HeldOut, auroc
 from calib_serve.fit.output.selection import default_candidates, select
 from calib_serve.fit.solve.strength import stratified
 from calib_serve.metrics import nll, softmax
@@ -75,13 +75,14 @@ def test_no_calibration_wins_where_there_is_nothing_to_gain():
     assert artifact.steps == ()
 
 
-def test_of_methods_within_one_standard_error_the_simplest_wins():
+def test_of_methods_within_a_thousandth_the_simplest_wins():
     artifact = select(*draw(), candidates=["temperature", "structured-vector", "structured-matrix"])
     selection = artifact.fit["selection"]
-    assert artifact.method == selection["chosen"] == "temperature"
-    rows = {r["method"]: r for r in selection["scores"]}
-    assert rows["temperature"]["above_best"] <= rows["temperature"]["standard_error"]
-    assert rows["none"]["above_best"] > rows["none"]["standard_error"]
+    rows = {r["method"]: r for r in selection["scores"] if "above_best" in r}
+    near = 1e-3 * rows[selection["best"]]["score"]
+    close = [name for name, r in rows.items() if r["above_best"] <= near]
+    assert artifact.method == selection["chosen"] == close[0]
+    assert "none" not in close
 
 
 def test_a_richer_method_wins_where_the_data_calls_for_it():
@@ -136,25 +137,22 @@ def test_progress_names_each_candidate_once():
 
 
 @pytest.mark.parametrize(
-    "options", [{"candidates": ["platt"]}, {"criterion": "accuracy"}, {"folds": 1}, {"level": 2.0}]
+    "options", [{"candidates": ["plat"]}, {"criterion": "accuracy"}, {"folds": 1}, {"level": 2.0}]
 )
 def test_options_that_cannot_be_right_are_refused(options):
     with pytest.raises(InputError):
         select(*draw(100), **options)
 
 
-def test_unstructured_matrices_are_candidates_only_where_classes_are_few():
-    assert "dirichlet-odir" in default_candidates(10)
-    assert "dirichlet-odir" not in default_candidates(1000)
-    assert default_candidates(1000)[0] == "none"
-    assert set(default_candidates(10)) <= set(candidates.CANDIDATES)
+def test_the_default_candidates_begin_with_no_calibration_and_end_with_the_average():
+    assert default_candidates() == ("none", "temperature", "structured-average")
 
 
 def test_bootstrap_weights_of_one_give_the_estimate_itself():
     rng = np.random.default_rng(0)
     confidence, correct = np.round(rng.random(200), 1), rng.integers(0, 2, 200).astype(float)
-    held = module.HeldOut(confidence, confidence, confidence, correct)
-    assert module._auroc(held, np.ones((2, 200))) == pytest.approx(float(module._auroc(held)))
+    held = HeldOut(confidence, confidence, confidence, correct)
+    assert auroc(held, np.ones((2, 200))) == pytest.approx(float(auroc(held)))
 
 
 def test_auto_on_real_logits_keeps_close_to_the_best_single_method(data_dir: Path):

@@ -41,7 +41,7 @@ def test_two_replicas_share_the_nonces_and_publish_their_own_share(store):
     assert one.sums() == two.sums()
     assert one.sums()["m", "1"].feedback.n == 3
     assert [ledger.sums(own=True)["m", "1"].feedback.n for ledger in (one, two)] == [1, 2]
-    with two.emission("torchserve") as fresh:
+    with two.emission("torchserve") as (fresh, _):
         assert fresh["m", "1"].feedback.n == 2
     one.close(), two.close()
 
@@ -143,18 +143,18 @@ def test_bits_and_names_are_counted_once_in_every_order(store):
 def test_an_emitter_gets_each_label_once_over_restarts(store):
     ledger = open_one(*store)
     accept(ledger, [make_label(1), make_label(2)])
-    with ledger.emission("torchserve") as fresh:
+    with ledger.emission("torchserve") as (fresh, _):
         assert fresh["m", "1"].feedback.n == 2
     ledger.close()
     ledger = open_one(*store)
-    with ledger.emission("torchserve") as fresh:
+    with ledger.emission("torchserve") as (fresh, _):
         assert fresh == {}
     accept(ledger, [make_label(3)])
-    with pytest.raises(OSError, match="pipe"), ledger.emission("torchserve") as fresh:
+    with pytest.raises(OSError, match="pipe"), ledger.emission("torchserve") as (fresh, _):
         raise OSError("broken pipe")
-    with ledger.emission("torchserve") as fresh:
+    with ledger.emission("torchserve") as (fresh, _):
         assert fresh["m", "1"].feedback.n == 1
-    with ledger.emission("another") as fresh:
+    with ledger.emission("another") as (fresh, _):
         assert fresh["m", "1"].feedback.n == 3
     ledger.close()
 
@@ -194,6 +194,6 @@ def test_a_redis_of_format_1_is_taken_over_also_while_a_server_of_before_still_c
         new._redis.set("{before}:state:emitted/" + json.dumps(["torchserve", "m", "1"]), mark)
         open_one("redis", place, writer="w").close()
         assert new.sums()["m", "1"].labels.sum() == 1 + 2 * (label + 1)
-    with new.emission("torchserve") as fresh:
+    with new.emission("torchserve") as (fresh, _):
         assert fresh["m", "1"].labels.sum() == 1  # the others were published by the server of before
     new.close()

@@ -1,0 +1,127 @@
+"""What a calibrated prediction leads to: the set of classes it may be, and whether to answer at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact.step import Floats, tensor
+from calib_serve.errors import InputError, ShapeError
+
+__all__ = ["Abstain", "PredictionSets", "SetScore"]
+
+SetScore = Literal["lac", "aps", "raps"]
+"""How unlike a class is to be the true one: 1 - p (LAC), or the mass of the likelier classes and its own
+(APS), with a penalty on the rank (RAPS)."""
+
+_SCORES: tuple[SetScore, ...] = ("lac", "aps", "raps")
+
+
+@dataclass(frozen=True, eq=False)
+class PredictionSets:
+    """The classes whose score is at most ``threshold``, () or (K,) one a class; the top class is always in.
+
+    ``coverage`` is the promised share of sets that hold the true class; for thresholds of classes, of every
+    class. ``score``: "lac", 1 - p_k (Sadinle 2019); "aps", the sum of the probabilities down to p_k (Romano
+    2020, without its random part); "raps" adds ``penalty`` for every rank after ``free_ranks`` (Angelopoulos
+    2021, eq. 4). Of equal probabilities the first class ranks first.
+
+    >>> sets = PredictionSets(np.array(0.75), coverage=0.9, score="aps")
+    >>> sets(np.array([[0.5, 0.25, 0.25], [0.875, 0.125, 0.0]])).tolist()
+    [[True, True, False], [True, False, False]]
+    """
+
+    threshold: Floats
+    coverage: float
+    score: SetScore = "lac"
+    penalty: float = 0.0
+    free_ranks: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "threshold", tensor(self.threshold, "the sets' threshold"))
+        if self.threshold.ndim > 1 or (self.threshold < 0).any():
+            raise ShapeError(
+                f"the sets' threshold must be () or (K,) and not negative, got {self.threshold.shape}"
+            )
+        if not 0 < self.coverage < 1:
+            raise InputError(f"coverage must lie between 0 and 1, got {self.coverage}; 0.9 means 90 %")
+        if self.score not in _SCORES:
+            raise InputError(f"score must be lac, aps or raps, got {self.score!r}")
+        if not (0 <= self.penalty < math.inf) or self.free_ranks < 0:
+            raise InputError(
+                f"penalty and free_ranks must not be negative, got {self.penalty}, {self.free_ranks}"
+            )
+        if self.score != "raps" and (self.penalty or self.free_ranks):
+            raise InputError("penalty and free_ranks belong to the score raps")
+
+    @property
+    def classes(self) -> int | None:
+        """K where each class has its own threshold, None for any."""
+        return len(self.threshold) if self.threshold.ndim else None
+
+    def scores(self, probs: Floats) -> NDArray[np.float64]:
+        """How unlike each class is (n, K), of probabilities (n, K)."""
+        p = np.asarray(probs, np.float64)
+        if self.score == "lac":
+            return np.asarray(1 - p)
+        order = np.argsort(-p, axis=1, kind="stable")
+        ranked = np.cumsum(np.take_along_axis(p, order, axis=1), axis=1)
+        ranked += self.penalty * np.maximum(np.arange(1, p.shape[1] + 1) - self.free_ranks, 0)
+        found = np.empty_like(p)
+        np.put_along_axis(found, order, ranked, axis=1)
+        return found
+
+    def __call__(self, probs: Floats) -> NDArray[np.bool_]:
+        """Whether each class is in the set (n, K), of calibrated probabilities (n, K)."""
+        inside = self.scores(probs) <= self.threshold
+        inside[np.arange(len(inside)), np.argmax(probs, axis=1)] = True
+        return inside
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The manifest's entry, without the thresholds."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "threshold"}
+
+
+@dataclass(frozen=True)
+class Abstain:
+    """No answer where the top probability is below ``threshold``.
+
+    Of the answers at most the share ``risk`` is wrong, with probability ``level`` over the samples that
+    the threshold was found on.
+
+    >>> Abstain(0.75, risk=0.05)(np.array([[0.5, 0.5], [0.25, 0.75]])).tolist()
+    [True, False]
+    """
+
+    threshold: float
+    risk: float
+    level: float = 0.95
+
+    def __post_init__(self) -> None:
+        for name in ("threshold", "risk", "level"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{name} of abstention must lie in [0, 1], got {getattr(self, name)}")
+
+    def __call__(self, probs: Floats) -> NDArray[np.bool_]:
+        """Whether there is no answer (n,), of calibrated probabilities (n, K); none of NaN either."""
+        return np.asarray(~(np.max(probs, axis=1) >= self.threshold))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The manifest's entry."""
+        return dict(vars(self))
+
+
+def sets_of(facts: Mapping[str, Any] | None, threshold: Floats | None) -> PredictionSets | None:
+    """The inverse of ``facts``, of a manifest that may have none."""
+    if facts is None:
+        return None
+    if threshold is None:
+        raise ShapeError("the manifest names prediction sets, and there are no thresholds of them")
+    return PredictionSets(threshold, **facts)

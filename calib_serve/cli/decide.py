@@ -1,0 +1,154 @@
+"""``calib-serve decide``: prediction sets and abstention, added to an artifact from held-out data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from calib_serve.cli import options
+from calib_serve.errors import InputError
+
+if TYPE_CHECKING:
+    from calib_serve.artifact import Artifact
+
+__all__ = ["run"]
+
+_SETS = "Prediction sets"
+_ABSTAIN = "Abstention"
+
+
+def run(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The artifact's folder.")],
+    *,
+    logits: Annotated[
+        Path | None,
+        typer.Option(
+            "--logits", help="Logits or probs, and labels, that the fit has not seen: npz, csv, ..."
+        ),
+    ] = None,
+    model: options.Model = None,
+    weights: options.Weights = None,
+    data: options.Data = None,
+    split: options.Split = None,
+    labels: options.Labels = None,
+    outputs: options.Outputs = None,
+    groups: Annotated[
+        Path | None,
+        typer.Option("--groups", help="An npy file of numbers or text: which samples belong together."),
+    ] = None,
+    coverage: Annotated[
+        float | None,
+        typer.Option("--coverage", help="The share of sets to hold the true class.", rich_help_panel=_SETS),
+    ] = None,
+    score: Annotated[
+        Literal["lac", "aps", "raps"],
+        typer.Option(
+            "--score",
+            help="lac: the smallest sets; aps: sets that grow where the model doubts; raps: aps, cut short.",
+            rich_help_panel=_SETS,
+        ),
+    ] = "lac",
+    per_class: Annotated[
+        bool,
+        typer.Option("--per-class", help="Promise the coverage for every class.", rich_help_panel=_SETS),
+    ] = False,
+    penalty: Annotated[
+        float | None,
+        typer.Option(
+            "--penalty", help="raps: of each further rank; by default chosen.", rich_help_panel=_SETS
+        ),
+    ] = None,
+    free_ranks: Annotated[
+        int | None,
+        typer.Option(
+            "--free-ranks", help="raps: ranks without a penalty; by default chosen.", rich_help_panel=_SETS
+        ),
+    ] = None,
+    risk: Annotated[
+        float | None,
+        typer.Option("--risk", help="The share of answers that may be wrong.", rich_help_panel=_ABSTAIN),
+    ] = None,
+    level: Annotated[
+        float,
+        typer.Option("--level", help="How surely the risk is kept.", rich_help_panel=_ABSTAIN),
+    ] = 0.95,
+    out: Annotated[Path, typer.Option("-o", "--out", help="The folder the artifact is written to.")],
+    seed: options.Seed = 0,
+    force: options.Force = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Add prediction sets, abstention, or both, with thresholds from samples that the fit has not seen.
+
+    The probabilities stay as they are. Samples that the artifact knows from its fit are refused.
+    """
+    from calib_serve.artifact import Artifact, promises
+    from calib_serve.cli.inspect import facts
+    from calib_serve.data import read_groups
+    from calib_serve.workflows.decide import decide, refuse_labels
+
+    if out.exists() and not force:
+        raise InputError(f"{out} exists; give --force to replace it, or another --out")
+    if (logits is None) == (model is None):
+        raise InputError("say on what: --logits FILE, or --model MODEL with --data DATA")
+    artifact = Artifact.load(folder)
+    refuse_labels(artifact, outputs)
+    if logits is not None:
+        samples = _scores(artifact, logits, split=split, labels=labels, outputs=outputs)
+    else:
+        samples = _of_model(artifact, str(model), weights, data, split=split, outputs=outputs)
+    found = decide(
+        artifact,
+        samples,
+        samples.labels,
+        coverage=coverage,
+        risk=risk,
+        level=level,
+        score=score,
+        per_class=per_class,
+        penalty=penalty,
+        free_ranks=free_ranks,
+        groups=None if groups is None else read_groups(groups, len(samples)),
+        seed=seed,
+    )
+    found.save(out)
+    if as_json:
+        typer.echo(json.dumps({"artifact": str(out), "promises": promises(found), **facts(found)}))
+        return
+    for sentence in promises(found):
+        typer.echo(sentence)
+    typer.echo(f"written to {out}")
+
+
+def _scores(artifact: Artifact, path: Path, **how: Any) -> Any:
+    from calib_serve.data import read_labelled
+    from calib_serve.fit.samples import Samples
+    from calib_serve.workflows.decide import refuse_labels
+
+    if artifact.model_steps:
+        raise InputError(
+            "this calibration changes the model itself, which its logits cannot show; name the model and "
+            "data that the fit has not seen with --model and --data"
+        )
+    found = read_labelled(path, **how)
+    refuse_labels(artifact, found.outputs)
+    return Samples.of(found.scores, found.labels, outputs=found.outputs)
+
+
+def _of_model(
+    artifact: Artifact, model: str, weights: Path | None, data: str | None, *, split: str | None, outputs: Any
+) -> Any:
+    if data is None:
+        raise InputError("--model needs --data: images or arrays that the fit has not seen, and their labels")
+    from calib_serve.data import load_data
+    from calib_serve.fit.samples import Samples
+    from calib_serve.model import load_model, logits_under
+
+    of_pictures = Path(data, "labels.csv").is_file()
+    samples = load_data(data, split=split, pictures=artifact.model.pictures if of_pictures else None)
+    classifier = load_model(model, weights=weights, input_shape=samples.inputs.shape[1:], outputs=outputs)
+    samples.check(classifier.input_shape, classifier.classes)
+    kind = "logits" if artifact.head is not None else classifier.outputs
+    return Samples.of_kind(logits_under(classifier, samples.inputs, artifact), samples.labels, kind)

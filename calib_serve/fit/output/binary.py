@@ -1,0 +1,148 @@
+"""Calibrators of two classes: Platt scaling and beta calibration, maps of the one number z = z1 - z0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.errors import FitError, InputError
+from calib_serve.fit.facts import complete
+from calib_serve.fit.samples import ClassWeight, Samples
+from calib_serve.fit.solve.lbfgs import Minimum
+from calib_serve.fit.solve.logistic import logistic, platt_targets
+
+__all__ = ["check_range", "fit_beta", "fit_platt", "platt"]
+
+Floats = NDArray[np.float64]
+
+_LARGEST = 1e100  # of a logit: beyond it squares overflow
+
+
+def fit_platt(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    class_weight: ClassWeight = None,
+) -> Artifact:
+    """P(y = 1) = sigmoid(w z + b), w > 0, by least cross-entropy with Platt's targets.
+
+    ``logits`` (n,) of one logit, or (n, 2), of which the difference counts; ``labels`` (n,). Raises
+    InputError for other numbers of classes, FitError where z does not rise with the share of class 1. Platt
+    1999; Lin 2007.
+
+    >>> fit_platt([-1.0, 0.0, 1.0, 2.0] * 5, [0, 0, 1, 1] * 5).steps[0].bias.shape
+    (2,)
+    """
+    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
+    z, weight = _margin(samples, "platt"), _weight(samples)
+    w, b, found = platt(z, samples.labels, weight)
+    return complete(
+        [LogitMap(np.array(w), np.array([0.0, b]))],
+        samples,
+        method="platt",
+        fit={
+            "objective": "cross-entropy with Platt's targets",
+            "weight": w,
+            "bias": b,
+            **found.certificate(),
+            "nll_before": _nll(z, samples.labels, weight),
+            "nll_after": _nll(w * z + b, samples.labels, weight),
+        },
+    )
+
+
+def platt(z: Floats, positive: NDArray[np.intp], weight: Floats) -> tuple[float, float, Minimum]:
+    """The weight w > 0 and the bias of logits z (n,); FitError where none is best."""
+    check_range(z)
+    found = logistic(np.stack([z, np.ones(len(z))], axis=1), platt_targets(positive, weight), weight)
+    if not found.x[0] > 0:
+        raise FitError(
+            "the scores do not rise with the share of class 1, so that no weight above 0 is best; check that "
+            "the labels belong to these scores, and that 1 is the class that they speak of"
+        )
+    return float(found.x[0]), float(found.x[1]), found
+
+
+def fit_beta(
+    logits: ArrayLike,
+    labels: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    class_weight: ClassWeight = None,
+) -> Artifact:
+    """P(y = 1) = sigmoid(a ln p - b ln(1 - p) + c), a, b >= 0, by cross-entropy with Platt's targets.
+
+    p is the uncalibrated P(y = 1). With a = b it is Platt scaling; with two numbers it bends each end of
+    [0, 1] on its own. As steps, a scale and a bias for each of two log-probabilities. Arrays and errors as in
+    ``fit_platt``. Kull 2017, eq. 4.
+    """
+    samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
+    z, weight = _margin(samples, "beta"), _weight(samples)
+    check_range(z)
+    features = np.stack([-np.logaddexp(0, -z), np.logaddexp(0, z), np.ones(len(z))], axis=1)
+    theta, found = _not_negative(features, platt_targets(samples.labels, weight), weight)
+    a, b, c = map(float, theta)
+    return complete(
+        [LogitMap(np.array([b, a]), np.array([0.0, c]), "log_probs")],
+        samples,
+        method="beta",
+        fit={
+            "objective": "cross-entropy with Platt's targets",
+            "a": a,
+            "b": b,
+            "c": c,
+            **found.certificate(),
+            "nll_before": _nll(z, samples.labels, weight),
+            "nll_after": _nll(features @ theta, samples.labels, weight),
+        },
+    )
+
+
+def _not_negative(x: Floats, targets: Floats, weight: Floats) -> tuple[Floats, Minimum]:
+    """The best of a, b >= 0: the optimum itself, or the better one with a or b at 0."""
+    best: tuple[Floats, Minimum] | None = None
+    for kept in ([0, 1, 2], [0, 2], [1, 2]):
+        found = logistic(x[:, kept], targets, weight)
+        theta = np.zeros(3)
+        theta[kept] = found.x
+        if (theta[:2] >= 0).all() and theta[:2].any() and (best is None or found.value < best[1].value):
+            best = theta, found
+        if best is not None and len(kept) == 3:
+            break
+    if best is None:
+        raise FitError(
+            "the scores do not rise with the share of class 1, so that a and b are both 0; check that the "
+            "labels belong to these scores, and that 1 is the class that they speak of"
+        )
+    return best
+
+
+def check_range(z: NDArray[np.floating[Any]]) -> None:
+    """InputError for logits too large to be squared."""
+    if not float(np.abs(z).max()) <= _LARGEST:
+        raise InputError(
+            f"logits go up to {np.abs(z).max():g}; clip them first, as by np.clip(logits, -1e4, 1e4)"
+        )
+
+
+def _margin(samples: Samples, method: str) -> Floats:
+    if samples.classes != 2:
+        raise InputError(
+            f"{method} is for two classes or for labels, and there are {samples.classes} classes; choose "
+            "vector, structured-vector or dirichlet-odir"
+        )
+    z = samples.read(slice(0, len(samples))).astype(np.float64)
+    check_range(z)
+    return np.asarray(z[:, 1] - z[:, 0])
+
+
+def _weight(samples: Samples) -> Floats:
+    return np.ones(len(samples)) if samples.weight is None else samples.weight
+
+
+def _nll(z: Floats, positive: NDArray[np.intp], weight: Floats) -> float:
+    return float(weight @ np.logaddexp(0, np.where(positive == 1, -z, z)) / weight.sum())

@@ -1,0 +1,104 @@
+"""What a calibration set can teach: sets that teach nothing are refused, what they lack is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.errors import FitError
+from calib_serve.fit.samples import Samples
+from calib_serve.fit.solve.strength import stratified
+
+__all__ = ["folds_of", "remarks"]
+
+_FEW = 20  # samples
+_REPEATED = 0.5  # share of rows that others repeat, which is worth a word
+_TIED = 0.01  # share of rows whose largest logit is not alone
+_NAMED = 10  # classes
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Of each sample: is it right, does its largest logit tie, and a number that tells rows apart."""
+
+    right: NDArray[np.bool_]
+    tied: NDArray[np.bool_]
+    same: NDArray[np.float64]
+    constant: bool
+
+    @classmethod
+    def of(cls, samples: Samples) -> Rows:
+        """One pass over the logits; a constant added to a row makes no other row."""
+        right, tied = np.empty((2, len(samples)), bool)
+        same = np.empty(len(samples))
+        random = np.random.default_rng(0).standard_normal(samples.classes)
+        first, constant = None, True
+        for part, z in samples.chunks(np.float64):
+            d = z - z.max(axis=1, keepdims=True)
+            right[part] = z.argmax(axis=1) == samples.labels[part]
+            tied[part] = (d == 0).sum(axis=1) > 1
+            same[part] = d @ random
+            first = d[0] if first is None else first
+            constant = constant and np.allclose(d, first, rtol=1e-9, atol=1e-12 * max(1, np.abs(first).max()))
+        return cls(right, tied, same, constant)
+
+
+def remarks(samples: Samples) -> list[str]:
+    """What the set cannot teach, a sentence each.
+
+    Raises FitError, saying what to do, for labels of one class, logits that are the same for every sample,
+    and sets of which no sample is right: whatever is fitted to them is wrong for others.
+    """
+    rows, n, k = Rows.of(samples), len(samples), samples.classes
+    counted = samples.labels if samples.weight is None else samples.labels[samples.weight > 0]
+    seen = np.unique(counted)
+    if len(seen) == 1:
+        raise FitError(
+            f"all {n} labels are of class {seen[0]}: a calibration fitted to them would predict that class "
+            "alone; add samples of other classes"
+        )
+    if rows.constant:
+        raise FitError(
+            "the logits are the same for every sample, so that only the share of each class could be learnt; "
+            "check that these are the model's scores of different inputs"
+        )
+    if not rows.right.any():
+        raise FitError(
+            f"not one of {n} samples is classified right; check that the labels belong to these logits and "
+            "classes are in one order"
+        )
+    said = []
+    if n < _FEW:
+        said.append(f"{n} samples tell little: gather at least {_FEW}, and some of each class")
+    if rows.right.all():
+        said.append(
+            "every sample is classified right: how often the model is wrong is not known, but for less than "
+            f"about 1 in {n + 1}"
+        )
+    if len(seen) < k:
+        missing = np.setdiff1d(np.arange(k), seen)
+        named = ", ".join(map(str, missing[:_NAMED])) + (", ..." if len(missing) > _NAMED else "")
+        said.append(f"{len(missing)} of {k} classes have no sample ({named}): nothing is learnt of them")
+    distinct = len(np.unique(rows.same))
+    if n - distinct >= _REPEATED * n:
+        said.append(f"only {distinct} of {n} rows of logits are distinct: intervals take all for independent")
+    if rows.tied.mean() > _TIED:
+        said.append(f"in {int(rows.tied.sum())} of {n} rows the largest logit ties: the first class is taken")
+    return said
+
+
+def folds_of(samples: Samples, *, folds: int, seed: int) -> NDArray[np.intp]:
+    """The fold (n,) of each sample, stratified; rows that repeat another share its fold.
+
+    A copy in another fold would let a method look good by heart. Rows of which there are many, as of a model
+    of few distinct scores, are spread like any other.
+    """
+    fold = stratified(samples.labels, folds=folds, seed=seed)
+    _, first, group, count = np.unique(
+        Rows.of(samples).same, return_index=True, return_inverse=True, return_counts=True
+    )
+    together = (count <= max(len(fold) // (4 * folds), 1))[group]
+    joined = np.where(together, fold[first[group]], fold)
+    return joined if len(np.unique(joined)) == folds else fold

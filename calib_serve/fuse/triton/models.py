@@ -1,0 +1,240 @@
+"""The settings of the models in a repository: the graph, the step that signs and counts, the ensemble."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from calib_serve.errors import FuseError
+from calib_serve.fuse.triton.config import Block, Word
+from calib_serve.fuse.triton.settings import Settings
+
+__all__ = ["LABELS", "VERSION", "Signature", "ensemble", "graph", "python", "receipts"]
+
+LABELS = "labels.txt"
+
+VERSION = "calib_serve.version"
+"""The graph's output that tells the step behind it which version it is."""
+
+_TYPES = {
+    ir.DataType.FLOAT: "TYPE_FP32",
+    ir.DataType.FLOAT16: "TYPE_FP16",
+    ir.DataType.BFLOAT16: "TYPE_BF16",
+    ir.DataType.DOUBLE: "TYPE_FP64",
+    ir.DataType.BOOL: "TYPE_BOOL",
+    ir.DataType.STRING: "TYPE_STRING",
+    **{ir.DataType[f"UINT{bits}"]: f"TYPE_UINT{bits}" for bits in (8, 16, 32, 64)},
+    **{ir.DataType[f"INT{bits}"]: f"TYPE_INT{bits}" for bits in (8, 16, 32, 64)},
+}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output of a graph."""
+
+    name: str
+    kind: str
+    dims: tuple[int, ...]  # -1 where free; the batch first
+
+    def declared(self, batch: int, **more: object) -> Block:
+        """As Triton wants it: no batch in dims where Triton batches; one number per sample is [1]."""
+        block = self.shown(batch, **more)
+        return block if self.rest(batch) else {**block, "reshape": {"shape": []}}
+
+    def shown(self, batch: int, **more: object) -> Block:
+        """As it looks outside of the graph: there one number per sample is (n, 1) already."""
+        dims = list(self.rest(batch)) or [1]
+        return {"name": self.name, "data_type": Word(self.kind), "dims": dims, **more}
+
+    def rest(self, batch: int) -> tuple[int, ...]:
+        """The dimensions that Triton does not batch."""
+        return self.dims[1:] if batch else self.dims
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a fused graph takes and gives, and the largest batch that Triton may make of it; 0 for none."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    batch: int
+
+    @classmethod
+    def of(cls, path: Path, settings: Settings) -> Signature:
+        """Of a graph's file; FuseError for types that Triton has not."""
+        graph = ir.load(path).graph
+        inputs = tuple(_tensor(v) for v in graph.inputs if not v.is_initializer())
+        outputs = tuple(_tensor(v) for v in graph.outputs)
+        python = settings.receipts or settings.backend == "python"
+        if python and any(t.kind == "TYPE_BF16" for t in (*inputs, *outputs)):
+            raise FuseError(
+                "Triton's Python backend has no bfloat16; use --no-receipts (receipts=) with --backend "
+                "onnxruntime (backend=), or export float16"
+            )
+        if settings.receipts and any(t.name == "receipt" for t in outputs):
+            raise FuseError("the model has an output 'receipt' of its own; rename it or use --no-receipts")
+        fixed = any(t.dims[0] != -1 for t in (*inputs, *outputs))
+        return cls(inputs, outputs, 0 if fixed else settings.max_batch)
+
+    @property
+    def predicted(self) -> Tensor:
+        """The predicted class."""
+        return next(t for t in self.outputs if t.name == "predicted")
+
+    @property
+    def receipt(self) -> Tensor:
+        """One receipt per prediction."""
+        return Tensor("receipt", "TYPE_STRING", self.predicted.dims)
+
+    def profile(self) -> dict[str, tuple[int, ...]]:
+        """The shapes (without batch) of the inputs, where all are known and Triton makes the batches."""
+        shapes = {t.name: t.rest(self.batch) for t in self.inputs}
+        return shapes if self.batch and not any(-1 in shape for shape in shapes.values()) else {}
+
+
+def _tensor(value: ir.Value) -> Tensor:
+    if value.dtype not in _TYPES or value.shape is None or not len(value.shape):
+        raise FuseError(f"Triton has no type for {value.name!r}: {value.dtype} {value.shape}")
+    dims = tuple(d if isinstance(d, int) else -1 for d in value.shape)
+    return Tensor(str(value.name), _TYPES[value.dtype], dims)
+
+
+def graph(name: str, found: Signature, settings: Settings, *, more: Sequence[Tensor] = ()) -> Block:
+    """The fused graph on Triton's onnxruntime backend; ``more`` outputs are for the steps behind it."""
+    config: Block = {
+        "name": name,
+        "backend": "onnxruntime",
+        "max_batch_size": found.batch,
+        "input": [t.declared(found.batch) for t in found.inputs],
+        "output": [*_outputs(found), *(t.declared(found.batch) for t in more)],
+        **_running(found.batch, settings),
+    }
+    if warmup := _warmup(found):
+        config["model_warmup"] = warmup
+    if settings.tensorrt:
+        parameters = settings.tensorrt.triton_parameters(found.profile(), found.batch)
+        accelerator = {
+            "name": "tensorrt",
+            "parameters": [{"key": k, "value": v} for k, v in parameters.items()],
+        }
+        config["optimization"] = {"execution_accelerators": {"gpu_execution_accelerator": [accelerator]}}
+    return config
+
+
+def python(name: str, found: Signature, settings: Settings, *, bins: int, multilabel: bool) -> Block:
+    """The fused graph on onnxruntime in Triton's Python backend, which signs and counts as well."""
+    provided = None
+    if settings.tensorrt:
+        provided = json.dumps(settings.tensorrt.options(found.profile(), found.batch), sort_keys=True)
+    return {
+        "name": name,
+        "backend": "python",
+        "max_batch_size": found.batch,
+        "input": [t.declared(found.batch) for t in found.inputs],
+        "output": [
+            *_outputs(found),
+            *([found.receipt.declared(found.batch)] if settings.receipts else []),
+        ],
+        "parameters": _parameters(
+            model=name,
+            bins=str(bins) if settings.receipts else None,
+            multilabel="true" if multilabel else None,
+            tensorrt=provided,
+        ),
+        **_running(found.batch, settings),
+    }
+
+
+def _outputs(found: Signature) -> list[Block]:
+    labelled = {"label_filename": LABELS}
+    return [t.declared(found.batch, **(labelled if t.name == "probabilities" else {})) for t in found.outputs]
+
+
+def _running(batch: int, settings: Settings) -> Block:
+    group = {"count": settings.instances, "kind": Word(f"KIND_{settings.device.upper()}")}
+    config: Block = {"instance_group": [group]}
+    if batch:
+        config["dynamic_batching"] = {"max_queue_delay_microseconds": settings.delay}
+    if settings.versions > 1:
+        config["version_policy"] = {"latest": {"num_versions": settings.versions}}
+    return config
+
+
+def _warmup(found: Signature) -> list[Block]:
+    """Zeros of the common batch sizes, so that the first request does not wait for memory and kernels.
+
+    None where a shape is free: a guess might be one that the model cannot take, and stop the server.
+    """
+    if any(-1 in t.rest(found.batch) or t.kind == "TYPE_STRING" for t in found.inputs):
+        return []
+    tensors: list[Block] = [
+        {
+            "key": t.name,
+            "value": {"data_type": Word(t.kind), "dims": list(t.rest(found.batch)) or [1], "zero_data": True},
+        }
+        for t in found.inputs
+    ]
+    sizes = sorted({1, found.batch}) if found.batch else [0]
+    return [
+        {"name": f"batch of {size or 'fixed size'}", "batch_size": size, "inputs": tensors} for size in sizes
+    ]
+
+
+def receipts(name: str, served: str, found: Signature, *, bins: int, multilabel: bool) -> Block:
+    """The step that signs and counts.
+
+    All outputs go through it, so that it runs whichever of them a client asks for.
+    """
+    version = Tensor(VERSION, "TYPE_INT64", found.predicted.dims)
+    config: Block = {
+        "name": name,
+        "backend": "python",
+        "max_batch_size": found.batch,
+        "input": [t.shown(found.batch) for t in (*found.outputs, version)],
+        "output": [t.shown(found.batch) for t in (*found.outputs, found.receipt)],
+        "parameters": _parameters(model=served, bins=str(bins), multilabel="true" if multilabel else None),
+        "instance_group": [{"count": 1, "kind": Word("KIND_CPU")}],
+    }
+    if found.batch:
+        config["dynamic_batching"] = {}  # the requests that wait come in one call
+    return config
+
+
+def _parameters(**given: str | None) -> list[Block]:
+    return [{"key": k, "value": {"string_value": v}} for k, v in given.items() if v is not None]
+
+
+def ensemble(name: str, inner: str, step: str, found: Signature) -> Block:
+    """What clients call: the graph, and the step behind it."""
+    inputs, outputs = ([t.name for t in tensors] for tensors in (found.inputs, found.outputs))
+    labelled = {"label_filename": LABELS}
+    shown = (*found.outputs, found.receipt)
+    # Triton waits for ever for an output of the ensemble that a later step reads too: what goes from step to
+    # step has names of its own.
+    private = {n: n if n == VERSION else f"calib_serve.{n}" for n in (*outputs, VERSION)}
+    return {
+        "name": name,
+        "platform": "ensemble",
+        "max_batch_size": found.batch,
+        "input": [t.shown(found.batch) for t in found.inputs],
+        "output": [t.shown(found.batch, **(labelled if t.name == "probabilities" else {})) for t in shown],
+        "ensemble_scheduling": {
+            "step": [
+                _step(inner, {n: n for n in inputs}, private),
+                _step(step, private, {t.name: t.name for t in shown}),
+            ]
+        },
+    }
+
+
+def _step(model: str, inputs: dict[str, str], outputs: dict[str, str]) -> Block:
+    return {
+        "model_name": model,
+        "model_version": -1,
+        "input_map": [{"key": key, "value": value} for key, value in inputs.items()],
+        "output_map": [{"key": key, "value": value} for key, value in outputs.items()],
+    }

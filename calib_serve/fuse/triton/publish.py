@@ -1,0 +1,200 @@
+"""Put models into a Triton repository so that a server never sees half of one.
+
+Triton takes every folder in a repository for a model, hidden ones too. So a pack is prepared in a folder
+beside the repository, and whole folders are moved in. A process that is killed leaves what a server starts
+with, and the same command finishes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from calib_serve.errors import FuseError
+from calib_serve.fuse.triton.config import Block, fields, text
+
+__all__ = ["Pack", "prepared", "writing"]
+
+CONFIG = "config.pbtxt"
+
+SHARED = ("backend", "platform", "max_batch_size", "input", "output", "parameters", "ensemble_scheduling")
+"""The fields of a config that all versions of a model must agree in."""
+
+
+@contextmanager
+def prepared(root: Path) -> Iterator[Path]:
+    """An empty folder beside the repository ``root``, of one process at a time; removed afterwards."""
+    place = root.parent / f".{root.name}.staging"
+    with ExitStack() as held:
+        with writing(root):
+            held.enter_context(_alone_in(place))
+            held.callback(shutil.rmtree, place, ignore_errors=True)
+            if root.exists() and root.stat().st_dev != place.stat().st_dev:
+                raise FuseError(
+                    f"{root} is a file system of its own, and Triton would take an unfinished pack in it for "
+                    f"a model; make the repository a folder in it: --out {root / 'models'} (repository=)"
+                )
+            _clear(place)
+        yield place
+
+
+@contextmanager
+def writing(root: Path) -> Iterator[None]:
+    """Make an OSError the FuseError that ``root`` cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise FuseError(f"cannot write {root}: {error}") from error
+
+
+@contextmanager
+def _alone_in(place: Path) -> Iterator[None]:
+    """Create a folder and hold the lock in it; the lock is gone with the process."""
+    while (file := _locked(place)) is None:  # the one before removed it
+        pass
+    with file:
+        yield
+
+
+def _locked(place: Path) -> IO[str] | None:
+    lock = place / "lock"
+    place.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError), ExitStack() as opened:
+        file = opened.enter_context(lock.open("a"))
+        _wait_for(file.fileno())
+        if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
+            opened.pop_all()
+            return file
+    return None
+
+
+def _wait_for(file: int) -> None:
+    try:
+        import fcntl  # noqa: PLC0415 - not on every platform
+    except ImportError:
+        return
+    fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def _clear(place: Path) -> None:
+    """Remove what a process that was killed has left there."""
+    for path in place.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Version ``version`` of the model ``name`` on its way into ``root``, prepared in ``place``.
+
+    ``models``: its folders, the one that clients call last; each stands on those before it alone.
+    """
+
+    place: Path
+    root: Path
+    name: str
+    version: int
+    models: tuple[str, ...]
+
+    def folder(self, model: str) -> Path:
+        """Where the version of one of its models is written."""
+        path = self.place / model / str(self.version)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def configure(self, model: str, config: Block) -> None:
+        """Write one model's settings, which say what made them."""
+        (self.place / model / CONFIG).write_text(f"{self._mark}\n{text(config)}", encoding="utf-8")
+
+    def check(self) -> None:
+        """FuseError if the version is served, or a folder of the same name is somebody else's."""
+        first, path = self.models[0], self.root / self.models[0] / str(self.version)
+        if self._begun and path.exists():
+            raise FuseError(f"{path} exists; a served version must not change: choose another --version")
+        for model in self.models:
+            path = self.root / model
+            if path.exists() and not self._begun and not self._is_ours(path):
+                raise FuseError(f"{path} is there, and no part of {self.name!r}; choose another --name")
+        if self._begun and not (self.root / first / CONFIG).is_file():
+            raise FuseError(
+                f"{self.root / self.name} is there without {first}, so it was packed otherwise; "
+                "choose another --name, or the same options"
+            )
+
+    def publish(self) -> list[str]:
+        """Move it in; returns what was kept as it is. FuseError where a served version would change."""
+        if not self._begun:
+            self._move_models()
+            return []
+        kept = [one for model in self.models for one in self._compare(model)]
+        self._move_versions()
+        return kept
+
+    @property
+    def _mark(self) -> str:
+        return f"# calib-serve fuse triton: {json.dumps(self.name)}"
+
+    @property
+    def _begun(self) -> bool:
+        """Whether the model is served: what clients call is moved in last."""
+        return (self.root / self.name / CONFIG).is_file()
+
+    def _is_ours(self, path: Path) -> bool:
+        config = path / CONFIG
+        return config.is_file() and config.read_text(encoding="utf-8").startswith(f"{self._mark}\n")
+
+    def _move_models(self) -> None:
+        """A new model: the folders one by one, first what others stand on."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        for model in self.models:
+            if (self.root / model).exists():  # of a pack that was stopped
+                _move(self.root / model, self.place / f"{model}.old")
+            _move(self.place / model, self.root / model)
+
+    def _move_versions(self) -> None:
+        """Another version: the graph last, as what stands on it takes the version from it."""
+        for model in reversed(self.models):
+            new = self.root / model / str(self.version)
+            if not new.exists():
+                _move(self.place / model / str(self.version), new)
+
+    def _compare(self, model: str) -> Iterator[str]:
+        """What of the served settings differs from the new ones, and is kept."""
+        path = self.root / model / CONFIG
+        if not path.is_file():
+            raise FuseError(f"{path} is missing; choose another --name")
+        old, new = (_config(p) for p in (path, self.place / model / CONFIG))
+        differing = _differing(old, new, SHARED)
+        for file in sorted(
+            p.name for p in (self.place / model).iterdir() if p.is_file() and p.name != CONFIG
+        ):
+            one, other = self.root / model / file, self.place / model / file
+            if not one.is_file() or one.read_bytes() != other.read_bytes():
+                differing.append(file)
+        if differing:
+            raise FuseError(
+                f"{path.parent} is served with another {', '.join(differing)}, which its versions share; "
+                "choose another --name, or the same options"
+            )
+        for field in _differing(old, new, [f for f in new if f not in SHARED]):
+            yield f"{model}/{CONFIG} kept, with its own {field}: it holds for all versions"
+
+
+def _config(path: Path) -> Mapping[str, list[str]]:
+    return fields(path.read_text(encoding="utf-8"))
+
+
+def _differing(
+    one: Mapping[str, list[str]], other: Mapping[str, list[str]], names: Sequence[str]
+) -> list[str]:
+    return [name for name in names if one.get(name) != other.get(name)]
+
+
+def _move(old: Path, new: Path) -> None:
+    old.rename(new)

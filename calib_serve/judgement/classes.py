@@ -1,0 +1,115 @@
+"""Class by class: the gaps of the predictions that name a class, and of its probability over all samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.judgement import chi_square
+from calib_serve.judgement.cells import Cells
+from calib_serve.judgement.words import points
+from calib_serve.metrics.grouped import design_effect
+from calib_serve.metrics.scores import row_blocks
+
+__all__ = ["FEW", "ClassGap", "class_gaps", "class_totals"]
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.intp]
+
+FEW = 500
+"""A class with fewer predictions is not judged alone, unless it is one in twenty of all."""
+_SHARE = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class ClassGap:
+    """The predictions that name one class, or, with the ``name`` None, all that are not judged alone.
+
+    The gap is the mean of P(y = k) among them less the share that is of class k.
+    """
+
+    name: str | None
+    cells: Cells
+
+    @property
+    def says(self) -> str:
+        """Which way it is off, and by how much."""
+        gap = float(self.cells.gaps[0])
+        way = "overconfident" if gap > 0 else "underconfident"
+        who = f"predictions of class “{self.name}”" if self.name is not None else "those of small classes"
+        return f"{who} are {way} by {points(gap)}"
+
+
+def class_gaps(
+    probs: Floats, right: Floats, predicted: Codes, names: Sequence[str], groups: Codes | None
+) -> tuple[list[ClassGap], int]:
+    """Each class that is judged alone and the rest as one, and how many classes the rest are.
+
+    ``probs`` (n,) are those of the ``predicted`` class (n,), ``right`` (n,) whether it is true.
+    """
+    count = np.bincount(predicted, minlength=len(names))
+    alone = (count >= FEW) | (count >= _SHARE * len(predicted))
+    found = []
+    for k in np.flatnonzero(alone & (count > 0)):
+        found.append(ClassGap(names[int(k)], _one(probs, right, predicted == k, groups)))
+    rest = ~alone[predicted]
+    if rest.sum() >= FEW or rest.sum() >= max(_SHARE * len(predicted), 1):
+        found.append(ClassGap(None, _one(probs, right, rest, groups)))
+    return found, int((~alone).sum())
+
+
+def _one(probs: Floats, right: Floats, which: NDArray[np.bool_], groups: Codes | None) -> Cells:
+    inside = None
+    if groups is not None:
+        inside = np.unique(groups[which], return_inverse=True)[1].ravel()
+        # All samples of one group: nothing tells how much they vary; the test is then of one sample.
+        if inside.max() < 1:
+            one = Cells.of(probs[which], right[which], np.zeros(int(which.sum()), np.intp))
+            return Cells(one.count, one.said, one.came, one.noise, float(which.sum()))
+        inside = None if inside.max() + 1 == which.sum() else inside
+    return Cells.of(probs[which], right[which], np.zeros(int(which.sum()), np.intp), inside)
+
+
+@dataclass(frozen=True)
+class Totals:
+    """How often each class is expected and occurs, and the class that stands out most.
+
+    ``p`` is of all classes together (Bonferroni). ``gap`` is of class ``k``: the excess over the samples
+    that are of it or predicted to be, ``most`` the upper 95 % bound of its size.
+    """
+
+    p: float
+    k: int
+    expected: float
+    occurs: int
+    gap: float
+    most: float
+
+
+def class_totals(
+    probs: NDArray[np.floating[Any]], labels: Codes, predicted: Codes, groups: Codes | None
+) -> Totals:
+    """Of probabilities (n, K), class ids (n,) and predictions (n,): the sums over all samples."""
+    classes = probs.shape[1]
+    expected, noise = np.zeros(classes), np.ones(classes)
+    for _, block in row_blocks(probs):
+        expected += block.sum(axis=0)
+        noise += (block * (1 - block)).sum(axis=0)
+    occurs = np.bincount(labels, minlength=classes)
+    if groups is not None:
+        noise *= [
+            design_effect(np.asarray(probs[:, k], np.float64) - (labels == k), groups) for k in range(classes)
+        ]
+    scores = (expected - occurs) / np.sqrt(noise)
+    k = int(np.abs(scores).argmax())
+    p = min(classes * chi_square.beyond(float(scores[k] ** 2), 1), 1.0)
+    stake = max(int(((labels == k) | (predicted == k)).sum()), 1)
+    gap = float(expected[k] - occurs[k]) / stake
+    return Totals(
+        p, k, float(expected[k]), int(occurs[k]), gap, abs(gap) + 1.645 * math.sqrt(noise[k]) / stake
+    )

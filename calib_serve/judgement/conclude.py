@@ -1,0 +1,165 @@
+"""From tests to a verdict: any veto beats every bound, and the headline names what decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from calib_serve.judgement.cells import RISK, Cells
+from calib_serve.judgement.classes import FEW
+from calib_serve.judgement.verdict import Level, Tested, Verdict
+from calib_serve.judgement.words import chance, points, rounded_up
+
+__all__ = ["CALIBRATE", "DEPLOY", "Line", "conclude", "direction", "line_of"]
+
+DEPLOY = "Deploy it, and watch it with live labels: calibration lasts only as long as its data."
+_ORDER = ("confidence", "positive", "labels", "class", "label", "classes", "rest", "totals", "shape")
+CALIBRATE = "Calibrate it on held-out samples of the data that it will meet, then test again."
+_REPAIR = {
+    "confidence": CALIBRATE,
+    "positive": "Fit platt, beta or isotonic on samples with the shares of the classes that it will meet: a "
+    "temperature cannot correct a share that changed.",
+    "classes": "A temperature cannot correct single classes; a method with a number per class can.",
+    "labels": "Calibrate each label, by platt or isotonic, on held-out samples of the data that it meets, "
+    "with enough samples in which the label is true.",
+    "totals": "Its share changed, or its probability is off: fit a method with a number per class on samples "
+    "with the shares of the classes that it will meet.",
+    "shape": "No recalibration of the confidence alone repairs this: try a method that sees all classes "
+    "(vector or matrix scaling, Dirichlet), or retrain.",
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A test, what is said where it vetoes, how much of it there is, and samples that would do, times n."""
+
+    tested: Tested
+    says: str
+    size: float
+    times: float = 0.0
+
+
+def line_of(name: str, what: str, cells: Cells, says: str, tolerance: float, *, required: bool) -> Line:
+    """The line of a test of cells; ``says`` is for a veto."""
+    tested = Tested(name, what, cells.p, cells.error, cells.most, tolerance, required, "open")
+    return Line(tested, says, cells.error, cells.needed(tolerance))
+
+
+def direction(cells: Cells, words: tuple[str, str, str]) -> str:
+    """Which of three words: gaps up, down, or of both signs, which cancel in the mean gap."""
+    mean = float((cells.said - cells.came).sum() / cells.count.sum())
+    if abs(mean) < cells.error / 2:
+        return words[2]
+    return words[0] if mean > 0 else words[1]
+
+
+def conclude(lines: Sequence[Line], *, n: int, small: int, kinds: int, opening: str) -> Verdict:
+    """The verdict of all tests. Any veto beats every bound."""
+    # "class" rows are the classes one by one, corrected among themselves.
+    corrected = _holm([line.tested.p for line in lines])
+    done = [_found(line, p) for line, p in zip(lines, corrected, strict=True)]
+    vetoes = [line for line in done if line.tested.finding == "off"]
+    missing = [line for line in done if line.tested.required and line.tested.finding != "within"]
+    level: Level = "off" if vetoes else "unproven" if missing else "calibrated"
+    tests = tuple(line.tested for line in done)
+    note = _of_small(small, kinds)
+    do: list[str] = []
+    if level == "off":
+        first = _leading(vetoes)
+        headline = f"Not calibrated: {first.says}."
+        do.append(_REPAIR[_family(first)])  # what it hides shows once that is repaired
+        for line in [v for v in vetoes if v is not first and v.tested.name in ("class", "label")][:3]:
+            if line.says != first.says:
+                do.insert(0, f"Mind that {line.says}.")
+    elif level == "unproven":
+        worst = max(missing, key=lambda line: line.times)
+        headline = _unproven(worst, done)
+        if worst.times > 1:
+            enough = rounded_up(worst.times * n)
+            do.append(f"Test on about {enough:,} samples: as many would prove it of a calibrated model.")
+        else:
+            do.append("Test on more samples, or allow a wider tolerance: this is close to its limit.")
+    else:
+        headline, do = _calibrated(done, note), [DEPLOY]
+    reasons = [
+        opening,
+        *(_told(line) for line in done if line.tested.name not in ("class", "label")),
+        *([note] if note else []),
+    ]
+    return Verdict(level, headline, tuple(reasons), tests, tuple(do))
+
+
+def _holm(p: Sequence[float]) -> list[float]:
+    """Corrected so that under calibration one below 5 % is seen in 5 % of models (Holm 1979)."""
+    order = sorted(range(len(p)), key=lambda i: p[i])
+    found, worst = [0.0] * len(p), 0.0
+    for rank, i in enumerate(order):
+        worst = max(worst, min((len(p) - rank) * p[i], 1.0))
+        found[i] = worst
+    return found
+
+
+def _found(line: Line, p: float) -> Line:
+    t = line.tested
+    finding: Literal["within", "open", "off"]
+    finding = "within" if t.most < t.tolerance else "off" if p < RISK else "open"
+    return replace(line, tested=replace(t, p=p, finding=finding))
+
+
+def _family(line: Line) -> str:
+    return {"class": "classes", "rest": "classes", "label": "labels"}.get(line.tested.name, line.tested.name)
+
+
+def _leading(vetoes: Sequence[Line]) -> Line:
+    """What the headline names: the whole, unless what it hides is off by half as much again."""
+    ranked = sorted(vetoes, key=lambda line: (_ORDER.index(line.tested.name), -line.size))
+    hidden = max(
+        (line for line in vetoes if line.tested.name in ("positive", "label")),
+        key=lambda line: line.size,
+        default=ranked[0],
+    )
+    return hidden if hidden.size > 1.5 * ranked[0].size else ranked[0]
+
+
+def _main(done: Sequence[Line]) -> Tested:
+    return next(line.tested for line in done if line.tested.required)
+
+
+def _noun(done: Sequence[Line]) -> str:
+    return "labels" if any(line.tested.name == "label" for line in done) else "classes"
+
+
+def _calibrated(done: Sequence[Line], note: str) -> str:
+    main = _main(done)
+    of_classes = [line.tested.most for line in done if line.tested.name in ("class", "label")]
+    noun = "label" if _noun(done) == "labels" else "class"
+    each = f", no single {noun} by more than {points(max(of_classes))}" if of_classes else ""
+    tail = f" {note}" if note else ""
+    return f"Calibrated: {main.what} is off by at most {points(main.most)} on average{each}.{tail}"
+
+
+def _unproven(worst: Line, done: Sequence[Line]) -> str:
+    main, t = _main(done), worst.tested
+    if main.finding == "within":
+        return (
+            f"Too few samples to tell for single {_noun(done)}: {main.what} is off by at most "
+            f"{points(main.most)} on average, but {t.what} may be off by up to {points(t.most)}."
+        )
+    return f"Too few samples to tell: {main.what} may be off by up to {points(main.most)} on average."
+
+
+def _of_small(small: int, kinds: int) -> str:
+    if not small:
+        return ""
+    have = "has" if small == 1 else "have"
+    return f"{small:,} of {kinds:,} classes {have} too few predictions (under {FEW}) to be judged alone."
+
+
+def _told(line: Line) -> str:
+    t = line.tested
+    name = t.what[0].upper() + t.what[1:]
+    return (
+        f"{name}: an error of {points(t.error)}, surely not above {points(t.most)}; the tolerance is "
+        f"{points(t.tolerance)}. The chance of as much, if it were calibrated, over all tests: {chance(t.p)}."
+    )

@@ -1,0 +1,196 @@
+"""The decision: calibrated where that is proven, off where an error is, else too few samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.judgement.cells import RISK, Cells, equal_mass, finest
+from calib_serve.judgement.classes import ClassGap, class_gaps, class_totals
+from calib_serve.judgement.conclude import Line, conclude, direction, line_of
+from calib_serve.judgement.labels import judge_labels
+from calib_serve.judgement.shape import Pair, Shape, shape_of_event, shape_of_top_two
+from calib_serve.judgement.verdict import Tested, Verdict
+from calib_serve.judgement.words import percent, points
+from calib_serve.metrics.grouped import group_codes
+from calib_serve.metrics.scores import checked
+
+__all__ = ["judge"]
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.intp]
+
+_SINGLE = 1.5  # tolerances that a class alone may be off, unless told otherwise
+
+
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """Checked predictions (n,): the largest and the second largest probability, and what came true."""
+
+    predicted: Codes
+    first: Floats
+    right: Floats
+    second: Floats
+    was_second: Floats
+    groups: Codes | None
+    names: tuple[str, ...]
+    tolerance: float
+    of_class: float
+
+    @classmethod
+    def of(cls, p: NDArray[np.floating[Any]], y: Codes, **more: Any) -> _Sample:
+        rows = np.arange(len(p))
+        predicted = p.argmax(axis=1)
+        largest = np.argpartition(p, -2, axis=1)[:, -2:]
+        below = np.where(largest[:, 0] == predicted, largest[:, 1], largest[:, 0])
+        first, second = (np.clip(p[rows, k].astype(np.float64), 0, 1) for k in (predicted, below))
+        right, was = (np.asarray(y == k, np.float64) for k in (predicted, below))
+        return cls(predicted, first, right, np.minimum(second, 1 - first), was, **more)
+
+
+def judge(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    tolerance: float = 0.02,
+    class_tolerance: float | None = None,
+    groups: ArrayLike | None = None,
+    class_names: Sequence[str] = (),
+) -> Verdict:
+    """Whether probabilities (n, K) are calibrated against class ids (n,), within a tolerance.
+
+    "calibrated": upper 95 % bounds lie below the tolerance, of the mean absolute gap of the confidence
+    (two classes: of P(y = 1), which bounds it), and below ``class_tolerance``, 1.5 times as much unless
+    given, for each class with 500 predictions or one in twenty of all. "off": a test proves an error (5 %
+    over all tests, Holm 1979) that may be beyond the tolerance. Tests of class shares and of shape (see
+    ``calib_serve.judgement.shape``) can only veto. Else "unproven".
+
+    ``groups`` (n,) say which samples belong together. Labels (n, L) of a multi-label model are judged label
+    by label. Raises InputError or ShapeError.
+
+    >>> p = np.tile([[0.7, 0.3], [0.3, 0.7]], (500, 1))
+    >>> judge(p, p.argmax(axis=1)).headline.replace(chr(160), " ")  # says 70 %, and is always right
+    'Not calibrated: underconfident, on average 30.0 points off.'
+    >>> judge(p[:4], p[:4].argmax(axis=1)).level
+    'unproven'
+    """
+    single = _class_tolerance(tolerance, class_tolerance)
+    if np.ndim(labels) == 2:
+        if groups is not None:
+            raise InputError("groups are for one class a sample, not for labels; leave them out")
+        return judge_labels(
+            probs, labels, tolerance=tolerance, class_tolerance=single, label_names=class_names
+        )
+    p, y = checked(probs, labels)
+    names = tuple(class_names) or tuple(str(k) for k in range(p.shape[1]))
+    if len(names) != p.shape[1]:
+        raise ShapeError(f"{p.shape[1]} classes but {len(names)} class names")
+    codes = group_codes(groups, len(p))
+    sample = _Sample.of(p, y, groups=codes, names=names, tolerance=tolerance, of_class=single)
+    lines, small = _of_confidence(sample), 0
+    if p.shape[1] == 2:
+        lines = [*_of_positive(sample), *lines]
+    gaps, small = class_gaps(sample.first, sample.right, sample.predicted, names, sample.groups)
+    lines += _of_classes(sample, gaps)
+    if p.shape[1] > 2:
+        lines += [_of_totals(p, y, sample), _of_shape(_shape(sample), tolerance)]
+    return conclude(lines, n=len(p), small=small, kinds=p.shape[1], opening=_opening(sample))
+
+
+def _class_tolerance(tolerance: float, given: float | None) -> float:
+    """The tolerance of a class alone; InputError where either is not a difference of probabilities."""
+    single = min(_SINGLE * tolerance, 0.999) if given is None else given
+    if not (0 < tolerance < 1 and 0 < single < 1):
+        raise InputError(
+            f"tolerance must lie between 0 and 1, got {tolerance if given is None else (tolerance, given)}; "
+            "0.02 means two points"
+        )
+    return single
+
+
+def _of_confidence(s: _Sample) -> list[Line]:
+    cells = finest(lambda b: Cells.of(s.first, s.right, equal_mass(s.first, b), s.groups), s.tolerance)
+    way = direction(cells, ("overconfident", "underconfident", "too sure in some ranges and not in others"))
+    said = f"{way}, on average {points(cells.error)} off"
+    return [
+        line_of(
+            "confidence", "the predicted class's confidence", cells, said, s.tolerance,
+            required=len(s.names) != 2,
+        )
+    ]  # fmt: skip
+
+
+def _of_positive(s: _Sample) -> list[Line]:
+    """P(y = 1) of two classes, whose mean absolute gap is at least the confidence's."""
+    is_one = s.predicted == 1
+    p = np.where(is_one, s.first, 1 - s.first)
+    came = np.where(is_one, s.right, 1 - s.right)
+    share = float(is_one.mean())
+
+    def split(cells: int) -> Cells:
+        parts = [max(round(cells * share), 1), max(cells - max(round(cells * share), 1), 1)]
+        cell = np.zeros(len(p), np.intp)
+        for side, of_side, count in ((0, is_one, parts[0]), (1, ~is_one, parts[1])):
+            if of_side.any():
+                cell[of_side] = 1000 * side + equal_mass(p[of_side], count)
+        return Cells.of(p, came, cell, s.groups)
+
+    cells = finest(split, s.tolerance)
+    way = direction(cells, ("too high", "too low", "too high in some ranges and too low in others"))
+    said = f"P(y = 1) is {way}, on average {points(cells.error)} off, which the top class's confidence hides"
+    return [
+        line_of("positive", "P(y = 1)", cells, said, s.tolerance, required=True),
+        _of_shape(shape_of_event(p, came, s.groups), s.tolerance),
+    ]
+
+
+def _of_classes(s: _Sample, gaps: Sequence[ClassGap]) -> list[Line]:
+    whole = Cells.of(s.first, s.right, s.predicted, s.groups)
+    worst = max(gaps, key=lambda g: -g.cells.p, default=None)
+    said = f"of the {len(s.names)} classes, predictions are on average {points(whole.error)} off"
+    lines = [line_of("classes", "the predicted classes together", whole, said, s.tolerance, required=False)]
+    several = max(len(gaps), 1)
+    for gap in gaps:
+        what = f"predictions of class “{gap.name}”" if gap.name is not None else "classes not judged alone"
+        name = "class" if gap.name is not None else "rest"
+        line = line_of(name, what, gap.cells, gap.says, s.of_class, required=True)
+        times = gap.cells.needed(s.of_class, power=1 - 0.1 / several)
+        p = min(several * line.tested.p, 1.0)
+        lines.append(replace(line, tested=replace(line.tested, p=p), times=times))
+    # Which class it is says more than that there is one.
+    if worst is not None and several * worst.cells.p < RISK and not worst.cells.within(s.of_class):
+        lines[0] = replace(lines[0], says=worst.says)
+    return lines
+
+
+def _of_totals(p: NDArray[np.floating[Any]], y: Codes, s: _Sample) -> Line:
+    found = class_totals(p, y, s.predicted, s.groups)
+    said = f"class “{s.names[found.k]}” is expected {found.expected:,.0f} times and occurs {found.occurs:,}"
+    size, what = abs(found.gap), "how often each class occurs"
+    tested = Tested("totals", what, found.p, size, found.most, s.of_class, required=False, finding="open")
+    return Line(tested, f"{said} times", size)
+
+
+def _shape(s: _Sample) -> Shape:
+    pairs = Pair(s.first, s.right), Pair(s.second, s.was_second)
+    return shape_of_top_two(*pairs, s.predicted, s.groups)
+
+
+def _of_shape(found: Shape, tolerance: float) -> Line:
+    said = f"errors that cancel over its ranges or classes are about {points(found.size)}, root mean square"
+    what, most = "errors that cancel in bins", found.most
+    tested = Tested("shape", what, found.p, found.size, most, tolerance, required=False, finding="open")
+    return Line(tested, said, found.size)
+
+
+def _opening(s: _Sample) -> str:
+    gap = float((s.first - s.right).mean())
+    return (
+        f"It is right in {percent(float(s.right.mean()))} of {len(s.first):,} predictions and says "
+        f"{percent(float(s.first.mean()))} on average: {points(gap)} too {'much' if gap > 0 else 'little'}."
+    )

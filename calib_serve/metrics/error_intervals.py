@@ -1,0 +1,174 @@
+"""Intervals of calibration errors, each by inverting a test of possible truths.
+
+Errors are absolute values, which noise makes larger: resampling adds its noise on top of the sample's, so no
+bootstrap interval of an error near 0 holds it as often as it says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.bins import Bins
+from calib_serve.metrics.class_truths import Shift, fitted_shift, further_shifts
+from calib_serve.metrics.classwise import Truth
+from calib_serve.metrics.grouped import design_effect
+from calib_serve.metrics.intervals import Estimate, drawn_labels, inverted
+from calib_serve.metrics.sample import Sample
+from calib_serve.metrics.tails import accuracy_at_least
+from calib_serve.metrics.truths import (
+    STEPS,
+    event_error,
+    outcomes,
+    possible_truths,
+    recalibrated,
+    signs,
+    wider,
+)
+
+__all__ = ["error_intervals"]
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.intp]
+
+_SHIFTS = np.linspace(-4, 4, 17)  # of one-sided errors, in standard errors of a bin's gap
+
+
+def error_intervals(
+    sample: Sample, values: dict[str, float], *, draws: int, level: float, seed: int, groups: Codes | None
+) -> dict[str, Estimate]:
+    """Each calibration error of a sample with its interval, from ``draws`` of every truth (0: none).
+
+    ``groups`` (n,) are by rising confidence, like the sample's scores.
+    """
+    scores = sample.scores
+    if draws < 2:
+        return {name: Estimate(value) for name, value in values.items()}
+    code = sample.code()
+    fitted = recalibrated(scores.confidence, scores.correct, code, sample.bins)
+    line = possible_truths(scores.confidence, fitted, code, sample.bins, values["ece"])
+    blocks = outcomes(scores.correct, fitted, draws, seed=seed, groups=groups)
+    drawn = [[sample.errors(draw(truth)) for truth in line] for draw in blocks]
+    true, widths = sample.errors(line), wider(scores.confidence, line)
+    # The grid of the smooth ECE has a least error of its own.
+    true["smooth_ece"] = true["smooth_ece"] - true["smooth_ece"][0]
+    found = {}
+    for name, rising in true.items():
+        shown = np.concatenate([[at[name] for at in block] for block in drawn], axis=1)
+        found[name] = inverted(values[name], rising, shown, level=level, wider=widths)
+    rms, debiased = found["rms"], values["rms_debiased"]
+    found["rms_debiased"] = Estimate(debiased, min(rms.low, debiased), max(rms.high, debiased))
+    bins, effect = sample.tally(), design_effect(scores.confidence - scores.correct, groups)
+    low, high = _largest_gap(bins, effect, level)
+    found["mce"] = Estimate(values["mce"], low, high, found["mce"].debiased)
+    sums = [
+        np.bincount(code, row, minlength=sample.bins).astype(np.float64)
+        for row in (fitted, fitted * (1 - fitted))
+    ]
+    over, under = _one_sided(bins, *sums, effect=effect, level=level, draws=2 * draws, seed=seed)
+    found["overconfidence_error"], found["underconfidence_error"] = over, under
+    if sample.positive is not None:
+        found["positive_ece"] = event_error(
+            sample.positive, scores.came_true, draws=draws, level=level, seed=seed, groups=groups
+        )
+    found["classwise_ece"] = _classwise(
+        sample, values["classwise_ece"], draws=draws, level=level, seed=seed, groups=groups
+    )
+    return found
+
+
+def _largest_gap(bins: Bins, effect: float, level: float) -> tuple[float, float]:
+    """Bounds of the largest true gap of the bins that hold predictions (Clopper and Pearson 1934, by bin).
+
+    The bin with that gap is not known. Above, each bin's own bound suffices: whichever it is, it lies below
+    its bound. Below, all bins' bounds must hold at once (Bonferroni).
+    """
+    full = bins.count > 0
+    columns = (
+        bins.count[full] / effect,
+        bins.correct[full] / effect,
+        bins.confidence[full] / bins.count[full],
+    )
+    tail = (1 - level) / 2
+    lows: list[tuple[float, float]] = []
+    highs: list[tuple[float, float]] = []
+    for n, right, confidence in zip(*columns, strict=True):
+        # Within two standard errors a bin's own bound is 0, the more so all bins' bounds at once.
+        far = (n * confidence - right) ** 2 > 4 * n * confidence * (1 - confidence)
+        for ends, risk in ((lows, tail / full.sum()), (highs, tail))[0 if far else 1 :]:
+            least = accuracy_at_least(right, n, risk=risk)
+            most = 1 - accuracy_at_least(n - right, n, risk=risk)
+            ends.append((confidence - most, confidence - least))
+    low = max((max(gap[0], -gap[1]) for gap in lows), default=0.0)
+    return max(low, 0.0), max(max(-gap[0], gap[1]) for gap in highs)
+
+
+def _one_sided(
+    bins: Bins, fitted: Floats, variance: Floats, *, effect: float, level: float, draws: int, seed: int
+) -> Iterator[Estimate]:
+    """Over- and underconfidence error; ``fitted`` sums of P(correct) and their ``variance`` by bin (bins,).
+
+    Truths along the line of ``possible_truths`` would only make one of the two larger. These lie on one
+    along which every bin's accuracy falls, or rises, by multiples of its standard error. What bins off to the
+    other side show depends on how far off they are, which the error does not tell: the low end takes them as
+    calibrated, where chance gives most, the high end as they look, and the debiased value lies half way
+    between.
+    """
+    full = bins.count > 0
+    count, confidence = bins.count[full], bins.confidence[full]
+    share, error = fitted[full] / count, np.sqrt(effect * (variance[full] + 0.25)) / count
+    weight = confidence / count / bins.n
+    rng = np.random.default_rng([seed, 3])
+    for side in (1.0, -1.0):
+
+        def ends(true: Floats, side: float = side) -> Estimate:
+            drawn = rng.binomial(count.astype(np.intp), true[:, None], size=(len(true), draws, len(count)))
+            right = count * true[:, None] + math.sqrt(effect) * (drawn - count * true[:, None])
+            rising, shown, observed = (
+                np.maximum(side * (confidence - r), 0) @ weight
+                for r in (count * true, right, bins.correct[full])
+            )
+            return inverted(float(observed), rising, shown, level=level)
+
+        true = share - side * _SHIFTS[:, None] * error
+        looks = ends(np.clip(true, 0, 1))
+        worst = ends(np.clip(side * np.minimum(side * true, side * confidence / count), 0, 1))
+        middle = (looks.debiased + worst.debiased) / 2
+        yield Estimate(looks.value, min(worst.low, looks.high), looks.high, middle)
+
+
+def _classwise(
+    sample: Sample, observed: float, *, draws: int, level: float, seed: int, groups: Codes | None
+) -> Estimate:
+    residuals, scores = sample.residuals, sample.scores
+    fitted = fitted_shift(scores.probs, scores.labels)
+    near, (far, most) = further_shifts(residuals, fitted, observed)
+    if groups is None:
+        shown = _drawn_classwise(sample, draws, seed, [near, (far, most)])
+    else:
+        of_rows = np.empty(scores.n, np.intp)
+        of_rows[scores.order] = groups
+        gaps = residuals.true_cells(far.applied)
+        turns = signs(scores.n, draws, seed=seed, groups=of_rows)
+        noises = (c for sign in turns for c in residuals.turned(scores.labels, sign, fitted.applied))
+        shown = np.array([[np.abs(step * gaps + noise).sum() for step in STEPS] for noise in noises]).T
+        shown /= scores.probs.size
+    return inverted(observed, STEPS * most, shown, level=level)
+
+
+def _drawn_classwise(sample: Sample, draws: int, seed: int, shifts: Sequence[tuple[Shift, float]]) -> Floats:
+    """Classwise ECEs (8, r) of labels drawn from mixtures of the probabilities and of ``shifts`` of them."""
+    probs, rng = sample.scores.probs, np.random.default_rng([seed, 4])
+    truths: list[Truth] = [np.asarray, *(shift.applied for shift, _ in shifts)]
+    at = np.maximum.accumulate([0.0, *(error for _, error in shifts)])
+    places = np.interp(STEPS * at[-1], at, np.arange(len(at)))  # 1.25: a quarter of the way from 1 to 2
+    sides = [drawn_labels(probs, draws, seed=seed, truth=truth) for truth in truths]
+    found = []
+    for block in zip(*sides, strict=True):
+        for *labels, chance in zip(*block, rng.random(block[0].shape), strict=True):
+            chosen = [np.floor(place + chance).astype(np.intp) for place in places]
+            found.append([sample.residuals.ece(np.choose(side, labels)) for side in chosen])
+    return np.array(found).T

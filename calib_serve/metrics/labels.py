@@ -1,0 +1,274 @@
+"""Metrics of a multi-label model: of every label's probability, and their means over the labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.arrays import as_array
+from calib_serve.bins import Bins, Edges, bin_index, check_binning
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.metrics.event import Event
+from calib_serve.metrics.intervals import (
+    Estimate,
+    inverted,
+    mean_interval,
+    quantile_of,
+    wilson_interval,
+)
+from calib_serve.metrics.logits import LEAST
+from calib_serve.metrics.scores import truths
+from calib_serve.metrics.truths import possible_truths, recalibrated, signs
+from calib_serve.tables import frame, html_table
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["LabelEvaluation", "LabelsEvaluation", "checked_label_probs", "decisions", "evaluate_labels"]
+
+Floats = NDArray[np.float64]
+
+_DRAWS = 200  # of signs, at most
+_STEPS = np.linspace(0, 1, 16) ** 1.5
+"""Where possible truths lie between calibrated and much further off than it looks."""
+
+_ENDS = ("value", "debiased", "low", "high")
+
+
+@dataclass(frozen=True)
+class LabelEvaluation:
+    """One label: how often it is true, its accuracy at 0.5, and the calibration of its probability.
+
+    ``positive_gap`` is the mean of P(label) less ``prevalence``, ``positive_ece`` its ECE over bins of
+    [0, 1], ``positive_brier`` the mean of (P - y)^2, ``nll`` the mean of -log of what the truth was given.
+    """
+
+    positives: int
+    prevalence: Estimate
+    accuracy: Estimate
+    positive_gap: Estimate
+    positive_ece: Estimate
+    positive_noise_floor: float
+    positive_brier: Estimate
+    nll: Estimate
+
+
+@dataclass(frozen=True, repr=False)
+class LabelsEvaluation:
+    """The result of ``evaluate_labels``: means over the labels, ``labels`` one by one, and ``bins``.
+
+    ``bins`` are of all labels' decisions: the confidence max(p, 1 - p) of each against whether it was right.
+    ``ece``, ``noise_floor``, ``accuracy``, ``mean_confidence`` and ``signed_gap`` are of these decisions, all
+    others means over the labels. ``critical`` is the largest ``positive_ece`` that a calibrated model shows
+    19 times in 20, ``p`` how often it shows as large a one; NaN without replicates.
+    """
+
+    n: int
+    bins: Bins
+    labels: tuple[LabelEvaluation, ...]
+    accuracy: Estimate
+    mean_confidence: Estimate
+    signed_gap: Estimate
+    ece: Estimate
+    noise_floor: Estimate
+    positive_ece: Estimate
+    positive_noise_floor: Estimate
+    positive_brier: Estimate
+    nll: Estimate
+    critical: float
+    p: float
+
+    def estimates(self) -> dict[str, Estimate]:
+        """The metrics of the whole model by name."""
+        named = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: e for name, e in named.items() if isinstance(e, Estimate)}
+
+    def worst(self) -> list[int]:
+        """The labels (L,) by how miscalibrated they surely are, then by ECE beyond what chance gives."""
+
+        def badness(k: int) -> tuple[float, float]:
+            ece = self.labels[k].positive_ece
+            sure = 0.0 if np.isnan(ece.low) else ece.low
+            return -sure, self.labels[k].positive_noise_floor - ece.value
+
+        return sorted(range(len(self.labels)), key=badness)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: n, each metric as {value, low, high}, and the same of every label."""
+        rows = [
+            {name: v.as_dict() if isinstance(v, Estimate) else v for name, v in vars(row).items()}
+            for row in self.labels
+        ]
+        return {"n": self.n, **{name: e.as_dict() for name, e in self.estimates().items()}, "labels": rows}
+
+    def to_frame(self) -> DataFrame:
+        """A pandas frame of one row per label. Raises MissingDependency without pandas."""
+        names = [f.name for f in fields(LabelEvaluation)]
+        columns = {name: [float(getattr(row, name)) for row in self.labels] for name in names}
+        return frame(columns, [str(k) for k in range(len(self.labels))], name="label")
+
+    def __repr__(self) -> str:
+        counts = f"n={self.n}, labels={len(self.labels)}"
+        found = f"accuracy={self.accuracy}, positive_ece={self.positive_ece}, nll={self.nll}"
+        return f"LabelsEvaluation({counts}, {found})"
+
+    def _repr_html_(self) -> str:
+        rows = [(name, *(f"{getattr(e, end):.4f}" for end in _ENDS)) for name, e in self.estimates().items()]
+        return html_table(f"{self.n} samples, {len(self.labels)} labels", ("metric", *_ENDS), rows)
+
+
+def checked_label_probs(
+    probs: ArrayLike, labels: ArrayLike
+) -> tuple[NDArray[np.floating[Any]], NDArray[np.intp]]:
+    """Probabilities of labels (n, L) and whether each is true, 0 or 1, or an error that says what to pass."""
+    p = as_array(probs, "probs")
+    if p.ndim != 2 or not p.size:
+        raise ShapeError(f"probs of labels must be (n, L), one probability a label, got {p.shape}")
+    if p.dtype.kind not in "fiub" or not (p.min() >= 0 and p.max() <= 1):  # also true for NaN
+        raise InputError("probs of labels must lie in [0, 1]; pass sigmoid(logits) if these are logits")
+    return p if p.dtype.kind == "f" else p.astype(np.float64), truths(labels, p.shape)
+
+
+def decisions(probs: NDArray[Any], labels: NDArray[Any]) -> tuple[Floats, NDArray[np.bool_]]:
+    """Each label's confidence max(p, 1 - p) and whether its decision, p > 0.5, is right; both (n, L).
+
+    >>> confidence, right = decisions(np.array([[0.9, 0.25]]), np.array([[1, 1]]))
+    >>> confidence.tolist(), right.tolist()
+    ([[0.9, 0.75]], [[True, False]])
+    """
+    p = np.asarray(probs, np.float64)
+    return np.clip(np.maximum(p, 1 - p), 0.5, 1), (p > 0.5) == (labels == 1)
+
+
+def evaluate_labels(
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    bins: int = 15,
+    edges: Edges = "right",
+    replicates: int = 200,
+    level: float = 0.95,
+    seed: int = 0,
+) -> LabelsEvaluation:
+    """All metrics of probabilities of labels (n, L) and whether each is true (n, L), with intervals.
+
+    Samples are independent and labels of a sample are not: intervals of means over the labels are those of
+    samples. ECEs are debiased and have the interval of the true errors under which what is observed is no
+    surprise, from ``replicates`` draws, of which 200 are used at most (0: no intervals): the signs of each
+    sample's errors turn, of all its labels at once (Cameron, Gelbach and Miller 2008).
+
+    >>> e = evaluate_labels([[0.7, 0.2], [0.6, 0.2]], [[1, 0], [0, 0]], bins=1, replicates=0)
+    >>> round(e.positive_ece.value, 12), e.accuracy.value  # (|1.3 - 1| + |0.4 - 0|) / 2 samples / 2 labels
+    (0.175, 0.75)
+    """
+    check_binning(bins, edges)
+    quantile_of(level)
+    if replicates < 0:
+        raise InputError(f"replicates must be 0 or more, got {replicates}")
+    p, y = checked_label_probs(probs, labels)
+    n, count = p.shape
+    gaps = _Gaps(p, y, bins, edges)
+    true, drawn = gaps.eces(min(replicates, _DRAWS), seed)
+
+    def error(value: float, column: int) -> Estimate:
+        return inverted(value, true[:, column], drawn[:, :, column], level=level)
+
+    rows, means = [], np.zeros((4, n))
+    for k in range(count):
+        column, came_true = p[:, k].astype(np.float64), y[:, k]
+        own = gaps.event(k).tally(came_true)
+        confidence, right = decisions(column, came_true)
+        squares, losses = (column - came_true) ** 2, _nll(column, came_true)
+        means += np.stack([right, confidence, squares, losses])
+        rows.append(
+            LabelEvaluation(
+                positives=int(came_true.sum()),
+                prevalence=wilson_interval(float(came_true.sum()), n, level=level),
+                accuracy=wilson_interval(float(right.sum()), n, level=level),
+                positive_gap=mean_interval(column - came_true, level=level),
+                positive_ece=error(own.ece(), k),
+                positive_noise_floor=own.noise_floor(),
+                positive_brier=mean_interval(squares, level=level),
+                nll=mean_interval(losses, level=level),
+            )
+        )
+    accuracy, mean_confidence, brier, nll = (mean_interval(m, level=level) for m in means / count)
+    # The last two columns are of the decisions, and of the mean over the labels.
+    ece = float(np.mean([row.positive_ece for row in rows]))
+    null_mean = drawn[0, :, -1]
+    return LabelsEvaluation(
+        n=n,
+        bins=gaps.decided,
+        labels=tuple(rows),
+        accuracy=accuracy,
+        mean_confidence=mean_confidence,
+        signed_gap=mean_interval((means[1] - means[0]) / count, level=level),
+        ece=error(gaps.decided.ece(), -2),
+        noise_floor=Estimate(gaps.decided.noise_floor()),
+        positive_ece=error(ece, -1),
+        positive_noise_floor=Estimate(float(np.mean([row.positive_noise_floor for row in rows]))),
+        positive_brier=brier,
+        nll=nll,
+        critical=float(np.quantile(null_mean, 0.95)) if len(null_mean) else np.nan,
+        # Equal sums may differ in their last bits.
+        p=(1 + float((null_mean >= ece - 1e-12).sum())) / (1 + len(null_mean)) if len(null_mean) else np.nan,
+    )
+
+
+def _nll(p: Floats, came_true: NDArray[np.intp]) -> Floats:
+    return np.asarray(-np.log(np.maximum(np.where(came_true == 1, p, 1 - p), LEAST)))
+
+
+class _Gaps:
+    """What each sample adds to the gaps of a label's bins, and to those of all decisions."""
+
+    def __init__(self, p: NDArray[Any], y: NDArray[np.intp], bins: int, edges: Edges) -> None:
+        self.p, self.y = p, y
+        self.binning: Any = {"bins": bins, "edges": edges}
+        self.decided = Bins.zeros(bins)
+        self._of_decisions = np.zeros((len(p), bins))
+        for k in range(p.shape[1]):
+            confidence, right = decisions(p[:, k], y[:, k])
+            self.decided += Bins.tally(confidence, right, **self.binning)
+            index = bin_index(confidence, **self.binning)
+            self._of_decisions[np.arange(len(p)), index] += confidence - right
+
+    def event(self, k: int) -> Event:
+        """The probability of label k."""
+        return Event(self.p[:, k], **self.binning)
+
+    def eces(self, draws: int, seed: int) -> tuple[Floats, Floats]:
+        """ECEs of possible truths (16, L + 2), and those that samples of them show (16, draws, L + 2).
+
+        Of each label, of all decisions, and the labels' mean.
+        """
+        n, labels = self.p.shape
+        far = [self._far(k) for k in range(labels)] if draws else []
+        decided = self.decided.confidence - self.decided.correct
+        reach = 1 + 4 * np.sqrt(self.decided.n) / max(n * labels * self.decided.ece(), 1e-12)
+        true, drawn = np.zeros((len(_STEPS), labels + 2)), np.empty((len(_STEPS), draws, labels + 2))
+        start, step = 0, _STEPS[:, None, None]
+        for block in signs(n, draws, seed=seed):
+            part = slice(start, start := start + len(block))
+            for k, (gap, residual) in enumerate(far):
+                event = self.event(k)
+                # Summed in order of the bins: far fewer steps than a product with (n, bins).
+                noise = np.add.reduceat((block * residual)[:, event.order], event.starts, axis=1)
+                true[:, k] = _STEPS * np.abs(gap).sum() / n
+                drawn[:, part, k] = np.abs(step * gap + noise).sum(axis=2) / n
+            noise = block @ self._of_decisions
+            true[:, -2] = _STEPS * reach * np.abs(decided).sum() / (n * labels)
+            drawn[:, part, -2] = np.abs(step * reach * decided + noise).sum(axis=2) / (n * labels)
+        true[:, -1], drawn[:, :, -1] = true[:, :-2].mean(axis=1), drawn[:, :, :-2].mean(axis=2)
+        return true, drawn
+
+    def _far(self, k: int) -> tuple[Floats, Floats]:
+        """A label's gaps by filled bin if it is much further off than it looks, and its residuals (n,)."""
+        event, came_true = self.event(k), self.y[:, k].astype(np.float64)
+        fitted = recalibrated(event.probs, came_true, event.code, event.bins)
+        observed = float(event.ece(came_true[None])[0])
+        far = possible_truths(event.probs, fitted, event.code, event.bins, observed)[-1]
+        return np.add.reduceat((event.probs - far)[event.order], event.starts), fitted - came_true

@@ -1,0 +1,136 @@
+"""Send samples through a handler, and keep the scores that pass its seam."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.errors import ModelError
+from calib_serve.npz import map_npy
+from calib_serve.scores import LABELS, Outputs, measured, to_logits
+from calib_serve.seam.form import Form
+from calib_serve.seam.host import ask, context_of
+from calib_serve.seam.look import Recorder, recorded
+from calib_serve.seam.request import Request, of_row
+
+__all__ = ["collect"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Samples:
+    """What is sent: ``files``, or ``rows`` (n, ...) as JSON in the ``form`` of this number of ``of_row``."""
+
+    files: Sequence[str]
+    rows: NDArray[Any] | None
+    form: int
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.files) if self.rows is None else len(self.rows)
+
+    def request(self, i: int) -> Request:
+        """Sample ``i`` as a worker receives it."""
+        made = Request.of_file(Path(self.files[i])) if self.rows is None else of_row(self.rows[i])[self.form]
+        return replace(made, name=self.name)
+
+    def called(self, batch: Sequence[int]) -> str:
+        """The samples of a batch, for a person."""
+        names = [self.files[i] if self.rows is None else f"row {i}" for i in batch[:3]]
+        return ", ".join(names) + (f" and {len(batch) - 3} more" if len(batch) > 3 else "")
+
+
+def collect(
+    folder: Path,
+    *,
+    files: Sequence[str] = (),
+    rows: str | None = None,
+    form: int = 0,
+    name: str = "body",
+    out: str,
+    seam: str,
+    output: str,
+    kind: Outputs,
+    columns: int,
+    bare: bool,
+    batch_size: int = 1,
+    progress: str,
+) -> dict[str, Any]:
+    """Send ``files``, or the rows of the .npy ``rows``, in batches; write the logits (n, K) at the seam.
+
+    ``out`` becomes an .npy of float32; K is 2 for one column, but of labels. ``progress``: a file that
+    says how many are done. Raises ModelError, which names the sample, where the handler fails on
+    one, or where it is not known which scores are whose.
+    """
+    handler, recorders = recorded(folder, seam, batch_size)
+    ctx, recorder = context_of(folder, batch_size=batch_size), recorders[seam]
+    samples = _Samples(files, None if rows is None else map_npy(Path(rows)), form, name)
+
+    def logits_of(batch: range) -> NDArray[np.float32]:
+        requests = [samples.request(i) for i in batch]
+        recorder.clear([])
+        got = ask(handler.handle, ctx, requests, bare=bare)
+        if got.failure:
+            alone = [ask(handler.handle, ctx, [request], bare=bare).failure for request in requests]
+            raise ModelError(_failed(samples, batch, alone, got.failure))
+        try:
+            return _logits(recorder, Form.parse(output), kind, columns, len(batch))
+        except ModelError as error:
+            raise ModelError(f"{samples.called(batch)}: {error}") from error
+
+    n = len(samples)
+    # Not a memory map: of a full disk a write says so, a map ends the process.
+    with Path(out).open("wb") as written, Path(progress).open("w", encoding="utf-8") as told:
+        header = {
+            "descr": "<f4",
+            "fortran_order": False,
+            "shape": (n, columns if kind in LABELS else max(2, columns)),
+        }
+        np.lib.format.write_array_header_1_0(written, header)
+        for start in range(0, n, batch_size):
+            batch = range(start, min(start + batch_size, n))
+            logits = logits_of(batch)
+            try:
+                written.write(logits.tobytes())
+            except OSError as error:
+                raise ModelError(f"cannot keep the scores of {n} samples: {error}") from error
+            told.seek(0)
+            told.write(f"{batch.stop:20d} {n:20d}")
+            told.flush()
+    return {"rows": n}
+
+
+def _failed(samples: _Samples, batch: range, alone: Sequence[str], together: str) -> str:
+    for i, failure in zip(batch, alone, strict=True):
+        if failure:
+            return f"the handler failed on {samples.called([i])}: {failure}"
+    return (
+        f"the handler answers {samples.called(batch)} one at a time and not together: {together}; "
+        "try --batch-size 1"
+    )
+
+
+def _logits(
+    recorder: Recorder, place: Form, kind: Outputs, columns: int, samples: int
+) -> NDArray[np.float32]:
+    """What passed for one batch, as logits (n, K); ModelError where it is not one row a sample."""
+    found = [place.scores(value, max(2, columns)).values for value in recorder.returned]
+    count = sum(map(len, found))
+    if count != samples or (len(found) > 1 and recorder.elsewhere):
+        raise ModelError(
+            f"{count} rows of scores passed the seam in {len(found)} calls for {samples} samples: which "
+            "sample each row is of is not known; try --batch-size 1"
+        )
+    values = np.concatenate(found)
+    if kind == "probabilities" and np.isfinite(values).all() and measured(values) != kind:
+        raise ModelError("probabilities are expected here as on the first sample; its scores are others")
+    with np.errstate(over="ignore"):
+        logits = to_logits(values, kind).astype("<f4")
+    if not np.isfinite(logits).all():
+        bad = int(np.flatnonzero(~np.isfinite(logits).all(axis=1))[0])
+        raise ModelError(f"the scores {values[bad][:5].tolist()} are not finite {kind}")
+    return logits

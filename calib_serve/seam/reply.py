@@ -1,0 +1,125 @@
+"""Compare a handler's replies before and after its calibration: the format, and the numbers in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.errors import ModelError
+from calib_serve.metrics import sigmoid, softmax
+
+__all__ = ["as_json", "check_reply", "same_format", "shown_as", "shows"]
+
+_CLOSE = 2e-3  # replies round to three decimals at least, or else show no confidence
+
+
+def as_json(reply: Any) -> Any:
+    """A reply as its client reads it: JSON's types; text stays text, and other objects become their text."""
+    if isinstance(reply, (bytes, bytearray)):
+        reply = reply.decode("utf-8", "replace")
+    if isinstance(reply, str):
+        try:
+            return json.loads(reply)
+        except ValueError:
+            return reply
+    try:
+        return json.loads(json.dumps(reply))
+    except (TypeError, ValueError):
+        return f"{type(reply).__name__}"
+
+
+def same_format(before: Any, after: Any) -> bool:
+    """Whether both have the same keys, lengths and types all the way down, so that one parser reads both.
+
+    Keys of mappings whose values are numbers may be class names, whose order is the scores': they may differ.
+
+    >>> same_format({"cat": 0.9}, {"dog": 0.5}), same_format([1, 2], "x")
+    (True, False)
+    """
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        if all(isinstance(v, (int, float)) for v in (*before.values(), *after.values())):
+            return len(before) == len(after)
+        return set(before) == set(after) and all(same_format(before[key], after[key]) for key in before)
+    if isinstance(before, list) and isinstance(after, list):
+        return len(before) == len(after) and all(map(same_format, before, after))
+    numbers = (int, float)
+    return type(before) is type(after) or (isinstance(before, numbers) and isinstance(after, numbers))
+
+
+def check_reply(
+    before: Any,
+    after: Any,
+    raw: NDArray[np.float64],
+    calibrated: NDArray[np.float64],
+    *,
+    labels: bool = False,
+) -> None:
+    """ModelError where the reply shows another confidence than the calibrated one.
+
+    ``raw`` and ``calibrated`` (K,) are the probabilities of the scores that passed the seam; ``labels``:
+    whether of labels.
+    """
+    shown, now = _numbers(before), _numbers(after)
+    if labels:
+        _check_labels(shown, now, raw, calibrated)
+        return
+    # Of two classes a reply may show class 1's alone; of more, the top one's, whichever class that is.
+    pairs = [*zip(raw, calibrated, strict=True)] if len(raw) == 2 else [(raw.max(), calibrated.max())]
+    for first, second in pairs:
+        if _holds(shown, first) and not _holds(now, second):
+            raise ModelError(
+                f"the reply shows the confidence {first:.4f} before and not {second:.4f} after calibration: "
+                "the handler makes it in another place; name that place with --seam"
+            )
+
+
+def _check_labels(
+    shown: list[float], now: list[float], raw: NDArray[np.float64], calibrated: NDArray[np.float64]
+) -> None:
+    # One number may be another's by chance, and the likeliest labels may be others once they are calibrated.
+    before = [k for k, p in enumerate(raw) if _holds(shown, p)]
+    after = sum(_holds(now, calibrated[k]) for k in before)
+    if len(before) >= min(2, len(raw)) and 2 * after < len(before):
+        raise ModelError(
+            f"the reply shows the probabilities of {len(before)} labels before, and of {after} of them after "
+            "calibration: the handler makes them in another place; name that place with --seam"
+        )
+
+
+def shown_as(reply: Any, row: Sequence[float]) -> Literal["sigmoid", "softmax"] | None:
+    """What a reply makes of a row of scores (K,), as far as its numbers show."""
+    shown, z = _numbers(reply), np.array([row])
+    if len(row) > 1 and _holds(shown, softmax(z).max()):
+        return "softmax"
+    each = sigmoid(z)[0].tolist()
+    found = [
+        x for x in shown if any(_holds([x], p) for p in (*each, *(1 - p for p in each if len(each) == 1)))
+    ]
+    # Most of its numbers: among many logits, some are like a sigmoid by chance.
+    return "sigmoid" if len(found) >= min(2, len(row)) and 2 * len(found) > len(shown) else None
+
+
+def shows(reply: Any, confidence: float) -> bool:
+    """Whether one of the numbers in a reply is the ``confidence``, as a share or in percent."""
+    return _holds(_numbers(reply), confidence)
+
+
+def _numbers(value: Any) -> list[float]:
+    if isinstance(value, Mapping):
+        return [number for item in value.values() for number in _numbers(item)]
+    if isinstance(value, list):
+        return [number for item in value for number in _numbers(item)]
+    if isinstance(value, str):
+        try:
+            return [float(value.strip().rstrip("%"))]
+        except ValueError:
+            return []
+    return [float(value)] if isinstance(value, float) else []
+
+
+def _holds(numbers: list[float], wanted: float) -> bool:
+    return any(abs(x - wanted) < _CLOSE or abs(x - 100 * wanted) < 100 * _CLOSE for x in numbers)

@@ -1,0 +1,154 @@
+"""What is found when an archive's own handler is asked once: where its scores pass, what can be fitted."""
+
+from __future__ import annotations
+
+import ast
+import io
+import zipfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calib_serve.errors import ModelError
+from calib_serve.fuse.torchserve import ForeignArchive, Seam, find_seam, unpacked
+from calib_serve.npz import ZIP_ERRORS
+from calib_serve.scores import LABELS, Outputs, to_probs
+from calib_serve.seam import Request, shows
+
+__all__ = ["ArchiveLook", "look_at_archive"]
+
+
+@dataclass(frozen=True)
+class ArchiveLook:
+    """An archive's handler and what one request showed of it.
+
+    ``model_file`` is its serialized file, with its ``sha256``; ``code``: the file of an eager model.
+    ``seam``, ``output``, ``outputs`` as in ``pack_around``; ``one_score``: whether a single score is all of a
+    row. ``request`` that was answered, in words, and whether the handler takes it as a ``body``
+    alone, as an ``envelope`` passes it on; ``together``: whether it answers two requests at once.
+    ``confidence``: whether the reply shows one.
+    ``model``: the options of ``calib-serve fit`` that load the archive's model, unpacked into the folder
+    ``parts``, for methods that need it; None where it cannot be loaded.
+    """
+
+    name: str
+    version: str
+    handler: str
+    envelope: str | None
+    code: str | None
+    model_file: str | None
+    sha256: str | None
+    calibrated: bool
+    batch_size: int
+    classes: int
+    class_names: tuple[str, ...]
+    seam: str
+    output: str
+    outputs: Outputs
+    one_score: bool
+    request: str
+    body: bool
+    together: bool
+    reply: Any
+    confidence: bool
+    note: str
+    model: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def look_at_archive(
+    archive: str | Path,
+    *,
+    probe: str | Path | None = None,
+    seam: str | None = None,
+    output: str | None = None,
+    outputs: Outputs | None = None,
+) -> ArchiveLook:
+    """Ask the archive's own handler, in a process of its own, and say what was found; its code is run.
+
+    ``probe``: a file that it answers; default: a made-up request. Of an archive that ``pack_around`` made,
+    the handler inside is asked. Raises ModelError where it answers nothing, or no class scores are found.
+    """
+    with unpacked(archive) as found:
+        where = find_seam(
+            found.folder,
+            requests=() if probe is None else [Request.of_file(Path(probe))],
+            seam=seam,
+            output=output,
+            kind=outputs,
+            batch_size=2,
+        )
+        names, note = _names(found, where)
+        model = found.archive.model
+        return ArchiveLook(
+            name=found.archive.name,
+            version=found.archive.version,
+            handler=found.handler,
+            envelope=model.get("envelope"),
+            code=model.get("modelFile"),
+            model_file=model.get("serializedFile"),
+            sha256=found.sha256,
+            calibrated=found.artifact is not None,
+            batch_size=found.batch_size,
+            classes=where.classes,
+            class_names=names,
+            seam=where.place,
+            output=where.output,
+            outputs=where.kind,
+            one_score=where.columns == 1,
+            request=_in_words(where),
+            body=where.bare,
+            together=where.batches,
+            reply=where.reply,
+            confidence=any(shows(where.reply, p) for p in _told(where)),
+            note=note,
+            model=_loadable(found, where),
+        )
+
+
+def _names(found: ForeignArchive, seam: Seam) -> tuple[tuple[str, ...], str]:
+    try:
+        return tuple(name for *_, name in found.class_names(seam.classes, seam.class_names)), ""
+    except ModelError as error:
+        return (), str(error)
+
+
+def _told(seam: Seam) -> list[float]:
+    """The probabilities that a reply may show: the likeliest class's, or those of labels."""
+    probs = to_probs(np.array([seam.row]), seam.kind)[0]
+    return [float(p) for p in probs] if seam.kind in LABELS else [float(probs.max())]
+
+
+def _in_words(seam: Seam) -> str:
+    request = Request.from_dict(dict(seam.request))
+    shown = f"{request.content_type}, {len(request.body)} bytes"
+    if request.content_type == "application/octet-stream" or "image" in request.content_type:
+        return shown
+    text = request.body.decode("utf-8", "replace")
+    return f"{shown}: {text if len(text) <= 60 else text[:57] + '...'}"
+
+
+def _loadable(found: ForeignArchive, seam: Seam) -> str | None:
+    """How ``calib-serve fit`` loads the model, where the handler could then run a changed one."""
+    model = found.archive.model
+    file, code = model.get("serializedFile"), model.get("modelFile")
+    if file is None or "model" not in seam.places:
+        return None
+    if code is not None:
+        made = [
+            node.name
+            for node in ast.parse(found.archive.read(code)).body
+            if isinstance(node, ast.ClassDef)
+        ]  # fmt: skip
+        return f"--model parts/{code}:{made[0]} --weights parts/{file}" if len(made) == 1 else None
+    try:
+        with zipfile.ZipFile(io.BytesIO(found.archive.read(file))) as packed:
+            script = any(name.partition("/")[2].startswith("code/") for name in packed.namelist())
+    except ZIP_ERRORS:
+        return None
+    return f"--model parts/{file}" if script else None

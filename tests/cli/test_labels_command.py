@@ -1,0 +1,152 @@
+"""The commands take a multi-label model's scores from file to report, and mix no kinds up."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sizes import sized
+from typer.testing import CliRunner, Result
+
+from calib_serve import Artifact, read_labelled, write_report
+from calib_serve.cli import app
+from calib_serve.errors import CalibServeError, InputError
+from calib_serve.metrics import sigmoid
+from calib_serve.report import prepare_labels_report, render
+
+NAMES = ["cat", "<b>dog</b>", "cat", "night"]
+
+
+def call(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def done(*arguments: object) -> str:
+    found = call(*arguments)
+    assert found.exit_code == 0, (found.output, found.exception)
+    return found.stdout
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    arrays: dict[str, np.ndarray] = {"class_names": np.array(NAMES)}
+    for part in ("cal", "test"):
+        z = 2 * rng.normal(size=(500, 4))
+        arrays[f"{part}_label_logits"] = z
+        arrays[f"{part}_labels"] = (rng.random(z.shape) < sigmoid(0.6 * z - 1)).astype(int)
+    np.savez(tmp_path / "labels.npz", **arrays)
+    return tmp_path / "labels.npz"
+
+
+def test_from_scores_to_a_report(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "artifact"
+    told = json.loads(
+        done("fit", "--logits", file, "--split", "cal", "--eval-split", "test", "-o", out, "--json")
+    )
+    assert told["model"] == {"outputs": "label_logits"}
+    assert "ECE of P(label)" in told["verdict"]["headline"] + " ".join(told["verdict"]["reasons"])
+    before = json.loads(done("evaluate", file, "--split", "test", "--replicates", 20, "--json"))
+    how = ("--split", "test", "--artifact", out, "--replicates", 20)
+    after = json.loads(done("evaluate", file, *how, "--json"))
+    assert after["positive_ece"]["value"] < before["positive_ece"]["value"] / 2
+    assert len(after["labels"]) == 4
+    assert "label by label" in done("evaluate", file, *how)
+    assert "4 labels" in done("inspect", out)
+    table = done("compare", "--logits", file, "--methods", "none,platt", "--csv", tmp_path / "c.csv")
+    assert "ece P" in table
+    with (tmp_path / "c.csv").open() as written:
+        assert float(next(csv.DictReader(written))["positive_ece"]) > 0.1
+    page = tmp_path / "labels.html"
+    shown = json.loads(
+        done("report", "--logits", file, *how, "-o", page, "--plots", tmp_path / "plots", "--json")
+    )
+    assert {row["name"] for row in shown["labels"]} == {"cat", "<b>dog</b>", "night"}
+    text = page.read_text()
+    assert "Label by label" in text
+    assert "<b>dog</b>" not in text
+    assert "&lt;b&gt;dog" in text
+
+
+def test_applied_probabilities_can_be_read_again(file: Path, tmp_path: Path) -> None:
+    out, made = tmp_path / "artifact", tmp_path / "probs.npz"
+    done("fit", "--logits", file, "--split", "cal", "--method", "platt", "-o", out)
+    assert "4 labels" in done("apply", out, "--logits", file, "--split", "test", "-o", made)
+    again, given = read_labelled(made), read_labelled(file, split="test")
+    assert again.outputs == "label_probabilities"
+    np.testing.assert_allclose(again.scores, Artifact.load(out).probs(given.logits))
+    with np.load(made) as arrays:
+        np.testing.assert_array_equal(arrays["predictions"], again.scores > 0.5)
+
+
+def test_a_table_has_a_column_of_scores_and_one_of_truths_for_each_label(tmp_path: Path) -> None:
+    rows = "split,dog,label.cat,cat,label.dog\n" + "cal,1.5,1,-2.0,0\ntest,0.5,0,3.0,1\n" * 10
+    path = tmp_path / "t.csv"
+    path.write_text(rows)
+    found = read_labelled(path, split="cal", outputs="label_logits")
+    assert found.class_names == ("dog", "cat")
+    assert found.scores[0].tolist() == [1.5, -2.0]
+    assert found.labels[0].tolist() == [0, 1]
+    with pytest.raises(InputError, match="--outputs label_logits or label_probabilities"):
+        read_labelled(path, split="cal")
+    for spoiled in ("label.cat,cat,dog\n1,2,3\n", "label,label.cat,cat\n0,1,2\n", "label.cat\n1\n"):
+        path.write_text(spoiled)
+        with pytest.raises(InputError, match=r"label\.NAME"):
+            read_labelled(path, outputs="label_logits")
+    path.write_text("cat,cat,label\n1,2,0\n")
+    with pytest.raises(InputError, match="twice: cat"):
+        read_labelled(path)
+
+
+def test_a_calibration_of_labels_is_not_applied_to_classes_nor_the_reverse(
+    file: Path, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "classes.npz", logits=rng.normal(size=(60, 4)), labels=rng.integers(0, 4, 60))
+    done("fit", "--logits", file, "--split", "cal", "--method", "platt", "-o", tmp_path / "labels")
+    done(
+        "fit", "--logits", tmp_path / "classes.npz", "--method", "histogram-mass", "-o", tmp_path / "classes"
+    )
+    wrong = (
+        ("apply", tmp_path / "labels", "--logits", tmp_path / "classes.npz", "-o", tmp_path / "x.npz"),
+        ("apply", tmp_path / "classes", "--logits", file, "--split", "test", "-o", tmp_path / "x.npz"),
+        ("evaluate", tmp_path / "classes.npz", "--artifact", tmp_path / "labels"),
+        ("evaluate", file, "--split", "test", "--artifact", tmp_path / "classes"),
+        ("report", "--logits", tmp_path / "classes.npz", "--artifact", tmp_path / "labels"),
+        ("fit", "--logits", file, "--split", "cal", "--method", "vector", "-o", tmp_path / "no"),
+    )
+    for arguments in wrong:
+        assert isinstance(call(*arguments).exception, CalibServeError), arguments
+    assert not (tmp_path / "x.npz").exists()
+
+
+def test_one_label_off_vetoes_what_the_mean_over_many_hides() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.random((2000, 40))
+    y = (rng.random(p.shape) < p).astype(int)
+    assert prepare_labels_report(title="x", after=(p, y)).verdict.level in ("calibrated", "unproven")
+    p[:, 7] = np.sqrt(p[:, 7])
+    found = prepare_labels_report(title="x", after=(p, y), class_names=[f"l{k}" for k in range(40)])
+    assert found.verdict.level == "off"
+    assert "“l7” is too high" in found.verdict.headline
+
+
+def test_the_page_of_many_labels_is_bounded(tmp_path: Path) -> None:
+    labels = sized(ci=1100, nightly=10_000)
+    rng = np.random.default_rng(0)
+    p = rng.random((50, labels))
+    y = (rng.random(p.shape) < p).astype(int)
+    page = write_report(tmp_path / "r.html", title="many", after=(p, y), before=(p, y), replicates=10)
+    assert f"The 1000 worst of {labels} labels" in page.read_text()
+    assert page.stat().st_size < 2_000_000
+
+
+def test_the_same_contents_give_the_same_page() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.random((100, 3))
+    contents = prepare_labels_report(title="x", after=(p, (p > 0.4).astype(int)))
+    assert render(contents) == render(contents)
+    assert json.dumps(contents.as_dict(), allow_nan=False)

@@ -1,0 +1,113 @@
+"""A multi-label network, torch or ONNX, from its inputs to the report, and what is refused on the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from fuse_graphs import Builder
+from onnx import TensorProto, helper
+from torch import nn
+from typer.testing import CliRunner
+
+from calib_serve import Artifact, calibrate_model
+from calib_serve.cli import app
+from calib_serve.errors import InputError, ModelError, ShapeError
+from calib_serve.metrics import sigmoid
+
+LABELS = 3
+
+
+def network(*, ends: bool) -> nn.Module:
+    """Log-odds three times too large, with a Sigmoid behind them if it ``ends`` in one."""
+    layer = nn.Linear(4, LABELS)
+    with torch.no_grad():
+        layer.weight.copy_(3 * torch.tensor(np.random.default_rng(0).normal(size=(LABELS, 4))))
+        layer.bias.zero_()
+    return (nn.Sequential(layer, nn.Sigmoid()) if ends else layer).eval()
+
+
+@pytest.fixture
+def data() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(1500, 4)).astype("f4")
+    with torch.no_grad():
+        odds = network(ends=False)(torch.from_numpy(x)).numpy() / 3
+    return x, (rng.random(odds.shape) < sigmoid(odds)).astype(int)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_each_label_of_a_network_is_calibrated(ends: bool, data: tuple[np.ndarray, np.ndarray]) -> None:
+    outputs = "label_probabilities" if ends else "label_logits"
+    held = data[0][:300], data[1][:300]
+    artifact = calibrate_model(network(ends=ends), *data, "platt", outputs=outputs, test=held)
+    assert artifact.model.outputs == outputs
+    assert artifact.model.input_shape == (4,)
+    np.testing.assert_allclose(artifact.logit_maps[0].weight, 1 / 3, atol=0.08)
+    assert artifact.metrics_after["ece"] < artifact.metrics_before["ece"]
+
+
+def test_what_is_not_of_labels_is_refused(data: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = data
+    with pytest.raises(ModelError, match="--outputs label_probabilities"):
+        calibrate_model(network(ends=True), x, y)
+    with pytest.raises(ShapeError, match="--outputs"):
+        calibrate_model(network(ends=False), x, y)
+    with pytest.raises(ShapeError, match="0 and 1"):
+        calibrate_model(network(ends=False), x, y[:, 0], outputs="label_logits")
+    with pytest.raises(ShapeError, match="3 labels, the data 2"):
+        calibrate_model(network(ends=False), x, y[:, :2], outputs="label_logits")
+    with pytest.raises(InputError, match="0 or 1"):
+        calibrate_model(network(ends=False), x, y + 1, outputs="label_logits")
+    with pytest.raises(InputError, match="of one class a sample"):
+        calibrate_model(network(ends=False), x, y, "neural-clamping", outputs="label_logits")
+    with pytest.raises(ModelError, match="by their numbers"):
+        calibrate_model(network(ends=False), x, y, outputs="label_probabilities")
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["pt", "onnx"])
+def test_from_a_file_to_the_report(kind: str, data: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+    model = network(ends=True)
+    if kind == "pt":
+        torch.jit.save(torch.jit.script(model), tmp_path / "model.pt")
+    else:
+        weight = model[0].weight.detach().numpy().T
+        b = Builder(np.dtype("f4"), np.random.default_rng(0))
+        b.node("Sigmoid", b.node("MatMul", "x", b.number(weight)), output="y")
+        shapes = {"x": ["n", 4], "y": ["n", LABELS]}
+        shown = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, s)] for name, s in shapes.items()]
+        onnx.save(b.model(*shown), tmp_path / "model.onnx")
+    half = len(data[0]) // 2
+    parts = {"cal": slice(None, half), "test": slice(half, None)}
+    arrays = {f"{name}_inputs": data[0][rows] for name, rows in parts.items()}
+    np.savez(tmp_path / "data.npz", **arrays, **{f"{n}_labels": data[1][r] for n, r in parts.items()})
+
+    def run(*arguments: str) -> str:
+        shown = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
+        assert shown.exit_code == 0
+        return shown.stdout
+
+    given = ("--model", str(tmp_path / f"model.{kind}"), "--data", str(tmp_path / "data.npz"))
+    out = str(tmp_path / "artifact")
+    run(
+        "fit",
+        *given,
+        "--outputs",
+        "label_probabilities",
+        "--method",
+        "temperature",
+        "--split",
+        "cal",
+        "-o",
+        out,
+    )
+    assert Artifact.load(out).temperature == pytest.approx(3, abs=0.4)
+    page = tmp_path / "report.html"
+    told = json.loads(run("report", *given, "--artifact", out, "--split", "test", "-o", str(page)))
+    assert told["verdict"]["level"] in ("calibrated", "unproven", "off")
+    assert page.stat().st_size > 1000

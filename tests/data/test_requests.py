@@ -1,0 +1,140 @@
+"""Samples as clients send them: what is a label, of which class, and what is not known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calib_serve.data import LabelledRequests, read_requests
+from calib_serve.errors import InputError
+
+KNOWN = (("n01", "cat"), ("n02", "crane"), ("n03", "crane"))
+
+
+def by_class(folder: Path, **files: int) -> Path:
+    """One folder a class, with so many files."""
+    for name, n in files.items():
+        (folder / name).mkdir(parents=True)
+        for i in range(n):
+            (folder / name / f"{i}.bin").write_bytes(b"x")
+    return folder
+
+
+def table(folder: Path, text: str) -> Path:
+    """``text`` as labels.csv, and the files a and b beside it."""
+    for name in "ab":
+        (folder / name).write_text(name)
+    (folder / "labels.csv").write_text(text)
+    return folder
+
+
+def test_folders_are_classes_in_the_order_of_imagefolder(tmp_path: Path) -> None:
+    found = read_requests(by_class(tmp_path / "d", eel=2, cat=1, bat=0))
+    assert found.names == ("bat", "cat", "eel")
+    assert [file.parent.name for file in found.files] == ["cat", "eel", "eel"]
+    assert found.class_ids(3).tolist() == [1, 2, 2]
+
+
+def test_a_model_with_names_counts_by_them_and_not_by_the_folders_order(tmp_path: Path) -> None:
+    found = read_requests(by_class(tmp_path / "d", n03=1, cat=1))
+    assert found.class_ids(3, KNOWN).tolist() == [0, 2]
+
+
+def test_splits_are_folders_or_a_column(tmp_path: Path) -> None:
+    by_class(tmp_path / "d" / "cal", cat=1, eel=1)
+    assert len(read_requests(tmp_path / "d", "cal")) == 2
+    with pytest.raises(InputError, match=r"is to hold the files of one class.*--split"):
+        read_requests(tmp_path / "d")
+    with pytest.raises(InputError, match=r"there is no folder .*val"):
+        read_requests(tmp_path / "d", "val")
+    (tmp_path / "t").mkdir()
+    listed = table(tmp_path / "t", "file,label,split\na,cat,cal\nb,eel,test\n")
+    found = read_requests(listed, "cal")
+    assert (found.labels, found.names) == (("cat",), ("cat", "eel")), "a class of another split counts too"
+    assert read_requests(listed / "labels.csv", "test").labels == ("eel",)
+
+
+def test_hidden_files_are_no_samples(tmp_path: Path) -> None:
+    by_class(tmp_path / "d", cat=1)
+    (tmp_path / "d" / "cat" / ".DS_Store").write_bytes(b"")
+    (tmp_path / "d" / ".git").mkdir()
+    assert len(read_requests(tmp_path / "d")) == 1
+
+
+def test_arrays_are_rows_and_their_names_are_matched(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", inputs=np.eye(3), labels=[0, 1, 1], class_names=["crane", "n01"])
+    found = read_requests(tmp_path / "d.npz")
+    assert found.rows is not None
+    assert found.called(2) == f"row 2 of {tmp_path / 'd.npz'}"
+    assert found.class_ids(3, (("n01",), ("x",), ("crane",))).tolist() == [2, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("file,label\n../a,1\n", "lies outside"),
+        ("file,label\na,1\nc,1\n", "1 files of .* are not there, such as .*/c$"),
+        ("file,label\na\n", "has no file or no label"),
+        ("file,label\n", "lists no file"),
+        ("name,label\na,1\n", "must have columns"),
+    ],
+)
+def test_a_table_that_cannot_be_right_is_refused(text: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=told):
+        read_requests(table(tmp_path, text))
+
+
+def test_a_folder_of_neither_says_what_is_read(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    with pytest.raises(InputError, match=r"no labels.csv, no arrays .* no folders of files"):
+        read_requests(tmp_path / "d")
+    with pytest.raises(InputError, match="there is no data"):
+        read_requests(tmp_path / "nothing")
+
+
+def of(*labels: str, names: tuple[str, ...] = ()) -> LabelledRequests:
+    files = tuple(Path(f"{i}.png") for i in range(len(labels)))
+    return LabelledRequests("data", labels, files, names=names)
+
+
+@pytest.mark.parametrize(
+    ("data", "classes", "known", "told"),
+    [
+        (of("0", "3"), 3, (), r"1.png: the label '3' is no class of the model: .* 0\.\.2"),
+        (of("-1"), 3, (), "'-1' is no class"),
+        (of("cat", "dog"), 3, KNOWN, "1.png: the label 'dog' is no class .* called n01, cat"),
+        (of("crane"), 3, KNOWN, r"'crane' may be the classes \[1, 2\]"),
+        (of("0"), 2, (("1",), ("0",)), r"'0' may be the classes \[0, 1\]"),
+        (of("n03"), 2, KNOWN, "'n03' is no class of the model"),
+        (of("cat", names=("cat", "eel")), 3, (), "2 class names, such as cat, eel, the model has 3"),
+        (of("10", names=("0", "1", "10", *"23456789")), 11, (), "whether 10 is the id"),
+        (of("9" * 40), 3, (), "is no class"),
+    ],
+    ids=lambda value: "" if not isinstance(value, str) else value[:20],
+)
+def test_a_label_that_may_be_none_or_two_is_refused(
+    data: LabelledRequests, classes: int, known: tuple[tuple[str, ...], ...], told: str
+) -> None:
+    with pytest.raises(InputError, match=told):
+        data.class_ids(classes, known)
+
+
+def test_ids_are_ids_beside_names() -> None:
+    assert of("2", "n02", "0").class_ids(3, KNOWN).tolist() == [2, 1, 0]
+    assert of("1", "0", names=("0", "1")).class_ids(2).tolist() == [1, 0]
+
+
+def test_labels_of_a_multi_label_model_are_names_or_ids_with_a_semicolon_between(tmp_path: Path) -> None:
+    rows = ["file,label", "a.txt,cat; eel", "b.txt,", "c.txt,2", "d.txt,cat;0"]
+    for name in "abcd":
+        (tmp_path / f"{name}.txt").write_text(name)
+    (tmp_path / "labels.csv").write_text("\n".join(rows))
+    found = read_requests(tmp_path)
+    known = [("cat",), ("dog",), ("eel",)]
+    assert found.label_sets(3, known).tolist() == [[1, 0, 1], [0, 0, 0], [0, 0, 1], [1, 0, 0]]
+    with pytest.raises(InputError, match=r"a.txt: the label 'eel' is no class"):
+        found.label_sets(2, known[:2])
+    with pytest.raises(InputError, match=r"a.txt: the label 'cat' is no class"):
+        found.label_sets(3)

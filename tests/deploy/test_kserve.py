@@ -1,0 +1,141 @@
+"""deploy/kserve.yaml as KServe and Kubernetes read it, and whether its parts fit one another."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from manifests import check
+
+from calib_serve.serve.properties import read_properties
+
+ROOT = Path(__file__).parents[2]
+MANIFEST = (ROOT / "deploy" / "kserve.yaml").read_text()
+OBJECTS = {one["kind"]: one for one in yaml.safe_load_all(MANIFEST)}
+KINDS = {
+    "InferenceService": "V1beta1InferenceService",
+    "ConfigMap": "V1ConfigMap",
+    "NetworkPolicy": "V1NetworkPolicy",
+}
+PREDICTOR = OBJECTS["InferenceService"]["spec"]["predictor"]
+SERVER, PROXY = PREDICTOR["containers"]
+NGINX = OBJECTS["ConfigMap"]["data"]["nginx.conf"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kserve_and_kubernetes_know_every_field(kind: str) -> None:
+    assert set(OBJECTS) == set(KINDS)
+    check(OBJECTS[kind], KINDS[kind])
+
+
+def edited(kind: str, change: Callable[[Any], object]) -> Any:
+    found = copy.deepcopy(OBJECTS[kind])
+    change(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("InferenceService", lambda o: o["spec"].update(predictors={}), "no field ['predictors']"),
+        (
+            "InferenceService",
+            lambda o: o["spec"]["predictor"].update(minReplica=2),
+            "no field ['minReplica']",
+        ),
+        ("InferenceService", lambda o: o["spec"].pop("predictor"), "`predictor`"),
+        (
+            "InferenceService",
+            lambda o: o["spec"]["predictor"]["containers"][0]["readinessProbe"]["httpGet"].update(paht="/"),
+            ".spec.predictor.containers[0].readinessProbe.httpGet: V1HTTPGetAction has no field ['paht']",
+        ),
+        (
+            "InferenceService",
+            lambda o: o["spec"]["predictor"]["containers"][1]["ports"][0].update(containerPort="8080"),
+            "int is wanted, got '8080'",
+        ),
+        (
+            "InferenceService",
+            lambda o: o["spec"]["predictor"]["containers"][1]["securityContext"].update(runAsNonRoot="yes"),
+            "bool is wanted",
+        ),
+        ("InferenceService", lambda o: o["spec"]["predictor"]["volumes"][0].pop("name"), "`name`"),
+        (
+            "InferenceService",
+            lambda o: o["spec"]["predictor"]["annotations"].update({"prometheus.io/port": 8083}),
+            "str is wanted, got 8083",
+        ),
+        ("ConfigMap", lambda o: o.update(datum={}), "no field ['datum']"),
+        (
+            "NetworkPolicy",
+            lambda o: o["spec"]["ingress"][0].update(port=8080),
+            ".spec.ingress[0]: V1NetworkPolicyIngressRule has no field ['port']",
+        ),
+    ],
+)
+def test_what_a_cluster_refuses_is_refused_here(
+    kind: str, change: Callable[[Any], object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        check(edited(kind, change), KINDS[kind])
+
+
+def test_every_mount_is_a_volume_and_every_volume_is_mounted() -> None:
+    mounted = {mount["name"] for one in PREDICTOR["containers"] for mount in one["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in PREDICTOR["volumes"]}
+    assert mounted == set(volumes)
+    assert volumes["proxy"]["configMap"]["name"] == OBJECTS["ConfigMap"]["metadata"]["name"]
+    # Secrets are read by their group at most; a keyring that others read is refused.
+    for name in ("keys", "tokens"):
+        assert not volumes[name]["secret"]["defaultMode"] & 0o027
+
+
+def test_what_nginx_reads_is_mounted_and_what_it_writes_may_be_written() -> None:
+    mounts = {mount["mountPath"]: mount for mount in PROXY["volumeMounts"]}
+    assert PROXY["command"][-1] == "/config/nginx.conf"
+    assert "include /tokens/tokens.conf;" in NGINX
+    assert PROXY["securityContext"]["readOnlyRootFilesystem"]
+    written = [line.split()[-1] for line in NGINX.splitlines() if "_temp_path " in line or "pid " in line]
+    assert len(written) == 6
+    assert all(path.startswith("/tmp/") for path in written)
+    assert "readOnly" not in mounts["/tmp"]
+
+
+def test_only_the_proxy_s_ports_are_seen_and_the_probes_and_prometheus_use_them() -> None:
+    assert "ports" not in SERVER  # else KServe's Service would send past the proxy
+    predictions, metrics = (port["containerPort"] for port in PROXY["ports"])
+    assert predictions == 8080  # where KServe's Service sends what it gets, as no port is named
+    assert [f"listen {port};" in NGINX for port in (predictions, metrics)] == [True, True]
+    assert SERVER["readinessProbe"]["httpGet"] == {"path": "/ping", "port": predictions}
+    assert PREDICTOR["annotations"]["prometheus.io/port"] == str(metrics)
+    assert "prometheus.io/path" in PREDICTOR["annotations"]
+    rules = OBJECTS["NetworkPolicy"]["spec"]["ingress"]
+    assert [port["port"] for rule in rules for port in rule["ports"]] == [predictions, metrics]
+    assert "from" in rules[1]
+    (label,) = OBJECTS["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"].values()
+    assert label == OBJECTS["InferenceService"]["metadata"]["name"]
+
+
+def test_torchserve_listens_on_loopback_alone_and_where_the_proxy_sends() -> None:
+    properties = read_properties(ROOT / "config.properties")
+    settings = [arg.removeprefix("--set=") for arg in SERVER["args"] if arg.startswith("--set=")]
+    properties |= dict(setting.split("=", 1) for setting in settings)
+    for name in ("inference", "management", "metrics"):
+        assert properties[f"{name}_address"].startswith("http://127.0.0.1:")
+    for name in ("inference", "management"):
+        assert properties[f"grpc_{name}_address"] == "127.0.0.1"
+    assert f"server {properties['inference_address'].removeprefix('http://')};" in NGINX
+    assert f"proxy_pass {properties['metrics_address']}/metrics;" in NGINX
+    assert f"client_max_body_size {properties['max_request_size']};" in NGINX
+    assert f"proxy_read_timeout {int(properties['default_response_timeout']) + 10}s;" in NGINX
+
+
+def test_torchserve_ends_after_the_proxy() -> None:
+    ends = [int(one["lifecycle"]["preStop"]["exec"]["command"][-1]) for one in (PROXY, SERVER)]
+    assert ends == sorted(ends)
+    assert PREDICTOR["terminationGracePeriodSeconds"] > ends[-1] + 30

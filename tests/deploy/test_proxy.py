@@ -1,0 +1,232 @@
+"""The container's own command behind a real nginx, both as deploy/kserve.yaml says, ports and folders apart.
+
+TorchServe asks for no token here; whatever must be refused, nginx refuses.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from http.client import HTTPResponse
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from live_server import total, until
+from proxied_server import FIRST, KEPT, SECOND, Pod, X, running_pod
+from real_servers import needed
+
+from calib_serve.serve.properties import read_properties
+
+pytestmark = pytest.mark.server
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def pod(tmp_path_factory: pytest.TempPathFactory, redis_url: str) -> Iterator[Pod]:
+    with running_pod(tmp_path_factory.mktemp("pod"), redis_url) as found:
+        yield found
+
+
+@pytest.mark.parametrize("token", [FIRST, SECOND], ids=["first", "second"])
+def test_either_token_predicts_and_headers_pass_both_ways(pod: Pod, token: str) -> None:
+    reply = pod.ask(token, headers={"x-calib-segment": "CH"})
+    assert reply.status_code == 200, reply.text
+    receipt = pod.keyring.verify(reply.json()["receipt"])
+    assert receipt.segment == "CH"
+
+
+def test_a_receipt_in_a_header_passes(pod: Pod) -> None:
+    row = json.loads((KEPT / "expected.json").read_text())["inputs"][0]
+    reply = pod.ask(FIRST, "/predictions/wrapped", json=row, headers={"x-calib-segment": "CH"})
+    assert pod.keyring.verify(reply.headers["x-calib-receipt"]).segment == "CH"
+    assert float(reply.headers["x-calib-confidence"]) <= 1
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": ""},
+        {"Authorization": "Bearer"},
+        {"Authorization": f"Bearer {FIRST[:-1]}"},
+        {"Authorization": f"Bearer {FIRST}0"},
+        {"Authorization": f"Basic {FIRST}"},
+        {"Authorization": FIRST},
+        {"Authorization": "default"},
+        {"authorization": "1"},
+        {"X-Authorization": f"Bearer {FIRST}"},
+        {"Cookie": f"Authorization=Bearer {FIRST}"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("path", ["/predictions/digits", "/predictions/calibration_feedback"])
+def test_without_a_token_nothing_is_predicted_and_no_label_taken(
+    pod: Pod, headers: dict[str, str], path: str
+) -> None:
+    reply = pod.ask(None, path, json=X, headers=headers)
+    assert reply.status_code == 401
+    assert reply.headers["WWW-Authenticate"] == "Bearer"
+    assert "receipt" not in reply.text
+
+
+def raw(url: str, line: str, *headers: str) -> tuple[int, bytes]:
+    """Status and body for a request whose first line and headers no client would tidy up."""
+    host, port = url.removeprefix("http://").split(":")
+    body = str(X)
+    fixed = ("Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall("\r\n".join([line, *fixed, *headers, "", body]).encode())
+        answer = HTTPResponse(connection)
+        answer.begin()
+        return answer.status, answer.read()
+
+
+SPELLINGS = [
+    "POST /predictions/digits/1.0/../../../ping HTTP/1.1",
+    "POST /predictions/digits/1.0/%2e%2e/%2e%2e/%2e%2e/ping HTTP/1.1",
+    "POST /predictions/digits/1.0/..%2f..%2f..%2fping HTTP/1.1",
+    "POST //predictions/digits HTTP/1.1",
+    "POST /./predictions/digits HTTP/1.1",
+    "POST /%70redictions/digits HTTP/1.1",
+    "POST /PREDICTIONS/digits HTTP/1.1",
+    "POST http://x/predictions/digits HTTP/1.1",
+    "POST /v1/models/digits:predict HTTP/1.1",
+    "POST /v2/models/digits/infer HTTP/1.1",
+    "POST /explanations/digits HTTP/1.1",
+    "POST /invocations?model_name=digits HTTP/1.1",
+    "POST /models/digits/invoke HTTP/1.1",
+    "POST /digits/predict HTTP/1.1",
+    "POST /ping/../predictions/digits HTTP/1.1",
+    "OPTIONS /predictions/digits HTTP/1.1",
+    "POST /predictions/digits HTTP/1.0",
+]
+
+
+@pytest.mark.parametrize("line", SPELLINGS)
+def test_no_spelling_of_a_path_passes_the_token_by(pod: Pod, line: str) -> None:
+    _, answer = raw(pod.predictions, line)
+    assert b"receipt" not in answer
+
+
+def test_torchserve_would_predict_for_such_a_spelling(pod: Pod) -> None:
+    assert b"receipt" in raw(pod.behind, SPELLINGS[0])[1]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ("Authorization: Bearer ",),
+        ("Authorization: Bearer wrong", f"Authorization: Bearer {FIRST}"),
+        (f"Authorization : Bearer {FIRST}",),
+        ("X: y", f" Authorization: Bearer {FIRST}"),
+        (f"Authorization: Bearer wrong, Bearer {FIRST}",),
+    ],
+    ids=str,
+)
+def test_no_spelling_of_a_header_passes_for_a_token(pod: Pod, headers: tuple[str, ...]) -> None:
+    status, answer = raw(pod.predictions, "POST /predictions/digits HTTP/1.1", *headers)
+    assert status in (400, 401)
+    assert b"receipt" not in answer
+
+
+@pytest.mark.parametrize("path", ["/", "/models", "/models/digits", "/metrics", "/explanations/digits"])
+def test_only_predictions_and_ping_are_there_even_with_a_token(pod: Pod, path: str) -> None:
+    assert pod.ask(FIRST, path).status_code == 404
+
+
+def test_the_port_of_the_metrics_has_the_metrics_alone(pod: Pod) -> None:
+    assert pod.ask(FIRST).status_code == 200
+    until(lambda: total(pod.scrape(), "calib_predictions_total") > 0)
+    for path in ("/", "/predictions/digits", "/models", "/metrics/../predictions/digits"):
+        assert httpx.post(pod.metrics + path, json=X, trust_env=False).status_code == 404
+
+
+def test_a_label_is_counted_through_the_proxy(pod: Pod) -> None:
+    label = [{"receipt": pod.ask(FIRST).json()["receipt"], "label": 3}]
+    reply = pod.ask(SECOND, "/predictions/calibration_feedback", json=label)
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["accepted"] == 1
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_the_largest_body_is_that_of_torchserve(pod: Pod, more: int) -> None:
+    size = int(read_properties(ROOT / "config.properties")["max_request_size"]) + more
+    body = str(X).encode().ljust(size)  # a prediction, with blanks behind it
+    answers = [
+        httpx.post(
+            f"{where}/predictions/digits",
+            content=body,
+            headers={"Authorization": f"Bearer {FIRST}", "Content-Type": "application/json"},
+            timeout=60,
+            trust_env=False,
+        ).status_code
+        for where in (pod.predictions, pod.behind)
+    ]
+    assert answers == [413 if more else 200] * 2
+
+
+def test_nothing_of_torchserve_listens_beyond_loopback(pod: Pod) -> None:
+    family = [pod.command, *pod.command.children(recursive=True)]
+    listening = [
+        found.laddr
+        for one in family
+        for found in one.net_connections("tcp")
+        if found.status == psutil.CONN_LISTEN
+    ]
+    assert len(listening) == 5  # inference, management, metrics, and gRPC twice
+    assert {place.ip.removeprefix("::ffff:") for place in listening} == {"127.0.0.1"}
+
+
+def test_tokens_rotate_while_requests_are_answered(pod: Pod) -> None:
+    third = secrets.token_hex(32)
+    lines = pod.tokens.read_text()
+    pod.tokens.write_text(f'"Bearer {third}" 1;\n"Bearer {SECOND}" 1;\n')
+    assert pod.ask(FIRST).status_code == 200  # read at start, not for each request
+    pod.nginx.send_signal(signal.SIGHUP)
+    until(lambda: pod.ask(third).status_code == 200)
+    until(lambda: pod.ask(FIRST).status_code == 401)
+    assert pod.ask(SECOND).status_code == 200
+    pod.tokens.write_text(lines)
+    pod.nginx.send_signal(signal.SIGHUP)
+    until(lambda: pod.ask(FIRST).status_code == 200)
+
+
+def test_the_logs_tell_no_token_and_no_query(pod: Pod) -> None:
+    assert pod.ask(FIRST, "/predictions/digits?patient=Anna").status_code == 200
+    text = (pod.tokens.with_name("access.log")).read_text()
+    assert "/predictions/digits" in text
+    assert FIRST not in text
+    assert "Anna" not in text
+
+
+@pytest.mark.parametrize(
+    ("tokens", "fault"),
+    [
+        (None, "tokens.conf"),
+        ("secret\n", "unexpected end of file"),
+        ('"Bearer a" 1;\n"Bearer a" 1;\n', "conflicting"),
+    ],
+)
+def test_a_proxy_without_readable_tokens_does_not_start(
+    pod: Pod, tmp_path: Path, tokens: str | None, fault: str
+) -> None:
+    text = (pod.tokens.with_name("nginx.conf")).read_text()
+    text = text.replace(str(pod.tokens), str(tmp_path / "tokens.conf"))
+    (tmp_path / "nginx.conf").write_text(text)
+    if tokens is not None:
+        (tmp_path / "tokens.conf").write_text(tokens)
+    done = subprocess.run(
+        [needed("nginx", "nginx"), "-t", "-c", tmp_path / "nginx.conf"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert fault in done.stderr

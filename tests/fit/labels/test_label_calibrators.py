@@ -1,0 +1,274 @@
+"""Each label of a multi-label model gets a calibrator of its own, or what it keeps is said."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from sizes import sized
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import make_multilabel_classification
+from sklearn.frozen import FrozenEstimator
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.neural_network import MLPClassifier
+
+from calib_serve import Artifact, LogitMap, calibrate, verdict
+from calib_serve.errors import CalibServeError, FitError, InputError, ShapeError
+from calib_serve.fit.labels import LABEL_METHODS
+from calib_serve.metrics import decisions, evaluate_labels, nll, sigmoid
+from calib_serve.scores import to_logits
+
+N = sized(ci=600, nightly=6000)
+
+
+def draw(n: int = N, *, labels: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Log-odds (n, L) that are too sure, of labels from rare to frequent, and which are true."""
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n, labels)) * 2
+    return z, (rng.random(z.shape) < sigmoid(0.6 * z + np.linspace(-2, 1, labels))).astype(int)
+
+
+def fit(z: Any, y: Any, method: str = "auto", **more: Any) -> Artifact:
+    return calibrate(z, y, method, **{"outputs": "label_logits", "cross_validate": False, **more})
+
+
+def test_platt_of_each_label_is_scikit_learns_of_that_label() -> None:
+    x, y = make_multilabel_classification(600, n_classes=4, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of scikit-learn's solvers
+        model = OneVsRestClassifier(LogisticRegression(C=10)).fit(x[:300], y[:300])
+        z = model.decision_function(x[300:])
+        ours = fit(z, y[300:], "platt").probs(z)
+        for k, estimator in enumerate(model.estimators_):
+            theirs = CalibratedClassifierCV(FrozenEstimator(estimator), method="sigmoid", cv=2)
+            expected = theirs.fit(x[300:], y[300:, k]).predict_proba(x[300:])[:, 1]
+            np.testing.assert_allclose(ours[:, k], expected, atol=1e-6)
+
+
+def test_isotonic_of_each_label_is_scikit_learns_of_that_label() -> None:
+    z, y = draw()
+    ours = fit(z, y, "isotonic").probs(z)
+    for k in range(z.shape[1]):
+        p, floor = sigmoid(z[:, k]), 1 / (2 * (len(z) + 1))
+        theirs = IsotonicRegression(y_min=floor, y_max=1 - floor).fit_transform(p, y[:, k])
+        np.testing.assert_allclose(ours[:, k], theirs, atol=1e-9)
+
+
+def test_a_network_with_a_sigmoid_a_label_is_calibrated_through_its_probabilities() -> None:
+    x, y = make_multilabel_classification(900, n_classes=3, random_state=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is to be overfitted, not to converge
+        net = MLPClassifier((32,), alpha=0, learning_rate_init=0.05, max_iter=120, random_state=0)
+        net.fit(x[:100], y[:100])
+    cal, test = (slice(300, 600), slice(600, 900))
+    p = net.predict_proba(x)
+    artifact = calibrate(p[cal], y[cal], outputs="label_probabilities", test=(p[test], y[test]))
+    assert artifact.model.outputs == "label_probabilities"
+    assert artifact.metrics_after["nll"] < artifact.metrics_before["nll"]
+    assert artifact.metrics_after["positive_ece"] < artifact.metrics_before["positive_ece"]
+
+
+def test_the_shared_temperature_has_the_least_mean_nll_of_a_label() -> None:
+    z, y = draw()
+    artifact = fit(z, y, "temperature")
+    assert artifact.temperature is not None
+    two = np.stack([sigmoid(-z.ravel()), sigmoid(z.ravel())], axis=1)
+
+    def mean_nll(t: float) -> float:
+        q = sigmoid(z.ravel() / t)
+        return nll(np.stack([1 - q, q], axis=1), y.ravel())
+
+    assert len(two) == z.size
+    best = mean_nll(artifact.temperature)
+    assert best <= min(mean_nll(artifact.temperature * f) for f in (0.98, 1.02))
+
+
+@pytest.mark.parametrize("method", LABEL_METHODS)
+def test_every_method_is_saved_whole_with_facts_that_watch_needs(method: str, tmp_path) -> None:
+    z, y = draw(300)
+    artifact = Artifact.load(fit(z, y, method).save(tmp_path / "a"))
+    probs = artifact.probs(z)
+    assert artifact.is_multilabel
+    assert probs.shape == z.shape
+    confidence, right = decisions(probs, y)
+    assert artifact.reference is not None
+    assert artifact.reference.n == z.size
+    assert artifact.reference.accuracy() == pytest.approx(right.mean())
+    assert artifact.reference.mean_confidence() == pytest.approx(confidence.mean())
+    assert artifact.reference_classes == tuple((probs > 0.5).sum(axis=0))
+    assert artifact.examples is not None
+    np.testing.assert_allclose(artifact.probs(artifact.examples.logits), artifact.examples.probs)
+
+
+@pytest.mark.parametrize("method", ["platt", "histogram-width", "histogram-mass", "isotonic"])
+def test_a_label_that_says_too_little_keeps_the_temperature_of_all_and_that_is_said(method: str) -> None:
+    z, y = draw()
+    y[:, 0] = 0
+    y[:, 1] = 1
+    y[:, 2] = 0
+    y[:9, 2] = 1
+    artifact = fit(z, y, method, class_names=["never", "always", "nine", "fine"])
+    (labels,) = artifact.fit["kept_temperature"].values()
+    assert labels == [0, 1, 2]
+    temperature = artifact.fit["shared_temperature"]
+    expected = sigmoid(z[:, :3] / temperature)
+    near = 1e-12 if method == "platt" else 0.1  # a table has steps
+    np.testing.assert_allclose(artifact.probs(z)[:, :3], expected, atol=near)
+    np.testing.assert_allclose(artifact.probs(z)[:, :3].mean(), expected.mean(), atol=1e-9)
+    assert "3 of 4 labels keep the temperature of all" in str(verdict(artifact))
+    assert "never, always, nine" in str(verdict(artifact))
+
+
+def test_a_label_whose_scores_speak_against_it_keeps_the_temperature() -> None:
+    z, y = draw()
+    z[:, 3] = -z[:, 3]
+    artifact = fit(z, y, "platt")
+    assert artifact.fit["kept_temperature"] == {"more rarely true where its log-odds are higher": [3]}
+    (step,) = artifact.steps
+    assert isinstance(step, LogitMap)
+    assert (step.weight > 0).all()
+
+
+def test_where_no_temperature_is_best_a_label_keeps_its_own_probability() -> None:
+    z, y = draw()
+    with pytest.raises(FitError):
+        fit(-z, y, "temperature")
+    artifact = fit(-z, y, "platt")
+    np.testing.assert_allclose(artifact.probs(-z), sigmoid(-z))
+    assert "infinite" in artifact.fit["no_temperature"]
+
+
+def test_auto_chooses_by_the_folds_and_records_all_candidates() -> None:
+    z, y = draw(1500)
+    artifact = fit(z, y)
+    assert artifact.method == "platt"
+    assert artifact.selection is not None
+    assert [s.method for s in artifact.selection.scores][:3] == ["none", "temperature", "platt"]
+    assert artifact.metrics_after["positive_ece"] < artifact.metrics_before["positive_ece"] / 3
+    rng = np.random.default_rng(5)
+    calibrated = rng.normal(size=(1500, 3))
+    true = (rng.random(calibrated.shape) < sigmoid(calibrated)).astype(int)
+    assert fit(calibrated, true).method == "none"
+
+
+def test_samples_that_weigh_nothing_change_nothing() -> None:
+    z, y = draw()
+    weight = np.ones(2 * len(z))
+    weight[len(z) :] = 0
+    more = np.concatenate([z, -z])
+    # Platt's targets count the samples, whatever they weigh.
+    for method, near in {"temperature": 1e-6, "platt": 0.01}.items():
+        weighed = fit(more, np.concatenate([y, y]), method, sample_weight=weight)
+        np.testing.assert_allclose(weighed.probs(z), fit(z, y, method).probs(z), atol=near)
+
+
+def test_one_label_is_two_classes() -> None:
+    z, y = draw(labels=1)
+    two = calibrate(z[:, 0], y[:, 0], "platt", cross_validate=False)
+    for labels in (y, y[:, 0]):
+        np.testing.assert_allclose(fit(z, labels, "platt").probs(z)[:, 0], two.probs(z[:, 0])[:, 1])
+
+
+def test_fewer_samples_than_labels_are_fitted_and_said_to_say_too_little() -> None:
+    z, y = draw(5, labels=20)
+    artifact = calibrate(z, y, "platt", outputs="label_logits")
+    assert sum(map(len, artifact.fit["kept_temperature"].values())) == 20
+    assert "20 of 20 labels keep" in str(verdict(artifact))
+    assert np.isfinite(artifact.probs(z)).all()
+
+
+@pytest.mark.parametrize(
+    ("labels", "error"),
+    [
+        (lambda y: y[:, 0], ShapeError),
+        (lambda y: y.argmax(axis=1), ShapeError),
+        (lambda y: y + 1, InputError),
+        (lambda y: np.where(y, 0.5, 0.0), InputError),
+        (lambda y: np.where(y, np.nan, 0.0), InputError),
+        (lambda y: y.astype(str), InputError),
+        (lambda y: y[:5], ShapeError),
+    ],
+)
+def test_labels_that_are_not_0_or_1_of_each_label_are_refused(labels: Any, error: type[Exception]) -> None:
+    z, y = draw(50)
+    with pytest.raises(error):
+        fit(z, labels(y), "platt")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1.7e308, 1e200])
+def test_scores_that_no_calibrator_can_take_are_refused(bad: float) -> None:
+    z, y = draw(50)
+    z[7, 1] = bad
+    for method in ("temperature", "platt", "isotonic"):
+        with pytest.raises(InputError, match=r"row 7|clip"):
+            fit(z, y, method)
+
+
+def test_probabilities_beyond_0_and_1_are_refused_and_0_and_1_are_not() -> None:
+    z, y = draw(200)
+    p = sigmoid(z)
+    p[0, 0], p[1, 1] = 0.0, 1.0
+    assert np.isfinite(
+        calibrate(p, y, "platt", outputs="label_probabilities").probs(to_logits(p, "label_probabilities"))
+    ).all()
+    p[3, 0] = 1.5
+    with pytest.raises(InputError, match="row 3"):
+        calibrate(p, y, "platt", outputs="label_probabilities")
+
+
+@pytest.mark.parametrize("method", ["vector", "beta", "temperature-mixture", "dirichlet-odir", "nonsense"])
+def test_methods_that_tie_classes_together_are_refused(method: str) -> None:
+    with pytest.raises(InputError, match="isotonic"):
+        fit(*draw(50), method)
+
+
+@pytest.mark.parametrize("options", [{"of": "top"}, {"bins": 0}, {"smoothing": -1}, {"ridge": 1.0}])
+def test_options_that_labels_do_not_have_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        fit(*draw(50), "histogram-mass", **options)
+    with pytest.raises(InputError):
+        fit(*draw(50), criterion="ece")
+
+
+def test_labels_of_a_sample_without_the_word_are_answered_with_the_option() -> None:
+    z, y = draw(50)
+    with pytest.raises(ShapeError, match="--outputs label_logits"):
+        calibrate(z, y, "temperature")
+
+
+def test_a_calibration_of_labels_is_not_one_of_classes() -> None:
+    z, y = draw(200)
+    of_labels = fit(z, y, "temperature")
+    map_of_each = LogitMap(np.arange(1.0, 5.0))
+    of_classes = Artifact((map_of_each,), method="vector", classes=4, model={"outputs": "logits"})
+    with pytest.raises(InputError, match="label_logits"):
+        of_labels.check_takes("logits", "these")
+    with pytest.raises(InputError, match="logits"):
+        of_classes.check_takes("label_logits", "these")
+
+
+def test_thousands_of_labels_are_fitted() -> None:
+    labels = sized(ci=300, nightly=10_000)
+    z, y = draw(200, labels=labels)
+    artifact = fit(z, y, "platt")
+    assert artifact.probs(z).shape == (200, labels)
+    assert (
+        evaluate_labels(artifact.probs(z), y, replicates=0).nll
+        < evaluate_labels(sigmoid(z), y, replicates=0).nll
+    )
+
+
+def test_every_error_is_one_of_ours_for_labels_of_any_kind() -> None:
+    rng = np.random.default_rng(0)
+    for n, labels in ((1, 1), (2, 3), (3, 1), (12, 2)):
+        z, y = rng.normal(size=(n, labels)), rng.integers(0, 2, (n, labels))
+        for method in (*LABEL_METHODS, "auto"):
+            try:
+                artifact = calibrate(z, y, method, outputs="label_logits")
+            except CalibServeError:
+                continue
+            assert np.isfinite(artifact.probs(z)).all()

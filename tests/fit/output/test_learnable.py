@@ -1,0 +1,110 @@
+"""Every method, and the choice among them, refuses sets that teach nothing and says what poor ones lack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from calib_serve.artifact import Artifact
+from calib_serve.cli import app
+from calib_serve.errors import FitError, InputError
+from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
+from calib_serve.fit.output.learnable import folds_of, remarks
+from calib_serve.fit.output.selection import select
+from calib_serve.fit.samples import Samples
+from calib_serve.fit.solve import stratified
+
+METHODS = [*(name for name in CANDIDATES if name != "none"), "auto"]
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+def draw(n: int = 120, k: int = 4, seed: int = 0) -> Arrays:
+    rng = np.random.default_rng(seed)
+    z = 2 * rng.standard_normal((n, k))
+    return 2.5 * z, (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+
+
+def fit(method: str, z: np.ndarray, y: np.ndarray) -> Artifact:
+    return select(z, y) if method == "auto" else fit_by_name(method, z, y)
+
+
+Z, Y = draw()
+REFUSED = {
+    "one class": (Z, np.zeros(len(Z), int), FitError, "all 120 labels are of class 0"),
+    "all wrong": (Z, Z.argmin(axis=1), FitError, "not one of 120 samples is classified right"),
+    "constant logits": (np.ones_like(Z), Y, FitError, "same for every sample"),
+    "one row again and again": (np.tile(Z[:1], (120, 1)), Y, FitError, "same for every sample"),
+    "a number of its own added to each row": (
+        np.ones_like(Z) * np.arange(120)[:, None], Y, FitError, "same for every sample",
+    ),
+    "NaN": (np.where(Z > 8, np.nan, Z), Y, InputError, "must be finite"),
+    "the largest floats": (np.where(Z > 5, 1.7e308, Z), Y, InputError, "clip them first"),
+    "both infinities once subtracted": (1.7e308 * np.sign(Z), Y, InputError, "clip them first"),
+}  # fmt: skip
+SAID = {
+    "few samples": (*draw(12), "12 samples tell little"),
+    "fewer samples than classes": (*draw(15, 20), "20 classes have no sample"),
+    "a class that never occurs": (Z, np.where(Y == 3, 0, Y), "1 of 4 classes have no sample (3)"),
+    "all right": (Z, Z.argmax(axis=1), "every sample is classified right"),
+    "each row four times": (np.tile(Z[:30], (4, 1)), np.tile(Y[:30], 4), "only 30 of 120 rows"),
+    "ties": (np.round(Z / 6), Y, "the largest logit ties"),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_set_that_teaches_nothing_is_refused_with_what_to_do(method: str, case: str) -> None:
+    z, y, error, match = REFUSED[case]
+    with pytest.raises(error, match=match):
+        fit(method, z, y)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("case", SAID)
+def test_what_a_poor_set_lacks_is_said_by_every_method_or_the_fit_is_refused(method: str, case: str) -> None:
+    z, y, words = SAID[case]
+    try:
+        artifact = fit(method, z, y)
+    except (FitError, InputError):
+        assert method != "auto", "the choice among methods must find one"
+        return
+    assert any(words in remark for remark in artifact.fit["remarks"])
+    probs = artifact.probs(z)
+    np.testing.assert_allclose(probs.sum(axis=1), 1, rtol=1e-9)
+    if method == "auto":
+        assert probs.min() > 0
+        assert probs.max() < 1
+
+
+def test_of_an_ordinary_set_there_is_nothing_to_say() -> None:
+    assert remarks(Samples.of(*draw(300))) == []
+    assert "remarks" not in select(*draw(300), folds=3).fit
+
+
+def test_six_samples_of_ten_classes_give_a_cautious_calibration_and_no_table() -> None:
+    artifact = select(*draw(6, 10))
+    assert artifact.method in ("none", "temperature", "structured-average")
+    assert artifact.probs(draw(50, 10, seed=1)[0]).max() <= 1 - 0.9 / 7
+
+
+def test_copies_of_a_row_share_its_fold_and_many_alike_are_spread() -> None:
+    z, y = draw(200)
+    twice = Samples.of(np.concatenate([z, z]), np.concatenate([y, y]))
+    fold = folds_of(twice, folds=5, seed=0)
+    np.testing.assert_array_equal(fold[:200], fold[200:])
+    few = Samples.of(np.round(z / 8), y)
+    np.testing.assert_array_equal(
+        folds_of(Samples.of(np.tile(z[:4], (50, 1)), y), folds=5, seed=0), stratified(y, folds=5, seed=0)
+    )
+    assert len(np.unique(folds_of(few, folds=5, seed=0))) == 5
+
+
+def test_the_command_says_what_the_set_lacks(tmp_path: Path) -> None:
+    np.savez(tmp_path / "z.npz", cal_logits=Z, cal_labels=Z.argmax(axis=1))
+    command = ["fit", "--logits", str(tmp_path / "z.npz"), "--split", "cal", "-o", str(tmp_path / "a")]
+    found = CliRunner().invoke(app, command)
+    assert found.exit_code == 0, found.output
+    assert "note: every sample is classified right" in found.stdout

@@ -1,0 +1,97 @@
+"""The average of structured scaling: what it is made of, and that it follows no single noisy choice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from calib_serve.artifact import LogitMap, Mixture
+from calib_serve.fit.output.averaged import Averaged, fit_structured_average
+from calib_serve.fit.output.candidates import fit_by_name
+from calib_serve.fit.output.learnable import folds_of
+from calib_serve.fit.output.selection import select
+from calib_serve.fit.samples import Samples
+from calib_serve.metrics import nll, softmax
+
+
+def draw(n: int = 600, k: int = 4, t: float = 2.5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    z = 2 * rng.standard_normal((n, k))
+    return t * z, (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+
+
+def skewed(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    z, y = draw(n, seed=seed)
+    return z * np.array([0.4, 1.0, 1.5, 2.5]) + np.array([3.0, 0.0, -3.0, 0.0]), y
+
+
+def test_its_steps_are_a_temperature_a_map_of_log_probabilities_and_a_uniform_share() -> None:
+    artifact = fit_structured_average(*skewed(600))
+    first, second, last = artifact.steps
+    assert isinstance(first, LogitMap)
+    assert first.is_scalar
+    assert isinstance(second, LogitMap)
+    assert second.on == "log_probs"
+    assert isinstance(last, Mixture)
+    assert last.weights[-1] >= 0.9 / 600
+    assert sum(artifact.fit["members"].values()) == pytest.approx(1)
+
+
+def test_members_weigh_as_they_predict_held_out_samples() -> None:
+    logits, labels = skewed(2000)
+    artifact = fit_structured_average(logits, labels)
+    held, weight = artifact.fit["held_out_nll"], artifact.fit["members"]
+    assert held[max(weight, key=weight.__getitem__)] < held["temperature"] < held["none"]
+    assert "temperature" not in weight
+
+
+def test_a_fold_is_weighed_without_its_own_samples() -> None:
+    samples = Samples.of(*draw(200))
+    average = Averaged.of(samples, folds_of(samples, folds=5, seed=0))
+    inside = average.fold == 2
+    member = average.members[0]
+    before = average.weights(without=2)
+    member.losses[inside] += 10
+    assert average.weights(without=2) == before
+    assert average.weights()[member.name] < before[member.name]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_on_new_samples_it_is_as_good_as_a_temperature_and_better_where_classes_differ(seed: int) -> None:
+    for make, most in ((draw, 1.03), (skewed, 0.95)):
+        logits, labels = make(400, seed=seed)
+        new, truth = make(5000, seed=seed + 100)
+        ours = nll(fit_structured_average(logits, labels).probs(new), truth)
+        assert ours < most * nll(fit_by_name("temperature", logits, labels).probs(new), truth)
+
+
+def test_where_many_classes_have_no_sample_no_prediction_changes() -> None:
+    logits, labels = draw(60, 40)
+    artifact = fit_structured_average(logits, labels)
+    new = draw(500, 40, seed=1)[0]
+    np.testing.assert_array_equal(artifact.probs(new).argmax(axis=1), new.argmax(axis=1))
+
+
+def test_with_every_sample_right_confidence_stays_below_what_so_few_can_show() -> None:
+    logits = draw(100)[0]
+    probs = select(logits, logits.argmax(axis=1)).probs(logits)
+    assert 0.9 < probs.max() < 1 - 0.7 / 101
+
+
+def test_probabilities_of_exactly_0_are_raised_by_the_choice() -> None:
+    rng = np.random.default_rng(0)
+    votes = rng.multinomial(5, softmax(draw(400, t=0.5)[0])) / 5
+    labels = np.array([rng.choice(4, p=0.9 * p + 0.025) for p in votes])
+    artifact = select(Samples.of(votes, labels, outputs="probabilities"), labels)
+    assert artifact.method == "structured-average"
+    assert artifact.metrics_after["nll"] < 0.5 * artifact.metrics_before["nll"]
+
+
+def test_a_matrix_is_found_where_classes_are_mixed_up_and_dropped_where_they_are_not() -> None:
+    rng = np.random.default_rng(0)
+    mixed = np.eye(4) + 0.5 * rng.standard_normal((4, 4))
+    logits, labels = draw(3000, t=1.0)
+    weights = fit_structured_average(logits @ mixed, labels).fit["members"]
+    assert all(name.startswith("structured-matrix") for name in weights)
+    plain = fit_structured_average(logits, labels).fit["members"]
+    assert plain["temperature"] == max(plain.values())

@@ -1,0 +1,138 @@
+"""An artifact for other class shares: exact where its steps can say it, refused where they cannot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from onnx_runtimes import by_onnxruntime
+from torch import nn
+
+from calib_serve import Artifact, LogitMap, Mixture, ProbTable, calibrated, fuse_onnx
+from calib_serve.artifact import Abstain
+from calib_serve.errors import InputError
+from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
+from calib_serve.fit.priors import correctable, for_shares
+from calib_serve.priors import corrected
+
+K = 4
+OLD, NEW = np.array([0.4, 0.3, 0.2, 0.1]), np.array([0.1, 0.2, 0.2, 0.5])
+
+
+@pytest.fixture(scope="module")
+def scores() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    y = rng.choice(K, 1200, p=OLD)
+    return (3 * (rng.normal(size=(1200, K)) + 1.5 * np.eye(K)[y])).astype("f4"), y
+
+
+@pytest.mark.parametrize("method", [name for name in CANDIDATES if correctable(name, K, "each")])
+def test_every_method_is_corrected_by_bayes_rule(method: str, scores: tuple[np.ndarray, np.ndarray]) -> None:
+    z, y = scores
+    options = {"of": "each"} if method.startswith("histogram") else {}
+    artifact = fit_by_name(method, z, y, **options)
+    made = for_shares(artifact, NEW, how="given")
+    expected = corrected(artifact.probs(z), np.bincount(y) / len(y), NEW)
+    # The structured methods' uniform floor, a sample's weight, stays uniform.
+    ratio = NEW / OLD
+    floor = ratio.max() / ratio.min() / len(y) if method.startswith("structured") else 1e-9
+    np.testing.assert_allclose(made.probs(z), expected, atol=floor)
+    assert made.fit["prior"]["new"] == NEW.tolist()
+    assert made.data["confusion"]["unknown"]
+    assert made.reference is None
+    assert made.examples is not None
+    np.testing.assert_array_equal(made.examples.probs, made.probs(made.examples.logits))
+    back = for_shares(made, np.bincount(y) / len(y), how="given")
+    np.testing.assert_allclose(back.probs(z), artifact.probs(z), atol=floor)
+
+
+def known(*steps: LogitMap | Mixture | ProbTable, **more: object) -> Artifact:
+    return Artifact(steps, method="test", classes=K, data={"class_shares": OLD}, **more)
+
+
+EDGES = np.tile([0.25, 0.5, 0.75], (K, 1))
+VALUES = np.random.default_rng(1).random((K, 4))
+
+
+def test_what_cannot_be_corrected_is_refused_with_what_to_do() -> None:
+    two = Mixture([1.0, 0.5], [0.5, 0.4, 0.1])
+    broad = Mixture([1.0], [0.9, 0.1])
+    for steps in ((two,), (broad,), (LogitMap.temperature(2.0), two)):
+        with pytest.raises(InputError, match="fit with temperature"):
+            for_shares(known(*steps), NEW, how="given")
+    with pytest.raises(InputError, match="--of each"):
+        for_shares(known(ProbTable(EDGES[:1], VALUES[:1])), NEW, how="given")
+    with pytest.raises(InputError, match="would not keep their promise"):
+        for_shares(known(abstain=Abstain(0.5, risk=0.1)), NEW, how="given")
+    with pytest.raises(InputError, match="does not say under which class shares"):
+        for_shares(replace(known(), data={}), NEW, how="given")
+    with pytest.raises(InputError, match=r"no calibration sample is of classes \[3\]"):
+        for_shares(replace(known(), data={"class_shares": [0.5, 0.3, 0.2, 0.0]}), NEW, how="given")
+    labels = Artifact((), method="none", classes=K, model={"outputs": "label_logits"})
+    with pytest.raises(InputError, match="multi-label"):
+        for_shares(labels, NEW, how="given")
+
+
+def test_a_histogram_of_an_earlier_version_has_another_prior() -> None:
+    old = known(ProbTable(EDGES, VALUES), fit={"prior": 1.0})
+    assert for_shares(old, NEW, how="given").fit["prior"]["old"] == OLD.tolist()
+
+
+STEPS = {
+    "none": (),
+    "temperature": (LogitMap.temperature(1.7),),
+    "scaled bias": (LogitMap(np.array(0.6), np.linspace(0, 1, K)),),
+    "log probs": (LogitMap(np.linspace(0.5, 1, K), np.linspace(0, 1, K), "log_probs"),),
+    "floor": (LogitMap.temperature(1.7), Mixture([1.0], [0.999, 0.001])),
+    "table": (LogitMap.temperature(1.4), ProbTable(EDGES, VALUES)),
+}
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_fused_models_give_the_corrected_probabilities(kind: str, tmp_path) -> None:
+    rng = np.random.default_rng(2)
+    made = for_shares(known(*STEPS[kind], model={"outputs": "logits"}), NEW, how="given")
+    x, w, b = (rng.normal(size=size).astype("f4") for size in ((60, 3), (3, K), (K,)))
+    path = tmp_path / "model.onnx"
+    tensors = [numpy_helper.from_array(t, name) for t, name in ((w, "w"), (b, "b"))]
+    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", k]) for n, k in (("x", 3), ("z", K))]
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["x", "w", "b"], ["z"])], "g", info[:1], info[1:], tensors
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    onnx.save(model, path)
+    z = x.astype(float) @ w + b
+    fused = fuse_onnx(path, made, tmp_path / "fused.onnx", returns="probabilities")
+    assert fused.max_abs_diff < 1e-5
+    (found,) = by_onnxruntime(tmp_path / "fused.onnx", {"x": x}).values()
+    near = np.abs(made.only(*made.logit_maps).probs(z)[:, :, None] - EDGES[0]).min(axis=(1, 2)) < 1e-5
+    np.testing.assert_allclose(found[~near], made.probs(z)[~near], atol=2e-6)
+    linear = nn.Linear(3, K)
+    linear.load_state_dict({"weight": torch.from_numpy(w.T.copy()), "bias": torch.from_numpy(b)})
+    with torch.no_grad():
+        theirs = calibrated(linear.eval(), made, example=torch.from_numpy(x))(torch.from_numpy(x)).numpy()
+    expected = made.probs(z)
+    theirs = theirs if np.allclose(theirs.sum(axis=1), 1, atol=1e-4) else np.exp(theirs)
+    np.testing.assert_allclose(theirs[~near], expected[~near], atol=2e-6)
+
+
+@pytest.mark.parametrize("outputs", ["logit", "probability"])
+def test_one_score_a_sample_is_corrected_on_its_log_odds(outputs: str) -> None:
+    one = Artifact(
+        (LogitMap.temperature(2.0),),
+        method="t",
+        classes=2,
+        data={"class_shares": [0.5, 0.5]},
+        model={"outputs": outputs},
+    )
+    made = for_shares(one, np.array([0.8, 0.2]), how="given")
+    z = np.linspace(-3, 3, 9)
+    odds = np.log(made.probs(z)[:, 1] / made.probs(z)[:, 0])
+    np.testing.assert_allclose(odds, z / 2 + np.log(0.25), atol=1e-12)
+    (step,) = made.logit_maps
+    assert step.bias is not None
+    assert step.bias[0] == 0

@@ -1,0 +1,161 @@
+"""The raw scores beside the calibrated ones, and parity on the device that serves."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from fuse_artifacts import KINDS, artifact, output_steps
+from fuse_graphs import Builder, run
+from onnx import TensorProto, helper
+from sizes import sized
+from sklearn.ensemble import RandomForestClassifier
+from typer.testing import CliRunner
+
+from calib_serve import InputShift, LogitMap, ModelFacts
+from calib_serve.cli import app
+from calib_serve.errors import FuseError, InputError, ModelError
+from calib_serve.fuse.onnx.graph import fuse_onnx
+from calib_serve.fuse.sessions import open_session
+
+K = 4
+MEANS = {"": "logits", "Softmax": "probabilities", "LogSoftmax": "log_probs"}
+
+
+def network(tail: str = "", *, more: str = "", pooled: bool = False) -> onnx.ModelProto:
+    """A linear layer, perhaps a convolution, an activation, and perhaps another output."""
+    b = Builder(np.dtype("f4"), np.random.default_rng(0))
+    info = helper.make_tensor_value_info
+    if pooled:
+        z = b.node("GlobalAveragePool", b.node("Conv", "x", b.normal(K, 2, 1, 1), b.normal(K)))
+    else:
+        z = b.node("Gemm", "x", b.normal(6, K), b.normal(K))
+    y = b.node(tail, z, axis=1, output="scores") if tail else b.node("Identity", z, output="scores")
+    shape = ["n", 2, 3, 3] if pooled else ["n", 6]
+    others = [info(b.node("Neg", "x", output=more), TensorProto.FLOAT, shape)] if more else []
+    return b.model([info("x", TensorProto.FLOAT, shape)], [info(y, TensorProto.FLOAT, None), *others])
+
+
+def fuse(model: onnx.ModelProto, folder, *steps, means: str = "logits", **options):
+    onnx.save(model, folder / "raw.onnx")
+    out = folder / "fused.onnx"
+    fitted = artifact(*steps, classes=K, model=ModelFacts(outputs=means))
+    return fuse_onnx(folder / "raw.onnx", fitted, out, **options), str(out)
+
+
+@pytest.mark.parametrize("returns", ["same", "probabilities", "all"])
+@pytest.mark.parametrize("tail", MEANS)
+@pytest.mark.parametrize("kind", sized(["matrix", "top"], KINDS))
+def test_the_raw_scores_are_what_the_raw_graph_gives(kind, tail, returns, tmp_path):
+    model, steps = network(tail), output_steps(kind, K, np.random.default_rng(0))
+    report, path = fuse(model, tmp_path, *steps, means=MEANS[tail], keep_raw=True, returns=returns)
+    x = {"x": np.random.default_rng(1).normal(size=(9, 6)).astype("f4")}
+    got = run(path, x)
+    np.testing.assert_array_equal(got.pop("raw_scores"), run(model, x)["scores"])
+    _, plain = fuse(model, tmp_path, *steps, means=MEANS[tail], returns=returns)
+    without = run(plain, x)
+    assert list(got) == list(without)
+    for name, values in without.items():
+        np.testing.assert_allclose(got[name], values, atol=1e-5)
+    assert report.outputs[-1] == "raw_scores"
+    assert "raw_scores" in report.done[-1]
+
+
+def test_raw_scores_of_convolutions_keep_their_shape(tmp_path):
+    model = network("Softmax", pooled=True)
+    steps = output_steps("top", K, np.random.default_rng(0))
+    _, path = fuse(model, tmp_path, *steps, means="probabilities", keep_raw=True)
+    x = {"x": np.random.default_rng(1).normal(size=(3, 2, 3, 3)).astype("f4")}
+    np.testing.assert_array_equal(run(path, x)["raw_scores"], run(model, x)["scores"])
+
+
+@pytest.mark.parametrize("maps", [True, False])
+def test_raw_scores_of_scikit_learn_keep_their_type(maps, tmp_path):
+    skl2onnx = pytest.importorskip("skl2onnx")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 5)).astype("f4")
+    forest = RandomForestClassifier(4, max_depth=3, random_state=0).fit(x, rng.integers(0, K, 80))
+    model = skl2onnx.to_onnx(forest, x[:1], target_opset=17, options={"zipmap": maps})
+    _, path = fuse(
+        model,
+        tmp_path,
+        LogitMap.temperature(2.0),
+        means="probabilities",
+        keep_raw=True,
+        outputs="probabilities",
+    )
+    label, calibrated, raw = run(path, {"X": x}).values()
+    before = list(run(model, {"X": x}).values())
+    np.testing.assert_array_equal(label, before[0])
+    if maps:
+        assert list(raw) == list(before[1])
+        assert list(calibrated) != list(before[1])
+    else:
+        np.testing.assert_array_equal(raw, before[1])
+
+
+def test_a_name_that_is_taken_is_refused_and_nothing_is_written(tmp_path):
+    with pytest.raises(FuseError, match="another input or output called 'raw_scores'"):
+        fuse(
+            network(more="raw_scores"),
+            tmp_path,
+            LogitMap.temperature(2.0),
+            output_name="scores",
+            keep_raw=True,
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["raw.onnx"]
+
+
+def test_behind_an_input_shift_there_are_no_raw_scores(tmp_path):
+    with pytest.raises(FuseError, match=r"--keep-raw \(keep_raw=True\)"):
+        fuse(network(), tmp_path, InputShift(np.ones(6)), LogitMap.temperature(2.0), keep_raw=True)
+    assert not (tmp_path / "fused.onnx").exists()
+
+
+def test_the_report_names_engine_and_device(tmp_path):
+    report, _ = fuse(network(), tmp_path, LogitMap.temperature(2.0))
+    assert (report.engine, report.device) == ("onnxruntime", "cpu")
+    assert "(onnxruntime, cpu)" in dict(report.rows())["parity"]
+    assert report.as_dict()["device"] == "cpu"
+
+
+def has_gpu() -> bool:
+    try:
+        open_session(network().SerializeToString(), device="cuda")
+    except ModelError:
+        return False
+    return True
+
+
+GPU = has_gpu()
+
+
+@pytest.mark.skipif(GPU, reason="there is a GPU")
+def test_a_device_that_is_not_there_is_an_error_not_another_device(tmp_path):
+    with pytest.raises(ModelError, match="cuda was asked for"):
+        fuse(network(), tmp_path, LogitMap.temperature(2.0), device="cuda")
+    assert [path.name for path in tmp_path.iterdir()] == ["raw.onnx"]
+
+
+@pytest.mark.skipif(not GPU, reason="no GPU that onnxruntime can use")
+@pytest.mark.parametrize("kind", KINDS)
+def test_parity_is_measured_on_the_gpu_that_serves(kind, tmp_path):
+    report, _ = fuse(network(), tmp_path, *output_steps(kind, K, np.random.default_rng(0)), device="cuda")
+    assert report.device == "cuda"
+
+
+def test_a_device_nobody_knows_is_refused(tmp_path):
+    with pytest.raises(InputError, match="device must be"):
+        fuse(network(), tmp_path, LogitMap.temperature(2.0), device="gpu")
+
+
+def test_the_command_takes_both(tmp_path):
+    onnx.save(network(), tmp_path / "raw.onnx")
+    artifact(LogitMap.temperature(2.0), classes=K).save(tmp_path / "fitted")
+    out = tmp_path / "fused.onnx"
+    words = ["fuse", "onnx", str(tmp_path / "raw.onnx"), str(tmp_path / "fitted"), "-o", str(out)]
+    result = CliRunner().invoke(app, [*words, "--keep-raw", "--device", "cpu", "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.output)["outputs"] == ["scores", "raw_scores"]

@@ -1,0 +1,353 @@
+"""Prediction sets and abstention as outputs of a fused graph: every runtime decides as the artifact does."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from deciding import SCORES, deciding, sets_of
+from fuse_artifacts import KINDS, artifact, output_steps
+from fuse_graphs import Builder
+from onnx import TensorProto, helper, numpy_helper
+from onnx_runtimes import RUNTIMES, CannotRun, by_onnxruntime
+from sizes import sized
+from typer.testing import CliRunner
+
+from calib_serve import Artifact, LogitMap
+from calib_serve.artifact import Abstain, Examples, PredictionSets
+from calib_serve.cli import app
+from calib_serve.errors import FuseError
+from calib_serve.fuse.decisions import check_decisions, lac_least, rounded_up, sure_sets
+from calib_serve.fuse.onnx import fuse_onnx
+
+K = 5
+FLOATS = {"f2": TensorProto.FLOAT16, "f4": TensorProto.FLOAT, "f8": TensorProto.DOUBLE}
+EVEN = np.random.default_rng(1).integers(0, 3, (400, K)) * 2  # full of ties
+
+
+def graph(
+    folder: Path, tail: str = "", dtype: str = "f4", *, rows: int | str = "n", more: str = "", opset: int = 17
+) -> Path:
+    """Scores that are the input, through an activation; perhaps with an output or value of another name."""
+    b = Builder(np.dtype(dtype), np.random.default_rng(0))
+    info = helper.make_tensor_value_info
+    hidden = b.node("Neg", "x", output="set" if more == "hidden" else None)
+    y = b.node(tail or "Identity", b.node("Neg", hidden), output="scores", **({"axis": -1} if tail else {}))
+    shown = [info(y, FLOATS[dtype], [rows, K])]
+    if more and more != "hidden":
+        shown.append(info(b.node("Neg", "x", output=more), FLOATS[dtype], [rows, K]))
+    path = folder / "raw.onnx"
+    onnx.save(b.model([info("x", FLOATS[dtype], [rows, K])], shown, opset=opset), path)
+    return path
+
+
+def fused(path: Path, fitted: Artifact, **options) -> Path:
+    out = path.with_name("fused.onnx")
+    fuse_onnx(path, fitted, out, **options)
+    onnx.checker.check_model(str(out), full_check=True)
+    return out
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("score", SCORES)
+def test_every_runtime_decides_as_the_artifact_does_also_where_classes_tie(score, runtime, tmp_path):
+    fitted = deciding(artifact(LogitMap.temperature(2.0), classes=K), score)
+    out = fused(graph(tmp_path, "Softmax"), fitted, returns="all")
+    try:
+        got = RUNTIMES[runtime](out, {"x": EVEN.astype("f4")})
+    except CannotRun as error:
+        pytest.skip(str(error))
+    assert got["set"].dtype == got["abstain"].dtype == bool
+    np.testing.assert_array_equal(got["set"], fitted.sets(got["probabilities"]))
+    np.testing.assert_array_equal(got["abstain"], fitted.abstain(got["probabilities"]))
+    assert 1 < got["set"].sum(axis=1).mean() < K
+    assert 0 < got["abstain"].mean() < 1
+
+
+@pytest.mark.parametrize("returns", ["same", "probabilities", "all"])
+@pytest.mark.parametrize("tail", ["", "Softmax", "LogSoftmax"])
+@pytest.mark.parametrize("kind", sized(["matrix", "mixture", "top", "classwise"], KINDS))
+def test_decisions_are_by_the_calibrated_probabilities_of_any_step(kind, tail, returns, tmp_path):
+    means = {"": "logits", "Softmax": "probabilities", "LogSoftmax": "log_probs"}[tail]
+    steps = output_steps(kind, K, np.random.default_rng(0))
+    fitted = deciding(artifact(*steps, classes=K, outputs=means), SCORES[len(kind) % 6])
+    path = graph(tmp_path, tail)
+    plain = by_onnxruntime(fused(path, fitted, returns=returns, decisions=False), {"x": rows()})
+    got = by_onnxruntime(fused(path, fitted, returns=returns), {"x": rows()})
+    assert [*got] == [*plain, "set", "abstain"]
+    for name, values in plain.items():
+        np.testing.assert_array_equal(got[name], values)
+    probs = fitted.probs(np.log(raw_probs(rows())) if means != "logits" else rows())
+    agree(got, fitted, probs, 1e-5)
+
+
+def rows(n: int = 40) -> np.ndarray:
+    return (2 * np.random.default_rng(1).normal(size=(n, K))).astype("f4")
+
+
+def raw_probs(z: np.ndarray) -> np.ndarray:
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def agree(got, fitted: Artifact, probs: np.ndarray, tolerance: float) -> None:
+    everyone = np.ones(len(probs), bool)
+    close = check_decisions(fitted, probs, got, tolerance=tolerance, rows=everyone, report="")
+    assert close < 0.2 * got["set"].size
+
+
+@pytest.mark.parametrize("score", ["lac", "raps a class"])
+@pytest.mark.parametrize("returns", ["same", "all"])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_half_and_double_models_decide_in_full_precision(dtype, returns, score, tmp_path):
+    fitted = deciding(artifact(LogitMap.temperature(2.0), classes=K), score)
+    x = rows().astype(dtype)
+    out = fused(graph(tmp_path, "Softmax", dtype), fitted, returns=returns)
+    agree(by_onnxruntime(out, {"x": x}), fitted, fitted.probs(x), 2e-3 if dtype == "f2" else 1e-5)
+    if dtype == "f2":  # by probabilities of half precision, the set would be another
+        least = float(np.float16(fitted.probs(x[:1]).max())) - 1e-5
+        fine = replace(fitted, sets=None, abstain=Abstain(least, risk=0.1))
+        shown = by_onnxruntime(fused(graph(tmp_path, "Softmax", dtype), fine), {"x": x})
+        assert shown["abstain"][0] == (fine.probs(x[:1]).max() < least)
+
+
+@pytest.mark.parametrize("rows_of", [3, "n"])
+def test_a_fixed_batch_and_a_free_one(rows_of, tmp_path):
+    fitted = deciding(artifact(LogitMap.temperature(2.0), classes=K), "aps")
+    out = fused(graph(tmp_path, rows=rows_of), fitted)
+    for n in [3] if rows_of == 3 else [1, 2, 7]:
+        agree(by_onnxruntime(out, {"x": rows(n)}), fitted, fitted.probs(rows(n)), 1e-5)
+    if rows_of == "n":
+        empty = by_onnxruntime(out, {"x": rows(0)})
+        assert (empty["set"].shape, empty["abstain"].shape) == ((0, K), (0,))
+
+
+@pytest.mark.parametrize("kind", ["temperature", "top"])
+@pytest.mark.parametrize("tail", ["", "Sigmoid"])
+@pytest.mark.parametrize("score", ["lac", "aps"])
+def test_a_binary_models_one_score_decides_between_both_classes(score, tail, kind, tmp_path):
+    b = Builder(np.dtype("f4"), np.random.default_rng(0))
+    y = b.node(tail or "Identity", "x", output="scores")
+    info = helper.make_tensor_value_info
+    path = tmp_path / "raw.onnx"
+    onnx.save(b.model([info("x", 1, ["n", 1])], [info(y, 1, ["n", 1])]), path)
+    steps = output_steps(kind, 2, np.random.default_rng(0))
+    fitted = deciding(
+        artifact(*steps, classes=2, outputs="probability" if tail else "logit"), score, below=0.7
+    )
+    x = np.linspace(-4, 4, 41).astype("f4")[:, None]
+    got = by_onnxruntime(fused(path, fitted), {"x": x})
+    assert (got["scores"].shape, got["set"].shape) == ((41, 1), (41, 2))
+    agree(got, fitted, fitted.probs(x), 1e-5)
+
+
+def test_scores_with_sizes_of_1_behind_them_decide_by_row(tmp_path):
+    info = helper.make_tensor_value_info
+    b = Builder(np.dtype("f4"), np.random.default_rng(0))
+    y = b.node("Identity", "x", output="scores")
+    path = tmp_path / "raw.onnx"
+    onnx.save(b.model([info("x", 1, ["n", K, 1, 1])], [info(y, 1, ["n", K, 1, 1])]), path)
+    fitted = deciding(artifact(LogitMap.temperature(2.0), classes=K))
+    got = by_onnxruntime(fused(path, fitted), {"x": rows()[..., None, None]})
+    assert (got["scores"].shape, got["set"].shape) == ((40, K, 1, 1), (40, K))
+    agree(got, fitted, fitted.probs(rows()), 1e-5)
+
+
+def test_scores_of_every_pixel_are_refused(tmp_path):
+    info = helper.make_tensor_value_info
+    b = Builder(np.dtype("f4"), np.random.default_rng(0))
+    y = b.node("Identity", "x", output="scores")
+    path = tmp_path / "raw.onnx"
+    onnx.save(b.model([info("x", 1, ["n", K, 4, 4])], [info(y, 1, ["n", K, 4, 4])]), path)
+    with pytest.raises(FuseError, match=r"not \(n, K\)|can hold scores"):
+        fused(path, deciding(artifact(LogitMap.temperature(2.0), classes=K)))
+
+
+def test_a_mapping_a_row_stays_and_decisions_are_beside_it(tmp_path):
+    from skl2onnx import to_onnx
+    from sklearn.ensemble import RandomForestClassifier
+
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(120, 3)).astype("f4"), rng.integers(0, 3, 120)
+    forest = RandomForestClassifier(4, max_depth=2, random_state=0).fit(x, y)
+    path = tmp_path / "raw.onnx"
+    path.write_bytes(to_onnx(forest, x[:1]).SerializeToString())
+    fitted = deciding(
+        artifact(LogitMap.temperature(0.5), classes=3, outputs="probabilities"), "aps", below=0.4
+    )
+    out = fused(path, fitted, inputs={"X": x})
+    got = by_onnxruntime(out, {"X": x})
+    assert isinstance(got["output_probability"], list)
+    agree(got, fitted, fitted.probs(np.log(forest.predict_proba(x))), 1e-5)
+
+
+def test_labels_have_no_such_outputs(tmp_path):
+    fitted = artifact(LogitMap(np.full(K, 0.5)), classes=K, outputs="label_logits")
+    assert [*by_onnxruntime(fused(graph(tmp_path), fitted), {"x": rows()})] == ["scores"]
+
+
+def test_one_of_both_and_the_raw_scores(tmp_path):
+    fitted = deciding(artifact(LogitMap.temperature(2.0), classes=K))
+    for sets, abstain, names in (
+        (fitted.sets, None, ["scores", "raw_scores", "set"]),
+        (None, fitted.abstain, ["scores", "raw_scores", "abstain"]),
+        (None, None, ["scores", "raw_scores"]),
+    ):
+        out = fused(graph(tmp_path), replace(fitted, sets=sets, abstain=abstain), keep_raw=True)
+        assert [*by_onnxruntime(out, {"x": rows()})] == names
+
+
+def test_a_taken_name_is_refused_with_a_way_out_and_a_hidden_one_is_renamed(tmp_path):
+    fitted = deciding(artifact(LogitMap.temperature(2.0), classes=K))
+    for name in ("set", "abstain"):
+        path = graph(tmp_path, more=name)
+        with pytest.raises(FuseError, match=rf"another input or output called '{name}'.*--no-decisions"):
+            fused(path, fitted, output_name="scores")
+        assert not path.with_name("fused.onnx").exists()
+    out = fused(path, fitted, output_name="scores", decisions=False)
+    assert [*by_onnxruntime(out, {"x": rows()})] == ["scores", "abstain"]
+    got = by_onnxruntime(fused(graph(tmp_path, more="hidden"), fitted), {"x": rows()})
+    agree(got, fitted, fitted.probs(rows()), 1e-5)
+
+
+def test_what_is_no_number_is_no_answer(tmp_path):
+    fitted = deciding(artifact(LogitMap.temperature(2.0), classes=K))
+    x = rows(2)
+    x[1] = np.nan
+    got = by_onnxruntime(fused(graph(tmp_path), fitted), {"x": x})
+    assert got["abstain"].tolist() == [bool(fitted.abstain(fitted.probs(x[:1]))), True]
+    assert fitted.abstain(np.full((1, K), np.nan)).tolist() == [True]
+
+
+def test_extreme_logits_leave_the_top_class_alone(tmp_path):
+    for score in ("lac", "aps", "raps"):
+        fitted = deciding(artifact(LogitMap.temperature(2.0), classes=K), score)
+        x = np.zeros((2, K), "f4")
+        x[0, 3], x[1, 1] = 3e38, -3e38
+        got = by_onnxruntime(fused(graph(tmp_path), fitted), {"x": x})
+        np.testing.assert_array_equal(got["set"], fitted.sets(fitted.probs(x)), err_msg=score)
+
+
+RULES = [("lac", 0.0), ("aps", 0.0), ("raps", 1e-300), ("raps", 0.5), ("raps", 1e300)]
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1e-300, 0.99, 8.0, 1.7e308])
+@pytest.mark.parametrize(("score", "penalty"), RULES)
+def test_thresholds_and_penalties_of_any_size_are_taken(score, penalty, threshold, tmp_path):
+    rule = {"penalty": penalty} if score == "raps" else {}
+    sets = PredictionSets(np.array(threshold), 0.9, score, **rule)
+    fitted = replace(artifact(LogitMap.temperature(2.0), classes=K), sets=sets)
+    got = by_onnxruntime(fused(graph(tmp_path), fitted), {"x": rows(6)})
+    np.testing.assert_array_equal(got["set"], sets(fitted.probs(rows(6))))
+
+
+@pytest.mark.parametrize("name", ["set", "abstain"])
+def test_a_graph_that_decides_otherwise_is_not_written(name, tmp_path, monkeypatch):
+    from calib_serve.fuse.onnx import outputs
+
+    def wrong(editor, probs, fitted):
+        other = replace(
+            fitted,
+            sets=PredictionSets(np.array(0.3), 0.9) if name == "set" else fitted.sets,
+            abstain=Abstain(0.9, 0.1) if name == "abstain" else fitted.abstain,
+        )
+        return done(editor, probs, other)
+
+    done = outputs.show_decisions
+    monkeypatch.setattr(outputs, "show_decisions", wrong)
+    with pytest.raises(FuseError, match=f"entries of '{name}' differ; nothing was written"):
+        fused(graph(tmp_path), deciding(artifact(LogitMap.temperature(2.0), classes=K)), samples=64)
+    assert not (tmp_path / "fused.onnx").exists()
+
+
+def test_the_fits_own_scores_are_decided_as_the_fit_would(tmp_path, monkeypatch):
+    from calib_serve.fuse.onnx import parity
+
+    plain = deciding(artifact(LogitMap.temperature(2.0), classes=K), "raps")
+    z = rows(8).astype("f8")
+    fitted = replace(plain, examples=Examples(z, plain.probs(z)))
+    path = graph(tmp_path)
+    assert fuse_onnx(path, fitted, tmp_path / "fused.onnx").own_scores == 8
+    alone = parity.steps_alone
+
+    def otherwise(one, plan, opset):
+        model, own = alone(replace(one, abstain=Abstain(0.35, 0.1)), plan, opset)
+        return model, replace(own, artifact=one)
+
+    monkeypatch.setattr(parity, "steps_alone", otherwise)
+    with pytest.raises(FuseError, match=r"own scores do not get its own .*'abstain' differ"):
+        fuse_onnx(path, fitted, tmp_path / "fused.onnx")
+
+
+def test_decisions_near_their_threshold_are_counted_and_left_out(tmp_path):
+    half = artifact(LogitMap.temperature(2.0), classes=2)
+    fitted = replace(half, abstain=Abstain(float(half.probs([[1.0, 0.0]]).max()), risk=0.1))
+    b = Builder(np.dtype("f4"), np.random.default_rng(0))
+    info = helper.make_tensor_value_info
+    y = b.node("Identity", "x", output="scores")
+    path = tmp_path / "raw.onnx"
+    onnx.save(b.model([info("x", 1, ["n", 2])], [info(y, 1, ["n", 2])]), path)
+    given = {"x": np.array([[1, 0], [0, 1], [3, 0]], "f4")}
+    report = fuse_onnx(path, fitted, tmp_path / "fused.onnx", inputs=given)
+    assert report.near_threshold == 2
+    assert ("", "2 decisions near their threshold left out") in report.rows()
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_what_is_sure_does_not_turn_by_rounding(score):
+    rng, sets = np.random.default_rng(3), sets_of(score, K)
+    probs = rng.dirichlet(np.full(K, 0.6), 2000)
+    probs[::4] = np.round(probs[::4], 1)
+    sure, first = sure_sets(sets, probs, 0.02), sets(probs)
+    assert 0.5 < sure.mean() < 1
+    turned = np.zeros_like(sure)
+    for _ in range(50):
+        turned |= sets(probs * rng.uniform(0.98, 1.02, probs.shape)) != first
+    assert not (turned & sure).any()
+    assert (turned & ~sure).any()
+
+
+def test_thresholds_mean_the_same_in_any_precision():
+    thresholds = np.random.default_rng(0).uniform(0, 1, 2000)
+    least = lac_least(thresholds, np.dtype("f4"))
+    assert (1 - least.astype("f8") <= thresholds).all()
+    assert (1 - np.nextafter(least, np.float32(-1)).astype("f8") > thresholds).all()
+    for kind in ("f4", "f8"):
+        up = rounded_up(thresholds, np.dtype(kind))
+        assert (up >= thresholds).all()
+        assert (np.nextafter(up, np.array(-1, kind)).astype("f8") < thresholds).all()
+
+
+def test_the_command_says_what_it_put_in_and_what_it_left_out(tmp_path):
+    path = graph(tmp_path)
+    deciding(artifact(LogitMap.temperature(2.0), classes=K)).save(tmp_path / "fitted")
+    call = ["fuse", "onnx", str(path), str(tmp_path / "fitted"), "-o", str(tmp_path / "o.onnx"), "--json"]
+    shown = json.loads(CliRunner().invoke(app, call, catch_exceptions=False).stdout)
+    assert shown["outputs"] == ["scores", "set", "abstain"]
+    shown = json.loads(CliRunner().invoke(app, [*call, "--no-decisions"], catch_exceptions=False).stdout)
+    assert shown["outputs"] == ["scores"]
+    assert shown["done"][-1] == (
+        "the artifact's prediction sets and abstention are left out: --no-decisions (decisions=)"
+    )
+
+
+def test_the_nodes_are_few(tmp_path):
+    """An unmodified graph costs nothing; sets by probability 4 nodes beside the softmax, abstention 3."""
+    fitted = deciding(artifact(LogitMap.temperature(2.0), classes=K))
+    model = onnx.load(fused(graph(tmp_path, "Softmax"), fitted))
+    made = [n.op_type for n in model.graph.node]
+    assert made.count("Softmax") == 1
+    assert sorted(made[-7:]) == [
+        "ArgMax",
+        "Equal",
+        "GreaterOrEqual",
+        "GreaterOrEqual",
+        "Not",
+        "Or",
+        "ReduceMax",
+    ]
+    assert all(numpy_helper.to_array(i).dtype != np.float64 for i in model.graph.initializer)

@@ -1,0 +1,212 @@
+"""What the scores of a graph are, against what was fitted; binary and multi-label graphs of every form."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from fuse_artifacts import KINDS, artifact, output_steps
+from fuse_graphs import Builder, run
+from onnx import TensorProto, helper
+
+from calib_serve import Artifact, LogitMap, ProbTable, calibrate
+from calib_serve.artifact import Examples
+from calib_serve.errors import FuseError
+from calib_serve.fuse.edges import rounded_down
+from calib_serve.fuse.onnx.graph import fuse_onnx
+from calib_serve.metrics import log_softmax, sigmoid, softmax
+from calib_serve.scores import Outputs, from_probs, to_logits, to_probs
+
+K = 4
+X = np.random.default_rng(1).normal(size=(40, 6)).astype(np.float32)
+
+
+def graph(columns: int, *tail: str) -> tuple[onnx.ModelProto, np.ndarray]:
+    """A linear model of so many columns with these activations, and its logits of ``X``."""
+    b = Builder(np.dtype("f4"), np.random.default_rng(0))
+    z = b.node("Gemm", "x", b.normal(6, columns), b.normal(columns))
+    info = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)  # noqa: E731
+    bare = Builder.model(b, [info("x", "n", 6)], [info(z, "n", columns)])
+    logits = run(bare, {"x": X})[z].astype(np.float64)
+    y = z
+    for op in tail:
+        axis = {"axis": -1} if "oftmax" in op else {}
+        y = b.node(op, y, **axis)
+    b.node("Identity", y, output="y")
+    return b.model([info("x", "n", 6)], [info("y", "n", columns)]), logits
+
+
+def hidden(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same numbers, with the activation behind two nodes that no reader looks through."""
+    (node,) = (n for n in model.graph.node if n.op_type in ("Softmax", "Sigmoid", "LogSoftmax"))
+    made, at = node.output[0], list(model.graph.node).index(node) + 1
+    node.output[0] = "inner"
+    model.graph.node.insert(at, helper.make_node("Neg", ["inner"], ["negative"]))
+    model.graph.node.insert(at + 1, helper.make_node("Neg", ["negative"], [made]))
+    return model
+
+
+def fuse(model: onnx.ModelProto, folder, fitted: Artifact, **options):
+    onnx.save(model, folder / "raw.onnx")
+    return fuse_onnx(folder / "raw.onnx", fitted, folder / "fused.onnx", **options), str(
+        folder / "fused.onnx"
+    )
+
+
+FITTED_ON: tuple[Outputs, ...] = ("logits", "log_probs", "probabilities")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("fitted_on", FITTED_ON)
+@pytest.mark.parametrize("tail", ["", "Softmax", "LogSoftmax"])
+def test_a_graph_gives_what_the_fit_would_have_given_or_is_refused(kind, fitted_on, tail, tmp_path):
+    model, z = graph(K, *([tail] if tail else []))
+    fitted = artifact(*output_steps(kind, K, np.random.default_rng(3)), classes=K, outputs=fitted_on)
+    seen = {"logits": z, "log_probs": log_softmax(z), "probabilities": softmax(z)}[fitted_on]
+    expected = fitted.probs(to_logits(seen, fitted_on))
+    _, path = fuse(model, tmp_path, fitted, returns="probabilities", outputs=None if tail else "logits")
+    clear = np.ones(len(z), bool)
+    if fitted.table is not None:
+        p = replace(fitted, steps=fitted.output_steps[:-1]).probs(to_logits(seen, fitted_on))
+        clear = (np.abs(p[:, :, None] - fitted.table.edges.reshape(1, 1, -1)) > 1e-5).all(axis=(1, 2))
+    assert clear.mean() > 0.5
+    np.testing.assert_allclose(run(path, {"x": X})["probabilities"][clear], expected[clear], atol=1e-5)
+
+
+@pytest.mark.parametrize("tail", ["Softmax", "LogSoftmax"])
+def test_logits_cannot_be_had_from_probabilities_that_hide_their_softmax(tail, tmp_path):
+    model = hidden(graph(K, tail)[0])
+    vector = artifact(LogitMap(np.array([0.5, 1.0, 1.5, 0.7])), classes=K, outputs="logits")
+    kind = "probabilities" if tail == "Softmax" else "log_probs"
+    with pytest.raises(FuseError, match=f"fitted on logits, and the graph has {kind}"):
+        fuse(model, tmp_path, vector, outputs=kind)
+    fuse(model, tmp_path, artifact(LogitMap.temperature(2.0), classes=K), outputs=kind)
+
+
+@pytest.mark.parametrize("tail", [(), ("Softmax",)])
+def test_an_artifact_that_does_not_say_what_it_was_fitted_on_is_refused_where_it_matters(tail, tmp_path):
+    model, _ = graph(K, *tail)
+    vector = artifact(LogitMap(np.array([0.5, 1.0, 1.5, 0.7])), classes=K, outputs=None)
+    with pytest.raises(FuseError, match="--fitted-on"):
+        fuse(model, tmp_path, vector)
+    for steps in ((LogitMap.temperature(2.0),), (LogitMap(np.array(0.5), np.ones(K)),)):
+        fuse(model, tmp_path, artifact(*steps, classes=K, outputs=None))
+
+
+def test_the_fit_s_own_scores_must_come_out_as_the_fit_s_own_probabilities(tmp_path):
+    model, z = graph(K, "Softmax")
+    fitted = calibrate(z, np.arange(len(z)) % K, "vector", cross_validate=False)
+    report, _ = fuse(model, tmp_path, fitted)
+    assert report.own_scores == 8
+    examples = fitted.examples
+    assert examples is not None
+    wrong = replace(fitted, examples=Examples(examples.logits, np.roll(examples.probs, 1, axis=1)))
+    with pytest.raises(FuseError, match="the fit's own scores"):
+        fuse(model, tmp_path, wrong)
+
+
+BINARY = {
+    "temperature": (LogitMap.temperature(2.0),),
+    "platt": (LogitMap(np.array(0.7), np.array([0.0, -0.4])),),
+    "matrix": (LogitMap(np.array([[1.1, -0.2], [0.3, 0.8]]), np.array([0.1, -0.4])),),
+    "beta": (LogitMap(np.array([0.6, 1.3]), np.array([0.0, 0.2]), "log_probs"),),
+    "isotonic": (
+        ProbTable(np.array([[0.2, 0.6], [0.3, 0.5]]), np.array([[0.1, 0.4, 0.9], [0.2, 0.5, 0.7]])),
+    ),
+}
+
+
+@pytest.mark.parametrize("steps", BINARY)
+@pytest.mark.parametrize("returns", ["same", "probabilities", "all"])
+@pytest.mark.parametrize("form", ["logit", "Sigmoid", "probability"])
+def test_one_score_of_a_binary_model(steps, returns, form, tmp_path):
+    model, z = graph(1, *(["Sigmoid"] if form != "logit" else []))
+    model = hidden(model) if form == "probability" else model
+    outputs: Outputs = "logit" if form == "logit" else "probability"
+    raw = z if form == "logit" else sigmoid(z)
+    fitted_on: Outputs = "logit" if form == "Sigmoid" and steps == "matrix" else outputs
+    fitted = artifact(*BINARY[steps], classes=2, outputs=fitted_on)
+    seen = z if fitted_on == "logit" else sigmoid(z)
+    expected = fitted.probs(to_logits(seen, fitted_on))
+    report, path = fuse(
+        model, tmp_path, fitted, returns=returns, outputs=None if form == "Sigmoid" else outputs
+    )
+    got = run(path, {"x": X})
+    if returns == "same":
+        assert got["y"].shape == (len(X), 1)
+        np.testing.assert_allclose(to_probs(got["y"], outputs), expected, atol=1e-5)
+        np.testing.assert_allclose(got["y"], from_probs(expected, raw, outputs), rtol=2e-4, atol=1e-4)
+        if steps in ("temperature", "platt", "matrix") and form != "probability" and fitted_on == "logit":
+            assert report.nodes_after == report.nodes_before
+        return
+    np.testing.assert_allclose(got["probabilities"], expected, atol=1e-5)
+    if returns == "all":
+        assert (got["predicted"] == expected.argmax(1)).all()
+
+
+@pytest.mark.parametrize("outputs", ["logits", "probabilities"])
+def test_two_columns_are_not_taken_for_one(outputs, tmp_path):
+    model, _ = graph(2, *(["Softmax"] if outputs == "probabilities" else []))
+    fitted = artifact(LogitMap(np.array([0.6, 1.3])), classes=2, outputs="logit")
+    with pytest.raises(FuseError, match="fitted on logit, and the graph has"):
+        fuse(model, tmp_path, fitted)
+
+
+def test_one_number_within_0_and_1_is_asked_about(tmp_path):
+    model = hidden(graph(1, "Sigmoid")[0])
+    with pytest.raises(FuseError, match="--outputs probability"):
+        fuse(model, tmp_path, artifact(LogitMap.temperature(2.0), classes=2, outputs=None))
+
+
+LABELS = 3
+OF_LABELS = {
+    "temperature": (LogitMap.temperature(2.0),),
+    "platt": (LogitMap(np.array([0.5, 1.2, 0.9]), np.array([0.1, -0.3, 0.0])),),
+    "isotonic": (
+        LogitMap(np.array([0.5, 1.2, 0.9])),
+        ProbTable([[0.2, 0.6]] * 3, [[0.1, 0.4, 0.9], [0.2, 0.5, 0.7], [0.0, 0.3, 1.0]]),
+    ),
+}
+
+
+@pytest.mark.parametrize("steps", OF_LABELS)
+@pytest.mark.parametrize("returns", ["same", "probabilities", "all"])
+@pytest.mark.parametrize("form", ["label_logits", "Sigmoid", "label_probabilities"])
+def test_labels_are_calibrated_one_by_one(steps, returns, form, tmp_path):
+    model, z = graph(LABELS, *(["Sigmoid"] if form != "label_logits" else []))
+    model = hidden(model) if form == "label_probabilities" else model
+    outputs: Outputs = "label_logits" if form == "label_logits" else "label_probabilities"
+    fitted = artifact(*OF_LABELS[steps], classes=LABELS, outputs="label_logits")
+    expected = fitted.probs(z)
+    report, path = fuse(
+        model, tmp_path, fitted, returns=returns, outputs=None if form == "Sigmoid" else outputs
+    )
+    got = run(path, {"x": X})
+    clear = np.ones(len(z), bool)
+    if fitted.table is not None:
+        p = sigmoid(fitted.logit_maps[0](z))
+        clear = (np.abs(p[:, :, None] - fitted.table.edges[None]) > 1e-5).all(axis=(1, 2))
+    shown = to_probs(got["y"], outputs) if returns == "same" else got["probabilities"]
+    np.testing.assert_allclose(shown[clear], expected[clear], atol=1e-5)
+    if returns == "all":
+        confidence = np.maximum(expected, 1 - expected)
+        np.testing.assert_allclose(got["confidence"][clear], confidence[clear], atol=1e-5)
+        assert (got["predicted"][clear] == (shown[clear] > 0.5)).all()
+        assert got["bin"].shape == (len(X), LABELS)
+        inner = rounded_down(np.linspace(0, 1, 16)[1:-1])
+        assert (got["bin"] == np.searchsorted(inner, got["confidence"])).all()
+    if fitted.table is None and returns == "same" and form != "label_probabilities":
+        assert report.nodes_after == report.nodes_before
+
+
+def test_labels_and_classes_are_not_taken_for_each_other(tmp_path):
+    of_classes = artifact(LogitMap.temperature(2.0), classes=LABELS)
+    of_labels = artifact(LogitMap.temperature(2.0), classes=LABELS, outputs="label_logits")
+    with pytest.raises(FuseError, match="Sigmoid a class"):
+        fuse(graph(LABELS, "Sigmoid")[0], tmp_path, of_classes)
+    with pytest.raises(FuseError, match="scores of classes, and the artifact is for labels"):
+        fuse(graph(LABELS, "Softmax")[0], tmp_path, of_labels)
+    with pytest.raises(FuseError, match="scores of labels, and the artifact is for classes"):
+        fuse(graph(LABELS)[0], tmp_path, of_classes, outputs="label_logits")

@@ -1,0 +1,60 @@
+"""The report says what sets and abstention promise, and what the samples show."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from calib_serve import Artifact, calibrate, decide
+from calib_serve.report import prepare_report, render
+
+
+def draw(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    z = 2 * rng.standard_normal((n, 4))
+    return 3 * z, (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+
+
+@pytest.fixture(scope="module")
+def artifact() -> Artifact:
+    fitted = calibrate(*draw(400, 0), "temperature", cross_validate=False, class_names=[*"abc", "<d>"])
+    return decide(fitted, *draw(600, 1), coverage=0.9, risk=0.15)
+
+
+def test_the_section_and_the_numbers_are_there(artifact: Artifact) -> None:
+    z, y = draw(500, 2)
+    p = artifact.probs(z)
+    found = prepare_report(title="four", after=(p, y), artifact=artifact, replicates=20)
+    page = render(found)
+    assert "Sets and abstention: promised and kept" in page
+    assert "Sets hold the true class of 90 % of new samples (lac), by 600 samples." in page
+    assert "&lt;d&gt;" in page
+    assert "<d>" not in page
+    assert "prediction sets: coverage" in page
+    told = json.loads(json.dumps(found.as_dict(), allow_nan=False))["decisions"]
+    held = artifact.sets(p)[np.arange(500), y].mean()
+    assert told["sets"]["coverage"]["value"] == pytest.approx(held)
+    assert told["abstain"]["answered"]["value"] == pytest.approx((~artifact.abstain(p)).mean())
+
+
+def test_without_decisions_there_is_no_section(artifact: Artifact) -> None:
+    z, y = draw(500, 2)
+    plain = artifact.only(*artifact.steps)
+    for given in (plain, None):
+        found = prepare_report(title="four", after=(plain.probs(z), y), artifact=given, replicates=20)
+        assert "promised and kept" not in render(found)
+        assert found.as_dict()["decisions"] == {}
+
+
+def test_groups_widen_the_sections_intervals(artifact: Artifact) -> None:
+    z, y = draw(60, 3)
+    z, y, groups = np.repeat(z, 10, axis=0), np.repeat(y, 10), np.repeat(np.arange(60), 10)
+    width = []
+    for given in (None, groups):
+        after = (artifact.probs(z), y)
+        found = prepare_report(title="g", after=after, artifact=artifact, replicates=20, groups=given)
+        share = found.decisions.sets.coverage
+        width.append(share.high - share.low)
+    assert width[1] > 2 * width[0]

@@ -1,0 +1,240 @@
+"""Archives of others in every form that torch-model-archiver makes; none of them can harm us."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import subprocess
+import tarfile
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import pytest
+from live_server import temperature_artifact
+from others_archives import FORMS, HANDLER, archived
+from typer.testing import CliRunner
+
+from calib_serve import load_artifact
+from calib_serve.cli import app
+from calib_serve.errors import CalibServeError, ModelError
+from calib_serve.fuse.torchserve import pack_around, read_archive, stored_archives
+from calib_serve.fuse.torchserve.archive import MANIFEST
+
+TEXT = json.dumps({"runtime": "python", "model": {"modelName": "m", "modelVersion": "1", "handler": "h.py"}})
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_is_read_and_packed_again(form: str, tmp_path: Path) -> None:
+    old = archived(tmp_path / "store", form=form)
+    found = read_archive(old)
+    assert (found.name, found.version, found.model["handler"]) == ("pets", "3.1", "mine.py")
+    assert found.files == (MANIFEST, "mine.py", "net.pt")
+    assert found.read("mine.py").decode() == HANDLER
+    assert stored_archives(tmp_path / "store") == [old]
+    new = read_archive(pack_around(old, temperature_artifact(), tmp_path / "store"))
+    assert new.path.name == "pets-3.1-calibrated.mar"
+    assert new.read("net.pt") == found.read("net.pt")
+    assert load_artifact(new.path).fingerprint == temperature_artifact().fingerprint
+
+
+def test_a_calibrated_archive_is_inspected_in_each_form(tmp_path: Path) -> None:
+    mar = pack_around(archived(tmp_path / "store"), temperature_artifact(), tmp_path)
+    folder = tmp_path / "unpacked"
+    with zipfile.ZipFile(mar) as archive:
+        archive.extractall(folder)
+    (folder / "__pycache__").mkdir()  # a worker leaves its own behind
+    (folder / "__pycache__" / "mine.pyc").write_bytes(b"x")
+    (tmp_path / "around").mkdir()
+    (tmp_path / "around" / "unpacked").symlink_to(folder)
+    subprocess.run(["tar", "czf", tmp_path / "p.tar.gz", "-C", folder, "."], check=True)
+    with pytest.raises(CalibServeError):  # the caches are in the tar and in no list of hashes
+        load_artifact(tmp_path / "p.tar.gz")
+    subprocess.run(
+        ["tar", "czf", tmp_path / "p.tar.gz", "--exclude=__pycache__", "-C", folder, "."], check=True
+    )
+    for path in (mar, folder, tmp_path / "p.tar.gz"):
+        done = CliRunner().invoke(app, ["inspect", str(path), "--json"], catch_exceptions=False)
+        assert json.loads(done.output)["classes"] == 10
+
+
+def test_what_is_called_otherwise_than_torchserve_reads_it_is_told(tmp_path: Path) -> None:
+    archived(tmp_path, form="tgz").rename(tmp_path / "a.mar")
+    archived(tmp_path).rename(tmp_path / "a.tar.gz")
+    with pytest.raises(ModelError, match=r"must be called so"):
+        read_archive(tmp_path / "a.mar")
+    with pytest.raises(ModelError, match=r"must be called \.mar"):
+        read_archive(tmp_path / "a.tar.gz")
+
+
+def tgz(path: Path, *members: tuple[tarfile.TarInfo, bytes], end: bytes | None = None) -> Path:
+    """A .tar.gz with a manifest and these members."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for member, content in ((tarfile.TarInfo(f"m/{MANIFEST}"), TEXT.encode()), *members):
+            member.size = member.size or len(content)
+            archive.addfile(member, io.BytesIO(content) if content else None)
+        whole = archive.offset
+    content = stream.getvalue() if end is None else stream.getvalue()[:whole] + end
+    path.write_bytes(gzip.compress(content))
+    return path
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "", size: int = 0) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, target, size
+    return info
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (member("m/../../evil.py"), "leaves its folder"),
+        (member("m/x/../../evil.py"), "leaves its folder"),
+        (member("/etc/evil"), "leaves its folder"),
+        (member("m//etc/evil"), "leaves its folder"),
+        (member("m/a\\evil"), "leaves its folder"),
+        (member("m/link", tarfile.SYMTYPE, "/etc/passwd"), "link or a device"),
+        (member("m/link", tarfile.SYMTYPE, "h.py"), "link or a device"),
+        (member("m/link", tarfile.LNKTYPE, f"m/{MANIFEST}"), "link or a device"),
+        (member("m/pipe", tarfile.FIFOTYPE), "link or a device"),
+        (member("m/null", tarfile.CHRTYPE), "link or a device"),
+        (member(f"other/{MANIFEST}"), "twice"),
+        (member(f"m/./{MANIFEST}"), "twice"),
+        (member("m/huge", size=200 << 30), "bomb"),
+    ],
+    ids=lambda value: value.name if isinstance(value, tarfile.TarInfo) else "",
+)
+def test_a_tar_that_could_harm_is_refused(bad: tarfile.TarInfo, says: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=says):
+        read_archive(tgz(tmp_path / "x.tar.gz", (bad, b"")))
+
+
+def test_a_sound_tar_is_read(tmp_path: Path) -> None:
+    found = read_archive(
+        tgz(tmp_path / "x.tar.gz", (member("m", tarfile.DIRTYPE), b""), (member("m/h.py"), b"1"))
+    )
+    assert found.files == (MANIFEST, "h.py")
+
+
+def test_a_tar_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.addfile(member(f"m/{MANIFEST}", size=len(TEXT)), io.BytesIO(TEXT.encode()))
+        archive.addfile(member("m/zeros", size=200 << 20), io.BytesIO(bytes(200 << 20)))
+    with pytest.raises(ModelError, match="bomb"):
+        read_archive(path)
+
+
+def test_a_header_that_asks_for_all_memory_is_refused(tmp_path: Path) -> None:
+    """A long name is read whole by the tar module, whatever its length."""
+    for kind in (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE):
+        path = tgz(tmp_path / "x.tar.gz", (member("m/long", kind, size=60 << 20), b""), end=bytes(61 << 20))
+        tracemalloc.start()
+        try:
+            with pytest.raises(ModelError, match="header"):
+                read_archive(path)
+            assert tracemalloc.get_traced_memory()[1] < 40 << 20
+        finally:
+            tracemalloc.stop()
+
+
+@pytest.mark.parametrize("end", [b"\xff" * 512, b"\xff" * 100, b"not a header" * 100])
+def test_a_damaged_tar_does_not_lose_its_last_files_in_silence(end: bytes, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="damaged after"):
+        read_archive(tgz(tmp_path / "x.tar.gz", end=end + bytes(1024)))
+
+
+def test_a_tar_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    path = archived(tmp_path, form="tgz")
+    whole = path.read_bytes()
+    for share in (0.1, 0.5, 0.9, 0.99):
+        path.write_bytes(whole[: int(len(whole) * share)])
+        with pytest.raises(ModelError):
+            read_archive(path)
+
+
+def test_a_folder_holds_files_of_its_own_alone(tmp_path: Path) -> None:
+    folder = archived(tmp_path / "store", form="no-archive")
+    (tmp_path / "secret").write_text("key")
+    (folder / "near").symlink_to("net.pt")
+    assert read_archive(folder).read("near") == (folder / "net.pt").read_bytes()
+    for target in (tmp_path / "secret", "../../secret", "nowhere", ".", "MAR-INF"):
+        (folder / "link").symlink_to(target)
+        with pytest.raises(ModelError, match="link or a device"):
+            read_archive(folder)
+        (folder / "link").unlink()
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(ModelError, match="link or a device"):
+        read_archive(folder)
+
+
+def test_a_folder_around_a_folder_is_that_folder_as_for_torchserve(tmp_path: Path) -> None:
+    folder = archived(tmp_path / "around", form="no-archive")
+    assert read_archive(folder.parent).name == "pets"
+    (folder.parent / "more").write_text("")
+    with pytest.raises(ModelError, match="no MAR-INF"):
+        read_archive(folder.parent)
+
+
+@pytest.mark.parametrize("name", ["nothing", "nothing.mar", "nothing.tar.gz"])
+def test_what_is_not_there_is_an_error_of_ours(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CalibServeError, match=name):
+        load_artifact(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [("my-pets.mar", "my_pets"), ("_p.mar", "_p"), ("a.b.mar", "a_b"), ("é.mar", "_")]
+)
+def test_a_manifest_without_name_and_version_has_those_that_torchserve_gives(
+    path: str, name: str, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(tmp_path / path, "w") as archive:
+        archive.writestr(MANIFEST, json.dumps({"model": {"handler": "h.py", "modelVersion": None}}))
+    found = read_archive(tmp_path / path)
+    assert (found.name, found.version) == (name, "1.0")
+
+
+@pytest.mark.parametrize(("written", "version"), [("1", "1"), ("1.0", "1.0"), ("1.10", "1.10"), ('"1"', "1")])
+def test_a_version_is_what_is_written(written: str, version: str, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.mar", "w") as archive:
+        archive.writestr(MANIFEST, '{"model": {"modelName": "m", "modelVersion": ' + written + "}}")
+    assert read_archive(tmp_path / "x.mar").version == version
+
+
+def test_a_manifest_s_text_is_text(tmp_path: Path) -> None:
+    for value in ("[1]", "{}", "true", "NaN"):
+        with zipfile.ZipFile(tmp_path / "x.mar", "w") as archive:
+            archive.writestr(MANIFEST, '{"model": {"modelName": "m", "handler": ' + value + "}}")
+        with pytest.raises(ModelError, match=r"handler in its manifest|not JSON"):
+            read_archive(tmp_path / "x.mar")
+
+
+def test_folders_in_a_zip_are_no_files(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.mar", "w") as archive:
+        archive.writestr(MANIFEST, TEXT)
+        archive.writestr("data/", "")
+        archive.writestr("data/words.txt", "x")
+        archive.writestr("./h.py", "")
+    assert read_archive(tmp_path / "x.mar").files == (MANIFEST, "data/words.txt", "h.py")
+    with zipfile.ZipFile(tmp_path / "x.mar", "a") as archive:
+        archive.writestr("h.py", "other")
+    with pytest.raises(ModelError, match="twice"):
+        read_archive(tmp_path / "x.mar")
+
+
+@pytest.mark.parametrize("form", ["zip-store", "tgz", "no-archive"])
+def test_a_large_model_goes_through_in_pieces(form: str, tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(os.urandom(96 << 20))
+    old = archived(tmp_path / "store", "--extra-files", tmp_path / "weights.bin", form=form)
+    tracemalloc.start()
+    try:
+        new = pack_around(old, temperature_artifact(), tmp_path / "new")
+        assert tracemalloc.get_traced_memory()[1] < 24 << 20
+    finally:
+        tracemalloc.stop()
+    with zipfile.ZipFile(new) as archive:
+        assert archive.getinfo("weights.bin").file_size == 96 << 20
+        assert archive.testzip() is None

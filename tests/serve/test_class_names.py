@@ -1,0 +1,142 @@
+"""The names by which labels may call the classes: the artifact's, else TorchServe's own mapping."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live_server import CLASSES, NAMES, temperature_artifact, torchscript
+from others_archives import archived
+from typer.testing import CliRunner
+
+from calib_serve import Artifact, LogitMap
+from calib_serve.cli import app
+from calib_serve.errors import FuseError, Refused
+from calib_serve.fuse.torchserve import labelled_models, pack, pack_around, read_archive, remarks
+from calib_serve.watch.intake import Classes
+
+with warnings.catch_warnings():  # it leaves its version file open
+    warnings.simplefilter("ignore", ResourceWarning)
+    from ts.utils.util import load_label_mapping
+
+BARE = temperature_artifact(class_names=())
+LISTED = {str(k): [f"n{k:08}", name] for k, name in enumerate(NAMES)}
+CRANES = {**LISTED, "3": ["n02012849", "crane"], "7": ["n03126707", "crane"]}
+
+
+def repacked(tmp_path: Path, mapping: Any, artifact: Artifact = BARE) -> Path:
+    text = mapping if isinstance(mapping, str) else json.dumps(mapping)
+    (tmp_path / "index_to_name.json").write_text(text)
+    old = archived(tmp_path / "store", "--extra-files", tmp_path / "index_to_name.json")
+    return pack_around(old, artifact, tmp_path / "store", trial=False)
+
+
+def names(path: Path) -> list[str]:
+    (found,) = labelled_models([path])
+    return found["class_names"]
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [LISTED, {str(k): name for k, name in enumerate(NAMES)}, {"object_type_names": list(NAMES)}],
+    ids=["wordnet", "plain", "older"],
+)
+def test_labels_have_the_names_that_torchserve_answers_with(mapping: Any, tmp_path: Path) -> None:
+    path = repacked(tmp_path, mapping)
+    assert names(path) == list(NAMES)
+    answers = load_label_mapping(str(tmp_path / "index_to_name.json"))
+    assert names(path) == [answers[str(k)] for k in range(CLASSES)]
+    assert not any("name" in remark for remark in remarks(read_archive(path)))
+
+
+def test_a_name_of_two_classes_names_neither(tmp_path: Path) -> None:
+    path = repacked(tmp_path, CRANES)
+    classes = Classes(CLASSES, tuple(names(path)))
+    with pytest.raises(Refused):
+        classes.find("crane")
+    assert (classes.find("n02012849"), classes.find("n03126707"), classes.find(7)) == (3, 7, 7)
+    assert classes.find(NAMES[0]) == 0
+    remark = remarks(read_archive(path))[0]
+    assert "'crane'" in remark
+    assert "n03126707" in remark
+
+
+def test_without_identifiers_such_a_name_tells_its_class(tmp_path: Path) -> None:
+    path = repacked(tmp_path, {str(k): "crane" if k in (3, 7) else name for k, name in enumerate(NAMES)})
+    classes = Classes(CLASSES, tuple(names(path)))
+    assert classes.find("crane (7)") == 7
+    with pytest.raises(Refused):
+        classes.find("crane")
+
+
+def test_an_artifact_s_own_name_of_two_classes_names_neither(tmp_path: Path) -> None:
+    twice = temperature_artifact(class_names=("crane", "crane", *NAMES[2:]))
+    path = pack(torchscript(tmp_path / "net.pt"), twice, tmp_path, name="m")
+    assert names(path) == ["crane (0)", "crane (1)", *NAMES[2:]]
+
+
+@pytest.mark.parametrize(
+    ("mapping", "says"),
+    [
+        ({str(k): name for k, name in enumerate(NAMES[1:])}, "9 classes"),
+        ({str(k): f"c{k}" for k in range(11)}, "11 classes"),
+        ({f"{k:02}": name for k, name in enumerate(NAMES)}, "10 classes 0 to 9"),
+        ({**LISTED, "4": 4}, "class 4"),
+        ({**LISTED, "4": []}, "class 4"),
+        ({**LISTED, "4": None}, "class 4"),
+        (list(NAMES), "none"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "index_to_name"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_mapping_that_names_other_classes_is_said_and_left_out(
+    mapping: Any, says: str, tmp_path: Path
+) -> None:
+    path = repacked(tmp_path, mapping)
+    assert names(path) == []
+    remark = remarks(read_archive(path))[0]
+    assert says in remark
+    assert "class ids" in remark
+
+
+def test_artifact_and_mapping_may_not_call_a_class_differently(tmp_path: Path) -> None:
+    with pytest.raises(FuseError, match=r"class 3 is 'digit 3' .* 'crane'"):
+        repacked(tmp_path, CRANES, temperature_artifact())
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["pets.mar"]
+    net = torchscript(tmp_path / "net.pt")
+    temperature_artifact().save(tmp_path / "artifact")
+    words = ["pack", "--model", net, "--artifact", tmp_path / "artifact", "--name", "m", "-o", tmp_path / "s"]
+    words += ["--extra", tmp_path / "index_to_name.json"]
+    told = CliRunner().invoke(app, list(map(str, words)))
+    assert isinstance(told.exception, FuseError)
+    assert not list((tmp_path / "s").iterdir())
+
+
+def test_an_artifact_fitted_on_folders_of_wordnet_ids_agrees_and_wins(tmp_path: Path) -> None:
+    ids = tuple(value[0] for value in CRANES.values())
+    assert names(repacked(tmp_path, CRANES, temperature_artifact(class_names=ids))) == list(ids)
+
+
+def test_a_model_of_ours_with_the_mapping_as_an_extra_file_has_its_names(tmp_path: Path) -> None:
+    (tmp_path / "index_to_name.json").write_text(json.dumps(LISTED))
+    extra = [tmp_path / "index_to_name.json"]
+    path = pack(torchscript(tmp_path / "net.pt"), BARE, tmp_path, name="m", extra=extra)
+    assert names(path) == list(NAMES)
+
+
+def test_imagenet_s_own_mapping_names_all_but_its_two_doubles(tmp_path: Path) -> None:
+    wide = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=1000)
+    mapping = {str(k): [f"n{k:08}", f"class {k}"] for k in range(1000)}
+    for pair, name in (((134, 517), "crane"), ((638, 639), "maillot")):
+        for k in pair:
+            mapping[str(k)][1] = name
+    path = repacked(tmp_path, mapping, wide)
+    found = names(path)
+    assert len(set(found)) == 1000
+    assert [found[k] for k in (134, 517, 638, 639)] == [f"n{k:08}" for k in (134, 517, 638, 639)]
+    remark = remarks(read_archive(path))[0]
+    assert "2 names are of several classes" in remark

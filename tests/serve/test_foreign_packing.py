@@ -1,0 +1,115 @@
+"""Archives that nobody here wrote, packed again: each is calibrated, or refused with a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from foreign_handlers import FOREIGN, Foreign, archive, artifact
+from sizes import sized
+
+from calib_serve import Artifact, LogitMap
+from calib_serve.errors import CalibServeError, FuseError, ModelError
+from calib_serve.fuse.mar_options import TRIAL, ModelOptions
+from calib_serve.fuse.torchserve import pack_around, read_archive
+
+REFUSED = [name for name, foreign in FOREIGN.items() if foreign.refused]
+SERVED = [name for name, foreign in FOREIGN.items() if not foreign.refused]
+AT_THE_MODEL = {"ids_at_inference", "names_at_inference", "own_handle"}
+
+
+@pytest.fixture(autouse=True)
+def _torchvision_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support" / "torchvision_ops"))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_calibrated_is_refused_with_a_sentence(name: str, tmp_path: Path) -> None:
+    foreign = FOREIGN[name]
+    with pytest.raises(CalibServeError, match=foreign.refused):
+        pack_around(archive(name, tmp_path), artifact(foreign), tmp_path / "out", **foreign.options)
+    assert not list((tmp_path / "out").glob("*")), "nothing is written"
+
+
+@pytest.mark.parametrize("name", dict.fromkeys([*SERVED[:: sized(ci=6, nightly=1)], "model_output"]))
+def test_the_seam_is_found_and_its_form_is_known(name: str, tmp_path: Path) -> None:
+    foreign = FOREIGN[name]
+    made = pack_around(archive(name, tmp_path), artifact(foreign), tmp_path / "out", **foreign.options)
+    options, packed = ModelOptions.read(read_archive(made).config), read_archive(made)
+    assert TRIAL in packed.files
+    if "seam" not in foreign.options and name not in ("without_base", "function", "forward"):
+        assert options.seam == ("model" if name in AT_THE_MODEL else "inference")
+    assert options.outputs == {
+        "softmaxed": "probabilities",
+        "log_softmaxed_ids": "log_probs",
+    }.get(name, "logits")
+
+
+def test_a_request_that_the_handler_does_not_answer_says_what_was_tried(tmp_path: Path) -> None:
+    source = archive("plain", tmp_path)
+    (tmp_path / "bad.json").write_text('{"x": "words"}')
+    with pytest.raises(
+        ModelError, match=r"did not answer the request that it was given.*\n.*(TypeError|ValueError)"
+    ):
+        pack_around(source, artifact(FOREIGN["plain"]), tmp_path, request=tmp_path / "bad.json")
+
+
+def test_a_place_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
+    source = archive("plain", tmp_path)
+    with pytest.raises(ModelError, match=r"has no 'network'.*found: inference, model, model.forward"):
+        pack_around(source, artifact(FOREIGN["plain"]), tmp_path / "out", seam="network")
+
+
+def test_scores_of_another_kind_than_told_are_refused(tmp_path: Path) -> None:
+    source = archive("softmaxed", tmp_path)
+    with pytest.raises(ModelError, match="logits are expected at the seam 'inference'; its values are prob"):
+        pack_around(source, artifact(FOREIGN["softmaxed"]), tmp_path / "out", outputs="logits")
+
+
+def test_a_calibration_that_depends_on_the_kind_of_scores_wants_the_kind_it_was_fitted_on(
+    tmp_path: Path,
+) -> None:
+    weights = [0.5 + 0.1 * k for k in range(10)]
+    vector = Artifact((LogitMap(np.array(weights), np.zeros(10)),), method="vector", classes=10)
+    source = archive("softmaxed", tmp_path)
+    with pytest.raises(FuseError, match="--outputs"):
+        pack_around(source, vector, tmp_path / "out", request=request_file(tmp_path))
+    assert pack_around(
+        source, vector, tmp_path / "out", outputs="probabilities", request=request_file(tmp_path)
+    )
+
+
+def request_file(folder: Path) -> Path:
+    """A request that the handlers of this zoo answer."""
+    path = folder / "request.json"
+    path.write_text(str([0.1 * k for k in range(16)]))
+    return path
+
+
+def test_a_handler_that_answers_errors_with_200_is_asked_what_it_understands(tmp_path: Path) -> None:
+    polite = FOREIGN["plain"].handler.replace(
+        "    def postprocess",
+        "    def handle(self, data, context):\n"
+        "        try:\n"
+        "            return super().handle(data, context)\n"
+        "        except Exception as error:\n"
+        '            return [{"error": str(error)} for _ in data]\n\n'
+        "    def postprocess",
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(FOREIGN, "polite", Foreign(polite))
+        source = archive("polite", tmp_path)
+    # No shape is known: pictures and texts are tried before arrays of the network's first layer.
+    unknown = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=10)
+    made = pack_around(source, unknown, tmp_path / "out")
+    assert ModelOptions.read(read_archive(made).config).seam == "inference"
+
+
+@pytest.mark.parametrize("mode", ["asyncCommunication", "continuousBatching"])
+def test_loops_of_another_kind_are_refused(tmp_path: Path, mode: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(FOREIGN, "loop", Foreign(FOREIGN["plain"].handler, config=f"{mode}: true\n"))
+        source = archive("loop", tmp_path)
+    with pytest.raises(FuseError, match=mode):
+        pack_around(source, artifact(FOREIGN["plain"]), tmp_path / "out")

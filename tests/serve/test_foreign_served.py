@@ -1,0 +1,198 @@
+"""Archives that nobody here wrote, packed again and asked on a real server, singly and in batches of four.
+
+Each answer has the original's format, the artifact's numbers, and a receipt of its own request.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from foreign_handlers import FOREIGN, Foreign, archive, artifact, probabilities
+from live_server import Running, inputs, serve, total, until
+from protocol_clients import predictions as over_grpc
+from sizes import sized
+
+from calib_serve.fuse.torchserve import pack_around, pack_feedback
+from calib_serve.seam.request import made_up
+
+pytestmark = pytest.mark.server
+
+ALL = [name for name, f in FOREIGN.items() if not f.refused and f.model in ("eager", "torchscript", "onnx")]
+NUMBERS = [name for name in ALL if name not in ("base_handler", "kserve_v2")]  # behind an envelope alone
+# Of each kind of answer one; tuples and a handle of one's own are served as "moody" and "cached", too.
+CI = ("plain", "onnx_list", "log_softmaxed_ids", "one_logit", "function", "micro_batching", "metrics")
+SERVED = sized(ci=[name for name in NUMBERS if name in CI], nightly=NUMBERS)
+
+CACHED = FOREIGN["own_handle"].handler.replace(
+    "    def handle(self, data, context):\n",
+    "    kept = {}\n\n"
+    "    def handle(self, data, context):\n"
+    "        key = str(rows(data).tolist())\n"
+    "        if key not in self.kept:\n"
+    "            self.kept[key] = self.answered(data, context)\n"
+    "        return self.kept[key]\n\n"
+    "    def answered(self, data, context):\n",
+)
+MOODY = FOREIGN["tuple"].handler.replace(
+    "    def postprocess",
+    "    def inference(self, data):\n"
+    "        returned = super().inference(data)\n"
+    "        return returned if data.sum() < 900 else (returned[0][:, :7], data)\n\n"
+    "    def postprocess",
+)
+FOREIGN_HERE = {
+    "cached": Foreign(CACHED, config="minWorkers: 1\nmaxWorkers: 1\nbatchSize: 1\n"),
+    "moody": Foreign(MOODY, returns="(z, x)", config="minWorkers: 1\nmaxWorkers: 1\nbatchSize: 1\n"),
+}
+
+
+METRICS = """
+dimensions: [who]
+ts_metrics: {}
+model_metrics:
+  counter:
+  - {name: rows_of_mine, unit: Count, dimensions: [who]}
+"""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("foreign")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, foreign in FOREIGN_HERE.items():
+            patch.setitem(FOREIGN, name, foreign)
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support" / "torchvision_ops"))
+        for name in (*SERVED, *FOREIGN_HERE, "image_classifier"):
+            pack_around(
+                archive(name, folder / "old"),
+                artifact(FOREIGN[name]),
+                folder / "store",
+                **FOREIGN[name].options,
+            )
+        pack_feedback(folder / "store", archives=sorted((folder / "store").glob("*.mar")))
+        names = [path.name for path in sorted((folder / "store").glob("*.mar"))]
+        (folder / "mine.yaml").write_text(METRICS)
+        yield from serve(folder / "store", names, folder / "run", metrics_config=str(folder / "mine.yaml"))
+
+
+def confidences_in(name: str, reply: Any) -> tuple[int, float | None]:
+    """The class and, where the reply shows one, its probability, as a client of the original reads."""
+    if name == "log_softmaxed_ids":
+        return int(reply), None
+    if name == "ids_at_inference":
+        return int(reply), None
+    if name == "names_at_inference":
+        return int(str(reply).removeprefix("class ")), None
+    if name == "one_logit":
+        p = float(reply)
+        return int(p > 0.5), max(p, 1 - p)
+    values = [*reply.values()] if isinstance(reply, dict) else reply
+    return int(np.argmax(values)), float(max(values))
+
+
+def asked(running: Running, name: str, x: np.ndarray) -> Any:
+    return running.http.post(f"/predictions/{name}", json=x.tolist())
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_each_answer_has_its_format_its_numbers_and_its_receipt(running: Running, name: str) -> None:
+    x = inputs(12, seed=21)
+    wanted = probabilities(FOREIGN[name], x)
+    with ThreadPoolExecutor(12) as pool:  # twelve at once: batches of up to four
+        replies = list(pool.map(lambda row: asked(running, name, row), x))
+    seen = set()
+    for reply, probs in zip(replies, wanted, strict=True):
+        assert reply.status_code == 200, reply.text
+        body = json.loads(reply.text) if reply.text[:1] in '[{"0123456789' else reply.text
+        predicted, shown = confidences_in(name, body)
+        tolerance = 0.02 if name == "half" else 1e-5
+        if name != "half":
+            assert predicted == probs.argmax()
+        if shown is not None:
+            assert shown == pytest.approx(probs.max(), abs=tolerance)
+        receipt = running.keyring.verify(reply.headers["x-calib-receipt"])
+        assert (receipt.model, receipt.predicted) == (name, predicted)
+        assert receipt.confidence == pytest.approx(probs.max(), abs=tolerance)
+        assert reply.headers["x-calib-confidence"] == repr(receipt.confidence)
+        seen.add(reply.headers["x-calib-receipt"])
+    assert len(seen) == len(x)
+    until(lambda: total(running.server.scrape(), "calib_predictions_total", model=name) >= len(x))
+    assert total(running.server.scrape(), "calib_uncalibrated_total", model=name) == 0
+
+
+@pytest.mark.parametrize("name", [name for name in SERVED if "names" not in name])
+def test_over_grpc_each_answer_is_the_one_over_rest(running: Running, name: str) -> None:
+    x = inputs(1, seed=26)[0]
+    wanted = probabilities(FOREIGN[name], x[None])[0]
+    more = over_grpc(running, name, data=json.dumps(x.tolist()).encode(), **{"x-calib-receipt": b"body"})
+    predicted, shown = confidences_in(name, more["prediction"])
+    assert predicted == wanted.argmax()
+    assert shown is None or shown == pytest.approx(wanted.max(), abs=0.02 if name == "half" else 1e-5)
+    assert running.keyring.verify(more["receipt"]).confidence == more["confidence"]
+
+
+def test_over_grpc_the_receipt_is_in_the_body_for_who_asks_for_it(running: Running) -> None:
+    x = inputs(1, seed=22)[0]
+    body = json.dumps(x.tolist()).encode()
+    plain = over_grpc(running, "plain", data=body)
+    more = over_grpc(running, "plain", data=body, **{"x-calib-receipt": b"body"})
+    assert more["prediction"] == plain, "who does not ask reads what the original wrote"
+    receipt = running.keyring.verify(more["receipt"])
+    assert receipt.confidence == more["confidence"] == pytest.approx(max(plain.values()), abs=1e-6)
+    label = {"receipt": more["receipt"], "label": receipt.predicted}
+    outcome = over_grpc(running, "calibration_feedback", data=json.dumps(label).encode())
+    assert outcome["accepted"] == 1
+
+
+def test_over_rest_a_header_asks_for_the_body_too(running: Running) -> None:
+    x = inputs(1, seed=23)[0]
+    reply = running.http.post("/predictions/plain", json=x.tolist(), headers={"X-Calib-Receipt": "body"})
+    assert reply.json()["receipt"] == reply.headers["x-calib-receipt"]
+
+
+def test_torchserve_s_own_image_classifier_answers_a_picture_and_its_label_by_name(running: Running) -> None:
+    (picture,) = [one for one in made_up([3, 64, 48]) if one.content_type == "image/png"][:1]
+    reply = running.http.post("/predictions/image_classifier", content=picture.body)
+    names = reply.json()
+    assert len(names) == 5
+    assert all(name.startswith("thing ") for name in names)
+    receipt = running.keyring.verify(reply.headers["x-calib-receipt"])
+    assert names[f"thing {receipt.predicted}"] == pytest.approx(receipt.confidence, abs=1e-6)
+    label = {"receipt": reply.headers["x-calib-receipt"], "label": f"thing {receipt.predicted}"}
+    assert running.label(label).json()["accepted"] == 1
+
+
+def test_answers_that_went_by_the_calibration_are_counted(running: Running) -> None:
+    x = inputs(1, seed=24)[0]
+    first, second = asked(running, "cached", x), asked(running, "cached", x)
+    assert first.text == second.text
+    assert "x-calib-receipt" in first.headers
+    assert "x-calib-receipt" not in second.headers
+    until(lambda: total(running.server.scrape(), "calib_uncalibrated_total", model="cached") == 1)
+
+
+def test_where_the_calibration_fails_the_original_answer_goes_out_and_is_counted(running: Running) -> None:
+    fine, odd = inputs(1, seed=25)[0], np.full(16, 1000.0, np.float32)
+    assert len(asked(running, "moody", fine).json()) == 10
+    reply = asked(running, "moody", odd)
+    assert reply.status_code == 200
+    assert len(reply.json()) == 7, "as the model gave it"
+    assert "x-calib-receipt" not in reply.headers
+    until(lambda: total(running.server.scrape(), "calib_uncalibrated_total", model="moody") == 1)
+
+
+def test_a_handler_s_own_metrics_go_on(running: Running) -> None:
+    x = inputs(1, seed=27)[0]
+    before = total(running.server.scrape(), "rows_of_mine")
+    assert asked(running, "metrics", x).status_code == 200
+    until(lambda: total(running.server.scrape(), "rows_of_mine") == before + 1)
+
+
+def test_the_monitoring_has_not_failed(running: Running) -> None:
+    assert total(running.server.scrape(), "calib_monitor_errors_total") == 0

@@ -1,0 +1,243 @@
+"""Multi-label and one-logit models on a real TorchServe: replies are numpy's, each label counts once.
+
+The archives are our own and of people's handlers; receipts come back to the server and to a real
+``calib-serve watch`` that has its keys.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from foreign_handlers import FOREIGN, archive, artifact, probabilities, weights
+from label_handlers import (
+    LABELS,
+    NAMES,
+    array_file,
+    calibrated,
+    labels_artifact,
+    logits_of,
+    text_file,
+)
+from live_server import CLASSES, Running, inputs, serve, torchscript, total, until
+from protocol_clients import checked, columns, model_infer, predictions, v2_body
+from real_servers import Server as WatchServer
+from sizes import sized
+
+from calib_serve import Artifact, LogitMap
+from calib_serve.fuse.torchserve import Batching, pack, pack_around, pack_feedback
+
+pytestmark = pytest.mark.server
+
+FOREIGN_LABELS = sized(
+    ci=("tagger",), nightly=("tagger", "pipeline", "after_sigmoid", "by_numpy", "decided", "one_tag")
+)
+SUPPORT = Path(__file__).parents[1] / "support"
+X = inputs(3, seed=41)
+
+
+def one_logit_artifact() -> Artifact:
+    """A slope for each of two classes, fitted on one logit."""
+    facts = {"model": {"outputs": "logit", "input_shape": [16]}, "class_names": ("ham", "spam")}
+    return Artifact((LogitMap(np.array([1.0, 0.6]), np.array([0.1, 0.0])),), method="v", classes=2, **facts)
+
+
+def many_artifact() -> Artifact:
+    """More labels than a row has receipts."""
+    return labels_artifact(labels=50, model={"outputs": "label_logits", "input_shape": [16]})
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("labels")
+    store, old = folder / "store", folder / "old"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(SUPPORT / "torchvision_ops"), prepend=os.pathsep)
+        for name in FOREIGN_LABELS:
+            foreign = LABELS[name]
+            more = {**foreign.options, **({"outputs": "label_logits"} if name == "one_tag" else {})}
+            more["request"] = text_file(folder) if name == "pipeline" else array_file(folder)
+            pack_around(archive(name, old, foreign), labels_artifact(labels=foreign.out), store, **more)
+        binary = artifact(FOREIGN["one_logit"])
+        pack_around(archive("one_logit", old), binary, store, request=array_file(folder))
+        batching = Batching(workers=1, batch_size=4)
+        for name, out, fitted in (("ours", CLASSES, labels_artifact()), ("spam", 1, one_logit_artifact()),
+                                  ("many", 50, many_artifact())):  # fmt: skip
+            net = torchscript(folder / f"{name}.pt", weights(out))
+            pack(net, fitted, store, name=name, batching=batching, top=2)
+        pack_feedback(store, archives=sorted(store.glob("*.mar")))
+        names = [path.name for path in sorted(store.glob("*.mar"))]
+        yield from serve(store, names, folder / "run", ts_open_inference_protocol="true")
+
+
+def send(running: Running, receipts: list[str], labels: list[Any]) -> None:
+    """Each is counted, and only once."""
+    items = [{"receipt": r, "label": y} for r, y in zip(receipts, labels, strict=True)]
+    outcomes = running.label(items).json()
+    assert (outcomes["accepted"], outcomes["refused"]) == (len(items), 0), outcomes
+    assert {one["reason"] for one in running.label(items).json()["outcomes"]} == {"duplicate"}
+
+
+def check_receipts(running: Running, told: list[dict[str, Any]], probs: np.ndarray, model: str) -> list[str]:
+    """Of one row: each is of its own label, with the confidence of what is decided."""
+    for k, (one, p) in enumerate(zip(told, probs, strict=True)):
+        receipt = running.keyring.verify(one["receipt"])
+        assert one["label"] in (k, NAMES[k])
+        assert (receipt.model, receipt.predicted) == (model, 2 * k + (p >= 0.5))
+        assert receipt.confidence == one["confidence"] == pytest.approx(max(p, 1 - p), abs=1e-6)
+    return [one["receipt"] for one in told]
+
+
+def test_our_own_reply_has_each_label_by_name(running: Running) -> None:
+    wanted = calibrated(logits_of(X))
+    for x, probs in zip(X, wanted, strict=True):
+        reply = checked(running.http.post("/predictions/ours", json=x.tolist()))
+        assert list(reply["probabilities"]) == list(NAMES)
+        np.testing.assert_allclose([*reply["probabilities"].values()], probs, atol=1e-6)
+        assert reply["predicted"] == np.flatnonzero(probs >= 0.5).tolist()
+        assert reply["labels"] == [NAMES[k] for k in reply["predicted"]]
+        assert [one["class"] for one in reply["top"]] == np.argsort(-probs)[:2].tolist()
+        receipts = check_receipts(running, reply["receipts"], probs, "ours")
+        send(running, receipts, [0, True, "tag 2", "not tag 3", *[1] * (CLASSES - 4)])
+
+
+def test_every_protocol_says_the_same(running: Running) -> None:
+    wanted, body = calibrated(logits_of(X)), json.dumps({"instances": X.tolist()})
+    v1 = checked(running.http.post("/v1/models/ours:predict", content=body))["predictions"]
+    grpc_v1 = predictions(running, "ours", data=body.encode())["predictions"]
+    for replies in (v1, grpc_v1):
+        np.testing.assert_allclose([[*r["probabilities"].values()] for r in replies], wanted, atol=1e-6)
+        for reply, probs in zip(replies, wanted, strict=True):
+            check_receipts(running, reply["receipts"], probs, "ours")
+    v2 = columns(checked(running.http.post("/v2/models/ours/infer", json=v2_body(X))))
+    oip = model_infer(running, "ours", ("x", "FP32", list(X.shape), X.ravel().tolist()))
+    for found in (v2, oip):
+        np.testing.assert_allclose(found["probabilities"], wanted, atol=1e-6)
+        assert found["predicted"] == (wanted >= 0.5).tolist()
+        assert found["receipt_label"] == [[*range(CLASSES)]] * len(X)
+        for told, confidences, probs in zip(found["receipt"], found["confidence"], wanted, strict=True):
+            each = [{"receipt": r, "label": k, "confidence": c}
+                    for k, (r, c) in enumerate(zip(told, confidences, strict=True))]  # fmt: skip
+            check_receipts(running, each, probs, "ours")
+
+
+def test_of_many_labels_a_row_has_so_many_receipts_and_all_are_counted(running: Running) -> None:
+    before = total(running.server.scrape(), "calib_predictions_total", model="many")
+    reply = checked(running.http.post("/predictions/many", json=X[0].tolist()))
+    probs = calibrated(logits_of(X[:1], 50), 50)[0]
+    np.testing.assert_allclose(reply["probabilities"], probs, atol=1e-6)
+    assert len(reply["receipts"]) == 32
+    for one in reply["receipts"]:
+        receipt = running.keyring.verify(one["receipt"])
+        assert (receipt.predicted // 2, receipt.inclusion) == (one["label"], 32 / 50)
+        assert receipt.confidence == pytest.approx(
+            max(probs[one["label"]], 1 - probs[one["label"]]), abs=1e-6
+        )
+    until(lambda: total(running.server.scrape(), "calib_predictions_total", model="many") == before + 50)
+
+
+@pytest.mark.parametrize("name", [name for name in FOREIGN_LABELS if name != "pipeline"])
+def test_a_foreign_reply_keeps_its_format_with_calibrated_labels(running: Running, name: str) -> None:
+    out = LABELS[name].out
+    wanted = calibrated(logits_of(X, out), out)
+    for x, probs in zip(X, wanted, strict=True):
+        reply = running.http.post(f"/predictions/{name}", json=x.tolist())
+        told = reply.json()
+        shown = told["scores"] if name == "tagger" else told
+        if name == "decided":
+            assert shown == np.flatnonzero(probs > 0.5).tolist()
+        else:
+            np.testing.assert_allclose(shown, probs, atol=1e-6)
+        heads = [reply.headers[f"x-calib-{what}"].split(", ") for what in ("label", "confidence", "receipt")]
+        each = [
+            {"label": int(k), "confidence": float(c), "receipt": r} for k, c, r in zip(*heads, strict=True)
+        ]
+        send(running, check_receipts(running, each, probs, name), [k % 2 for k in range(out)])
+    more = predictions(running, name, data=json.dumps(X[0].tolist()).encode(), **{"x-calib-receipt": b"body"})
+    assert more["prediction"] == running.http.post(f"/predictions/{name}", json=X[0].tolist()).json()
+    check_receipts(running, more["labels"], wanted[0], name)
+    assert total(running.server.scrape(), "calib_uncalibrated_total", model=name) == 0
+
+
+@pytest.mark.skipif("pipeline" not in FOREIGN_LABELS, reason="nightly")
+def test_a_pipeline_of_transformers_has_calibrated_scores_by_its_own_names(
+    running: Running, tmp_path: Path
+) -> None:
+    from libraries import torchvision_here
+
+    torchvision_here()
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    folder = next(Path(running.server.log_file).parents[2].glob("old/pipeline_parts/tags"))
+    text = "a few words 1 2 3"
+    with torch.inference_mode():
+        tokens = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
+        z = (
+            AutoModelForSequenceClassification.from_pretrained(folder)
+            .eval()(**tokens)
+            .logits.double()
+            .numpy()
+        )
+    (probs,) = calibrated(z)
+    reply = running.http.post("/predictions/pipeline", content=text, headers={"Content-Type": "text/plain"})
+    found = {one["label"]: one["score"] for one in reply.json()}
+    np.testing.assert_allclose([found[f"LABEL_{k}"] for k in range(CLASSES)], probs, atol=1e-6)
+    receipts = reply.headers["x-calib-receipt"].split(", ")
+    send(running, receipts, [True] * CLASSES)
+
+
+def test_one_logit_has_two_classes_in_our_handler_and_in_a_foreign_one(running: Running) -> None:
+    z = logits_of(X, 1)[:, 0].astype(np.float64)
+    ours = 1 / (1 + np.exp(0.1 - 0.6 * z))  # classes (0.1, 0.6 z)
+    theirs = probabilities(FOREIGN["one_logit"], X)[:, 1]
+    for x, p, q in zip(X, ours, theirs, strict=True):
+        reply = checked(running.http.post("/predictions/spam", json=x.tolist()))
+        over = predictions(running, "spam", data=json.dumps(x.tolist()).encode())
+        for one in (reply, over):
+            np.testing.assert_allclose(one["probabilities"], [1 - p, p], atol=1e-6)
+            assert one["label"] == ("ham", "spam")[one["predicted"]]
+            assert one["confidence"] == pytest.approx(max(p, 1 - p), abs=1e-6)
+        send(running, [reply["receipt"], over["receipt"]], [1, "ham"])
+        original = running.http.post("/predictions/one_logit", json=x.tolist())
+        assert float(original.text) == pytest.approx(q, abs=1e-6)
+        receipt = running.keyring.verify(original.headers["x-calib-receipt"])
+        assert (receipt.predicted, receipt.confidence) == (
+            int(q > 0.5),
+            pytest.approx(max(q, 1 - q), abs=1e-6),
+        )
+        send(running, [original.headers["x-calib-receipt"]], [0])
+
+
+def test_a_watch_with_the_same_keys_counts_each_label_once(running: Running, tmp_path: Path) -> None:
+    keys = Path(running.server.log_file).parents[1] / "keyring.json"
+    shutil.copy(keys, tmp_path / "keys.json")
+    labels_artifact().save(tmp_path / "tags")
+    reply = checked(running.http.post("/predictions/ours", json=X[1].tolist()))
+    theirs = (
+        running.http.post("/predictions/tagger", json=X[1].tolist()).headers["x-calib-receipt"].split(", ")
+    )
+    names = [
+        f"{name}:{version}={tmp_path / 'tags'}"
+        for name, version in (("ours", "1.0"), ("tagger", "1.0-calibrated"))
+    ]
+    (tmp_path / "labels.csv").write_text(
+        "\n".join(["receipt,label", *(f"{one['receipt']},{k % 2}" for k, one in enumerate(reply["receipts"])),
+                   *(f"{r},{'true' if k % 2 else 'not ' + NAMES[k]}" for k, r in enumerate(theirs))])
+    )  # fmt: skip
+    from calib_serve.watch.sender import send_label_file
+
+    with WatchServer(tmp_path, models=names) as watch:
+        first, again = (send_label_file(tmp_path / "labels.csv", f"{watch.url}/v1/labels") for _ in range(2))
+    assert (first.accepted, first.refused) == (2 * CLASSES, {})
+    assert (again.accepted, again.refused) == (0, {"duplicate": 2 * CLASSES})
+
+
+def test_the_monitoring_has_not_failed(running: Running) -> None:
+    assert total(running.server.scrape(), "calib_monitor_errors_total") == 0

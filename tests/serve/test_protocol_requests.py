@@ -1,0 +1,207 @@
+"""Requests of every protocol in this process: hostile ones, and behind envelopes as TorchServe loads them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import warnings
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from live_server import CLASSES, WIDTH, inputs, temperature_artifact, torchscript
+
+from calib_serve import Keyring
+from calib_serve.errors import ModelError
+from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET
+from calib_serve.fuse.torchserve import pack
+from calib_serve.serve import observer
+from calib_serve.serve.emit import Emitter
+from calib_serve.serve.protocols import read_message
+from calib_serve.serve.requests import MOST_ROWS, opened, plain_tags, read_request
+
+with warnings.catch_warnings():  # it leaves its version file open
+    warnings.simplefilter("ignore", ResourceWarning)
+    from ts.context import RequestProcessor
+    from ts.model_loader import TsModelLoader
+    from ts.torch_handler import request_envelope
+    from ts.torch_handler.request_envelope.json import JSONEnvelope
+    from ts.utils.util import PredictionException
+
+HTTP = {"Host": "here", "Content-Type": "application/json"}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=12,
+)
+TENSOR = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.sampled_from(["x", "x-calib-segment", "x-calib-group"]) | JSON,
+        "datatype": st.sampled_from(["FP32", "INT64", "UINT64", "BYTES", "BOOL"]) | JSON,
+        "shape": st.lists(st.integers(-1, 3), max_size=3) | JSON,
+        "data": st.lists(st.integers() | st.text(max_size=3), max_size=9) | JSON,
+    },
+)
+BODY = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": JSON,
+        "model_name": JSON,
+        "instances": st.lists(JSON | st.fixed_dictionaries({"b64": JSON}), max_size=4) | JSON,
+        "inputs": st.lists(TENSOR | JSON, max_size=3) | JSON,
+        "outputs": JSON | st.lists(st.fixed_dictionaries({"name": JSON}), max_size=2),
+        "parameters": JSON | st.fixed_dictionaries({"segment": JSON, "group": JSON}),
+    },
+)
+
+
+@given(BODY | JSON, st.sampled_from([HTTP, {}, {"x-calib-segment": "a", "data": {"content-type": "b"}}]))
+def test_whatever_a_request_holds_it_has_rows_and_tags_or_a_reason(
+    body: Any, headers: dict[str, Any]
+) -> None:
+    for sent in (body, json.dumps(body), json.dumps(body).encode()):
+        request = read_request(read_message({"body": sent}, headers), shape=(3,))
+        assert len(request.payloads) == len(request.tags)
+        assert bool(request.refused) != bool(request.payloads)
+        assert all(isinstance(text, str) for tag in request.tags for text in tag)
+
+
+@given(st.binary(min_size=1, max_size=60))
+def test_base64_text_is_opened_and_nothing_else_is_changed(raw: bytes) -> None:
+    text = base64.b64encode(raw)
+    if len(text.rstrip(b"=")) >= 16:
+        assert opened(text) == opened(text.decode()) == opened(text + b"\n") == raw
+    assert opened(b"[" + text) == b"[" + text
+    assert opened(b"\x89PNG" + text) == b"\x89PNG" + text
+    assert opened([1, 2]) == [1, 2]
+
+
+def test_a_long_text_that_is_almost_base64_costs_no_more_than_reading_it() -> None:
+    for almost in (b" " * 3_000_000 + b"!", b"A" * 3_000_000 + b"!", b"A " * 1_500_000 + b"=!"):
+        assert opened(almost) is almost
+
+
+def test_more_rows_than_a_batch_should_hold_are_refused() -> None:
+    body = {"instances": [[0.0]] * (MOST_ROWS + 1)}
+    assert f"1 to {MOST_ROWS}" in read_request(read_message({"body": body}, HTTP), shape=(1,)).refused
+
+
+def test_one_field_named_like_a_header_costs_no_other_request_its_tags() -> None:
+    rows: list[dict[str, Any]] = [{"data": [1.0], "x-calib-segment": b"west"}, {"body": [1.0]}]
+
+    class Context:
+        def get_all_request_header(self, index: int) -> dict[str, Any]:
+            return [{"x-calib-segment": {"content-type": "a/b"}}, {"X-Calib-Segment": "north"}][index]
+
+    assert [tag.segment for tag in plain_tags(rows, Context())] == ["west", "north"]
+
+
+def test_large_unsigned_numbers_come_from_java_as_negative_ones() -> None:
+    tensor = {"name": "x", "shape": [1, 2], "datatype": "UINT32", "data": [-1, 7]}
+    body = {"id": "", "model_name": "m", "inputs": [tensor]}
+    assert read_request(read_message({"body": body}, {}), shape=(2,)).payloads == [[2**32 - 1, 7]]
+
+
+def test_a_workflow_s_node_that_several_lead_to_is_told_why_it_has_no_input() -> None:
+    request = read_request(read_message({"first": b"[1]", "second": b"[2]"}, HTTP), shape=(1,))
+    assert "only 'first', 'second'; a workflow gives" in request.refused
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A packed classifier, unpacked; metrics go nowhere."""
+    monkeypatch.setattr(observer, "Emitter", lambda interval: Emitter(write=lambda text: None, interval=3600))
+    monkeypatch.setattr(observer, "end_cleanly", lambda flush: lambda: None)
+    Keyring.new().save(tmp_path / "keyring.json")
+    monkeypatch.setenv(KEYRING, str(tmp_path / "keyring.json"))
+    path = pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits")
+    with zipfile.ZipFile(path) as file:
+        file.extractall(tmp_path / "unpacked")
+    monkeypatch.syspath_prepend(str(tmp_path / "unpacked"))
+    yield tmp_path / "unpacked"
+    sys.modules.pop("calibrated_classifier", None)
+
+
+def loaded(folder: Path, envelope: str | None) -> Any:
+    """The service that TorchServe makes of an archive."""
+    with warnings.catch_warnings():  # its yaml stays open
+        warnings.simplefilter("ignore")
+        return TsModelLoader().load("digits", str(folder), "calibrated_classifier.py", None, 2, envelope)
+
+
+def answered(service: Any, *bodies: Any) -> list[tuple[int, Any]]:
+    service.context.request_processor = [RequestProcessor(dict(HTTP)) for _ in bodies]
+    replies = service._entry_point([{"body": body} for body in bodies], service.context)
+    return [(service.context.get_response_status(i)[0], json.loads(one)) for i, one in enumerate(replies)]
+
+
+def v2(x: np.ndarray, **more: Any) -> dict[str, Any]:
+    one = {"name": "x", "shape": list(x.shape), "datatype": "FP64", "data": x.tolist()}
+    return {"inputs": [one], **more}
+
+
+@pytest.mark.parametrize("envelope", [None, "body", "json", "kserve", "kservev2"])
+def test_requests_of_all_protocols_share_a_batch(archive: Path, envelope: str | None) -> None:
+    service, x = loaded(archive, envelope), inputs(3)
+    wrong = {"instances": [x[0].tolist(), "no"]}
+    answers = answered(service, x[0].tolist(), {"instances": x.tolist()}, v2(x), v2(x[1]), wrong)
+    assert [status for status, _ in answers] == [200, 200, 200, 200, 400]
+    plain, v1, all_rows, one = (reply for _, reply in answers[:4])
+    assert [row["predicted"] for row in v1["predictions"]] == all_rows["outputs"][0]["data"]
+    assert plain["predicted"] == v1["predictions"][0]["predicted"]
+    shapes = {output["name"]: output["shape"] for output in one["outputs"]}
+    assert shapes["probabilities"] == [1, CLASSES]
+    assert shapes["receipt"] == [1]
+
+
+def test_a_label_budget_is_an_output_of_its_own(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LABEL_BUDGET, "0.25")
+    ((_, reply),) = answered(loaded(archive, None), v2(inputs(200)))
+    found = {output["name"]: output["data"] for output in reply["outputs"]}
+    assert {output["name"]: output["datatype"] for output in reply["outputs"]}["label_wanted"] == "BOOL"
+    ring = Keyring.load(archive.parent / "keyring.json")
+    assert found["label_wanted"] == [ring.verify(token).wanted for token in found["receipt"]]
+    assert len(set(found["receipt"])) == 200
+
+
+def test_an_instance_that_the_model_fails_on_fails_its_request_uncounted(archive: Path) -> None:
+    service, served = loaded(archive, None), []
+    handler = service._entry_point.__self__
+    run, told = handler._run, handler._observer.served
+    handler._run = lambda batch: np.where(batch[:, :1] > 100, np.nan, run(batch))
+    handler._observer.served = lambda pairs, **more: (
+        served.append((len(pairs), more["invalid"])) or told(pairs, **more)
+    )
+    x = inputs(3)
+    x[1, 0] = 200
+    first, second = answered(service, {"instances": x.tolist()}, {"instances": inputs(2).tolist()})
+    assert first == (500, {"error": "instance 1: the model's output for this input is NaN or infinite"})
+    assert second[0] == 200
+    assert served == [(2, 1)]
+
+
+def test_an_envelope_of_somebody_s_own_is_refused_at_load(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"{request_envelope.__name__}.mine"
+    module = ModuleType(name)
+    module.Mine = type("Mine", (JSONEnvelope,), {"__module__": name})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, name, module)
+    with pytest.raises(ModelError, match="body, json, kserve, kservev2, not of mine"):
+        loaded(archive, "mine")
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_behind_an_envelope_whose_place_it_has_not_it_says_so(archive: Path, rows: int) -> None:
+    service = loaded(archive, None)
+    service._entry_point = JSONEnvelope(service._entry_point).handle  # a loader that we do not know
+    with pytest.raises(PredictionException, match="remove it from config"):
+        answered(service, {"instances": np.zeros((rows, WIDTH)).tolist()})

@@ -1,0 +1,344 @@
+"""Classifier and labels in every protocol of a real server, whatever envelope it puts before its models."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import protocol_clients as clients
+import pytest
+import torch
+from live_server import (
+    NAMES,
+    WIDTH,
+    Running,
+    inputs,
+    network,
+    serve,
+    temperature_artifact,
+    torchscript,
+    total,
+    until,
+)
+from PIL import Image
+from protocol_clients import CLIENTS, Answer, columns, model_infer, predictions, stream_predictions, v2_body
+from sizes import sized
+
+from calib_serve import Preprocessing
+from calib_serve.fuse.torchserve import Batching, pack, pack_feedback
+from calib_serve.receipts import group_number
+from calib_serve.serve.inputs import decode
+
+pytestmark = pytest.mark.server
+KEPT = Path(__file__).parents[1] / "kept" / "version-0.1.0"
+EXPECTED = json.loads((KEPT / "expected.json").read_text())
+ENVELOPES = ("", "kserve", "kservev2", "json")
+with_all_models = pytest.mark.parametrize("running", ["kserve"], indirect=True)
+
+OWN = """
+import numpy as np
+from calib_serve.errors import InputError
+from calib_serve.serve.classifier import CalibratedClassifier
+
+
+class Handler(CalibratedClassifier):
+    def initialize(self, ctx):
+        super().initialize(ctx)
+        self.ready = True
+
+    def preprocess(self, payload):
+        text = bytes(payload).decode() if isinstance(payload, (bytes, bytearray)) else payload
+        if not isinstance(text, str):
+            raise InputError("send text")
+        return np.array([text.count(c) for c in "abcdefghijklmnop"], np.float32)
+
+    def postprocess(self, prediction):
+        return {"class": prediction.predicted, "receipt": prediction.receipt}
+"""
+
+
+class Squares(torch.nn.Module):
+    """Pictures of 1 x 4 x 4 for the small classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = network()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x.flatten(1))
+
+
+def store(folder: Path, *, every: bool) -> Path:
+    """``digits``, ``counted`` for one test alone, ``letters`` with a handler of its own, ``pictures``."""
+    model = torchscript(folder / "net.pt")
+    for name in ("digits", "counted"):
+        batching = Batching(workers=1, batch_size=8, delay=100)
+        pack(model, temperature_artifact(), folder, name=name, batching=batching)
+    if every:
+        (folder / "own.py").write_text(OWN)
+        pack(model, temperature_artifact(), folder, name="letters", handler=folder / "own.py")
+        squares = temperature_artifact(model={"input_shape": [1, 4, 4]})
+        as_they_are = Preprocessing(mean=(0.0,), std=(1.0,))
+        net = torchscript(folder / "squares.pt", Squares())
+        pack(net, squares, folder, name="pictures", pictures=as_they_are)
+        shutil.copy(KEPT / "from_torchscript.mar", folder)
+    pack_feedback(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=ENVELOPES, ids=lambda name: name or "none")
+def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server with one envelope before all of its models."""
+    folder = tmp_path_factory.mktemp("protocols")
+    names = [path.name for path in sorted(store(folder, every=request.param == "kserve").glob("*.mar"))]
+    envelope = {"service_envelope": request.param} if request.param else {}
+    yield from serve(folder, names, folder / "run", ts_open_inference_protocol="true", **envelope)
+
+
+def probabilities(x: np.ndarray) -> np.ndarray:
+    """The artifact's, straight from its definition."""
+    with torch.inference_mode():
+        logits = network()(torch.from_numpy(x)).numpy()
+    return temperature_artifact().probs(logits)
+
+
+def check(running: Running, model: str, answer: Answer, x: np.ndarray) -> None:
+    """Every row has its own probabilities, class, confidence and receipt."""
+    wanted = probabilities(x)
+    np.testing.assert_allclose(answer.probabilities, wanted, atol=1e-6)
+    assert answer.predicted == wanted.argmax(1).tolist()
+    receipts = [running.keyring.verify(token) for token in answer.receipts]
+    assert [one.predicted for one in receipts] == answer.predicted
+    np.testing.assert_allclose([one.confidence for one in receipts], answer.confidence, atol=1e-6)
+    np.testing.assert_allclose(answer.confidence, wanted.max(1), atol=1e-6)
+    assert {one.model for one in receipts} == {model}
+
+
+@pytest.mark.parametrize("ask", CLIENTS, ids=lambda ask: ask.__name__)
+@pytest.mark.parametrize(
+    ("rows", "requests"), sized(ci=[(1, 1), (3, 4)], nightly=[(1, 1), (1, 4), (3, 1), (3, 4)])
+)
+def test_every_row_has_its_probabilities_and_a_receipt_that_counts_once(
+    running: Running, ask: Callable[..., Answer], rows: int, requests: int
+) -> None:
+    xs = [inputs(rows, seed=seed) for seed in range(requests)]
+    with ThreadPoolExecutor(requests) as pool:  # in one batch of the server's
+        answers = list(pool.map(lambda x: ask(running, "digits", x), xs))
+    for x, answer in zip(xs, answers, strict=True):
+        check(running, "digits", answer, x)
+    tokens = [token for answer in answers for token in answer.receipts]
+    assert len(set(tokens)) == requests * rows
+    items = [{"receipt": token, "label": 3} for token in tokens]
+    assert [running.label(items).json()["accepted"] for _ in range(2)] == [requests * rows, 0]
+
+
+def test_each_prediction_and_each_label_is_counted_once(running: Running) -> None:
+    def counted() -> list[float]:
+        names = ("calib_predictions_total", "calib_feedback_total")
+        return [total(running.server.scrape(), name, model="counted") for name in names]
+
+    answers = [ask(running, "counted", inputs(3, seed=1)) for ask in CLIENTS]
+    tokens = [token for answer in answers for token in answer.receipts]
+    assert running.label([{"receipt": token, "label": 1} for token in tokens]).json()["refused"] == 0
+    until(lambda: min(counted()) >= len(tokens))
+    assert counted() == [len(tokens)] * 2
+
+
+def some_receipts(running: Running, n: int = 2) -> list[str]:
+    return clients.rest_v1(running, "digits", inputs(n)).receipts
+
+
+def test_labels_come_in_every_protocol(running: Running) -> None:
+    post, name = running.http.post, "calibration_feedback"
+    a, b = some_receipts(running)
+    items = [{"receipt": a, "label": 3}, {"receipt": b, "label": NAMES[4]}, {"receipt": b, "label": 4}]
+    outcomes = clients.checked(post(f"/v1/models/{name}:predict", json={"instances": items}))["predictions"]
+    assert [one["accepted"] for one in outcomes] == [True, True, False]
+    assert outcomes[2]["reason"] == "duplicate"
+
+    tokens = some_receipts(running)
+    body: dict[str, Any] = {
+        "inputs": [
+            {"name": "receipt", "shape": [2], "datatype": "BYTES", "data": tokens},
+            {"name": "label", "shape": [2, 1], "datatype": "INT64", "data": [[3], [99]]},
+        ]
+    }
+    found = columns(clients.checked(post(f"/v2/models/{name}/infer", json=body)))
+    assert found == {"accepted": [True, False], "reason": ["", "bad_label"]}
+
+    tokens = some_receipts(running)
+    quoted = json.dumps(tokens[1]).encode()  # as a client gets it that takes TorchServe's texts as they are
+    receipts = ("receipt", "BYTES", [2], [tokens[0].encode(), quoted])
+    labels = ("label", "BYTES", [2], [name.encode() for name in NAMES[:2]])
+    assert model_infer(running, name, receipts, labels) == {"accepted": [True, True], "reason": ["", ""]}
+
+    tokens = some_receipts(running)
+    lines = b"\n".join(json.dumps({"receipt": token, "label": 1}).encode() for token in tokens)
+    assert predictions(running, name, data=lines)["accepted"] == 2
+    clients.checked(post(f"/predictions/{name}", json={"receipt": some_receipts(running)[0], "label": 3}))
+
+
+def test_what_is_wrong_with_one_instance_is_said_and_costs_its_own_request_alone(running: Running) -> None:
+    good, bad = inputs(3).tolist(), inputs(3).tolist()
+    bad[1] = bad[1][:4]
+
+    def post(rows: list[Any]) -> Any:
+        return running.http.post("/v1/models/digits:predict", json={"instances": rows})
+
+    with ThreadPoolExecutor(4) as pool:
+        first, second, third, empty = pool.map(post, [good, bad, good, []])
+    assert [one.status_code for one in (first, second, third, empty)] == [200, 400, 200, 400]
+    assert second.json()["error"].startswith("instance 1: one input is of shape (16), got (4,)")
+    assert "1 to 1000 instances" in empty.json()["error"]
+    for reply in (first, third):
+        check(running, "digits", clients.of_replies(reply.json()["predictions"]), inputs(3))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"shape": [3, WIDTH]}, "its shape [3, 16] says otherwise"),
+        ({"shape": "x"}, "must be a list of sizes"),
+        ({"datatype": "COMPLEX"}, "datatype is one of"),
+        ({"data": None}, "holds no data"),
+        ({"data": ["a"] * 2 * WIDTH}, "must be numbers"),
+    ],
+)
+def test_a_tensor_that_is_wrong_is_refused_with_the_reason(
+    running: Running, change: dict[str, Any], reason: str
+) -> None:
+    body = v2_body(inputs(2))
+    body["inputs"][0].update(change)
+    reply = running.http.post("/v2/models/digits/infer", json=body)
+    assert reply.status_code == 400
+    assert reason in reply.json()["error"]
+
+
+def test_over_grpc_a_failure_is_an_output_as_torchserve_drops_the_status(running: Running) -> None:
+    found = model_infer(running, "digits", ("x", "FP32", [1, 4], [0.0] * 4))
+    assert found["code"] == [400]
+    assert "(16), got (4,)" in found["error"][0]
+    found = model_infer(running, "digits", ("x", "FP32", [1, WIDTH], []), ("y", "INT64", [1], [1]))
+    assert "raw_input_contents" in found["error"][0]  # what clients send that TorchServe does not pass on
+    assert model_infer(running, "digits")["code"] == [400]
+    assert model_infer(running, "calibration_feedback", ("label", "INT64", [1], [1]))["code"] == [400]
+
+
+def test_v2_gives_the_outputs_that_are_asked_for(running: Running) -> None:
+    body = {**v2_body(inputs(2)), "outputs": [{"name": "receipt"}, {"name": "label"}]}
+    found = columns(clients.checked(running.http.post("/v2/models/digits/infer", json=body)))
+    assert set(found) == {"receipt", "label"}
+    assert found["label"] == [NAMES[k] for k in probabilities(inputs(2)).argmax(1)]
+    body["outputs"] = [{"name": "logits"}]
+    reply = running.http.post("/v2/models/digits/infer", json=body)
+    assert reply.status_code == 400
+    assert "no output 'logits'; there are predicted, confidence, label" in reply.json()["error"]
+
+
+@with_all_models
+def test_pictures_come_as_base64_and_as_bytes(running: Running) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (2, 4, 4), np.uint8)
+    files = []
+    for one in pixels:
+        Image.fromarray(one).save(stream := io.BytesIO(), "PNG")
+        files.append(stream.getvalue())
+    x = np.stack(
+        [decode(one, shape=(1, 4, 4), pictures=Preprocessing(mean=(0.0,), std=(1.0,))) for one in files]
+    ).reshape(2, WIDTH)
+    coded = [base64.b64encode(one).decode() for one in files]
+    post, path = running.http.post, "/v1/models/pictures:predict"
+    for instances in ([{"b64": one} for one in coded], [{"data": one} for one in coded], coded):
+        reply = clients.checked(post(path, json={"instances": instances}))
+        check(running, "pictures", clients.of_replies(reply["predictions"]), x)
+    one = {"name": "x", "shape": [2], "datatype": "BYTES", "data": coded}
+    found = columns(clients.checked(post("/v2/models/pictures/infer", json={"inputs": [one]})))
+    check(running, "pictures", clients.of_outputs(found), x)
+    found = model_infer(running, "pictures", ("x", "BYTES", [2], files))
+    check(running, "pictures", clients.of_outputs(found), x)
+    plain = [clients.checked(post("/predictions/pictures", content=file)) for file in files]
+    check(running, "pictures", clients.of_replies(plain), x)
+
+
+@with_all_models
+def test_tags_come_by_header_parameter_input_or_tensor(running: Running) -> None:
+    post, x, ring = running.http.post, inputs(2), running.keyring
+    headers = {"X-Calib-Segment": "north"}
+    v1: dict[str, Any] = {"instances": x.tolist(), "parameters": {"group": ["a", 7]}}
+    found = clients.of_replies(
+        clients.checked(post("/v1/models/digits:predict", json=v1, headers=headers))["predictions"]
+    )
+    seen = [ring.verify(token) for token in found.receipts]
+    assert [(one.segment, one.group) for one in seen] == [
+        ("north", group_number("a")),
+        ("north", group_number("7")),
+    ]
+    v2 = {**v2_body(x), "parameters": {"segment": "south"}}
+    outputs = columns(clients.checked(post("/v2/models/digits/infer", json=v2, headers=headers)))
+    assert {ring.verify(token).segment for token in outputs["receipt"]} == {"south"}
+    tensor = ("x", "FP32", list(x.shape), x.ravel().tolist())
+    outputs = model_infer(running, "digits", tensor, ("x-calib-segment", "BYTES", [1], [b"east"]))
+    assert {ring.verify(token).segment for token in outputs["receipt"]} == {"east"}
+    named = {"data": json.dumps(x[0].tolist()).encode(), "x-calib-segment": b"west"}
+    assert ring.verify(predictions(running, "digits", **named)["receipt"]).segment == "west"
+    v1["parameters"] = {"group": ["a", "b", "c"]}
+    refused = post("/v1/models/digits:predict", json=v1)
+    assert refused.status_code == 400
+    assert "a list of 2 of them" in refused.json()["error"]
+
+
+@with_all_models
+def test_an_archive_of_an_earlier_version_speaks_them_too(running: Running) -> None:
+    rows, wanted = EXPECTED["inputs"], EXPECTED["probabilities"]
+    reply = running.http.post("/v1/models/from_torchscript:predict", json={"instances": rows})
+    found = clients.of_replies(clients.checked(reply)["predictions"])
+    np.testing.assert_allclose(found.probabilities, wanted, rtol=1e-5)
+    assert len({running.keyring.verify(token).nonce for token in found.receipts}) == len(rows)
+
+
+@with_all_models
+def test_a_handler_of_one_s_own_keeps_its_payloads_and_replies(running: Running) -> None:
+    post, words = running.http.post, ["abba", "cabbage"]
+    plain = [
+        clients.checked(post("/predictions/letters", content=w, headers={"Content-Type": "text/plain"}))
+        for w in words
+    ]
+    assert all(set(one) == {"class", "receipt"} for one in plain)
+    v1 = clients.checked(post("/v1/models/letters:predict", json={"instances": words}))["predictions"]
+    one = {"name": "words", "shape": [2], "datatype": "BYTES", "data": words}
+    v2 = columns(clients.checked(post("/v2/models/letters/infer", json={"inputs": [one]})))
+    over_grpc = model_infer(running, "letters", ("words", "BYTES", [2], [w.encode() for w in words]))
+    for replies, tokens in (
+        (v1, [one["receipt"] for one in v1]),
+        ([json.loads(one) for one in v2["reply"]], v2["receipt"]),
+        ([json.loads(one) for one in over_grpc["reply"]], over_grpc["receipt"]),
+    ):
+        assert [one["class"] for one in replies] == [one["class"] for one in plain]
+        assert [one["receipt"] for one in replies] == tokens
+        assert {running.keyring.verify(token).model for token in tokens} == {"letters"}
+
+
+def test_a_stream_has_one_reply_and_costs_no_worker(running: Running) -> None:
+    workers = [running.server.workers(model) for model in ("digits", "calibration_feedback")]
+    x = inputs(1)
+    (reply,) = stream_predictions(running, "digits", json.dumps(x[0].tolist()).encode())
+    check(running, "digits", clients.of_replies([reply]), x)
+    label = json.dumps({"receipt": reply["receipt"], "label": 1}).encode()
+    assert stream_predictions(running, "calibration_feedback", label)[0]["accepted"] == 1
+    assert [running.server.workers(model) for model in ("digits", "calibration_feedback")] == workers
+
+
+def test_who_asks_for_an_explanation_is_not_given_a_prediction_for_one(running: Running) -> None:
+    replies = [
+        running.http.post("/explanations/digits", json=inputs(1)[0].tolist()),
+        running.http.post("/v1/models/digits:explain", json={"instances": inputs(1).tolist()}),
+        running.http.post("/v2/models/digits/explain", json=v2_body(inputs(1))),
+    ]
+    assert [one.status_code for one in replies] == [400] * 3
+    assert all("no explanations" in one.text for one in replies)

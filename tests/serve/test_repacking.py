@@ -1,0 +1,273 @@
+"""An archive that is served already gets a calibrated sister; it stays itself, and nothing of it is lost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from live_server import NAMES, temperature_artifact, torchscript
+from others_archives import archived
+from typer.testing import CliRunner
+
+from calib_serve.cli import app
+from calib_serve.cli.serve import _remarks as said_before_serving
+from calib_serve.errors import CalibServeError, FuseError
+from calib_serve.fuse.torchserve import pack, pack_around, read_archive, recalibrated, remarks
+from calib_serve.fuse.torchserve.archive import CONFIG, MANIFEST
+
+CALIBRATED = "pets-3.1-calibrated.mar"
+
+
+def call(*arguments: object) -> str:
+    done = CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def edited(path: Path, **changes: Any) -> Path:
+    """An archive with other entries in its manifest; ``model_X`` is the model's X, None removes."""
+    with zipfile.ZipFile(path) as old:
+        files = {name: old.read(name) for name in old.namelist()}
+    manifest = json.loads(files[MANIFEST])
+    for key, value in changes.items():
+        where = manifest["model"] if key.startswith("model_") else manifest
+        where[key.removeprefix("model_")] = value
+    with zipfile.ZipFile(path, "w") as new:
+        for name, content in {**files, MANIFEST: json.dumps(manifest).encode()}.items():
+            new.writestr(name, content)
+    return path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    temperature_artifact().save(tmp_path / "artifact")
+    return archived(tmp_path / "store").parent
+
+
+def around(store: Path, *options: object) -> str:
+    fixed = ("--from", store / "pets.mar", "--artifact", store.parent / "artifact", "-o", store)
+    return call("pack", *fixed, *options)
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# --- nothing that is served is overwritten --------------------------------------------------------
+
+
+def test_the_old_archive_stays_and_the_new_one_is_another_version_beside_it(store: Path) -> None:
+    before = digest(store / "pets.mar")
+    said = around(store)
+    assert f"pets.mar {CALIBRATED}" in said
+    assert {path.name for path in store.iterdir()} == {"pets.mar", CALIBRATED}
+    assert digest(store / "pets.mar") == before
+    new = read_archive(store / CALIBRATED)
+    assert (new.name, new.version) == ("pets", "3.1-calibrated")
+    around(store)  # the same again is the same
+    assert digest(store / "pets.mar") == before
+
+
+def test_another_archive_of_that_name_is_replaced_by_force_alone(store: Path) -> None:
+    around(store)
+    first = digest(store / CALIBRATED)
+    with pytest.raises(FuseError, match="--force"):
+        around(store, "--workers", 3)
+    assert digest(store / CALIBRATED) == first
+    around(store, "--workers", 3, "--force")
+    assert digest(store / CALIBRATED) != first
+    assert {path.name for path in store.iterdir()} == {"pets.mar", CALIBRATED}
+
+
+def test_a_folder_or_a_link_in_its_place_is_not_replaced(store: Path) -> None:
+    (store / CALIBRATED).symlink_to("nowhere")
+    with pytest.raises(FuseError, match="--force"):
+        around(store)
+    (store / CALIBRATED).unlink()
+    (store / CALIBRATED).mkdir()
+    for force in ([], ["--force"]):
+        with pytest.raises(FuseError):
+            around(store, *force)
+    assert {path.name for path in store.iterdir()} == {"pets.mar", CALIBRATED}
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_the_source_is_not_replaced_even_by_force(store: Path, force: list[str]) -> None:
+    shutil.move(store / "pets.mar", store / "pets-2.mar")
+    before = digest(store / "pets-2.mar")
+    (store / "pets.mar").symlink_to("pets-2.mar")
+    for source in ("pets-2.mar", "pets.mar"):
+        with pytest.raises(FuseError, match="made from"):
+            call(
+                *("pack", "--from", store / source, "--artifact", store.parent / "artifact", "-o", store),
+                *("--version", 2, *force),
+            )
+    assert digest(store / "pets-2.mar") == before
+
+
+def test_what_pack_made_of_another_model_is_replaced_by_force_alone(store: Path, tmp_path: Path) -> None:
+    torchscript(tmp_path / "net.pt")
+    words = ("pack", "--model", tmp_path / "net.pt", "--artifact", tmp_path / "artifact", "-o", store)
+    before = digest(store / "pets.mar")
+    with pytest.raises(FuseError, match="--force"):
+        call(*words, "--name", "pets")
+    assert digest(store / "pets.mar") == before
+    call(*words, "--name", "pets", "--force")
+    assert digest(store / "pets.mar") != before
+    call(*words, "--name", "pets")  # the same content may be there
+    call("pack", "--feedback", "-o", store)
+    with pytest.raises(FuseError, match="--force"):
+        call("pack", "--feedback", "--arl", 5000, "-o", store)
+    call("pack", "--feedback", "--arl", 5000, "-o", store, "--force")
+
+
+def test_a_new_calibration_does_not_replace_the_archive_it_is_for(tmp_path: Path) -> None:
+    served = pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits")
+    before = digest(served)
+    new = recalibrated(served, temperature_artifact(3.0), tmp_path, version="1.1")
+    assert (new.name, digest(served)) == ("digits-1.1.mar", before)
+    with pytest.raises(FuseError, match="--force"):
+        recalibrated(served, temperature_artifact(4.0), tmp_path, version="1.1")
+    recalibrated(served, temperature_artifact(4.0), tmp_path, version="1.1", force=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["digits-1.1.mar", "digits.mar", "net.pt"]
+
+
+# --- options, and what is kept ------------------------------------------------------------------------
+
+
+def test_the_configuration_keeps_what_is_not_given(store: Path, tmp_path: Path) -> None:
+    config = {"minWorkers": 2, "maxWorkers": 4, "batchSize": 16, "responseTimeout": 99, "handler": {"a": [1]}}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(config))
+    archived(store, "--config-file", tmp_path / "own.yaml", "--force")
+    around(store)
+    kept = read_archive(store / CALIBRATED)
+    section = kept.config["calib_serve"]
+    assert {**kept.config, "calib_serve": None} == {**config, "calib_serve": None}
+    assert section["workers"] == 2
+    assert kept.model["configFile"] == "own.yaml"
+    assert CONFIG not in kept.files
+    (tmp_path / "words.txt").write_text("more")
+    options = ("--workers", 3, "--batch-size", 4, "--batch-delay", 7, "--extra", tmp_path / "words.txt")
+    around(store, *options, "--name", "animals", "--version", "4")
+    new = read_archive(store / "animals-4.mar")
+    assert (new.name, new.version, new.read("words.txt")) == ("animals", "4", b"more")
+    changed = {"minWorkers": 3, "maxWorkers": 3, "batchSize": 4, "maxBatchDelay": 7}
+    assert {**new.config, "calib_serve": None} == {**config, **changed, "calib_serve": None}
+    assert new.config["calib_serve"]["workers"] == 3
+
+
+def test_a_file_that_only_looks_like_the_configuration_is_kept(store: Path, tmp_path: Path) -> None:
+    (tmp_path / CONFIG).write_text("the handler's own: 1")
+    archived(store, "--extra-files", tmp_path / CONFIG, "--force")
+    around(store)
+    new = read_archive(store / CALIBRATED)
+    assert new.read(CONFIG) == b"the handler's own: 1"
+    assert new.model["configFile"] != CONFIG
+    assert "calib_serve" in new.config
+
+
+def test_every_file_and_every_entry_of_the_manifest_is_kept(store: Path, tmp_path: Path) -> None:
+    extra = tmp_path / "extra"
+    (extra / "deep" / "er").mkdir(parents=True)
+    (extra / "deep" / "er" / "vocab.txt").write_text("a b")
+    (extra / "index.txt").write_text("c")
+    (tmp_path / "model.py").write_text("x = 1")
+    (tmp_path / "requirements.txt").write_text("einops")
+    options = {
+        "--extra-files": extra,
+        "--model-file": tmp_path / "model.py",
+        "--requirements-file": tmp_path / "requirements.txt",
+        "--runtime": "python3",
+    }
+    old = archived(store, "--force", *(word for pair in options.items() for word in pair))
+    edited(
+        old,
+        description="Cats..\\dogs",
+        licence={"name": "MIT", "year": 2024, "share": 0.1},
+        model_extensions={"onnx": [1, 2.5, None]},
+        model_version="seven",
+        model_sourceVocab="deep/er/vocab.txt",
+        model_description="..",
+    )
+    said = around(store, "--no-probe")
+    assert "note: pets-3.1-calibrated.mar was not tried" in said
+    assert "note: pets-3.1-calibrated.mar requires packages (requirements.txt)" in said
+    before, after = read_archive(old), read_archive(store / CALIBRATED)
+    assert set(before.files) <= set(after.files)
+    assert {"deep/er/vocab.txt", "index.txt", "model.py", "requirements.txt"} <= set(after.files)
+    for name in set(before.files) - {MANIFEST}:
+        assert after.read(name) == before.read(name)
+    ours = {"handler": "calibrated_wrapper.py", "configFile": CONFIG, "modelVersion": "3.1-calibrated"}
+    assert after.model == {**before.model, **ours}
+    assert {**after.manifest, "model": 0} == {**before.manifest, "model": 0}
+    assert after.manifest["licence"] == {"name": "MIT", "year": 2024, "share": 0.1}
+    assert after.config["calib_serve"]["wraps"] == "mine.py"
+    assert not any("requires packages" in remark for remark in remarks(after, installs=True))
+    again = recalibrated(after.path, temperature_artifact(3.0), tmp_path, version="4")
+    assert read_archive(again).manifest == {
+        **after.manifest,
+        "model": {**after.model, "modelVersion": "4"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"runtime": "LSP"}, "runtime 'LSP'"),
+        ({"runtime": "perl"}, "runtime 'perl'"),
+        ({"model_modelName": "my pets"}, "--name"),
+        ({"model_modelName": "Kätzchen"}, "--name"),
+        ({"model_modelVersion": "1.0+cu118"}, "--version"),
+        ({"model_serializedFile": "other.pt"}, "does not carry it"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_kept_is_refused_with_a_way_out(
+    store: Path, changes: dict[str, str], says: str
+) -> None:
+    edited(store / "pets.mar", **changes)
+    with pytest.raises(CalibServeError, match=says):
+        around(store)
+    assert {path.name for path in store.iterdir()} == {"pets.mar"}
+
+
+def test_odd_names_and_versions_are_packed_under_others(store: Path) -> None:
+    edited(store / "pets.mar", model_modelName="my pets", model_modelVersion="1+1")
+    around(store, "--name", "pets", "--version", "2")
+    assert (store / "pets-2.mar").is_file()
+
+
+def test_no_file_takes_the_place_of_another(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("x = 1")
+    for extra in ("mine.py", "nothing.txt", "artifact"):
+        with pytest.raises(FuseError, match=r"already|no file"):
+            around(store, "--extra", tmp_path / extra)
+    with zipfile.ZipFile(store / "pets.mar", "a") as archive:
+        archive.writestr("calibration/manifest.yaml", "theirs")
+    with pytest.raises(FuseError, match=r"calibration/manifest\.yaml already"):
+        around(store)
+
+
+@pytest.mark.parametrize("given", [{"workers": 0}, {"batch_size": -1}, {"batch_delay": 0}])
+def test_sizes_are_at_least_one(store: Path, given: dict[str, int]) -> None:
+    with pytest.raises(FuseError, match="at least 1"):
+        pack_around(store / "pets.mar", temperature_artifact(class_names=NAMES), store, **given)
+
+
+@pytest.mark.parametrize(("value", "told"), [("true", 0), ("TRUE", 0), ("false", 1), (None, 1)])
+def test_serve_says_which_packages_nobody_installs(store: Path, value: str | None, told: int) -> None:
+    (store.parent / "requirements.txt").write_text("einops")
+    archived(store, "--requirements-file", store.parent / "requirements.txt", "--force")
+    config = store.parent / "config.properties"
+    config.write_text("" if value is None else f"install_py_dep_per_model={value}\n")
+    assert len(list(said_before_serving(store, ["pets.mar"], config, {}))) == told
+    settings = {"install_py_dep_per_model": "true"}
+    assert not list(said_before_serving(store, ["pets.mar"], None, settings))
+    (said,) = said_before_serving(store, ["pets.mar"], None, {})  # the safe configuration
+    assert "requirements.txt" in said

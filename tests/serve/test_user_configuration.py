@@ -1,0 +1,325 @@
+"""What the user has stays: config.properties, metrics file, log settings; and slow or broken models."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from live_server import (
+    Running,
+    foreign,
+    inputs,
+    samples,
+    temperature_artifact,
+    torchscript,
+    total,
+    until,
+)
+from typer.testing import CliRunner
+
+from calib_serve.cli import app as cli
+from calib_serve.errors import ServerError
+from calib_serve.fuse.mar_options import KEYRING, ModelOptions
+from calib_serve.fuse.torchserve import pack
+from calib_serve.receipts import Keyring
+from calib_serve.serve import observer
+from calib_serve.serve.emit import Emitter
+from calib_serve.serve.management import Management
+from calib_serve.serve.metrics_file import metrics_file, undeclared
+from calib_serve.serve.properties import Ports, parse_properties
+from calib_serve.serve.server import Server
+
+METERED = """
+from ts.metrics.metric_type_enum import MetricTypes
+
+
+def handle(data, context):
+    if data is None:
+        return None
+    items = context.metrics.get_metric("items", metric_type=MetricTypes.COUNTER)
+    items.add_or_update(value=len(data), dimension_values=["small"])
+    return ["fine"] * len(data)
+"""
+MINE = """
+dimensions: [&size "Size"]
+ts_metrics:
+  counter:
+  - {name: Requests2XX, unit: Count, dimensions: [Level, Hostname]}
+model_metrics:
+  counter:
+  - {name: items, unit: Count, dimensions: [*size]}
+"""
+LOGGING = """
+<Configuration>
+  <Appenders><File name="mine" fileName="mine.log"><PatternLayout pattern="%m%n"/></File></Appenders>
+  <Loggers><Root level="info"><AppenderRef ref="mine"/></Root></Loggers>
+</Configuration>
+"""
+BROKEN = "raise RuntimeError('no licence for this host')"
+SLOW = """
+import time
+
+def handle(data, context):
+    if data is None:
+        time.sleep(6)
+        return None
+    return ["at last"] * len(data)
+"""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = tmp_path_factory.mktemp("store")
+    pack(torchscript(store / "net.pt"), temperature_artifact(), store, name="digits")
+    foreign(store, "metered", METERED)
+    foreign(store, "broken", BROKEN)
+    foreign(store, "slow", SLOW, "minWorkers: 1\nmaxWorkers: 1\nstartupTimeout: 60\n")
+    foreign(store, "slower", SLOW)
+    return store
+
+
+@pytest.fixture(scope="module")
+def running(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A user's own configuration, in a folder that is not the current one."""
+    mine = tmp_path_factory.mktemp("mine")
+    (mine / "metrics.yaml").write_text(MINE)
+    (mine / "log4j2.xml").write_text(LOGGING)
+    lines = {
+        **Ports.free().as_properties(),
+        "disable_token_authorization": "true",
+        "metrics_config": "metrics.yaml",
+        "vmargs": "-Xmx512m -Dlog4j.configurationFile=log4j2.xml",
+        "default_workers_per_model": "1",
+        "load_models": "all",
+    }
+    config = mine / "config.properties"
+    config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+    server = Server(store, ["digits.mar", "metered.mar"], folder=mine / "run", config=config)
+    with server, server.client() as http:
+        yield Running(server, http, Keyring.new())
+
+
+@pytest.mark.server
+def test_tokens_may_be_off(running: Running) -> None:
+    assert not running.server.has_tokens
+    assert running.predict(inputs(1)[0].tolist()).status_code == 200
+    assert len(running.server.workers("metered")) == 1
+    with pytest.raises(ServerError, match="no tokens"):
+        _ = running.server.tokens
+
+
+@pytest.mark.server
+def test_a_handler_with_metrics_of_its_own_keeps_them_and_predictions_are_counted(running: Running) -> None:
+    for _ in range(3):
+        assert running.http.post("/predictions/metered", json={}).text == "fine"
+    until(lambda: total(running.server.scrape(), "items", Size="small") == 3)
+    assert running.predict(inputs(1)[0].tolist()).status_code == 200
+    assert total(running.settled(), "calib_predictions_total") == len(running.served)
+    assert samples(running.server.scrape(), "Requests2XX")
+
+
+@pytest.mark.server
+def test_log_settings_are_the_user_s(running: Running) -> None:
+    assert "digits" in (running.server.folder / "mine.log").read_text()
+    assert not running.server.log_file.exists()
+
+
+@pytest.mark.server
+def test_each_change_is_said(running: Running) -> None:
+    said = {note.partition(":")[0]: note for note in running.server.notes}
+    assert set(said) == {"metrics_mode", "metrics_config", "load_models"}
+    assert "instead of log" in said["metrics_mode"]
+
+
+@pytest.mark.server
+def test_models_that_fail_are_told_and_the_others_serve(store: Path, tmp_path: Path) -> None:
+    names = ["digits.mar", "broken.mar", "slow.mar", "slower.mar"]
+    settings = {"default_startup_timeout": "2", "default_workers_per_model": "1"}
+    server = Server(store, names, folder=tmp_path / "run", ports=Ports.free(), settings=settings)
+    with pytest.raises(ServerError, match="no licence for this host"):
+        server.start()
+    settings["default_startup_timeout"] = "4"
+    server = Server(store, names, folder=tmp_path / "run", ports=Ports.free(), settings=settings)
+    try:
+        server.start(allow_failures=True)
+        assert set(server.failures) == {"broken", "slower"}
+        assert "no licence" in server.failures["broken"]
+        assert "no licence" not in server.failures["slower"]
+        assert server.served == ["digits", "slow"]
+        with server.client() as http:
+            assert http.post("/predictions/slow", json={}).text == "at last"
+    finally:
+        server.stop()
+
+
+@pytest.mark.server
+def test_no_server_remains_where_no_model_loads(store: Path, tmp_path: Path) -> None:
+    arguments = [
+        "serve",
+        "--store",
+        str(store),
+        "--folder",
+        str(tmp_path / "run"),
+        "--free-ports",
+        "broken.mar",
+    ]
+    done = CliRunner().invoke(cli, arguments)
+    assert isinstance(done.exception, ServerError)
+    assert "no licence" in str(done.exception)
+
+
+def configured(store: Path, folder: Path, *lines: str) -> Server:
+    folder.mkdir(exist_ok=True)
+    config = folder / "config.properties"
+    config.write_text("\n".join(lines))
+    return Server(store, ["digits.mar"], folder=folder / "run", config=config)
+
+
+def properties(server: Server) -> dict[str, str]:
+    return parse_properties(server._configuration.text)
+
+
+def test_addresses_that_are_not_said_are_torchserve_s(store: Path, tmp_path: Path) -> None:
+    server = configured(store, tmp_path, "metrics_mode=prometheus")
+    assert (server.inference, server.grpc) == ("http://127.0.0.1:8080", "127.0.0.1:7070")
+    assert not server.notes
+
+
+def test_variables_of_the_environment_count_as_torchserve_counts_them(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TS_DISABLE_TOKEN_AUTHORIZATION", "true")
+    monkeypatch.setenv("TS_METRICS_MODE", "log")
+    monkeypatch.setenv("TS_ALLOWED_URLS", "https://example.org/.*")
+    monkeypatch.setenv("MINE", "6")
+    assert configured(store, tmp_path, "enable_envvars_config=false").has_tokens
+    server = configured(store, tmp_path, "enable_envvars_config=true", "job_queue_size=$$MINE$$")
+    assert not server.has_tokens
+    found = properties(server)
+    assert found["metrics_mode"] == "prometheus", "a variable would win over the file"
+    assert found["enable_envvars_config"] == "false"
+    assert "allowed_urls" not in found
+    assert any("disable_token_authorization" in note for note in server.notes)
+    with pytest.raises(ServerError, match="NOT_SET"):
+        configured(store, tmp_path, "keystore=$$NOT_SET$$")
+
+
+def test_relative_paths_are_where_torchserve_would_look_or_beside_the_file(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    lines = ("certificate_file=a.pem", "private_key_file=b.pem")
+    (tmp_path / "a.pem").touch()
+    (tmp_path / "b.pem").touch()
+    (here / "b.pem").touch()
+    found = properties(configured(store, tmp_path, *lines))
+    assert found["certificate_file"] == str(tmp_path / "a.pem")
+    assert found["private_key_file"] == str(here / "b.pem")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("enable_metrics_api=false", "nobody could read"),
+        ("inference_address=unix:/tmp/x", "http://HOST:PORT"),
+        ("blacklist_env_vars=CALIB_.*", "narrow it"),
+        ("metrics_config=nowhere.yaml", "cannot read the metrics file"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_starts(
+    store: Path, tmp_path: Path, line: str, says: str
+) -> None:
+    with pytest.raises(ServerError, match=says):
+        configured(store, tmp_path, line)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_metrics_file_keeps_all_it_has(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(MINE)
+    assert len(undeclared(mine)) > 10
+    (tmp_path / "merged.yaml").write_text(metrics_file(mine))
+    merged = yaml.safe_load((tmp_path / "merged.yaml").read_text())
+    ours = yaml.safe_load(metrics_file())
+    assert merged["dimensions"][0] == "Size"
+    assert merged["model_metrics"]["counter"][0] == {"name": "items", "unit": "Count", "dimensions": ["Size"]}
+    assert merged["model_metrics"]["counter"][1:] == ours["model_metrics"]["counter"]
+    assert merged["ts_metrics"] == ours["ts_metrics"]
+    assert undeclared(tmp_path / "merged.yaml") == []
+    assert yaml.safe_load(metrics_file(tmp_path / "merged.yaml")) == merged
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "model_metrics: {gauge: [{name: calib_predictions_total, unit: x, dimensions: [a]}]}",
+            "rename yours",
+        ),
+        (
+            "ts_metrics: {counter: [{name: calib_predictions_total, unit: x, dimensions: [a]}]}",
+            "rename yours",
+        ),
+        ("model_metrics: {gauge: [{unit: x}]}", "is no metrics file"),
+        ("[1, 2]", "is no metrics file"),
+        ("a: [", "cannot read"),
+    ],
+)
+def test_a_metrics_file_that_cannot_be_merged_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(ServerError, match=says):
+        metrics_file(tmp_path / "mine.yaml")
+
+
+def test_a_worker_of_a_server_that_drops_its_series_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(KEYRING, raising=False)
+    monkeypatch.setattr(observer, "end_cleanly", lambda flush: lambda: None)
+    monkeypatch.setattr(observer, "Emitter", lambda interval: Emitter(write=[].append, interval=interval))
+    options = ModelOptions(kind="torchscript", model="net.pt", sha256="0")
+    for text, warns in ((MINE, True), (metrics_file(), False)):
+        (tmp_path / "mine.yaml").write_text(text)
+        monkeypatch.setattr("sys.argv", ["worker", "--metrics-config", str(tmp_path / "mine.yaml")])
+        caplog.clear()
+        observer.observe(options, temperature_artifact(), model="m", version="1")
+        assert ("python -m calib_serve.serve.metrics_file" in caplog.text) is warns
+
+
+@pytest.mark.server
+def test_models_and_workers_survive_a_restart_with_snapshots(store: Path, tmp_path: Path) -> None:
+    settings = {"enable_model_api": "true", "allowed_urls": "file:///.*", "default_workers_per_model": "1"}
+
+    def server() -> Server:
+        return Server(
+            *(store, ["metered.mar"]), folder=tmp_path, ports=Ports.free(), settings=settings, snapshots=True
+        )
+
+    with server() as first:
+        api = Management(first.management, first.tokens.management)
+        more = {"url": "digits.mar", "initial_workers": "1", "synchronous": "true"}
+        assert api._ask("POST", "/models", params=more, timeout=None).status_code == 200
+        api.set_workers("metered", "1.0", 2)
+    second = server()
+    assert set(second.served) == {"metered", "digits"}
+    with second:
+        assert len(second.workers("metered")) == 2
+        with second.client() as http:
+            assert http.post("/predictions/digits", json=inputs(1)[0].tolist()).status_code == 200
+    with Server(store, ["metered.mar"], folder=tmp_path, ports=Ports.free(), settings=settings) as third:
+        assert third.served == ["metered"], "the default starts anew"
+        assert len(third.workers("metered")) == 1
+    last = sorted((tmp_path / "logs" / "config").glob("*.cfg"))[-1]
+    without = tmp_path / "store"
+    without.mkdir()
+    shutil.copy(store / "digits.mar", without)
+    with pytest.raises(ServerError, match=r"snapshot .* names metered\.mar"):
+        Server(without, ["digits.mar"], folder=tmp_path, snapshots=True)
+    last.write_text("nothing=1")
+    with pytest.raises(ServerError, match="no snapshot"):
+        server()

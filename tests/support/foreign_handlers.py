@@ -1,0 +1,566 @@
+"""TorchServe archives as people make them: other handlers, other forms of what a model returns.
+
+Each is packed by torch-model-archiver. The models are small and random; the handlers are written as in
+TorchServe's examples, or are TorchServe's own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from libraries import torchvision_here
+from live_server import CLASSES, WIDTH, network, torchscript
+
+from calib_serve import Artifact, LogitMap
+
+NET = f"""
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear({WIDTH}, 32), torch.nn.ReLU(), torch.nn.Linear(32, %(out)d)
+        )
+
+    def forward(self, x):
+        z = self.layers(x)
+        return %(returns)s
+"""
+HEAD = '''
+import json
+import os
+
+import numpy as np
+import torch
+from ts.torch_handler.base_handler import BaseHandler
+
+
+def rows(data):
+    payloads = [row.get("data") or row.get("body") for row in data]
+    payloads = [json.loads(p) if isinstance(p, (bytes, bytearray)) else p for p in payloads]
+    return torch.tensor([p["x"] if isinstance(p, dict) else p for p in payloads])
+
+
+class Named(BaseHandler):
+    """Numbers in, names with probabilities out."""
+
+    def preprocess(self, data):
+        return rows(data)
+
+    def postprocess(self, outputs):
+        return [{"class %d" % k: v for k, v in enumerate(p)} for p in torch.softmax(outputs, 1).tolist()]
+
+
+'''
+ONLY_ONE = HEAD.replace("class Named", "class _Named")  # the file's own class follows it
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """One archive: its handler's source or a name of TorchServe's, its model, and what should come of it.
+
+    ``refused``: a pattern of why it cannot be calibrated; "" where it can. ``shows``: the reply holds the
+    confidence.
+    """
+
+    handler: str
+    returns: str = "z"
+    out: int = CLASSES
+    model: str = "eager"
+    refused: str = ""
+    shows: bool = True
+    options: dict[str, Any] = field(default_factory=dict)
+    config: str = "minWorkers: 1\nmaxWorkers: 1\nbatchSize: 4\nmaxBatchDelay: 50\n"
+
+
+def own(body: str, base: str = "BaseHandler") -> str:
+    """A handler file with one class, whose body is indented here."""
+    text = HEAD.split("class Named", maxsplit=1)[0] + f"class Mine({base}):\n"
+    preprocess = "    def preprocess(self, data):\n        return rows(data)\n\n"
+    return (
+        text + preprocess + "\n".join(f"    {line}" if line else "" for line in body.strip("\n").splitlines())
+    )
+
+
+SOFTMAX = """
+def postprocess(self, outputs):
+    return [{"class %d" % k: v for k, v in enumerate(p)} for p in torch.softmax(outputs, 1).tolist()]
+"""
+
+FOREIGN: dict[str, Foreign] = {
+    "plain": Foreign(HEAD),
+    "torchscript": Foreign(HEAD, model="torchscript"),
+    "onnx": Foreign(
+        own(
+            """
+def inference(self, data):
+    return self.model.run(None, {"x": data.numpy()})[0]
+
+def postprocess(self, outputs):
+    p = np.exp(outputs - outputs.max(1, keepdims=True))
+    return (p / p.sum(1, keepdims=True)).tolist()
+"""
+        ),
+        model="onnx",
+    ),
+    "onnx_list": Foreign(
+        own(
+            """
+def inference(self, data):
+    return self.model.run(None, {"x": data.numpy()})
+
+def postprocess(self, outputs):
+    p = np.exp(outputs[0] - outputs[0].max(1, keepdims=True))
+    return (p / p.sum(1, keepdims=True)).tolist()
+"""
+        ),
+        model="onnx",
+    ),
+    "tuple": Foreign(own(SOFTMAX.replace("(outputs, 1)", "(outputs[0], 1)")), returns="(z, x)"),
+    "dict": Foreign(
+        own(SOFTMAX.replace("(outputs, 1)", '(outputs["logits"], 1)')), returns='{"logits": z, "features": x}'
+    ),
+    "two_of_k": Foreign(
+        own(SOFTMAX.replace("(outputs, 1)", '(outputs["main"], 1)')),
+        returns='{"main": z, "aux": z * 2}',
+        refused="several of what is returned may be the scores: main, aux",
+    ),
+    "two_of_k_named": Foreign(
+        own(SOFTMAX.replace("(outputs, 1)", '(outputs["main"], 1)')),
+        returns='{"main": z, "aux": z * 2}',
+        options={"output": "main"},
+    ),
+    "softmaxed": Foreign(
+        own("def postprocess(self, outputs):\n    return outputs.tolist()"), returns="torch.softmax(z, 1)"
+    ),
+    "log_softmaxed_ids": Foreign(
+        own("def postprocess(self, outputs):\n    return outputs.argmax(1).tolist()"),
+        returns="torch.log_softmax(z, 1)",
+        shows=False,
+    ),
+    "ids_at_inference": Foreign(
+        own(
+            """
+def inference(self, data):
+    return self.model(data).argmax(1)
+
+def postprocess(self, outputs):
+    return [str(k) for k in outputs.tolist()]
+"""
+        ),
+        shows=False,
+    ),
+    "names_at_inference": Foreign(
+        own(
+            """
+def inference(self, data):
+    found = []
+    predictions = self.model(data)
+    for i in range(len(predictions[0])):
+        found.append("class %d" % predictions[0][i].unsqueeze(0).argmax(1).item())
+    return found
+
+def postprocess(self, outputs):
+    return outputs
+"""
+        ),
+        returns="(z,)",
+        shows=False,
+    ),
+    "ids_from_the_model": Foreign(
+        own("def postprocess(self, outputs):\n    return outputs.tolist()"),
+        returns="z.argmax(1)",
+        refused="class ids or other whole numbers",
+    ),
+    "rows": Foreign(
+        own(
+            """
+def inference(self, data):
+    return [row for row in self.model(data)]
+
+def postprocess(self, outputs):
+    return [torch.softmax(row, 0).tolist() for row in outputs]
+"""
+        )
+    ),
+    "lists": Foreign(
+        own(
+            """
+def inference(self, data):
+    return self.model(data).tolist()
+
+def postprocess(self, outputs):
+    return torch.softmax(torch.tensor(outputs), 1).tolist()
+"""
+        )
+    ),
+    "half": Foreign(
+        own(
+            """
+def inference(self, data):
+    return self.model(data).bfloat16()
+
+def postprocess(self, outputs):
+    return torch.softmax(outputs.float(), 1).tolist()
+"""
+        )
+    ),
+    "one_logit": Foreign(
+        own("def postprocess(self, outputs):\n    return torch.sigmoid(outputs[:, 0]).tolist()"), out=1
+    ),
+    "sigmoid": Foreign(
+        own("def postprocess(self, outputs):\n    return outputs.tolist()"),
+        returns="torch.sigmoid(z)",
+        refused="multi-label",
+    ),
+    "sigmoid_later": Foreign(
+        own("def postprocess(self, outputs):\n    return torch.sigmoid(outputs).tolist()"),
+        refused="multi-label",
+    ),
+    "sigmoid_decided": Foreign(
+        own(
+            """
+def postprocess(self, outputs):
+    return [[k for k, p in enumerate(row) if p > 0.5] for row in torch.sigmoid(outputs).tolist()]
+"""
+        ),
+        refused="multi-label",
+    ),
+    "wide": Foreign(
+        own("def postprocess(self, outputs):\n    return torch.softmax(outputs, 1).tolist()"),
+        out=1000,
+        refused="returns 1000 classes, the artifact is for 10",
+    ),
+    "own_handle": Foreign(
+        own(
+            """
+def handle(self, data, context):
+    with torch.no_grad():
+        outputs = self.model(rows(data))
+    return torch.softmax(outputs, 1).tolist()
+"""
+        )
+    ),
+    "forward": Foreign(
+        own(
+            """
+def handle(self, data, context):
+    with torch.no_grad():
+        outputs = self.model.forward(rows(data))
+    return torch.softmax(outputs, 1).tolist()
+"""
+        ),
+    ),
+    "forward_named": Foreign(
+        own(
+            """
+def handle(self, data, context):
+    with torch.no_grad():
+        outputs = self.model.forward(rows(data))
+    return torch.softmax(outputs, 1).tolist()
+"""
+        ),
+        options={"seam": "model.forward"},
+    ),
+    "two_paths": Foreign(
+        own(
+            """
+def inference(self, data):
+    self.kept = torch.softmax(self.net(data), 1)
+    return self.net(data)
+
+def initialize(self, context):
+    super().initialize(context)
+    self.net = self.model
+
+def postprocess(self, outputs):
+    return self.kept.tolist()
+"""
+        ),
+        refused="makes it in another place",
+    ),
+    "kept_in_init": Foreign(
+        own(
+            """
+def __init__(self):
+    super().__init__()
+    self.steps = [self.preprocess, self.inference, self.postprocess]
+
+def handle(self, data, context):
+    for step in self.steps:
+        data = step(data)
+    return data
+"""
+            + SOFTMAX
+        )
+    ),
+    "without_base": Foreign(
+        own(
+            """
+def initialize(self, context):
+    folder = context.system_properties["model_dir"]
+    from net import Net
+    self.classifier = Net()
+    self.classifier.load_state_dict(torch.load(os.path.join(folder, "weights.pt")))
+
+def handle(self, data, context):
+    with torch.no_grad():
+        return torch.softmax(self.classifier(rows(data)), 1).tolist()
+""",
+            base="object",
+        )
+    ),
+    "function": Foreign(
+        HEAD.split("class Named", maxsplit=1)[0]
+        + """
+network = None
+
+def handle(data, context):
+    global network
+    if data is None:
+        from net import Net
+        network = Net()
+        folder = context.system_properties["model_dir"]
+        network.load_state_dict(torch.load(os.path.join(folder, "weights.pt")))
+        return None
+    with torch.no_grad():
+        return torch.softmax(network(rows(data)), 1).tolist()
+"""
+    ),
+    "micro_batching": Foreign(
+        own(
+            """
+def __init__(self):
+    super().__init__()
+    self.handle = MicroBatching(self, micro_batch_size=2, parallelism={"inference": 2, "postprocess": 2})
+"""
+            + SOFTMAX
+        ).replace(
+            "import torch\n", "import torch\nfrom ts.handler_utils.micro_batching import MicroBatching\n", 1
+        )
+    ),
+    "metrics": Foreign(
+        own(
+            """
+def initialize(self, context):
+    super().initialize(context)
+    self.mine = context.metrics.get_metric("rows_of_mine")
+
+def handle(self, data, context):
+    self.mine.add_or_update(len(data), ["mine"])
+    return super().handle(data, context)
+"""
+            + SOFTMAX
+        )
+    ),
+    "model_output": Foreign(
+        own(
+            """
+def initialize(self, context):
+    from transformers import AutoModelForSequenceClassification
+    folder = context.system_properties["model_dir"]
+    self.model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+
+def inference(self, data):
+    with torch.inference_mode():
+        return self.model(data.long() + 3, output_hidden_states=True)
+
+def postprocess(self, outputs):
+    return [{"label": int(p.argmax()), "score": float(p.max())} for p in torch.softmax(outputs.logits, 1)]
+"""
+        ),
+        model="bert",
+    ),
+    "compiled": Foreign(
+        HEAD, config=Foreign("").config + "pt2:\n  compile:\n    enable: true\n    backend: eager\n"
+    ),
+    "base_handler": Foreign("base_handler", model="torchscript"),
+    "kserve_v2": Foreign(
+        own(
+            """
+def preprocess(self, data):
+    return torch.tensor([row["data"] for row in data])
+
+def postprocess(self, outputs):
+    return torch.softmax(outputs, 1).tolist()
+"""
+        ),
+        model="torchscript",
+    ),
+    "image_classifier": Foreign("image_classifier", model="pictures"),
+    "image_segmenter": Foreign("image_segmenter", model="torchscript", refused="is no classifier"),
+    "object_detector": Foreign("object_detector", model="torchscript", refused="is no classifier"),
+    "text_classifier": Foreign(
+        "text_classifier", model="text", config=Foreign("").config.replace("batchSize: 4", "batchSize: 1")
+    ),
+    "dali_image_classifier": Foreign(
+        "dali_image_classifier", model="pictures", refused="needs the package 'nvidia'"
+    ),
+    "vllm_handler": Foreign("vllm_handler", model="torchscript", refused="is no classifier"),
+}
+
+
+def artifact(foreign: Foreign, t: float = 2.0) -> Artifact:
+    """A temperature for it."""
+    classes = 2 if foreign.out == 1 else CLASSES
+    shape = None if foreign.model in ("pictures", "text") else [WIDTH]
+    return Artifact(
+        (LogitMap.temperature(t),), method="temperature", classes=classes, model={"input_shape": shape}
+    )
+
+
+def archive(name: str, folder: Path, foreign: Foreign | None = None) -> Path:
+    """``folder/name.mar`` as torch-model-archiver writes it; ``foreign`` if not one of ``FOREIGN``."""
+    foreign, work = foreign or FOREIGN[name], folder / f"{name}_parts"
+    work.mkdir(parents=True)
+    parts = _MODELS[foreign.model](foreign, work)
+    if "\n" in foreign.handler:
+        (work / f"{name}_handler.py").write_text(foreign.handler)
+    handler = f"{name}_handler.py" if "\n" in foreign.handler else foreign.handler
+    (work / "model-config.yaml").write_text(foreign.config)
+    command = [sys.executable, "-W", "ignore", "-m", "model_archiver.model_packaging", "--model-name", name]
+    command += ["--version", "1.0", "--handler", handler, "--export-path", str(folder)]
+    command += ["--config-file", "model-config.yaml", *parts]
+    subprocess.run(command, cwd=work, check=True, capture_output=True)
+    return folder / f"{name}.mar"
+
+
+def probabilities(foreign: Foreign, x: np.ndarray, t: float = 2.0) -> np.ndarray:
+    """What the artifact makes of the network's logits for inputs (n, WIDTH)."""
+    with torch.inference_mode():
+        return artifact(foreign, t).probs(weights(foreign.out)(torch.from_numpy(x)).numpy())
+
+
+def weights(out: int = CLASSES) -> torch.nn.Module:
+    """The layers of every network here."""
+    if out == CLASSES:
+        return network()
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(WIDTH, 32), torch.nn.ReLU(), torch.nn.Linear(32, out)).eval()
+
+
+def _eager(foreign: Foreign, work: Path) -> list[str]:
+    (work / "net.py").write_text(NET % {"out": foreign.out, "returns": foreign.returns})
+    state = {f"layers.{key}": value for key, value in weights(foreign.out).state_dict().items()}
+    torch.save(state, work / "weights.pt")
+    return ["--model-file", "net.py", "--serialized-file", "weights.pt"]
+
+
+def _torchscript(foreign: Foreign, work: Path) -> list[str]:
+    torchscript(work / "net.pt", weights(foreign.out))
+    return ["--serialized-file", "net.pt"]
+
+
+def _onnx(foreign: Foreign, work: Path) -> list[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            weights(foreign.out),
+            (torch.zeros(2, WIDTH),),
+            str(work / "net.onnx"),
+            input_names=["x"],
+            dynamic_shapes=({0: torch.export.Dim("n")},),
+            external_data=False,
+            verbose=False,
+        )
+    return ["--serialized-file", "net.onnx"]
+
+
+def _pictures(foreign: Foreign, work: Path) -> list[str]:
+    torch.manual_seed(5)
+    pool = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 7, stride=8), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten()
+    )
+    torchscript(work / "net.pt", torch.nn.Sequential(pool, torch.nn.Linear(32, CLASSES)).eval())
+    (work / "index_to_name.json").write_text(json.dumps({str(k): f"thing {k}" for k in range(CLASSES)}))
+    return ["--serialized-file", "net.pt", "--extra-files", "index_to_name.json"]
+
+
+_TEXT = f"""
+import torch
+
+class Text(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.EmbeddingBag(20, 8)
+        self.last = torch.nn.Linear(8, {CLASSES})
+
+    def forward(self, text, offsets):
+        return self.last(self.embedding(text, offsets))
+"""
+
+
+class _Vocabulary(dict):
+    """Any word is a number below 20."""
+
+    def __missing__(self, word: str) -> int:
+        return len(word) % 20
+
+
+def _text(foreign: Foreign, work: Path) -> list[str]:
+    (work / "text.py").write_text(_TEXT)
+    scope: dict[str, Any] = {}
+    exec(_TEXT, scope)
+    torch.manual_seed(1)
+    torch.save(scope["Text"]().state_dict(), work / "weights.pt")
+    words = {word: i % 20 for i, word in enumerate(["a", "few", "words", "that", "say", "nothing"])}
+    pairs = {f"{a} {b}": 3 for a in words for b in words}
+    torch.save({**words, **pairs}, work / "source_vocab.pt")
+    return ["--model-file", "text.py", "--serialized-file", "weights.pt", "--extra-files", "source_vocab.pt"]
+
+
+def _bert(foreign: Foreign, work: Path) -> list[str]:
+    torchvision_here()  # which transformers looks for
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(2)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = BertConfig(vocab_size=32, num_labels=CLASSES, **sizes)
+    BertForSequenceClassification(config).save_pretrained(work / "bert")
+    return ["--extra-files", "bert/config.json,bert/model.safetensors"]
+
+
+def _tags(foreign: Foreign, work: Path) -> list[str]:
+    """A multi-label network of transformers with its tokenizer, as ``save_pretrained`` writes both."""
+    torchvision_here()
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
+
+    torch.manual_seed(4)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *["a", "few", "words", "that", "say", "nothing"],
+        *"0123456789.",
+    ]
+    config = BertConfig(
+        vocab_size=len(words), num_labels=foreign.out, problem_type="multi_label_classification",
+        initializer_range=0.7, **sizes,
+    )  # fmt: skip
+    BertForSequenceClassification(config).save_pretrained(work / "tags")
+    (work / "vocab.txt").write_text("\n".join(words))
+    BertTokenizer(str(work / "vocab.txt")).save_pretrained(work / "tags")
+    return ["--extra-files", ",".join(f"tags/{file.name}" for file in sorted((work / "tags").iterdir()))]
+
+
+_MODELS = {
+    "bert": _bert,
+    "tags": _tags,
+    "eager": _eager,
+    "torchscript": _torchscript,
+    "onnx": _onnx,
+    "pictures": _pictures,
+    "text": _text,
+}

@@ -1,0 +1,71 @@
+"""The programs that run ONNX files: onnxruntime, onnx's reference evaluator, OpenVINO."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from libraries import library
+
+Arrays = dict[str, np.ndarray]
+
+
+class CannotRun(Exception):
+    """This runtime lacks an operator or a type of this graph; nothing is said about its numbers."""
+
+
+def by_onnxruntime(path: Path, feeds: Mapping[str, np.ndarray], level: str = "ENABLE_ALL") -> Arrays:
+    """Every output by name; ``level`` is onnxruntime's of optimisation."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_{level}")
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [o.name for o in session.get_outputs()]
+    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+
+
+def by_reference(path: Path, feeds: Mapping[str, np.ndarray]) -> Arrays:
+    """Every output by name, by onnx's reference evaluator."""
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        evaluator = ReferenceEvaluator(onnx.load(path))
+        return dict(zip(evaluator.output_names, evaluator.run(None, dict(feeds)), strict=True))
+    except Exception as error:  # it lacks operators, and older versions of others
+        raise CannotRun(f"{type(error).__name__}: {error}") from error
+
+
+@cache
+def _openvino() -> Any:
+    folder = str(Path(sys.prefix) / "openvino")  # where scripts/system_tools.sh puts it
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return library("openvino").Core()
+
+
+def by_openvino(path: Path, feeds: Mapping[str, np.ndarray]) -> Arrays:
+    """Every output by name, by OpenVINO in float32: on new CPUs its default is bfloat16."""
+    settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
+    core = _openvino()
+    try:
+        compiled = core.compile_model(str(path), "CPU", settings)
+        found = compiled(dict(feeds))
+    except Exception as error:  # operators of scikit-learn and others are unknown to it
+        raise CannotRun(f"{type(error).__name__}: {error}") from error
+    return {name: found[port] for port in compiled.outputs for name in port.names}
+
+
+LEVELS = ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL")
+RUNTIMES: dict[str, Callable[[Path, Mapping[str, np.ndarray]], Arrays]] = {
+    "onnxruntime": by_onnxruntime,
+    "onnxruntime, unoptimised": lambda path, feeds: by_onnxruntime(path, feeds, "DISABLE_ALL"),
+    "onnx.reference": by_reference,
+    "OpenVINO": by_openvino,
+}

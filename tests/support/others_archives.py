@@ -1,0 +1,52 @@
+"""Archives that torch-model-archiver makes, in each of its forms."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from live_server import torchscript
+
+HANDLER = """
+import torch
+from ts.torch_handler.base_handler import BaseHandler
+
+
+class Mine(BaseHandler):
+    def preprocess(self, data):
+        return torch.tensor([row.get("body") or row.get("data") for row in data])
+
+    def postprocess(self, outputs):
+        return torch.softmax(outputs, 1).tolist()
+"""
+
+SUFFIX = {"default": ".mar", "zip-store": ".mar", "tgz": ".tar.gz", "no-archive": ""}
+FORMS = tuple(SUFFIX)
+
+
+def archived(
+    folder: Path, *options: object, form: str = "default", name: str = "pets", version: str = "3.1"
+) -> Path:
+    """``folder/name`` in this form: our small network with a handler that is not ours."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sources = folder.parent / f"{folder.name}-sources"
+    sources.mkdir(exist_ok=True)
+    (sources / "mine.py").write_text(HANDLER)
+    (folder.parent / "tmp").mkdir(exist_ok=True)
+    arguments = {
+        "--model-name": name,
+        "--version": version,
+        "--serialized-file": torchscript(sources / "net.pt"),
+        "--handler": sources / "mine.py",
+        "--export-path": folder,
+        "--archive-format": form,
+    }
+    words = [str(word) for pair in arguments.items() for word in pair] + [str(word) for word in options]
+    subprocess.run(
+        [sys.executable, "-m", "model_archiver.model_packaging", *words],
+        check=True,
+        env={"TMPDIR": str(folder.parent / "tmp"), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+    )
+    return folder / f"{name}{SUFFIX[form]}"

@@ -1,0 +1,155 @@
+"""What scores are is told by their numbers or by the caller, and nobody takes one kind for another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calib_serve import Artifact, LogitMap, calibrate, read_labelled
+from calib_serve.cli import options
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.fit.output import fit_temperature
+from calib_serve.fit.output.linear import fit_vector
+from calib_serve.metrics import softmax
+from calib_serve.scores import Outputs, alike, from_probs, measured, to_logits, to_probs
+
+
+@pytest.fixture
+def overconfident() -> tuple[np.ndarray, np.ndarray]:
+    """Logits (400, 4) that want a temperature of 2, and class ids."""
+    rng = np.random.default_rng(0)
+    z = 2 * rng.normal(size=(400, 4), scale=2)
+    return z, np.array([rng.choice(4, p=p) for p in softmax(z / 2)])
+
+
+@given(st.integers(2, 50), st.integers(1, 5), st.floats(0.1, 20), st.integers(0, 2**31))
+def test_the_kind_is_told_by_the_numbers(classes: int, n: int, scale: float, seed: int) -> None:
+    z = np.random.default_rng(seed).normal(size=(n, classes), scale=scale)
+    z[:, 0] = z.min() - 1  # below 0: logits, and not log-probabilities
+    z[:, 1] = 3.0
+    p = softmax(z)
+    assert measured(z) == "logits"
+    assert measured(p) == "probabilities"
+    assert measured(np.log(np.maximum(p, 1e-300))) == "log_probs"
+
+
+def test_probabilities_are_not_taken_for_logits(overconfident: tuple[np.ndarray, np.ndarray]) -> None:
+    z, y = overconfident
+    for taken in (softmax(z), softmax(z).astype(np.float32), softmax(z).astype(np.float16)):
+        with pytest.raises(InputError, match="--outputs probabilities"):
+            fit_temperature(taken, y)
+        with pytest.raises(InputError, match="--outputs probabilities"):
+            calibrate(taken, y)
+    with pytest.raises(InputError, match="--outputs probability"):
+        fit_temperature(softmax(z)[:, 1], y == 1)
+
+
+def test_what_the_scores_were_is_recorded_and_changes_no_temperature(
+    overconfident: tuple[np.ndarray, np.ndarray],
+) -> None:
+    z, y = overconfident
+    found = {
+        kind: calibrate(scores, y, "temperature", outputs=kind, cross_validate=False)
+        for kind, scores in {
+            "logits": z,
+            "probabilities": softmax(z),
+            "log_probs": np.log(softmax(z)),
+        }.items()
+    }
+    assert {kind: a.model.outputs for kind, a in found.items()} == {kind: kind for kind in found}
+    assert len({round(a.fit["temperature"], 6) for a in found.values()}) == 1
+
+
+def test_a_scale_for_each_class_takes_only_what_it_was_fitted_on(
+    overconfident: tuple[np.ndarray, np.ndarray],
+) -> None:
+    z, y = overconfident
+    vector = fit_vector(z, y)
+    assert vector.takes("logits")
+    assert not vector.takes("probabilities")
+    with pytest.raises(InputError, match="fitted on logits"):
+        vector.check_takes("log_probs", "these scores")
+    assert fit_temperature(z, y).takes("probabilities"), "a temperature is the same on both"
+    both = Artifact((LogitMap(np.eye(4), np.ones(4)),), method="matrix", classes=4)
+    assert both.takes("log_probs"), "rows that add up to the same make it the same"
+
+
+def test_examples_travel_with_the_artifact(
+    overconfident: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
+    fitted = fit_vector(*overconfident)
+    assert fitted.examples is not None
+    read = Artifact.load(fitted.save(tmp_path / "artifact"))
+    assert read.examples is not None
+    assert read.fingerprint == fitted.fingerprint
+    np.testing.assert_array_equal(read.examples.logits, fitted.examples.logits)
+    np.testing.assert_allclose(read.probs(read.examples.logits), read.examples.probs, atol=1e-12)
+
+
+ONE: dict[str, Any] = {"logit": [-2.0, 0.0, 3.0], "probability": [0.1, 0.5, 0.9]}
+
+
+@pytest.mark.parametrize("kind", ONE)
+@pytest.mark.parametrize("shape", [(3,), (3, 1)])
+def test_one_number_a_sample_is_class_one(kind: Outputs, shape: tuple[int, ...]) -> None:
+    scores = np.array(ONE[kind]).reshape(shape)
+    probs = to_probs(scores, kind)
+    assert probs.shape == (3, 2)
+    np.testing.assert_allclose(from_probs(probs, scores, kind), scores, atol=1e-12)
+    with pytest.raises(ShapeError, match="one number"):
+        to_logits(np.ones((3, 2)), kind)
+
+
+@pytest.mark.parametrize("kind", ["label_logits", "label_probabilities"])
+def test_labels_keep_their_columns(kind: Outputs) -> None:
+    logits = np.array([[-3.0, 2.0, 0.0], [1.0, 1.0, 1.0]])
+    scores = logits if kind == "label_logits" else 1 / (1 + np.exp(-logits))
+    np.testing.assert_allclose(to_logits(scores, kind), logits, atol=1e-12)
+    np.testing.assert_allclose(from_probs(to_probs(scores, kind), scores, kind), scores, atol=1e-12)
+
+
+def test_what_is_no_probability_becomes_nan() -> None:
+    found = to_logits([[0.5, 0.5], [-0.1, 1.1], [np.nan, 0.5]], "probabilities")
+    assert np.isfinite(found[0]).all()
+    assert np.isnan(found[1]).all()
+    assert np.isnan(found[2, 0])
+
+
+def test_kinds_that_give_the_same_logits() -> None:
+    same = {(a, b) for a in get_args(Outputs) for b in get_args(Outputs) if a < b and alike(a, b)}
+    assert same == {
+        ("log_probs", "probabilities"),
+        ("log_probs", "probability"),
+        ("probabilities", "probability"),
+        ("label_logits", "label_probabilities"),
+    }
+
+
+def test_the_command_line_knows_the_same_kinds() -> None:
+    assert get_args(options.Kind) == get_args(Outputs)
+
+
+@pytest.mark.parametrize("name", ["label_logits", "label_probs"])
+def test_a_file_of_labels(name: str, tmp_path: Path) -> None:
+    z = np.random.default_rng(0).normal(size=(30, 3))
+    scores = z if name == "label_logits" else 1 / (1 + np.exp(-z))
+    np.savez(tmp_path / "s.npz", **{f"cal_{name}": scores, "cal_labels": (z > 0).astype(int)})
+    found = read_labelled(tmp_path / "s.npz", split="cal")
+    np.testing.assert_allclose(found.logits, z, atol=1e-6)
+    np.savez(tmp_path / "bad.npz", **{name: scores, "labels": np.full((30, 3), 2)})
+    with pytest.raises(InputError, match="0 or 1"):
+        read_labelled(tmp_path / "bad.npz")
+
+
+def test_a_table_of_probabilities_wants_a_word(tmp_path: Path) -> None:
+    rows = "".join(f"0,{p},{1 - p}\n" for p in np.linspace(0.1, 0.9, 30).round(2))
+    (tmp_path / "p.csv").write_text("label,cat,dog\n" + rows)
+    with pytest.raises(InputError, match="--outputs probabilities"):
+        read_labelled(tmp_path / "p.csv")
+    found = read_labelled(tmp_path / "p.csv", outputs="probabilities")
+    np.testing.assert_allclose(softmax(found.logits)[0], [0.1, 0.9], atol=1e-6)

@@ -1,0 +1,95 @@
+"""The loss as calibration and refinement: what a recalibration would remove, on samples it has not seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.metrics import LossTerms, brier, brier_terms, loss_terms, nll, softmax
+from calib_serve.workflows import refinement
+from calib_serve.workflows.refinement import recalibrated_losses
+
+
+def drawn(n: int, factor: float, classes: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    z = 2 * rng.standard_normal((n, classes))
+    return factor * z, (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_what_a_known_factor_costs_is_calibration_and_the_rest_refinement(classes: int) -> None:
+    z, y = drawn(6000, 3.0, classes)
+    found = recalibrated_losses(z, y)
+    assert found is not None
+    exact = {"nll": nll(softmax(z / 3), y), "brier": brier(softmax(z / 3), y)}
+    whole = {"nll": nll(softmax(z), y), "brier": brier(softmax(z), y)}
+    for name, terms in (("nll", found.nll), ("brier", found.brier)):
+        assert terms.loss.value == pytest.approx(whole[name], rel=1e-9)
+        assert terms.loss.value == pytest.approx(terms.calibration.value + terms.refinement.value)
+        assert terms.refinement.value == pytest.approx(exact[name], abs=0.005)
+        cost = whole[name] - exact[name]
+        assert terms.calibration.low < cost < terms.calibration.high
+        assert terms.calibration.low > 0
+    assert "would remove" in found.says()
+    assert f"Of the NLL {whole['nll']:.4f}" in found.says()
+
+
+def test_of_a_calibrated_model_nothing_would_be_removed() -> None:
+    found = recalibrated_losses(*drawn(3000, 1.0))
+    assert found is not None
+    assert found.nll.calibration.low < 0
+    assert abs(found.nll.calibration.value) < 0.01
+    assert "would remove nothing" in found.says()
+
+
+def test_one_confidence_has_the_same_terms_as_in_murphys_bins() -> None:
+    p, y = np.tile([0.8, 0.2], (10, 1)), np.array([0] * 6 + [1] * 4)
+    found, murphy = loss_terms(p, np.tile([0.6, 0.4], (10, 1)), y, score="brier"), brier_terms(p, y)
+    assert found.loss.value == pytest.approx(murphy.brier)
+    assert found.calibration.value == pytest.approx(murphy.calibration)
+    assert found.refinement.value == pytest.approx(murphy.refinement)
+
+
+def test_the_interval_of_calibration_is_of_pairs() -> None:
+    rng = np.random.default_rng(0)
+    loss = rng.exponential(size=400)
+    terms = LossTerms.of(loss + 0.01, loss)
+    assert terms.calibration.high - terms.calibration.low < 1e-9
+    assert terms.loss.high - terms.loss.low > 0.1
+
+
+def test_by_default_the_method_suits_the_classes_and_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    for classes, method in ((2, "beta"), (3, "structured-vector"), (4, "temperature")):
+        monkeypatch.setattr(refinement, "_MANY", 1000)
+        found = recalibrated_losses(*drawn(300, 2.0, classes))
+        assert found is not None
+        assert found.method == found.as_dict()["recalibration"] == method
+    monkeypatch.undo()
+    told = recalibrated_losses(*drawn(300, 2.0), method="temperature")
+    assert told is not None
+    assert told.method == "temperature"
+
+
+def test_where_nothing_can_be_fitted_nothing_is_told() -> None:
+    z, y = drawn(40, 1.0)
+    assert recalibrated_losses(z[:1], y[:1]) is None
+    one_class = recalibrated_losses(z, np.zeros(40, int))
+    assert one_class is None or np.isfinite(one_class.nll.loss.value)
+    right = recalibrated_losses(z, z.argmax(axis=1))
+    assert right is None or np.isfinite(right.nll.refinement.value)
+    huge = recalibrated_losses(1e28 * z, y)
+    assert huge is None or np.isfinite(huge.nll.loss.value)
+
+
+def test_what_cannot_be_right_is_refused() -> None:
+    with pytest.raises(InputError, match="finite"):
+        recalibrated_losses([[np.nan, 1.0]] * 4, [0, 1, 0, 1])
+    with pytest.raises(ShapeError, match="one shape"):
+        loss_terms([[0.5, 0.5]], [[0.2, 0.3, 0.5]], [0])
+    with pytest.raises(InputError, match="score must be"):
+        loss_terms([[0.5, 0.5]], [[0.5, 0.5]], [0], score="ece")
+    with pytest.raises(ShapeError, match="losses before and after"):
+        LossTerms.of([1.0, 2.0], [1.0])
+    with pytest.raises(InputError, match="there is no method"):
+        recalibrated_losses(*drawn(40, 1.0), method="temprature")
