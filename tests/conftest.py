@@ -19,9 +19,11 @@ pytest_plugins = ["real_servers", "ledgers", "installed"]
 # reads these is imported later, and servers and other programs that tests start read them, too.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
+# TorchServe is started some hundred times, each time for seconds: its Java shall not spend them on compiling.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # Half a suite's machines are busy with the other half: no example is late.
-settings.register_profile("sized", max_examples=sized(100, 2000), deadline=None)
+settings.register_profile("sized", max_examples=sized(50, 2000), deadline=None)
 settings.load_profile("sized")
 
 

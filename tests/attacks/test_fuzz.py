@@ -95,7 +95,7 @@ def changed(content: bytes, changes: list[tuple[str, float, bytes]]) -> bytes:
 
 
 @pytest.mark.parametrize("reader", READERS)
-@settings(max_examples=sized(20, 200))
+@settings(max_examples=sized(10, 200))
 @given(data=st.data())
 def test_changed_bytes(cage: Cage, reader: str, data: Any) -> None:
     seed = data.draw(st.sampled_from(SEEDS[reader]).map(lambda p: (p.name, p.suffix, p.read_bytes())))
@@ -159,7 +159,7 @@ def as_json(value: Any) -> bytes:
     return json.dumps(value).encode("utf-8", "surrogatepass")
 
 
-@settings(max_examples=sized(60, 800))
+@settings(max_examples=sized(30, 800))
 @given(facts=spoiled(sound_manifest()))
 def test_manifests_of_any_values_with_the_right_hash(cage: Cage, facts: Any) -> None:
     try:
@@ -176,7 +176,7 @@ HEADER = {
 }
 
 
-@settings(max_examples=sized(60, 800))
+@settings(max_examples=sized(30, 800))
 @given(header=spoiled(HEADER), body=st.sampled_from([72, 0, 71, 73, 500]))
 def test_safetensors_of_any_header(cage: Cage, header: Any, body: int) -> None:
     content = safetensors(as_json(header), bytes(body))
@@ -201,7 +201,7 @@ SECTION = {
 }
 
 
-@settings(max_examples=sized(40, 500))
+@settings(max_examples=sized(20, 500))
 @given(found=spoiled(MANIFEST), config=spoiled(SECTION))
 def test_archives_of_any_manifest_and_configuration(cage: Cage, found: Any, config: Any) -> None:
     meet(cage, "mar_manifest", as_json(found))
@@ -213,7 +213,7 @@ NAMES = st.sampled_from(
 )
 
 
-@settings(max_examples=sized(30, 400))
+@settings(max_examples=sized(15, 400))
 @given(
     entries=st.dictionaries(NAMES | st.text(max_size=8), st.binary(max_size=30), max_size=5),
     packed=st.booleans(),
@@ -270,7 +270,7 @@ SERVED = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=sized(40, 500))
+@settings(max_examples=sized(20, 500))
 @given(items=st.lists(LABEL | VALUE, max_size=6), lines=st.booleans())
 def test_labels_of_any_kind(cage: Cage, items: list[Any], lines: bool) -> None:
     content = b"\n".join(map(as_json, items)) if lines else as_json({"items": items})
@@ -278,14 +278,14 @@ def test_labels_of_any_kind(cage: Cage, items: list[Any], lines: bool) -> None:
     meet(cage, "body", content)
 
 
-@settings(max_examples=sized(40, 500))
+@settings(max_examples=sized(20, 500))
 @given(items=st.lists(SERVED | VALUE, max_size=6), lines=st.booleans())
 def test_predictions_of_any_kind(cage: Cage, items: list[Any], lines: bool) -> None:
     content = b"\n".join(map(as_json, items)) if lines else as_json({"items": items})
     meet(cage, "predictions", content, ".ndjson" if lines else ".json")
 
 
-@settings(max_examples=sized(80, 1000))
+@settings(max_examples=sized(40, 1000))
 @given(
     raw=st.binary(max_size=120),
     flags=st.integers(0, 255),
@@ -305,7 +305,7 @@ DESCR = st.sampled_from(
 SHAPE = st.lists(st.sampled_from([0, 1, 2, 3, -1, True, 2**31, 2**62, 10**30]) | ODD, max_size=3).map(tuple)
 
 
-@settings(max_examples=sized(40, 500))
+@settings(max_examples=sized(20, 500))
 @given(descr=DESCR, shape=SHAPE, fortran=st.booleans(), size=st.sampled_from([0, 8, 48]))
 def test_arrays_of_any_header(cage: Cage, descr: Any, shape: Any, fortran: bool, size: int) -> None:
     header = repr({"descr": descr, "fortran_order": fortran, "shape": shape})
@@ -326,7 +326,7 @@ CELL = st.sampled_from(
 )
 
 
-@settings(max_examples=sized(40, 500))
+@settings(max_examples=sized(20, 500))
 @given(
     rows=st.lists(st.lists(CELL | st.text(max_size=4), max_size=4), max_size=5),
     end=st.sampled_from(["\n", "\r\n", "\r"]),
@@ -341,7 +341,7 @@ def test_tables_of_any_cells(cage: Cage, rows: list[list[str]], end: str) -> Non
         meet(cage, reader, text.encode("utf-8", "surrogatepass"), ".csv")
 
 
-@settings(max_examples=sized(40, 500))
+@settings(max_examples=sized(20, 500))
 @given(data=st.data())
 def test_graphs_of_any_fields(cage: Cage, data: Any) -> None:
     """A sound protobuf whose numbers and names were changed: it parses, and lies."""
@@ -380,7 +380,7 @@ def test_graphs_of_any_fields(cage: Cage, data: Any) -> None:
     meet(cage, "onnx", model.SerializeToString(), ".onnx")
 
 
-@settings(max_examples=sized(30, 400))
+@settings(max_examples=sized(15, 400))
 @given(
     head=spoiled(
         {
