@@ -1,4 +1,4 @@
-"""What is lost when a worker dies: after SIGTERM no count, rarely a request; after SIGKILL its last second."""
+"""What is lost when a worker dies: after SIGTERM no count, rarely a request; after SIGKILL a last second."""
 
 from __future__ import annotations
 
