@@ -5,9 +5,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 DEVELOPED := $(VENV)/developed
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
+# What lock/ names, and only files of the hashes there; nothing is resolved and no package's own code is run.
+LOCKED := $(PIP) --require-hashes --only-binary=:all:
 
-.PHONY: help setup demo test faults nightly check versions docs audit bench-quick constraints clean
+.PHONY: help setup demo test faults nightly check versions docs audit bench-quick dist sbom constraints lock clean
 
 help:
 	@echo "make demo         the whole way, from a classifier to a dashboard query, in 3 minutes"
@@ -19,20 +21,26 @@ help:
 	@echo "make docs         the site, in site/; warnings are errors"
 	@echo "make audit        known vulnerabilities of the pinned packages"
 	@echo "make bench-quick  every benchmark beside its peers, trimmed to a few minutes"
-	@echo "make constraints  renew constraints.txt from the newest releases"
+	@echo "make dist         what a release publishes, in dist/: archives, bills of materials, checksums"
+	@echo "make sbom         the bills of materials alone: what is in a release, as CycloneDX"
+	@echo "make constraints  renew constraints.txt and lock/ from the newest releases"
+	@echo "make lock         renew them for a changed pyproject.toml; pins stay"
 	@echo "make clean        remove what these made"
 
 setup: $(DEVELOPED)
 
-# torch first: it is pinned, so nothing after it may choose another build.
-$(INSTALLED): pyproject.toml constraints.txt
+# torch comes from pip's own sources where they have its CPU build, else from PyTorch's index. An environment of
+# before may have onnxruntime-gpu, whose files onnxruntime's would overwrite.
+$(INSTALLED): pyproject.toml $(wildcard lock/*.txt)
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) torch==2.13.0
-	$(PIP) -e '.[all]'
+	-$(BIN)/python -m pip uninstall -qq --yes onnxruntime-gpu
+	$(LOCKED) -r lock/torch.txt || $(LOCKED) -r lock/torch.txt --index-url https://download.pytorch.org/whl/cpu
+	$(LOCKED) -r lock/build.txt -r lock/all.txt
+	$(PIP) --no-build-isolation -e .
 	@touch $@
 
 $(DEVELOPED): $(INSTALLED)
-	$(PIP) -e '.[dev]'
+	$(LOCKED) -r lock/dev.txt
 	@touch $@
 
 demo: $(INSTALLED)
@@ -71,7 +79,16 @@ audit: $(DEVELOPED)
 bench-quick: $(INSTALLED)
 	$(BIN)/python benchmarks/run_all.py --quick $(ARGS)
 
+dist: $(DEVELOPED)
+	VENV=$(VENV) scripts/dist.sh
+
+sbom: $(DEVELOPED)
+	VENV=$(VENV) scripts/sbom.sh
+
 constraints:
+	PYTHON=$(PYTHON) scripts/refresh_constraints.sh --upgrade
+
+lock:
 	PYTHON=$(PYTHON) scripts/refresh_constraints.sh
 
 clean:

@@ -1,25 +1,53 @@
 #!/usr/bin/env bash
-# Renew constraints.txt, the newest releases that pyproject.toml allows, as one tested set; and
-# constraints-3.10.txt, which the ground and watch are tested with on Python 3.10.
+# The versions that are tested together, and the hashes of their files, by uv:
+#   scripts/refresh_constraints.sh             for what pyproject.toml asks for; pins stay as they are
+#   scripts/refresh_constraints.sh --upgrade   the newest releases that it allows
+# constraints.txt pins versions for what is built here; constraints-3.10.txt those of Python 3.10. lock/*.txt hold
+# the same versions with hashes, for `pip install --require-hashes --no-deps`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-venv=$(mktemp -d)
-trap 'rm -rf "$venv"' EXIT
-"${PYTHON:-python3}" -m venv "$venv"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check torch==2.13.0
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-{
-  echo "# Made by scripts/refresh_constraints.sh with Python $("$venv/bin/python" -c 'import platform; print(platform.python_version())')."
-  # A local build of torch (+cpu) has the version of the public one.
-  "$venv/bin/python" -m pip freeze --exclude-editable | sed -E 's/^(torch(vision)?==[0-9.]+)\+.*/\1/; /^(pip|setuptools|wheel)==/d' |
-    sed -E 's/^onnxruntime-gpu==(.*)/onnxruntime-gpu==\1\nonnxruntime==\1/'
-} >constraints.txt
-if "${PYTHON310:-python3.10}" -V >/dev/null 2>&1; then
-  "${PYTHON310:-python3.10}" -m venv --clear "$venv"
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check '.[watch]' \
-    pytest pytest-xdist hypothesis httpx scikit-learn psutil
-  {
-    echo "# Made by scripts/refresh_constraints.sh with Python $("$venv/bin/python" -c 'import platform; print(platform.python_version())')."
-    "$venv/bin/python" -m pip freeze | sed -E '/^calib-serve /d; /^(pip|setuptools|wheel)==/d'
-  } >constraints-3.10.txt
-fi
+tools=$(mktemp -d)
+trap 'rm -rf "$tools"' EXIT
+"${PYTHON:-python3}" -m venv "$tools"
+"$tools/bin/python" -m pip install --quiet --disable-pip-version-check uv==0.13.9
+
+made="Made by scripts/refresh_constraints.sh"
+platform=x86_64-manylinux_2_28
+compile() { "$tools/bin/uv" pip compile --quiet --no-header --python-platform "$platform" "$@" >"$tools/log"; }
+
+pins() { # FILE, PYTHON, and what uv reads: FILE's pins stay, unless --upgrade is among it
+  compile --no-annotate --output-file "$1" --python-version "${@:2}"
+  sed -i "1i # $made, for Python $2." "$1"
+}
+
+lock() { # FILE, PYTHON, and what uv reads; torch and torchvision are in files of their own
+  compile --generate-hashes --no-emit-package torch --python-version "${@:2}"
+  { echo "# $made, for Python $2: pip install --require-hashes --no-deps -r $1"; cat "$tools/log"; } >"$1"
+}
+
+# gpu beside onnx for its pin; no lock has both.
+pins constraints.txt 3.11.7 pyproject.toml --extra dev --extra gpu "$@"
+printf '%s\n' pytest pytest-xdist hypothesis httpx scikit-learn psutil |
+  pins constraints-3.10.txt 3.10 pyproject.toml - --extra watch "$@"
+
+same=(-c constraints.txt)
+echo hatchling editables | tr ' ' '\n' | lock lock/build.txt 3.11.7 - "${same[@]}"
+lock lock/all.txt 3.11.7 pyproject.toml --extra all "${same[@]}"
+lock lock/dev.txt 3.11.7 pyproject.toml --extra dev "${same[@]}"
+
+# The images. torchvision and captum are what TorchServe's image_classifier imports; torchvision is of the CPU
+# build there, as torch is.
+image=(--extra torchserve --extra onnx --extra watch --no-emit-package torchvision "${same[@]}")
+printf '%s\n' captum torchvision | lock lock/torchserve.txt 3.11.7 pyproject.toml - "${image[@]}"
+printf '%s\n' captum torchvision transformers | lock lock/transformers.txt 3.11.7 pyproject.toml - "${image[@]}"
+# Triton's Python is 3.10, and its Python backend, built for numpy 1, misreads the arrays of numpy 2.
+grep -v '^numpy==' constraints-3.10.txt >"$tools/triton.txt"
+echo 'numpy<2' | lock lock/triton.txt 3.10 pyproject.toml - --extra watch --no-annotate -c "$tools/triton.txt"
+echo hatchling | lock lock/triton-build.txt 3.10 - --no-annotate -c "$tools/triton.txt"
+
+# What scripts/system_tools.sh puts into folders of their own, for tests.
+platform=x86_64-manylinux_2_35
+tool() { printf '%s\n' "${@:2}" | lock "lock/tools/$1.txt" 3.11.7 - --no-deps; }
+tool triton nvidia-pytriton==0.7.0 numpy==1.26.4
+tool kserve kserve==0.21.0 kubernetes==34.1.0 six==1.17.0
+tool openvino openvino==2026.4.1

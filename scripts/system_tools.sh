@@ -3,25 +3,28 @@
 # machine and we may; elsewhere says what is missing, and the tests that need it skip.
 set -euo pipefail
 
-# NVIDIA's tritonserver, from PyPI, with the numpy that its Python backend can read; in a folder of its own.
+# Packages in folders of their own, of the hashes in lock/tools.
+beside() {
+  "${VENV:-.venv}/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile \
+    --require-hashes --only-binary=:all: --target "$1" -r "$(dirname "$0")/../lock/tools/$2.txt"
+}
+
+# NVIDIA's tritonserver, from PyPI, with the numpy that its Python backend can read.
 triton=${VENV:-.venv}/triton
 if [ "$(uname -sm)" = "Linux x86_64" ] && [ ! -d "$triton/pytriton" ]; then
-  "${VENV:-.venv}/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps \
-    --target "$triton" nvidia-pytriton==0.7.0 numpy==1.26.4
+  beside "$triton" triton
 fi
 
 # KServe's and Kubernetes' models, which deploy/kserve.yaml is held against; without the servers around them.
 kserve=${VENV:-.venv}/kserve
 if [ ! -d "$kserve/kserve" ]; then
-  "${VENV:-.venv}/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile \
-    --target "$kserve" kserve==0.21.0 kubernetes==34.1.0 six==1.17.0
+  beside "$kserve" kserve
 fi
 
 # OpenVINO, which fused graphs are run by: ts.torch_handler would import it for every model, were it installed.
 openvino=${VENV:-.venv}/openvino
 if [ ! -d "$openvino/openvino" ]; then
-  "${VENV:-.venv}/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile \
-    --target "$openvino" openvino==2026.4.1
+  beside "$openvino" openvino
 fi
 
 declare -A package=(

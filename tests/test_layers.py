@@ -19,6 +19,7 @@ FIRST_HEAVY = ("numpy", "pydantic", "safetensors", "yaml")
 
 GROUND = (
     "errors",
+    "distributions",
     "signals",
     "arrays",
     "files",

