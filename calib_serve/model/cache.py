@@ -76,7 +76,7 @@ class CachedClassifier(Around):
         width: int,
         progress: Progress | None,
     ) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        private_folder(self.folder)
         growing, count = done.with_suffix(".partial"), done.with_suffix(".rows")
         first = _rows_done(growing, count, (len(inputs), width))
         out = np.lib.format.open_memmap(growing, "r+" if first else "w+", np.float32, (len(inputs), width))

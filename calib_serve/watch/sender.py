@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.errors import InputError, MissingDependency, ServerError
+from calib_serve.files import read_private
 
 __all__ = ["Sent", "read_labels", "read_token", "send_label_file", "send_labels"]
 
@@ -64,9 +65,9 @@ def send_label_file(
 
 
 def read_token(path: str | Path) -> str:
-    """The first token in a file; InputError if it cannot be read or holds none."""
+    """The first token in a file; InputError if it cannot be read, others may read it, or it holds none."""
     try:
-        words = Path(path).read_text("utf-8").split()
+        words = read_private(Path(path)).decode().split()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read the token {path}: {error}") from error
     if not words:
