@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import InputShift
 from calib_serve.errors import ModelError
+from calib_serve.files import private_folder
 from calib_serve.model.around import Around
 from calib_serve.model.face import Floats, Loss, Progress
 

@@ -63,7 +63,8 @@ class RedisLedger:
     """A ledger in the Redis at ``url``, under keys that start with ``prefix``.
 
     ``writer``: whose labels this object counts; each replica has its own. ``password``: that of Redis.
-    Raises LedgerError when Redis cannot be reached, is full, or may evict receipts; a batch that raises may be sent again.
+    Raises LedgerError when Redis cannot be reached, is full, or may evict receipts; a batch that raises may
+    be sent again.
     """
 
     def __init__(
