@@ -143,12 +143,20 @@ def send_labels(
     return sent
 
 
+def _authorization(token: str) -> dict[str, str]:
+    if not (token.isascii() and token.isprintable()):  # an error of the request itself would quote it
+        raise InputError(
+            "the token holds characters that a header cannot; check its file, or CALIB_SERVE_TOKEN"
+        )
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
 def _post(
     url: str, rows: list[dict[str, Any]], *, token: str, tries: int, sleep: Callable[[float], None]
 ) -> dict[str, Any]:
     if not url.startswith(("http://", "https://")):
         raise InputError(f"the address must start with http:// or https://, got {url!r}")
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    headers = {"Content-Type": "application/json"} | _authorization(token.strip())
     request = urllib.request.Request(url, json.dumps({"items": rows}).encode(), headers)  # noqa: S310  checked above
     why = ""
     for attempt in range(tries):
