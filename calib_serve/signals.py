@@ -1,13 +1,13 @@
-"""Stopping what runs until it is stopped."""
+"""Signals: stopping what runs until it is stopped, and telling it to read its files again."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["interruptible"]
+__all__ = ["interruptible", "on_hangup"]
 
 
 @contextmanager
@@ -29,3 +29,19 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def on_hangup(act: Callable[[], object]) -> Callable[[], None]:
+    """Let SIGHUP call ``act`` from now on, instead of ending the process; returns what undoes that.
+
+    ``act`` runs between two instructions of the main thread: it should only set what is looked at later.
+    Outside of the main thread, and where the system has no such signal, nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGHUP"):
+        return lambda: None
+    before = signal.signal(signal.SIGHUP, lambda _number, _frame: act())
+
+    def undo() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL if before is None else before)
+
+    return undo

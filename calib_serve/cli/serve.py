@@ -42,6 +42,12 @@ def run(
         str | None,
         typer.Option("--ledger", help="Where labels are counted: a file, or redis://..."),
     ] = None,
+    ledger_password_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--ledger-password-file", help="File with the Redis' password; or set CALIB_SERVE_REDIS_PASSWORD."
+        ),
+    ] = None,
     writer: Annotated[
         str,
         typer.Option(
@@ -106,6 +112,7 @@ def run(
         snapshots=snapshots,
         keyring=keyring,
         ledger=ledger,
+        ledger_password_file=ledger_password_file,
         writer=writer or None,
         samples=samples,
         sample_rate=sample_rate,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from pathlib import Path
 from typing import Annotated
@@ -20,10 +21,18 @@ def run(
         typer.Argument(help="NAME:VERSION=ARTIFACT (a folder), or NAME:VERSION=CLASSES (a number)."),
     ],
     *,
-    keyring: Annotated[Path, typer.Option("--keyring", help="Keys that sign and verify receipts.")],
+    keyring: Annotated[
+        Path, typer.Option("--keyring", help="Keys that sign and verify receipts; read again when changed.")
+    ],
     ledger: Annotated[
         str, typer.Option("--ledger", help="Where labels are counted: a file, or redis://...")
     ] = "ledger.db",
+    ledger_password_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--ledger-password-file", help="File with the Redis' password; or set CALIB_SERVE_REDIS_PASSWORD."
+        ),
+    ] = None,
     writer: Annotated[
         str, typer.Option("--writer", help="This replica's name, where several share a ledger.")
     ] = "",
@@ -85,7 +94,8 @@ def run(
 
     Stops cleanly on Ctrl-C or SIGTERM; what was acknowledged is in the ledger.
     """
-    from calib_serve.receipts import DAY
+    from calib_serve.receipts import DAY, LiveKeyring
+    from calib_serve.signals import on_hangup
     from calib_serve.watch.http import allowed_hosts, create_app, read_tokens, serve_app
     from calib_serve.watch.maturity import parse_maturity
     from calib_serve.watch.policy import parse_policy
@@ -95,22 +105,28 @@ def run(
         parse_policy(label_budget)  # validated before anything is opened
     tokens = [] if token_file is None else read_tokens(token_file)
     hosts = allowed_hosts(host, tokens)
-    with Watch.open(
-        dict(parse_model(text) for text in models),
-        keyring=keyring,
-        ledger=ledger,
-        writer=writer,
-        arl=arl,
-        tolerance=tolerance,
-        block=block,
-        ttl=ttl_days * DAY,
-        max_segments=max_segments,
-        maturity=parse_maturity(maturity),
-        policy=functools.partial(parse_policy, label_budget) if label_budget else None,
-        samples=samples,
-        sample_rate=sample_rate,
-        sample_days=sample_days,
-    ) as watch:
+    ring = LiveKeyring(keyring)
+    with (
+        contextlib.ExitStack() as running,
+        Watch.open(
+            dict(parse_model(text) for text in models),
+            keyring=ring,
+            ledger=ledger,
+            ledger_password_file=ledger_password_file,
+            writer=writer,
+            arl=arl,
+            tolerance=tolerance,
+            block=block,
+            ttl=ttl_days * DAY,
+            max_segments=max_segments,
+            maturity=parse_maturity(maturity),
+            policy=functools.partial(parse_policy, label_budget) if label_budget else None,
+            samples=samples,
+            sample_rate=sample_rate,
+            sample_days=sample_days,
+        ) as watch,
+    ):
+        running.callback(on_hangup(ring.again))
         max_bytes = int(max_megabytes * 2**20)
         app = create_app(watch, tokens=tokens, hosts=hosts, max_bytes=max_bytes, max_waiting=max_waiting)
         typer.echo(f"watching {', '.join(models)} on http://{host}:{port}")

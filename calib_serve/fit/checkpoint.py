@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import FitError
-from calib_serve.files import sha256, written_whole
+from calib_serve.files import private_folder, sha256, written_whole
 from calib_serve.npz import read_npz
 
 __all__ = ["Checkpoints"]
@@ -37,7 +37,8 @@ class Checkpoints:
         """Replace the arrays under ``key``; FitError where they cannot be written, and the old ones stay."""
         path = self._path(key)
         try:
-            with written_whole(path) as partial:
+            private_folder(self.folder)
+            with written_whole(path, mode=0o600) as partial:
                 np.savez(partial, **arrays)
         except OSError as error:
             raise FitError(

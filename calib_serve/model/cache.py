@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import InputShift
 from calib_serve.errors import ModelError
+from calib_serve.files import private_folder
 from calib_serve.model.around import Around
 from calib_serve.model.face import Floats, Loss, Progress
 
@@ -76,7 +77,7 @@ class CachedClassifier(Around):
         width: int,
         progress: Progress | None,
     ) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        private_folder(self.folder)
         growing, count = done.with_suffix(".partial"), done.with_suffix(".rows")
         first = _rows_done(growing, count, (len(inputs), width))
         out = np.lib.format.open_memmap(growing, "r+" if first else "w+", np.float32, (len(inputs), width))

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from calib_serve.errors import ModelError, ServerError
+from calib_serve.errors import KeyringError, ModelError, ServerError
 from calib_serve.fuse.mar_options import (
     KEYRING,
     LABEL_BUDGET,
@@ -29,6 +29,7 @@ from calib_serve.receipts import Keyring
 from calib_serve.serve.adjusted import adjusted
 from calib_serve.serve.properties import Ports, is_true, parse_properties
 from calib_serve.serve.snapshots import Snapshot, last_snapshot
+from calib_serve.watch.ledger import REDIS_PASSWORD_FILE, check_address, redis_password
 from calib_serve.watch.policy import parse_policy
 
 __all__ = ["Configuration", "configure", "ensure_keyring"]
@@ -127,6 +128,7 @@ def configure(
     snapshots: bool = False,
     keyring: str | Path | None = None,
     ledger: str | Path | None = None,
+    ledger_password_file: str | Path | None = None,
     writer: str | None = None,
     samples: str | Path | None = None,
     sample_rate: float = 0.1,
@@ -159,6 +161,7 @@ def configure(
         METRICS: properties.get("metrics_address", _ADDRESSES["metrics"]),
         **_keyring(folder, keyring),
         **_ledger(folder, ledger),
+        **_password(ledger_password_file),
         **({WRITER: writer} if writer else {}),
         **_sampling(samples, sample_rate, sample_seconds),
         **_asking(label_budget),
@@ -175,8 +178,11 @@ def ensure_keyring(folder: Path) -> Path:
     """``keyring.json`` in ``folder``, made with a first key where there is none."""
     path = folder / "keyring.json"
     if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        Keyring.new().save(path)
+        try:
+            Keyring.create(path)
+        except KeyringError:
+            if not path.exists():
+                raise  # else another server has made it since
     return path
 
 
@@ -207,7 +213,14 @@ def _keyring(folder: Path, given: str | Path | None) -> dict[str, str]:
     return found
 
 
+def _password(file: str | Path | None) -> dict[str, str]:
+    redis_password(file)  # a worker would not start, without saying why
+    return {} if file is None else {REDIS_PASSWORD_FILE: str(Path(file).resolve())}
+
+
 def _ledger(folder: Path, given: str | Path | None) -> dict[str, str]:
+    if where := given or from_environment(LEDGER):
+        check_address(str(where))
     if given is None and LEDGER in os.environ:
         return {}
     if "://" in str(given):

@@ -19,9 +19,10 @@ from typing import Any
 
 from calib_serve.errors import REASONS, CalibServeError, InputError, ModelError
 from calib_serve.fuse.mar_options import KEYRING, LEDGER, MODELS, SECTION, WRITER, from_environment
-from calib_serve.receipts import DAY, Keyring, Label
+from calib_serve.receipts import DAY, Label
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.envelope import check_requests, take_place
+from calib_serve.serve.keys import live_keyring
 from calib_serve.serve.lifecycle import end_cleanly
 from calib_serve.serve.observer import FEEDBACK
 from calib_serve.serve.protocols import Message, as_text, end_stream, read_messages, read_tensors
@@ -61,7 +62,7 @@ class CalibrationFeedback:
         self._ledger = _open_ledger(config, retention=float(config.get("ttl_days", 30)) * DAY)
         self._emitter = Emitter(interval=float(config.get("flush_seconds", 1.0)))
         self._intake = Intake(
-            Keyring.load(_setting(config, "keyring", KEYRING)),
+            live_keyring(_setting(config, "keyring", KEYRING), self._emitter),
             self._ledger,
             models=models,
             ttl=float(config.get("ttl_days", 30)) * DAY,
@@ -148,7 +149,7 @@ class CalibrationFeedback:
             self._emitter.create(FEEDBACK, model=model, version=version, bins=BINS)
         for reason in REASONS:
             self._emitter.add("calib_feedback_refused_total", 0, reason)
-        self._emitter.failed("ledger", "publish", "samples", "emit", times=0)
+        self._emitter.failed("keyring", "ledger", "publish", "samples", "emit", times=0)
         self._emitter.flush()
         self._publisher.start()
 

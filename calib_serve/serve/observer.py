@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET, SAMPLES, ModelOptions, from_environment
 from calib_serve.nonces import Nonces
-from calib_serve.receipts import Keyring, SignedReceipt, group_number
+from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt, group_number
 from calib_serve.serve.emit import Emitter, Key
+from calib_serve.serve.keys import live_keyring
 from calib_serve.serve.lifecycle import end_cleanly
 from calib_serve.serve.metrics_file import of_this_worker, undeclared
 from calib_serve.serve.sampling import host_sample_log
@@ -83,7 +84,7 @@ def observe(options: ModelOptions, artifact: Artifact, *, model: str, version: s
         model=model,
         version=version,
         bins=15 if reference is None else len(reference),
-        keyring=None if path is None else Keyring.load(path),
+        keyring=None if path is None else live_keyring(path, emitter),
         samples=None if artifact.is_multilabel else host_sample_log(),
         policy=None if budget is None else parse_policy(budget, workers=options.workers),
     )
@@ -104,7 +105,7 @@ class Observer:
         model: str,
         version: str,
         bins: int,
-        keyring: Keyring | None,
+        keyring: Keyring | LiveKeyring | None,
         samples: SampleLog | None = None,
         policy: LabelPolicy | None = None,
     ) -> None:
@@ -120,7 +121,7 @@ class Observer:
         self.before_answer: Callable[[], None] = lambda: None
         # The feedback model's series start here too, before its first label.
         emitter.create((*_SERVED, *FEEDBACK), model=model, version=version, bins=bins)
-        emitter.failed("record", "receipt", "samples", "emit", times=0)
+        emitter.failed("record", "receipt", "keyring", "samples", "emit", times=0)
         emitter.flush()
         emitter.start()
 
@@ -217,8 +218,9 @@ class Observer:
             if self._policy is not None:
                 drawn, chance = self._policy.draw([confidence for _, confidence in predictions])
                 wanted, inclusion = drawn.tolist(), chance.tolist()
+            ring = self._keyring.current()
             return [
-                self._keyring.sign(
+                ring.sign(
                     model=self._model,
                     version=self._version,
                     predicted=predicted,

@@ -31,7 +31,8 @@ class Server:
     vmargs, else the package's). ``snapshots``: keep TorchServe's snapshots in ``folder``, and start from the
     last one where there is one: what it says of models and workers then goes before ``models``. ``ports``:
     None keeps the config's. ``keyring``, ``ledger``: default to files in ``folder`` of an earlier run, or as
-    the environment says. ``writer``: this server's name among those that share a ledger (default: the
+    the environment says. ``ledger_password_file``: a file with the password of the ledger's Redis.
+    ``writer``: this server's name among those that share a ledger (default: the
     host's name). ``samples``: a folder for the logits and labels of a share ``sample_rate`` of the
     predictions, written every ``sample_seconds``. ``label_budget``: which labels workers ask for, such as
     "500/day" (default: all).
@@ -52,6 +53,7 @@ class Server:
         snapshots: bool = False,
         keyring: str | Path | None = None,
         ledger: str | Path | None = None,
+        ledger_password_file: str | Path | None = None,
         writer: str | None = None,
         samples: str | Path | None = None,
         sample_rate: float = 0.1,
@@ -69,6 +71,7 @@ class Server:
             snapshots=snapshots,
             keyring=keyring,
             ledger=ledger,
+            ledger_password_file=ledger_password_file,
             writer=writer,
             samples=samples,
             sample_rate=sample_rate,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import KEYRING, from_environment
-from calib_serve.receipts import Keyring
+from calib_serve.receipts import LiveKeyring
 from calib_serve.serve.metric_lines import BY_NAME
 from calib_serve.watch.series import PUBLISHED
 
@@ -81,13 +81,15 @@ class Monitor:
 
     def __init__(self, triton: Any, *, model: str, bins: int, multilabel: bool = False) -> None:
         path = from_environment(KEYRING)
-        self._keyring = None if path is None else Keyring.load(path)
+        self._keyring = None if path is None else LiveKeyring(path)
         self._triton, self._model, self._bins, self._multilabel = triton, model, bins, multilabel
         self._families: dict[str, Any] = {}  # a counter lives as long as its family
         self._versions: dict[str, _Counters] = {}
-        stages = ("record", "receipt")
+        stages = ("record", "receipt", "keyring")
         errors = self._create("calib_monitor_errors_total", [{"stage": stage} for stage in stages])
         self._errors = dict(zip(stages, errors, strict=True))
+        if self._keyring is not None:
+            self._keyring.failed = lambda: self._count(self._errors["keyring"], 1)
 
     def start(self, version: str) -> _Counters:
         """The series of a version, each at 0 for every bin."""
@@ -139,7 +141,7 @@ class Monitor:
         if self._keyring is None or group is None:
             return ""
         try:
-            return self._keyring.sign(
+            return self._keyring.current().sign(
                 model=self._model, version=version, predicted=predicted, confidence=confidence, group=group
             )
         except Exception:  # fails open

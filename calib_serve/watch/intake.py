@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calib_serve.errors import Reason, Refused
-from calib_serve.receipts import DAY, Keyring, Label
+from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring
 from calib_serve.watch.decisions import decision_names
 from calib_serve.watch.ledger import Entry, Fate, Ledger, Version
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
@@ -102,7 +102,7 @@ class Intake:
 
     def __init__(
         self,
-        keyring: Keyring,
+        keyring: Keyring | LiveKeyring,
         ledger: Ledger,
         *,
         models: Mapping[Version, Classes],

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
+from calib_serve.files import make_private, private_folder
 from calib_serve.nonces import NONCE_BYTES
 from calib_serve.npz import read_npz
 from calib_serve.receipts import DAY, Label
@@ -52,7 +53,7 @@ class LabelledSamples:
 
 
 class SampleLog:
-    """Appends to a folder; several processes may share it.
+    """Appends to a folder; several processes of one user may share it.
 
     ``rate``: which share of predictions to keep, chosen by nonce, so that all processes keep the same
     ones. ``days`` and ``max_bytes`` bound what is kept; the oldest shards go first. What waits is
@@ -74,7 +75,7 @@ class SampleLog:
             raise InputError(f"rate must be in (0, 1], got {rate}")
         self.folder, self.rate, self.days, self.max_bytes = Path(folder), rate, days, max_bytes
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            private_folder(self.folder)
         except OSError as error:
             raise InputError(f"cannot keep samples in {self.folder}: {error}") from error
         self._rows, self._seconds, self._clock = shard_rows, flush_seconds, clock
@@ -151,6 +152,7 @@ class SampleLog:
         partial = self.folder / f".{name}.partial"
         nonce = np.frombuffer(b"".join(nonces), np.uint8).reshape(len(nonces), -1)
         try:
+            make_private(partial)
             with partial.open("wb") as file:
                 np.savez(file, model=model, version=version, nonce=nonce, **columns)
             partial.rename(self.folder / name)

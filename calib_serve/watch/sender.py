@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.errors import InputError, MissingDependency, ServerError
+from calib_serve.files import read_private
 
 __all__ = ["Sent", "read_labels", "read_token", "send_label_file", "send_labels"]
 
@@ -64,9 +65,9 @@ def send_label_file(
 
 
 def read_token(path: str | Path) -> str:
-    """The first token in a file; InputError if it cannot be read or holds none."""
+    """The first token in a file; InputError if it cannot be read, others may read it, or it holds none."""
     try:
-        words = Path(path).read_text("utf-8").split()
+        words = read_private(Path(path)).decode().split()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read the token {path}: {error}") from error
     if not words:
@@ -142,12 +143,20 @@ def send_labels(
     return sent
 
 
+def _authorization(token: str) -> dict[str, str]:
+    if not (token.isascii() and token.isprintable()):  # an error of the request itself would quote it
+        raise InputError(
+            "the token holds characters that a header cannot; check its file, or CALIB_SERVE_TOKEN"
+        )
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
 def _post(
     url: str, rows: list[dict[str, Any]], *, token: str, tries: int, sleep: Callable[[float], None]
 ) -> dict[str, Any]:
     if not url.startswith(("http://", "https://")):
         raise InputError(f"the address must start with http:// or https://, got {url!r}")
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    headers = {"Content-Type": "application/json"} | _authorization(token.strip())
     request = urllib.request.Request(url, json.dumps({"items": rows}).encode(), headers)  # noqa: S310  checked above
     why = ""
     for attempt in range(tries):

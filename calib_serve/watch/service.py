@@ -23,7 +23,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.bins import Bins
 from calib_serve.errors import InputError, LedgerError, Refused
 from calib_serve.nonces import PER_EPOCH, Nonces
-from calib_serve.receipts import DAY, Keyring, Label, SignedReceipt, group_number
+from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring, SignedReceipt, group_number
 from calib_serve.watch.drift import ARL, BLOCK, TOLERANCE, ConfidenceShift, Detector
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.incidents import Incident
@@ -41,6 +41,7 @@ __all__ = ["ServedPrediction", "Watch", "Watched"]
 logger = logging.getLogger(__name__)
 
 _TELL_EVERY = 600.0  # seconds between looks of label budgets at what was served
+_LOOK_EVERY = 1.0  # seconds between looks at the keyring's file, where nobody uses it
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Watch:
 
     def __init__(
         self,
-        keyring: Keyring,
+        keyring: Keyring | LiveKeyring,
         ledger: Ledger,
         *,
         models: Mapping[Version, Watched],
@@ -134,6 +135,8 @@ class Watch:
             raise InputError("no model to watch; give at least one model and version")
         self.keyring, self.ledger, self.models, self.samples = keyring, ledger, dict(models), samples
         self.counts = _Counts()
+        if isinstance(keyring, LiveKeyring):
+            keyring.failed = self._keyring_failed
         self._clock = clock
         self._lock = threading.RLock()
         self._nonces = Nonces()
@@ -157,6 +160,7 @@ class Watch:
             detect=detector is not None,
         )
         self.feed.also(self._tell_policies, every=_TELL_EVERY)
+        self.feed.also(self._look_at_keyring, every=_LOOK_EVERY)
         # Its promise is of independent predictions, which decisions about labels of one sample are not.
         self.shifts = {
             v: ConfidenceShift(w.reference)
@@ -169,8 +173,9 @@ class Watch:
         cls,
         models: Mapping[Version, Artifact | str | Path | int],
         *,
-        keyring: Keyring | str | Path,
+        keyring: Keyring | LiveKeyring | str | Path,
         ledger: str | Path = "ledger.db",
+        ledger_password_file: str | Path | None = None,
         writer: str = "",
         arl: float = ARL,
         tolerance: float = TOLERANCE,
@@ -187,19 +192,20 @@ class Watch:
         """A watch over files; close it, or use it as a context manager.
 
         ``models``: by (model, version), an artifact, its folder, or the number of classes. ``keyring``:
-        keys or their file. ``ledger``: a file, or ``redis://host:port/db`` with a ``writer`` for each
-        replica. ``arl``, ``tolerance``, ``block``: those of the drift ``Detector``. ``samples``: a folder
-        for a share ``sample_rate`` of logits and labels, each kept for ``sample_days``. The others are
+        keys, or their file, which is read again when it changes. ``ledger``: a file, or
+        ``redis://host:port/db`` with a ``writer`` for each replica, and its password in a file or the
+        environment. ``arl``, ``tolerance``, ``block``: those of the drift ``Detector``. ``samples``: a
+        folder for a share ``sample_rate`` of logits and labels, each kept for ``sample_days``. The others are
         those of the constructor. Detector options, keyring, models and samples are
         validated before the ledger is opened.
         """
         detector = functools.partial(Detector, arl=arl, tolerance=tolerance, block=block)
         detector()  # validates its options at start-up
-        ring = keyring if isinstance(keyring, Keyring) else Keyring.load(keyring)
+        ring = LiveKeyring(keyring) if isinstance(keyring, (str, Path)) else keyring
         watched = {version: Watched.of(what) for version, what in models.items()}
         log = None if samples is None else SampleLog(samples, rate=sample_rate, days=sample_days)
         with contextlib.ExitStack() as on_error:
-            book = open_ledger(str(ledger), writer=writer, retention=ttl)
+            book = open_ledger(str(ledger), writer=writer, retention=ttl, password_file=ledger_password_file)
             on_error.callback(book.close)
             watch = cls(
                 ring,
@@ -314,6 +320,16 @@ class Watch:
             logger.error("%s: %s", stage, error)
             self.counts.errors[stage] += 1
 
+    def keyring_trouble(self) -> str | None:
+        """Why the keyring's file cannot be used any more, if so; the keys that were read before stay."""
+        return self.keyring.trouble() if isinstance(self.keyring, LiveKeyring) else None
+
+    def _look_at_keyring(self) -> None:
+        self.keyring.current()
+
+    def _keyring_failed(self) -> None:
+        self.counts.errors["keyring"] += 1
+
     def _sample_labels(self, labels: Sequence[Label]) -> None:
         if samples := self.samples:
             self._beside("samples", lambda: samples.labelled(labels))
@@ -341,9 +357,9 @@ class Watch:
     def _signed(
         self, items: Sequence[ServedPrediction], nonces: Sequence[bytes], now: float
     ) -> Iterator[SignedReceipt]:
-        asked = self._asked(items, nonces)
+        asked, ring = self._asked(items, nonces), self.keyring.current()
         for item, nonce, (wanted, inclusion) in zip(items, nonces, asked, strict=True):
-            yield self.keyring.sign(
+            yield ring.sign(
                 model=item.model,
                 version=item.version,
                 predicted=item.predicted,

@@ -159,6 +159,12 @@ ALERTS = (
         severity="critical",
     ),
     Alert(
+        "KeysUnknown",
+        "A key that signs on one host and is lacking on another, or that was retired too early.",
+        went_up("calib_feedback_refused_total{reason='unknown_key'}", "1h", drop=", reason") + " >= 5",
+        "{{ $value | humanize }} labels of receipts with an unknown key were refused in the last hour",
+    ),
+    Alert(
         "MonitorErrors",
         "By stage.",
         went_up("calib_monitor_errors_total", "15m") + " > 0",

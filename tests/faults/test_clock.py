@@ -153,8 +153,9 @@ def test_a_served_watch_counts_each_label_once_over_a_jump(tmp_path, clock, jump
 
 def test_a_receipt_from_ahead_is_refused_until_its_time_comes(clock):
     token = RING.sign(model="m", version="1", predicted=1, confidence=0.5, time=NOW + 3600)
-    with pytest.raises(Refused, match="ahead; check the hosts' clocks"):
+    with pytest.raises(Refused, match="ahead; check the hosts' clocks") as refused:
         RING.verify(token, now=NOW)
+    assert refused.value.reason == "dated_ahead"
     assert RING.verify(token, now=NOW + 3500).predicted == 1
 
 

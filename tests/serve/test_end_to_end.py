@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from live_server import (
 
 from calib_serve import Bins
 from calib_serve.fuse.torchserve import pack_feedback
-from calib_serve.receipts import group_number
+from calib_serve.receipts import Keyring, group_number
 
 pytestmark = pytest.mark.server
 
@@ -117,6 +119,42 @@ def test_labels_come_home_once_and_the_live_ece_is_the_offline_ece(running: Runn
     assert abs(live.ece() - own.ece()) < 1e-9
     refused = "calib_feedback_refused_total"
     until(lambda: total(running.server.scrape(), refused, reason="duplicate") == 50)
+
+
+def test_workers_follow_the_keyring_s_file_and_keep_the_keys_they_had_where_it_breaks(
+    running: Running,
+) -> None:
+    path, x = running.server.folder / "keyring.json", inputs(1, seed=5)[0].tolist()
+
+    def labelled() -> dict[str, object]:
+        """The outcome of a label for a new prediction."""
+        return running.label({"receipt": running.predict(x).json()["receipt"], "label": 1}).json()[
+            "outcomes"
+        ][0]
+
+    def keys_of(times: int) -> set[str]:
+        ring = Keyring.load(path)
+        return {ring.verify(running.predict(x).json()["receipt"]).key_id for _ in range(times)}
+
+    old = running.keyring.active
+    running.keyring = Keyring.edit(path, lambda ring: ring.rotated())
+    # At any moment, whichever worker has read the new key: the feedback model looks for one it does not know.
+    assert [labelled() for _ in range(20)] == [{"accepted": True}] * 20
+    until(lambda: keys_of(10) == {running.keyring.active})
+    whole = path.read_bytes()
+    path.write_bytes(whole[:40])
+    workers = running.server.workers("digits") + running.server.workers("calibration_feedback")
+    for worker in workers:
+        os.kill(worker, signal.SIGHUP)
+    until(
+        lambda: (
+            labelled() and total(running.server.scrape(), "calib_monitor_errors_total", stage="keyring") > 0
+        )
+    )
+    assert labelled() == {"accepted": True}
+    path.write_bytes(whole)
+    assert keys_of(10) == {running.keyring.active} != {old}
+    assert workers == running.server.workers("digits") + running.server.workers("calibration_feedback")
 
 
 def test_an_archive_is_the_same_bytes_every_time(running: Running, tmp_path: Path) -> None:

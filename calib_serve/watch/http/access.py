@@ -6,11 +6,11 @@ import base64
 import binascii
 import hashlib
 import hmac
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from calib_serve.errors import InputError, MissingDependency
+from calib_serve.files import read_private
 
 try:
     from fastapi import HTTPException, Request
@@ -71,11 +71,9 @@ def allowed_hosts(host: str, tokens: Sequence[str]) -> tuple[str, ...]:
 def read_tokens(path: Path) -> list[str]:
     """The tokens in a file, one a line; InputError if others may read it or a token is short."""
     try:
-        mode, text = path.stat().st_mode, path.read_text("utf-8")
+        text = read_private(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read the tokens {path}: {error}") from error
-    if mode & 0o077 and os.name == "posix":
-        raise InputError(f"{path} has mode {mode & 0o777:o}; run: chmod 600 {path}")
     tokens = [line.strip() for line in text.splitlines() if line.strip()]
     if not tokens or min(map(len, tokens)) < _SHORTEST:
         raise InputError(f"{path} must hold tokens of at least {_SHORTEST} characters, one a line")

@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from calib_serve.errors import InputError, LedgerError, MissingDependency, Refused
+from calib_serve.errors import InputError, KeyringError, LedgerError, MissingDependency, Refused
 from calib_serve.receipts import SignedReceipt
 from calib_serve.watch.http.access import Guard
 from calib_serve.watch.http.body import read_items, read_one
@@ -218,6 +218,14 @@ class _Gate:
             raise HTTPException(
                 503,
                 "the ledger cannot keep the batch; nothing was counted, send it again",
+                {"Retry-After": "5"},
+            ) from error
+        except KeyringError as error:
+            watch.counts.errors["keyring"] += 1
+            log.error("a batch was not signed or verified: %s", error)
+            raise HTTPException(
+                503,
+                "receipts cannot be signed or verified; labels may be sent again, each is counted once",
                 {"Retry-After": "5"},
             ) from error
         finally:

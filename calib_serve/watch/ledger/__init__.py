@@ -1,11 +1,19 @@
 """The record of accepted labels: each is counted once, whoever sends it, however often."""
 
+from calib_serve.watch.ledger.address import (
+    REDIS_PASSWORD,
+    REDIS_PASSWORD_FILE,
+    check_address,
+    is_redis,
+    redis_password,
+)
 from calib_serve.watch.ledger.entries import SPANS, Dated, Entry, Fate, Noted
 from calib_serve.watch.ledger.protocol import Ledger, open_ledger
 from calib_serve.watch.ledger.sqlite import SqliteLedger, quarantine
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, add_at, merge_slices
 
 __all__ = [
-    "SPANS", "Dated", "Emission", "Entry", "Fate", "Key", "Kind", "Ledger", "Noted", "SqliteLedger", "Sums",
-    "Version", "add_at", "merge_slices", "open_ledger", "quarantine",
+    "REDIS_PASSWORD", "REDIS_PASSWORD_FILE", "SPANS", "Dated", "Emission", "Entry", "Fate", "Key", "Kind",
+    "Ledger", "Noted", "SqliteLedger", "Sums", "Version", "add_at", "check_address", "is_redis",
+    "merge_slices", "open_ledger", "quarantine", "redis_password",
 ]  # fmt: skip

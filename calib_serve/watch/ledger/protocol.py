@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
 
-from calib_serve.errors import InputError
 from calib_serve.receipts import DAY
+from calib_serve.watch.ledger.address import check_address, is_redis, redis_password
 from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted
 from calib_serve.watch.ledger.sqlite import SqliteLedger
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version
@@ -77,16 +78,24 @@ class Ledger(Protocol):
         """Close files and connections."""
 
 
-def open_ledger(where: str, *, bins: int = 15, writer: str = "", retention: float = 30 * DAY) -> Ledger:
+def open_ledger(
+    where: str,
+    *,
+    bins: int = 15,
+    writer: str = "",
+    retention: float = 30 * DAY,
+    password_file: str | Path | None = None,
+) -> Ledger:
     """The ledger at ``where``: a file name, or ``redis://host:port/db``.
 
     Several hosts can share a Redis: give each its own ``writer``. ``retention``: seconds after its
-    prediction for which a label may come.
+    prediction for which a label may come. ``password_file``: the file of the Redis' password (default: what
+    the environment says, see ``redis_password``). InputError for an address with a password in it.
     """
-    if not where:
-        raise InputError("a ledger is a file name or a redis:// address, got an empty name")
-    if where.startswith(("redis://", "rediss://", "unix://")):
+    check_address(where)
+    if is_redis(where):
         from calib_serve.watch.ledger.redis import RedisLedger  # noqa: PLC0415  an optional extra
 
-        return RedisLedger(where, bins=bins, writer=writer, retention=retention)
+        password = redis_password(password_file)
+        return RedisLedger(where, bins=bins, writer=writer, retention=retention, password=password)
     return SqliteLedger(where, bins=bins, writer=writer, retention=retention)

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from calib_serve.errors import LedgerError, MissingDependency
+from calib_serve.errors import InputError, LedgerError, MissingDependency
 from calib_serve.receipts import DAY
+from calib_serve.watch.ledger.address import REDIS_PASSWORD
 from calib_serve.watch.ledger.entries import (
     SPANS,
     Dated,
@@ -61,8 +62,9 @@ _FOLD_AT = 1_000  # labels in the journal that nobody has made sums of
 class RedisLedger:
     """A ledger in the Redis at ``url``, under keys that start with ``prefix``.
 
-    ``writer``: whose labels this object counts; each replica has its own. Raises LedgerError when
-    Redis cannot be reached, is full, or may evict receipts; a batch that raises may be sent again.
+    ``writer``: whose labels this object counts; each replica has its own. ``password``: that of Redis.
+    Raises LedgerError when Redis cannot be reached, is full, or may evict receipts; a batch that raises may
+    be sent again.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class RedisLedger:
         retention: float = 30 * DAY,
         prefix: str = "calib-serve",
         timeout: float = 10.0,
+        password: str | None = None,
     ) -> None:
         self.bins, self.writer, self.retention = bins, writer, retention
         # The braces keep all keys on one node of a cluster, where scripts can reach them.
@@ -82,11 +85,10 @@ class RedisLedger:
         self._local = threading.local()
         self._next_merge = -math.inf
         with self._errors():
-            self._redis: Any = redis.Redis.from_url(url, socket_timeout=timeout)
+            self._redis, memory = _connected(url, timeout=timeout, password=password)
             self._accept, self._add, self._fold, self._merge, self._unlock = (
                 self._redis.register_script(script) for script in (ACCEPT, ADD, FOLD, MERGE, UNLOCK)
             )
-            memory = self._redis.info("memory")
         if memory.get("maxmemory", 0) and memory.get("maxmemory_policy") != "noeviction":
             raise LedgerError(
                 f"Redis may evict receipts (maxmemory-policy {memory.get('maxmemory_policy')}); "
@@ -161,6 +163,10 @@ class RedisLedger:
     def _errors(self) -> Iterator[None]:
         try:
             yield
+        except redis.AuthenticationError as error:
+            raise LedgerError(
+                f"the Redis ledger wants another password: {error}; give it by {REDIS_PASSWORD}, or in a file"
+            ) from error
         except redis.RedisError as error:
             raise LedgerError(f"the Redis ledger cannot be used: {error}; send the batch again") from error
 
@@ -406,3 +412,12 @@ class RedisLedger:
     def close(self) -> None:
         """Close the connections."""
         self._redis.close()
+
+
+def _connected(url: str, *, timeout: float, password: str | None) -> tuple[Any, dict[str, Any]]:
+    """A client of the Redis at ``url``, and what that says of its memory."""
+    try:
+        client: Any = redis.Redis.from_url(url, socket_timeout=timeout, password=password)
+        return client, client.info("memory")
+    except (OSError, TypeError, ValueError) as error:  # also a file that is missing, an option that is none
+        raise InputError(f"the address of the Redis ledger cannot be used: {error}") from error

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from calib_serve.errors import LedgerError
+from calib_serve.files import make_private
 from calib_serve.receipts import DAY
 from calib_serve.watch.ledger import book, seen
 from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted, noted, served
@@ -60,6 +61,10 @@ class SqliteLedger:
         self._depth = 0
         self._latest = -math.inf
         self._file: tuple[int, int] | None = None
+        try:
+            make_private(self.path)  # SQLite gives its journals the same mode
+        except OSError as error:
+            raise LedgerError(f"the ledger {self.path} cannot be made: {error}") from error
         with self._errors():
             self._db = sqlite3.connect(
                 self.path, timeout=timeout, isolation_level=None, check_same_thread=False

@@ -1,0 +1,281 @@
+"""Named keys: one signs, all of them verify, and each knows since when."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import secrets
+import time as _time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from calib_serve.errors import KeyringError, Refused
+from calib_serve.files import alone, private_folder
+from calib_serve.nonces import Nonces
+from calib_serve.receipts.keyfile import read_keyring_file, write_keyring_file
+from calib_serve.receipts.receipt import DAY, Receipt, SignedReceipt
+from calib_serve.receipts.wire import MAC, decoded, encoded, packed, parsed
+
+__all__ = ["SKEW", "KeyTimes", "Keyring"]
+
+SKEW = 300.0
+"""How far a receipt's time may lie ahead of the verifier's clock, seconds."""
+
+_KEY = 32
+_DOMAIN = b"calib-serve receipt\x00"
+_NONCES = Nonces()
+
+
+@dataclass(frozen=True)
+class KeyTimes:
+    """When a key was added, last began to sign and last ceased to, seconds since 1970; None: not known."""
+
+    added: float | None = None
+    promoted: float | None = None
+    demoted: float | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Keyring:
+    """Named signing keys: ``active`` signs, all of them verify; ``times`` of each, where they are known.
+
+    >>> ring = Keyring("k1", {"k1": bytes(32)})
+    >>> token = ring.sign(model="digits", version="1.0", predicted=7, confidence=0.9, time=1000.0)
+    >>> ring.verify(token, now=1001.0).predicted
+    7
+    """
+
+    active: str
+    keys: Mapping[str, bytes]
+    times: Mapping[str, KeyTimes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.active not in self.keys:
+            raise KeyringError(f"the active key {self.active!r} is not in the keyring ({sorted(self.keys)})")
+        for key_id, key in self.keys.items():
+            if not 1 <= len(key_id.encode()) <= 255:
+                raise KeyringError(f"key id {key_id!r} must be 1 to 255 bytes long")
+            if len(key) < _KEY:
+                raise KeyringError(f"key {key_id!r} has {len(key)} bytes; at least {_KEY} are needed")
+        times = {key_id: self.times.get(key_id, KeyTimes()) for key_id in self.keys}
+        object.__setattr__(self, "times", times)
+
+    def __repr__(self) -> str:
+        return f"Keyring(active={self.active!r}, keys={sorted(self.keys)})"  # never the secrets
+
+    def current(self) -> Keyring:
+        """Itself: what a ``LiveKeyring`` says of its file."""
+        return self
+
+    def sign(
+        self,
+        *,
+        model: str,
+        version: str,
+        predicted: int,
+        confidence: float,
+        time: float | None = None,
+        nonce: bytes | None = None,
+        segment: str = "",
+        inclusion: float = 1.0,
+        wanted: bool = True,
+        group: int = 0,
+    ) -> SignedReceipt:
+        """A signed receipt with these fields; ``time`` defaults to now, ``nonce`` to a new one."""
+        body = packed(
+            key_id=self.active,
+            model=model,
+            version=version,
+            time=_time.time() if time is None else time,
+            nonce=_NONCES.draw() if nonce is None else nonce,
+            predicted=predicted,
+            confidence=confidence,
+            segment=segment,
+            inclusion=inclusion,
+            wanted=wanted,
+            group=group,
+        )
+        return SignedReceipt(encoded(body + _mac(self.keys[self.active], body)), wanted=wanted)
+
+    def verify(self, token: str, *, now: float | None = None, ttl: float = 30 * DAY) -> Receipt:
+        """The receipt in ``token``; raises Refused with the reason.
+
+        ``ttl``: how long labels are accepted, in seconds. KeyringError where it could not be verified, as
+        memory is short.
+        """
+        body, mac = decoded(token)
+        receipt = parsed(body)
+        key = self.keys.get(receipt.key_id)
+        if key is None:
+            raise Refused("unknown_key", f"no key {receipt.key_id!r} in the keyring; was it retired?")
+        if not hmac.compare_digest(mac, _mac(key, body)):
+            raise Refused("bad_signature", "the receipt's signature does not match its content")
+        age = (_time.time() if now is None else now) - receipt.time
+        if age > ttl:
+            raise Refused("expired", f"the receipt is {age:.0f} s old; labels are accepted for {ttl:.0f} s")
+        if age < -SKEW:
+            raise Refused("dated_ahead", f"the receipt is dated {-age:.0f} s ahead; check the hosts' clocks")
+        return receipt
+
+    @classmethod
+    def load(cls, path: str | Path) -> Keyring:
+        """Read a keyring file; KeyringError for one that others than its owner may use."""
+        active, keys, times = read_keyring_file(Path(path))
+        try:
+            return cls(active, keys, {key_id: KeyTimes(**known) for key_id, known in times.items()})
+        except UnicodeEncodeError as error:
+            raise KeyringError(f"{path} names a key with what is no text") from error
+
+    def save(self, path: str | Path) -> None:
+        """Write the keyring atomically, readable by its owner only; to change one there is ``edit``."""
+        write_keyring_file(
+            Path(path), self.active, self.keys, {key_id: vars(known) for key_id, known in self.times.items()}
+        )
+
+    @classmethod
+    def create(cls, path: str | Path) -> Keyring:
+        """Write one with a first key to ``path``; KeyringError where there is a file."""
+        path = Path(path)
+        with _alone(path, make=True):
+            if path.exists():
+                raise KeyringError(f"{path} exists and its receipts would be lost; use: calib-serve keys add")
+            ring = cls.new()
+            ring.save(path)
+        return ring
+
+    @classmethod
+    def edit(cls, path: str | Path, change: Callable[[Keyring], Keyring]) -> Keyring:
+        """Replace the keyring in ``path`` by what ``change`` makes of it; no other change is lost by that."""
+        cls.load(path)  # what is no keyring is not locked either
+        with _alone(Path(path)):
+            ring = change(cls.load(path))
+            ring.save(path)
+        return ring
+
+    @classmethod
+    def new(
+        cls,
+        *,
+        token_bytes: Callable[[int], bytes] = secrets.token_bytes,
+        clock: Callable[[], float] = _time.time,
+    ) -> Keyring:
+        """A keyring with one new random key."""
+        key, now = token_bytes(_KEY), clock()
+        return cls(_name(key), {_name(key): key}, {_name(key): KeyTimes(now, now)})
+
+    def extended(
+        self,
+        *,
+        token_bytes: Callable[[int], bytes] = secrets.token_bytes,
+        clock: Callable[[], float] = _time.time,
+    ) -> Keyring:
+        """The same keys and a new one, the last, which verifies and does not sign."""
+        key = token_bytes(_KEY)
+        return self._with(_name(key), key, clock())
+
+    def joined(self, other: Keyring, *, clock: Callable[[], float] = _time.time) -> Keyring:
+        """The same keys and those of ``other``, which verify; KeyringError where one id has two secrets."""
+        ring = self
+        for key_id, key in other.keys.items():
+            if not hmac.compare_digest(ring.keys.get(key_id, key), key):
+                raise KeyringError(f"key {key_id!r} is another one in each keyring; retire it in one of them")
+            if key_id not in ring.keys:
+                ring = ring._with(key_id, key, clock())
+        return ring
+
+    def _with(self, key_id: str, key: bytes, now: float) -> Keyring:
+        return Keyring(self.active, {**self.keys, key_id: key}, {**self.times, key_id: KeyTimes(now)})
+
+    def promoted(self, key_id: str, *, clock: Callable[[], float] = _time.time) -> Keyring:
+        """The same keys, of which this one signs."""
+        self._check_known(key_id)
+        if key_id == self.active:
+            return self
+        now = clock()
+        times = {
+            **self.times,
+            self.active: replace(self.times[self.active], demoted=now),
+            key_id: replace(self.times[key_id], promoted=now),
+        }
+        return Keyring(key_id, self.keys, times)
+
+    def rotated(
+        self,
+        *,
+        token_bytes: Callable[[int], bytes] = secrets.token_bytes,
+        clock: Callable[[], float] = _time.time,
+    ) -> Keyring:
+        """The same keys and a new, active one."""
+        ring = self.extended(token_bytes=token_bytes, clock=clock)
+        return ring.promoted([*ring.keys][-1], clock=clock)
+
+    def unneeded_from(self, key_id: str, *, ttl: float = 30 * DAY) -> float | None:
+        """From when on no receipt that the key signed here is accepted; None where that is not known.
+
+        ``ttl``: how long labels are accepted, in seconds. A host whose clock is ahead dates receipts ahead,
+        by ``SKEW`` at most, or they are refused.
+        """
+        demoted = self.times[key_id].demoted
+        return None if key_id == self.active or demoted is None else demoted + ttl + SKEW
+
+    def retired(
+        self, key_id: str, *, ttl: float = 30 * DAY, clock: Callable[[], float] = _time.time
+    ) -> Keyring:
+        """The keyring without a key that nobody needs; KeyringError while its receipts may be out."""
+        self._check_known(key_id)
+        without = self.without(key_id)
+        until = self.unneeded_from(key_id, ttl=ttl)
+        if until is None:
+            raise KeyringError(
+                f"it is not known when {key_id!r} last signed: it was never promoted here, and may sign on "
+                "another host; use --force where no label of its receipts is awaited"
+            )
+        if clock() <= until:
+            raise KeyringError(
+                f"labels for receipts of {key_id!r} are accepted until {_told(until)}; retire it then, or "
+                "use --force to refuse them"
+            )
+        return without
+
+    def without(self, key_id: str) -> Keyring:
+        """The keyring without a key, whose receipts are then refused, come what may."""
+        if key_id == self.active:
+            raise KeyringError(f"{key_id!r} is the active key; promote another before retiring it")
+        self._check_known(key_id)
+        return Keyring(self.active, {k: v for k, v in self.keys.items() if k != key_id}, self.times)
+
+    def _check_known(self, key_id: str) -> None:
+        if key_id not in self.keys:
+            raise KeyringError(f"no key {key_id!r} in the keyring ({sorted(self.keys)})")
+
+
+@contextlib.contextmanager
+def _alone(path: Path, *, make: bool = False) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        try:
+            if make:
+                private_folder(path.parent)
+            stack.enter_context(alone(path))
+        except OSError as error:
+            raise KeyringError(f"cannot write the keyring {path}: {error}") from error
+        yield
+
+
+def _told(when: float) -> str:
+    return _time.strftime("%Y-%m-%d %H:%M:%SZ", _time.gmtime(when))
+
+
+def _name(key: bytes) -> str:
+    return _hmac(key, b"calib-serve key id").hex()[:8]
+
+
+def _mac(key: bytes, body: bytes) -> bytes:
+    return _hmac(key, _DOMAIN + body)[:MAC]
+
+
+def _hmac(key: bytes, message: bytes) -> bytes:
+    try:
+        return hmac.digest(key, message, "sha256")
+    except ValueError as error:  # so OpenSSL says that it could not allocate
+        raise KeyringError(f"nothing can be signed or verified: {error}; is memory short?") from error

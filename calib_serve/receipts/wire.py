@@ -1,0 +1,155 @@
+"""The bytes of a receipt: what is signed, and how it is written and read.
+
+On the wire, base64url without padding of::
+
+    0x02 | flags | len key_id | key_id | len model | model | len version | version | len segment | segment
+         | time ms u64 | nonce 10 bytes | predicted u32 | confidence f64
+         | inclusion f64, with flag 1 | group u64, with flag 4 | HMAC-SHA256, first 16 bytes
+
+Flag 2: no label is wanted. Lengths are one byte, integers and floats big-endian, names UTF-8. Receipts of
+version 1, which have neither flags, segment, inclusion nor group and a nonce of 12 bytes, are still read.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import struct
+
+from calib_serve.errors import InputError, Refused
+from calib_serve.nonces import NONCE_BYTES
+from calib_serve.receipts.receipt import GROUPS, Receipt
+
+__all__ = ["MAC", "VERSION", "decoded", "encoded", "packed", "parsed"]
+
+VERSION = 2
+"""The first byte of every receipt."""
+
+MAC = 16
+"""Bytes of a signature."""
+
+_TAIL = struct.Struct(f">Q{NONCE_BYTES}sId")
+_TAIL_1 = struct.Struct(">Q12sId")
+_INCLUSION, _GROUP = struct.Struct(">d"), struct.Struct(">Q")
+_SAMPLED, _UNWANTED, _GROUPED = 1, 2, 4
+_LONGEST = base64.urlsafe_b64encode(bytes(2 + 4 * 256 + _TAIL.size + 16 + MAC)).__len__()
+
+
+def packed(
+    *,
+    key_id: str,
+    model: str,
+    version: str,
+    time: float,
+    nonce: bytes,
+    predicted: int,
+    confidence: float,
+    segment: str,
+    inclusion: float,
+    wanted: bool,
+    group: int,
+) -> bytes:
+    """What is signed, of a Receipt's fields; InputError for what a receipt cannot hold."""
+    if not 0 <= confidence <= 1:
+        raise InputError(f"confidence must be in [0, 1], got {confidence}")
+    if not 0 < inclusion <= 1:
+        raise InputError(f"inclusion is a probability in (0, 1], got {inclusion}")
+    if not 0 <= group < GROUPS:
+        raise InputError(f"group is a number in [0, 2**63), see group_number, got {group}")
+    if len(nonce) != NONCE_BYTES:
+        raise InputError(f"nonce must be {NONCE_BYTES} bytes, got {len(nonce)}")
+    flags = _SAMPLED * (inclusion < 1) | _UNWANTED * (not wanted) | _GROUPED * (group > 0)
+    body = _head(key_id, model, version, segment, flags)
+    body += _TAIL.pack(round(time * 1000), nonce, predicted, confidence)
+    body += _INCLUSION.pack(inclusion) if inclusion < 1 else b""
+    return body + (_GROUP.pack(group) if group else b"")
+
+
+@functools.lru_cache(maxsize=1024)
+def _head(key_id: str, model: str, version: str, segment: str, flags: int) -> bytes:
+    # Cached: a server signs for the same few models.
+    names = _short(key_id, "key id") + _short(model, "model name") + _short(version, "model version")
+    return bytes([VERSION, flags]) + names + _short(segment, "segment", least=0)
+
+
+def _short(text: str, what: str, *, least: int = 1) -> bytes:
+    raw = text.encode()
+    if not least <= len(raw) <= 255:
+        raise InputError(f"a {what} must be {least} to 255 bytes of UTF-8, got {len(raw)}")
+    return bytes([len(raw)]) + raw
+
+
+def encoded(raw: bytes) -> str:
+    """base64url without padding."""
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def decoded(token: str) -> tuple[bytes, bytes]:
+    """The signed body and its MAC; Refused for what is no receipt."""
+    if not isinstance(token, str) or len(token) > _LONGEST:
+        raise Refused("malformed", f"a receipt is a string of at most {_LONGEST} characters")
+    try:
+        raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+    except (binascii.Error, ValueError) as error:
+        raise Refused("malformed", "the receipt is not base64url") from error
+    # base64 decoding ignores stray characters and bits; a receipt has one valid spelling.
+    if encoded(raw) != token:
+        raise Refused("malformed", "the receipt is not in canonical base64url")
+    return raw[:-MAC], raw[-MAC:]
+
+
+def parsed(body: bytes) -> Receipt:
+    """The receipt in a signed body of any version; Refused for what is none."""
+    try:
+        read = _READERS.get(body[0])
+        if read is None:
+            raise Refused("malformed", f"receipt version {body[0]} is not known (this is {VERSION})")
+        receipt = read(body)
+    except (IndexError, UnicodeDecodeError, struct.error) as error:
+        raise Refused("malformed", "the receipt is cut off or not a receipt") from error
+    # Also true for NaN.
+    if not (0 <= receipt.confidence <= 1 and 0 < receipt.inclusion <= 1 and receipt.group < GROUPS):
+        raise Refused("malformed", "the receipt's confidence, inclusion or group is out of range")
+    return receipt
+
+
+def _read_1(body: bytes) -> Receipt:
+    key_id, model, version = _names(body[: -_TAIL_1.size], 1, 3)
+    milliseconds, nonce, predicted, confidence = _TAIL_1.unpack_from(body, len(body) - _TAIL_1.size)
+    return Receipt(key_id, model, version, milliseconds / 1000, nonce, predicted, confidence)
+
+
+def _read_2(body: bytes) -> Receipt:
+    flags = body[1]
+    sampled, grouped = flags & _SAMPLED, flags & _GROUPED
+    after = _INCLUSION.size * bool(sampled) + _GROUP.size * bool(grouped)
+    end = len(body) - after
+    at = end - _TAIL.size
+    if at < 2 or flags & ~(_SAMPLED | _UNWANTED | _GROUPED):
+        raise IndexError("shorter than a receipt, or of unknown flags")
+    key_id, model, version, segment = _names(body[:at], 2, 4)
+    milliseconds, nonce, predicted, confidence = _TAIL.unpack_from(body, at)
+    inclusion = _INCLUSION.unpack_from(body, end)[0] if sampled else 1.0
+    group = _GROUP.unpack_from(body, len(body) - _GROUP.size)[0] if grouped else 0
+    wanted = not flags & _UNWANTED
+    return Receipt(
+        key_id, model, version, milliseconds / 1000, nonce, predicted, confidence, segment, inclusion, wanted,
+        group,
+    )  # fmt: skip
+
+
+_READERS = {1: _read_1, 2: _read_2}
+
+
+@functools.lru_cache(maxsize=1024)
+def _names(head: bytes, at: int, count: int) -> tuple[str, ...]:
+    """Key id, model, version and segment; cached, as labels come for the same few models."""
+    names = []
+    for _ in range(count):
+        end = at + 1 + head[at]
+        names.append(head[at + 1 : end].decode())
+        at = end
+    if at != len(head):
+        raise IndexError("names and tail do not meet")
+    return tuple(names)

@@ -1,0 +1,308 @@
+"""Keyrings: keys verify before they sign, are retired when nobody needs them, and their files are private."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from calib_serve.errors import KeyringError, Refused
+from calib_serve.files import GROUP_READS, alone
+from calib_serve.receipts import DAY, SKEW, Keyring, KeyTimes, LiveKeyring
+from calib_serve.signals import on_hangup
+
+KEPT = Path(__file__).parent / "kept"
+
+
+def at(when: float):
+    return lambda: when
+
+
+def signed(ring: Keyring) -> str:
+    return ring.sign(model="m", version="1", predicted=1, confidence=0.5)
+
+
+def kept(number: int, folder: Path, *, changed: float = 1.7e9) -> Path:
+    """A keyring file of an earlier format, of which git does not keep the mode and the time."""
+    path = Path(shutil.copy(KEPT / f"keyring-format-{number}.json", folder / "keys.json"))
+    path.chmod(0o600)
+    os.utime(path, (changed, changed))
+    return path
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+
+def test_an_added_key_verifies_and_the_first_one_signs_until_another_is_promoted() -> None:
+    first = Keyring.new(clock=at(0.0))
+    more = first.extended(clock=at(10.0))
+    (fresh,) = set(more.keys) - set(first.keys)
+    assert more.active == first.active
+    promoted = more.promoted(fresh, clock=at(20.0))
+    assert more.verify(signed(promoted)).key_id == fresh
+    assert promoted.verify(signed(more)).key_id == first.active
+    assert promoted.times == {first.active: KeyTimes(0.0, 0.0, 20.0), fresh: KeyTimes(10.0, 20.0, None)}
+    assert promoted.promoted(fresh, clock=at(30.0)) == promoted
+    with pytest.raises(KeyringError, match="no key 'x'"):
+        promoted.promoted("x")
+
+
+def test_a_key_is_retired_once_no_label_of_its_receipts_is_accepted() -> None:
+    first = Keyring.new(clock=at(0.0))
+    ring = first.rotated(clock=at(1e6))
+    old = first.active
+    assert ring.unneeded_from(old, ttl=DAY) == 1e6 + DAY + SKEW
+    assert ring.unneeded_from(ring.active) is None
+    with pytest.raises(KeyringError, match=r"accepted until 1970-01-13 13:51:40Z.*--force"):
+        ring.retired(old, ttl=DAY, clock=at(1e6 + DAY + SKEW))
+    assert set(ring.retired(old, ttl=DAY, clock=at(1e6 + DAY + SKEW + 1)).keys) == {ring.active}
+    # A receipt of a clock that is ahead as far as it may be, on the last moment of the key.
+    token = first.sign(model="m", version="1", predicted=1, confidence=0.5, time=1e6 + SKEW)
+    assert ring.verify(token, now=1e6 + DAY + SKEW, ttl=DAY).key_id == old
+    with pytest.raises(Refused, match="old"):
+        ring.verify(token, now=1e6 + DAY + SKEW + 1, ttl=DAY)
+
+
+def test_the_key_that_signs_and_one_that_may_sign_elsewhere_are_not_retired() -> None:
+    ring = Keyring.new().extended()
+    (fresh,) = set(ring.keys) - {ring.active}
+    with pytest.raises(KeyringError, match="promote another before"):
+        ring.retired(ring.active)
+    with pytest.raises(KeyringError, match="may sign on another host"):
+        ring.retired(fresh, clock=at(9e9))
+    assert set(ring.without(fresh).keys) == {ring.active}
+
+
+def test_a_key_that_signs_again_is_needed_again() -> None:
+    first = Keyring.new(clock=at(0.0))
+    ring = first.rotated(clock=at(1.0)).promoted(first.active, clock=at(2.0))
+    assert ring.unneeded_from(first.active) is None
+    ring = ring.rotated(clock=at(3.0))
+    assert ring.unneeded_from(first.active, ttl=DAY) == 3.0 + DAY + SKEW
+
+
+def test_keys_of_another_host_are_joined_and_one_id_has_one_secret() -> None:
+    here, there = Keyring.new(), Keyring.new().extended()
+    both = here.joined(there, clock=at(5.0))
+    assert both.active == here.active
+    assert set(both.keys) == {*here.keys, *there.keys}
+    assert both.times[there.active] == KeyTimes(5.0)
+    assert both.joined(there) == both
+    with pytest.raises(KeyringError, match="another one in each"):
+        here.joined(Keyring(here.active, {here.active: bytes(32)}))
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def test_a_file_of_format_1_is_read_and_its_own_time_says_when_the_old_key_last_signed(
+    tmp_path: Path,
+) -> None:
+    ring = Keyring.load(kept(1, tmp_path))
+    assert (ring.active, set(ring.keys)) == ("new", {"old", "new"})
+    assert ring.unneeded_from("old", ttl=DAY) == 1.7e9 + DAY + SKEW
+    ring = Keyring.edit(tmp_path / "keys.json", lambda ring: ring.extended(clock=at(1.8e9)))
+    assert Keyring.load(tmp_path / "keys.json") == ring
+    assert ring.times["old"] == KeyTimes(None, None, 1.7e9)
+    assert json.loads((tmp_path / "keys.json").read_text())["format"] == 2
+
+
+def test_a_file_of_format_2_says_what_it_said_also_to_who_reads_format_1(tmp_path: Path) -> None:
+    path = kept(2, tmp_path)
+    ring = Keyring.load(path)
+    assert ring.active == "new"
+    assert ring.keys["next"] == bytes(range(64, 96))
+    assert ring.times == {
+        "old": KeyTimes(1.6e9, 1.6e9, 1.7e9),
+        "new": KeyTimes(1.69e9, 1.7e9, None),
+        "next": KeyTimes(1.71e9, None, None),
+    }
+    one, two = (json.loads((KEPT / f"keyring-format-{n}.json").read_text()) for n in (1, 2))
+    assert one["keys"].items() <= two["keys"].items()
+    assert one["active"] == two["active"]
+    ring.save(path)
+    assert Keyring.load(path) == ring
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format": 3}, "format 3; this program reads 1 and 2"),
+        ({"format": "x"}, "format 'x'"),
+        ({"times": {"old": {"added": "soon"}}}, "is not a keyring"),
+        ({"times": {"old": {"added": float("nan")}}}, "is not a keyring"),
+        ({"times": {"old": 5}}, "is not a keyring"),
+        ({"times": []}, "is not a keyring"),
+    ],
+)
+def test_a_file_of_another_format_or_with_other_times_is_said(
+    change: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    path = kept(2, tmp_path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(KeyringError, match=said):
+        Keyring.load(path)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o610, 0o660, 0o644, 0o601])
+def test_a_keyring_that_others_may_use_is_refused_and_the_group_may_read_it_where_that_is_said(
+    mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.json"
+    Keyring.new().save(path)
+    path.chmod(mode)
+    with pytest.raises(KeyringError, match=f"mode {mode:o}; run: chmod 600") as refused:
+        Keyring.load(path)
+    assert (GROUP_READS in str(refused.value)) == (mode == 0o640)
+    monkeypatch.setenv(GROUP_READS, "1")
+    if mode == 0o640:
+        assert Keyring.load(path)
+    else:
+        with pytest.raises(KeyringError):
+            Keyring.load(path)
+
+
+def test_a_second_first_key_is_refused_and_makes_nothing_new(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "keys.json"
+    ring = Keyring.create(path)
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    with pytest.raises(KeyringError, match="would be lost"):
+        Keyring.create(path)
+    assert Keyring.load(path) == ring
+    assert [p.name for p in path.parent.iterdir()] == ["keys.json"]
+
+
+def test_a_change_that_fails_changes_nothing_and_lets_the_next_one_in(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    ring = Keyring.create(path)
+    with pytest.raises(KeyringError):
+        Keyring.edit(path, lambda ring: ring.promoted("x"))
+    assert Keyring.edit(path, lambda ring: ring) == ring
+    with pytest.raises(KeyringError, match="cannot read the keyring"):
+        Keyring.edit(tmp_path / "none" / "keys.json", lambda ring: ring)
+    assert [p.name for p in tmp_path.iterdir()] == ["keys.json"]
+
+
+def test_one_thread_at_a_time_is_alone_with_a_file(tmp_path: Path) -> None:
+    inside, most = 0, 0
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(20):
+            with alone(tmp_path / "f"):
+                inside += 1
+                most = max(most, inside)
+                time.sleep(0.0005)
+                inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- a ring that follows its file ---------------------------------------------------------------
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    Keyring.create(tmp_path / "keys.json")
+    return tmp_path / "keys.json"
+
+
+def test_a_changed_file_is_read_within_a_second_and_an_unchanged_one_is_not(path: Path, clock: Clock) -> None:
+    live = LiveKeyring(path, clock=clock)
+    first = live.current()
+    Keyring.edit(path, lambda ring: ring.rotated())
+    clock.now = 0.99
+    assert live.current() is first
+    clock.now = 1.0
+    second = live.current()
+    assert second == Keyring.load(path) != first
+    clock.now = 9.0
+    assert live.current() is second
+
+
+@pytest.mark.parametrize("spoil", ["{}", "cut", "missing", "0644"])
+def test_a_broken_file_leaves_the_ring_as_it_was_and_says_so_until_it_is_mended(
+    spoil: str, path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures: list[int] = []
+    live = LiveKeyring(path, clock=clock, failed=lambda: failures.append(1))
+    before, whole = live.current(), path.read_text()
+    if spoil == "missing":
+        path.unlink()
+    elif spoil == "0644":
+        path.chmod(0o644)
+    else:
+        path.write_text(whole[:40] if spoil == "cut" else spoil)
+    for clock.now in (1.0, 1.5, 2.0, 3.0):
+        assert live.current() is before
+        assert "keys.json" in (live.trouble() or "")
+    assert len(failures) == 3  # a try a second, and one line for all
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert json.loads(whole)["keys"][before.active] not in caplog.text
+    path.write_text(whole)
+    path.chmod(0o600)
+    clock.now = 4.0
+    assert live.current() == before
+    assert live.trouble() is None
+
+
+def test_a_ring_that_cannot_be_read_at_first_does_not_start(tmp_path: Path) -> None:
+    with pytest.raises(KeyringError, match="keys new"):
+        LiveKeyring(tmp_path / "none.json")
+
+
+def test_an_unknown_key_is_looked_up_in_the_file_at_once(path: Path, clock: Clock) -> None:
+    live = LiveKeyring(path, clock=clock)
+    ring = Keyring.edit(path, lambda ring: ring.rotated())
+    assert live.verify(signed(ring)).key_id == ring.active
+    with pytest.raises(Refused) as refused:
+        live.verify(signed(Keyring.new()))
+    assert refused.value.reason == "unknown_key"
+
+
+def test_unknown_keys_do_not_make_it_read_a_broken_file_each_time(path: Path, clock: Clock) -> None:
+    failures: list[int] = []
+    live = LiveKeyring(path, clock=clock, failed=lambda: failures.append(1))
+    path.write_text("{}")
+    stranger = signed(Keyring.new())
+    for _ in range(50):
+        with pytest.raises(Refused):
+            live.verify(stranger)
+    assert len(failures) == 1
+
+
+def test_a_hangup_reads_the_file_again_also_where_it_looks_unchanged(path: Path, clock: Clock) -> None:
+    live = LiveKeyring(path, clock=clock)
+    first = live.current()
+    undo = on_hangup(live.again)
+    try:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert live.current() is not first
+        assert live.current() == first
+    finally:
+        undo()
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
