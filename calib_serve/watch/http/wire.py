@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from calib_serve.errors import MissingDependency, Reason
+from calib_serve.watch.items import MOST_ITEMS
 from calib_serve.watch.slices import LONGEST_SEGMENT
 
 try:
@@ -17,13 +18,10 @@ except ImportError as error:
     raise MissingDependency("pydantic", "watch") from error
 
 __all__ = [
-    "MOST_ITEMS", "ClassShareOut", "ClassSharesOut", "CloseIn", "ErrorOut", "HealthOut", "IncidentOut",
+    "ClassShareOut", "ClassSharesOut", "CloseIn", "ErrorOut", "HealthOut", "IncidentOut",
     "IncidentsOut", "LabelIn", "LabelsIn", "LabelsOut", "OutcomeOut", "PredictionIn", "PredictionsIn",
     "PredictionsOut", "ReceiptOut", "answers", "body",
 ]  # fmt: skip
-
-MOST_ITEMS = 10_000
-"""Items of one batch."""
 
 
 class PredictionIn(BaseModel):
@@ -181,7 +179,7 @@ _ERRORS = {
     401: "no token, or an unknown one",
     404: "no open incident of that number, or no such model version",
     413: "too many items or bytes",
-    415: "neither JSON nor NDJSON",
+    415: "neither JSON nor NDJSON, or encoded",
     429: "too many batches are waiting; send it again",
     503: "the ledger cannot keep the batch; send it again",
 }
