@@ -23,6 +23,8 @@ GROUND = (
     "arrays",
     "files",
     "npz",
+    "columns",
+    "naming",
     "tables",
     "bins",
     "nonces",

@@ -162,12 +162,12 @@ def _parse(message: Message) -> list[object] | str:
 
 
 def _of_tensors(message: Message) -> list[object]:
-    """Items of the input tensors ``receipt`` and ``label``, and maybe ``segment``, one value an item each."""
+    """Items of the input tensors ``receipt``, ``label``, maybe ``by`` and ``segment``: one value an item."""
     columns: dict[str, list[Any]] = {}
     for name, tensor in read_tensors(message).items():
         values = tensor.values if isinstance(tensor.values, list) else tensor.values.ravel().tolist()
         columns[name] = [_unquoted(as_text(v)) if isinstance(v, (str, bytes)) else v for v in values]
-    if not {"receipt", "label"} <= columns.keys() <= {"receipt", "label", "segment"}:
+    if not {"receipt", "label"} <= columns.keys() <= {"receipt", "label", "by", "segment"}:
         raise InputError("send the input tensors receipt and label, one value each for every prediction")
     if len({len(values) for values in columns.values()}) != 1:
         raise InputError("the input tensors receipt and label must be of one length")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from calib_serve.errors import MissingDependency, Reason
+from calib_serve.naming import By
 from calib_serve.watch.items import MOST_ITEMS
 from calib_serve.watch.slices import LONGEST_SEGMENT
 
@@ -61,6 +62,9 @@ class LabelIn(BaseModel):
         bool | int | str,
         Field(description="class id or class name; of a multi-label model 0, 1, false, true, or a name"),
     ]
+    by: Annotated[
+        By | None, Field(description="what a text is, where it may be the name of one class and another's id")
+    ] = None
     segment: Annotated[str, Field(max_length=LONGEST_SEGMENT)] = ""
 
 
