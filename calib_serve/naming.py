@@ -8,12 +8,15 @@ from typing import Literal
 
 from calib_serve.errors import InputError
 
-__all__ = ["By", "Naming", "shown"]
+__all__ = ["By", "Naming", "check_names", "shown"]
 
 By = Literal["id", "name"]
 """What a label is, where it says so itself."""
 
+_ODD = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""Control characters, ends of lines, halves of characters."""
 _DIGITS = re.compile(r"[0-9]{1,18}")
+_LONGEST = 1000  # characters of a name
 _TOLD = 40  # characters of a text in a message
 
 
@@ -58,6 +61,22 @@ class Naming:
         """What a label may be."""
         names = f" or one of [{', '.join(map(shown, self._few))}] ..." if self._few else ""
         return f"a label is a class id from 0 to {self.count - 1}{names}"
+
+
+def check_names(names: Sequence[object]) -> None:
+    r"""InputError for class names that are no texts of a line, which files, pages and servers cannot show.
+
+    >>> check_names(["cat", "a\nb"])
+    Traceback (most recent call last):
+    calib_serve.errors.InputError: class 1 is called 'a\nb'; a name is one line of 1000 characters at most
+    """
+    for k, name in enumerate(names):
+        if not isinstance(name, str):
+            raise InputError(f"class names must be strings, class {k} is {shown(name)}")
+        if len(name) > _LONGEST or _ODD.search(name):
+            raise InputError(
+                f"class {k} is called {shown(name)}; a name is one line of {_LONGEST} characters at most"
+            )
 
 
 def shown(value: object) -> str:

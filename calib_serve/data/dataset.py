@@ -14,6 +14,7 @@ from calib_serve.columns import csv_rows
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.files import named
 from calib_serve.metrics.scores import truths
+from calib_serve.naming import check_names
 from calib_serve.npz import map_npy, read_npz
 from calib_serve.pictures import Preprocessing, read_picture
 
@@ -50,6 +51,7 @@ class Dataset:
         y = truths(y, (n, *y.shape[1:])) if y.ndim == 2 else _class_ids(y, n)
         object.__setattr__(self, "labels", y)
         object.__setattr__(self, "class_names", tuple(map(str, self.class_names)))
+        check_names(self.class_names)
         if self.inputs.dtype.kind not in "fiu":
             raise InputError(f"inputs must be numbers, got {self.inputs.dtype}")
 
