@@ -24,6 +24,8 @@ GROUND = (
     "arrays",
     "files",
     "npz",
+    "columns",
+    "naming",
     "tables",
     "bins",
     "nonces",

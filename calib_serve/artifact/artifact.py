@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import yaml
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_floats
@@ -34,6 +33,7 @@ from calib_serve.artifact.manifest import (
     read_manifest,
     step_facts,
     unpack,
+    write_manifest,
 )
 from calib_serve.artifact.results import (
     Selection,
@@ -58,6 +58,7 @@ from calib_serve.bins import Bins
 from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError
 from calib_serve.files import sha256, write_whole
 from calib_serve.metrics import Estimate, sigmoid, softmax, two_columns
+from calib_serve.naming import check_names
 from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, alike
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
 __all__ = ["Artifact", "Head", "InputShift", "LogitMap", "Mixture", "ProbTable", "Step"]
 
 S = TypeVar("S", bound=Step)
+
+_MOST_COUNTED = 2**53  # beyond it floats do not count
 
 
 class _Model:
@@ -121,11 +124,12 @@ class Artifact:
             raise InputError(f"a classifier has at least 2 classes, got {self.classes}")
         if self.model.outputs in ONE_COLUMN and self.classes != 2:
             raise InputError(f"{self.model.outputs} is of two classes, but there are {self.classes}")
-        if not all(isinstance(name, str) for name in self.class_names):
-            raise InputError(f"class names must be strings, got {self.class_names[:5]}")
+        check_names(self.class_names)
         object.__setattr__(self, "reference_classes", tuple(int(n) for n in self.reference_classes))
-        if any(n < 0 for n in self.reference_classes):
-            raise InputError("reference_classes must not be negative")
+        if any(not 0 <= n <= _MOST_COUNTED for n in self.reference_classes):
+            raise InputError("reference_classes must be counts, and none negative")
+        if self.reference is not None:
+            _check_possible(self.reference)
         order = [STEPS.index(type(step)) for step in self.steps]
         single = [i for i in order if STEPS[i] is not LogitMap]
         if order != sorted(order) or len(single) != len(set(single)):
@@ -245,13 +249,18 @@ class Artifact:
         A binary model's one logit per sample, (n,) or (n, 1), is accepted too: class 0 gets logit 0. Of
         labels, (n, L) log-odds. Probabilities become logits by ``calib_serve.scores.to_logits``.
         Where the artifact has an InputShift or a Head, the logits must come from the model with
-        these already in place.
+        these already in place. Raises InputError for logits so large that a step overflows; a row that is
+        not finite gets NaN.
         """
         z = as_floats(logits, "logits") if self.is_multilabel else two_columns(logits)
         if z.shape[1:] != (self.classes,):
             raise ShapeError(f"logits must be (n, {self.classes}), got {z.shape}")
-        for step in self.logit_maps:
-            z = step(z)
+        given = z
+        with np.errstate(over="ignore", invalid="ignore"):
+            for step in self.logit_maps:
+                z = step(z)
+            if self.logit_maps and not np.isfinite(z.sum()):
+                _check_overflow(given, z)
         if self.is_multilabel:
             p = sigmoid(z)
             return p if self.table is None else self.table.of_each(p)
@@ -304,7 +313,7 @@ class Artifact:
         """Write the folder ``path`` atomically; replaces an existing artifact."""
         path = Path(path)
         params = pack(self.steps, self.examples, self.sets)
-        manifest = yaml.safe_dump(self._manifest(sha256(params)), sort_keys=False, allow_unicode=True)
+        manifest = write_manifest(self._manifest(sha256(params)))
         partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             if path.exists() and not (
@@ -399,7 +408,7 @@ def _build(manifest: Mapping[str, Any], params: bytes) -> Artifact:
             name: manifest[name]
             for name in ("model", "data", "fit", "before", "after", "versions", "class_names")
         },
-        reference=None if reference is None else _finite(Bins(**reference)),
+        reference=None if reference is None else Bins(**reference),
         reference_classes=tuple(manifest.get("reference_classes", ())),
         examples=examples,
         sets=sets,
@@ -407,7 +416,24 @@ def _build(manifest: Mapping[str, Any], params: bytes) -> Artifact:
     )
 
 
-def _finite(bins: Bins) -> Bins:
-    if not np.isfinite([bins.count, bins.confidence, bins.correct]).all():
-        raise InputError("the reference bins must be finite numbers")
-    return bins
+def _check_possible(bins: Bins) -> None:
+    """InputError where no predictions can have these sums."""
+    count, sums = bins.count, np.stack([bins.confidence, bins.correct])
+    counts = np.isfinite(count).all() and (count >= 0).all() and (count <= _MOST_COUNTED).all()
+    # Sums are rounded; NaN fails, too.
+    if not (counts and (sums >= 0).all() and (sums <= count * (1 + 1e-9)).all()):
+        raise InputError(
+            "the reference bins are of no predictions: there are counts, and sums of confidence and correct "
+            "between 0 and the count of their bin"
+        )
+
+
+def _check_overflow(given: NDArray[Any], made: NDArray[Any]) -> None:
+    """InputError where numbers became infinite; what was not finite before is the caller's."""
+    lost = np.isfinite(given).all(axis=1) & ~np.isfinite(made).all(axis=1)
+    if lost.any():
+        row = int(lost.argmax())
+        raise InputError(
+            f"logits of row {row} go up to {np.abs(given[row]).max():g}, too far to be calibrated; clip them "
+            "first, as by np.clip(logits, -1e4, 1e4)"
+        )

@@ -41,6 +41,7 @@ __all__ = [
     "read_yaml",
     "step_facts",
     "unpack",
+    "write_manifest",
 ]
 
 SCHEMA = 3
@@ -124,6 +125,23 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if claimed != actual:
         raise IntegrityError(f"{path} was changed after it was written; fit or copy it again")
     return manifest
+
+
+def write_manifest(content: Mapping[str, Any]) -> str:
+    """The text of a manifest; ArtifactError where it would be too large to be read again."""
+    text: str = yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True)
+    size = len(text.encode())
+    if size > _MANIFEST_LIMIT:
+        raise ArtifactError(
+            f"the manifest would have {size} bytes, more than the {_MANIFEST_LIMIT} that are read: shorten "
+            "the class names, or leave them out"
+        )
+    if text.count("\n") > _EVENT_LIMIT // 2:
+        try:
+            _refuse_tricks(text.encode())
+        except ValueError as error:
+            raise ArtifactError(f"the manifest could not be read again: {error}") from error
+    return text
 
 
 def read_yaml(text: bytes) -> Any:

@@ -11,16 +11,25 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import InputError
 
-__all__ = ["Floats", "StepBase", "tensor"]
+__all__ = ["LARGEST", "Floats", "StepBase", "tensor"]
 
 Floats = NDArray[np.floating[Any]]
 
 
-def tensor(value: Any, name: str, dtype: type[np.floating[Any]] = np.float64) -> Floats:
-    """A read-only array; InputError unless its numbers are finite."""
-    array = np.array(value, dtype)
+LARGEST = float(np.finfo(np.float32).max)
+"""Of a number that acts on a model's scores: where they are served, it is float32."""
+
+
+def tensor(
+    value: Any, name: str, dtype: type[np.floating[Any]] = np.float64, *, most: float = np.inf
+) -> Floats:
+    """A read-only array; InputError unless its numbers are finite, and within ``most``."""
+    with np.errstate(over="ignore"):
+        array = np.array(value, dtype)
     if not np.isfinite(array).all():
         raise InputError(f"{name} must be finite, got NaN or infinity")
+    if (np.abs(array) > most).any():
+        raise InputError(f"{name} must be within {most:g}, what float32 holds; got {np.abs(array).max():g}")
     array.setflags(write=False)
     return array
 

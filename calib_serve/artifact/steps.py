@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Union
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.step import Floats, StepBase, tensor
+from calib_serve.artifact.step import LARGEST, Floats, StepBase, tensor
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics import log_softmax, softmax
 from calib_serve.metrics.logits import LEAST
@@ -51,8 +51,8 @@ class InputShift(StepBase):
         object.__setattr__(self, "delta", tensor(self.delta, "delta", np.float32))
         if (self.low is None) != (self.high is None):
             raise InputError("give both low and high to clip, or neither")
-        if self.low is not None and not (math.isfinite(self.low) and self.low < (self.high or 0.0)):
-            raise InputError(f"low must be below high, got {self.low} and {self.high}")
+        if self.low is not None and not -LARGEST <= self.low < (self.high or 0.0) <= LARGEST:
+            raise InputError(f"low must be below high, both in float32, got {self.low} and {self.high}")
 
     @property
     def is_nothing(self) -> bool:
@@ -148,16 +148,16 @@ class LogitMap(StepBase):
     on: Literal["logits", "log_probs"] = "logits"
 
     def __post_init__(self) -> None:
-        weight = tensor(self.weight, "weight")
+        weight = tensor(self.weight, "weight", most=LARGEST)
         object.__setattr__(self, "weight", weight)
         if self.on not in ("logits", "log_probs"):
             raise InputError(f"on must be 'logits' or 'log_probs', got {self.on!r}")
         if weight.ndim > 2 or (weight.ndim == 2 and weight.shape[0] != weight.shape[1]):
             raise ShapeError(f"weight must be (), (K,) or (K, K), got {weight.shape}")
-        if weight.ndim == 0 and weight <= 0:
-            raise InputError(f"a scalar weight is 1 / T and must be positive, got {float(weight)}")
+        if weight.ndim == 0 and weight < LEAST:
+            raise InputError(f"a scalar weight is 1 / T and must be positive in float32, got {float(weight)}")
         if self.bias is not None:
-            bias = tensor(self.bias, "bias")
+            bias = tensor(self.bias, "bias", most=LARGEST)
             if bias.ndim != 1 or weight.shape[:1] not in ((), bias.shape):
                 raise ShapeError(f"bias must be (K,) and fit weight {weight.shape}, got {bias.shape}")
             object.__setattr__(self, "bias", bias)
@@ -233,7 +233,8 @@ class Mixture(StepBase):
     weights: Floats
 
     def __post_init__(self) -> None:
-        scales, weights = tensor(self.scales, "scales"), tensor(self.weights, "weights")
+        scales = tensor(self.scales, "scales", most=LARGEST)
+        weights = tensor(self.weights, "weights")
         if scales.ndim != 1 or not len(scales) or weights.shape != (len(scales) + 1,):
             raise ShapeError(f"scales (M,) and weights (M + 1,) do not fit: {scales.shape}, {weights.shape}")
         if (scales <= 0).any():

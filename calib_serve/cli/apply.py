@@ -46,6 +46,9 @@ def run(
     found = read_logits(logits, split=split, labels=labels, outputs=outputs)
     z, kind = as_logits(found.scores, found.outputs)
     artifact.check_takes(kind, f"the scores of {logits}")
+    if not np.isfinite(z).all():
+        row = int(np.argmin(np.isfinite(z).all(axis=1)))
+        raise InputError(f"logits must be finite, row {row} of {logits} is not; leave such samples out")
     probs = artifact.probs(z)
     arrays: dict[str, Any]
     if artifact.is_multilabel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -27,6 +27,10 @@ def run(
     tries: Annotated[int, typer.Option("--tries", min=1, help="Times to try a request.")] = 8,
     receipt: Annotated[str, typer.Option("--receipt-column", help="Column of receipts.")] = "receipt",
     label: Annotated[str, typer.Option("--label-column", help="Column of labels.")] = "label",
+    by: Annotated[
+        Literal["id", "name"] | None,
+        typer.Option("--by", help="What labels are; by default names, else ids, and refused where both."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
     """Send late labels in bulk, with retries.
@@ -45,6 +49,7 @@ def run(
             tries=tries,
             receipt_column=receipt,
             label_column=label,
+            by=by,
             progress=advance,
         )
     if as_json:

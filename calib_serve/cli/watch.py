@@ -89,6 +89,22 @@ def run(
     max_waiting: Annotated[
         int, typer.Option("--max-waiting", min=1, help="Batches in line before 429.")
     ] = 32,
+    max_connections: Annotated[
+        int, typer.Option("--max-connections", min=16, help="Open connections; who waits longest gives way.")
+    ] = 512,
+    request_seconds: Annotated[
+        float,
+        typer.Option(
+            "--request-seconds",
+            parser=positive,
+            metavar="NUMBER",
+            help="In which a request must be there whole.",
+        ),
+    ] = 30,
+    tls_cert: Annotated[
+        Path | None, typer.Option("--tls-cert", help="Certificate with its chain, PEM: serve HTTPS.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="The certificate's key, PEM.")] = None,
 ) -> None:
     """Watch model versions beside any server: POST /v1/predictions and /v1/labels, GET /metrics and /.
 
@@ -129,8 +145,17 @@ def run(
         running.callback(on_hangup(ring.again))
         max_bytes = int(max_megabytes * 2**20)
         app = create_app(watch, tokens=tokens, hosts=hosts, max_bytes=max_bytes, max_waiting=max_waiting)
-        typer.echo(f"watching {', '.join(models)} on http://{host}:{port}")
-        serve_app(app, host=host, port=port)
+        address = f"[{host}]" if ":" in host else host
+        typer.echo(f"watching {', '.join(models)} on http{'s' if tls_cert else ''}://{address}:{port}")
+        serve_app(
+            app,
+            host=host,
+            port=port,
+            max_connections=max_connections,
+            request_seconds=request_seconds,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+        )
     typer.echo("stopped")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.columns import csv_rows
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.files import named
 from calib_serve.metrics.scores import truths
+from calib_serve.naming import check_names
 from calib_serve.npz import map_npy, read_npz
 from calib_serve.pictures import Preprocessing, read_picture
 
@@ -50,6 +51,7 @@ class Dataset:
         y = truths(y, (n, *y.shape[1:])) if y.ndim == 2 else _class_ids(y, n)
         object.__setattr__(self, "labels", y)
         object.__setattr__(self, "class_names", tuple(map(str, self.class_names)))
+        check_names(self.class_names)
         if self.inputs.dtype.kind not in "fiu":
             raise InputError(f"inputs must be numbers, got {self.inputs.dtype}")
 
@@ -158,20 +160,14 @@ def _class_id(label: str, folder: Path) -> int:
 
 def listed(table: Path, split: str | None) -> list[dict[str, str]]:
     """The rows of a labels.csv (file, label, and split if requested) that are of ``split``."""
-    try:
-        with table.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            wanted = {"file", "label"} | ({"split"} if split else set())
-            if not wanted <= set(reader.fieldnames or ()):
-                raise InputError(f"{table} must have columns {sorted(wanted)}, it has {reader.fieldnames}")
-            rows = [row for row in reader if split is None or row["split"] == split]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot read {table}: {error}") from error
-    if short := [number for number, row in enumerate(rows, 1) if None in (row["file"], row["label"])]:
-        raise InputError(f"row {short[0]} of {table} has no file or no label")
-    if not rows:
+    names, rows = csv_rows(table)
+    wanted = {"file", "label"} | ({"split"} if split else set())
+    if not wanted <= set(names):
+        raise InputError(f"{table} must have columns {sorted(wanted)}, it has {list(names)}")
+    found = [row for row in rows if split is None or row["split"] == split]
+    if not found:
         raise InputError(f"{table} lists no file{f' of split {split!r}' if split else ''}")
-    return rows
+    return found
 
 
 def inside(folder: Path, name: str) -> Path:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from calib_serve.data.logits_file import read_logits, read_npy
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.scores import class_ids, truths
+from calib_serve.naming import check_names
 from calib_serve.scores import LABELS, Outputs, as_logits
 
 __all__ = ["LabelledScores", "read_groups", "read_labelled"]
@@ -49,6 +50,7 @@ class LabelledScores:
         )
         object.__setattr__(self, "labels", labels)
         object.__setattr__(self, "class_names", tuple(self.class_names))
+        check_names(self.class_names)
         if len(self.class_names) not in (0, logits.shape[1]):
             raise ShapeError(f"{logits.shape[1]} classes but {len(self.class_names)} class names")
 

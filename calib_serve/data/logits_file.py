@@ -21,7 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from calib_serve.errors import InputError, MissingDependency, ShapeError
+from calib_serve.columns import check_header, open_parquet
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.naming import Naming
 from calib_serve.npz import ZIP_ERRORS, map_npy, read_npz
 from calib_serve.scores import LABELS, PROBABILITIES, Outputs, as_logits, exact
 
@@ -174,7 +176,7 @@ def _splits(names: Collection[str]) -> list[str]:
 def _read_csv(path: Path, split: str | None) -> LogitsFile:
     with path.open(newline="") as file:
         header = next(csv.reader(file), [])
-        text = ["split"] if "split" in header else []
+        text = {"split", "label"}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # for a file without rows, refused below
             rows = np.loadtxt(file, delimiter=",", dtype=str, ndmin=2, quotechar='"', comments=None)
@@ -184,22 +186,19 @@ def _read_csv(path: Path, split: str | None) -> LogitsFile:
         raise InputError(f"{path} has column names but no rows")
     if rows.shape[1] != len(header):
         raise InputError(f"{path} has {len(header)} column names but {rows.shape[1]} columns")
-    if len(set(header)) != len(header):
-        raise InputError(
-            f"{path} names a column twice: {', '.join(sorted({n for n in header if header.count(n) > 1}))}"
-        )
+    check_header(path, header)
     columns = dict(zip(header, rows.reshape(-1, len(header)).T, strict=True))
     return _from_table(path, {k: v if k in text else v.astype(np.float64) for k, v in columns.items()}, split)
 
 
 def _read_parquet(path: Path, split: str | None) -> LogitsFile:
+    file = open_parquet(path)
+    from pyarrow import ArrowException  # noqa: PLC0415 - an extra that few need
+
     try:
-        from pyarrow import ArrowException, parquet  # noqa: PLC0415 - an extra that few need
-    except ImportError as error:
-        raise MissingDependency("pyarrow", "fit") from error
-    try:
-        table = parquet.read_table(path)
-        columns = {name: table[name].to_numpy() for name in table.column_names}
+        with file:
+            table = file.read()
+            columns = {name: table[name].to_numpy() for name in table.column_names}
     except ArrowException as error:
         raise InputError(f"cannot read {path}: {error}") from error
     return _from_table(path, columns, split)
@@ -225,7 +224,33 @@ def _from_table(path: Path, columns: dict[str, NDArray[Any]], split: str | None)
     for k, values in enumerate(columns.values()):
         scores[:, k] = values
     # A single column is a binary logit: its name is not a class name.
-    return LogitsFile(scores, labels, tuple(columns) if len(columns) > 1 else ())
+    names = tuple(columns) if len(columns) > 1 else ()
+    if labels is not None and labels.dtype.kind in "OUS":
+        labels = _ids(path, labels, Naming(max(len(columns), 2), names))
+    return LogitsFile(scores, labels, names)
+
+
+def _ids(path: Path, labels: NDArray[Any], naming: Naming) -> NDArray[Any]:
+    """The class ids of texts: names, or digits; floats such as "1.0" and "nan" as they are."""
+    found: dict[str, float] = {}
+    for text in dict.fromkeys(str(label).strip() for label in labels.tolist()):
+        try:
+            found[text] = naming.find(text)
+        except InputError as error:
+            try:
+                found[text] = _number(text)
+            except ValueError:
+                raise InputError(
+                    f"{path}: {error}; rename the columns, or save labels as numbers in an npz file"
+                ) from None
+    return np.array([found[str(label).strip()] for label in labels.tolist()], np.float64)
+
+
+def _number(text: str) -> float:
+    """A float that is not written as a whole number."""
+    if text.isdecimal():
+        raise ValueError
+    return float(text)
 
 
 def _of_labels(

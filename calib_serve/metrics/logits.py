@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import as_array, as_floats
 from calib_serve.errors import InputError, ShapeError
 
-__all__ = ["LEAST", "log_probs", "log_softmax", "sigmoid", "softmax", "two_columns"]
+__all__ = ["LARGEST", "LEAST", "log_probs", "log_softmax", "sigmoid", "softmax", "two_columns"]
 
 Floats = NDArray[np.floating[Any]]
 
@@ -20,6 +20,10 @@ LEAST = float(np.finfo(np.float32).tiny)
 Served models return float32 probabilities, which round to 0 below it. Files, fits, fused graphs and handlers
 must all use the same bound: a fitted temperature depends on it.
 """
+
+
+LARGEST = 1e100
+"""The largest logit of which numbers are computed: squares of what is beyond it overflow."""
 
 
 def log_probs(probs: ArrayLike) -> Floats:
@@ -43,7 +47,8 @@ def log_softmax(logits: ArrayLike) -> NDArray[np.float64]:
     [0.0, -1000.0]
     """
     z: NDArray[np.float64] = as_floats(logits, "logits")
-    z = z - z.max(axis=-1, keepdims=True)
+    with np.errstate(over="ignore", invalid="ignore"):  # of -1e308 and 1e308: the one is impossible
+        z = z - z.max(axis=-1, keepdims=True)
     z -= np.log(np.exp(z).sum(axis=-1, keepdims=True))
     return z
 
@@ -55,7 +60,8 @@ def softmax(logits: ArrayLike) -> NDArray[np.float64]:
     [0.5, 0.5]
     """
     z = as_floats(logits, "logits")
-    e: NDArray[np.float64] = z - z.max(axis=-1, keepdims=True)
+    with np.errstate(over="ignore", invalid="ignore"):
+        e: NDArray[np.float64] = z - z.max(axis=-1, keepdims=True)
     np.exp(e, out=e)
     e /= e.sum(axis=-1, keepdims=True)
     return e

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics.logits import two_columns
+from calib_serve.metrics.logits import LARGEST, two_columns
 from calib_serve.metrics.scores import (
     checked,
     checked_labels,
@@ -64,8 +65,13 @@ def checked_logits(
     z = two_columns(logits)
     if not len(z):
         raise ShapeError(f"there is no sample: logits are {z.shape}")
-    if not np.isfinite([z.min(), z.max()]).all():
+    low, high = float(z.min()), float(z.max())
+    if not (math.isfinite(low) and math.isfinite(high)):
         raise InputError("logits must be finite, got NaN or infinity; check the model's outputs")
+    if max(-low, high) > LARGEST:
+        raise InputError(
+            f"logits go up to {max(-low, high):g}; clip them first, as by np.clip(logits, -1e4, 1e4)"
+        )
     return z, checked_labels(labels, len(z), z.shape[1])
 
 

@@ -32,6 +32,7 @@ from calib_serve.serve.sampling import host_sample_log
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.intake import Classes, Intake, Outcome
+from calib_serve.watch.items import MOST_ITEMS, TooManyItems, check_number, read_document, read_lines
 from calib_serve.watch.ledger import Ledger, Version, open_ledger
 from calib_serve.watch.maturity import AUTO, parse_maturity
 from calib_serve.watch.samples import SampleLog
@@ -39,9 +40,6 @@ from calib_serve.watch.samples import SampleLog
 __all__ = ["CalibrationFeedback", "parse_items"]
 
 log = logging.getLogger(__name__)
-
-MOST = 10_000
-"""Labels in one request."""
 
 BINS = 15
 
@@ -165,12 +163,12 @@ def _parse(message: Message) -> list[object] | str:
 
 
 def _of_tensors(message: Message) -> list[object]:
-    """Items of the input tensors ``receipt`` and ``label``, and maybe ``segment``, one value an item each."""
+    """Items of the input tensors ``receipt``, ``label``, maybe ``by`` and ``segment``: one value an item."""
     columns: dict[str, list[Any]] = {}
     for name, tensor in read_tensors(message).items():
         values = tensor.values if isinstance(tensor.values, list) else tensor.values.ravel().tolist()
         columns[name] = [_unquoted(as_text(v)) if isinstance(v, (str, bytes)) else v for v in values]
-    if not {"receipt", "label"} <= columns.keys() <= {"receipt", "label", "segment"}:
+    if not {"receipt", "label"} <= columns.keys() <= {"receipt", "label", "by", "segment"}:
         raise InputError("send the input tensors receipt and label, one value each for every prediction")
     if len({len(values) for values in columns.values()}) != 1:
         raise InputError("the input tensors receipt and label must be of one length")
@@ -191,33 +189,27 @@ def parse_items(body: object) -> list[object]:
     >>> parse_items(b'{"receipt": "a", "label": 1}\n{"receipt": "b", "label": 2}')[1]["label"]
     2
     """
-    if isinstance(body, (bytes, bytearray)):
-        body = bytes(body).decode("utf-8", "replace")
-    items: object = _loads(body) if isinstance(body, str) else body
+    if isinstance(body, str):
+        body = body.encode("utf-8", "replace")
+    items: object = _loads(bytes(body)) if isinstance(body, (bytes, bytearray)) else body
     if isinstance(items, Mapping):
         items = items.get("items", [items])
     if not isinstance(items, list):
         raise InputError('send {"receipt": ..., "label": ...}, a JSON list of these, or one a line')
-    if len(items) > MOST:
-        raise InputError(f"at most {MOST} labels a request, got {len(items)}")
+    check_number(len(items))
     return items
 
 
-def _loads(text: str) -> object:
+def _loads(body: bytes) -> object:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        lines = [line for line in text.split("\n") if line.strip()]
-    if len(lines) < 2 or len(lines) > MOST:
-        raise InputError(f"the body is not JSON, nor NDJSON of at most {MOST} lines")
-    return [_line(line) for line in lines]
-
-
-def _line(line: str) -> object:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None  # only this line is refused, as malformed
+        return read_document(body)
+    except TooManyItems:
+        raise
+    except InputError:
+        lines = read_lines(body)
+    if len(lines) < 2:
+        raise InputError(f"the body is not JSON, nor NDJSON of at most {MOST_ITEMS} lines")
+    return lines
 
 
 def read_models(config: Mapping[str, Any]) -> dict[Version, Classes]:

@@ -9,16 +9,20 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from calib_serve.errors import Reason, Refused
+from calib_serve.errors import InputError, Reason, Refused
+from calib_serve.naming import By, Naming, shown
 from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring
 from calib_serve.watch.decisions import decision_names
 from calib_serve.watch.ledger import Entry, Fate, Ledger, Version
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
 
 __all__ = ["Classes", "Intake", "Outcome"]
+
+
+_EXPLICIT = '; a number is an id, and {"label": text, "by": "id"} or "name" says it (calib-serve label --by)'
 
 
 @dataclass(frozen=True)
@@ -36,43 +40,53 @@ class Classes:
     count: int
     names: tuple[str, ...] = ()
     pairs: bool = False
+    _naming: Naming = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_naming", Naming(self.count, self.names))
 
     @classmethod
     def of_labels(cls, labels: int, names: Sequence[str] = ()) -> Classes:
         """Of a multi-label model with so many labels."""
         return cls(2 * labels, decision_names(labels, names), pairs=True)
 
-    def find(self, label: object, predicted: int = 0) -> int:
+    def find(self, label: object, predicted: int = 0, by: By | None = None) -> int:
         """The class id of an id or a name, or Refused.
 
-        Where classes are pairs, ``predicted`` says which label it is about: then 0 and 1, false and true, and
-        the two names are taken.
+        A number is an id. A text is a name, else the digits of an id; refused where it is the name of one
+        class and the id of another, unless ``by`` says which. Where classes are pairs, ``predicted`` says
+        which label it is about: then 0 and 1, false and true, and the two names are taken.
         """
         if self.pairs:
-            return self._of_pair(label, predicted - predicted % 2)
-        if isinstance(label, str) and label in self.names:
-            return self.names.index(label)
-        if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < self.count:
+            return self._of_pair(label, predicted - predicted % 2, by)
+        if isinstance(label, str):
+            try:
+                return self._naming.find(label, by)
+            except InputError as error:
+                raise Refused("bad_label", f"{error}{_EXPLICIT if by is None else ''}") from error
+        if (
+            isinstance(label, int)
+            and not isinstance(label, bool)
+            and by != "name"
+            and 0 <= label < self.count
+        ):
             return label
-        names = f" or one of {list(self.names[:5])} ..." if self.names else ""
-        raise Refused(
-            "bad_label", f"a label is a class id from 0 to {self.count - 1}{names}, got {str(label)[:40]!r}"
-        )
+        raise Refused("bad_label", f"{self._naming.says()}, got {shown(label)}")
 
-    def _of_pair(self, label: object, no: int) -> int:
+    def _of_pair(self, label: object, no: int, by: By | None) -> int:
         names = self.names[no : no + 2]
         found = set()
         if isinstance(label, str):
-            texts = {"false": 0, "true": 1}
-            found = {i for i, name in enumerate(names) if name == label} | (
-                {texts[label.lower()]} if label.lower() in texts else set()
-            )
-        elif isinstance(label, int) and label in (0, 1):
+            found = {i for i, name in enumerate(names) if name == label and by != "id"}
+            texts = {"false": 0, "true": 1, "0": 0, "1": 1}
+            found |= {texts[label.lower()]} if by != "name" and label.lower() in texts else set()
+        elif isinstance(label, int) and label in (0, 1) and by != "name":
             found = {int(label)}
         if len(found) == 1 and names:  # the name "false" may be meant as no, or as the label of that name
             return no + found.pop()
+        told = ", ".join(map(shown, names))
         raise Refused(
-            "bad_label", f"a label is 0 or 1, false or true, or one of {names}, got {str(label)[:40]!r}"
+            "bad_label", f"a label is 0 or 1, false or true, or one of ({told}), got {shown(label)}"
         )
 
 
@@ -120,8 +134,9 @@ class Intake:
     def take(self, items: Sequence[object]) -> list[Outcome]:
         """Count every item that is right; one outcome an item, in order.
 
-        An item is a mapping ``{"receipt": token, "label": see Classes, "segment": optional}``. Raises
-        LedgerError when the ledger cannot keep them: send all again, and each is counted once.
+        An item is a mapping ``{"receipt": token, "label": see Classes}``; it may have ``by``, "id" or "name",
+        and ``segment``. Raises LedgerError when the ledger cannot keep them: send all again, and each is
+        counted once.
         """
         now = self._clock()
         checked = [self._check(item, now) for item in items]
@@ -152,13 +167,15 @@ class Intake:
             raise Refused("malformed", 'an item is {"receipt": "...", "label": class id or name}')
         if "segment" in item and not is_segment(item["segment"]):
             raise Refused("malformed", f"a segment is a text of at most {LONGEST_SEGMENT} characters")
+        if item.get("by") not in (None, "id", "name"):
+            raise Refused("malformed", 'what a label is "by" is "id" or "name"')
         receipt = self.keyring.verify(item["receipt"], now=now, ttl=self._ttl)
         classes = self.models.get((receipt.model, receipt.version))
         if classes is None:
             raise Refused("unknown_version", f"no model {receipt.model!r} version {receipt.version!r} here")
         if not receipt.wanted:
             raise Refused("not_wanted", "no label was asked for: counting it would bend what is estimated")
-        return Label(receipt, classes.find(item["label"], receipt.predicted))
+        return Label(receipt, classes.find(item["label"], receipt.predicted, item.get("by")))
 
 
 def _segment(item: object) -> str:

@@ -101,7 +101,7 @@ class SampleLog:
         self, model: str, version: str, nonces: Sequence[bytes], logits: ArrayLike, *, times: Sequence[float]
     ) -> None:
         """Keep the sampled ones of these predictions: logits (n, K), one nonce and one time each."""
-        z = np.asarray(logits, np.float32)
+        z = np.asarray(logits)
         if z.ndim != 2 or not len(z) == len(nonces) == len(times):
             raise ShapeError(
                 f"logits must be (n, K) with n nonces and times, got {z.shape}, {len(nonces)}, {len(times)}"

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from calib_serve.errors import InputError, MissingDependency, ServerError
+from calib_serve.columns import csv_rows, open_parquet
+from calib_serve.errors import InputError, ServerError
 from calib_serve.files import read_private
+from calib_serve.naming import By
 
 __all__ = ["Sent", "read_labels", "read_token", "send_label_file", "send_labels"]
 
 _RETRY = (429, 500, 502, 503, 504)
+_ROWS = 1_000  # of Parquet, read at once
+_LONGEST = 1 << 16  # bytes of a text in it
 _LONGEST_PAUSE = 60.0  # seconds between two tries
 
 
@@ -40,18 +43,20 @@ def send_label_file(
     tries: int = 8,
     receipt_column: str = "receipt",
     label_column: str = "label",
+    by: By | None = None,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Sent:
     """Send the labels of a CSV or Parquet file to ``url``; safe to repeat.
 
     The file has a column of receipts, one of labels (class ids or names) and, if wanted, ``segment``.
-    ``batch``: labels a request; ``tries``: how often a request is tried. ``progress`` is called with
-    (done, total). Raises InputError where a row cannot be read, before anything is sent, and
-    ServerError where a request failed or was refused as a whole.
+    ``by`` says that labels are ids, or names, where a text of digits may be both. ``batch``: labels a
+    request; ``tries``: how often a request is tried. ``progress`` is called with (done, total). Raises
+    InputError where a row cannot be read, before anything is sent, and ServerError where a request failed or
+    was refused as a whole.
     """
 
     def rows() -> Iterator[dict[str, Any]]:
-        return read_labels(Path(path), receipt=receipt_column, label=label_column)
+        return read_labels(Path(path), receipt=receipt_column, label=label_column, by=by)
 
     total, done = sum(1 for _ in rows()), 0
     progress(done, total)
@@ -75,45 +80,54 @@ def read_token(path: str | Path) -> str:
     return words[0]
 
 
-def read_labels(path: Path, *, receipt: str = "receipt", label: str = "label") -> Iterator[dict[str, Any]]:
+def read_labels(
+    path: Path, *, receipt: str = "receipt", label: str = "label", by: By | None = None
+) -> Iterator[dict[str, Any]]:
     """The labels in a CSV or Parquet file with columns ``receipt``, ``label`` and, if there, ``segment``.
 
-    In CSV a label of digits alone is a class id; anything else is a class name.
+    ``by``: whether labels are ids or names. Where it is not said, a number of Parquet is an id, and a text,
+    which is all that CSV has, a name, else the digits of an id; the server refuses what may be both.
     """
-    rows = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
+    columns = (receipt, label, "segment")
+    names, rows = _parquet(path, columns) if path.suffix.lower() == ".parquet" else csv_rows(path)
+    if not {receipt, label} <= set(names):
+        raise InputError(f"{path} needs columns {receipt!r} and {label!r}, got {sorted(names)}"[:500])
     for number, row in enumerate(rows, 1):
-        if receipt not in row or label not in row:
-            raise InputError(
-                f"{path} row {number} needs columns {receipt!r} and {label!r}, got {sorted(map(str, row))}"
-            )
         segment = {"segment": row["segment"]} if row.get("segment") else {}
-        yield {"receipt": row[receipt], "label": _label(row[label]), **segment}
+        yield {"receipt": row[receipt], **_label(row[label], by, f"{path} row {number}"), **segment}
 
 
-def _label(value: Any) -> Any:
-    if isinstance(value, str) and value.isdecimal() and len(value) < 19:
-        return int(value)
-    return value
+def _label(value: Any, by: By | None, where: str) -> dict[str, Any]:
+    if by == "name":
+        return {"label": str(value), "by": "name"}
+    if by == "id" and isinstance(value, str):
+        if not (value.isascii() and value.isdecimal() and len(value) < 19):
+            raise InputError(f"{where}: {value[:40]!r} is no class id; leave --by id out, or say --by name")
+        return {"label": int(value)}
+    return {"label": value}
 
 
-def _csv(path: Path) -> Iterator[dict[str, Any]]:
+def _parquet(path: Path, columns: Sequence[str]) -> tuple[tuple[str, ...], Iterator[dict[str, Any]]]:
+    # As a dictionary, a long text that is named in every row stays one text.
+    file = open_parquet(path, texts=columns)
+    names = tuple(file.schema_arrow.names)
+    return names, _rows(path, file, [name for name in columns if name in names])
+
+
+def _rows(path: Path, file: Any, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    from pyarrow import ArrowException, compute, types  # noqa: PLC0415 - an optional extra
+
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            yield from csv.DictReader(file)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
-
-
-def _parquet(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        import pyarrow.parquet as pq  # noqa: PLC0415  an optional extra
-    except ImportError as error:
-        raise MissingDependency("pyarrow", "fit") from error
-    try:
-        for batch in pq.ParquetFile(path).iter_batches(10_000):
-            yield from batch.to_pylist()
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
+        with file:
+            for batch in file.iter_batches(_ROWS, columns=columns):
+                for column in (one for one in batch.columns if types.is_dictionary(one.type)):
+                    if (compute.max(compute.binary_length(column.dictionary)).as_py() or 0) > _LONGEST:
+                        raise InputError(f"{path} holds a text of more than {_LONGEST} bytes")
+                yield from batch.to_pylist()
+    except (ArrowException, OSError, ValueError) as error:
+        raise (
+            error if isinstance(error, InputError) else InputError(f"cannot read {path}: {error}")
+        ) from error
 
 
 def send_labels(

@@ -76,6 +76,13 @@ def manifests() -> dict[str, bytes]:
             reference={"count": [[1]], "confidence": [[1]], "correct": [[1]]}
         ),
         "reference of texts.yaml": but(reference={"count": "a", "confidence": "b", "correct": "c"}),
+        "bins below zero.yaml": but(reference={"count": [-1, 5], "confidence": [0, 2], "correct": [0, 2]}),
+        "bins of more than their count.yaml": but(
+            reference={"count": [1, 5], "confidence": [9, 2], "correct": [0, 9]}
+        ),
+        "classes counted below zero.yaml": but(reference_classes=[-1] * sound["classes"]),
+        "a line break in a class name.yaml": but(class_names=["a\nb"] * sound["classes"]),
+        "nul in a class name.yaml": but(class_names=["a\x00b"] * sound["classes"]),
         "low beyond floats.yaml": but(
             steps=[{"kind": "input_shift", "low": -(10**400), "high": 10**400}, *sound["steps"][1:]]
         ),

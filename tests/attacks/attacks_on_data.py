@@ -139,6 +139,7 @@ def texts() -> dict[str, bytes]:
         "no columns.csv": b"a,b\n1,2\n",
         "short row.csv": b"receipt,label\nabc\n",
         "long row.csv": b"receipt,label\nabc,1,2,3\n",
+        "column twice.csv": b"receipt,label,label\nabc,1,2\n",
         "label of many letters.csv": b"receipt,label\nabc," + b"9" * 20_000 + b"\n",
         "odd digits.csv": "receipt,label\nabc,\u0661\u0662\nabc,\u00b2\n".encode(),
         **{f"logits, {n}": c for n, c in logits().items() if n.endswith(".parquet")},

@@ -37,6 +37,7 @@ def items() -> dict[str, bytes]:
         "good.json": dump(label(1), label(2, segment="north")),
         "twice in a batch.json": dump(label(3), label(3), label(3)),
         "odd labels.json": dump(*(label(100 + i, label=value) for i, value in enumerate(odd))),
+        "odd ways to say it.json": dump(*(label(400 + i, by=value) for i, value in enumerate([*odd, "id"]))),
         "odd segments.json": dump(*(label(200 + i, segment=value) for i, value in enumerate(odd))),
         "odd receipts.json": dump(*({"receipt": value, "label": 1} for value in odd)),
         "odd items.json": dump(*odd),

@@ -13,12 +13,11 @@ from calib_serve.fit.facts import complete
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.solve.lbfgs import Minimum
 from calib_serve.fit.solve.logistic import logistic, platt_targets
+from calib_serve.metrics.logits import LARGEST
 
 __all__ = ["check_range", "fit_beta", "fit_platt", "platt"]
 
 Floats = NDArray[np.float64]
-
-_LARGEST = 1e100  # of a logit: beyond it squares overflow
 
 
 def fit_platt(
@@ -123,7 +122,7 @@ def _not_negative(x: Floats, targets: Floats, weight: Floats) -> tuple[Floats, M
 
 def check_range(z: NDArray[np.floating[Any]]) -> None:
     """InputError for logits too large to be squared."""
-    if not float(np.abs(z).max()) <= _LARGEST:
+    if not float(np.abs(z).max()) <= LARGEST:
         raise InputError(
             f"logits go up to {np.abs(z).max():g}; clip them first, as by np.clip(logits, -1e4, 1e4)"
         )

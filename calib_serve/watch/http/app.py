@@ -13,12 +13,12 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from calib_serve.errors import InputError, KeyringError, LedgerError, MissingDependency, Refused
 from calib_serve.receipts import SignedReceipt
 from calib_serve.watch.http.access import Guard
-from calib_serve.watch.http.body import read_items, read_one
+from calib_serve.watch.http.body import Bodies, parser_of, read_one
 from calib_serve.watch.http.exporter import Requests, export
 from calib_serve.watch.http.page import STATIC, render
 from calib_serve.watch.http.wire import (
@@ -64,6 +64,8 @@ _SECURE = {
 }
 
 
+Result = TypeVar("Result")
+
 _PREDICTION = TypeAdapter(PredictionIn)
 
 
@@ -85,7 +87,7 @@ def create_app(
     """
     registry = registry or CollectorRegistry()
     app = FastAPI(title="calib-serve watch", docs_url=None, redoc_url=None)
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=_as_sent(hosts))
     app.middleware("http")(_observed(export(watch, registry)))
     app.exception_handler(RequestValidationError)(_invalid)
     routes = _Routes(watch, registry, max_bytes=max_bytes, max_waiting=max_waiting)
@@ -120,13 +122,20 @@ def create_app(
     return app
 
 
+def _as_sent(hosts: Sequence[str]) -> list[str]:
+    """The hosts as a Host header has them: an IPv6 address in brackets."""
+    sent = [f"[{host}]" if ":" in host and not host.startswith("[") else host for host in hosts]
+    # Older starlettes read such a header up to its first colon. No name begins so: nobody can rebind it.
+    return sent + ["["] * any(host.startswith("[") for host in sent)
+
+
 class _Routes:
     """What each route does with the watch; the docstrings are those of the OpenAPI schema."""
 
     def __init__(
         self, watch: Watch, registry: CollectorRegistry, *, max_bytes: int, max_waiting: int
     ) -> None:
-        self._watch, self._registry, self._max_bytes = watch, registry, max_bytes
+        self._watch, self._registry, self._bodies = watch, registry, Bodies(max_bytes)
         self._gate = _Gate(max_waiting)
 
     async def predictions(self, request: Request) -> Response:
@@ -134,24 +143,33 @@ class _Routes:
 
         With an ``Idempotency-Key`` header a batch that is sent again is counted once.
         """
-        items = [_prediction(item) for item in await read_items(request, self._max_bytes)]
+        parse, content = parser_of(request), await self._bodies.read(request)
         key = request.headers.get("idempotency-key")
         once = None if key is None else hashlib.sha256(key.encode()).digest()
-        receipts = await self._gate.run(lambda: self._watch.predictions(items, once=once), self._watch)
-        return JSONResponse({"items": [_answer(one) for one in receipts]})
+
+        def count() -> Response:
+            items = [_prediction(item) for item in parse(content)]
+            receipts = self._watch.predictions(items, once=once)
+            return JSONResponse({"items": [_answer(one) for one in receipts]})
+
+        return await self._gate.run(count, self._watch)
 
     async def labels(self, request: Request) -> Response:
         """Count late labels, once each; says of each whether it was accepted, and why not."""
-        items = await read_items(request, self._max_bytes)
-        outcomes = await self._gate.run(lambda: self._watch.labels(items), self._watch)
-        accepted = sum(one.accepted for one in outcomes)
-        return JSONResponse(
-            {
-                "accepted": accepted,
-                "refused": len(outcomes) - accepted,
-                "items": [one.as_dict() for one in outcomes],
-            }
-        )
+        parse, content = parser_of(request), await self._bodies.read(request)
+
+        def count() -> Response:
+            outcomes = self._watch.labels(parse(content))
+            accepted = sum(one.accepted for one in outcomes)
+            return JSONResponse(
+                {
+                    "accepted": accepted,
+                    "refused": len(outcomes) - accepted,
+                    "items": [one.as_dict() for one in outcomes],
+                }
+            )
+
+        return await self._gate.run(count, self._watch)
 
     async def class_shares(self, model: str, version: str, window: str = "24h") -> Response:
         """The class shares of a version's predictions, estimated without labels, and whether they moved."""
@@ -198,13 +216,13 @@ class _Routes:
 
 
 class _Gate:
-    """At most ``most`` batches at work or in line; the ledger takes them one after another."""
+    """At most ``most`` batches at work or in line; they are parsed and counted one after another."""
 
     def __init__(self, most: int) -> None:
         self._most, self._inside = most, 0
         self._limiter: CapacityLimiter | None = None
 
-    async def run(self, work: Callable[[], Any], watch: Watch) -> Any:
+    async def run(self, work: Callable[[], Result], watch: Watch) -> Result:
         """What ``work`` returns, done in a thread; 429 when full, 503 when the ledger cannot keep it."""
         if self._inside >= self._most:
             raise HTTPException(429, "too many batches are waiting; send it again", {"Retry-After": "1"})

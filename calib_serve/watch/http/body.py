@@ -1,12 +1,12 @@
-"""The items of a request: JSON or NDJSON, bounded in size and number, read before anything is done."""
+"""The bodies of requests: checked by their headers, read within bounds, and parsed off the event loop."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from typing import Any, TypeVar
 
-from calib_serve.errors import MissingDependency
-from calib_serve.watch.http.wire import MOST_ITEMS
+from calib_serve.errors import InputError, MissingDependency
+from calib_serve.watch.items import TooManyItems, check_number, read_document, read_lines
 
 try:
     from fastapi import HTTPException, Request
@@ -15,28 +15,80 @@ try:
 except ImportError as error:
     raise MissingDependency("fastapi", "watch") from error
 
-__all__ = ["read_items", "read_one"]
+__all__ = ["Bodies", "parser_of", "read_one"]
 
 Model = TypeVar("Model", bound=BaseModel)
 
 _NDJSON = "application/x-ndjson"
+_ONE = 16 << 10  # bytes of a body that is no batch
+_AT_ONCE = 16  # the largest batches that are read at the same time
 
 
-async def read_items(request: Request, max_bytes: int) -> list[Any]:
-    """The items of a JSON ``{"items": [...]}``, a JSON list, or NDJSON; or HTTP 400, 413, 415."""
+class Bodies:
+    """Reads bodies of at most ``max_bytes`` each, and of sixteen times that together.
+
+    Beyond, the one that was begun first gives way: whoever sends slowly keeps nobody waiting.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes, self._most = max_bytes, _AT_ONCE * max_bytes
+        self._held, self._reading = 0, dict[object, bytearray]()
+
+    async def read(self, request: Request) -> bytes:
+        """The body; or HTTP 400, 413, 415 or 429. What its headers tell is refused before it is read."""
+        _check_headers(request, self.max_bytes)
+        key, content = object(), bytearray()
+        self._reading[key] = content
+        try:
+            async for chunk in request.stream():
+                self._add(key, chunk)
+            self._add(key, b"")
+            return bytes(content)
+        except ClientDisconnect as error:  # nobody reads the answer, and no traceback floods the log
+            raise HTTPException(400, "the body was cut off") from error
+        finally:
+            self._let_go(key)
+
+    def _add(self, key: object, chunk: bytes) -> None:
+        content = self._reading.get(key)
+        if content is None:
+            raise HTTPException(429, "too many batches are being sent; send it again", {"Retry-After": "1"})
+        content += chunk
+        self._held += len(chunk)
+        if len(content) > self.max_bytes:
+            raise _too_large(self.max_bytes)
+        while self._held > self._most:
+            self._let_go(next(iter(self._reading)))
+
+    def _let_go(self, key: object) -> None:
+        content = self._reading.pop(key, None)
+        if content is not None:
+            self._held -= len(content)
+            content.clear()
+
+
+def parser_of(request: Request) -> Callable[[bytes], list[Any]]:
+    """What makes items of the body: of a JSON ``{"items": [...]}`` or list, or of NDJSON; or HTTP 415.
+
+    The function takes as long as the body is large, so it belongs in a thread; it raises HTTP 400 and 413.
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in ("application/json", _NDJSON):
         raise HTTPException(415, "send application/json or application/x-ndjson")
-    content = await _content(request, max_bytes)
-    items = _lines(content) if kind == _NDJSON else _document(content)
-    if len(items) > MOST_ITEMS:
-        raise HTTPException(413, f"a batch has at most {MOST_ITEMS} items, got {len(items)}")
+    parse = read_lines if kind == _NDJSON else _items_of_document
+
+    def items(content: bytes) -> list[Any]:
+        try:
+            return parse(content)
+        except InputError as error:
+            raise HTTPException(413 if isinstance(error, TooManyItems) else 400, str(error)) from error
+
     return items
 
 
-async def read_one(request: Request, model: type[Model], *, max_bytes: int = 16 << 10) -> Model:
-    """The body as ``model``; or HTTP 400, 413, or 422, which does not repeat what was sent."""
-    content = await _content(request, max_bytes)
+async def read_one(request: Request, model: type[Model]) -> Model:
+    """The body as ``model``; or HTTP 400, 413, 415, or 422, which does not repeat what was sent."""
+    content = await Bodies(_ONE).read(request)
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
@@ -44,36 +96,24 @@ async def read_one(request: Request, model: type[Model], *, max_bytes: int = 16 
         raise HTTPException(422, [{k: one[k] for k in ("loc", "msg", "type")} for one in told]) from error
 
 
-async def _content(request: Request, max_bytes: int) -> bytes:
-    content = bytearray()
-    try:
-        async for chunk in request.stream():
-            content += chunk
-            if len(content) > max_bytes:
-                raise HTTPException(413, f"a batch has at most {max_bytes} bytes; send smaller ones")
-    except ClientDisconnect as error:  # nobody reads the answer, and no traceback floods the log
-        raise HTTPException(400, "the body was cut off") from error
-    return bytes(content)
+def _check_headers(request: Request, max_bytes: int) -> None:
+    """HTTP 413 or 415 for a body that will not be read."""
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise HTTPException(415, f"send the body as it is, without Content-Encoding: {encoding[:40]}")
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length[:20]) > max_bytes:
+        raise _too_large(max_bytes)
 
 
-def _document(body: bytes) -> list[Any]:
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise HTTPException(400, "the body is not JSON") from error
+def _too_large(max_bytes: int) -> HTTPException:
+    return HTTPException(413, f"a batch has at most {max_bytes} bytes; send smaller ones")
+
+
+def _items_of_document(body: bytes) -> list[Any]:
+    content = read_document(body)
     items = content.get("items") if isinstance(content, dict) else content
     if not isinstance(items, list):
-        raise HTTPException(400, 'send {"items": [...]} or a list')
+        raise InputError('send {"items": [...]} or a list')
+    check_number(len(items))
     return items
-
-
-def _lines(body: bytes) -> list[Any]:
-    """One item a line; a line that is not JSON is an item that will be refused."""
-
-    def parse(line: bytes) -> Any:
-        try:
-            return json.loads(line)
-        except (ValueError, RecursionError):
-            return None
-
-    return [parse(line) for line in body.splitlines() if line.strip()]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from calib_serve.errors import MissingDependency, Reason
+from calib_serve.naming import By
+from calib_serve.watch.items import MOST_ITEMS
 from calib_serve.watch.slices import LONGEST_SEGMENT
 
 try:
@@ -17,13 +19,10 @@ except ImportError as error:
     raise MissingDependency("pydantic", "watch") from error
 
 __all__ = [
-    "MOST_ITEMS", "ClassShareOut", "ClassSharesOut", "CloseIn", "ErrorOut", "HealthOut", "IncidentOut",
+    "ClassShareOut", "ClassSharesOut", "CloseIn", "ErrorOut", "HealthOut", "IncidentOut",
     "IncidentsOut", "LabelIn", "LabelsIn", "LabelsOut", "OutcomeOut", "PredictionIn", "PredictionsIn",
     "PredictionsOut", "ReceiptOut", "answers", "body",
 ]  # fmt: skip
-
-MOST_ITEMS = 10_000
-"""Items of one batch."""
 
 
 class PredictionIn(BaseModel):
@@ -63,6 +62,9 @@ class LabelIn(BaseModel):
         bool | int | str,
         Field(description="class id or class name; of a multi-label model 0, 1, false, true, or a name"),
     ]
+    by: Annotated[
+        By | None, Field(description="what a text is, where it may be the name of one class and another's id")
+    ] = None
     segment: Annotated[str, Field(max_length=LONGEST_SEGMENT)] = ""
 
 
@@ -181,7 +183,7 @@ _ERRORS = {
     401: "no token, or an unknown one",
     404: "no open incident of that number, or no such model version",
     413: "too many items or bytes",
-    415: "neither JSON nor NDJSON",
+    415: "neither JSON nor NDJSON, or encoded",
     429: "too many batches are waiting; send it again",
     503: "the ledger cannot keep the batch; send it again",
 }

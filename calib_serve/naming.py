@@ -1,0 +1,92 @@
+"""Which class a text means: its name, or the digits of its id, and never one that may be two."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+from calib_serve.errors import InputError
+
+__all__ = ["By", "Naming", "check_names", "shown"]
+
+By = Literal["id", "name"]
+"""What a label is, where it says so itself."""
+
+_ODD = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""Control characters, ends of lines, halves of characters."""
+_DIGITS = re.compile(r"[0-9]{1,18}")
+_LONGEST = 1000  # characters of a name
+_TOLD = 40  # characters of a text in a message
+
+
+class Naming:
+    """The classes 0 to ``count`` - 1, called ``names`` (count,) or nothing.
+
+    >>> classes = Naming(3, ["1", "2", "cat"])
+    >>> classes.find("cat"), classes.find("0"), classes.find("2", by="name"), classes.find("2", by="id")
+    (2, 0, 1, 2)
+    >>> classes.find("2")
+    Traceback (most recent call last):
+    calib_serve.errors.InputError: '2' is the name of class 1 and the id of class 2; say which is meant
+    """
+
+    def __init__(self, count: int, names: Sequence[str] = ()) -> None:
+        self.count, self._few = count, tuple(names[:5])
+        self._ids: dict[str, int | None] = {}
+        for k, name in enumerate(names):
+            self._ids[name] = None if name in self._ids else k
+
+    def find(self, text: str, by: By | None = None) -> int:
+        """The class that is meant; InputError for none, and for a text that may be two.
+
+        A text is a name, else the digits of an id. ``by`` says which of them.
+        """
+        named = self._ids.get(text) if by != "id" else None
+        several = by != "id" and named is None and text in self._ids
+        number = int(text) if by != "name" and _DIGITS.fullmatch(text) else None
+        number = number if number is not None and number < self.count else None
+        if several:
+            raise InputError(f"{shown(text)} is the name of several classes; give the id as a number")
+        if named is not None and number not in (None, named):
+            raise InputError(
+                f"{shown(text)} is the name of class {named} and the id of class {number}; say which is meant"
+            )
+        found = number if named is None else named
+        if found is None:
+            raise InputError(f"{self.says()}, got {shown(text)}")
+        return found
+
+    def says(self) -> str:
+        """What a label may be."""
+        names = f" or one of [{', '.join(map(shown, self._few))}] ..." if self._few else ""
+        return f"a label is a class id from 0 to {self.count - 1}{names}"
+
+
+def check_names(names: Sequence[object]) -> None:
+    r"""InputError for class names that are no texts of a line, which files, pages and servers cannot show.
+
+    >>> check_names(["cat", "a\nb"])
+    Traceback (most recent call last):
+    calib_serve.errors.InputError: class 1 is called 'a\nb'; a name is one line of 1000 characters at most
+    """
+    for k, name in enumerate(names):
+        if not isinstance(name, str):
+            raise InputError(f"class names must be strings, class {k} is {shown(name)}")
+        if len(name) > _LONGEST or _ODD.search(name):
+            raise InputError(
+                f"class {k} is called {shown(name)}; a name is one line of {_LONGEST} characters at most"
+            )
+
+
+def shown(value: object) -> str:
+    """The beginning of a text or number of others, quoted; of anything else its type.
+
+    >>> shown("x" * 10**6) == repr("x" * 40), shown(10**5000), shown([1])
+    (True, 'an int', 'a list')
+    """
+    if isinstance(value, str):
+        return repr(value[:_TOLD])
+    if value is None or (isinstance(value, (bool, int, float)) and abs(value) < 1e18):
+        return repr(str(value))
+    return f"a{'n' if type(value).__name__[0] in 'aeiou' else ''} {type(value).__name__}"

@@ -1,0 +1,210 @@
+"""Numbers at the end of floats, names that are no names: an error of ours or an answer, nothing half made."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from real_watch import make_watch, talk_to
+from sizes import sized
+from typer.testing import CliRunner
+
+from calib_serve import Artifact, LogitMap, Mixture
+from calib_serve.artifact import InputShift
+from calib_serve.artifact.manifest import digest
+from calib_serve.bins import Bins
+from calib_serve.cli import app
+from calib_serve.errors import ArtifactError, CalibServeError, InputError, SchemaError
+from calib_serve.files import sha256
+from calib_serve.metrics import log_softmax, softmax
+from calib_serve.watch.samples import SampleLog
+
+HUGE = 1.7e308
+NUMBERS = (HUGE, -HUGE, np.inf, np.nan)
+
+
+def commands(*arguments: str) -> CalibServeError | None:
+    """Runs a command; its error, which is one of ours."""
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exception is None or isinstance(result.exception, (CalibServeError, SystemExit)), result
+    return result.exception if isinstance(result.exception, CalibServeError) else None
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Artifact((LogitMap.temperature(0.5),), method="temperature", classes=3).save(tmp_path / "sharp")
+    return tmp_path
+
+
+def scores(**more: Any) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(60, 3))
+    return {"logits": z, "labels": rng.integers(0, 3, 60), **more}
+
+
+@pytest.mark.parametrize(
+    ("huge", "ending"), sized([(HUGE, "npz"), (np.nan, "csv")], [*product(NUMBERS, ("npz", "csv"))])
+)
+def test_logits_at_the_end_of_floats_are_said_by_every_command(
+    folder: Path, huge: float, ending: str
+) -> None:
+    held = scores()
+    held["logits"][5, 0], held["logits"][7, 1] = huge, -huge
+    file = f"z.{ending}"
+    if ending == "npz":
+        np.savez(file, **held)
+    else:
+        table = np.column_stack([held["logits"], held["labels"]])
+        np.savetxt(file, table, delimiter=",", header="a,b,c,label", comments="")
+    for command in (
+        ("evaluate", file),
+        ("evaluate", file, "--artifact", "sharp"),
+        ("fit", "--logits", file, "--method", "temperature", "-o", "made"),
+        ("fit", "--logits", file, "--method", "histogram", "-o", "made"),
+        ("report", "--logits", file, "--artifact", "sharp", "--out", "r.html"),
+        ("apply", "sharp", "--logits", file, "-o", "p.npz"),
+        ("decide", "sharp", "--logits", file, "-o", "made"),
+    ):
+        assert isinstance(commands(*command), InputError), command
+    assert not {"made", "r.html", "p.npz"} & {path.name for path in folder.iterdir()}
+
+
+def test_compare_says_it_too(folder: Path) -> None:
+    held = scores()
+    held["logits"][5, 0] = HUGE
+    np.savez("z.npz", **{f"{split}_{name}": v for split in ("cal", "test") for name, v in held.items()})
+    assert isinstance(commands("compare", "--logits", "z.npz", "--methods", "temperature"), InputError)
+
+
+def test_the_largest_floats_have_a_softmax() -> None:
+    assert softmax([[HUGE, -HUGE, 0.0]]).tolist() == [[1.0, 0.0, 0.0]]
+    assert log_softmax([[HUGE, -HUGE]])[0, 0] == 0
+    with pytest.raises(InputError, match=r"row 1 go up to 1\.7e"):
+        Artifact((LogitMap.temperature(0.5),), method="t", classes=2).probs([[0, 1], [HUGE, 0]])
+
+
+def test_logits_of_predictions_may_be_any_numbers(tmp_path: Path) -> None:
+    """Of what comes over HTTP, and is kept among the samples."""
+    samples = SampleLog(tmp_path / "samples", rate=1.0)
+    watch = make_watch(tmp_path, samples=samples)
+    one = {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9}
+    with talk_to(watch) as client:
+        items = [{**one, "logits": [HUGE, -HUGE, 0.0]}, {**one, "logits": [10**400, 0, 0]}]
+        text = json.dumps([*items, {**one, "logits": [float("inf"), 0, 0]}])
+        answer = client.post("/v1/predictions", content=text, headers={"content-type": "application/json"})
+        assert answer.status_code == 200
+        assert "receipt" in answer.json()["items"][0]
+        assert [item["reason"] for item in answer.json()["items"][1:]] == ["malformed"] * 2
+    samples.close()
+    watch.ledger.close()
+
+
+@pytest.mark.parametrize("where", ["label", "receipt", "by", "segment", "item"])
+def test_what_is_nested_as_deep_as_can_be_is_answered(tmp_path: Path, where: str) -> None:
+    watch = make_watch(tmp_path)
+    token = json.dumps(watch.keyring.sign(model="m", version="1", predicted=1, confidence=0.9))
+    with talk_to(watch) as client:
+        for depth in range(880, 1020, sized(7, 1)):
+            deep = "[" * depth + "]" * depth
+            parts = {"receipt": token, "label": "1", where: deep}
+            item = "{" + ",".join(f'"{k}": {v}' for k, v in parts.items()) + "}"
+            body = f"[{deep if where == 'item' else item}]"
+            answer = client.post("/v1/labels", content=body, headers={"content-type": "application/json"})
+            assert answer.status_code in (200, 400)
+    watch.ledger.close()
+
+
+NAMES = ["a\x00b", "two\nlines", "\x1b[31mred", "x" * 10**6, "next\x85line", "line\u2028end", "\udc80"]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+def test_a_name_that_is_no_line_of_text_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="a name is one line"):
+        Artifact((LogitMap.temperature(2.0),), method="t", classes=2, class_names=("a", name))
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "x" * 10**6], ids=["lines", "long"])
+def test_so_is_one_of_a_file(folder: Path, name: str) -> None:
+    np.savez("z.npz", **scores(class_names=np.array(["a", name, "c"])))
+    for command in (
+        ("fit", "--logits", "z.npz", "--method", "temperature", "-o", "made"),
+        ("evaluate", "z.npz"),
+        ("report", "--logits", "z.npz", "--out", "made"),
+    ):
+        error = commands(*command)
+        assert isinstance(error, InputError), command
+        assert len(str(error)) < 500
+    assert not (folder / "made").exists()
+
+
+def test_an_artifact_that_could_not_be_read_again_is_not_written(folder: Path) -> None:
+    long, many = [f"{k} {'x' * 900}" for k in range(1200)], [f"{k}" for k in range(120_000)]
+    for names in sized([long], [long, many]):
+        artifact = Artifact((LogitMap.temperature(2.0),), method="t", classes=len(names), class_names=names)
+        with pytest.raises(ArtifactError, match="manifest"):
+            artifact.save(folder / "a")
+        assert not (folder / "a").exists()
+
+
+def rehashed(folder: Path, **changes: Any) -> Path:
+    """The artifact with other values in its manifest, under right hashes."""
+    path = folder / "sharp" / "manifest.yaml"
+    content = {**yaml.safe_load(path.read_text()), **changes}
+    content.pop("sha256")
+    path.write_text(yaml.safe_dump({**content, "sha256": digest(content)}, sort_keys=False))
+    return folder / "sharp"
+
+
+@pytest.mark.parametrize(
+    ("count", "confidence", "correct"),
+    [
+        ([-1, 5], [0, 2], [0, 2]),
+        ([5, 5], [6, 2], [2, 2]),
+        ([5, 5], [2, 2], [2, 6]),
+        ([5, 5], [-2, 2], [2, 2]),
+        ([5, 5], [2, 2], [2, -2]),
+        ([0, 5], [0.1, 2], [0, 2]),
+        ([1e300, 5], [2, 2], [2, 2]),
+    ],
+)
+def test_bins_of_no_predictions_are_refused(
+    folder: Path, count: list[float], confidence: list[float], correct: list[float]
+) -> None:
+    reference = {"count": count, "confidence": confidence, "correct": correct}
+    with pytest.raises(SchemaError, match="of no predictions"):
+        Artifact.load(rehashed(folder, reference=reference))
+    with pytest.raises(InputError, match="of no predictions"):
+        Artifact((), method="none", classes=2, reference=Bins(count, confidence, correct))
+
+
+@pytest.mark.parametrize("counts", [[1, 2, -1], [2**60, 1, 1], [10**400, 1, 1]])
+def test_classes_that_nobody_counted_are_refused(folder: Path, counts: list[int]) -> None:
+    with pytest.raises(SchemaError):
+        Artifact.load(rehashed(folder, reference_classes=counts))
+
+
+@pytest.mark.parametrize("weight", [1e308, 1e39, 1e-320, 1e-40])
+def test_a_weight_that_float32_does_not_hold_is_refused(folder: Path, weight: float) -> None:
+    params = folder / "sharp" / "params.safetensors"
+    sound = params.read_bytes()
+    params.write_bytes(sound.replace(np.float64(2.0).tobytes(), np.float64(weight).tobytes()))
+    with pytest.raises(SchemaError, match="float32"):
+        Artifact.load(rehashed(folder, params_sha256=sha256(params.read_bytes())))
+
+
+def test_so_is_every_other_number_that_is_served() -> None:
+    for make in (
+        lambda: LogitMap(np.array([1e39, 1.0])),
+        lambda: LogitMap(np.array(1.0), bias=np.array([1e39, 0.0])),
+        lambda: Mixture(scales=[1e39], weights=[0.5, 0.5]),
+        lambda: InputShift(np.array([1e39])),
+        lambda: InputShift(np.array([1.0]), low=1e300, high=2e300),
+    ):
+        with pytest.raises(InputError, match=r"float32|finite"):
+            make()

@@ -1,0 +1,190 @@
+"""A label that is a text: the name of a class, the digits of an id, and refused where it may be two."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from sizes import sized
+
+from calib_serve.errors import InputError, Refused
+from calib_serve.receipts import Keyring
+from calib_serve.serve.feedback import parse_items
+from calib_serve.watch.intake import Classes, Intake
+from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.sender import read_labels
+
+RING = Keyring("k", {"k": bytes(32)})
+SHIFTED = ("1", "2", "3")  # the class with id 0 is called "1"
+
+
+def found(classes: Classes, *labels: object, by: str | None = None) -> list[object]:
+    """Ids, and the reasons of refusals."""
+
+    def one(label: object) -> object:
+        try:
+            return classes.find(label, by=by)  # type: ignore[arg-type]
+        except Refused as refusal:
+            return refusal.reason
+
+    return [one(label) for label in labels]
+
+
+def test_a_number_is_an_id_and_a_text_a_name() -> None:
+    assert found(Classes(3, SHIFTED), 0, 1, 2, 3) == [0, 1, 2, "bad_label"]
+    assert found(Classes(3, ("a", "b", "c")), "a", "c", "2", "02", "3", "d", "", "\u00b2", "\u0661") == [
+        *(0, 2, 2, 2),
+        *["bad_label"] * 5,
+    ]
+    assert found(Classes(3), "0", "2", "3") == [0, 2, "bad_label"]
+
+
+def test_a_text_that_may_be_two_classes_is_refused_and_says_what_to_do() -> None:
+    classes = Classes(3, SHIFTED)
+    assert found(classes, "0", "1", "2", "3") == [0, "bad_label", "bad_label", 2]
+    with pytest.raises(Refused, match=r"'1' is the name of class 0 and the id of class 1.*--by"):
+        classes.find("1")
+    assert found(classes, "1", "2", "3", "0", by="name") == [0, 1, 2, "bad_label"]
+    assert found(classes, "1", "2", "3", 1, by="id") == [1, 2, "bad_label", 1]
+    assert found(classes, 1, by="name") == ["bad_label"]
+
+
+def test_names_that_are_their_ids_need_no_more() -> None:
+    assert found(Classes(3, ("0", "1", "2")), "0", "1", "2", 2) == [0, 1, 2, 2]
+
+
+def test_a_name_of_two_classes_names_neither() -> None:
+    assert found(Classes(3, ("crane", "crane", "x")), "crane", "x", "1", 1) == ["bad_label", 2, 1, 1]
+
+
+def test_of_a_pair_too() -> None:
+    pairs = Classes.of_labels(2, ("0", "cat"))  # "0" is a label, and "not"
+    assert found(pairs, "1", "false", "not 0", 1) == [1, 0, 0, 1]
+    assert found(pairs, "0") == ["bad_label"]
+    assert (pairs.find("0", by="name"), pairs.find("0", by="id")) == (1, 0)
+
+
+ODD = ["x" * 10**6, "a\x00b", "a\nb", "\ud800", "[/bold]", 10**5000, float("inf"), [[1]], {"a": 1}, b"1"]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
+def test_what_is_no_label_is_told_in_a_line(odd: object) -> None:
+    with pytest.raises(Refused) as refusal:
+        Classes(3, ("y" * 10**6, "\udfff", "[/red]")).find(odd)
+    assert len(str(refusal.value)) < 400
+    assert "\n" not in str(refusal.value)
+    str(refusal.value).encode()
+
+
+def intake(folder: Path, names: Sequence[str]) -> Intake:
+    models = {("m", "1"): Classes(len(names), tuple(names))}
+    return Intake(RING, SqliteLedger(folder / "l.db"), models=models)
+
+
+def receipts(count: int, predicted: int = 0) -> list[str]:
+    return [RING.sign(model="m", version="1", predicted=predicted, confidence=0.9) for _ in range(count)]
+
+
+def test_what_a_file_says_is_counted_as_its_class(tmp_path: Path) -> None:
+    """Classes named "1", "2", "3": a CSV of names was counted one class further on, and nobody was told."""
+    path = tmp_path / "labels.csv"
+    tokens = receipts(3, predicted=1)
+    path.write_text("receipt,label\n" + "".join(f"{token},2\n" for token in tokens))
+    take = intake(tmp_path, SHIFTED)
+    assert [one.reason for one in take.take(list(read_labels(path)))] == ["bad_label"] * 3
+    assert all(one.accepted for one in take.take(list(read_labels(path, by="name"))))
+    sums = take.ledger.sums()["m", "1"].feedback
+    assert (sums.n, sums.correct.sum()) == (3, 3)
+    take.ledger.close()
+
+
+def test_a_file_may_say_what_its_labels_are(tmp_path: Path) -> None:
+    csv, parquet = tmp_path / "l.csv", tmp_path / "l.parquet"
+    csv.write_text("receipt,label\nr,1\n")
+    pq.write_table(pa.table({"receipt": ["r", "r"], "label": [1, 2]}), parquet)
+    assert list(read_labels(csv)) == [{"receipt": "r", "label": "1"}]
+    assert list(read_labels(csv, by="id")) == [{"receipt": "r", "label": 1}]
+    assert list(read_labels(csv, by="name")) == [{"receipt": "r", "label": "1", "by": "name"}]
+    assert [one["label"] for one in read_labels(parquet)] == [1, 2]
+    assert [one["label"] for one in read_labels(parquet, by="name")] == ["1", "2"]
+    csv.write_text("receipt,label\nr,cat\n")
+    with pytest.raises(InputError, match="row 1: 'cat' is no class id"):
+        list(read_labels(csv, by="id"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("receipt,label,label\nr,1,2\n", "names a column twice: label"),
+        ("receipt,label\nr,crane, a bird\n", "row 1 of .* has 3 of 2 cells"),
+        ("receipt,label\nr,1\nr\n", "row 2 of .* has 1 of 2 cells"),
+        ("receipt,class\nr,1\n", "needs columns 'receipt' and 'label'"),
+        ("", "needs columns"),
+    ],
+)
+def test_a_table_that_would_lose_a_column_is_refused(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "l.csv").write_text(text)
+    with pytest.raises(InputError, match=told):
+        list(read_labels(tmp_path / "l.csv"))
+
+
+def test_a_parquet_that_names_a_column_twice_is_refused(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays(
+        [pa.array(["r"]), pa.array([1]), pa.array([2])], ["receipt", "label", "label"]
+    )
+    pq.write_table(table, tmp_path / "l.parquet")
+    with pytest.raises(InputError, match="names a column twice: label"):
+        list(read_labels(tmp_path / "l.parquet"))
+
+
+@pytest.mark.parametrize("how", ["rows", "bytes", "texts"])
+def test_a_parquet_bomb_is_refused_before_it_is_unpacked(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "l.parquet"
+    if how == "rows":  # run-length encoded: a hundred million labels in a few kilobytes
+        columns = {"receipt": pa.repeat("r", 10**7), "label": pa.repeat(1, 10**7)}
+    elif how == "bytes":
+        columns = {"receipt": [" " * (70 << 20)], "label": [1]}
+    else:  # one long text in every row
+        columns = {"receipt": pa.repeat("r" * 100_000, 10_000), "label": pa.repeat(1, 10_000)}
+    pq.write_table(pa.table(columns), path, compression="zstd")
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(InputError, match=r"as a bomb does|a text of more than"):
+        list(read_labels(path))
+
+
+def test_names_cost_what_ids_cost(tmp_path: Path) -> None:
+    """At a hundred thousand classes 2,000 labels by name took 25 s under the ledger's lock."""
+    names = [f"class {k}" for k in range(100_000)]
+    take = intake(tmp_path, names)
+
+    def seconds(labels: Sequence[object]) -> float:
+        items = [{"receipt": r, "label": one} for r, one in zip(receipts(len(labels)), labels, strict=True)]
+        began = time.process_time()
+        assert all(one.accepted for one in take.take(items))
+        return time.process_time() - began
+
+    n = sized(2_000, 10_000)
+    seconds([1] * n)
+    ids = min(seconds([k * 10 for k in range(n)]) for _ in range(3))
+    named = min(seconds([names[99_999 - k] for k in range(n)]) for _ in range(3))
+    assert named < 2 * ids
+    take.ledger.close()
+
+
+def test_torchserve_s_labels_say_it_too(tmp_path: Path) -> None:
+    take = intake(tmp_path, SHIFTED)
+    body = json.dumps(
+        [
+            {"receipt": r, "label": "2", **more}
+            for r, more in zip(receipts(2), ({}, {"by": "id"}), strict=True)
+        ]
+    ).encode()
+    assert [one.reason for one in take.take(parse_items(body))] == ["bad_label", None]
+    (odd,) = take.take(parse_items(json.dumps([{"receipt": "r", "label": 1, "by": ["x"]}]).encode()))
+    assert odd.reason == "malformed"
+    take.ledger.close()
