@@ -1,11 +1,20 @@
 """The record of accepted labels: each is counted once, whoever sends it, however often."""
 
+from calib_serve.watch.ledger.backup import (
+    Pruned,
+    Restored,
+    backup_ledger,
+    prune_ledger,
+    restore_ledger,
+    verify_ledger,
+)
 from calib_serve.watch.ledger.entries import SPANS, Dated, Entry, Fate, Noted
 from calib_serve.watch.ledger.protocol import Ledger, open_ledger
 from calib_serve.watch.ledger.sqlite import SqliteLedger, quarantine
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, add_at, merge_slices
 
 __all__ = [
-    "SPANS", "Dated", "Emission", "Entry", "Fate", "Key", "Kind", "Ledger", "Noted", "SqliteLedger", "Sums",
-    "Version", "add_at", "merge_slices", "open_ledger", "quarantine",
+    "SPANS", "Dated", "Emission", "Entry", "Fate", "Key", "Kind", "Ledger", "Noted", "Pruned", "Restored",
+    "SqliteLedger", "Sums", "Version", "add_at", "backup_ledger", "merge_slices", "open_ledger",
+    "prune_ledger", "quarantine", "restore_ledger", "verify_ledger",
 ]  # fmt: skip

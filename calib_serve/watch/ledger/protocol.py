@@ -16,7 +16,7 @@ from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted
 from calib_serve.watch.ledger.sqlite import SqliteLedger
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version
 
-__all__ = ["Ledger", "open_ledger"]
+__all__ = ["Ledger", "is_redis", "open_ledger"]
 
 
 class Ledger(Protocol):
@@ -73,6 +73,18 @@ class Ledger(Protocol):
     def store(self, key: str, value: bytes) -> None:
         """Keep ``value`` under ``key``, durable on return."""
 
+    def forget(self, until: float, *, drop: bool = False) -> int:
+        """Refuse labels of predictions made until then; with ``drop``, how many receipts or epochs went."""
+
+    def sweep(self, now: float) -> int:
+        """Forget what has expired by ``now``, merge old spans; how many receipts or epochs were dropped."""
+
+    def retire(self, version: Version) -> float:
+        """Take a version that is not served any more out of the sums; how many labels these had.
+
+        Its receipts are remembered until they expire, so none of them counts again.
+        """
+
     def close(self) -> None:
         """Close files and connections."""
 
@@ -85,8 +97,13 @@ def open_ledger(where: str, *, bins: int = 15, writer: str = "", retention: floa
     """
     if not where:
         raise InputError("a ledger is a file name or a redis:// address, got an empty name")
-    if where.startswith(("redis://", "rediss://", "unix://")):
+    if is_redis(where):
         from calib_serve.watch.ledger.redis import RedisLedger  # noqa: PLC0415  an optional extra
 
         return RedisLedger(where, bins=bins, writer=writer, retention=retention)
     return SqliteLedger(where, bins=bins, writer=writer, retention=retention)
+
+
+def is_redis(where: str) -> bool:
+    """Whether a ledger's address names a Redis, and no file."""
+    return where.startswith(("redis://", "rediss://", "unix://"))

@@ -13,7 +13,17 @@ from pathlib import Path
 from calib_serve.errors import LedgerError
 from calib_serve.receipts import DAY
 from calib_serve.watch.ledger import book, seen
-from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted, noted, served
+from calib_serve.watch.ledger.entries import (
+    RETIRED,
+    Dated,
+    Entry,
+    Fate,
+    Noted,
+    noted,
+    retired,
+    retired_version,
+    served,
+)
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, merge_slices
 
 __all__ = ["SqliteLedger", "quarantine"]
@@ -60,6 +70,7 @@ class SqliteLedger:
         self._depth = 0
         self._latest = -math.inf
         self._file: tuple[int, int] | None = None
+        found = self._identity() if self.path.exists() else None
         with self._errors():
             self._db = sqlite3.connect(
                 self.path, timeout=timeout, isolation_level=None, check_same_thread=False
@@ -68,7 +79,8 @@ class SqliteLedger:
         self._book = book.Book(self._db, writer=writer, bins=bins, damaged=self._damaged)
         try:
             self._prepare()
-            self._file = self._identity()
+            self._file = found or self._identity()
+            self._check_there()  # a restore may have replaced it since it was opened
         except LedgerError:
             self._db.close()
             raise
@@ -124,6 +136,24 @@ class SqliteLedger:
     def _known(self, key: str, default: float) -> float:
         kept = self.load(key)
         return default if kept is None else self._number(kept)
+
+    def forget(self, until: float, *, drop: bool = False) -> int:
+        """Refuse labels of predictions made until then; with ``drop``, how many receipts or epochs went."""
+        with self.transaction():
+            self._forgot(until)
+            return self._seen.forget(until + self.retention, at_most=-1)[0] if drop else 0
+
+    def retire(self, version: Version) -> float:
+        """Take a version that is not served any more out of the sums; how many labels these had.
+
+        Its receipts are remembered until they expire, so none of them counts again.
+        """
+        with self.transaction():
+            labels = float(self.sums().get(version, Sums.zeros(self.bins)).labels.sum())
+            self._book.drop(version)
+            key = retired(version)
+            self.store(key, repr(self._known(key, 0.0) + labels).encode())
+        return labels
 
     def _forgot(self, before: float) -> None:
         self.store(_FORGOTTEN, repr(float(max(before, self._known(_FORGOTTEN, -math.inf)))).encode())
@@ -248,6 +278,27 @@ class SqliteLedger:
                 self._forgot(last - self.retention)
             self._book.merge_spans(now, at_most=at_most)
         return gone
+
+    def sweep(self, now: float) -> int:
+        """Forget what has expired by ``now``, merge old spans; how many receipts or epochs were dropped."""
+        gone, before = 0, math.nan
+        while True:
+            more = self.prune(now)
+            gone, swept = gone + more, self._known(_SWEPT, now)
+            if more < _PRUNE_AT_MOST and swept == before:
+                return gone
+            before = swept
+
+    def remembered(self) -> int:
+        """How many receipts are remembered."""
+        with self._reading():
+            return self._seen.count()
+
+    def retired(self) -> dict[Version, float]:
+        """How many labels were taken out of the sums, by version."""
+        with self._reading():
+            rows = self._db.execute("SELECT key FROM state WHERE key GLOB ?", (f"{RETIRED}*",)).fetchall()
+            return {retired_version(key): self._known(key, 0.0) for (key,) in rows}
 
     def sums(self, *, own: bool = False) -> dict[Version, Sums]:
         """The sums over all time (``own``: by this writer), by (model, version)."""
