@@ -7,6 +7,7 @@ made until the restore as forgotten, unless the lost labels are to be sent again
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from calib_serve.watch.ledger.sums import Version
 
 __all__ = ["Pruned", "Restored", "backup_ledger", "prune_ledger", "restore_ledger", "verify_ledger"]
 
+_RETIRED = "retired"
 CLOCK_SKEW = 300.0
 """How far ahead of our clock receipts are dated at most, seconds: further ones are refused when they come."""
 
@@ -182,7 +184,7 @@ def _wrong(ledger: Any) -> list[str]:
     # What can be read is; and no receipt is remembered whose label no sum has.
     bits, labels = ledger.remembered(), sum(float(one.labels.sum()) for one in ledger.sums().values())
     list(ledger.dated(0.0, float("inf")))
-    labels += sum(ledger.retired().values())
+    labels += sum(_retired(ledger).values())
     return [f"{bits} receipts are remembered, and sums have {labels:.0f} labels"] if bits > labels else []
 
 
@@ -223,5 +225,25 @@ def _pruned(
     ledger: Ledger, before: float | None, version: Version | None, clock: Callable[[], float]
 ) -> tuple[int, float]:
     if version is not None:
-        return 0, ledger.retire(version)
+        return 0, _retire(ledger, version)
     return ledger.sweep(clock()) if before is None else ledger.forget(before, drop=True), 0.0
+
+
+def _retire(ledger: Ledger, version: Version) -> float:
+    with ledger.transaction():
+        sums = ledger.sums().get(version)
+        labels = 0.0 if sums is None else float(sums.labels.sum())
+        kept = _retired(ledger)
+        kept[version] = kept.get(version, 0.0) + labels
+        ledger.store(_RETIRED, json.dumps([[*of, n] for of, n in kept.items()]).encode())
+        ledger.drop(version)
+    return labels
+
+
+def _retired(ledger: Ledger) -> dict[Version, float]:
+    """How many labels were taken out of the sums whose receipts are remembered still, perhaps."""
+    try:
+        rows = json.loads(ledger.load(_RETIRED) or b"[]")
+        return {(model, version): float(labels) for model, version, labels in rows}
+    except (ValueError, TypeError) as error:
+        raise LedgerError(f"what the ledger says of retired versions is damaged: {error}") from error

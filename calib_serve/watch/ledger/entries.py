@@ -7,18 +7,17 @@ journal later, many labels at a time. They are kept twice: over all time, for co
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from calib_serve.receipts import DAY, Label
-from calib_serve.watch.ledger.sums import Key, Sums, Version, add_at, changes
+from calib_serve.watch.ledger.sums import Key, Sums, add_at, changes
 
 __all__ = [
-    "RETIRED", "SPANS", "Dated", "Entry", "Fate", "Noted", "Place", "coarser", "journal_sums", "noted",
-    "places", "retired", "retired_version", "served",
+    "SPANS", "Dated", "Entry", "Fate", "Noted", "Place", "coarser", "journal_sums", "noted", "places",
+    "served",
 ]  # fmt: skip
 
 Fate = Literal["counted", "duplicate", "forgotten"]
@@ -142,17 +141,3 @@ def journal_sums(rows: Sequence[Noted], *, bins: int) -> dict[str, dict[Place, S
 def served(sums: Mapping[Key, Sums], *, time: float) -> dict[Place, Sums]:
     """The sums of predictions made at ``time``, by where they are kept."""
     return {place: more for key, more in sums.items() for place in places(key, time=time, now=time)}
-
-
-RETIRED = "retired/"
-
-
-def retired(version: Version) -> str:
-    """Where a ledger's state says how many labels of a version were taken out of its sums."""
-    return RETIRED + json.dumps(version)
-
-
-def retired_version(key: str) -> Version:
-    """The version behind ``retired``."""
-    model, version = json.loads(key.removeprefix(RETIRED))
-    return model, version

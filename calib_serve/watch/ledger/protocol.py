@@ -79,11 +79,8 @@ class Ledger(Protocol):
     def sweep(self, now: float) -> int:
         """Forget what has expired by ``now``, merge old spans; how many receipts or epochs were dropped."""
 
-    def retire(self, version: Version) -> float:
-        """Take a version that is not served any more out of the sums; how many labels these had.
-
-        Its receipts are remembered until they expire, so none of them counts again.
-        """
+    def drop(self, version: Version) -> None:
+        """Delete all sums and waiting labels of a version; its receipts are remembered until they expire."""
 
     def close(self) -> None:
         """Close files and connections."""

@@ -21,7 +21,6 @@ import numpy as np
 from calib_serve.errors import LedgerError, MissingDependency
 from calib_serve.receipts import DAY
 from calib_serve.watch.ledger.entries import (
-    RETIRED,
     SPANS,
     Dated,
     Entry,
@@ -31,8 +30,6 @@ from calib_serve.watch.ledger.entries import (
     coarser,
     journal_sums,
     noted,
-    retired,
-    retired_version,
     served,
 )
 from calib_serve.watch.ledger.redis_scripts import ACCEPT, ADD, FOLD, MERGE, UNLOCK
@@ -440,21 +437,11 @@ class RedisLedger:
             keys = self._redis.scan_iter(f"{escaped(self._root)}:epoch:*", count=1000)
             return sum(int(self._redis.bitcount(key)) for key in keys)
 
-    def retired(self) -> dict[Version, float]:
-        """How many labels were taken out of the sums, by version."""
-        with self._errors():
-            keys = self._redis.scan_iter(f"{escaped(self._root)}:state:{RETIRED}*")
-            names = [key.decode().removeprefix(f"{self._root}:state:") for key in keys]
-        return {retired_version(name): float(self.load(name) or 0) for name in names}
-
-    def retire(self, version: Version) -> float:
-        """Take a version that is not served any more out of the sums; how many labels these had.
-
-        Its receipts are remembered until they expire, so none of them counts again.
-        """
+    def drop(self, version: Version) -> None:
+        """Delete all sums and waiting labels of a version; its receipts are remembered until they expire."""
         root, of = self._root, list(version)
         with self.transaction(), self._errors():
-            labels = float(self.sums().get(version, Sums.zeros(self.bins)).labels.sum())
+            self._fold_journal()
             totals = [n for n in self._redis.smembers(f"{root}:totals") if json.loads(n)[1:3] == of]
             spans = [n for n in self._redis.zrange(f"{root}:spans", 0, -1) if json.loads(n)[:2] == of]
             marks = self._redis.scan_iter(f"{escaped(root)}:state:{PUBLISHED}*")
@@ -467,10 +454,7 @@ class RedisLedger:
                 pipe.srem(f"{root}:totals", *totals)
             if spans:
                 pipe.zrem(f"{root}:spans", *spans)
-            key = retired(version)
-            pipe.set(f"{root}:state:{key}", repr(float(self.load(key) or 0) + labels))
             pipe.execute()
-        return labels
 
     def close(self) -> None:
         """Close the connections."""

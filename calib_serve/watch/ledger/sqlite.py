@@ -13,17 +13,7 @@ from pathlib import Path
 from calib_serve.errors import LedgerError
 from calib_serve.receipts import DAY
 from calib_serve.watch.ledger import book, seen
-from calib_serve.watch.ledger.entries import (
-    RETIRED,
-    Dated,
-    Entry,
-    Fate,
-    Noted,
-    noted,
-    retired,
-    retired_version,
-    served,
-)
+from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted, noted, served
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, merge_slices
 
 __all__ = ["SqliteLedger", "quarantine"]
@@ -128,7 +118,7 @@ class SqliteLedger:
         kept = self._known(_RETENTION, self.retention)
         if self.retention > kept:
             # What is this old may have been forgotten under the shorter one.
-            self._forgot(self._clock() - kept)
+            self._forgot(self._trusted(self._clock()) - kept)
             self._seen.prolong(self.retention - kept)
         self.retention = max(self.retention, kept)
         self.store(_RETENTION, repr(float(self.retention)).encode())
@@ -143,17 +133,10 @@ class SqliteLedger:
             self._forgot(until)
             return self._seen.forget(until + self.retention, at_most=-1)[0] if drop else 0
 
-    def retire(self, version: Version) -> float:
-        """Take a version that is not served any more out of the sums; how many labels these had.
-
-        Its receipts are remembered until they expire, so none of them counts again.
-        """
+    def drop(self, version: Version) -> None:
+        """Delete all sums and waiting labels of a version; its receipts are remembered until they expire."""
         with self.transaction():
-            labels = float(self.sums().get(version, Sums.zeros(self.bins)).labels.sum())
             self._book.drop(version)
-            key = retired(version)
-            self.store(key, repr(self._known(key, 0.0) + labels).encode())
-        return labels
 
     def _forgot(self, before: float) -> None:
         self.store(_FORGOTTEN, repr(float(max(before, self._known(_FORGOTTEN, -math.inf)))).encode())
@@ -263,6 +246,10 @@ class SqliteLedger:
             done = self.prune(now) < _PRUNE_AT_MOST
             self._next_prune = now + _PRUNE_EVERY if done else now
 
+    def _trusted(self, now: float) -> float:
+        """What a clock says, but not far beyond the latest counted prediction, and the last sweep."""
+        return min(now, self._known(_LATEST, now) + _AHEAD, self._known(_SWEPT, now) + _AHEAD)
+
     def prune(self, now: float, *, at_most: int = _PRUNE_AT_MOST) -> int:
         """Forget about ``at_most`` receipts or epochs that expired before ``now``; how many were forgotten.
 
@@ -271,7 +258,7 @@ class SqliteLedger:
         """
         with self.transaction():
             self._seen.forget_batches(now, at_most=at_most)
-            now = min(now, self._known(_LATEST, now) + _AHEAD, self._known(_SWEPT, now) + _AHEAD)
+            now = self._trusted(now)
             self.store(_SWEPT, repr(float(now)).encode())
             gone, last = self._seen.forget(now, at_most=at_most)
             if gone:
@@ -293,12 +280,6 @@ class SqliteLedger:
         """How many receipts are remembered."""
         with self._reading():
             return self._seen.count()
-
-    def retired(self) -> dict[Version, float]:
-        """How many labels were taken out of the sums, by version."""
-        with self._reading():
-            rows = self._db.execute("SELECT key FROM state WHERE key GLOB ?", (f"{RETIRED}*",)).fetchall()
-            return {retired_version(key): self._known(key, 0.0) for (key,) in rows}
 
     def sums(self, *, own: bool = False) -> dict[Version, Sums]:
         """The sums over all time (``own``: by this writer), by (model, version)."""
