@@ -107,6 +107,18 @@ def test_a_clock_31_days_ahead_for_one_batch_makes_the_ledger_forget_nothing(tmp
     ledger.close()
 
 
+def test_a_clock_31_days_ahead_while_labels_become_welcome_for_longer_refuses_nothing(tmp_path, clock):
+    counted, fresh = label_of_epoch(1, when=NOW - DAY), label_of_epoch(2, when=NOW)
+    ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=10 * DAY)
+    assert accept(ledger, [counted]) == [True]
+    ledger.close()
+    clock.now = NOW + 31 * DAY
+    ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=60 * DAY)
+    clock.now = NOW + 60
+    assert ledger.accept(entries([counted, fresh])) == ["duplicate", "counted"]
+    ledger.close()
+
+
 def test_a_longer_retention_counts_nothing_twice_now_or_later(tmp_path, clock):
     old, young = label_of_epoch(1, when=NOW), label_of_epoch(2, when=NOW + 8 * DAY)
     ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=10 * DAY)

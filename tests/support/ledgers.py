@@ -45,6 +45,22 @@ def open_one(kind, place, **options):
     return RedisLedger(url, prefix=prefix, **options)
 
 
+def counted(kind, where, labels, **options):
+    """How many of the labels a ledger that is opened for this counts."""
+    ledger = open_one(kind, where, **options)
+    fates = ledger.accept(entries(labels))
+    ledger.close()
+    return [fates.count(fate) for fate in ("counted", "duplicate", "forgotten")]
+
+
+def labels_of(kind, where, **options):
+    ledger = open_one(kind, where, **options)
+    n = ledger.sums()["m", "1"].labels.sum()
+    assert ledger.remembered() == n
+    ledger.close()
+    return n
+
+
 @pytest.fixture(params=["sqlite", "redis"])
 def store(request, tmp_path):
     """(kind, where it is): open it with ``open_one(*store)``."""

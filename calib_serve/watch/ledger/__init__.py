@@ -7,6 +7,14 @@ from calib_serve.watch.ledger.address import (
     is_redis,
     redis_password,
 )
+from calib_serve.watch.ledger.backup import (
+    Pruned,
+    Restored,
+    backup_ledger,
+    prune_ledger,
+    restore_ledger,
+    verify_ledger,
+)
 from calib_serve.watch.ledger.entries import SPANS, Dated, Entry, Fate, Noted
 from calib_serve.watch.ledger.protocol import Ledger, open_ledger
 from calib_serve.watch.ledger.sqlite import SqliteLedger, quarantine
@@ -14,6 +22,7 @@ from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, ad
 
 __all__ = [
     "REDIS_PASSWORD", "REDIS_PASSWORD_FILE", "SPANS", "Dated", "Emission", "Entry", "Fate", "Key", "Kind",
-    "Ledger", "Noted", "SqliteLedger", "Sums", "Version", "add_at", "check_address", "is_redis",
-    "merge_slices", "open_ledger", "quarantine", "redis_password",
+    "Ledger", "Noted", "Pruned", "Restored", "SqliteLedger", "Sums", "Version", "add_at", "backup_ledger",
+    "check_address", "is_redis", "merge_slices", "open_ledger", "prune_ledger", "quarantine",
+    "redis_password", "restore_ledger", "verify_ledger",
 ]  # fmt: skip

@@ -178,6 +178,11 @@ class Book:
         self._db.executemany("DELETE FROM journal WHERE id = ?", [row[:1] for row in rows])
         return [self._read(functools.partial(_noted, row[1:])) for row in rows]
 
+    def drop(self, version: Version) -> None:
+        """Delete all rows of a version."""
+        for table in ("journal", "totals", "spans", "emitted"):
+            self._db.execute(f"DELETE FROM {table} WHERE (model, version) = (?, ?)", version)  # noqa: S608
+
     def convert(self) -> None:
         """Bring the sums of format 1 over: they have no time, and count in those over all time."""
         rows = self._db.execute("SELECT writer, model, version, segment, sums FROM sums").fetchall()

@@ -74,6 +74,15 @@ class Ledger(Protocol):
     def store(self, key: str, value: bytes) -> None:
         """Keep ``value`` under ``key``, durable on return."""
 
+    def forget(self, until: float, *, drop: bool = False) -> int:
+        """Refuse labels of predictions made until then; with ``drop``, how many receipts or epochs went."""
+
+    def sweep(self, now: float) -> int:
+        """Forget what has expired by ``now``, merge old spans; how many receipts or epochs were dropped."""
+
+    def drop(self, version: Version) -> None:
+        """Delete all sums and waiting labels of a version; its receipts are remembered until they expire."""
+
     def close(self) -> None:
         """Close files and connections."""
 

@@ -51,7 +51,10 @@ try:
 except ImportError as error:
     raise MissingDependency("redis", "watch") from error
 
-__all__ = ["RedisLedger"]
+__all__ = ["CLIENT", "RedisLedger"]
+
+CLIENT = "calib-serve"
+"""What connections to Redis call themselves."""
 
 _HELD = 30_000  # milliseconds after which the lock of a dead process expires
 _MERGE_EVERY = 300.0  # seconds between looks for spans that have grown old
@@ -80,7 +83,7 @@ class RedisLedger:
     ) -> None:
         self.bins, self.writer, self.retention = bins, writer, retention
         # The braces keep all keys on one node of a cluster, where scripts can reach them.
-        self._root = f"{{{prefix}}}"
+        self._root = prefix if prefix.startswith("{") else f"{{{prefix}}}"
         self._timeout = timeout
         self._local = threading.local()
         self._next_merge = -math.inf
@@ -102,6 +105,11 @@ class RedisLedger:
         with self.transaction(), self._errors():
             self._convert()
             self._retain()
+
+    @property
+    def root(self) -> str:
+        """Where the names of its keys begin."""
+        return self._root
 
     def _convert(self) -> None:
         """Bring the sums of format 1 over: they have no time, and count in those over all time."""
@@ -409,6 +417,51 @@ class RedisLedger:
         with self._errors():
             self._redis.set(f"{self._root}:state:{key}", value)
 
+    def forget(self, until: float, *, drop: bool = False) -> int:
+        """Refuse labels of predictions made until then; with ``drop``, how many epochs went."""
+        root = self._root
+        with self.transaction(), self._errors():
+            kept = float(self._redis.get(f"{root}:forgotten") or -math.inf)
+            self._redis.set(f"{root}:forgotten", int(max(math.ceil(until * 1000), kept)))
+            last, gone = (until + self.retention - self._redis_time()) * 1000, 0
+            if not drop:
+                return 0
+            for key in self._redis.scan_iter(f"{escaped(root)}:epoch:*", count=1000):
+                if 0 <= self._redis.pttl(key) < last:
+                    gone += self._redis.unlink(key)
+        return gone
+
+    def sweep(self, now: float) -> int:
+        """Merge spans that are old by now; 0, as Redis forgets receipts itself, by its own clock."""
+        self._next_merge = -math.inf
+        self._merge_sometimes()
+        return 0
+
+    def remembered(self) -> int:
+        """How many receipts are remembered by the bits of their epochs."""
+        with self._errors():
+            keys = self._redis.scan_iter(f"{escaped(self._root)}:epoch:*", count=1000)
+            return sum(int(self._redis.bitcount(key)) for key in keys)
+
+    def drop(self, version: Version) -> None:
+        """Delete all sums and waiting labels of a version; its receipts are remembered until they expire."""
+        root, of = self._root, list(version)
+        with self.transaction(), self._errors():
+            self._fold_journal()
+            totals = [n for n in self._redis.smembers(f"{root}:totals") if json.loads(n)[1:3] == of]
+            spans = [n for n in self._redis.zrange(f"{root}:spans", 0, -1) if json.loads(n)[:2] == of]
+            marks = self._redis.scan_iter(f"{escaped(root)}:state:{PUBLISHED}*")
+            gone = [key for key in marks if json.loads(key.decode().partition(PUBLISHED)[2])[1:] == of]
+            pipe = self._redis.pipeline(transaction=True)
+            for kind, names in (("total", totals), ("span", spans)):
+                gone += [f"{root}:{kind}:{name.decode()}" for name in names]
+            pipe.unlink(f"{root}:waiting:{json.dumps(version)}", *gone)
+            if totals:
+                pipe.srem(f"{root}:totals", *totals)
+            if spans:
+                pipe.zrem(f"{root}:spans", *spans)
+            pipe.execute()
+
     def close(self) -> None:
         """Close the connections."""
         self._redis.close()
@@ -417,7 +470,7 @@ class RedisLedger:
 def _connected(url: str, *, timeout: float, password: str | None) -> tuple[Any, dict[str, Any]]:
     """A client of the Redis at ``url``, and what that says of its memory."""
     try:
-        client: Any = redis.Redis.from_url(url, socket_timeout=timeout, password=password)
+        client: Any = redis.Redis.from_url(url, socket_timeout=timeout, password=password, client_name=CLIENT)
         return client, client.info("memory")
     except (OSError, TypeError, ValueError) as error:  # also a file that is missing, an option that is none
         raise InputError(f"the address of the Redis ledger cannot be used: {error}") from error

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ACCEPT", "ADD", "FOLD", "MERGE", "UNLOCK"]
+__all__ = ["ACCEPT", "ADD", "FOLD", "MERGE", "SNAPSHOT", "SWITCH", "UNLOCK"]
 
 # One script, so one step: the receipt and its label in the journal, or neither. Redis' own clock says what
 # has expired, so hosts whose clocks disagree cannot have a label counted twice.
@@ -96,3 +96,60 @@ redis.call('DEL', root .. ':span:' .. name)
 return redis.call('ZREM', root .. ':spans', name)
 """
 UNLOCK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+# All keys below the root, of one moment: name, kind, milliseconds left, content. Epochs with as many bits as
+# ``ARGV[2]`` says were read already.
+SNAPSHOT = """
+local root, known = KEYS[1], cjson.decode(ARGV[2])
+local told, seen, cursor = {}, {}, '0'
+local read = {
+  string = function(key) return redis.call('GET', key) end,
+  hash = function(key) return redis.call('HGETALL', key) end,
+  list = function(key) return redis.call('LRANGE', key, 0, -1) end,
+  set = function(key) return redis.call('SMEMBERS', key) end,
+  zset = function(key) return redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') end,
+}
+repeat
+  local step = redis.call('SCAN', cursor, 'MATCH', ARGV[1], 'COUNT', 1000)
+  cursor = step[1]
+  for _, key in ipairs(step[2]) do
+    local kind = redis.call('TYPE', key).ok
+    if read[kind] and not seen[key] and key ~= root .. ':lock' then
+      seen[key] = true
+      local same = known[key] and redis.call('BITCOUNT', key) == known[key]
+      told[#told + 1] = {key, kind, redis.call('PTTL', key), not same and read[kind](key)}
+    end
+  end
+until cursor == '0'
+return {redis.call('TIME'), told}
+"""
+# What is staged takes the place of what is there, which goes on under another root.
+SWITCH = """
+local root, stage, aside = KEYS[1], ARGV[1], ARGV[2]
+local function keys(pattern)
+  local found, cursor = {}, '0'
+  repeat
+    local step = redis.call('SCAN', cursor, 'MATCH', pattern, 'COUNT', 1000)
+    cursor = step[1]
+    for _, key in ipairs(step[2]) do found[key] = true end
+  until cursor == '0'
+  return found
+end
+local old, new = keys(ARGV[3]), keys(ARGV[4])
+if next(old) and ARGV[5] == '0' then return 'there' end
+if redis.call('EXISTS', stage .. '.expires', stage .. ':bins') < 2 then return 'gone' end
+redis.call('DEL', root .. ':lock', stage .. ':lock')
+old[root .. ':lock'], new[stage .. ':lock'] = nil, nil
+for key in pairs(old) do redis.call('RENAME', key, aside .. string.sub(key, #root + 1)) end
+for key in pairs(new) do
+  local name = string.sub(key, #stage + 1)
+  local expires = redis.call('HGET', stage .. '.expires', name)
+  redis.call('RENAME', key, root .. name)
+  if expires and tonumber(expires) > 0 then
+    redis.call('PEXPIREAT', root .. name, expires)
+  else
+    redis.call('PERSIST', root .. name)
+  end
+end
+redis.call('DEL', stage .. '.expires')
+return next(old) and 'replaced' or 'begun'
+"""

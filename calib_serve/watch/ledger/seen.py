@@ -94,6 +94,15 @@ class Seen:
             return 0, -math.inf
         return self._db.execute(f"DELETE FROM {table} WHERE expires <= ?", (last,)).rowcount, last  # noqa: S608
 
+    def count(self) -> int:
+        """How many receipts are remembered."""
+        (whole,) = self._db.execute("SELECT count(*) FROM nonces").fetchone()
+        rows = self._db.execute("SELECT bits FROM epochs")
+        try:
+            return int(whole) + sum(int(_unpacked(bits).sum()) for (bits,) in rows)
+        except (ValueError, TypeError, IndexError) as error:
+            raise self._damaged(f"the bits of an epoch: {error}") from error
+
     def prolong(self, seconds: float) -> None:
         """Remember everything for longer."""
         for table in ("nonces", "epochs"):

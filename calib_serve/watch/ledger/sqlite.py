@@ -61,6 +61,7 @@ class SqliteLedger:
         self._depth = 0
         self._latest = -math.inf
         self._file: tuple[int, int] | None = None
+        found = self._identity() if self.path.exists() else None
         try:
             make_private(self.path)  # SQLite gives its journals the same mode
         except OSError as error:
@@ -73,7 +74,8 @@ class SqliteLedger:
         self._book = book.Book(self._db, writer=writer, bins=bins, damaged=self._damaged)
         try:
             self._prepare()
-            self._file = self._identity()
+            self._file = found or self._identity()
+            self._check_there()  # a restore may have replaced it since it was opened
         except LedgerError:
             self._db.close()
             raise
@@ -121,7 +123,7 @@ class SqliteLedger:
         kept = self._known(_RETENTION, self.retention)
         if self.retention > kept:
             # What is this old may have been forgotten under the shorter one.
-            self._forgot(self._clock() - kept)
+            self._forgot(self._trusted(self._clock()) - kept)
             self._seen.prolong(self.retention - kept)
         self.retention = max(self.retention, kept)
         self.store(_RETENTION, repr(float(self.retention)).encode())
@@ -129,6 +131,17 @@ class SqliteLedger:
     def _known(self, key: str, default: float) -> float:
         kept = self.load(key)
         return default if kept is None else self._number(kept)
+
+    def forget(self, until: float, *, drop: bool = False) -> int:
+        """Refuse labels of predictions made until then; with ``drop``, how many receipts or epochs went."""
+        with self.transaction():
+            self._forgot(until)
+            return self._seen.forget(until + self.retention, at_most=-1)[0] if drop else 0
+
+    def drop(self, version: Version) -> None:
+        """Delete all sums and waiting labels of a version; its receipts are remembered until they expire."""
+        with self.transaction():
+            self._book.drop(version)
 
     def _forgot(self, before: float) -> None:
         self.store(_FORGOTTEN, repr(float(max(before, self._known(_FORGOTTEN, -math.inf)))).encode())
@@ -238,6 +251,10 @@ class SqliteLedger:
             done = self.prune(now) < _PRUNE_AT_MOST
             self._next_prune = now + _PRUNE_EVERY if done else now
 
+    def _trusted(self, now: float) -> float:
+        """What a clock says, but not far beyond the latest counted prediction, and the last sweep."""
+        return min(now, self._known(_LATEST, now) + _AHEAD, self._known(_SWEPT, now) + _AHEAD)
+
     def prune(self, now: float, *, at_most: int = _PRUNE_AT_MOST) -> int:
         """Forget about ``at_most`` receipts or epochs that expired before ``now``; how many were forgotten.
 
@@ -246,13 +263,28 @@ class SqliteLedger:
         """
         with self.transaction():
             self._seen.forget_batches(now, at_most=at_most)
-            now = min(now, self._known(_LATEST, now) + _AHEAD, self._known(_SWEPT, now) + _AHEAD)
+            now = self._trusted(now)
             self.store(_SWEPT, repr(float(now)).encode())
             gone, last = self._seen.forget(now, at_most=at_most)
             if gone:
                 self._forgot(last - self.retention)
             self._book.merge_spans(now, at_most=at_most)
         return gone
+
+    def sweep(self, now: float) -> int:
+        """Forget what has expired by ``now``, merge old spans; how many receipts or epochs were dropped."""
+        gone, before = 0, math.nan
+        while True:
+            more = self.prune(now)
+            gone, swept = gone + more, self._known(_SWEPT, now)
+            if more < _PRUNE_AT_MOST and swept == before:
+                return gone
+            before = swept
+
+    def remembered(self) -> int:
+        """How many receipts are remembered."""
+        with self._reading():
+            return self._seen.count()
 
     def sums(self, *, own: bool = False) -> dict[Version, Sums]:
         """The sums over all time (``own``: by this writer), by (model, version)."""

@@ -1,0 +1,250 @@
+"""What an operator does to a whole ledger: back it up, restore it, verify it, prune it.
+
+A backup is of one moment, taken while others write. A restored ledger does not know which labels were
+counted after its backup was taken, so those sent again could count twice: it refuses labels of predictions
+made until the restore as forgotten, unless the lost labels are to be sent again (``recount``).
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from calib_serve.errors import InputError, LedgerError
+from calib_serve.watch.ledger import sqlite_copy
+from calib_serve.watch.ledger.address import is_redis
+from calib_serve.watch.ledger.backup_file import Header, read_header, unpacked_content, write_backup
+from calib_serve.watch.ledger.protocol import Ledger
+from calib_serve.watch.ledger.sums import Version
+
+__all__ = ["Pruned", "Restored", "backup_ledger", "prune_ledger", "restore_ledger", "verify_ledger"]
+
+_RETIRED = "retired"
+CLOCK_SKEW = 300.0
+"""How far ahead of our clock receipts are dated at most, seconds: further ones are refused when they come."""
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A restored ledger: when its backup was ``taken``, ``aside`` where the one before went, if any.
+
+    Labels of predictions made until ``forgotten_until`` are refused, or minus infinity.
+    """
+
+    taken: float
+    aside: str | None
+    forgotten_until: float
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """How many receipts or epochs were forgotten, labels taken out, and bytes given back or free inside.
+
+    ``compacted``: whether free pages were given back; None where that was not asked for.
+    """
+
+    forgotten: int = 0
+    labels: float = 0.0
+    freed: int = 0
+    compacted: bool | None = None
+
+
+def backup_ledger(where: str, file: str | Path, *, clock: Callable[[], float] = time.time) -> Header:
+    """Write the ledger of one moment to ``file``, which is replaced whole and its owner's alone.
+
+    ``where``: as ``open_ledger`` has it. Others may read and write meanwhile. The copy is verified before
+    it is kept; LedgerError where it is not sound, or ``file`` is there and is no backup.
+    """
+    file = Path(file)
+    if file.exists():
+        read_header(file)  # at once, not after all the work
+    with _folder(file) as folder:
+        copy = folder / "copy"
+        if is_redis(where):
+            from calib_serve.watch.ledger import redis_copy  # noqa: PLC0415  an optional extra
+
+            taken = redis_copy.copied(where, copy)
+            if wrong := verify_ledger(where):
+                raise LedgerError(f"the ledger is not sound: {wrong[0]}")
+            return write_backup(file, copy, store="redis", taken=taken)
+        taken = sqlite_copy.copied(Path(where), copy, clock=clock)
+        _verify_copy(copy, where)
+        return write_backup(file, copy, store="sqlite", taken=taken)
+
+
+@contextmanager
+def _folder(beside: Path) -> Iterator[Path]:
+    try:
+        beside.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{beside.name}.", dir=beside.parent) as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise LedgerError(f"cannot write beside {beside}: {error}") from error
+
+
+def _verify_copy(copy: Path, where: str) -> None:
+    with closing(sqlite_copy.as_it_is(copy)) as ledger:
+        if wrong := _wrong(ledger):
+            raise LedgerError(f"the ledger {where} is not sound: {wrong[0]}")
+
+
+def restore_ledger(
+    file: str | Path,
+    where: str,
+    *,
+    replace: bool = False,
+    recount: bool = False,
+    clock_skew: float = CLOCK_SKEW,
+    clock: Callable[[], float] = time.time,
+) -> Restored:
+    """Make the ledger in a backup the one at ``where``, at every moment the old or the new one, whole.
+
+    With ``replace`` a ledger that is there is set aside, never deleted; without, LedgerError. LedgerError
+    while a process of this program uses it. Labels of predictions made until now, and ``clock_skew``
+    seconds for hosts whose clocks run ahead, are refused as forgotten; with ``recount``, those counted
+    after the backup was taken may be sent again and count again.
+    """
+    file = Path(file)
+    header = read_header(file)
+    if (header.store == "redis") != is_redis(where):
+        raise LedgerError(f"{file} is a backup of a {header.store} ledger; restore it to one")
+    until = float("-inf") if recount else clock() + clock_skew
+    if is_redis(where):
+        return _restored_to_redis(file, where, until, replace=replace)
+    path = Path(where)
+    if not replace and sqlite_copy.is_there(path):
+        raise LedgerError(f"there is a ledger {path}, or what is left of one; set it aside with --replace")
+    with sqlite_copy.unused(path), _folder(path) as folder:
+        ready = folder / "ledger"
+        ready.touch(mode=0o600)
+        unpacked_content(file, ready)
+        with closing(sqlite_copy.as_it_is(ready)) as ledger:
+            _begin(ledger, until)
+        return Restored(header.taken, _text(sqlite_copy.put_in_place(ready, path, clock=clock)), until)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _restored_to_redis(file: Path, where: str, until: float, *, replace: bool) -> Restored:
+    from calib_serve.watch.ledger import redis_copy  # noqa: PLC0415  an optional extra
+
+    if redis_copy.in_use(where):
+        raise LedgerError("a process uses this Redis ledger; stop it first")
+    with tempfile.TemporaryDirectory(prefix="calib-serve-") as folder:
+        content = Path(folder) / "content"
+        content.touch(mode=0o600)
+        header = unpacked_content(file, content)
+        with redis_copy.staged(where, content) as ledger:
+            _begin(ledger, until)
+            aside = redis_copy.put_in_place(where, ledger, replace=replace)
+    return Restored(header.taken, aside, until)
+
+
+def _begin(ledger: Any, until: float) -> None:
+    """What a restored ledger is told before anybody uses it."""
+    if wrong := _wrong(ledger):
+        raise LedgerError(f"the ledger in the backup is not sound: {wrong[0]}")
+    if until > float("-inf"):
+        ledger.forget(until)
+    if hasattr(ledger, "new_generation"):
+        ledger.new_generation("restore")
+
+
+def verify_ledger(where: str) -> list[str]:
+    """What is wrong with the ledger at ``where``, in sentences; others may use it meanwhile.
+
+    LedgerError where there is none.
+    """
+    if is_redis(where):
+        from calib_serve.watch.ledger import redis_copy  # noqa: PLC0415  an optional extra
+
+        with closing(redis_copy.as_it_is(where)) as ledger:
+            return _wrong(ledger)
+    sqlite_copy.needed(Path(where))
+    with tempfile.TemporaryDirectory(prefix="calib-serve-") as folder:
+        copy = Path(folder) / "copy"
+        try:
+            sqlite_copy.copied(Path(where), copy)
+            with closing(sqlite_copy.as_it_is(copy)) as ledger:
+                return _wrong(ledger)
+        except LedgerError as error:
+            return [str(error).replace(str(copy), where)]
+
+
+def _wrong(ledger: Any) -> list[str]:
+    if hasattr(ledger, "verify"):
+        return [str(one) for one in ledger.verify()]
+    # What can be read is; and no receipt is remembered whose label no sum has.
+    bits, labels = ledger.remembered(), sum(float(one.labels.sum()) for one in ledger.sums().values())
+    list(ledger.dated(0.0, float("inf")))
+    labels += sum(_retired(ledger).values())
+    return [f"{bits} receipts are remembered, and sums have {labels:.0f} labels"] if bits > labels else []
+
+
+def prune_ledger(
+    where: str,
+    *,
+    before: float | None = None,
+    version: Version | None = None,
+    compact: bool = False,
+    clock: Callable[[], float] = time.time,
+) -> Pruned:
+    """Forget receipts that expired and merge old spans now, which servers do step by step.
+
+    ``before``: forget receipts of predictions before that moment, too; their labels are refused from then on.
+    ``version``: take its sums out instead; its receipts stay until they expire. Servers must not serve it any
+    more. ``compact`` gives free pages of a file back, unless a process has it open.
+    """
+    if before is not None and version is not None:
+        raise InputError("prune by time, or a version; one at a time")
+    if is_redis(where):
+        from calib_serve.watch.ledger import redis_copy  # noqa: PLC0415  an optional extra
+
+        if compact:
+            raise InputError("Redis gives memory back itself; --compact is for files")
+        was = redis_copy.used_bytes(where)
+        with closing(redis_copy.as_it_is(where)) as ledger:
+            gone, labels = _pruned(ledger, before, version, clock)
+        return Pruned(gone, labels, max(was - redis_copy.used_bytes(where), 0))
+    path = Path(where)
+    was = sqlite_copy.used_bytes(path)
+    with closing(sqlite_copy.as_it_is(path)) as ledger:
+        gone, labels = _pruned(ledger, before, version, clock)
+    done = sqlite_copy.compact(path) if compact else None
+    return Pruned(gone, labels, max(was - sqlite_copy.used_bytes(path), 0), done)
+
+
+def _pruned(
+    ledger: Ledger, before: float | None, version: Version | None, clock: Callable[[], float]
+) -> tuple[int, float]:
+    if version is not None:
+        return 0, _retire(ledger, version)
+    return ledger.sweep(clock()) if before is None else ledger.forget(before, drop=True), 0.0
+
+
+def _retire(ledger: Ledger, version: Version) -> float:
+    with ledger.transaction():
+        sums = ledger.sums().get(version)
+        labels = 0.0 if sums is None else float(sums.labels.sum())
+        kept = _retired(ledger)
+        kept[version] = kept.get(version, 0.0) + labels
+        ledger.store(_RETIRED, json.dumps([[*of, n] for of, n in kept.items()]).encode())
+        ledger.drop(version)
+    return labels
+
+
+def _retired(ledger: Ledger) -> dict[Version, float]:
+    """How many labels were taken out of the sums whose receipts are remembered still, perhaps."""
+    try:
+        rows = json.loads(ledger.load(_RETIRED) or b"[]")
+        return {(model, version): float(labels) for model, version, labels in rows}
+    except (ValueError, TypeError) as error:
+        raise LedgerError(f"what the ledger says of retired versions is damaged: {error}") from error

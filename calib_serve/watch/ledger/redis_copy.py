@@ -1,0 +1,200 @@
+"""Copies of a Redis ledger: taken while it is in use, and put in its place in one step.
+
+A copy is lines of JSON, one a key: its name below the ledger's root, its kind, when it expires, its content.
+It is made of what Redis tells, not of its own files, so it fits other versions of Redis.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import math
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import redis
+
+from calib_serve.errors import LedgerError
+from calib_serve.watch.ledger.address import redis_password
+from calib_serve.watch.ledger.redis import CLIENT, RedisLedger
+from calib_serve.watch.ledger.redis_scripts import SNAPSHOT, SWITCH
+from calib_serve.watch.ledger.redis_wire import escaped
+
+__all__ = ["Record", "as_it_is", "copied", "in_use", "put_in_place", "staged", "used_bytes"]
+
+_ROOT = "{calib-serve}"
+_SLICE = 256  # keys of one round
+_MEMBERS = 1000  # of one command
+_LEAVING = 1.0  # seconds for whoever is about to leave
+_STAGED = 3_600_000  # milliseconds for which what a killed restore left behind stays
+
+
+class Record(NamedTuple):
+    """A key below the root; ``expires``: milliseconds since 1970, 0 for never."""
+
+    key: str
+    kind: str
+    expires: int
+    content: list[bytes]
+
+
+@contextlib.contextmanager
+def _connected(url: str) -> Iterator[Any]:
+    try:
+        with redis.Redis.from_url(url, socket_timeout=60, password=redis_password()) as connection:
+            yield connection
+    except (redis.RedisError, ValueError) as error:
+        raise LedgerError(f"the Redis ledger cannot be used: {error}; try again") from error
+
+
+def copied(url: str, to: Path, *, root: str = _ROOT) -> float:
+    """Write the ledger of one moment to ``to`` while others use it; when that moment was.
+
+    Bits of receipts are only ever set, so an epoch with as many as before is the same. They are read first,
+    in slices; then one script reads the rest, and those epochs again that have changed.
+    """
+    with _connected(url) as db, to.with_name(f"{to.name}.epochs").open("w+b") as spool, to.open("wb") as out:
+        counts: dict[str, int] = {}
+        places: dict[bytes, tuple[int, int]] = {}
+        for keys in _sliced(db.scan_iter(f"{escaped(root)}:epoch:*", count=1000)):
+            for key, bits in zip(keys, db.mget(keys), strict=True):
+                content = _told([bits or b""])
+                places[key] = (spool.tell(), len(content))
+                counts[key.decode()] = int(np.unpackbits(np.frombuffer(bits or b"", np.uint8)).sum())
+                spool.write(content)
+        (seconds, micro), rows = db.eval(SNAPSHOT, 1, root, f"{escaped(root)}:*", json.dumps(counts))
+        now = int(seconds) * 1000 + int(micro) // 1000
+        for key, kind, left, content in rows:
+            name = json.dumps([key.decode().removeprefix(root), kind.decode(), now + left if left > 0 else 0])
+            told = _reread(spool, *places[key]) if content is None else _told(_many(content))
+            out.write(name.encode() + b"\t" + told + b"\n")
+    return now / 1000
+
+
+def _sliced(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
+    rest = iter(keys)
+    while some := list(islice(rest, _SLICE)):
+        yield some
+
+
+def _many(content: bytes | list[bytes]) -> list[bytes]:
+    return content if isinstance(content, list) else [content]
+
+
+def _told(content: list[bytes]) -> bytes:
+    return json.dumps([base64.b64encode(one).decode() for one in content]).encode()
+
+
+def _reread(spool: BinaryIO, start: int, length: int) -> bytes:
+    spool.seek(start)
+    return spool.read(length)
+
+
+def _records(file: Path) -> Iterator[Record]:
+    with file.open("rb") as lines:
+        for line in lines:
+            try:
+                name, _, told = line.partition(b"\t")
+                key, kind, expires = json.loads(name)
+                yield Record(key, kind, int(expires), [base64.b64decode(one) for one in json.loads(told)])
+            except (ValueError, TypeError) as error:
+                raise LedgerError(f"a line of the backup is no key of a ledger: {error}") from error
+
+
+def as_it_is(url: str, *, root: str = _ROOT) -> RedisLedger:
+    """Open a ledger that is there, in its own bins and with its own retention."""
+    with _connected(url) as db:
+        bins = db.get(f"{root}:bins")
+    if bins is None:
+        raise LedgerError("there is no ledger in this Redis")
+    return RedisLedger(url, bins=int(bins), retention=0.0, prefix=root, password=redis_password())
+
+
+def in_use(url: str) -> bool:
+    """Whether a process of ours is connected to this database; False where Redis does not tell."""
+    with _connected(url) as db:
+        number = db.connection_pool.connection_kwargs.get("db") or 0
+        with contextlib.suppress(redis.ResponseError):  # a user without the right to ask
+            until = time.monotonic() + _LEAVING
+            while any(one.get("name") == CLIENT and int(one["db"]) == number for one in db.client_list()):
+                if time.monotonic() > until:
+                    return True
+                time.sleep(0.05)
+    return False
+
+
+def used_bytes(url: str) -> int:
+    """The memory that Redis uses."""
+    with _connected(url) as db:
+        return int(db.info("memory")["used_memory"])
+
+
+@contextlib.contextmanager
+def staged(url: str, file: Path, *, root: str = _ROOT) -> Iterator[RedisLedger]:
+    """The ledger of a copy, open beside the one in its place; gone afterwards unless ``put_in_place``."""
+    stage = f"{root}.restoring-{secrets.token_hex(4)}"
+    with _connected(url) as db:
+        _unlink(db, f"{escaped(root)}.restoring-*")  # of a restore that was killed
+        now = int(db.time()[0]) * 1000
+        rest = _records(file)
+        while some := list(islice(rest, _SLICE)):
+            pipe = db.pipeline(transaction=False)
+            for one in some:
+                if not 0 < one.expires <= now:
+                    _write(pipe, stage, one)
+            pipe.execute()
+        try:
+            ledger = as_it_is(url, root=stage)
+            yield ledger
+            ledger.close()
+        finally:
+            _unlink(db, f"{escaped(stage)}*")
+
+
+def _write(pipe: Any, stage: str, one: Record) -> None:
+    key, content = stage + one.key, one.content
+    if one.kind == "string":
+        pipe.set(key, content[0])
+    for at in range(0, 0 if one.kind == "string" else len(content), _MEMBERS):
+        some = content[at : at + _MEMBERS]
+        if one.kind == "list":
+            pipe.rpush(key, *some)
+        elif one.kind == "set":
+            pipe.sadd(key, *some)
+        elif one.kind == "zset":
+            pipe.zadd(key, {member: float(score) for member, score in _pairs(some)})
+        elif one.kind == "hash":
+            pipe.hset(key, mapping=dict(_pairs(some)))
+        else:
+            raise LedgerError(f"a key of the backup is a {one.kind[:20]!r}, which no ledger has")
+    pipe.pexpire(key, _STAGED)
+    pipe.hset(f"{stage}.expires", one.key, one.expires)
+    pipe.pexpire(f"{stage}.expires", _STAGED)
+
+
+def _pairs(content: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    return zip(content[::2], content[1::2], strict=True)
+
+
+def _unlink(db: Any, pattern: str) -> None:
+    for keys in _sliced(db.scan_iter(pattern, count=1000)):
+        db.unlink(*keys)
+
+
+def put_in_place(url: str, ledger: RedisLedger, *, replace: bool, root: str = _ROOT) -> str | None:
+    """Make a staged ledger the one in its place, in one step; under which root what was there goes on."""
+    with _connected(url) as db:
+        aside = f"{root}.replaced-{math.floor(db.time()[0])}-{secrets.token_hex(2)}"
+        patterns = [f"{escaped(root)}:*", f"{escaped(ledger.root)}:*"]
+        told = db.eval(SWITCH, 1, root, ledger.root, aside, *patterns, int(replace)).decode()
+    if told == "there":
+        raise LedgerError("there is a ledger in this Redis; set it aside with --replace")
+    if told == "gone":
+        raise LedgerError("another restore came between; begin again")
+    return aside if told == "replaced" else None
