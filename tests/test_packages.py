@@ -83,7 +83,14 @@ def test_the_source_archive_holds_what_a_packager_builds_and_tests(built: Path) 
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "lock/all.txt", "tests/test_packages.py"} <= held
+    assert {
+        "pyproject.toml",
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "lock/all.txt",
+        "tests/test_packages.py",
+    } <= held
     assert not [name for name in held if name.startswith((".venv", "benchmarks/results/quick"))]
 
 
