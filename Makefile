@@ -2,6 +2,7 @@
 # the programs they start for real (promtool, prometheus, redis-server, nginx, chromium).
 PYTHON ?= python3
 VENV ?= .venv
+TORCH ?= lock/torch.txt
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 DEVELOPED := $(VENV)/developed
@@ -33,8 +34,8 @@ setup: $(DEVELOPED)
 # before may have onnxruntime-gpu, whose files onnxruntime's would overwrite.
 $(INSTALLED): pyproject.toml $(wildcard lock/*.txt)
 	$(PYTHON) -m venv $(VENV)
-	-$(BIN)/python -m pip uninstall -qq --yes onnxruntime-gpu
-	$(LOCKED) -r lock/torch.txt || $(LOCKED) -r lock/torch.txt --index-url https://download.pytorch.org/whl/cpu
+	$(BIN)/python -m pip uninstall -qq --yes onnxruntime-gpu
+	$(LOCKED) -r $(TORCH) || $(LOCKED) -r $(TORCH) --index-url https://download.pytorch.org/whl/cpu
 	$(LOCKED) -r lock/build.txt -r lock/all.txt
 	$(PIP) --no-build-isolation -e .
 	@touch $@

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from installed import PIP, ROOT, run
+from packaging.metadata import Metadata
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +58,39 @@ def test_the_wheel_holds_every_module_the_types_and_what_a_server_needs(built: P
     assert not [name for name in held if name.startswith(("tests", "benchmarks")) or "/." in name]
 
 
+def test_only_the_extra_gpu_brings_onnxruntime_for_a_gpu_and_none_brings_two(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith("/METADATA"))
+        told = Metadata.from_email(archive.read(name))
+
+    def brought(*extras: str) -> set[str]:
+        wanted = [
+            r
+            for r in told.requires_dist or []
+            if r.marker and any(r.marker.evaluate({"extra": extra}) for extra in extras)
+        ]
+        own = {extra for r in wanted if r.name == "calib-serve" for extra in r.extras}
+        return {r.name for r in wanted if "onnxruntime" in r.name} | (brought(*own) if own else set())
+
+    of_extra = {extra: brought(extra) for extra in told.provides_extra or []}
+    assert of_extra["gpu"] == {"onnxruntime-gpu"}
+    assert of_extra["torchserve"] == set()
+    assert of_extra["onnx"] == of_extra["sklearn"] == of_extra["all"] == of_extra["dev"] == {"onnxruntime"}
+
+
 def test_the_source_archive_holds_what_a_packager_builds_and_tests(built: Path) -> None:
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "tests/test_packages.py"} <= held
+    assert {
+        "pyproject.toml",
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "lock/all.txt",
+        "tests/test_packages.py",
+    } <= held
     assert not [name for name in held if name.startswith((".venv", "benchmarks/results/quick"))]
 
 
@@ -88,7 +117,7 @@ def test_the_base_install_brings_few_packages(python: Path) -> None:
     names = set(run(python, "-c", listing, cwd=python.parent).lower().split())
     assert {"calib-serve", "numpy", "safetensors", "pyyaml", "typer", "rich"} <= names
     assert len(names) <= 18
-    assert not names & {"torch", "scipy", "onnx", "onnxruntime-gpu", "fastapi", "matplotlib"}
+    assert not names & {"torch", "scipy", "onnx", "onnxruntime", "onnxruntime-gpu", "fastapi", "matplotlib"}
 
 
 def test_the_python_api_goes_the_whole_way_from_the_wheel(installed: Path, tmp_path: Path) -> None:
