@@ -13,8 +13,8 @@ __all__ = ["By", "Naming", "check_names", "shown"]
 By = Literal["id", "name"]
 """What a label is, where it says so itself."""
 
-_ODD = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""Control characters, ends of lines, halves of characters."""
+_ODD = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""Control characters but tab and line feed, other ends of lines, halves of characters."""
 _DIGITS = re.compile(r"[0-9]{1,18}")
 _LONGEST = 1000  # characters of a name
 _TOLD = 40  # characters of a text in a message
@@ -64,18 +64,19 @@ class Naming:
 
 
 def check_names(names: Sequence[object]) -> None:
-    r"""InputError for class names that are no texts of a line, which files, pages and servers cannot show.
+    r"""InputError for class names that files, pages, terminals and servers cannot show.
 
-    >>> check_names(["cat", "a\nb"])
+    >>> check_names(["cat", "a\0b"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    calib_serve.errors.InputError: class 1 is called 'a\nb'; a name is one line of 1000 characters at most
+    calib_serve.errors.InputError: class 1 is called 'a\x00b'; a name has no control...
     """
     for k, name in enumerate(names):
         if not isinstance(name, str):
             raise InputError(f"class names must be strings, class {k} is {shown(name)}")
         if len(name) > _LONGEST or _ODD.search(name):
             raise InputError(
-                f"class {k} is called {shown(name)}; a name is one line of {_LONGEST} characters at most"
+                f"class {k} is called {shown(name)}; a name has no control or half characters, "
+                f"{_LONGEST} at most"
             )
 
 

@@ -26,7 +26,7 @@ MOST_BRACKETS = 20 * MOST_ITEMS
 """``[`` and ``{`` of one batch: an item has two, more are in names. Millions of empty lists fit into four
 megabytes, and take ten times as long to parse as items do."""
 
-_LINE = re.compile(rb"\S[^\r\n]*")
+_LINE = re.compile(rb"\S[^\n]*")  # NDJSON ends lines by \n alone; JSON takes a \r before it
 
 
 class TooManyItems(InputError):

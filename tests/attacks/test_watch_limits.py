@@ -6,7 +6,8 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 from sizes import sized
@@ -125,6 +126,26 @@ def test_four_megabytes_of_anything_cost_little_more_than_a_legal_batch(
     dear, answer = spent(plain, hostile, kind)
     assert answer == status
     assert dear < 2 * fair
+
+
+def test_bodies_that_come_slowly_give_way(plain: Served) -> None:
+    """Sixteen of the largest are read at once: the first ones are let go, and their memory with them."""
+    with ExitStack() as stack:
+        started = head(plain, SIZE) + b"\r\n[" + b" " * (SIZE - 2)
+        slow = [stack.enter_context(plain.connect(started)) for _ in range(18)]
+        assert plain.counts()
+        with suppress(OSError):  # closed already, where this took too long
+            slow[0].sendall(b"]")
+            assert slow[0].recv(100)[:12] in (b"HTTP/1.1 429", b"")
+
+
+def test_with_few_files_there_are_fewer_connections_and_a_warning(tmp_path: Path) -> None:
+    with watching(tmp_path, before=("prlimit", "--nofile=300:300")) as served, ExitStack() as stack:
+        for _ in range(400):
+            stack.enter_context(served.connect())
+        assert served.counts()
+        assert "only 300 files may be open" in served.log.read_text()
+    assert served.log.stat().st_size < 100_000
 
 
 def test_a_body_is_refused_by_its_headers_before_it_is_sent(plain: Served) -> None:

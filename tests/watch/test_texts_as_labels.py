@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -188,3 +189,18 @@ def test_torchserve_s_labels_say_it_too(tmp_path: Path) -> None:
     (odd,) = take.take(parse_items(json.dumps([{"receipt": "r", "label": 1, "by": ["x"]}]).encode()))
     assert odd.reason == "malformed"
     take.ledger.close()
+
+
+@pytest.mark.parametrize("part", [b"1\n", b"[\n", b"[],", b"[", b'{"":'])
+def test_torchserve_s_bodies_are_bounded_before_they_are_parsed(part: bytes) -> None:
+    legal = json.dumps([{"receipt": "r" * 380, "label": 1}] * 10_000).encode()
+
+    def seconds(body: bytes) -> float:
+        began = time.process_time()
+        with suppress(InputError):
+            parse_items(body)
+        return time.process_time() - began
+
+    fair = min(seconds(legal) for _ in range(3))
+    hostile = b"[" * part.endswith(b",") + part * (len(legal) // len(part))
+    assert seconds(hostile) < 3 * fair + 0.02

@@ -25,21 +25,21 @@ class Sparing(logging.Filter):
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
-        self._clock, self._since, self._seen = clock, clock(), dict[tuple[str, str], int]()
+        self._clock, self._since = clock, clock()
+        self._seen, self._before = dict[tuple[str, str], int](), dict[tuple[str, str], int]()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the message is written."""
         now = self._clock()
-        left: dict[tuple[str, str], int] = {}
         if now - self._since >= _EVERY:
-            left, self._seen, self._since = self._seen, {}, now
+            self._before, self._seen, self._since = self._seen, {}, now
         kind = (record.name, str(record.msg).partition("\n")[0][:80])
         if kind not in self._seen and len(self._seen) >= _KINDS:
             kind = ("", "")
-        more = left.get(kind, 0) - _OF_EACH
+        more = self._before.pop(kind, 0) - _OF_EACH
         self._seen[kind] = self._seen.get(kind, 0) + 1
         if more > 0:
-            record.msg = f"{record.msg} ({more} more like this in the last minutes)"
+            record.msg = f"{record.msg} ({more} more like this before)"
         return self._seen[kind] <= _OF_EACH
 
 

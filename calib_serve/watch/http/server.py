@@ -47,10 +47,11 @@ def serve_app(
 ) -> None:
     """Serve ``app`` and return after SIGINT or SIGTERM, once the requests in hand are answered.
 
-    Also where SIGINT was ignored, as for a process that a shell started in the background. At most
-    ``max_connections`` are open: one more takes the place of the one that has kept the server waiting
-    longest. A request is there whole within ``request_seconds``, or its connection is closed. ``tls_cert``
-    and ``tls_key``: PEM files of a certificate (with its chain) and its key, for HTTPS by TLS 1.2 or later.
+    Also where SIGINT was ignored, as for a process that a shell started in the background. It speaks
+    HTTP/1.1, without WebSockets. At most ``max_connections`` are open: one more takes the place of the one
+    that has kept the server waiting longest. A request is there whole within ``request_seconds``, or its
+    connection is closed. ``tls_cert`` and ``tls_key``: PEM files of a certificate (with its chain) and its
+    key, for HTTPS by TLS 1.2 or later.
     Raises SystemExit where the port cannot be used, InputError for a certificate that cannot.
     """
     context = None if tls_cert is None and tls_key is None else _tls(tls_cert, tls_key)
