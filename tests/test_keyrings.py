@@ -59,6 +59,8 @@ def test_a_key_is_retired_once_no_label_of_its_receipts_is_accepted() -> None:
     old = first.active
     assert ring.unneeded_from(old, ttl=DAY) == 1e6 + DAY + SKEW
     assert ring.unneeded_from(ring.active) is None
+    with pytest.raises(KeyringError, match="accepted until after the year 9999"):
+        ring.retired(old, ttl=1e300)
     with pytest.raises(KeyringError, match=r"accepted until 1970-01-13 13:51:40Z.*--force"):
         ring.retired(old, ttl=DAY, clock=at(1e6 + DAY + SKEW))
     assert set(ring.retired(old, ttl=DAY, clock=at(1e6 + DAY + SKEW + 1)).keys) == {ring.active}
@@ -137,6 +139,9 @@ def test_a_file_of_format_2_says_what_it_said_also_to_who_reads_format_1(tmp_pat
         ({"format": "x"}, "format 'x'"),
         ({"times": {"old": {"added": "soon"}}}, "is not a keyring"),
         ({"times": {"old": {"added": float("nan")}}}, "is not a keyring"),
+        ({"times": {"old": {"added": 10**400}}}, "is not a keyring"),
+        ({"times": {"old": {"added": 1e300}}}, "is not a keyring"),
+        ({"times": {"old": {"added": -1}}}, "is not a keyring"),
         ({"times": {"old": 5}}, "is not a keyring"),
         ({"times": []}, "is not a keyring"),
     ],

@@ -122,4 +122,6 @@ def _when_to_retire(row: dict[str, Any]) -> str:
 
 
 def _day(when: float | None) -> str:
-    return "-" if when is None else time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(when))
+    from calib_serve.receipts import told_time
+
+    return "-" if when is None else told_time(when)

@@ -4,12 +4,12 @@ The client gets a receipt with each prediction and sends it back with the label,
 holds all that is needed to count the label, so no prediction has to be looked up. ``wire`` holds its bytes.
 """
 
-from calib_serve.receipts.keyring import SKEW, Keyring, KeyTimes
+from calib_serve.receipts.keyring import SKEW, Keyring, KeyTimes, told_time
 from calib_serve.receipts.live import LiveKeyring
 from calib_serve.receipts.receipt import DAY, Label, Receipt, SignedReceipt, group_number
 from calib_serve.receipts.wire import VERSION
 
 __all__ = [
     "DAY", "SKEW", "VERSION", "KeyTimes", "Keyring", "Label", "LiveKeyring", "Receipt", "SignedReceipt",
-    "group_number",
+    "group_number", "told_time",
 ]  # fmt: skip

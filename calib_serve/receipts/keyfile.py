@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ __all__ = ["read_keyring_file", "write_keyring_file"]
 
 _FORMAT = 2
 _TIMES = ("added", "promoted", "demoted")
+_LATEST = 253_402_300_800.0  # the year 10000, beyond which no calendar goes
 
 Times = Mapping[str, Mapping[str, "float | None"]]
 
@@ -46,7 +46,7 @@ def read_keyring_file(path: Path) -> tuple[str, dict[str, bytes], Times]:
         keys = {str(k): base64.b64decode(v, validate=True) for k, v in content["keys"].items()}
         active = str(content["active"])
         times = {str(k): _times(known) for k, known in content.get("times", {}).items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise KeyringError(
             f'{path} is not a keyring; expected {{"active": ID, "keys": {{ID: base64}}}}'
         ) from error
@@ -59,8 +59,8 @@ def read_keyring_file(path: Path) -> tuple[str, dict[str, bytes], Times]:
 
 def _times(known: Mapping[str, Any]) -> dict[str, float | None]:
     found = {name: None if known.get(name) is None else float(known[name]) for name in _TIMES}
-    if not all(math.isfinite(time) for time in found.values() if time is not None):
-        raise ValueError("a time is not finite")
+    if not all(0 <= time < _LATEST for time in found.values() if time is not None):
+        raise ValueError("a time is none of this era")
     return found
 
 

@@ -17,7 +17,7 @@ from calib_serve.receipts.keyfile import read_keyring_file, write_keyring_file
 from calib_serve.receipts.receipt import DAY, Receipt, SignedReceipt
 from calib_serve.receipts.wire import MAC, decoded, encoded, packed, parsed
 
-__all__ = ["SKEW", "KeyTimes", "Keyring"]
+__all__ = ["SKEW", "KeyTimes", "Keyring", "told_time"]
 
 SKEW = 300.0
 """How far a receipt's time may lie ahead of the verifier's clock, seconds."""
@@ -233,8 +233,8 @@ class Keyring:
             )
         if clock() <= until:
             raise KeyringError(
-                f"labels for receipts of {key_id!r} are accepted until {_told(until)}; retire it then, or "
-                "use --force to refuse them"
+                f"labels for receipts of {key_id!r} are accepted until {told_time(until)}; retire it then, "
+                "or use --force to refuse them"
             )
         return without
 
@@ -262,8 +262,16 @@ def _alone(path: Path, *, make: bool = False) -> Iterator[None]:
         yield
 
 
-def _told(when: float) -> str:
-    return _time.strftime("%Y-%m-%d %H:%M:%SZ", _time.gmtime(when))
+def told_time(when: float) -> str:
+    """A time for people, in UTC.
+
+    >>> told_time(0.0)
+    '1970-01-01 00:00:00Z'
+    """
+    try:
+        return _time.strftime("%Y-%m-%d %H:%M:%SZ", _time.gmtime(when))
+    except (OverflowError, ValueError, OSError):  # of a time to live that nobody lives to see
+        return "after the year 9999"
 
 
 def _name(key: bytes) -> str:

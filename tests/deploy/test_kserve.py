@@ -93,6 +93,7 @@ def test_every_mount_is_a_volume_and_every_volume_is_mounted() -> None:
     # Secrets are read by their group at most; a keyring that others read is refused.
     for name in ("keys", "tokens"):
         assert not volumes[name]["secret"]["defaultMode"] & 0o027
+    assert {"name": "CALIB_SERVE_GROUP_READS", "value": "1"} in SERVER["env"]
 
 
 def test_what_nginx_reads_is_mounted_and_what_it_writes_may_be_written() -> None:

@@ -62,6 +62,7 @@ def test_a_token_file_that_is_missing_or_empty_is_one_line_of_ours(tmp_path):
     labels = tmp_path / "labels.csv"
     labels.write_text("receipt,label\n")
     (tmp_path / "empty").write_text("\n")
+    (tmp_path / "empty").chmod(0o600)
     for name, says in (("none", "cannot read the token"), ("empty", "holds no token")):
         command = [*CALIB_SERVE, "label", str(labels), "--token-file", str(tmp_path / name)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
