@@ -39,7 +39,16 @@ AGES = (45, 25, 9, 4, 1, 0.05, -2, -40)  # days; below 0: dated ahead
 CONSUMER = "model"
 TRIED: Counter[str] = Counter()
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["__main__", "ledger_model"])
+# What children need, so that each takes some ten milliseconds.
+CONTEXT.set_forkserver_preload(
+    [
+        "__main__",
+        "_pytest.assertion.rewrite",
+        "hypothesis.stateful",
+        "pytest",
+        "calib_serve.watch.ledger.redis",
+    ]
+)
 
 
 def label(i: int) -> Label:
