@@ -33,12 +33,22 @@ from calib_serve.receipts import DAY, Label, Receipt
 from calib_serve.watch.ledger import Key, SqliteLedger, Sums, backup_ledger, restore_ledger
 from calib_serve.watch.ledger.redis import RedisLedger
 
-BASE = float(round(time.time()))
+# One moment in this process and in those that it starts.
+BASE = float(os.environ.setdefault("LEDGER_MODEL_BASE", str(round(time.time()))))
 AGES = (45, 25, 9, 4, 1, 0.05, -2, -40)  # days; below 0: dated ahead
 CONSUMER = "model"
 TRIED: Counter[str] = Counter()
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["__main__", "ledger_model"])
+# What children need, so that each takes some ten milliseconds.
+CONTEXT.set_forkserver_preload(
+    [
+        "__main__",
+        "_pytest.assertion.rewrite",
+        "hypothesis.stateful",
+        "pytest",
+        "calib_serve.watch.ledger.redis",
+    ]
+)
 
 
 def label(i: int) -> Label:

@@ -31,6 +31,7 @@ __all__ = ["Record", "as_it_is", "copied", "in_use", "put_in_place", "staged", "
 _ROOT = "{calib-serve}"
 _SLICE = 256  # keys of one round
 _MEMBERS = 1000  # of one command
+_COPYING = 60_000  # milliseconds for which a backup that was killed keeps another one waiting
 _LEAVING = 1.0  # seconds for whoever is about to leave
 _STAGED = 3_600_000  # milliseconds for which what a killed restore left behind stays
 
@@ -56,25 +57,46 @@ def _connected(url: str) -> Iterator[Any]:
 def copied(url: str, to: Path, *, root: str = _ROOT) -> float:
     """Write the ledger of one moment to ``to`` while others use it; when that moment was.
 
-    Bits of receipts are only ever set, so an epoch with as many as before is the same. They are read first,
-    in slices; then one script reads the rest, and those epochs again that have changed.
+    What is large is read first, in slices: epochs, whose bits are only ever set, so that one with as many as
+    before is the same, and sums, of which scripts note meanwhile which they touch. Then one script reads the
+    rest, and again what has changed.
     """
-    with _connected(url) as db, to.with_name(f"{to.name}.epochs").open("w+b") as spool, to.open("wb") as out:
-        counts: dict[str, int] = {}
+    with _connected(url) as db, to.with_name(f"{to.name}.early").open("w+b") as spool, to.open("wb") as out:
+        token = secrets.token_hex(8)
+        if not db.set(f"{root}:copying", token, nx=True, px=_COPYING):
+            raise LedgerError("another backup of this Redis is being taken; try again in a minute")
+        db.unlink(f"{root}:touched")
+        known: dict[str, int] = {}
         places: dict[bytes, tuple[int, int]] = {}
-        for keys in _sliced(db.scan_iter(f"{escaped(root)}:epoch:*", count=1000)):
-            for key, bits in zip(keys, db.mget(keys), strict=True):
-                content = _told([bits or b""])
-                places[key] = (spool.tell(), len(content))
-                counts[key.decode()] = int(np.unpackbits(np.frombuffer(bits or b"", np.uint8)).sum())
-                spool.write(content)
-        (seconds, micro), rows = db.eval(SNAPSHOT, 1, root, f"{escaped(root)}:*", json.dumps(counts))
+        for key, content, count in _early(db, root):
+            told = _told(content)
+            places[key], known[key.decode()] = (spool.tell(), len(told)), count
+            spool.write(told)
+        found = db.eval(SNAPSHOT, 1, root, f"{escaped(root)}:*", json.dumps(known), token)
+        if found is None:
+            raise LedgerError("the copy of this Redis took too long, or another one came between; try again")
+        (seconds, micro), rows = found
         now = int(seconds) * 1000 + int(micro) // 1000
         for key, kind, left, content in rows:
             name = json.dumps([key.decode().removeprefix(root), kind.decode(), now + left if left > 0 else 0])
             told = _reread(spool, *places[key]) if content is None else _told(_many(content))
             out.write(name.encode() + b"\t" + told + b"\n")
     return now / 1000
+
+
+def _early(db: Any, root: str) -> Iterator[tuple[bytes, list[bytes], int]]:
+    """Keys that may be read before the moment of the copy, with their content, and how many bits it has."""
+    for kind in ("epoch", "total", "span"):
+        for keys in _sliced(db.scan_iter(f"{escaped(root)}:{kind}:*", count=1000)):
+            db.pexpire(f"{root}:copying", _COPYING)
+            pipe = db.pipeline(transaction=False)
+            for key in keys:
+                pipe.get(key) if kind == "epoch" else pipe.hgetall(key)
+            for key, found in zip(keys, pipe.execute(), strict=True):
+                if kind != "epoch":
+                    yield key, [one for pair in found.items() for one in pair], 0
+                elif found is not None:
+                    yield key, [found], int(np.unpackbits(np.frombuffer(found, np.uint8)).sum())
 
 
 def _sliced(keys: Iterable[bytes]) -> Iterator[list[bytes]]:

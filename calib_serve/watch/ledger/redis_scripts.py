@@ -15,6 +15,7 @@ local now = redis.call('TIME')
 local ms = now[1] * 1000 + math.floor(now[2] / 1000)
 local function whole(number) return string.format('%.0f', number) end
 local function add(batch)
+  local copying = redis.call('EXISTS', root .. ':copying') == 1
   for row, fields in ipairs(batch.sums) do
     local name, key = batch.rows[row].name
     if batch.rows[row].start then
@@ -27,6 +28,7 @@ local function add(batch)
     for _, pair in ipairs(fields) do
       redis.call('HINCRBYFLOAT', key, pair[1], string.format('%.17g', pair[2]))
     end
+    if copying then redis.call('SADD', root .. ':touched', key) end
   end
 end
 """
@@ -91,16 +93,25 @@ local kept = redis.call('HGETALL', root .. ':span:' .. name)
 if to ~= '' then
   for i = 1, #kept, 2 do redis.call('HINCRBYFLOAT', root .. ':span:' .. to, kept[i], kept[i + 1]) end
   redis.call('ZADD', root .. ':spans', ARGV[3], to)
+  if redis.call('EXISTS', root .. ':copying') == 1 then
+    redis.call('SADD', root .. ':touched', root .. ':span:' .. to)
+  end
 end
 redis.call('DEL', root .. ':span:' .. name)
 return redis.call('ZREM', root .. ':spans', name)
 """
 UNLOCK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
-# All keys below the root, of one moment: name, kind, milliseconds left, content. Epochs with as many bits as
-# ``ARGV[2]`` says were read already.
+# All keys below the root, of one moment: name, kind, milliseconds left, content. What ``ARGV[2]`` names was
+# read already: epochs with so many bits, and sums that nobody has touched since ``copying`` was set.
 SNAPSHOT = """
 local root, known = KEYS[1], cjson.decode(ARGV[2])
-local told, seen, cursor = {}, {}, '0'
+if redis.call('GET', root .. ':copying') ~= ARGV[3] then return false end
+local told, seen, cursor = {}, {[root .. ':lock'] = true, [root .. ':copying'] = true}, '0'
+seen[root .. ':touched'] = true
+local function same(key, kind)
+  if kind == 'string' then return redis.call('BITCOUNT', key) == known[key] end
+  return redis.call('SISMEMBER', root .. ':touched', key) == 0
+end
 local read = {
   string = function(key) return redis.call('GET', key) end,
   hash = function(key) return redis.call('HGETALL', key) end,
@@ -113,13 +124,14 @@ repeat
   cursor = step[1]
   for _, key in ipairs(step[2]) do
     local kind = redis.call('TYPE', key).ok
-    if read[kind] and not seen[key] and key ~= root .. ':lock' then
+    if read[kind] and not seen[key] then
       seen[key] = true
-      local same = known[key] and redis.call('BITCOUNT', key) == known[key]
-      told[#told + 1] = {key, kind, redis.call('PTTL', key), not same and read[kind](key)}
+      local known_still = known[key] and same(key, kind)
+      told[#told + 1] = {key, kind, redis.call('PTTL', key), not known_still and read[kind](key)}
     end
   end
 until cursor == '0'
+redis.call('DEL', root .. ':copying', root .. ':touched')
 return {redis.call('TIME'), told}
 """
 # What is staged takes the place of what is there, which goes on under another root.
