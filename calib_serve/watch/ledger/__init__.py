@@ -1,8 +1,9 @@
 """The record of accepted labels: each is counted once, whoever sends it, however often."""
 
 from calib_serve.watch.ledger.entries import SPANS, Dated, Entry, Fate, Noted
+from calib_serve.watch.ledger.files import quarantine
 from calib_serve.watch.ledger.protocol import Ledger, open_ledger
-from calib_serve.watch.ledger.sqlite import SqliteLedger, quarantine
+from calib_serve.watch.ledger.sqlite import SqliteLedger
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, add_at, merge_slices
 
 __all__ = [

@@ -73,6 +73,9 @@ class Ledger(Protocol):
     def store(self, key: str, value: bytes) -> None:
         """Keep ``value`` under ``key``, durable on return."""
 
+    def verify(self) -> list[str]:
+        """What of it is wrong or was set aside as damaged; empty if nothing is. Changes nothing."""
+
     def close(self) -> None:
         """Close files and connections."""
 
