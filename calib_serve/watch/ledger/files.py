@@ -41,14 +41,15 @@ class Files:
     def _gone(self) -> list[str]:
         return [part for part, _, was in self._opened if _identity(self.path, part) != was]
 
-    def error(self) -> LedgerError:
-        """What to say of it."""
+    def error(self, *, saved: bool = False) -> LedgerError:
+        """What to say of it; ``saved``: what was acknowledged was written into the ledger."""
         part = next(iter(self._gone()), "")
         there = _identity(self.path, part) is not None
         if part:
+            lost = "was saved into the ledger" if saved else "may be missing in part"
             return LedgerError(
-                f"the {part} file of the ledger {self.path} was {'replaced' if there else 'removed'} while "
-                "in use; what was acknowledged before is in the ledger; restart every process that uses it"
+                f"the {part} file of the ledger {self.path} was {'replaced' if there else 'removed'} while in "
+                f"use; what was acknowledged before {lost}; restart every process that uses it"
             )
         if there:
             return LedgerError(

@@ -23,6 +23,7 @@ __all__ = ["FORMAT", "convert"]
 FORMAT = 3
 _OLD = ("nonces", "epochs", "batches", "totals", "spans", "journal", "emitted", "state", "sums", "folded")
 _AT_ONCE = 5_000  # rows
+_NONCE_1 = 12  # bytes of a nonce in receipts of version 1
 
 
 def convert(tables: Tables, found: int, *, bins: int) -> None:
@@ -51,6 +52,10 @@ def convert(tables: Tables, found: int, *, bins: int) -> None:
             (*names, "segment", segment, _unpacked_1(packed, bins=bins))
             for *names, segment, packed in db.execute("SELECT * FROM old_sums")
         )
+    if found == 1:  # names of batches lay among the nonces
+        named = tables["nonces"].select("WHERE length(nonce) <> ?", (_NONCE_1,))
+        tables["batches"].add(named)
+        tables["nonces"].delete_all(named)
     if "folded" in old:
         (last,) = db.execute("SELECT coalesce(max(id), 0) FROM old_folded").fetchone()
         tables["state"].put("ledger/folded", str(int(last)).encode())

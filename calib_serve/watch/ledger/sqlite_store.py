@@ -145,7 +145,7 @@ class SqliteStore:
         # SQLite would go on writing to a deleted file, and all that is lost when the process ends.
         if self._files.changed():
             self._save_journal()
-            raise self._files.error()
+            raise self._files.error(saved=True)
         self._refuse()
         if self._suspect:
             self._contain()
