@@ -2,11 +2,12 @@
 
 from calib_serve.watch.ledger.entries import SPANS, Dated, Entry, Fate, Noted
 from calib_serve.watch.ledger.files import quarantine
+from calib_serve.watch.ledger.inspection import verify_file
 from calib_serve.watch.ledger.protocol import Ledger, open_ledger
 from calib_serve.watch.ledger.sqlite import SqliteLedger
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, add_at, merge_slices
 
 __all__ = [
     "SPANS", "Dated", "Emission", "Entry", "Fate", "Key", "Kind", "Ledger", "Noted", "SqliteLedger", "Sums",
-    "Version", "add_at", "merge_slices", "open_ledger", "quarantine",
+    "Version", "add_at", "merge_slices", "open_ledger", "quarantine", "verify_file",
 ]  # fmt: skip

@@ -47,9 +47,10 @@ class Files:
         there = _identity(self.path, part) is not None
         if part:
             lost = "was saved into the ledger" if saved else "may be missing in part"
+            how = "replaced" if there else "removed"
             return LedgerError(
-                f"the {part} file of the ledger {self.path} was {'replaced' if there else 'removed'} while in "
-                f"use; what was acknowledged before {lost}; restart every process that uses it"
+                f"the {part} file of the ledger {self.path} was {how} while in use; what was acknowledged "
+                f"before {lost}; restart every process that uses it"
             )
         if there:
             return LedgerError(

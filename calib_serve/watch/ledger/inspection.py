@@ -10,9 +10,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 from calib_serve.watch.ledger.damage import Damage, look, set_aside, structure
+from calib_serve.watch.ledger.formats import FORMAT
 from calib_serve.watch.ledger.rows import Tables
 
-__all__ = ["Inspection", "verify"]
+__all__ = ["Inspection", "stopped_after", "verify_file"]
 
 
 class Inspection:
@@ -43,14 +44,20 @@ class Inspection:
             self._db.close()
 
 
-def verify(path: Path) -> list[str]:
-    """What is wrong with the ledger at ``path``, of one moment; empty if nothing is."""
+def verify_file(path: str | Path) -> list[str]:
+    """What is wrong with the SQLite ledger at ``path``, of one moment; empty if nothing is.
+
+    Reads all of it and changes nothing, also where it cannot be opened any more; others may write meanwhile.
+    """
     try:
-        with closing(_reader(path)) as db:
+        with closing(_reader(Path(path))) as db:
             db.execute("BEGIN")
-            tables = Tables(db)
-            if wrong := structure(db):
+            (found,) = db.execute("PRAGMA user_version").fetchone()
+            if wrong := structure(db, made=found == FORMAT):
                 return wrong
+            if found != FORMAT:
+                return [f"it is of format {found}, which has no checksums; it gets them when it is opened"]
+            tables = Tables(db)
             return [*(str(one) for one in look(tables) if one is not None), *set_aside(tables)]
     except (sqlite3.Error, UnicodeDecodeError) as error:
         return [f"it cannot be read: {error}"]

@@ -155,7 +155,8 @@ class Rows:
 
     def add(self, rows: Iterable[Row]) -> None:
         """Write rows of keys that are not there."""
-        sealed = [self.table.sealed(row) for row in rows]
+        checksum, at = self.table.checksum, self._at
+        sealed = [(*row[:at], checksum(row), *row[at:]) for row in rows]
         if len(sealed) == 1:
             self._db.execute(self._insert, sealed[0])
         else:

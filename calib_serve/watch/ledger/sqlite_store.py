@@ -15,7 +15,7 @@ from calib_serve.errors import LedgerError
 from calib_serve.watch.ledger import damage
 from calib_serve.watch.ledger.files import Files, set_leftovers_aside
 from calib_serve.watch.ledger.formats import FORMAT
-from calib_serve.watch.ledger.inspection import stopped_after, verify
+from calib_serve.watch.ledger.inspection import stopped_after, verify_file
 from calib_serve.watch.ledger.rows import Tables
 from calib_serve.watch.ledger.tables import DamagedRow
 
@@ -114,7 +114,7 @@ class SqliteStore:
 
         What was set aside as damaged is told as well, for as long as this file is used.
         """
-        return verify(self.path)
+        return verify_file(self.path)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

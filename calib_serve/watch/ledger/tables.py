@@ -71,27 +71,26 @@ class Table:
         return (made, index) if index else (made,)
 
     @functools.cached_property
-    def _parts(
-        self,
-    ) -> tuple[struct.Struct, Callable[[Row], Row], Callable[[Row], Row], Callable[[Row], Row]]:
-        """The numbers of a row without its checksum, its texts, and its bytes."""
+    def checksum(self) -> Callable[[Row], int]:
+        """Of a row without its checksum; ValueError, TypeError or struct.error where its types are others."""
         types = [one.split()[1] for one in (*self.key, *self.values)]
         codes = {"REAL": "d", "INTEGER": "q"}
-        numbers = struct.Struct("<" + "".join(codes[one] for one in types if one in codes))
-        return (
-            numbers,
-            _picked([i for i, one in enumerate(types) if one in codes]),
-            _picked([i for i, one in enumerate(types) if one == "TEXT"]),
-            _picked([i for i, one in enumerate(types) if one == "BLOB"]),
+        pack = struct.Struct("<" + "".join(codes[one] for one in types if one in codes)).pack
+        numbers = _picked([i for i, one in enumerate(types) if one in codes])
+        texts = _picked([i for i, one in enumerate(types) if one == "TEXT"])
+        blobs = [i for i, one in enumerate(types) if one == "BLOB"]
+        of_texts, crc32 = (
+            functools.lru_cache(maxsize=4096)(functools.partial(_of_texts, self.name)),
+            zlib.crc32,
         )
 
-    def checksum(self, row: Row) -> int:
-        """Of a row without its checksum; ValueError, TypeError or struct.error where its types are others."""
-        numbers, of_numbers, of_texts, of_bytes = self._parts
-        found = zlib.crc32(numbers.pack(*of_numbers(row)), _of_texts(self.name, of_texts(row)))
-        for one in of_bytes(row):
-            found = zlib.crc32(one, found)
-        return found
+        def checksum(row: Row) -> int:
+            found = crc32(pack(*numbers(row)), of_texts(texts(row)))
+            for i in blobs:
+                found = crc32(row[i], found)
+            return found
+
+        return checksum
 
     def sealed(self, row: Row) -> Row:
         """The row with its checksum, as it is written."""
@@ -111,7 +110,6 @@ class Table:
         return plain
 
 
-@functools.lru_cache(maxsize=4096)
 def _of_texts(table: str, texts: Row) -> int:
     return zlib.crc32("\0".join((table, *texts)).encode())
 

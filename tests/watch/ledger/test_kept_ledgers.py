@@ -18,7 +18,7 @@ from ledgers import open_one
 
 from calib_serve.errors import LedgerError
 from calib_serve.receipts import Label, Receipt
-from calib_serve.watch.ledger import Entry, Key
+from calib_serve.watch.ledger import Entry, Key, verify_file
 from calib_serve.watch.ledger.formats import FORMAT
 
 KEPT = Path(__file__).parents[2] / "kept" / "ledgers"
@@ -124,7 +124,10 @@ def test_a_sqlite_ledger_that_was_converted_is_of_today_s_format_and_keeps_nothi
     for number in SQLITE:
         folder = tmp_path / str(number)
         folder.mkdir()
+        shutil.copy(KEPT / f"sqlite-format-{number}.db", folder / "l.db")
+        assert f"format {number}, which has no checksums" in verify_file(folder / "l.db")[0]
         open_sqlite(number, folder).close()
+        assert verify_file(folder / "l.db") == []
         open_one("sqlite", tmp_path / "new.db").close()
         with (
             closing(sqlite3.connect(folder / "l.db")) as db,

@@ -7,7 +7,7 @@ import pytest
 from ledgers import FOREVER, NOW, accept, entries, make_label, open_one
 
 from calib_serve.errors import LedgerError
-from calib_serve.watch.ledger import Key, SqliteLedger
+from calib_serve.watch.ledger import Key, SqliteLedger, verify_file
 from calib_serve.watch.ledger.sums import Sums
 
 
@@ -62,6 +62,7 @@ def test_what_is_changed_behind_its_back_is_named_and_no_label_counts_again(tmp_
     assert wrong != []
     assert ledger.verify() == wrong  # it changes nothing
     ledger.close()
+    assert verify_file(path) == wrong
     again = [make_label(i) for i in range(30)]
     try:
         ledger = SqliteLedger(path)
