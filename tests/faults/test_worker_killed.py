@@ -171,7 +171,8 @@ def test_sums_sent_but_not_marked_are_not_sent_again(running: Running) -> None:
     path = running.server.folder / "ledger.sqlite"
     with closing(SqliteLedger(path)) as ledger:
         consumer = f"torchserve:{socket.gethostname()}"
-        ledger._db.execute("DELETE FROM emitted WHERE consumer = ?", (consumer,))
+        with ledger.transaction():
+            ledger._tables["emitted"].delete("WHERE consumer = ?", (consumer,))
     until(lambda: running.server.workers("calibration_feedback") not in ([], [victim]))
     (receipt,) = [r.json()["receipt"] for r in running.predict_all(inputs(1, seed=8))]
     assert running.label([{"receipt": receipt, "label": 1}]).json()["accepted"] == 1

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from calib_serve.errors import InputError, LedgerError
 from calib_serve.watch.ledger import sqlite_copy
 from calib_serve.watch.ledger.address import is_redis
 from calib_serve.watch.ledger.backup_file import Header, read_header, unpacked_content, write_backup
+from calib_serve.watch.ledger.inspection import verify_file
 from calib_serve.watch.ledger.protocol import Ledger
 from calib_serve.watch.ledger.sums import Version
 
@@ -90,7 +90,7 @@ def _folder(beside: Path) -> Iterator[Path]:
 
 def _verify_copy(copy: Path, where: str) -> None:
     with closing(sqlite_copy.as_it_is(copy)) as ledger:
-        if wrong := _wrong(ledger):
+        if wrong := ledger.verify():
             raise LedgerError(f"the ledger {where} is not sound: {wrong[0]}")
 
 
@@ -148,14 +148,13 @@ def _restored_to_redis(file: Path, where: str, until: float, *, replace: bool) -
     return Restored(header.taken, aside, until)
 
 
-def _begin(ledger: Any, until: float) -> None:
+def _begin(ledger: Ledger, until: float) -> None:
     """What a restored ledger is told before anybody uses it."""
-    if wrong := _wrong(ledger):
+    if wrong := ledger.verify():
         raise LedgerError(f"the ledger in the backup is not sound: {wrong[0]}")
     if until > float("-inf"):
         ledger.forget(until)
-    if hasattr(ledger, "new_generation"):
-        ledger.new_generation("restore")
+    ledger.new_generation("restore")
 
 
 def verify_ledger(where: str) -> list[str]:
@@ -167,26 +166,8 @@ def verify_ledger(where: str) -> list[str]:
         from calib_serve.watch.ledger import redis_copy  # noqa: PLC0415  an optional extra
 
         with closing(redis_copy.as_it_is(where)) as ledger:
-            return _wrong(ledger)
-    sqlite_copy.needed(Path(where))
-    with tempfile.TemporaryDirectory(prefix="calib-serve-") as folder:
-        copy = Path(folder) / "copy"
-        try:
-            sqlite_copy.copied(Path(where), copy)
-            with closing(sqlite_copy.as_it_is(copy)) as ledger:
-                return _wrong(ledger)
-        except LedgerError as error:
-            return [str(error).replace(str(copy), where)]
-
-
-def _wrong(ledger: Any) -> list[str]:
-    if hasattr(ledger, "verify"):
-        return [str(one) for one in ledger.verify()]
-    # What can be read is; and no receipt is remembered whose label no sum has.
-    bits, labels = ledger.remembered(), sum(float(one.labels.sum()) for one in ledger.sums().values())
-    list(ledger.dated(0.0, float("inf")))
-    labels += sum(_retired(ledger).values())
-    return [f"{bits} receipts are remembered, and sums have {labels:.0f} labels"] if bits > labels else []
+            return ledger.verify()
+    return verify_file(sqlite_copy.needed(Path(where)))
 
 
 def prune_ledger(

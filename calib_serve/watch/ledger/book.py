@@ -4,76 +4,50 @@ from __future__ import annotations
 
 import functools
 import json
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
-
 from calib_serve.errors import LedgerError, ShapeError
 from calib_serve.watch.ledger.entries import SPANS, Dated, Noted, Place, coarser, journal_sums
+from calib_serve.watch.ledger.rows import Tables
 from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version, add_at
 
-__all__ = ["SCHEMA", "Book"]
+__all__ = ["Book"]
 
-SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS totals (writer TEXT, model TEXT, version TEXT, kind TEXT, name TEXT,"
-    " sums BLOB NOT NULL, PRIMARY KEY (writer, model, version, kind, name)) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS spans (model TEXT, version TEXT, kind TEXT, start REAL, width REAL,"
-    " name TEXT, sums BLOB NOT NULL, PRIMARY KEY (model, version, kind, start, width, name)) WITHOUT ROWID",
-    # AUTOINCREMENT: a number that was folded never comes again.
-    "CREATE TABLE IF NOT EXISTS journal (id INTEGER PRIMARY KEY AUTOINCREMENT, writer TEXT, model TEXT,"
-    " version TEXT, time REAL, nonce BLOB, arrived REAL, confidence REAL, correct INTEGER, predicted INTEGER,"
-    " inclusion REAL, grouped INTEGER, slices TEXT, detect INTEGER)",
-    "CREATE INDEX IF NOT EXISTS journal_time ON journal (model, version, time)",
-    "CREATE TABLE IF NOT EXISTS folded (id INTEGER PRIMARY KEY)",
-    "CREATE TABLE IF NOT EXISTS emitted (consumer TEXT, model TEXT, version TEXT,"
-    " sums BLOB NOT NULL, PRIMARY KEY (consumer, model, version)) WITHOUT ROWID",
-)
-_ROWS = (
-    "SELECT id, writer, model, version, time, nonce, arrived, confidence, correct, predicted, inclusion,"
-    " grouped, slices FROM journal"
-)
-_NOTE = "INSERT INTO journal VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _FOLD_AT = 10_000  # labels in the journal that nobody has made sums of
 T = TypeVar("T")
-_TOTAL = "SELECT sums FROM totals WHERE (writer, model, version, kind, name) = (?, ?, ?, ?, ?)"
-_SPAN = "SELECT sums FROM spans WHERE (model, version, kind, start, width, name) = (?, ?, ?, ?, ?, ?)"
-_SET_TOTAL = "INSERT OR REPLACE INTO totals VALUES (?, ?, ?, ?, ?, ?)"
-_SET_SPAN = "INSERT OR REPLACE INTO spans VALUES (?, ?, ?, ?, ?, ?, ?)"
-_SET_EMITTED = "INSERT OR REPLACE INTO emitted VALUES (?, ?, ?, ?)"
+_FOLDED = "ledger/folded"  # the number of the last label in the journal that is in the sums
 
 
 class Book:
-    """The rows behind ``db``, changed within the ledger's transactions; ``damaged``: says what cannot be."""
+    """The rows of ``tables``, changed within the ledger's transactions; ``damaged``: says what cannot be."""
 
     def __init__(
-        self, db: sqlite3.Connection, *, writer: str, bins: int, damaged: Callable[[object], LedgerError]
+        self, tables: Tables, *, writer: str, bins: int, damaged: Callable[[object], LedgerError]
     ) -> None:
-        self._db, self._writer, self._bins, self._damaged = db, writer, bins, damaged
+        self._writer, self._bins, self._damaged = writer, bins, damaged
+        self._db = tables.db
+        self._totals, self._spans, self._emitted = (tables[name] for name in ("totals", "spans", "emitted"))
+        self._journal, self._state = tables["journal"], tables["state"]
 
     def add(self, sums: Mapping[Place, Sums], *, writer: str | None = None) -> None:
         """Add sums to those that are kept, of this ledger's writer or another."""
         for (key, start, width), more in sums.items():
             at: tuple[str | float, ...]
             if width:
-                get, put, at = _SPAN, _SET_SPAN, (key.model, key.version, key.kind, start, width, key.name)
+                rows, at = self._spans, (key.model, key.version, key.kind, start, width, key.name)
             else:
-                get, put, at = (
-                    _TOTAL,
-                    _SET_TOTAL,
-                    (self._writer if writer is None else writer, *key.of, key.kind, key.name),
-                )
-            row = self._db.execute(get, at).fetchone()
-            total = more if row is None else self._unpacked(row[0]) + more
-            self._db.execute(put, (*at, total.packed()))
+                rows = self._totals
+                at = (self._writer if writer is None else writer, *key.of, key.kind, key.name)
+            row = rows.get(*at)
+            total = more if row is None else self._unpacked(row[-1]) + more
+            rows.put(*at, total.packed())
 
     def totals(self, kind: Kind, *, own: bool) -> dict[Key, Sums]:
         """The sums over all time."""
-        asked = "SELECT model, version, name, sums FROM totals WHERE kind = ?"
-        asked, told = (asked + " AND writer = ?", (kind, self._writer)) if own else (asked, (kind,))
+        where, told = ("AND writer = ?", (kind, self._writer)) if own else ("", (kind,))
         found: dict[Key, Sums] = {}
-        for model, version, name, packed in self._db.execute(asked, told):
+        for _, model, version, _, name, packed in self._totals.select(f"WHERE kind = ? {where}", told):
             add_at(found, Key(model, version, name, kind), self._unpacked(packed))
         for writer, sums in self.unfolded().items():
             for place, more in sums.items():
@@ -83,15 +57,12 @@ class Book:
 
     def dated(self, since: float, until: float, version: Version | None, kind: Kind | None) -> list[Dated]:
         """The sums of the spans in [since, until)."""
-        rows = self._db.execute(
-            "SELECT * FROM spans WHERE start >= ?1 AND start + width <= ?2 AND (?3 IS NULL OR model = ?3)"
+        rows = self._spans.select(
+            "WHERE start >= ?1 AND start + width <= ?2 AND (?3 IS NULL OR model = ?3)"
             " AND (?4 IS NULL OR version = ?4) AND (?5 IS NULL OR kind = ?5)",
             (since, until, *(version or (None, None)), kind),
         )
-        found: dict[Place, Sums] = {}
-        for row in rows:
-            one = self._read(functools.partial(_dated, row, bins=self._bins))
-            found[Place(one.key, one.start, one.width)] = one.sums
+        found = {_place(row): self._unpacked(row[-1]) for row in rows}
         for sums in self.unfolded().values():
             for place, more in sums.items():
                 key, start, width = place
@@ -106,59 +77,58 @@ class Book:
         old = [
             row
             for width, most in SPANS
-            for row in self._db.execute(
-                "SELECT * FROM spans WHERE width = ? AND start < ? LIMIT ?",
-                (width, now - most - width, at_most),
+            for row in self._spans.select(
+                "WHERE width = ? AND start < ? LIMIT ?", (width, now - most - width, at_most)
             )
         ]
         moved: dict[Place, Sums] = {}
-        for model, version, kind, start, width, name, packed in old:
+        for row in old:
+            key, start, width = _place(row)
             if to := coarser(start, width, now=now):
-                place, more = Place(Key(model, version, name, kind), *to), self._unpacked(packed)
-                add_at(moved, place, more)
-        self._db.executemany(
-            "DELETE FROM spans WHERE (model, version, kind, start, width, name) = (?, ?, ?, ?, ?, ?)",
-            [row[:-1] for row in old],
-        )
+                add_at(moved, Place(key, *to), self._unpacked(row[-1]))
+        self._spans.delete_all(old)
         self.add(moved)
 
     def emitted(self, consumer: str) -> dict[Version, Sums]:
         """What ``consumer`` has published."""
-        rows = self._db.execute("SELECT model, version, sums FROM emitted WHERE consumer = ?", (consumer,))
-        return {(model, version): self._unpacked(packed) for model, version, packed in rows}
+        rows = self._emitted.select("WHERE consumer = ?", (consumer,))
+        return {(model, version): self._unpacked(packed) for _, model, version, packed in rows}
 
     def mark(self, consumer: str, sums: Mapping[Version, Sums]) -> None:
         """Set what ``consumer`` has published."""
-        self._db.executemany(_SET_EMITTED, [(consumer, *of, total.packed()) for of, total in sums.items()])
+        for of, total in sums.items():
+            self._emitted.put(consumer, *of, total.packed())
 
     def note(self, rows: Sequence[Noted], *, detect: bool) -> None:
         """Write labels into the journal; with ``detect`` they wait there for the drift detector."""
-        self._db.executemany(
-            _NOTE,
-            [(*row[:-1], _slices(row.slices), detect) for row in rows],
+        folded = self._folded()
+        # A number that was folded never comes again.
+        first = max(self._last(), folded) + 1
+        self._journal.add(
+            (i, *row[:-1], _slices(row.slices), int(detect)) for i, row in enumerate(rows, start=first)
         )
-        if self._unfolded_count() > _FOLD_AT:
+        if first + len(rows) - 1 - folded > _FOLD_AT:
             self.fold()
 
-    def _unfolded_count(self) -> int:
-        (last,) = self._db.execute("SELECT coalesce(max(id), 0) FROM journal").fetchone()
-        return int(last) - self._folded()
+    def _last(self) -> int:
+        return int(self._db.execute("SELECT coalesce(max(id), 0) FROM journal").fetchone()[0])
 
     def _folded(self) -> int:
-        return int(self._db.execute("SELECT coalesce(max(id), 0) FROM folded").fetchone()[0])
+        row = self._state.get(_FOLDED)
+        return 0 if row is None else int(row[1])
 
     def unfolded(self) -> dict[str, dict[Place, Sums]]:
         """The sums of the labels in the journal that are in no sum yet, by writer."""
-        rows = self._db.execute(f"{_ROWS} WHERE id > ?", (self._folded(),)).fetchall()
-        return journal_sums([self._read(functools.partial(_noted, row[1:])) for row in rows], bins=self._bins)
+        rows = self._journal.select("WHERE id > ?", (self._folded(),))
+        return journal_sums([self._noted(row) for row in rows], bins=self._bins)
 
     def fold(self) -> None:
         """Add the labels in the journal to the sums, and drop those that nobody waits for."""
-        for writer, sums in self.unfolded().items():
-            self.add(sums, writer=writer)
-        self._db.execute("INSERT OR REPLACE INTO folded SELECT coalesce(max(id), 0) FROM journal")
-        self._db.execute("DELETE FROM folded WHERE id < (SELECT max(id) FROM folded)")
-        self._db.execute("DELETE FROM journal WHERE NOT detect")
+        if (last := self._last()) > (folded := self._folded()):
+            for writer, sums in self.unfolded().items():
+                self.add(sums, writer=writer)
+            self._state.put(_FOLDED, str(last).encode())
+            self._journal.delete("WHERE id > ? AND NOT detect", (folded,))
 
     def waiting(self) -> dict[Version, int]:
         """How many labels of each version wait for the drift detector."""
@@ -171,33 +141,23 @@ class Book:
         """Take the labels out that were predicted before ``until``."""
         # By nonce within a moment: in the order of arrival, wrong ones might come first.
         self.fold()
-        rows = self._db.execute(
-            f"{_ROWS} WHERE (model, version) = (?, ?) AND time < ? AND detect ORDER BY time, nonce LIMIT ?",
+        rows = self._journal.select(
+            "WHERE (model, version) = (?, ?) AND time < ? AND detect ORDER BY time, nonce LIMIT ?",
             (*version, until, most),
-        ).fetchall()
-        self._db.executemany("DELETE FROM journal WHERE id = ?", [row[:1] for row in rows])
-        return [self._read(functools.partial(_noted, row[1:])) for row in rows]
+        )
+        self._journal.delete_all(rows)
+        return [self._noted(row) for row in rows]
 
     def drop(self, version: Version) -> None:
         """Delete all rows of a version."""
-        for table in ("journal", "totals", "spans", "emitted"):
-            self._db.execute(f"DELETE FROM {table} WHERE (model, version) = (?, ?)", version)  # noqa: S608
+        for rows in (self._journal, self._totals, self._spans, self._emitted):
+            rows.delete("WHERE (model, version) = (?, ?)", version)
 
-    def convert(self) -> None:
-        """Bring the sums of format 1 over: they have no time, and count in those over all time."""
-        rows = self._db.execute("SELECT writer, model, version, segment, sums FROM sums").fetchall()
-        for *names, segment, packed in rows:
-            self._db.execute(_SET_TOTAL, (*names, "segment", segment, self._unpacked_1(packed).packed()))
-        rows = self._db.execute("SELECT consumer, model, version, sums FROM emitted").fetchall()
-        for *names, packed in rows:
-            self._db.execute(_SET_EMITTED, (*names, self._unpacked_1(packed).packed()))
-        self._db.execute("DROP TABLE sums")
+    def _noted(self, row: Sequence[Any]) -> Noted:
+        return self._read(functools.partial(_noted, row[1:-1]))
 
     def _unpacked(self, packed: bytes) -> Sums:
         return self._read(lambda: Sums.unpacked(packed, bins=self._bins))
-
-    def _unpacked_1(self, packed: bytes) -> Sums:
-        return self._read(lambda: Sums.of_version_1(np.frombuffer(packed, "<f8"), bins=self._bins))
 
     def _read(self, read: Callable[[], T]) -> T:
         try:
@@ -206,11 +166,9 @@ class Book:
             raise self._damaged(error) from error
 
 
-def _dated(row: Sequence[Any], *, bins: int) -> Dated:
-    model, version, kind, start, width, name, packed = row
-    return Dated(
-        Key(model, version, name, kind), float(start), float(width), Sums.unpacked(packed, bins=bins)
-    )
+def _place(row: Sequence[Any]) -> Place:
+    model, version, kind, start, width, name, _ = row
+    return Place(Key(model, version, name, kind), start, width)
 
 
 @functools.lru_cache(maxsize=4096)

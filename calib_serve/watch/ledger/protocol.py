@@ -83,6 +83,9 @@ class Ledger(Protocol):
     def drop(self, version: Version) -> None:
         """Delete all sums and waiting labels of a version; its receipts are remembered until they expire."""
 
+    def verify(self) -> list[str]:
+        """What of it is wrong or was set aside as damaged; empty if nothing is. Changes nothing."""
+
     def close(self) -> None:
         """Close files and connections."""
 

@@ -34,6 +34,7 @@ from calib_serve.watch.ledger.entries import (
     served,
 )
 from calib_serve.watch.ledger.redis_scripts import ACCEPT, ADD, FOLD, MERGE, UNLOCK
+from calib_serve.watch.ledger.redis_verify import verify
 from calib_serve.watch.ledger.redis_wire import (
     PUBLISHED,
     escaped,
@@ -161,6 +162,8 @@ class RedisLedger:
                 for key in self._redis.scan_iter(f"{escaped(root)}:{kind}:*", count=1000):
                     if (left := self._redis.pttl(key)) > 0:
                         self._redis.pexpire(key, left + more)
+            for name, score in self._redis.zscan_iter(f"{root}:epochs"):
+                self._redis.zadd(f"{root}:epochs", {name: score + more})
             self._redis.delete(f"{root}:prolonging")
 
     def _redis_time(self) -> float:
@@ -337,8 +340,13 @@ class RedisLedger:
 
     def _sums_of(self, kept: Mapping[bytes, bytes]) -> Sums:
         vector = np.zeros_like(Sums.zeros(self.bins).vector)
-        for field, value in kept.items():
-            vector[int(field)] = float(value)
+        try:
+            for field, value in kept.items():
+                vector[int(field)] = float(value)
+        except (ValueError, IndexError) as error:
+            raise LedgerError(f"sums of the Redis ledger are damaged: {error}; restore a copy") from error
+        if not np.isfinite(vector).all():
+            raise LedgerError("sums of the Redis ledger are damaged: not finite; restore a copy")
         return Sums(self.bins, vector)
 
     def dated(
@@ -461,6 +469,11 @@ class RedisLedger:
             if spans:
                 pipe.zrem(f"{root}:spans", *spans)
             pipe.execute()
+
+    def verify(self) -> list[str]:
+        """What can be seen of it that is wrong; empty if nothing is. Changes no number."""
+        with self._errors():
+            return verify(self._redis, self._root, bins=self.bins, sums=self.slices)
 
     def close(self) -> None:
         """Close the connections."""

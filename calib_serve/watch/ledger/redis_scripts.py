@@ -38,23 +38,38 @@ ACCEPT = (
 local batch, fates = cjson.decode(ARGV[1]), {}
 local retention = math.max(batch.retention, tonumber(redis.call('GET', root .. ':retention') or 0))
 local forgotten = tonumber(redis.call('GET', root .. ':forgotten') or '-inf')
-local function fresh(one, left)
+local gone = redis.call('ZRANGEBYSCORE', root .. ':epochs', '-inf', ms, 'LIMIT', 0, 1000)
+if #gone > 0 then
+  redis.call('ZREM', root .. ':epochs', unpack(gone))
+  redis.call('HDEL', root .. ':bits', unpack(gone))
+end
+local function fate(one, left)
   if not one.epoch then
-    return redis.call('SET', root .. ':nonce:' .. one.nonce, '', 'NX', 'PX', whole(left)) and true
+    local set = redis.call('SET', root .. ':nonce:' .. one.nonce, '', 'NX', 'PX', whole(left))
+    return set and 'counted' or 'duplicate'
   end
   local key = root .. ':epoch:' .. one.epoch
-  if redis.call('SETBIT', key, one.bit, 1) == 1 then return false end
-  if redis.call('PTTL', key) < left then redis.call('PEXPIRE', key, whole(left)) end
-  return true
+  if redis.call('SETBIT', key, one.bit, 1) == 1 then return 'duplicate' end
+  -- How many bits there must be is kept apart: an epoch whose bits were lost is never begun again.
+  local bits, until_ms = redis.call('HINCRBY', root .. ':bits', one.epoch, 1), redis.call('PTTL', key)
+  if bits > 1 and until_ms == -1 then
+    redis.call('HSET', root .. ':bits', one.epoch, -1000000000)
+    bits = -1
+  end
+  if until_ms < left then
+    redis.call('PEXPIRE', key, whole(left))
+    redis.call('ZADD', root .. ':epochs', ms + left, one.epoch)
+  end
+  return bits < 0 and 'forgotten' or 'counted'
 end
 for i, one in ipairs(batch.labels) do
   local left = one.time * 1000 + retention - ms
   if left <= 0 or one.time * 1000 <= forgotten then
     fates[i] = 'forgotten'
-  elseif not fresh(one, left) then
-    fates[i] = 'duplicate'
   else
-    fates[i] = 'counted'
+    fates[i] = fate(one, left)
+  end
+  if fates[i] == 'counted' then
     redis.call('RPUSH', root .. ':journal', one.row)
     if batch.detect then
       redis.call('SADD', root .. ':waiting', one.version)

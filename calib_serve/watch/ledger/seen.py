@@ -1,13 +1,13 @@
 """Which receipts were counted, in a SQLite ledger: one bit each, in the bitmap of its epoch.
 
 A bitmap is a sorted list of its bits while few are set. Receipts of version 1 have no epoch: their nonces are
-kept whole, as are the names of batches of predictions.
+kept whole, as are the names of batches of predictions. Where some were lost to damage, receipts of unknown
+names that may be among them are refused.
 """
 
 from __future__ import annotations
 
 import math
-import sqlite3
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -15,98 +15,124 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import LedgerError
 from calib_serve.nonces import NONCE_BYTES, PER_EPOCH, split
+from calib_serve.watch.ledger.entries import Fate
+from calib_serve.watch.ledger.rows import Rows, Tables
 
-__all__ = ["SCHEMA", "Seen"]
+__all__ = ["Seen", "doubt"]
 
-SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS nonces (nonce BLOB PRIMARY KEY, expires REAL NOT NULL) WITHOUT ROWID",
-    "CREATE INDEX IF NOT EXISTS nonces_expire ON nonces (expires)",
-    "CREATE TABLE IF NOT EXISTS epochs (epoch BLOB PRIMARY KEY, expires REAL NOT NULL, bits BLOB NOT NULL)"
-    " WITHOUT ROWID",
-    "CREATE INDEX IF NOT EXISTS epochs_expire ON epochs (expires)",
-    "CREATE TABLE IF NOT EXISTS batches (name BLOB PRIMARY KEY, expires REAL NOT NULL) WITHOUT ROWID",
-)
 _BITMAP = PER_EPOCH // 8
 _SPARSE = _BITMAP // 2  # bits beyond which a bitmap is smaller than their list
+_DOUBTED, _DOUBTED_BATCHES = "ledger/doubted", "ledger/doubted_batches"
+
+
+def _doubted(state: Rows) -> float:
+    """Until when receipts were predicted that may have been counted without being remembered.
+
+    It is minus infinity unless something was lost: then those of unknown names are refused.
+    """
+    row = state.get(_DOUBTED)
+    return -math.inf if row is None else float(row[1])
+
+
+def _doubted_batches(state: Rows) -> float:
+    """The same, of batches of predictions."""
+    row = state.get(_DOUBTED_BATCHES)
+    return -math.inf if row is None else float(row[1])
+
+
+def doubt(state: Rows, *, receipts: float, batches: float) -> None:
+    """From now on doubt what came until then."""
+    state.put(_DOUBTED, repr(max(receipts, _doubted(state))).encode())
+    state.put(_DOUBTED_BATCHES, repr(max(batches, _doubted_batches(state))).encode())
 
 
 class Seen:
-    """The receipts and batches that the ledger behind ``db`` remembers; used within its transactions.
+    """The receipts and batches that the ledger behind ``tables`` remembers; used within its transactions.
 
     ``damaged``: says what cannot be.
     """
 
-    def __init__(self, db: sqlite3.Connection, *, damaged: Callable[[object], LedgerError]) -> None:
-        self._db, self._damaged = db, damaged
+    def __init__(self, tables: Tables, *, damaged: Callable[[object], LedgerError]) -> None:
+        self._damaged = damaged
+        self._epochs, self._nonces, self._batches = (tables[name] for name in ("epochs", "nonces", "batches"))
+        self._state = tables["state"]
 
-    def add(self, nonces: Sequence[bytes], expires: Sequence[float]) -> list[bool]:
-        """Remember each until it expires, at least; True for those that were not remembered yet."""
-        fresh = [False] * len(nonces)
+    def add(self, nonces: Sequence[bytes], times: Sequence[float], *, retention: float) -> list[Fate]:
+        """Remember each until ``retention`` seconds after its time, at least; what became of each."""
+        fates: list[Fate] = ["duplicate"] * len(nonces)
         epochs: dict[bytes, list[int]] = {}
         for i, nonce in enumerate(nonces):
             if len(nonce) == NONCE_BYTES:
                 epochs.setdefault(split(nonce)[0], []).append(i)
-            else:
-                found = self._db.execute("INSERT OR IGNORE INTO nonces VALUES (?, ?)", (nonce, expires[i]))
-                fresh[i] = found.rowcount == 1
+            elif not self._nonces.has(nonce):
+                fates[i] = self._unknown(times[i])
+                if fates[i] == "counted":
+                    self._nonces.add([(nonce, times[i] + retention)])
         for epoch, members in epochs.items():
             bits = [split(nonces[i])[1] for i in members]
-            for i, new in zip(members, self._set(epoch, bits, max(expires[i] for i in members)), strict=True):
-                fresh[i] = new
-        return fresh
+            found = self._set(epoch, bits, [times[i] for i in members], retention)
+            for i, fate in zip(members, found, strict=True):
+                fates[i] = fate
+        return fates
 
-    def add_batch(self, name: bytes, expires: float) -> bool:
-        """The same, of a batch of predictions by its name."""
-        found = self._db.execute("INSERT OR IGNORE INTO batches VALUES (?, ?)", (name, expires))
-        return found.rowcount == 1
+    def _unknown(self, time: float) -> Fate:
+        return "forgotten" if time <= _doubted(self._state) else "counted"
 
-    def _set(self, epoch: bytes, bits: Sequence[int], expires: float) -> list[bool]:
-        row = self._db.execute("SELECT expires, bits FROM epochs WHERE epoch = ?", (epoch,)).fetchone()
+    def add_batch(self, name: bytes, expires: float, *, time: float) -> bool:
+        """Remember a batch of predictions made at ``time`` by its name; whether it was not remembered yet."""
+        if self._batches.has(name) or time <= _doubted_batches(self._state):
+            return False
+        self._batches.add([(name, expires)])
+        return True
+
+    def _set(self, epoch: bytes, bits: Sequence[int], times: Sequence[float], retention: float) -> list[Fate]:
+        row, was = self._epochs.find(epoch)
+        # Of an epoch that is not known, what may have been counted and lost stays refused for good.
+        until, since = (-math.inf, _doubted(self._state)) if row is None else row[1:3]
+        found = _unpacked(b"") if row is None else self._bits(row[3])
+        fates: list[Fate] = []
+        for bit, time in zip(bits, times, strict=True):
+            if time <= since:
+                fates.append("forgotten")
+            else:
+                fates.append("duplicate" if found[bit] else "counted")
+                found[bit] = True
+        if "counted" in fates:
+            until = max(until, *(time + retention for time in times))
+            self._epochs.replace((epoch, until, since, _packed(found)), was)
+        return fates
+
+    def _bits(self, kept: bytes) -> NDArray[np.bool_]:
         try:
-            until, found = (expires, _unpacked(b"")) if row is None else (float(row[0]), _unpacked(row[1]))
+            return _unpacked(kept)
         except (ValueError, TypeError) as error:
             raise self._damaged(f"the bits of an epoch: {error}") from error
-        fresh = []
-        for bit in bits:
-            fresh.append(not found[bit])
-            found[bit] = True
-        if any(fresh):
-            kept = (epoch, max(expires, until), _packed(found))
-            self._db.execute("INSERT OR REPLACE INTO epochs VALUES (?, ?, ?)", kept)
-        return fresh
 
     def forget(self, before: float, *, at_most: int) -> tuple[int, float]:
-        """Forget ``at_most`` receipts and epochs, or a few more; how many, and when the last one expired."""
-        gone = [self._forget(table, before, at_most) for table in ("nonces", "epochs")]
+        """Forget ``at_most`` receipts and as many epochs; how many, and when the last one expired."""
+        gone = [self._forget(rows, before, at_most) for rows in (self._nonces, self._epochs)]
         return sum(count for count, _ in gone), max(last for _, last in gone)
 
     def forget_batches(self, before: float, *, at_most: int) -> None:
         """The same, of batches."""
-        self._forget("batches", before, at_most)
+        self._forget(self._batches, before, at_most)
 
-    def _forget(self, table: str, before: float, at_most: int) -> tuple[int, float]:
-        (last,) = self._db.execute(
-            f"SELECT max(expires) FROM (SELECT expires FROM {table} WHERE expires < ?"  # noqa: S608
-            " ORDER BY expires LIMIT ?)",
-            (before, at_most),
-        ).fetchone()
-        if last is None:
-            return 0, -math.inf
-        return self._db.execute(f"DELETE FROM {table} WHERE expires <= ?", (last,)).rowcount, last  # noqa: S608
+    def _forget(self, rows: Rows, before: float, at_most: int) -> tuple[int, float]:
+        # Their whole rows are read: no index is believed about what may be forgotten.
+        old = rows.select("WHERE expires < ? ORDER BY expires LIMIT ?", (before, at_most))
+        rows.delete_all(old)
+        return len(old), max((row[1] for row in old), default=-math.inf)
 
     def count(self) -> int:
         """How many receipts are remembered."""
-        (whole,) = self._db.execute("SELECT count(*) FROM nonces").fetchone()
-        rows = self._db.execute("SELECT bits FROM epochs")
-        try:
-            return int(whole) + sum(int(_unpacked(bits).sum()) for (bits,) in rows)
-        except (ValueError, TypeError, IndexError) as error:
-            raise self._damaged(f"the bits of an epoch: {error}") from error
+        bits = sum(int(self._bits(row[3]).sum()) for row in self._epochs.select())
+        return len(self._nonces.select()) + bits
 
     def prolong(self, seconds: float) -> None:
         """Remember everything for longer."""
-        for table in ("nonces", "epochs"):
-            self._db.execute(f"UPDATE {table} SET expires = expires + ?", (seconds,))  # noqa: S608
+        for rows in (self._nonces, self._epochs):
+            for row in rows.select():
+                rows.put(row[0], row[1] + seconds, *row[2:])
 
 
 def _unpacked(kept: bytes) -> NDArray[np.bool_]:

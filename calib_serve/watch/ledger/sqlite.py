@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import math
-import sqlite3
-import threading
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from calib_serve.errors import LedgerError
-from calib_serve.files import make_private
 from calib_serve.receipts import DAY
 from calib_serve.watch.ledger import book, seen
 from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted, noted, served
+from calib_serve.watch.ledger.formats import FORMAT, convert
+from calib_serve.watch.ledger.inspection import Inspection
+from calib_serve.watch.ledger.sqlite_store import LATEST, SqliteStore
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, merge_slices
+from calib_serve.watch.ledger.tables import SCHEMA
 
-__all__ = ["SqliteLedger", "quarantine"]
+__all__ = ["SqliteLedger"]
 
-_SCHEMA = (
-    *seen.SCHEMA,
-    *book.SCHEMA,
-    "CREATE TABLE IF NOT EXISTS state (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
-)
-_FORMAT = 2
 _BINS, _RETENTION, _FORGOTTEN = "ledger/bins", "ledger/retention", "ledger/forgotten_before"
 _PRUNED_1 = "ledger/pruned_through"  # of format 1: what expired before may have been forgotten
 _PRUNE_EVERY = 60.0  # seconds between sweeps
@@ -32,11 +28,11 @@ _PRUNE_AT_MOST = 10_000  # names or spans a sweep, so that no label waits long f
 # How far a sweep trusts the clock beyond the latest prediction whose label was counted, and beyond the last
 # sweep: one batch of a host whose clock runs ahead may be dated ahead itself.
 _AHEAD = DAY
-_LATEST, _SWEPT = "ledger/latest", "ledger/swept"
-_MEND = "set it aside with calib_serve.watch.ledger.quarantine(path), or restore a copy"
+_SWEPT = "ledger/swept"
+_LOOK = 0.02  # seconds of that at each sweep
 
 
-class SqliteLedger:
+class SqliteLedger(SqliteStore):
     """A ledger in one SQLite file; ``path`` is created if it is missing.
 
     ``writer``: whose labels this object counts; processes of one replica share one. Raises
@@ -54,61 +50,35 @@ class SqliteLedger:
         timeout: float = 10.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.path, self.bins, self.writer, self.retention = Path(path), bins, writer, retention
-        self._clock = clock
+        super().__init__(path, timeout=timeout, clock=clock)
+        self.bins, self.writer, self.retention = bins, writer, retention
         self._next_prune = -float("inf")
-        self._lock = threading.RLock()
-        self._depth = 0
         self._latest = -math.inf
-        self._file: tuple[int, int] | None = None
-        found = self._identity() if self.path.exists() else None
+        self._inspection = Inspection(self.path)
+        self._seen = seen.Seen(self._tables, damaged=self._damaged)
+        self._book = book.Book(self._tables, writer=writer, bins=bins, damaged=self._damaged)
         try:
-            make_private(self.path)  # SQLite gives its journals the same mode
-        except OSError as error:
-            raise LedgerError(f"the ledger {self.path} cannot be made: {error}") from error
-        with self._errors():
-            self._db = sqlite3.connect(
-                self.path, timeout=timeout, isolation_level=None, check_same_thread=False
-            )
-        self._seen = seen.Seen(self._db, damaged=self._damaged)
-        self._book = book.Book(self._db, writer=writer, bins=bins, damaged=self._damaged)
-        try:
+            self._look_at_start()
             self._prepare()
-            self._file = found or self._identity()
-            self._check_there()  # a restore may have replaced it since it was opened
+            self._files.opened()
         except LedgerError:
-            self._db.close()
+            self.close()
             raise
 
-    def _identity(self) -> tuple[int, int]:
-        try:
-            found = self.path.stat()
-        except OSError as error:
-            raise LedgerError(
-                f"the ledger {self.path} is missing: {error}; restore it, or restart to begin another"
-            ) from error
-        return found.st_dev, found.st_ino
-
     def _prepare(self) -> None:
-        with self._errors():
-            self._db.execute("PRAGMA journal_mode = WAL")
-            # FULL: a label that was acknowledged survives a power cut, not only a crash.
-            self._db.execute("PRAGMA synchronous = FULL")
-            (verdict,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
-            if verdict != "ok":
-                raise LedgerError(f"the ledger {self.path} is damaged ({verdict}); {_MEND}")
         with self.transaction():
-            (found,) = self._db.execute("PRAGMA user_version").fetchone()
-            if found not in (0, 1, _FORMAT):
-                raise LedgerError(f"{self.path} is a ledger of format {found}; this program reads {_FORMAT}")
-            for statement in _SCHEMA:
+            found = self._format()
+            if found in (1, 2):
+                try:
+                    convert(self._tables, found, bins=self.bins)
+                except (ValueError, TypeError, struct.error) as error:
+                    raise self._damaged(error) from error
+            for statement in SCHEMA:
                 self._db.execute(statement)
             self._check_bins()
-            if found == 1:
-                self._book.convert()
-                if (kept := self.load(_PRUNED_1)) is not None:
-                    self._forgot(self._number(kept) - self.retention)
-            self._db.execute(f"PRAGMA user_version = {_FORMAT}")
+            if found == 1 and (kept := self.load(_PRUNED_1)) is not None:
+                self._forgot(self._number(kept) - self.retention)
+            self._db.execute(f"PRAGMA user_version = {FORMAT}")
             self._retain()
 
     def _check_bins(self) -> None:
@@ -128,10 +98,6 @@ class SqliteLedger:
         self.retention = max(self.retention, kept)
         self.store(_RETENTION, repr(float(self.retention)).encode())
 
-    def _known(self, key: str, default: float) -> float:
-        kept = self.load(key)
-        return default if kept is None else self._number(kept)
-
     def forget(self, until: float, *, drop: bool = False) -> int:
         """Refuse labels of predictions made until then; with ``drop``, how many receipts or epochs went."""
         with self.transaction():
@@ -146,51 +112,6 @@ class SqliteLedger:
     def _forgot(self, before: float) -> None:
         self.store(_FORGOTTEN, repr(float(max(before, self._known(_FORGOTTEN, -math.inf)))).encode())
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where a message quotes damage
-            hint = "free some space" if "full" in str(error) else "retry if it was locked; otherwise " + _MEND
-            raise LedgerError(f"the ledger {self.path} cannot be used: {error}; {hint}") from error
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Everything inside is written together, or not at all; may be nested."""
-        with self._lock, self._errors():
-            if self._depth == 0:
-                self._check_there()
-                self._db.execute("BEGIN IMMEDIATE")
-            self._depth += 1
-            try:
-                yield
-                if self._depth == 1:
-                    self._db.execute("COMMIT")
-            except BaseException:
-                if self._depth == 1 and self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-            finally:
-                self._depth -= 1
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Everything read inside is of one moment."""
-        with self._lock, self._errors():
-            if self._depth:
-                yield
-                return
-            self._db.execute("BEGIN")
-            try:
-                yield
-            finally:
-                self._db.execute("ROLLBACK")
-
-    def _check_there(self) -> None:
-        # SQLite would go on writing to a deleted file, and all that is lost when the process ends.
-        if self._file is not None and self._identity() != self._file:
-            raise LedgerError(f"the ledger {self.path} was replaced by another file; restart to use that one")
-
     def accept(self, entries: Sequence[Entry], *, detect: bool = True) -> list[Fate]:
         """Count each label whose receipt was not seen before; durable on return.
 
@@ -203,12 +124,9 @@ class SqliteLedger:
             receipts = [one.label.receipt for one in entries]
             known = [receipt for receipt in receipts if receipt.time > forgotten]
             fresh = iter(
-                self._seen.add([one.nonce for one in known], [one.time + retention for one in known])
+                self._seen.add([one.nonce for one in known], [one.time for one in known], retention=retention)
             )
-            fates: list[Fate] = [
-                "forgotten" if one.time <= forgotten else "counted" if next(fresh) else "duplicate"
-                for one in receipts
-            ]
+            fates: list[Fate] = ["forgotten" if one.time <= forgotten else next(fresh) for one in receipts]
             counted = [one for one, fate in zip(entries, fates, strict=True) if fate == "counted"]
             self._book.note([noted(one, writer=self.writer) for one in counted], detect=detect)
             if counted:
@@ -218,42 +136,31 @@ class SqliteLedger:
 
     def _seen_until(self, time: float) -> None:
         if time > self._latest:
-            self._latest = max(time, self._known(_LATEST, -math.inf))
-            self.store(_LATEST, repr(float(self._latest)).encode())
+            self._latest = max(time, self._known(LATEST, -math.inf))
+            self.store(LATEST, repr(float(self._latest)).encode())
 
     def add(
         self, sums: Mapping[Key, Sums], *, time: float, once: bytes | None = None, expires: float = 0.0
     ) -> bool:
         """Add sums of predictions made at ``time``; a batch named ``once`` counts once until ``expires``."""
         with self.transaction():
-            fresh = once is None or self._seen.add_batch(once, expires)
+            fresh = once is None or self._seen.add_batch(once, expires, time=time)
             if fresh:
                 self._book.add(served(sums, time=time))
             self._prune_sometimes()
         return fresh
-
-    def _number(self, text: bytes) -> float:
-        try:
-            number = float(text)
-        except ValueError as error:
-            raise self._damaged(error) from error
-        if math.isnan(number):
-            raise self._damaged("a time is not a number")
-        return number
-
-    def _damaged(self, why: object) -> LedgerError:
-        return LedgerError(f"the ledger {self.path} is damaged ({why}); {_MEND}")
 
     def _prune_sometimes(self) -> None:
         now = self._clock()
         if now >= self._next_prune:
             # More may have expired since than one sweep takes: then the next labels sweep on.
             done = self.prune(now) < _PRUNE_AT_MOST
+            self._suspect = self._inspection.step(at_most=_LOOK) or self._suspect
             self._next_prune = now + _PRUNE_EVERY if done else now
 
     def _trusted(self, now: float) -> float:
         """What a clock says, but not far beyond the latest counted prediction, and the last sweep."""
-        return min(now, self._known(_LATEST, now) + _AHEAD, self._known(_SWEPT, now) + _AHEAD)
+        return min(now, self._known(LATEST, now) + _AHEAD, self._known(_SWEPT, now) + _AHEAD)
 
     def prune(self, now: float, *, at_most: int = _PRUNE_AT_MOST) -> int:
         """Forget about ``at_most`` receipts or epochs that expired before ``now``; how many were forgotten.
@@ -330,36 +237,8 @@ class SqliteLedger:
             yield Emission({key: delta for key, delta in fresh.items() if delta != zeros}, counted)
             self._book.mark(consumer, counted)
 
-    def load(self, key: str) -> bytes | None:
-        """What was stored under ``key``."""
-        with self._lock, self._errors():
-            row = self._db.execute("SELECT value FROM state WHERE key = ?", (key,)).fetchone()
-        # A value that was stored by hand may be text.
-        return None if row is None else row[0].encode() if isinstance(row[0], str) else bytes(row[0])
-
-    def store(self, key: str, value: bytes) -> None:
-        """Keep ``value`` under ``key``, durable on return."""
-        with self.transaction():
-            self._db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (key, value))
-
     def close(self) -> None:
         """Close the file."""
         with self._lock:
-            self._db.close()
-
-
-def quarantine(path: str | Path, *, clock: Callable[[], float] = time.time) -> Path:
-    """Move a damaged ledger and its journal aside, so that a fresh one can start; where it went.
-
-    Receipts and sums go together: the fresh ledger counts from zero, and each label at most once.
-    """
-    path = Path(path)
-    aside = path.with_name(f"{path.name}.damaged-{int(clock())}")
-    try:
-        for suffix in ("", "-wal", "-shm"):
-            part = path.with_name(path.name + suffix)
-            if part.exists():
-                part.rename(aside.with_name(aside.name + suffix))
-    except OSError as error:
-        raise LedgerError(f"cannot set the damaged ledger {path} aside: {error}") from error
-    return aside
+            self._inspection.close()
+            super().close()

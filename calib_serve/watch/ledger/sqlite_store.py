@@ -1,0 +1,229 @@
+"""A SQLite file that several processes share: transactions, state by key, and what is done about damage."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from calib_serve.errors import LedgerError
+from calib_serve.files import make_private
+from calib_serve.watch.ledger import damage
+from calib_serve.watch.ledger.files import Files, set_leftovers_aside
+from calib_serve.watch.ledger.formats import FORMAT
+from calib_serve.watch.ledger.inspection import stopped_after, verify_file
+from calib_serve.watch.ledger.rows import Tables
+from calib_serve.watch.ledger.tables import DamagedRow
+
+__all__ = ["LATEST", "SqliteStore"]
+
+logger = logging.getLogger(__name__)
+
+LATEST = "ledger/latest"
+"""The key of the time of the latest prediction whose label was counted."""
+
+_LOOK_AT_START = 10.0  # seconds for which a ledger is looked through before it is used; the rest follows
+_MEND = "set it aside with calib_serve.watch.ledger.quarantine(path), or restore a copy"
+
+
+class SqliteStore:
+    """What the ledger in the file at ``path`` stands on; it is created if it is missing.
+
+    What is damaged is set aside where the rest can count on without it; else nothing is read or written any
+    more (LedgerError).
+    """
+
+    def __init__(self, path: str | Path, *, timeout: float, clock: Callable[[], float]) -> None:
+        self.path, self._clock = Path(path), clock
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._suspect = False
+        self._refused = ""
+        self._files = Files(self.path)
+        set_leftovers_aside(self.path, clock=clock)
+        try:
+            make_private(self.path)  # SQLite gives its journals the same mode
+        except OSError as error:
+            raise LedgerError(f"the ledger {self.path} cannot be made: {error}") from error
+        with self._errors():
+            self._db = sqlite3.connect(
+                self.path, timeout=timeout, isolation_level=None, check_same_thread=False
+            )
+            self._tables = Tables(self._db)
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                # FULL: a label that was acknowledged survives a power cut, not only a crash.
+                self._db.execute("PRAGMA synchronous = FULL")
+            except sqlite3.Error:
+                self._db.close()
+                raise
+
+    def _format(self) -> int:
+        (found,) = self._db.execute("PRAGMA user_version").fetchone()
+        if not 0 <= found <= FORMAT:
+            raise LedgerError(f"{self.path} is a ledger of format {found}; this program reads {FORMAT}")
+        if found == 0 and self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
+            raise self._damaged("it has tables, and no number of its format")
+        return int(found)
+
+    def _look_at_start(self, *, indexed: bool = False) -> None:
+        """Look the ledger through, as far as it goes in time; set aside what is damaged, or refuse it."""
+        until = time.monotonic() + _LOOK_AT_START
+        wrong: list[str] = []
+        with self._reading(), stopped_after(self._db, _LOOK_AT_START):
+            found = self._format()
+            wrong = damage.structure(self._db, made=found == FORMAT)
+            if wrong and (indexed or not damage.index_alone(wrong)):
+                raise self._damaged("; ".join(wrong[:3]))
+            for one in damage.look(self._tables) if found == FORMAT else ():
+                self._suspect = self._suspect or one is not None
+                if self._suspect or time.monotonic() > until:
+                    break
+        if wrong:
+            with self.transaction():
+                self._db.execute("REINDEX")
+            self._look_at_start(indexed=True)
+        elif self._suspect:
+            self._contain()
+
+    def _contain(self) -> None:
+        """Set aside what is damaged, so that the rest counts on; refuse everything if that cannot be."""
+        self._suspect = False
+        try:
+            with self.transaction():
+                found = [one for one in damage.look(self._tables) if one is not None]
+                left = found and self._set_aside(found)
+                if left:
+                    self._refused = "; ".join(str(one) for one in left[:3])
+                    raise self._damaged(self._refused)
+        except LedgerError:
+            self._suspect = not self._refused
+            raise
+        for one in found:
+            logger.error("the ledger %s is damaged: %s; that is set aside, the rest counts", self.path, one)
+
+    def _set_aside(self, found: list[damage.Damage]) -> list[damage.Damage]:
+        now = self._clock()
+        try:
+            return damage.contain(self._tables, found, latest=self._known(LATEST, now), now=now)
+        except (DamagedRow, LedgerError):
+            return found
+
+    def verify(self) -> list[str]:
+        """What is wrong with it, as of one moment; empty if nothing is. Reads all of it, and changes nothing.
+
+        What was set aside as damaged is told as well, for as long as this file is used.
+        """
+        return verify_file(self.path)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Everything inside is written together, or not at all; may be nested."""
+        with self._lock, self._errors():
+            if self._depth == 0:
+                self._begin()
+            self._depth += 1
+            try:
+                if self._depth == 1:
+                    self._tables.begin()
+                yield
+                if self._depth == 1:
+                    self._tables.flush()
+                    self._db.execute("COMMIT")
+                    if self._files.changed("-wal"):
+                        self._save_journal()
+            except BaseException:
+                if self._depth == 1:
+                    self._tables.forget()
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
+                raise
+            finally:
+                self._depth -= 1
+
+    def _begin(self) -> None:
+        # SQLite would go on writing to a deleted file, and all that is lost when the process ends.
+        if self._files.changed():
+            self._save_journal()
+            raise self._files.error(saved=True)
+        self._refuse()
+        if self._suspect:
+            self._contain()
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def _refuse(self) -> None:
+        if self._refused:
+            raise self._damaged(self._refused)
+
+    def _save_journal(self) -> None:
+        """Write what was acknowledged into the ledger, where its -wal file was removed: it is open still."""
+        if self._files.journal_only:
+            busy, *_ = self._db.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+            if not busy:
+                return
+        raise self._files.error()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Everything read inside is of one moment."""
+        with self._lock, self._errors():
+            if self._depth:
+                yield
+                return
+            self._refuse()
+            self._db.execute("BEGIN")
+            try:
+                self._tables.begin()
+                yield
+            finally:
+                self._db.execute("ROLLBACK")
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except DamagedRow as error:
+            self._suspect = True
+            raise self._damaged(error) from error
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where a message quotes damage
+            hint = "free some space" if "full" in str(error) else "retry if it was locked; otherwise " + _MEND
+            raise LedgerError(f"the ledger {self.path} cannot be used: {error}; {hint}") from error
+
+    def load(self, key: str) -> bytes | None:
+        """What was stored under ``key``."""
+        with self._lock, self._errors():
+            if self._depth == 0:
+                self._tables.begin()
+            row = self._tables["state"].get(key)
+        return None if row is None else bytes(row[1])
+
+    def store(self, key: str, value: bytes) -> None:
+        """Keep ``value`` under ``key``, durable on return."""
+        with self.transaction():
+            self._tables["state"].put(key, value)
+
+    def _known(self, key: str, default: float) -> float:
+        kept = self.load(key)
+        return default if kept is None else self._number(kept)
+
+    def _number(self, text: bytes) -> float:
+        try:
+            number = float(text)
+        except ValueError as error:
+            raise self._damaged(error) from error
+        if math.isnan(number):
+            raise self._damaged("a time is not a number")
+        return number
+
+    def _damaged(self, why: object) -> LedgerError:
+        return LedgerError(f"the ledger {self.path} is damaged ({why}); {_MEND}")
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._db.close()

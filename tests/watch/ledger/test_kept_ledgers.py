@@ -1,0 +1,151 @@
+"""Ledgers that earlier formats wrote are read as they were, brought to today's, and count no label twice.
+
+The files in ``tests/kept/ledgers`` were written by the programs of their time and are never made again. A
+Redis is kept as the commands that make it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ledgers import open_one
+
+from calib_serve.errors import LedgerError
+from calib_serve.receipts import Label, Receipt
+from calib_serve.watch.ledger import Entry, Key, verify_file
+from calib_serve.watch.ledger.formats import FORMAT
+
+KEPT = Path(__file__).parents[2] / "kept" / "ledgers"
+WHEN = 4_000_000_000.0  # far ahead: Redis forgets by its own clock
+SQLITE, REDIS = range(1, FORMAT), (1, 2)
+
+
+def open_sqlite(number, folder, **options):
+    path = folder / "l.db"
+    if not path.exists():
+        shutil.copy(KEPT / f"sqlite-format-{number}.db", path)
+    return open_one("sqlite", path, clock=lambda: WHEN, **options)
+
+
+def open_redis(number, url, **options):
+    import redis
+
+    prefix = f"kept-{number}"
+    with redis.Redis.from_url(url) as server:
+        if not server.exists(f"{{{prefix}}}:bins"):
+            for command, key, *told in json.loads((KEPT / f"redis-format-{number}.json").read_text()):
+                name = key.replace("{kept}", f"{{{prefix}}}")
+                server.execute_command(command, name, *(one.encode("latin-1") for one in told))
+    return open_one("redis", (url, prefix), **options)
+
+
+@pytest.fixture(params=[*(("sqlite", n) for n in SQLITE), *(("redis", n) for n in REDIS)], ids=str)
+def kept(request, tmp_path):
+    """(opens it, as often as wanted; what it said when it was written; its format)."""
+    kind, number = request.param
+    expected = json.loads((KEPT / f"format-{number}.json").read_text())[kind]
+    if kind == "sqlite":
+        yield lambda **more: open_sqlite(number, tmp_path, **more), expected, number
+        return
+    url = request.getfixturevalue("redis_url")
+    yield lambda **more: open_redis(number, url, **more), expected, number
+    forget(url, f"{{kept-{number}}}")
+
+
+def forget(url, root):
+    import redis
+
+    with redis.Redis.from_url(url) as server:
+        for key in server.scan_iter(f"{root}*"):
+            server.delete(key)
+
+
+def numbers(sums):
+    bins = sums.feedback
+    return [
+        sums.predictions.sum(),
+        sums.predictions_confidence.sum(),
+        bins.count.sum(),
+        bins.confidence.sum(),
+        bins.correct.sum(),
+    ]
+
+
+def entry(nonce, version="1"):
+    receipt = Receipt("k", "pets", version, WHEN, bytes.fromhex(nonce), 1, 0.9)
+    return Entry(Label(receipt, 1), WHEN, (Key("pets", version),))
+
+
+def test_a_ledger_of_every_format_says_what_it_said(kept) -> None:
+    opened, expected, _ = kept
+    with closing(opened(writer="w1")) as ledger:
+        for own, name in ((False, "all"), (True, "own")):
+            found = {**ledger.slices("segment", own=own), **ledger.slices("class", own=own)}
+            assert set(found) == {Key(*one[:4]) for one in expected[name]}
+            for *key, said in expected[name]:
+                np.testing.assert_allclose(numbers(found[Key(*key)]), said, rtol=1e-9)
+        dated = {(one.key, one.start, one.width): one.sums for one in ledger.dated(0.0, 5e9)}
+        assert len(dated) == len(expected.get("dated", []))
+        for key, start, width, said in expected.get("dated", []):
+            np.testing.assert_allclose(numbers(dated[Key(*key), start, width]), said, rtol=1e-9)
+        assert ledger.waiting() == {(m, v): n for m, v, n in expected.get("waiting", [])}
+        assert ledger.load("note") == b"kept \x00"
+        assert ledger.verify() == []
+
+
+def test_a_ledger_of_every_format_counts_no_label_and_no_batch_twice_and_new_ones_once(kept) -> None:
+    opened, expected, _ = kept
+    for _ in range(2):  # also when it is opened again
+        with closing(opened(writer="w1")) as ledger:
+            assert set(ledger.accept([entry(nonce) for nonce in expected["counted"]])) == {"duplicate"}
+            assert not ledger.add({}, time=WHEN, once=b"batch-1", expires=WHEN + 1)
+            assert ledger.verify() == []
+    with closing(opened(writer="w1")) as ledger:
+        assert ledger.accept([entry("03" * 10), entry("04" * 12)]) == ["counted"] * 2
+
+
+def test_what_a_ledger_of_every_format_had_published_is_not_published_again(kept) -> None:
+    opened, expected, number = kept
+    with closing(opened(writer="w1")) as ledger:
+        with ledger.emission("torchserve") as (fresh, counted):
+            published = {version: n for version, sums in fresh.items() if (n := sums.labels.sum())}
+        assert published == ({} if number == 1 else {("pets", "1"): 3})  # what came after
+        labels = sum(said[2] for *key, said in expected["own"] if key[1] == "1" and key[3] == "segment")
+        assert counted["pets", "1"].feedback.count.sum() == labels
+
+
+def test_a_sqlite_ledger_that_was_converted_is_of_today_s_format_and_keeps_nothing_else(tmp_path) -> None:
+    for number in SQLITE:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        shutil.copy(KEPT / f"sqlite-format-{number}.db", folder / "l.db")
+        assert f"format {number}, which has no checksums" in verify_file(folder / "l.db")[0]
+        open_sqlite(number, folder).close()
+        assert verify_file(folder / "l.db") == []
+        open_one("sqlite", tmp_path / "new.db").close()
+        with (
+            closing(sqlite3.connect(folder / "l.db")) as db,
+            closing(sqlite3.connect(tmp_path / "new.db")) as new,
+        ):
+            assert db.execute("PRAGMA user_version").fetchone() == (FORMAT,)
+            made = "SELECT name, sql FROM sqlite_master WHERE name <> 'sqlite_sequence' ORDER BY name"
+            assert db.execute(made).fetchall() == new.execute(made).fetchall()
+
+
+@pytest.mark.parametrize("number", SQLITE)
+def test_a_sqlite_ledger_whose_conversion_fails_stays_as_it_was(number: int, tmp_path: Path) -> None:
+    shutil.copy(KEPT / f"sqlite-format-{number}.db", tmp_path / "l.db")
+    with closing(sqlite3.connect(tmp_path / "l.db")) as db, db:
+        db.execute("UPDATE emitted SET sums = 'a text'")
+        db.execute("UPDATE nonces SET expires = 'soon'")
+    with pytest.raises(LedgerError, match="quarantine"):
+        open_sqlite(number, tmp_path)
+    with closing(sqlite3.connect(tmp_path / "l.db")) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (number,)
+        assert db.execute("SELECT count(*) FROM nonces WHERE expires = 'soon'").fetchone()[0] > 0
