@@ -80,12 +80,17 @@ def run(
     max_waiting: Annotated[
         int, typer.Option("--max-waiting", min=1, help="Batches in line before 429.")
     ] = 32,
+    allow_volatile: Annotated[
+        bool,
+        typer.Option("--allow-volatile", help="Use a Redis that loses acknowledged labels when it restarts."),
+    ] = False,
 ) -> None:
     """Watch model versions beside any server: POST /v1/predictions and /v1/labels, GET /metrics and /.
 
     Stops cleanly on Ctrl-C or SIGTERM; what was acknowledged is in the ledger.
     """
     from calib_serve.receipts import DAY
+    from calib_serve.watch.checks import Check
     from calib_serve.watch.http import allowed_hosts, create_app, read_tokens, serve_app
     from calib_serve.watch.maturity import parse_maturity
     from calib_serve.watch.policy import parse_policy
@@ -110,7 +115,10 @@ def run(
         samples=samples,
         sample_rate=sample_rate,
         sample_days=sample_days,
+        allow_volatile=allow_volatile,
     ) as watch:
+        if token_file is not None:
+            watch.checks.add(Check("tokens", lambda: (read_tokens(token_file), None)[1]))
         max_bytes = int(max_megabytes * 2**20)
         app = create_app(watch, tokens=tokens, hosts=hosts, max_bytes=max_bytes, max_waiting=max_waiting)
         typer.echo(f"watching {', '.join(models)} on http://{host}:{port}")

@@ -43,6 +43,7 @@ class Check:
 class _Found:
     reason: str | None = None
     refused: bool = False
+    public: str | None = None
 
 
 class Checks:
@@ -54,7 +55,7 @@ class Checks:
     >>> full = Checks(Check("disk", lambda: "10 MB are free"), Check("clock", lambda: None))
     >>> full.run()
     >>> full.status, full.reasons()
-    ('degraded', {'disk': '10 MB are free', 'clock': None})
+    ('degraded', {'disk': '10 MB are free', 'clock': None, 'rounds': None})
     """
 
     def __init__(
@@ -89,11 +90,15 @@ class Checks:
 
     def _make(self, check: Check) -> None:
         try:
-            found = _Found(reason := check.run(), reason is not None and check.level == "refusing")
+            reason = check.run()
+            found = _Found(reason, reason is not None and check.level == "refusing", reason)
         except (CalibServeError, OSError) as error:
-            found = _Found(str(error) or type(error).__name__)
+            name = type(error).__name__
+            found = _Found(str(error) or name, public=f"{name}: see the program's log")
         before, self._found[check.name] = self._found[check.name], found
         self._ran[check.name] = self._clock()
+        if self._stop.is_set():
+            return  # what is closed cannot be checked
         if found.reason is not None and before.reason is None:
             log.error("check %s: %s", check.name, found.reason)
         elif found.reason is None and before.reason is not None:
@@ -118,19 +123,19 @@ class Checks:
             except Exception as error:  # the next round may do
                 log.error("checks: %s", error)
 
-    def reasons(self) -> dict[str, str | None]:
-        """What each check found: None, or why not all is well."""
-        found = {name: one.reason for name, one in list(self._found.items())}
-        return {**found, "checks": late} if (late := self._late()) else found
+    def reasons(self, *, public: bool = False) -> dict[str, str | None]:
+        """What each check found: None, or why not all is well.
+
+        ``public``: for everybody, without what errors say, which may name files and hosts.
+        """
+        found = {name: one.public if public else one.reason for name, one in list(self._found.items())}
+        return {**found, "rounds": self._late()}
 
     def _late(self) -> str | None:
         oldest = min(self._ran.values(), default=None)
         ago = 0.0 if oldest is None else self._clock() - oldest
-        return (
-            f"no round of checks ended for {ago:.0f} s"
-            if self._started and ago > self._every + _LATE
-            else None
-        )
+        late = self._started and ago > self._every + _LATE
+        return f"no round of checks ended for {ago:.0f} s" if late else None
 
     @property
     def refused(self) -> str | None:

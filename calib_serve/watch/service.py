@@ -24,8 +24,10 @@ from calib_serve.bins import Bins
 from calib_serve.errors import InputError, LedgerError, Refused
 from calib_serve.nonces import PER_EPOCH, Nonces
 from calib_serve.receipts import DAY, Keyring, Label, SignedReceipt, group_number
+from calib_serve.watch.checks import Checks
 from calib_serve.watch.drift import ARL, BLOCK, TOLERANCE, ConfidenceShift, Detector
 from calib_serve.watch.feed import DriftFeed
+from calib_serve.watch.host_checks import counting_checks, drift_check, keyring_check, samples_check
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.intake import Classes, Intake, Outcome
 from calib_serve.watch.ledger import Key, Ledger, Sums, Version, merge_slices, open_ledger
@@ -86,6 +88,7 @@ class _Counts:
     invalid: Counter[Version] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
     shifts: Counter[Version] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)
 
 
 class Watch:
@@ -100,8 +103,10 @@ class Watch:
     on, of predictions that come with logits.
 
     Nothing is acknowledged before the ledger holds it; LedgerError means that nothing of the batch was
-    counted, and that it may be sent again. Detectors are fed by ``feed.tick``, which ``Watch.open``
-    starts in a thread.
+    counted, and that it may be sent again; UnknownFate, that whether it was counted is not known: labels may
+    be sent again all the same, and predictions under the same ``once``. Detectors are fed by ``feed.tick``,
+    which ``Watch.open`` starts in a thread, as it does ``checks``. ``volatile``: the ledger may lose labels
+    when its store restarts.
 
     >>> import tempfile
     >>> from calib_serve import Keyring
@@ -129,6 +134,7 @@ class Watch:
         max_classes: int = 32,
         clock: Callable[[], float] = time.time,
         samples: SampleLog | None = None,
+        volatile: bool = False,
     ) -> None:
         if not models:
             raise InputError("no model to watch; give at least one model and version")
@@ -157,6 +163,13 @@ class Watch:
             detect=detector is not None,
         )
         self.feed.also(self._tell_policies, every=_TELL_EVERY)
+        self.checks = Checks(
+            *counting_checks(
+                ledger, self.intake, program=f"watch {ledger.writer}", ttl=ttl, volatile=volatile, clock=clock
+            ),
+            drift_check(self.feed),
+            *([samples_check(samples)] if samples is not None else []),
+        )
         # Its promise is of independent predictions, which decisions about labels of one sample are not.
         self.shifts = {
             v: ConfidenceShift(w.reference)
@@ -183,6 +196,7 @@ class Watch:
         samples: str | Path | None = None,
         sample_rate: float = 0.1,
         sample_days: float = 30.0,
+        allow_volatile: bool = False,
     ) -> Watch:
         """A watch over files; close it, or use it as a context manager.
 
@@ -191,7 +205,8 @@ class Watch:
         replica. ``arl``, ``tolerance``, ``block``: those of the drift ``Detector``. ``samples``: a folder
         for a share ``sample_rate`` of logits and labels, each kept for ``sample_days``. The others are
         those of the constructor. Detector options, keyring, models and samples are
-        validated before the ledger is opened.
+        validated before the ledger is opened. ``allow_volatile``: a Redis may be used that loses acknowledged
+        labels when it restarts, which is refused with LedgerError by default.
         """
         detector = functools.partial(Detector, arl=arl, tolerance=tolerance, block=block)
         detector()  # validates its options at start-up
@@ -212,9 +227,15 @@ class Watch:
                 max_segments=max_segments,
                 max_classes=max_classes,
                 samples=log,
+                volatile=allow_volatile,
             )
+            if not isinstance(keyring, Keyring):
+                watch.checks.add(keyring_check(Path(keyring)))
+            watch.checks.run()
+            watch.may_acknowledge()
             on_error.pop_all()
         watch.feed.start()
+        watch.checks.start()
         if log is not None:
             log.start()
         return watch
@@ -222,6 +243,7 @@ class Watch:
     def close(self) -> None:
         """Close the ledger and write the samples that wait."""
         self.feed.stop()
+        self.checks.stop()
         self.ledger.close()
         if self.samples is not None:
             self.samples.close()
@@ -240,6 +262,7 @@ class Watch:
         ``once``: a batch sent again under the same name is counted once. Its receipts are then the same
         ones, so that the label of a prediction counts once as well, and is wanted or not as before.
         """
+        self.may_acknowledge()
         now = self._clock()
         found = [item if isinstance(item, Refused) else self._admit(item) for item in items]
         good = [item for item in found if isinstance(item, ServedPrediction)]
@@ -254,8 +277,14 @@ class Watch:
 
     def labels(self, items: Sequence[object]) -> list[Outcome]:
         """Count late labels, ``{"receipt": ..., "label": ..., "segment": optional}``, once each."""
+        self.may_acknowledge()
         with self._lock:
             return self.intake.take(items)
+
+    def may_acknowledge(self) -> None:
+        """LedgerError while a check refuses that anything is acknowledged."""
+        if (reason := self.checks.refused) is not None:
+            raise LedgerError(f"{reason}; nothing is counted until then")
 
     def incidents(self) -> list[Incident]:
         """The latest drift incidents, oldest first."""

@@ -11,7 +11,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 from calib_serve.errors import REASONS, LedgerError, MissingDependency
 from calib_serve.watch.drift.statistics import expected_accuracy
@@ -27,11 +27,13 @@ try:
 except ImportError as error:
     raise MissingDependency("prometheus_client", "watch") from error
 
-__all__ = ["Requests", "WatchCollector", "export"]
+__all__ = ["Batch", "Requests", "WatchCollector", "export"]
 
 log = logging.getLogger(__name__)
 
 Row = tuple[tuple[str, ...], float]
+Batch = Literal["labels", "predictions", "predictions_without_key"]
+"""What a batch holds; of predictions, whether they came without an ``Idempotency-Key``."""
 
 _BY_NAME = {series.name: series for series in (*SERIES, *SEGMENTS, *WATCH)}
 _STAGES = ("ledger", "samples", "scrape")
@@ -108,6 +110,10 @@ class WatchCollector(Collector):
         yield _family("calib_feedback_refused_total", [((reason,), refused[reason]) for reason in REASONS])
         yield _family("calib_invalid_outputs_total", [(v, counts.invalid[v]) for v in self._watch.models])
         yield _family("calib_monitor_errors_total", [((stage,), counts.errors[stage]) for stage in _STAGES])
+        unknown = [((batch,), counts.unknown[batch]) for batch in get_args(Batch)]
+        yield _family("calib_batches_unknown_total", unknown)
+        found = self._watch.checks.reasons().items()
+        yield _family("calib_check_ok", [((name,), float(reason is None)) for name, reason in found])
         yield _family("calib_requests_total", [(route, n) for route, n in list(requests.count.items())])
         yield _family("calib_request_seconds_total", [((r,), s) for r, s in list(requests.seconds.items())])
 

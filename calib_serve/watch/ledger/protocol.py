@@ -12,6 +12,7 @@ from typing import Protocol
 
 from calib_serve.errors import InputError
 from calib_serve.receipts import DAY
+from calib_serve.watch.checks import Check
 from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted
 from calib_serve.watch.ledger.sqlite import SqliteLedger
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version
@@ -28,6 +29,7 @@ class Ledger(Protocol):
     """
 
     bins: int
+    writer: str
     retention: float
 
     def accept(self, entries: Sequence[Entry], *, detect: bool = True) -> list[Fate]:
@@ -72,6 +74,9 @@ class Ledger(Protocol):
 
     def store(self, key: str, value: bytes) -> None:
         """Keep ``value`` under ``key``, durable on return."""
+
+    def checks(self, *, volatile: bool = False) -> Sequence[Check]:
+        """What to look at while this ledger is used; ``volatile``: it may lose labels when it restarts."""
 
     def close(self) -> None:
         """Close files and connections."""

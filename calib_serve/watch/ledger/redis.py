@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from calib_serve.errors import LedgerError, MissingDependency
+from calib_serve.errors import LedgerError, MissingDependency, UnknownFate
 from calib_serve.receipts import DAY
+from calib_serve.watch.checks import Check
 from calib_serve.watch.ledger.entries import (
     SPANS,
     Dated,
@@ -32,7 +33,8 @@ from calib_serve.watch.ledger.entries import (
     noted,
     served,
 )
-from calib_serve.watch.ledger.redis_scripts import ACCEPT, ADD, FOLD, MERGE, UNLOCK
+from calib_serve.watch.ledger.redis_checks import redis_checks
+from calib_serve.watch.ledger.redis_scripts import ACCEPT, ADD, COMMIT, FOLD, MERGE, UNLOCK
 from calib_serve.watch.ledger.redis_wire import (
     PUBLISHED,
     escaped,
@@ -47,6 +49,8 @@ from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, ad
 
 try:
     import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
 except ImportError as error:
     raise MissingDependency("redis", "watch") from error
 
@@ -82,18 +86,20 @@ class RedisLedger:
         self._local = threading.local()
         self._next_merge = -math.inf
         with self._errors():
-            self._redis: Any = redis.Redis.from_url(url, socket_timeout=timeout)
-            self._accept, self._add, self._fold, self._merge, self._unlock = (
-                self._redis.register_script(script) for script in (ACCEPT, ADD, FOLD, MERGE, UNLOCK)
+            # Sent once: what counts would count again.
+            self._redis: Any = redis.Redis.from_url(url, socket_timeout=timeout, retry=Retry(NoBackoff(), 0))
+            self._accept, self._add, self._commit, self._fold, self._merge, self._unlock = (
+                self._redis.register_script(script) for script in (ACCEPT, ADD, COMMIT, FOLD, MERGE, UNLOCK)
             )
-            memory = self._redis.info("memory")
+            memory, evicted = self._redis.info("memory"), self._redis.info("stats")["evicted_keys"]
         if memory.get("maxmemory", 0) and memory.get("maxmemory_policy") != "noeviction":
             raise LedgerError(
                 f"Redis may evict receipts (maxmemory-policy {memory.get('maxmemory_policy')}); "
                 "set maxmemory-policy noeviction"
             )
         with self._errors():
-            self._redis.set(f"{self._root}:bins", bins, nx=True)
+            if self._redis.set(f"{self._root}:bins", bins, nx=True):
+                self._redis.set(f"{self._root}:evicted", evicted)  # before this ledger began
             kept = int(self._redis.get(f"{self._root}:bins") or 0)
         if kept != bins:
             raise LedgerError(f"this Redis ledger counts in {kept} bins, not {bins}; use one bin count")
@@ -168,19 +174,37 @@ class RedisLedger:
     def transaction(self) -> Iterator[None]:
         """Everything inside happens while no other process is in a transaction; may be nested.
 
-        What was written inside stays when the block raises: accepted labels are never taken back.
+        What is stored and taken out inside is kept together when the block ends, and nothing of it when it
+        raises; labels that were accepted inside are never taken back.
         """
         depth = getattr(self._local, "depth", 0)
         token = secrets.token_hex(16)
         if depth == 0:
             self._take_lock(token)
+            self._local.stored, self._local.taken = {}, []
         self._local.depth = depth + 1
         try:
             yield
+            if depth == 0:
+                self._keep(token)
+        except BaseException:
+            if depth == 0:
+                with contextlib.suppress(LedgerError):  # the first error says more
+                    self._release(token)
+            raise
         finally:
             self._local.depth = depth
-            if depth == 0:
-                self._release(token)
+
+    def _keep(self, token: str) -> None:
+        """Write what the transaction stored and took out, and give the lock back."""
+        stored, taken = self._local.stored, self._local.taken
+        self._local.stale = token
+        said = [token, len(stored), *(part for one in (*stored.items(), *taken) for part in one)]
+        with self._errors():
+            kept = self._commit(keys=[self._root], args=said)
+        self._local.stale = None
+        if not kept:
+            raise LedgerError(f"a transaction took longer than {_HELD / 1000:.0f} s; nothing of it was kept")
 
     def _take_lock(self, token: str) -> None:
         until = time.monotonic() + self._timeout
@@ -219,10 +243,23 @@ class RedisLedger:
             for row in notes
         ]
         batch = {"retention": self.retention * 1000, "labels": labels, "detect": detect}
-        with self._errors():
-            fates = self._accept(keys=[self._root], args=[json.dumps(batch)])
+        fates = self._counted(self._accept, json.dumps(batch))
         self._tidy()
         return [fate.decode() for fate in fates]
+
+    def _counted(self, script: Any, batch: str) -> Any:
+        """What a script that counts answers; UnknownFate where it was sent and no answer came."""
+        pool = self._redis.connection_pool
+        with self._errors():
+            pool.release(pool.get_connection())  # where there is no connection, nothing was sent
+            try:
+                return script(keys=[self._root], args=[batch])
+            except redis.BusyLoadingError:
+                raise
+            except (redis.ConnectionError, redis.TimeoutError) as error:
+                raise UnknownFate(
+                    f"the Redis ledger did not answer: {error}; whether the batch was counted is not known"
+                ) from error
 
     def _tidy(self) -> None:
         """What keeps the journal short and spans wide; its failure takes nothing back that was counted."""
@@ -251,8 +288,7 @@ class RedisLedger:
         batch = rows_and_sums(served(sums, time=time), writer=self.writer)
         if once is not None:
             batch |= {"once": once.hex(), "expires": expires * 1000}
-        with self._errors():
-            fresh = bool(self._add(keys=[self._root], args=[json.dumps(batch)]))
+        fresh = bool(self._counted(self._add, json.dumps(batch)))
         self._tidy()
         return fresh
 
@@ -364,11 +400,15 @@ class RedisLedger:
 
         To be called within a transaction, in which the detector's state is stored as well.
         """
-        key = f"{self._root}:waiting:{json.dumps(version)}"
-        with self._errors():
-            rows = self._redis.zrangebyscore(key, "-inf", f"({until}", 0, most)
-            if rows:
-                self._redis.zrem(key, *rows)
+        name = json.dumps(version)
+        with self.transaction():
+            taken = {row for of, row in self._local.taken if of == name}
+            with self._errors():
+                rows = self._redis.zrangebyscore(
+                    f"{self._root}:waiting:{name}", "-inf", f"({until}", 0, most + len(taken)
+                )
+            rows = [row for row in rows if row not in taken][:most]
+            self._local.taken += [(name, row) for row in rows]
         return [unpacked(row) for row in rows]
 
     @contextlib.contextmanager
@@ -387,21 +427,28 @@ class RedisLedger:
                 if total != before:
                     fresh[version] = total - before
             yield Emission(fresh, counted)
-            if fresh:  # all in one step, or none
-                marks = {published(consumer, v): counted[v].packed() for v in fresh}
-                with self._errors():
-                    self._redis.mset({f"{self._root}:state:{key}": mark for key, mark in marks.items()})
+            for version in fresh:
+                self.store(published(consumer, version), counted[version].packed())
 
     def load(self, key: str) -> bytes | None:
         """What was stored under ``key``."""
+        if getattr(self._local, "depth", 0) and key in self._local.stored:
+            return bytes(self._local.stored[key])
         with self._errors():
             value = self._redis.get(f"{self._root}:state:{key}")
         return None if value is None else bytes(value)
 
     def store(self, key: str, value: bytes) -> None:
-        """Keep ``value`` under ``key``."""
+        """Keep ``value`` under ``key``; within a transaction when that ends."""
+        if getattr(self._local, "depth", 0):
+            self._local.stored[key] = value
+            return
         with self._errors():
             self._redis.set(f"{self._root}:state:{key}", value)
+
+    def checks(self, *, volatile: bool = False) -> list[Check]:
+        """What to look at while this ledger is used; ``volatile``: Redis may lose labels at a restart."""
+        return redis_checks(self._redis, self._root, volatile=volatile)
 
     def close(self) -> None:
         """Close the connections."""

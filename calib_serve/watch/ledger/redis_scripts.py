@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ACCEPT", "ADD", "FOLD", "MERGE", "UNLOCK"]
+__all__ = ["ACCEPT", "ADD", "COMMIT", "FOLD", "MERGE", "UNLOCK"]
 
 # One script, so one step: the receipt and its label in the journal, or neither. Redis' own clock says what
 # has expired, so hosts whose clocks disagree cannot have a label counted twice.
@@ -30,8 +30,25 @@ local function add(batch)
   end
 end
 """
+# Where Redis may evict, nothing is counted. What it evicted may be a receipt: from the next step on, those of
+# predictions made until then are forgotten, whether they were counted or not.
+_EVICTION = """
+local memory = redis.call('INFO', 'memory')
+local policy = string.match(memory, 'maxmemory_policy:(%S+)')
+if string.match(memory, 'maxmemory:(%d+)') ~= '0' and policy ~= 'noeviction' then
+  return redis.error_reply('EVICTS Redis may evict receipts (maxmemory-policy ' .. policy ..
+    '); set maxmemory-policy noeviction')
+end
+local evicted = string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)')
+if evicted ~= '0' and evicted ~= redis.call('GET', root .. ':evicted') then
+  redis.call('SET', root .. ':forgotten', whole(ms))
+  redis.call('SET', root .. ':evicted_at', whole(ms))
+  redis.call('SET', root .. ':evicted', evicted)
+end
+"""
 ACCEPT = (
     _COMMON
+    + _EVICTION
     + """
 local batch, fates = cjson.decode(ARGV[1]), {}
 local retention = math.max(batch.retention, tonumber(redis.call('GET', root .. ':retention') or 0))
@@ -74,6 +91,7 @@ return redis.call('INCR', root .. ':folds')
 )
 ADD = (
     _COMMON
+    + _EVICTION
     + """
 local batch = cjson.decode(ARGV[1])
 if batch.once then
@@ -96,3 +114,12 @@ redis.call('DEL', root .. ':span:' .. name)
 return redis.call('ZREM', root .. ':spans', name)
 """
 UNLOCK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+# All that a transaction wrote, and its lock, in one step; 0 where the lock had expired: then nothing of it.
+COMMIT = """
+local root, stored = KEYS[1], tonumber(ARGV[2])
+if redis.call('GET', root .. ':lock') ~= ARGV[1] then return 0 end
+for i = 3, 2 + 2 * stored, 2 do redis.call('SET', root .. ':state:' .. ARGV[i], ARGV[i + 1]) end
+for i = 3 + 2 * stored, #ARGV, 2 do redis.call('ZREM', root .. ':waiting:' .. ARGV[i], ARGV[i + 1]) end
+redis.call('DEL', root .. ':lock')
+return 1
+"""

@@ -12,8 +12,10 @@ from pathlib import Path
 
 from calib_serve.errors import LedgerError
 from calib_serve.receipts import DAY
+from calib_serve.watch.checks import Check
 from calib_serve.watch.ledger import book, seen
 from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted, noted, served
+from calib_serve.watch.ledger.sqlite_checks import sqlite_checks
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, merge_slices
 
 __all__ = ["SqliteLedger", "quarantine"]
@@ -304,6 +306,10 @@ class SqliteLedger:
         """Keep ``value`` under ``key``, durable on return."""
         with self.transaction():
             self._db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (key, value))
+
+    def checks(self, *, volatile: bool = False) -> list[Check]:
+        """What to look at while this ledger is used."""
+        return sqlite_checks(self.path, there=self._check_there)
 
     def close(self) -> None:
         """Close the file."""
