@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from calib_serve.errors import LedgerError, MissingDependency
@@ -27,9 +27,11 @@ _FRESH = 1.0  # seconds for which facts are those of one round of checks
 Facts = Mapping[str, Any]
 
 
-def redis_checks(client: Any, root: str, *, volatile: bool) -> list[Check]:
+def redis_checks(
+    client: Any, root: str, *, volatile: bool, clock: Callable[[], float] = time.time
+) -> list[Check]:
     """The checks of the Redis behind ``client``; ``volatile``: it may lose labels when it restarts."""
-    facts = _Facts(client, root)
+    facts = _Facts(client, root, clock)
     made: list[Check] = [
         Check("eviction", lambda: _eviction(facts()), "refusing"),
         Check("evicted", lambda: _evicted(facts())),
@@ -45,8 +47,8 @@ def redis_checks(client: Any, root: str, *, volatile: bool) -> list[Check]:
 class _Facts:
     """What Redis says of itself, asked once a round."""
 
-    def __init__(self, client: Any, root: str) -> None:
-        self._client, self._root = client, root
+    def __init__(self, client: Any, root: str, clock: Callable[[], float]) -> None:
+        self._client, self._root, self._clock = client, root, clock
         self._lock = threading.Lock()
         self._at, self._error = float("-inf"), ""
         self._found: dict[str, Any] = {}
@@ -66,9 +68,9 @@ class _Facts:
             return self._found
 
     def _ask(self) -> dict[str, Any]:
-        began = time.time()
+        began = self._clock()
         seconds, micro = self._client.time()
-        ended = time.time()
+        ended = self._clock()
         now = seconds + micro / 1e6
         found: dict[str, Any] = {"now": now, "ahead": now - (began + ended) / 2, "took": ended - began}
         for section in ("memory", "persistence", "replication", "stats", "server"):
