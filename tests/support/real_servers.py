@@ -59,8 +59,8 @@ class Redis:
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory):
-    """The address of a real Redis that keeps nothing and ends with the tests."""
-    with Redis(tmp_path_factory.mktemp("redis")) as server:
+    """The address of a real Redis that ends with the tests."""
+    with Redis(tmp_path_factory.mktemp("redis"), "--appendonly", "yes") as server:
         yield server.url
 
 
