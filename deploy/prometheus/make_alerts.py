@@ -165,6 +165,13 @@ ALERTS = (
         "The monitoring itself failed at {{ $labels.stage }}",
     ),
     Alert(
+        "CalibrationCheckFailing",
+        "What counting rests on, looked at by the program itself; on one replica or all.",
+        f"min without ({REPLICA}) (calib_check_ok) == 0",
+        "The check {{ $labels.check }} of a running program fails",
+        lasts="2m",
+    ),
+    Alert(
         "InvalidOutputs",
         "A single one is an error of the model.",
         went_up("calib_invalid_outputs_total", "15m") + " > 0",

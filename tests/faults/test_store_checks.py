@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -208,12 +209,15 @@ def test_a_redis_that_stops_keeping_while_running_is_counted_in_no_more(own_redi
         refused = client.post("/v1/predictions", json=[ONE])
         assert refused.status_code == 503
         assert "nothing was counted" in refused.json()["detail"]
+        assert "Check <strong>persistence</strong>: Redis keeps nothing" in client.get("/").text
+        assert 'calib_check_ok{check="persistence"} 0.0' in client.get("/metrics").text
         server.config_set("save", "3600 1")
         time.sleep(1.1)
         watch.checks.run()
         assert client.get("/healthz").json()["status"] == "ready"
         assert client.post("/v1/predictions", json=[ONE]).status_code == 200
-        assert 'calib_check_ok{check="persistence"} 1.0' in client.get("/metrics").text
+        text = client.get("/metrics").text
+        assert set(re.findall(r'calib_check_ok\{check="([\w-]+)"\} 1.0', text)) == set(watch.checks.reasons())
     assert watch.ledger.sums()[V].predictions.sum() == 2
     watch.ledger.close()
 

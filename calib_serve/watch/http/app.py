@@ -208,7 +208,11 @@ class _Routes:
     async def page(self, model: str = "", version: str = "", segment: str = "", window: str = "") -> Response:
         """The page."""
         asked = {"model": model, "version": version, "segment": segment, "window": window}
-        return HTMLResponse(await run_sync(lambda: render(self._watch, **asked)))
+        try:
+            return HTMLResponse(await run_sync(lambda: render(self._watch, **asked)))
+        except LedgerError as error:
+            log.error("the page: %s", error)
+            raise HTTPException(503, _NOT_READ, {"Retry-After": "5"}) from error
 
 
 class _Gate:
