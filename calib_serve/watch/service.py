@@ -12,12 +12,16 @@ import functools
 import hashlib
 import logging
 import math
+import struct
 import threading
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 from calib_serve.artifact import Artifact
 from calib_serve.bins import Bins
@@ -267,12 +271,16 @@ class Watch:
         found = [item if isinstance(item, Refused) else self._admit(item) for item in items]
         good = [item for item in found if isinstance(item, ServedPrediction)]
         sums = self._sums(good)
-        with self._lock:
-            if self.ledger.add(sums, time=now, once=once, expires=now + DAY):
-                self._look_for_shift(sums)
         nonces = [self._nonces.draw() for _ in good] if once is None else _nonces_of(once, good)
+        chances = self._chances(good, nonces)
+        with self._lock:
+            note = b"" if once is None else _noted(now, chances)
+            if self.ledger.add(sums, time=now, once=once, expires=now + DAY, note=note):
+                self._look_for_shift(sums)
+            elif once is not None:
+                now, chances = _of_note(self.ledger.note(once), len(good)) or (now, chances)
         self._beside("samples", lambda: self._sample(good, nonces, now))
-        signed = iter(self._signed(good, nonces, now))
+        signed = iter(self._signed(good, nonces, chances, now))
         return [item if isinstance(item, Refused) else next(signed) for item in found]
 
     def labels(self, items: Sequence[object]) -> list[Outcome]:
@@ -368,10 +376,13 @@ class Watch:
         return {key: Sums.served(c, bins=self.ledger.bins) for key, c in grouped.items()}
 
     def _signed(
-        self, items: Sequence[ServedPrediction], nonces: Sequence[bytes], now: float
+        self,
+        items: Sequence[ServedPrediction],
+        nonces: Sequence[bytes],
+        chances: Sequence[float],
+        now: float,
     ) -> Iterator[SignedReceipt]:
-        asked = self._asked(items, nonces)
-        for item, nonce, (wanted, inclusion) in zip(items, nonces, asked, strict=True):
+        for item, nonce, inclusion in zip(items, nonces, chances, strict=True):
             yield self.keyring.sign(
                 model=item.model,
                 version=item.version,
@@ -381,21 +392,21 @@ class Watch:
                 nonce=nonce,
                 segment=item.segment,
                 inclusion=inclusion,
-                wanted=wanted,
+                wanted=_uniform(nonce) < inclusion,
                 group=group_number(item.group),
             )
 
-    def _asked(self, items: Sequence[ServedPrediction], nonces: Sequence[bytes]) -> list[tuple[bool, float]]:
-        """Whether the label of each prediction is wanted, and the chance that it was; by its nonce."""
-        asked = [(True, 1.0)] * len(items)
+    def _chances(self, items: Sequence[ServedPrediction], nonces: Sequence[bytes]) -> list[float]:
+        """With which chance the label of each prediction is wanted: its nonce decides."""
+        chances = [1.0] * len(items)
         for version, policy in self.policies.items():
             at = [i for i, item in enumerate(items) if (item.model, item.version) == version]
             if at:
                 drawn = [_uniform(nonces[i]) for i in at]
-                wanted, inclusion = policy.draw([items[i].confidence for i in at], uniforms=drawn)
-                for i, *answer in zip(at, wanted.tolist(), inclusion.tolist(), strict=True):
-                    asked[i] = (answer[0], answer[1])
-        return asked
+                _, inclusion = policy.draw([items[i].confidence for i in at], uniforms=drawn)
+                for i, chance in zip(at, inclusion.tolist(), strict=True):
+                    chances[i] = chance
+        return chances
 
     def _tell_policies(self) -> None:
         """Tell budgets what was served and labelled in the last day; a new process begins with it."""
@@ -420,6 +431,23 @@ def _nonces_of(once: bytes, items: Sequence[ServedPrediction]) -> list[bytes]:
         for part in range(-(-len(items) // PER_EPOCH))
     ]
     return [epochs[i // PER_EPOCH] + (i % PER_EPOCH).to_bytes(2, "big") for i in range(len(items))]
+
+
+def _noted(time: float, chances: Sequence[float]) -> bytes:
+    """What a batch's receipts say that its content does not."""
+    packed = b"" if all(one == 1.0 for one in chances) else zlib.compress(np.array(chances, "<f8").tobytes())
+    return struct.pack("<d", time) + packed
+
+
+def _of_note(note: bytes, count: int) -> tuple[float, list[float]] | None:
+    """The time and the chances behind ``_noted`` of a batch of ``count``; None where there are none."""
+    try:
+        (time,) = struct.unpack("<d", note[:8])
+        chances = np.frombuffer(zlib.decompress(note[8:]), "<f8").tolist() if note[8:] else [1.0] * count
+    except (struct.error, zlib.error, ValueError):
+        return None  # of a batch that was counted by an earlier version
+    whole = len(chances) == count and math.isfinite(time) and all(0 < one <= 1 for one in chances)
+    return (time, chances) if whole else None
 
 
 def _uniform(nonce: bytes) -> float:

@@ -135,6 +135,8 @@ class Published(Collector):
         "class": ("7",),
         "reason": ("expired",),
         "stage": ("ledger",),
+        "check": ("ledger",),
+        "batch": ("labels",),
         "route": ("/v1/labels",),
         "status": ("200",),
         "model_name": ("m",),

@@ -39,9 +39,21 @@ class Ledger(Protocol):
         """
 
     def add(
-        self, sums: Mapping[Key, Sums], *, time: float, once: bytes | None = None, expires: float = 0.0
+        self,
+        sums: Mapping[Key, Sums],
+        *,
+        time: float,
+        once: bytes | None = None,
+        expires: float = 0.0,
+        note: bytes = b"",
     ) -> bool:
-        """Add sums of predictions made at ``time``; a batch named ``once`` counts once until ``expires``."""
+        """Add sums of predictions made at ``time``; a batch named ``once`` counts once until ``expires``.
+
+        ``note`` is kept with its name for as long.
+        """
+
+    def note(self, once: bytes) -> bytes:
+        """The note of the batch of this name; empty if there is none."""
 
     def sums(self, *, own: bool = False) -> dict[Version, Sums]:
         """The sums over all time (``own``: by this writer), by (model, version)."""

@@ -282,15 +282,27 @@ class RedisLedger:
             self._fold(keys=[self._root], args=[json.dumps(batch), folds or "0", len(rows)])
 
     def add(
-        self, sums: Mapping[Key, Sums], *, time: float, once: bytes | None = None, expires: float = 0.0
+        self,
+        sums: Mapping[Key, Sums],
+        *,
+        time: float,
+        once: bytes | None = None,
+        expires: float = 0.0,
+        note: bytes = b"",
     ) -> bool:
         """Add sums of predictions made at ``time``; a batch named ``once`` counts once until ``expires``."""
         batch = rows_and_sums(served(sums, time=time), writer=self.writer)
         if once is not None:
-            batch |= {"once": once.hex(), "expires": expires * 1000}
+            batch |= {"once": once.hex(), "expires": expires * 1000, "note": note.hex()}
         fresh = bool(self._counted(self._add, json.dumps(batch)))
         self._tidy()
         return fresh
+
+    def note(self, once: bytes) -> bytes:
+        """The note of the batch of this name; empty if there is none."""
+        with self._errors():
+            kept = self._redis.get(f"{self._root}:nonce:{once.hex()}") or b""
+        return bytes.fromhex(kept.decode())
 
     def _merge_sometimes(self) -> None:
         """Move what has grown old into wider spans, and drop what is older than any."""

@@ -97,7 +97,8 @@ local batch = cjson.decode(ARGV[1])
 if batch.once then
   local left = batch.expires - ms
   if left <= 0 then return 0 end
-  if not redis.call('SET', root .. ':nonce:' .. batch.once, '', 'NX', 'PX', whole(left)) then return 0 end
+  local name = root .. ':nonce:' .. batch.once
+  if not redis.call('SET', name, batch.note, 'NX', 'PX', whole(left)) then return 0 end
 end
 add(batch)
 return 1

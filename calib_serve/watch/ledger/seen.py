@@ -25,6 +25,8 @@ SCHEMA = (
     " WITHOUT ROWID",
     "CREATE INDEX IF NOT EXISTS epochs_expire ON epochs (expires)",
     "CREATE TABLE IF NOT EXISTS batches (name BLOB PRIMARY KEY, expires REAL NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS batch_notes (name BLOB PRIMARY KEY, expires REAL NOT NULL, note BLOB)"
+    " WITHOUT ROWID",
 )
 _BITMAP = PER_EPOCH // 8
 _SPARSE = _BITMAP // 2  # bits beyond which a bitmap is smaller than their list
@@ -55,10 +57,17 @@ class Seen:
                 fresh[i] = new
         return fresh
 
-    def add_batch(self, name: bytes, expires: float) -> bool:
-        """The same, of a batch of predictions by its name."""
+    def add_batch(self, name: bytes, expires: float, note: bytes) -> bool:
+        """The same, of a batch of predictions by its name, with a note of it."""
         found = self._db.execute("INSERT OR IGNORE INTO batches VALUES (?, ?)", (name, expires))
+        if found.rowcount == 1 and note:
+            self._db.execute("INSERT OR REPLACE INTO batch_notes VALUES (?, ?, ?)", (name, expires, note))
         return found.rowcount == 1
+
+    def note(self, name: bytes) -> bytes:
+        """The note of a batch that was added."""
+        row = self._db.execute("SELECT note FROM batch_notes WHERE name = ?", (name,)).fetchone()
+        return bytes(row[0]) if row and isinstance(row[0], bytes) else b""
 
     def _set(self, epoch: bytes, bits: Sequence[int], expires: float) -> list[bool]:
         row = self._db.execute("SELECT expires, bits FROM epochs WHERE epoch = ?", (epoch,)).fetchone()
@@ -82,7 +91,8 @@ class Seen:
 
     def forget_batches(self, before: float, *, at_most: int) -> None:
         """The same, of batches."""
-        self._forget("batches", before, at_most)
+        for table in ("batches", "batch_notes"):
+            self._forget(table, before, at_most)
 
     def _forget(self, table: str, before: float, at_most: int) -> tuple[int, float]:
         (last,) = self._db.execute(

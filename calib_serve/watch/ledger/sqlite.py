@@ -206,15 +206,26 @@ class SqliteLedger:
             self.store(_LATEST, repr(float(self._latest)).encode())
 
     def add(
-        self, sums: Mapping[Key, Sums], *, time: float, once: bytes | None = None, expires: float = 0.0
+        self,
+        sums: Mapping[Key, Sums],
+        *,
+        time: float,
+        once: bytes | None = None,
+        expires: float = 0.0,
+        note: bytes = b"",
     ) -> bool:
         """Add sums of predictions made at ``time``; a batch named ``once`` counts once until ``expires``."""
         with self.transaction():
-            fresh = once is None or self._seen.add_batch(once, expires)
+            fresh = once is None or self._seen.add_batch(once, expires, note)
             if fresh:
                 self._book.add(served(sums, time=time))
             self._prune_sometimes()
         return fresh
+
+    def note(self, once: bytes) -> bytes:
+        """The note of the batch of this name; empty if there is none."""
+        with self._lock, self._errors():
+            return self._seen.note(once)
 
     def _number(self, text: bytes) -> float:
         try:
