@@ -243,6 +243,9 @@ WATCH: tuple[Series, ...] = (
         "1: class shares alone explain what is predicted; 0: not.",
     ),
     Series("calib_label_rate_moved", "gauge", _MODEL, "1: labels come at another rate than the week before."),
+    Series(
+        "calib_ledger_rollbacks_total", "counter", (), "Times the ledger was found behind what was published."
+    ),
     Series("calib_request_seconds_total", "counter", ("route",), "Seconds spent answering."),
     Series("calib_requests_total", "counter", ("route", "status"), "Requests answered."),
 )
