@@ -25,8 +25,12 @@ def run(
         str, typer.Option("--ledger", help="Where labels are counted: a file, or redis://...")
     ] = "ledger.db",
     writer: Annotated[
-        str, typer.Option("--writer", help="This replica's name, where several share a ledger.")
-    ] = "",
+        str | None,
+        typer.Option(
+            "--writer",
+            help="The name to count under where processes share a ledger; default: the first that is free.",
+        ),
+    ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="Port to listen on.")] = 9300,
     token_file: Annotated[

@@ -33,7 +33,7 @@ from calib_serve.serve.envelope import check_requests, take_place
 from calib_serve.serve.lifecycle import end_cleanly
 from calib_serve.serve.observer import FEEDBACK
 from calib_serve.serve.protocols import Message, as_text, end_stream, read_messages, read_tensors
-from calib_serve.serve.publish import Publisher
+from calib_serve.serve.publish import Publisher, consumer_name
 from calib_serve.serve.replies import numbers, refusal, texts, v2_reply
 from calib_serve.serve.sampling import host_sample_log
 from calib_serve.watch.checks import Checks
@@ -41,7 +41,7 @@ from calib_serve.watch.drift import Detector
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.host_checks import counting_checks, drift_check, keyring_check, samples_check
 from calib_serve.watch.intake import Classes, Intake, Outcome
-from calib_serve.watch.ledger import Ledger, Version, open_ledger
+from calib_serve.watch.ledger import Ledger, Version, WriterLease, open_ledger
 from calib_serve.watch.maturity import AUTO, parse_maturity
 from calib_serve.watch.samples import SampleLog
 
@@ -81,7 +81,9 @@ class CalibrationFeedback:
             self._ledger, detector=detector, maturity=parse_maturity(str(config.get("maturity", AUTO)))
         )
         self._samples = host_sample_log()
-        self._publisher = Publisher(self._ledger, self._emitter, name=_writer(), feed=self._feed)
+        # The workers of a server publish between them, by marks: they hold one name together.
+        lease = WriterLease(self._ledger, name=self._ledger.writer, shared=consumer_name(_writer()))
+        self._publisher = Publisher(self._ledger, self._emitter, name=_writer(), feed=self._feed, lease=lease)
         self._checks = self._made_checks(config)
         self._start_counters(models)
         self._worker = str(os.getpid())
@@ -191,7 +193,7 @@ class CalibrationFeedback:
             self._emitter.create(FEEDBACK, model=model, version=version, bins=BINS)
         for reason in REASONS:
             self._emitter.add("calib_feedback_refused_total", 0, reason)
-        self._emitter.failed("ledger", "publish", "samples", "emit", times=0)
+        self._emitter.failed("ledger", "publish", "samples", "emit", "lease", "rollback", times=0)
         self._may_acknowledge()
         self._tell(self._checks)
         self._emitter.flush()

@@ -250,6 +250,9 @@ WATCH: tuple[Series, ...] = (
         ("batch",),
         "Batches of which is unknown if they were counted.",
     ),
+    Series(
+        "calib_ledger_rollbacks_total", "counter", (), "Times the ledger was found behind what was published."
+    ),
     Series("calib_request_seconds_total", "counter", ("route",), "Seconds spent answering."),
     Series("calib_requests_total", "counter", ("route", "status"), "Requests answered."),
 )

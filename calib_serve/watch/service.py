@@ -34,10 +34,11 @@ from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.host_checks import counting_checks, drift_check, keyring_check, samples_check
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.intake import Classes, Intake, Outcome
-from calib_serve.watch.ledger import Key, Ledger, Sums, Version, merge_slices, open_ledger
+from calib_serve.watch.ledger import Key, Ledger, Sums, Version, WriterLease, merge_slices, open_ledger
 from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.priors import LabelledBefore, TrafficShares, traffic_shares
+from calib_serve.watch.publication import Publication
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
 from calib_serve.watch.windows import Window, read_window
@@ -104,7 +105,8 @@ class Watch:
     delays). ``policy`` makes a version's label policy (None: every label is wanted). ``max_segments``: how
     many different segments a version may have before the rest are counted as ``other``; ``max_classes``: how
     many predicted classes are counted apart. ``samples`` keeps a sample of logits and labels to refit
-    on, of predictions that come with logits.
+    on, of predictions that come with logits. ``publication``: under which writer's name its sums are
+    published; by default the ledger's, which no other process may publish.
 
     Nothing is acknowledged before the ledger holds it; LedgerError means that nothing of the batch was
     counted, and that it may be sent again; UnknownFate, that whether it was counted is not known: labels may
@@ -139,10 +141,12 @@ class Watch:
         clock: Callable[[], float] = time.time,
         samples: SampleLog | None = None,
         volatile: bool = False,
+        publication: Publication | None = None,
     ) -> None:
         if not models:
             raise InputError("no model to watch; give at least one model and version")
         self.keyring, self.ledger, self.models, self.samples = keyring, ledger, dict(models), samples
+        self.publication = publication or Publication(ledger)
         self.counts = _Counts()
         self._clock = clock
         self._lock = threading.RLock()
@@ -188,7 +192,7 @@ class Watch:
         *,
         keyring: Keyring | str | Path,
         ledger: str | Path = "ledger.db",
-        writer: str = "",
+        writer: str | None = None,
         arl: float = ARL,
         tolerance: float = TOLERANCE,
         block: int = BLOCK,
@@ -205,8 +209,9 @@ class Watch:
         """A watch over files; close it, or use it as a context manager.
 
         ``models``: by (model, version), an artifact, its folder, or the number of classes. ``keyring``:
-        keys or their file. ``ledger``: a file, or ``redis://host:port/db`` with a ``writer`` for each
-        replica. ``arl``, ``tolerance``, ``block``: those of the drift ``Detector``. ``samples``: a folder
+        keys or their file. ``ledger``: a file, or ``redis://host:port/db``. ``writer``: the name that this
+        process counts and publishes under, and InputError if another one does; by default one that is free.
+        ``arl``, ``tolerance``, ``block``: those of the drift ``Detector``. ``samples``: a folder
         for a share ``sample_rate`` of logits and labels, each kept for ``sample_days``. The others are
         those of the constructor. Detector options, keyring, models and samples are
         validated before the ledger is opened. ``allow_volatile``: a Redis may be used that loses acknowledged
@@ -218,8 +223,10 @@ class Watch:
         watched = {version: Watched.of(what) for version, what in models.items()}
         log = None if samples is None else SampleLog(samples, rate=sample_rate, days=sample_days)
         with contextlib.ExitStack() as on_error:
-            book = open_ledger(str(ledger), writer=writer, retention=ttl)
+            book = open_ledger(str(ledger), retention=ttl)
             on_error.callback(book.close)
+            lease = WriterLease(book, name=writer or "", strict=writer is not None)
+            on_error.callback(lease.close)
             watch = cls(
                 ring,
                 book,
@@ -232,6 +239,7 @@ class Watch:
                 max_classes=max_classes,
                 samples=log,
                 volatile=allow_volatile,
+                publication=Publication(book, lease),
             )
             if not isinstance(keyring, Keyring):
                 watch.checks.add(keyring_check(Path(keyring)))
@@ -248,6 +256,7 @@ class Watch:
         """Close the ledger and write the samples that wait."""
         self.feed.stop()
         self.checks.stop()
+        self.publication.close()
         self.ledger.close()
         if self.samples is not None:
             self.samples.close()

@@ -50,7 +50,7 @@ class Book:
     def __init__(
         self, db: sqlite3.Connection, *, writer: str, bins: int, damaged: Callable[[object], LedgerError]
     ) -> None:
-        self._db, self._writer, self._bins, self._damaged = db, writer, bins, damaged
+        self._db, self.writer, self._bins, self._damaged = db, writer, bins, damaged
 
     def add(self, sums: Mapping[Place, Sums], *, writer: str | None = None) -> None:
         """Add sums to those that are kept, of this ledger's writer or another."""
@@ -62,7 +62,7 @@ class Book:
                 get, put, at = (
                     _TOTAL,
                     _SET_TOTAL,
-                    (self._writer if writer is None else writer, *key.of, key.kind, key.name),
+                    (self.writer if writer is None else writer, *key.of, key.kind, key.name),
                 )
             row = self._db.execute(get, at).fetchone()
             total = more if row is None else self._unpacked(row[0]) + more
@@ -71,13 +71,13 @@ class Book:
     def totals(self, kind: Kind, *, own: bool) -> dict[Key, Sums]:
         """The sums over all time."""
         asked = "SELECT model, version, name, sums FROM totals WHERE kind = ?"
-        asked, told = (asked + " AND writer = ?", (kind, self._writer)) if own else (asked, (kind,))
+        asked, told = (asked + " AND writer = ?", (kind, self.writer)) if own else (asked, (kind,))
         found: dict[Key, Sums] = {}
         for model, version, name, packed in self._db.execute(asked, told):
             add_at(found, Key(model, version, name, kind), self._unpacked(packed))
         for writer, sums in self.unfolded().items():
             for place, more in sums.items():
-                if place.key.kind == kind and not place.width and (not own or writer == self._writer):
+                if place.key.kind == kind and not place.width and (not own or writer == self.writer):
                     add_at(found, place.key, more)
         return found
 

@@ -14,6 +14,7 @@ from calib_serve.errors import InputError
 from calib_serve.receipts import DAY
 from calib_serve.watch.checks import Check
 from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted
+from calib_serve.watch.ledger.leases import Leases
 from calib_serve.watch.ledger.sqlite import SqliteLedger
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version
 
@@ -23,14 +24,16 @@ __all__ = ["Ledger", "open_ledger"]
 class Ledger(Protocol):
     """Where accepted labels are kept; ``SqliteLedger`` on one host, ``RedisLedger`` over several.
 
-    A ledger has a ``writer``: whose labels it counts. Replicas that share a ledger have different
-    writers and publish their own share, which Prometheus adds up again. ``retention``: seconds after its
-    prediction for which a receipt is remembered; of ledgers that share a store, the longest one given.
+    A ledger has a ``writer``: whose labels it counts. Processes that share a ledger have different writers,
+    by ``leases`` on their names, and publish their own share, which Prometheus adds up again.
+    ``retention``: seconds after its prediction for which a receipt is remembered; of ledgers that share a
+    store, the longest one given.
     """
 
     bins: int
-    writer: str
     retention: float
+    writer: str
+    leases: Leases
 
     def accept(self, entries: Sequence[Entry], *, detect: bool = True) -> list[Fate]:
         """Count each label whose receipt was not seen before; durable on return.
@@ -75,8 +78,25 @@ class Ledger(Protocol):
         To be called within a transaction, in which the detector's state is stored as well.
         """
 
-    def emission(self, consumer: str) -> AbstractContextManager[Emission]:
-        """The writer's sums, and which of them ``consumer`` has not published; leaving marks them so."""
+    def published(self, consumer: str) -> dict[Version, Sums]:
+        """What ``consumer`` has published of the writer's sums, as the ledger knows."""
+
+    def emission(
+        self, consumer: str, *, before: Mapping[Version, Sums] | None = None
+    ) -> AbstractContextManager[Emission]:
+        """The writer's sums, and which of them ``consumer`` has not published; leaving marks them so.
+
+        ``before``: what it has published, where it knows better than the ledger.
+        """
+
+    def identity(self) -> str:
+        """Of the store that runs: another one may have gone back. Empty where a store has none."""
+
+    def generation(self) -> int:
+        """0, then greater whenever sums went down: what is published of them is then another series."""
+
+    def new_generation(self, why: str, *, above: int = 0) -> int:
+        """Begin one, later than ``above``; for whoever takes labels out, or puts back an older ledger."""
 
     def transaction(self) -> AbstractContextManager[None]:
         """Everything inside is isolated from other processes, and atomic where the store supports it."""

@@ -10,11 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,8 +32,12 @@ from calib_serve.watch.ledger.entries import (
     noted,
     served,
 )
+from calib_serve.watch.ledger.generations import begin_generation, read_generation
+from calib_serve.watch.ledger.leases import Leases
 from calib_serve.watch.ledger.redis_checks import redis_checks
-from calib_serve.watch.ledger.redis_scripts import ACCEPT, ADD, COMMIT, FOLD, MERGE, UNLOCK
+from calib_serve.watch.ledger.redis_leases import RedisLeases
+from calib_serve.watch.ledger.redis_lock import RedisLock
+from calib_serve.watch.ledger.redis_scripts import ACCEPT, ADD, FOLD, MERGE
 from calib_serve.watch.ledger.redis_wire import (
     PUBLISHED,
     escaped,
@@ -56,7 +59,6 @@ except ImportError as error:
 
 __all__ = ["RedisLedger"]
 
-_HELD = 30_000  # milliseconds after which the lock of a dead process expires
 _MERGE_EVERY = 300.0  # seconds between looks for spans that have grown old
 _AT_MOST = 10_000  # spans of one such look, and labels of one fold
 _FOLD_AT = 1_000  # labels in the journal that nobody has made sums of
@@ -82,15 +84,16 @@ class RedisLedger:
         self.bins, self.writer, self.retention = bins, writer, retention
         # The braces keep all keys on one node of a cluster, where scripts can reach them.
         self._root = f"{{{prefix}}}"
-        self._timeout = timeout
         self._local = threading.local()
         self._next_merge = -math.inf
         with self._errors():
             # Sent once: what counts would count again.
             self._redis: Any = redis.Redis.from_url(url, socket_timeout=timeout, retry=Retry(NoBackoff(), 0))
-            self._accept, self._add, self._commit, self._fold, self._merge, self._unlock = (
-                self._redis.register_script(script) for script in (ACCEPT, ADD, COMMIT, FOLD, MERGE, UNLOCK)
+            self._accept, self._add, self._fold, self._merge = (
+                self._redis.register_script(script) for script in (ACCEPT, ADD, FOLD, MERGE)
             )
+            self._lock = RedisLock(self._redis, self._root, timeout=timeout, errors=self._errors)
+            self.leases: Leases = RedisLeases(self._redis, self._root, errors=self._errors)
             memory, evicted = self._redis.info("memory"), self._redis.info("stats")["evicted_keys"]
         if memory.get("maxmemory", 0) and memory.get("maxmemory_policy") != "noeviction":
             raise LedgerError(
@@ -113,23 +116,22 @@ class RedisLedger:
         for place in self._redis.smembers(f"{root}:places"):
             *names, segment = json.loads(place)
             total = json.dumps([*names, "segment", segment])
-            pipe = self._redis.pipeline(transaction=True)
             # Added to what may be there: a server of before may still count in this Redis.
-            for field, value in fields(self._kept_1(f"{root}:sums:{place.decode()}")).items():
-                pipe.hincrbyfloat(f"{root}:total:{total}", field, value)
-            pipe.sadd(f"{root}:totals", total)
-            pipe.srem(f"{root}:places", place)
-            pipe.delete(f"{root}:sums:{place.decode()}")
-            pipe.execute()
+            kept = fields(self._kept_1(f"{root}:sums:{place.decode()}"))
+            with self._local.step() as pipe:
+                for field, value in kept.items():
+                    pipe.hincrbyfloat(f"{root}:total:{total}", field, value)
+                pipe.sadd(f"{root}:totals", total)
+                pipe.srem(f"{root}:places", place)
+                pipe.delete(f"{root}:sums:{place.decode()}")
         for key in self._redis.scan_iter(f"{escaped(root)}:state:emitted/*"):
             old = np.frombuffer(self._redis.get(key) or b"", "<f8")
             name = PUBLISHED + key.decode().removeprefix(f"{root}:state:emitted/")
             marked = Sums.unpacked(self.load(name) or b"", bins=self.bins)
             marked = marked + Sums.of_version_1(old, bins=self.bins)
-            pipe = self._redis.pipeline(transaction=True)
-            pipe.set(f"{root}:state:{name}", marked.packed())
-            pipe.delete(key)
-            pipe.execute()
+            with self._local.step() as pipe:
+                pipe.set(f"{root}:state:{name}", marked.packed())
+                pipe.delete(key)
 
     def _kept_1(self, key: str) -> Sums:
         vector = np.zeros(5 * self.bins + 2)
@@ -142,15 +144,16 @@ class RedisLedger:
         root = self._root
         kept = float(self._redis.get(f"{root}:retention") or self.retention * 1000) / 1000
         self.retention = max(self.retention, kept)
-        pipe = self._redis.pipeline(transaction=True)
-        if self.retention > kept:
-            # What is this old may have been forgotten under the shorter one.
-            forgotten = float(self._redis.get(f"{root}:forgotten") or -math.inf)
-            pipe.set(f"{root}:forgotten", int(max((self._redis_time() - kept) * 1000, forgotten)))
-            pipe.set(f"{root}:prolonging", int((self.retention - kept) * 1000))
-        # First, so that what is counted from now on is remembered for as long.
-        pipe.set(f"{root}:retention", int(self.retention * 1000))
-        pipe.execute()
+        forgotten = max(
+            self._redis_time() - kept, float(self._redis.get(f"{root}:forgotten") or -math.inf) / 1000
+        )
+        with self._local.step() as pipe:
+            if self.retention > kept:
+                # What is this old may have been forgotten under the shorter one.
+                pipe.set(f"{root}:forgotten", int(forgotten * 1000))
+                pipe.set(f"{root}:prolonging", int((self.retention - kept) * 1000))
+            # First, so that what is counted from now on is remembered for as long.
+            pipe.set(f"{root}:retention", int(self.retention * 1000))
         if more := int(self._redis.get(f"{root}:prolonging") or 0):
             # Where a process died on the way, the next one begins again: some are remembered for too long.
             for kind in ("epoch", "nonce"):
@@ -174,56 +177,30 @@ class RedisLedger:
     def transaction(self) -> Iterator[None]:
         """Everything inside happens while no other process is in a transaction; may be nested.
 
-        What is stored and taken out inside is kept together when the block ends, and nothing of it when it
-        raises; labels that were accepted inside are never taken back.
+        What is stored or taken out inside is written at its end, in one step, or not at all: when the block
+        raises, or this process stood still for so long that another came in. Accepted labels stay.
         """
-        depth = getattr(self._local, "depth", 0)
-        token = secrets.token_hex(16)
-        if depth == 0:
-            self._take_lock(token)
-            self._local.stored, self._local.taken = {}, []
-        self._local.depth = depth + 1
-        try:
+        if getattr(self._local, "changes", None) is not None:
             yield
-            if depth == 0:
-                self._keep(token)
-        except BaseException:
-            if depth == 0:
-                with contextlib.suppress(LedgerError):  # the first error says more
-                    self._release(token)
-            raise
-        finally:
-            self._local.depth = depth
+            return
+        with self._lock.held() as step:
+            self._local.changes, self._local.step = _Changes({}, {}), step
+            try:
+                yield
+                self._commit(self._local.changes)
+            finally:
+                self._local.changes = self._local.step = None
 
-    def _keep(self, token: str) -> None:
-        """Write what the transaction stored and took out, and give the lock back."""
-        stored, taken = self._local.stored, self._local.taken
-        self._local.stale = token
-        said = [token, len(stored), *(part for one in (*stored.items(), *taken) for part in one)]
-        with self._errors():
-            kept = self._commit(keys=[self._root], args=said)
-        self._local.stale = None
-        if not kept:
-            raise LedgerError(f"a transaction took longer than {_HELD / 1000:.0f} s; nothing of it was kept")
+    def _commit(self, changes: _Changes) -> None:
+        if changes.stored or changes.taken:
+            with self._local.step() as pipe:
+                for key, value in changes.stored.items():
+                    pipe.set(f"{self._root}:state:{key}", value)
+                for key, rows in changes.taken.items():
+                    pipe.zrem(key, *rows)
 
-    def _take_lock(self, token: str) -> None:
-        until = time.monotonic() + self._timeout
-        if stale := getattr(self._local, "stale", None):
-            self._release(stale)
-        with self._errors():
-            while not self._redis.set(f"{self._root}:lock", token, nx=True, px=_HELD):
-                if time.monotonic() > until:
-                    raise LedgerError(
-                        f"the Redis ledger was locked for {self._timeout:.0f} s; send the batch again"
-                    )
-                time.sleep(0.005)
-
-    def _release(self, token: str) -> None:
-        # A Redis that restarts may still hold this lock: it is released at this thread's next transaction.
-        self._local.stale = token
-        with self._errors():
-            self._unlock(keys=[f"{self._root}:lock"], args=[token])
-        self._local.stale = None
+    def _changes(self) -> _Changes | None:
+        return getattr(self._local, "changes", None)
 
     def accept(self, entries: Sequence[Entry], *, detect: bool = True) -> list[Fate]:
         """Count each label whose receipt was not seen before.
@@ -412,48 +389,56 @@ class RedisLedger:
 
         To be called within a transaction, in which the detector's state is stored as well.
         """
-        name = json.dumps(version)
-        with self.transaction():
-            taken = {row for of, row in self._local.taken if of == name}
-            with self._errors():
-                rows = self._redis.zrangebyscore(
-                    f"{self._root}:waiting:{name}", "-inf", f"({until}", 0, most + len(taken)
-                )
-            rows = [row for row in rows if row not in taken][:most]
-            self._local.taken += [(name, row) for row in rows]
+        key = f"{self._root}:waiting:{json.dumps(version)}"
+        with self.transaction(), self._errors():
+            taken = self._local.changes.taken.setdefault(key, {})
+            found = self._redis.zrangebyscore(key, "-inf", f"({until}", 0, most + len(taken))
+            rows = [row for row in found if row not in taken][:most]
+            taken.update(dict.fromkeys(rows))
+            if not taken:
+                del self._local.changes.taken[key]
         return [unpacked(row) for row in rows]
 
+    def published(self, consumer: str) -> dict[Version, Sums]:
+        """What ``consumer`` has published of this writer's sums, as the ledger knows."""
+        return self._marks(consumer, self.sums(own=True))
+
+    def _marks(self, consumer: str, versions: Iterable[Version]) -> dict[Version, Sums]:
+        found = {}
+        for version in versions:
+            if (kept := self.load(published(consumer, version))) is not None:
+                found[version] = Sums.unpacked(kept, bins=self.bins)
+        return found
+
     @contextlib.contextmanager
-    def emission(self, consumer: str) -> Iterator[Emission]:
+    def emission(self, consumer: str, *, before: Mapping[Version, Sums] | None = None) -> Iterator[Emission]:
         """The sums of this writer that ``consumer`` has not published; leaving the block marks them so.
 
-        If the block raises or its process is killed, the same sums are offered again.
+        ``before``: what it has published, where it knows better than the ledger. If the block raises or its
+        process is killed, the same sums are offered again.
         """
         with self.transaction():
             counted = self.sums(own=True)
-            zeros = Sums.zeros(self.bins)
-            fresh = {}
-            for version, total in counted.items():
-                kept = self.load(published(consumer, version))
-                before = zeros if kept is None else Sums.unpacked(kept, bins=self.bins)
-                if total != before:
-                    fresh[version] = total - before
-            yield Emission(fresh, counted)
-            for version in fresh:
-                self.store(published(consumer, version), counted[version].packed())
+            known = self._marks(consumer, counted) if before is None else before
+            found = Emission.of(counted, known)
+            yield found
+            for version, mark in found.marks(known).items():
+                self.store(published(consumer, version), mark.packed())
 
     def load(self, key: str) -> bytes | None:
         """What was stored under ``key``."""
-        if getattr(self._local, "depth", 0) and key in self._local.stored:
-            return bytes(self._local.stored[key])
+        changes = self._changes()
+        if changes is not None and key in changes.stored:
+            return changes.stored[key]
         with self._errors():
             value = self._redis.get(f"{self._root}:state:{key}")
         return None if value is None else bytes(value)
 
     def store(self, key: str, value: bytes) -> None:
-        """Keep ``value`` under ``key``; within a transaction when that ends."""
-        if getattr(self._local, "depth", 0):
-            self._local.stored[key] = value
+        """Keep ``value`` under ``key``; in a transaction, when that ends."""
+        changes = self._changes()
+        if changes is not None:
+            changes.stored[key] = value
             return
         with self._errors():
             self._redis.set(f"{self._root}:state:{key}", value)
@@ -462,6 +447,27 @@ class RedisLedger:
         """What to look at while this ledger is used; ``volatile``: Redis may lose labels at a restart."""
         return redis_checks(self._redis, self._root, volatile=volatile)
 
+    def identity(self) -> str:
+        """Of the Redis that runs: another one may be back at a snapshot, or be a replica that took over."""
+        with self._errors():
+            return str(self._redis.info("server")["run_id"])
+
+    def generation(self) -> int:
+        """Which one it is: greater, whenever sums have gone down."""
+        return read_generation(self).number
+
+    def new_generation(self, why: str, *, above: int = 0) -> int:
+        """Begin a generation, later than ``above``: sums are lower than those that were published."""
+        return begin_generation(self, why, now=time.time(), above=above)
+
     def close(self) -> None:
         """Close the connections."""
+        self._lock.close()
         self._redis.close()
+
+
+class _Changes(NamedTuple):
+    """What a transaction is to write: what is stored, and which rows of which sets are taken out."""
+
+    stored: dict[str, bytes]
+    taken: dict[str, dict[bytes, None]]

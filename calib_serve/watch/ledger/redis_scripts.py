@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ACCEPT", "ADD", "COMMIT", "FOLD", "MERGE", "UNLOCK"]
+__all__ = ["ACCEPT", "ADD", "FOLD", "LOCK", "MERGE", "RENEW", "TAKE_LEASE", "UNLEASE", "UNLOCK"]
 
 # One script, so one step: the receipt and its label in the journal, or neither. Redis' own clock says what
 # has expired, so hosts whose clocks disagree cannot have a label counted twice.
@@ -115,12 +115,31 @@ redis.call('DEL', root .. ':span:' .. name)
 return redis.call('ZREM', root .. ':spans', name)
 """
 UNLOCK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
-# All that a transaction wrote, and its lock, in one step; 0 where the lock had expired: then nothing of it.
-COMMIT = """
-local root, stored = KEYS[1], tonumber(ARGV[2])
-if redis.call('GET', root .. ':lock') ~= ARGV[1] then return 0 end
-for i = 3, 2 + 2 * stored, 2 do redis.call('SET', root .. ':state:' .. ARGV[i], ARGV[i + 1]) end
-for i = 3 + 2 * stored, #ARGV, 2 do redis.call('ZREM', root .. ':waiting:' .. ARGV[i], ARGV[i + 1]) end
-redis.call('DEL', root .. ':lock')
-return 1
+# The number of whoever takes the lock is greater than that of any holder before.
+LOCK = """
+if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 0 end
+return redis.call('INCR', KEYS[2])
+"""
+RENEW = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+"""
+# A lease is renewed without memory, so that a Redis that is full takes it from nobody.
+TAKE_LEASE = """
+local held = redis.call('GET', KEYS[1])
+if held then
+  local ok, holder = pcall(cjson.decode, held)
+  if not (ok and holder.id == ARGV[1]) then return {held, redis.call('PTTL', KEYS[1])} end
+  redis.call('PEXPIRE', KEYS[1], ARGV[3])
+else
+  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+end
+return false
+"""
+UNLEASE = """
+local held = redis.call('GET', KEYS[1])
+if not held then return 0 end
+local ok, holder = pcall(cjson.decode, held)
+if ok and holder.id == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0
 """
