@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import publishers
 import pytest
 import redis
 from injection import Fault, under
@@ -191,6 +192,25 @@ def test_watch_does_not_start_over_a_redis_that_keeps_nothing_unless_told(
         assert "--allow-volatile" in said
         assert "Traceback" not in said
         make_server("--ledger", server.url, "--allow-volatile")
+
+
+def test_torchserve_s_feedback_does_not_load_over_a_redis_that_keeps_nothing_unless_told(
+    tmp_path: Path,
+) -> None:
+    program = Path(publishers.__file__)
+    with Redis(tmp_path) as server:
+        command = [sys.executable, str(program), str(tmp_path), server.url]
+        refused, taken = (
+            subprocess.run(
+                command, capture_output=True, text=True, timeout=120, check=False, env=os.environ | told
+            )
+            for told in ({}, {"CALIB_SERVE_ALLOW_VOLATILE": "yes"})
+        )
+    assert "LedgerError: Redis keeps nothing when it restarts" in refused.stderr
+    assert taken.returncode == 0, taken.stderr
+    said = dict(re.findall(r"calib_check_ok.*:([\d.]+)\|#check:([\w-]+)", taken.stdout))
+    assert set(said) == {"1.0"}
+    assert "#check:store-clock" in taken.stdout
 
 
 def test_a_redis_that_stops_keeping_while_running_is_counted_in_no_more(own_redis: Redis) -> None:
