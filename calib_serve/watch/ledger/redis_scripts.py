@@ -126,10 +126,10 @@ return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 """
 # A lease is renewed without memory, so that a Redis that is full takes it from nobody.
 TAKE_LEASE = """
-local held = redis.call('GET', KEYS[1])
-if held then
+local held, left = redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1])
+if held and left > 0 then
   local ok, holder = pcall(cjson.decode, held)
-  if not (ok and holder.id == ARGV[1]) then return {held, redis.call('PTTL', KEYS[1])} end
+  if not (ok and holder.id == ARGV[1]) then return {held, left} end
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
 else
   redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
