@@ -14,6 +14,7 @@ Catch ``CalibServeError`` to catch them all::
     ├── KeyringError                     no usable signing keys
     ├── Refused                          a receipt or label that is not counted; ``.reason`` says why
     ├── LedgerError                      the ledger of accepted labels cannot be read or written
+    │   └── UnknownFate                  ... and whether the batch was counted is not known
     ├── ServerError                      a server did not start, answer or stop
     └── MissingDependency (ImportError)  a part needs an extra that is not installed
 
@@ -93,15 +94,20 @@ class KeyringError(CalibServeError):
 
 
 class Refused(CalibServeError):
-    """A receipt or label that is not counted."""
+    """A receipt or label that is not counted; ``ahead``: by how many seconds of the clock, where it is."""
 
-    def __init__(self, reason: Reason, message: str) -> None:
+    def __init__(self, reason: Reason, message: str, *, ahead: float = 0.0) -> None:
         super().__init__(message)
         self.reason: Reason = reason
+        self.ahead = ahead
 
 
 class LedgerError(CalibServeError):
-    """The ledger of accepted labels cannot be read or written."""
+    """The ledger of accepted labels cannot be read or written; nothing was counted."""
+
+
+class UnknownFate(LedgerError):
+    """The ledger was given a batch and did not answer: whether it was counted is not known."""
 
 
 class ServerError(CalibServeError):

@@ -54,6 +54,10 @@ def run(
             "--writer", help="This server's name, where several share a ledger; default: the host's."
         ),
     ] = "",
+    allow_volatile: Annotated[
+        bool,
+        typer.Option("--allow-volatile", help="Use a Redis that loses acknowledged labels when it restarts."),
+    ] = False,
     samples: Annotated[
         Path | None,
         typer.Option("--samples", help="Keep logits and labels here, for calib-serve refit; default: none."),
@@ -114,6 +118,7 @@ def run(
         ledger=ledger,
         ledger_password_file=ledger_password_file,
         writer=writer or None,
+        allow_volatile=allow_volatile,
         samples=samples,
         sample_rate=sample_rate,
         label_budget=label_budget,

@@ -34,8 +34,12 @@ def run(
         ),
     ] = None,
     writer: Annotated[
-        str, typer.Option("--writer", help="This replica's name, where several share a ledger.")
-    ] = "",
+        str | None,
+        typer.Option(
+            "--writer",
+            help="The name to count under where processes share a ledger; default: the first that is free.",
+        ),
+    ] = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="Port to listen on.")] = 9300,
     token_file: Annotated[
@@ -105,6 +109,10 @@ def run(
         Path | None, typer.Option("--tls-cert", help="Certificate with its chain, PEM: serve HTTPS.")
     ] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", help="The certificate's key, PEM.")] = None,
+    allow_volatile: Annotated[
+        bool,
+        typer.Option("--allow-volatile", help="Use a Redis that loses acknowledged labels when it restarts."),
+    ] = False,
 ) -> None:
     """Watch model versions beside any server: POST /v1/predictions and /v1/labels, GET /metrics and /.
 
@@ -112,6 +120,7 @@ def run(
     """
     from calib_serve.receipts import DAY, LiveKeyring
     from calib_serve.signals import on_hangup
+    from calib_serve.watch.checks import Check
     from calib_serve.watch.http import allowed_hosts, create_app, read_tokens, serve_app
     from calib_serve.watch.maturity import parse_maturity
     from calib_serve.watch.policy import parse_policy
@@ -140,9 +149,12 @@ def run(
             samples=samples,
             sample_rate=sample_rate,
             sample_days=sample_days,
+            allow_volatile=allow_volatile,
         ) as watch,
     ):
         running.callback(on_hangup(ring.again))
+        if token_file is not None:
+            watch.checks.add(Check("tokens", lambda: (read_tokens(token_file), None)[1]))
         max_bytes = int(max_megabytes * 2**20)
         app = create_app(watch, tokens=tokens, hosts=hosts, max_bytes=max_bytes, max_waiting=max_waiting)
         address = f"[{host}]" if ":" in host else host

@@ -13,6 +13,7 @@ from calib_serve.pictures import MAX_PIXELS, Preprocessing, is_picture_shape
 from calib_serve.scores import LABELS, Outputs
 
 __all__ = [
+    "ALLOW_VOLATILE",
     "KEYRING",
     "LABEL_BUDGET",
     "LEDGER",
@@ -36,6 +37,7 @@ TRIAL = "calibration_request.json"
 KEYRING = "CALIB_SERVE_KEYRING"
 LEDGER = "CALIB_SERVE_LEDGER"
 WRITER = "CALIB_SERVE_WRITER"
+ALLOW_VOLATILE = "CALIB_SERVE_ALLOW_VOLATILE"
 MODELS = "CALIB_SERVE_MODELS"
 METRICS = "CALIB_SERVE_METRICS"
 SAMPLES = "CALIB_SERVE_SAMPLES"

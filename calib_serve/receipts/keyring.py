@@ -115,7 +115,8 @@ class Keyring:
         if age > ttl:
             raise Refused("expired", f"the receipt is {age:.0f} s old; labels are accepted for {ttl:.0f} s")
         if age < -SKEW:
-            raise Refused("dated_ahead", f"the receipt is dated {-age:.0f} s ahead; check the hosts' clocks")
+            told = f"the receipt is dated {-age:.0f} s ahead; check the hosts' clocks"
+            raise Refused("dated_ahead", told, ahead=-age)
         return receipt
 
     @classmethod

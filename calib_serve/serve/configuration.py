@@ -13,6 +13,7 @@ from typing import Any
 
 from calib_serve.errors import KeyringError, ModelError, ServerError
 from calib_serve.fuse.mar_options import (
+    ALLOW_VOLATILE,
     KEYRING,
     LABEL_BUDGET,
     LEDGER,
@@ -134,6 +135,7 @@ def configure(
     sample_rate: float = 0.1,
     label_budget: str = "",
     sample_seconds: float = 60.0,
+    allow_volatile: bool = False,
 ) -> Configuration:
     """The configuration of a :class:`~calib_serve.serve.server.Server`, which explains the parameters."""
     folder, store = Path(folder).resolve(), Path(store).resolve()
@@ -163,6 +165,7 @@ def configure(
         **_ledger(folder, ledger),
         **_password(ledger_password_file),
         **({WRITER: writer} if writer else {}),
+        **({ALLOW_VOLATILE: "yes"} if allow_volatile else {}),
         **_sampling(samples, sample_rate, sample_seconds),
         **_asking(label_budget),
     }

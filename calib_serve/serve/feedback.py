@@ -17,8 +17,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from calib_serve.errors import REASONS, CalibServeError, InputError, ModelError
-from calib_serve.fuse.mar_options import KEYRING, LEDGER, MODELS, SECTION, WRITER, from_environment
+from calib_serve.errors import REASONS, CalibServeError, InputError, LedgerError, ModelError, UnknownFate
+from calib_serve.fuse.mar_options import (
+    ALLOW_VOLATILE,
+    KEYRING,
+    LEDGER,
+    MODELS,
+    SECTION,
+    WRITER,
+    from_environment,
+)
 from calib_serve.receipts import DAY, Label
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.envelope import check_requests, take_place
@@ -26,14 +34,16 @@ from calib_serve.serve.keys import live_keyring
 from calib_serve.serve.lifecycle import end_cleanly
 from calib_serve.serve.observer import FEEDBACK
 from calib_serve.serve.protocols import Message, as_text, end_stream, read_messages, read_tensors
-from calib_serve.serve.publish import Publisher
+from calib_serve.serve.publish import Publisher, consumer_name
 from calib_serve.serve.replies import numbers, refusal, texts, v2_reply
 from calib_serve.serve.sampling import host_sample_log
+from calib_serve.watch.checks import Checks
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.feed import DriftFeed
+from calib_serve.watch.host_checks import counting_checks, drift_check, keyring_check, samples_check
 from calib_serve.watch.intake import Classes, Intake, Outcome
 from calib_serve.watch.items import MOST_ITEMS, TooManyItems, check_number, read_document, read_lines
-from calib_serve.watch.ledger import Ledger, Version, open_ledger
+from calib_serve.watch.ledger import Ledger, Version, WriterLease, open_ledger
 from calib_serve.watch.maturity import AUTO, parse_maturity
 from calib_serve.watch.samples import SampleLog
 
@@ -59,8 +69,9 @@ class CalibrationFeedback:
         detector = read_detector(config)
         self._ledger = _open_ledger(config, retention=float(config.get("ttl_days", 30)) * DAY)
         self._emitter = Emitter(interval=float(config.get("flush_seconds", 1.0)))
+        self._keyring = live_keyring(_setting(config, "keyring", KEYRING), self._emitter)
         self._intake = Intake(
-            live_keyring(_setting(config, "keyring", KEYRING), self._emitter),
+            self._keyring,
             self._ledger,
             models=models,
             ttl=float(config.get("ttl_days", 30)) * DAY,
@@ -70,7 +81,10 @@ class CalibrationFeedback:
             self._ledger, detector=detector, maturity=parse_maturity(str(config.get("maturity", AUTO)))
         )
         self._samples = host_sample_log()
-        self._publisher = Publisher(self._ledger, self._emitter, name=_writer(), feed=self._feed)
+        # The workers of a server publish between them, by marks: they hold one name together.
+        lease = WriterLease(self._ledger, name=self._ledger.writer, shared=consumer_name(_writer()))
+        self._publisher = Publisher(self._ledger, self._emitter, name=_writer(), feed=self._feed, lease=lease)
+        self._checks = self._made_checks(config)
         self._start_counters(models)
         self._worker = str(os.getpid())
         self._before_answer = end_cleanly(self._flush)
@@ -82,13 +96,18 @@ class CalibrationFeedback:
         parsed = [_parse(message) for message in messages]
         together = [item for items in parsed if not isinstance(items, str) for item in items]
         try:
+            self._may_acknowledge()
             outcomes = iter(self._intake.take(together))
             lost = None
         except (CalibServeError, OSError) as error:
             # Clients may send them again: each is counted once.
             log.error("labels could not be kept: %s", type(error).__name__)
             self._emitter.failed("ledger")
-            outcomes, lost = iter(()), "the labels could not be kept; send them again, each is counted once"
+            unknown = isinstance(error, UnknownFate)
+            what = (
+                "it is not known whether the labels were kept" if unknown else "the labels could not be kept"
+            )
+            outcomes, lost = iter(()), f"{what}; send them again, each is counted once"
         replies = []
         for index, (message, items) in enumerate(zip(messages, parsed, strict=True)):
             ctx.set_response_header(index, "x-calib-worker", self._worker)
@@ -104,6 +123,33 @@ class CalibrationFeedback:
         self._publisher.wake()
         self._before_answer()
         return replies
+
+    def _made_checks(self, config: Mapping[str, Any]) -> Checks:
+        """Checks that were made once: LedgerError where labels may not be acknowledged."""
+        checks = Checks(
+            *counting_checks(
+                self._ledger,
+                self._intake,
+                program="torchserve",
+                ttl=float(config.get("ttl_days", 30)) * DAY,
+                volatile=from_environment(ALLOW_VOLATILE) is not None,
+            ),
+            drift_check(self._feed),
+            keyring_check(self._keyring),
+            *([samples_check(self._samples)] if self._samples else []),
+        )
+        checks.run()
+        checks.told(self._tell)
+        return checks
+
+    def _tell(self, checks: Checks) -> None:
+        for name, reason in checks.reasons().items():
+            self._emitter.set("calib_check_ok", float(reason is None), name)
+        self._publisher.wake()
+
+    def _may_acknowledge(self) -> None:
+        if (reason := self._checks.refused) is not None:
+            raise LedgerError(reason)
 
     def _refused(
         self, status: int, phrase: str, reason: str, message: Message, *, ctx: Any, index: int
@@ -147,9 +193,13 @@ class CalibrationFeedback:
             self._emitter.create(FEEDBACK, model=model, version=version, bins=BINS)
         for reason in REASONS:
             self._emitter.add("calib_feedback_refused_total", 0, reason)
-        self._emitter.failed("keyring", "ledger", "publish", "samples", "emit", times=0)
+        stages = ("keyring", "ledger", "publish", "samples", "emit", "lease", "rollback")
+        self._emitter.failed(*stages, times=0)
+        self._may_acknowledge()
+        self._tell(self._checks)
         self._emitter.flush()
         self._publisher.start()
+        self._checks.start()
 
 
 def _parse(message: Message) -> list[object] | str:

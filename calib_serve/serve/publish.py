@@ -1,12 +1,13 @@
 """Publish the ledger's sums to the server's counters, each exactly once.
 
-The ledger marks what was sent when the block that sends it ends. Where the mark fails, this worker
-remembers what it sent. A worker killed in between leaves sums that were sent but not marked; the next
-worker asks the server what it holds, and marks them then instead of sending them again.
+The ledger marks what was sent when the block that sends it ends. Where the mark fails, or the ledger goes
+back to an earlier state, this worker remembers what it sent. A worker killed in between leaves sums that were
+sent but not marked; the next worker asks the server what it holds, and sends only what is beyond that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -15,30 +16,39 @@ import re
 import socket
 import threading
 import time
+import urllib.parse
 import urllib.request
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from calib_serve.fuse.mar_options import METRICS, from_environment
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.metric_lines import label_value
 from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.ledger import Emission, Ledger, Sums, Version
+from calib_serve.watch.ledger import Emission, Ledger, Sums, Version, WriterLease, read_generation
 from calib_serve.watch.series import PUBLISHED
 
-__all__ = ["Publisher"]
+__all__ = ["Publisher", "consumer_name"]
 
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY = 5.0  # seconds between looks at what has turned mature
-_COUNT = re.compile(r'^calib_feedback_total\{model="([^"]*)",version="([^"]*)".*\} (\S+)$', re.MULTILINE)
+_COUNT = re.compile(
+    r'^(calib_\w+)\{model="([^"]*)",version="([^"]*)",(?:bin="(\d+)",)?[^\n]*\} (\S+)$', re.MULTILINE
+)
+
+
+def consumer_name(name: str = "") -> str:
+    """What a server's marks are kept under; its workers publish between them."""
+    return f"torchserve:{name or socket.gethostname()}"
 
 
 class Publisher:
     """Sends the ledger's unpublished sums to the server, once a second at most.
 
-    ``name`` tells this server from others that share the ledger; default: the host's name. ``feed``: drift
-    detectors to feed on the way, whose incidents are published as well.
+    ``name`` tells this server from others that share the ledger; default: the host's name. ``lease``: on the
+    writer's name; None where nobody else publishes from this ledger. ``feed``: drift detectors to feed on the
+    way, whose incidents are published as well.
     """
 
     def __init__(
@@ -49,13 +59,17 @@ class Publisher:
         name: str = "",
         interval: float = 1.0,
         feed: DriftFeed | None = None,
+        lease: WriterLease | None = None,
     ) -> None:
         self._feed = feed
         self._ledger, self._emitter, self._interval = ledger, emitter, interval
-        self._consumer = f"torchserve:{name or socket.gethostname()}"
-        self._first = True
-        # Sent, but perhaps not marked: labels that were marked before, and the sums that were sent.
-        self._unmarked: dict[Version, tuple[float, Sums]] = {}
+        self._consumer = self._as_asked = consumer_name(name)
+        self._lease, self._asked = lease, ledger.writer if lease is None else lease.asked
+        # What this worker has sent, whether or not that was marked, and what it has told of incidents.
+        self._sent: dict[Version, Sums] | None = None
+        self._marked = True
+        self._told: dict[str, int] = {}
+        self._lost = 0
         self._fresh = threading.Event()
         self._fresh.set()  # an earlier worker may have left unpublished sums
 
@@ -70,18 +84,41 @@ class Publisher:
     def publish(self) -> None:
         """Send the ledger's unpublished sums."""
         try:
-            with self._ledger.emission(self._consumer) as found:
+            self._take_name()
+            held = self._held_by_server()  # before the ledger is locked
+            with self._ledger.transaction(), self._emission(held) as found:
                 self._send(found)
                 if self._feed is not None:
                     self._send_drift(self._feed)
                 # Sent within the block: the ledger marks it only when the lines are on their way.
                 self._emitter.flush()
-            self._unmarked = {}
+            self._marked = True
         except Exception as error:  # retried next time
+            self._marked = False
             log.error("the ledger's sums could not be published: %s", type(error).__name__)
             self._emitter.failed("publish")
             self._emitter.flush()
             self._fresh.set()
+
+    def _take_name(self) -> None:
+        """Publish what is counted under the name that this server holds; each name has marks of its own."""
+        name = self._asked if self._lease is None else self._lease.hold()
+        consumer = self._as_asked if name == self._asked else f"{self._as_asked}/{name}"
+        if consumer != self._consumer:
+            # What the server's counters hold is of more than one name from here: it is not asked any more.
+            self._ledger.store(f"publish/{self._consumer}", b"{}")
+            self._consumer, self._sent = consumer, {}
+        if self._lease is not None and self._lease.lost > self._lost:
+            self._emitter.failed("lease", times=self._lease.lost - self._lost)
+            self._lost = self._lease.lost
+
+    @contextlib.contextmanager
+    def _emission(self, held: Mapping[Version, Sums]) -> Iterator[Emission]:
+        before = self._sent_so_far(held)
+        with self._ledger.emission(self._consumer, before=before) as found:
+            yield found
+            # On their way, whether or not the mark is made.
+            self._sent = before | found.marks(before)
 
     def _run(self) -> None:
         while True:
@@ -113,13 +150,17 @@ class Publisher:
             )
             for version, n in each.items()
         }
-        before = json.loads(self._ledger.load(key) or b"{}")
+        kept = json.loads(self._ledger.load(key) or b"{}")
+        before = {
+            told: max(kept.get(told, 0), self._told.get(told, 0)) for told in kept | self._told | counts
+        }
         for told, n in counts.items():
-            if n > before.get(told, 0):
+            if n > before[told]:
                 name, model, version = json.loads(told)
-                self._emitter.add(name, n - before.get(told, 0), model, version)
-        if counts != before:
-            self._ledger.store(key, json.dumps(counts).encode())
+                self._emitter.add(name, n - before[told], model, version)
+        self._told = {told: max(n, counts.get(told, 0)) for told, n in before.items()}
+        if self._told != kept:
+            self._ledger.store(key, json.dumps(self._told).encode())
         still = Counter((one.model, one.version) for one in feed.incidents.latest() if one.open)
         waiting = self._ledger.waiting()
         for version in {*self._ledger.sums()}:
@@ -133,41 +174,62 @@ class Publisher:
             self._emitter.set("calib_drift_log_threshold", threshold, *version)
 
     def _send(self, found: Emission) -> None:
-        fresh, counted = found.fresh, _labels(found.counted)
-        marked = {key: n - _labels(fresh).get(key, 0.0) for key, n in counted.items()}
-        if not (self._first and self._sent_before(fresh, counted, marked)):
-            for key, sums in fresh.items():
-                before, sent = self._unmarked.get(key, (math.nan, sums))
-                _emit(self._emitter, *key, sums - sent if before == marked[key] else sums)
-        self._unmarked = {key: (marked[key], sums) for key, sums in fresh.items()}
-        self._first = False
+        for (model, version), sums in found.fresh.items():
+            _emit(self._emitter, model, version, sums)
 
-    def _sent_before(
-        self, fresh: Mapping[Version, Sums], counted: Mapping[Version, float], marked: Mapping[Version, float]
-    ) -> bool:
-        """Whether the server holds all of ``fresh`` already, as the last worker died before the mark."""
-        before = self._at_start_of_server(marked)
-        held = _held() if fresh and before is not None else None
-        if held is None or before is None:
-            return False
-        return all(
-            held.get((label_value(key[0]), label_value(key[1])), 0.0) == counted[key] - before.get(key, 0.0)
-            for key in fresh
-        )
+    def _sent_so_far(self, held: Mapping[Version, Sums]) -> dict[Version, Sums]:
+        """What this server was sent of the writer's sums: the most that anybody knows of.
 
-    def _at_start_of_server(self, marked: Mapping[Version, float]) -> dict[Version, float] | None:
-        """The marks when this server's counters started at 0; None if they start now."""
-        key, server = f"publish/{self._consumer}", _server()
-        kept = self._ledger.load(key)
-        if kept is not None and (found := json.loads(kept))["server"] == server:
-            return {(model, version): n for model, version, n in found["marked"]}
-        rows = [[*version, n] for version, n in marked.items()]
-        self._ledger.store(key, json.dumps({"server": server, "marked": rows}).encode())
-        return None
+        Where labels were taken out of the ledger on purpose, no more than it holds.
+        """
+        lowered, known = read_generation(self._ledger).lowered, self._ledger.published(self._consumer)
+        if self._sent is None:
+            self._sent = self._since_start_of_server(known, held)
+        went_back = any(v not in known or known[v].below(sent) for v, sent in self._sent.items())
+        sent = {v: s.highest(known.get(v, s)) for v, s in (known | self._sent).items()}
+        key = f"lowered/{self._consumer}"
+        seen = self._ledger.load(key)
+        if seen is not None and seen != str(lowered).encode():
+            zeros, counted = Sums.zeros(self._ledger.bins), self._ledger.sums(own=True)
+            sent = {version: sums.lowest(counted.get(version, zeros)) for version, sums in sent.items()}
+        elif went_back and self._marked:
+            log.error("the ledger went back: what was published before is not published again")
+            self._emitter.failed("rollback")
+        self._ledger.store(key, str(lowered).encode())
+        return sent
 
+    def _since_start_of_server(
+        self, known: Mapping[Version, Sums], held: Mapping[Version, Sums]
+    ) -> dict[Version, Sums]:
+        """What was published when this server's counters were 0, and what they hold."""
+        before = self._at_start_of_server()
+        if before is None:
+            rows = [[*version, sums.packed().hex()] for version, sums in known.items()]
+            kept = {"server": _server(), "published": rows}
+            self._ledger.store(f"publish/{self._consumer}", json.dumps(kept).encode())
+            return {}
+        zeros = Sums.zeros(self._ledger.bins)
+        return {version: before.get(version, zeros) + sums for version, sums in held.items()}
 
-def _labels(sums: Mapping[Version, Sums]) -> dict[Version, float]:
-    return {version: float(each.labels.sum()) for version, each in sums.items()}
+    def _at_start_of_server(self) -> dict[Version, Sums] | None:
+        """What was published when this server's counters started at 0; None if they start now."""
+        kept = json.loads(self._ledger.load(f"publish/{self._consumer}") or b"{}")
+        if kept.get("server") != _server() or "published" not in kept:
+            return None
+        bins = self._ledger.bins
+        return {(m, v): Sums.unpacked(bytes.fromhex(packed), bins=bins) for m, v, packed in kept["published"]}
+
+    def _held_by_server(self) -> dict[Version, Sums]:
+        """What the server's counters hold of the ledger's versions, where that is to be asked."""
+        address = from_environment(METRICS)
+        if self._sent is not None or address is None or self._at_start_of_server() is None:
+            return {}
+        found = _counters(address)
+        zeros = Sums.zeros(self._ledger.bins)
+        return {
+            version: zeros.with_values(found.get((label_value(version[0]), label_value(version[1])), {}))
+            for version in self._ledger.sums(own=True)
+        }
 
 
 def _server() -> str:
@@ -180,18 +242,19 @@ def _server() -> str:
         return str(pid)
 
 
-def _held() -> dict[tuple[str, str], float] | None:
-    """The labels that the server's counters hold, by model and version; None where it does not answer."""
-    address = from_environment(METRICS)
-    if address is None:
-        return None
+def _counters(address: str) -> dict[tuple[str, str], dict[tuple[str, int], float]]:
+    """What the server's counters of labels hold, by model and version, then by name and bin."""
+    names = [one.name for one in PUBLISHED if one.of == "labels"]
+    asked = urllib.parse.urlencode([("name[]", name) for name in names])
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"{address}/metrics?name[]=calib_feedback_total", timeout=10) as reply:
+    with opener.open(f"{address}/metrics?{asked}", timeout=10) as reply:
         text = reply.read().decode("utf-8", "replace")
-    held: dict[tuple[str, str], float] = {}
-    for model, version, value in _COUNT.findall(text):
-        held[model, version] = held.get((model, version), 0.0) + float(value)
-    return held
+    found: dict[tuple[str, str], dict[tuple[str, int], float]] = {}
+    for name, model, version, place, value in _COUNT.findall(text):
+        if name in names:
+            held = found.setdefault((model, version), {})
+            held[name, int(place or 0)] = held.get((name, int(place or 0)), 0.0) + float(value)
+    return found
 
 
 def _emit(emitter: Emitter, model: str, version: str, sums: Sums) -> None:

@@ -35,7 +35,8 @@ class Server:
     ``writer``: this server's name among those that share a ledger (default: the
     host's name). ``samples``: a folder for the logits and labels of a share ``sample_rate`` of the
     predictions, written every ``sample_seconds``. ``label_budget``: which labels workers ask for, such as
-    "500/day" (default: all).
+    "500/day" (default: all). ``allow_volatile``: labels may be counted in a Redis that loses them when it
+    restarts.
     ServerError or KeyringError where these are wrong, before anything starts.
     Use it as a context manager: it always stops all processes.
     """
@@ -59,6 +60,7 @@ class Server:
         sample_rate: float = 0.1,
         label_budget: str = "",
         sample_seconds: float = 60.0,
+        allow_volatile: bool = False,
     ) -> None:
         self._configuration = configure(
             store,
@@ -77,6 +79,7 @@ class Server:
             sample_rate=sample_rate,
             label_budget=label_budget,
             sample_seconds=sample_seconds,
+            allow_volatile=allow_volatile,
         )
         self._process: Process | None = None
         self._failures: dict[str, str] = {}

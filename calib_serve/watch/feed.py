@@ -33,7 +33,7 @@ class DriftFeed:
 
     ``detector`` makes the detector of a version whose first label comes in. ``maturity``: seconds after
     which the labels of a prediction are in; None: learned from their delays. With 0, labels are fed as they
-    come. Processes that share a ledger feed one detector between them.
+    come. Processes that share a ledger feed one detector between them. ``trouble``: why the last tick failed.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class DriftFeed:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.incidents = IncidentLog(ledger)
+        self.trouble: str | None = None
         self.evidence: dict[Version, tuple[float, float]] = {}
         self._ledger, self._detector, self._given, self._clock = ledger, detector, maturity, clock
         self._learned: dict[Version, tuple[float, float]] = {}
@@ -66,9 +67,14 @@ class DriftFeed:
 
     def tick(self) -> None:
         """Feed all that is mature by now; LedgerError where the ledger cannot be used."""
-        for version in self._ledger.waiting():
-            while self._step(version) == _MOST:
-                pass
+        try:
+            for version in self._ledger.waiting():
+                while self._step(version) == _MOST:
+                    pass
+        except Exception as error:
+            self.trouble = f"drift detection waits: {error}"
+            raise
+        self.trouble = None
 
     def also(self, work: Callable[[], None], *, every: float) -> None:
         """Do ``work`` in the thread as well, every so many seconds."""

@@ -6,6 +6,7 @@ An invalid item is refused alone; the rest of its batch is counted.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ from calib_serve.watch.ledger import Entry, Fate, Ledger, Version
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
 
 __all__ = ["Classes", "Intake", "Outcome"]
+
+_AHEAD = 1.0  # seconds by which clocks of hosts are apart at most when all is well
 
 
 _EXPLICIT = '; a number is an id, and {"label": text, "by": "id"} or "name" says it (calib-serve label --by)'
@@ -111,7 +114,8 @@ class Intake:
     ``ttl``: seconds after its prediction for which a label is accepted. ``slices``: in which slices of
     its version each label counts. ``detect``: whether labels wait for a drift detector (``DriftFeed``).
     ``on_counted`` is called with what is counted but of single labels, for samples.
-    ``refused`` counts refusals by reason since this object was made.
+    ``refused`` counts refusals by reason since this object was made; ``ahead``: by how many seconds the last
+    receipt that was dated ahead of the clock was so, and when it came, by ``time.monotonic``.
     """
 
     def __init__(
@@ -128,6 +132,7 @@ class Intake:
     ) -> None:
         self.keyring, self.ledger, self.models = keyring, ledger, dict(models)
         self.refused: Counter[Reason] = Counter()
+        self.ahead = (0.0, -math.inf)
         self._ttl, self._clock, self._on_counted, self._detect = ttl, clock, on_counted, detect
         self._slices = slices or Slices({version: one.count for version, one in models.items()})
 
@@ -159,7 +164,12 @@ class Intake:
         try:
             return self._label(item, now)
         except Refused as refusal:
+            self._note_ahead(refusal.ahead)
             return Outcome(False, refusal.reason, str(refusal))
+
+    def _note_ahead(self, seconds: float) -> None:
+        if seconds > _AHEAD:
+            self.ahead = (seconds, time.monotonic())
 
     def _label(self, item: object, now: float) -> Label:
         """The label of an item, or Refused."""
@@ -170,6 +180,7 @@ class Intake:
         if item.get("by") not in (None, "id", "name"):
             raise Refused("malformed", 'what a label is "by" is "id" or "name"')
         receipt = self.keyring.verify(item["receipt"], now=now, ttl=self._ttl)
+        self._note_ahead(receipt.time - now)
         classes = self.models.get((receipt.model, receipt.version))
         if classes is None:
             raise Refused("unknown_version", f"no model {receipt.model!r} version {receipt.version!r} here")

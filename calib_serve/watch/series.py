@@ -189,6 +189,7 @@ SERIES: tuple[Series, ...] = (
     Series("calib_feedback_late_total", "counter", _MODEL, "Labels too late for the drift detector."),
     Series("calib_feedback_waiting", "gauge", _MODEL, "Labels that wait for the drift detector."),
     Series("calib_maturity_seconds", "gauge", _MODEL, "Age at which the labels of a prediction are in."),
+    Series("calib_check_ok", "gauge", ("check",), "1: this check of the running program is well; 0: not."),
 )
 """Published by TorchServe's workers and by ``calib-serve watch``."""
 
@@ -243,6 +244,15 @@ WATCH: tuple[Series, ...] = (
         "1: class shares alone explain what is predicted; 0: not.",
     ),
     Series("calib_label_rate_moved", "gauge", _MODEL, "1: labels come at another rate than the week before."),
+    Series(
+        "calib_batches_unknown_total",
+        "counter",
+        ("batch",),
+        "Batches of which is unknown if they were counted.",
+    ),
+    Series(
+        "calib_ledger_rollbacks_total", "counter", (), "Times the ledger was found behind what was published."
+    ),
     Series("calib_request_seconds_total", "counter", ("route",), "Seconds spent answering."),
     Series("calib_requests_total", "counter", ("route", "status"), "Requests answered."),
 )

@@ -24,14 +24,17 @@ from calib_serve.bins import Bins
 from calib_serve.errors import InputError, LedgerError, Refused
 from calib_serve.nonces import PER_EPOCH, Nonces
 from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring, SignedReceipt, group_number
+from calib_serve.watch.checks import Checks
 from calib_serve.watch.drift import ARL, BLOCK, TOLERANCE, ConfidenceShift, Detector
 from calib_serve.watch.feed import DriftFeed
+from calib_serve.watch.host_checks import counting_checks, drift_check, keyring_check, samples_check
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.intake import Classes, Intake, Outcome
-from calib_serve.watch.ledger import Key, Ledger, Sums, Version, merge_slices, open_ledger
+from calib_serve.watch.ledger import Key, Ledger, Sums, Version, WriterLease, merge_slices, open_ledger
 from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.priors import LabelledBefore, TrafficShares, traffic_shares
+from calib_serve.watch.publication import Publication
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
 from calib_serve.watch.windows import Window, read_window
@@ -87,6 +90,7 @@ class _Counts:
     invalid: Counter[Version] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
     shifts: Counter[Version] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)
 
 
 class Watch:
@@ -98,11 +102,14 @@ class Watch:
     delays). ``policy`` makes a version's label policy (None: every label is wanted). ``max_segments``: how
     many different segments a version may have before the rest are counted as ``other``; ``max_classes``: how
     many predicted classes are counted apart. ``samples`` keeps a sample of logits and labels to refit
-    on, of predictions that come with logits.
+    on, of predictions that come with logits. ``publication``: under which writer's name its sums are
+    published; by default the ledger's, which no other process may publish.
 
     Nothing is acknowledged before the ledger holds it; LedgerError means that nothing of the batch was
-    counted, and that it may be sent again. Detectors are fed by ``feed.tick``, which ``Watch.open``
-    starts in a thread.
+    counted, and that it may be sent again; UnknownFate, that whether it was counted is not known: labels may
+    be sent again all the same, and predictions under the same ``once``. Detectors are fed by ``feed.tick``,
+    which ``Watch.open`` starts in a thread, as it does ``checks``. ``volatile``: the ledger may lose labels
+    when its store restarts.
 
     >>> import tempfile
     >>> from calib_serve import Keyring
@@ -130,10 +137,13 @@ class Watch:
         max_classes: int = 32,
         clock: Callable[[], float] = time.time,
         samples: SampleLog | None = None,
+        volatile: bool = False,
+        publication: Publication | None = None,
     ) -> None:
         if not models:
             raise InputError("no model to watch; give at least one model and version")
         self.keyring, self.ledger, self.models, self.samples = keyring, ledger, dict(models), samples
+        self.publication = publication or Publication(ledger)
         self.counts = _Counts()
         if isinstance(keyring, LiveKeyring):
             keyring.failed = self._keyring_failed
@@ -161,6 +171,14 @@ class Watch:
         )
         self.feed.also(self._tell_policies, every=_TELL_EVERY)
         self.feed.also(self._look_at_keyring, every=_LOOK_EVERY)
+        self.checks = Checks(
+            *counting_checks(
+                ledger, self.intake, program=f"watch {ledger.writer}", ttl=ttl, volatile=volatile, clock=clock
+            ),
+            drift_check(self.feed),
+            *([keyring_check(keyring)] if isinstance(keyring, LiveKeyring) else []),
+            *([samples_check(samples)] if samples is not None else []),
+        )
         # Its promise is of independent predictions, which decisions about labels of one sample are not.
         self.shifts = {
             v: ConfidenceShift(w.reference)
@@ -176,7 +194,7 @@ class Watch:
         keyring: Keyring | LiveKeyring | str | Path,
         ledger: str | Path = "ledger.db",
         ledger_password_file: str | Path | None = None,
-        writer: str = "",
+        writer: str | None = None,
         arl: float = ARL,
         tolerance: float = TOLERANCE,
         block: int = BLOCK,
@@ -188,16 +206,19 @@ class Watch:
         samples: str | Path | None = None,
         sample_rate: float = 0.1,
         sample_days: float = 30.0,
+        allow_volatile: bool = False,
     ) -> Watch:
         """A watch over files; close it, or use it as a context manager.
 
         ``models``: by (model, version), an artifact, its folder, or the number of classes. ``keyring``:
         keys, or their file, which is read again when it changes. ``ledger``: a file, or
-        ``redis://host:port/db`` with a ``writer`` for each replica, and its password in a file or the
-        environment. ``arl``, ``tolerance``, ``block``: those of the drift ``Detector``. ``samples``: a
-        folder for a share ``sample_rate`` of logits and labels, each kept for ``sample_days``. The others are
+        ``redis://host:port/db``, and its password in a file or the environment. ``writer``: the name that
+        this process counts and publishes under, and InputError if another one does; by default a free one.
+        ``arl``, ``tolerance``, ``block``: those of the drift ``Detector``. ``samples``: a folder
+        for a share ``sample_rate`` of logits and labels, each kept for ``sample_days``. The others are
         those of the constructor. Detector options, keyring, models and samples are
-        validated before the ledger is opened.
+        validated before the ledger is opened. ``allow_volatile``: a Redis may be used that loses acknowledged
+        labels when it restarts, which is refused with LedgerError by default.
         """
         detector = functools.partial(Detector, arl=arl, tolerance=tolerance, block=block)
         detector()  # validates its options at start-up
@@ -205,8 +226,10 @@ class Watch:
         watched = {version: Watched.of(what) for version, what in models.items()}
         log = None if samples is None else SampleLog(samples, rate=sample_rate, days=sample_days)
         with contextlib.ExitStack() as on_error:
-            book = open_ledger(str(ledger), writer=writer, retention=ttl, password_file=ledger_password_file)
+            book = open_ledger(str(ledger), retention=ttl, password_file=ledger_password_file)
             on_error.callback(book.close)
+            lease = WriterLease(book, name=writer or "", strict=writer is not None)
+            on_error.callback(lease.close)
             watch = cls(
                 ring,
                 book,
@@ -218,9 +241,14 @@ class Watch:
                 max_segments=max_segments,
                 max_classes=max_classes,
                 samples=log,
+                volatile=allow_volatile,
+                publication=Publication(book, lease),
             )
+            watch.checks.run()
+            watch.may_acknowledge()
             on_error.pop_all()
         watch.feed.start()
+        watch.checks.start()
         if log is not None:
             log.start()
         return watch
@@ -228,6 +256,8 @@ class Watch:
     def close(self) -> None:
         """Close the ledger and write the samples that wait."""
         self.feed.stop()
+        self.checks.stop()
+        self.publication.close()
         self.ledger.close()
         if self.samples is not None:
             self.samples.close()
@@ -246,6 +276,7 @@ class Watch:
         ``once``: a batch sent again under the same name is counted once. Its receipts are then the same
         ones, so that the label of a prediction counts once as well, and is wanted or not as before.
         """
+        self.may_acknowledge()
         now = self._clock()
         found = [item if isinstance(item, Refused) else self._admit(item) for item in items]
         good = [item for item in found if isinstance(item, ServedPrediction)]
@@ -260,8 +291,14 @@ class Watch:
 
     def labels(self, items: Sequence[object]) -> list[Outcome]:
         """Count late labels, ``{"receipt": ..., "label": ..., "segment": optional}``, once each."""
+        self.may_acknowledge()
         with self._lock:
             return self.intake.take(items)
+
+    def may_acknowledge(self) -> None:
+        """LedgerError while a check refuses that anything is acknowledged."""
+        if (reason := self.checks.refused) is not None:
+            raise LedgerError(f"{reason}; nothing is counted until then")
 
     def incidents(self) -> list[Incident]:
         """The latest drift incidents, oldest first."""
@@ -319,10 +356,6 @@ class Watch:
         except (LedgerError, OSError) as error:
             logger.error("%s: %s", stage, error)
             self.counts.errors[stage] += 1
-
-    def keyring_trouble(self) -> str | None:
-        """Why the keyring's file cannot be used any more, if so; the keys that were read before stay."""
-        return self.keyring.trouble() if isinstance(self.keyring, LiveKeyring) else None
 
     def _look_at_keyring(self) -> None:
         self.keyring.current()

@@ -5,7 +5,18 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders import prometheus, timeseries
 from grafana_foundation_sdk.models import dashboard as m
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
-from queries import CONFIDENCE, SUM, VERSION, answer_time, gauge, number, recorded, watch_window, windowed
+from queries import (
+    CONFIDENCE,
+    LEAST,
+    SUM,
+    VERSION,
+    answer_time,
+    gauge,
+    number,
+    recorded,
+    watch_window,
+    windowed,
+)
 
 SOURCE = m.DataSourceRef(type_val="prometheus", uid="${datasource}")
 WHERE = "{{namespace}} {{env}} {{tenant}}"
@@ -126,7 +137,14 @@ def workings():
                 "failed at {{stage}}": f"{SUM} (calib_monitor_errors_total)",
                 "invalid outputs": f"{SUM} (calib_invalid_outputs_total{{{VERSION}}})",
                 "uncalibrated": f"{SUM} (calib_uncalibrated_total{{{VERSION}}})",
+                "not known whether counted: {{batch}}": f"{SUM} (calib_batches_unknown_total)",
             },
+            unit="short",
+        ),
+        curves(
+            "Checks of running programs",
+            "1: well on every replica; 0: not on one of them. /healthz and the page of watch say why.",
+            {"{{check}}": f"{LEAST} (calib_check_ok)"},
             unit="short",
         ),
     )

@@ -9,6 +9,7 @@ REPLICA = runpy.run_path(str(Path(__file__).parents[1] / "prometheus" / "make_ru
 VERSION = 'model="$model", version="$version"'
 SAME = f"max without ({REPLICA})"
 SUM = f"sum without ({REPLICA})"
+LEAST = f"min without ({REPLICA})"
 
 
 def recorded(name: str, window: str = "$window") -> str:

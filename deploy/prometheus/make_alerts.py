@@ -76,6 +76,8 @@ _SLICE, _SLICE_ERROR = f"{SAME} (calib_slice_gap)", f"{SAME} (calib_slice_gap_er
 _REFUSED = went_up("calib_feedback_refused_total{reason!~'duplicate|not_wanted'}", "1h", drop=", reason")
 _COUNTED = "sum without (model, version) (model_version:calib_labels:1h)"
 
+_ROLLBACKS = "calib_ledger_rollbacks_total"
+
 ALERTS = (
     Alert(
         "CalibrationErrorHigh",
@@ -169,6 +171,19 @@ ALERTS = (
         "By stage.",
         went_up("calib_monitor_errors_total", "15m") + " > 0",
         "The monitoring itself failed at {{ $labels.stage }}",
+    ),
+    Alert(
+        "CalibrationCheckFailing",
+        "What counting rests on, looked at by the program itself; on one replica or all.",
+        f"min without ({REPLICA}) (calib_check_ok) == 0",
+        "The check {{ $labels.check }} of a running program fails",
+        lasts="2m",
+    ),
+    Alert(
+        "LedgerWentBack",
+        "A process that found it when it started counts it from its first scrape.",
+        f"{went_up(_ROLLBACKS, '1h')} > 0 or {SAME} ({_ROLLBACKS} unless {_ROLLBACKS} offset 1h) > 0",
+        "The ledger went back to an earlier state: labels that were acknowledged are missing",
     ),
     Alert(
         "InvalidOutputs",

@@ -19,9 +19,10 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 
-# What tells the replicas of one deployment apart, as scrapes add it. All other labels (env, namespace,
-# tenant) stay: opposite errors of staging and production must not cancel.
-REPLICA = "instance, job, pod, container, endpoint, service, node, hostname, worker"
+# What tells the replicas of one deployment apart, as scrapes add it, and the two labels by which processes
+# that share a ledger publish their own shares, anew where the ledger went back. All other labels (env,
+# namespace, tenant) stay: opposite errors of staging and production must not cancel.
+REPLICA = "instance, job, pod, container, endpoint, service, node, hostname, worker, writer, generation"
 SUM = f"sum without ({REPLICA})"
 SAME = f"max without ({REPLICA})"  # of gauges that all replicas on one ledger publish alike
 BINS = "sum without (bin)"

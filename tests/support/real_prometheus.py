@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,14 @@ class Prometheus:
         """The only value that it finds."""
         (found,) = self.query(expression, **labels)
         return float(found["value"][1])
+
+    def risen(self, selector: str, over: str = "10m") -> float:
+        """By how much counters went up, all series together: ``increase`` from sample to sample, exactly."""
+        found = 0.0
+        for series in self.query(f"{selector}[{over}]"):
+            values = [float(value) for _, value in series["values"]]
+            found += sum(b - a if b >= a else b for a, b in pairwise(values))
+        return found
 
     def wait(self, expression: str, seconds: float = 180) -> None:
         """Until it finds something."""
@@ -135,6 +144,8 @@ class Published(Collector):
         "class": ("7",),
         "reason": ("expired",),
         "stage": ("ledger",),
+        "check": ("ledger",),
+        "batch": ("labels",),
         "route": ("/v1/labels",),
         "status": ("200",),
         "model_name": ("m",),

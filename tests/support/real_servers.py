@@ -28,7 +28,7 @@ def needed(program, package):
 class Redis:
     """A real Redis on a port of its own; ``durable``: what it acknowledged survives ``kill``."""
 
-    def __init__(self, folder, *, durable=False):
+    def __init__(self, folder, *options, durable=False):
         self.port = _free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         durably = ["--appendonly", "yes", "--appendfsync", "always"] if durable else []
@@ -36,6 +36,7 @@ class Redis:
             needed("redis-server", "redis-server"),
             *("--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)),
             *durably,
+            *options,
         ]
         self.process = None
 
@@ -58,8 +59,8 @@ class Redis:
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory):
-    """The address of a real Redis that keeps nothing and ends with the tests."""
-    with Redis(tmp_path_factory.mktemp("redis")) as server:
+    """The address of a real Redis that ends with the tests."""
+    with Redis(tmp_path_factory.mktemp("redis"), "--appendonly", "yes") as server:
         yield server.url
 
 

@@ -1,12 +1,14 @@
 """Which labels are asked for: by a chance that is known, kept, and pays for what it costs."""
 
 import threading
+import time
 from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ledgers import open_one
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.receipts import Keyring
@@ -243,3 +245,20 @@ def test_a_batch_that_is_sent_again_is_asked_for_the_same_labels(tmp_path):
     assert sum(one.accepted for one in outcomes) == sum(wanted)
     assert {one.reason for one in outcomes} == {None, "not_wanted", "duplicate"}
     watch.close()
+
+
+@pytest.mark.parametrize("policy", [None, partial(LabelPolicy.budget, 50), partial(LabelPolicy.uniform, 0.5)])
+def test_a_batch_that_is_sent_again_later_has_the_same_receipts(store, policy):
+    now = [time.time()]
+    ledger, models = open_one(*store), {("m", "1"): Watched(Classes(2))}
+    watch = Watch(Keyring.new(), ledger, models=models, policy=policy, clock=lambda: now[0])
+    batch = [ServedPrediction("m", "1", 1, i / 100) for i in range(100)]
+    first = watch.predictions(batch, once=b"a")
+    for _ in range(20):
+        watch.predictions(batch)  # a budget's chances fall
+    now[0] += 3600.0
+    assert watch.predictions(batch, once=b"a") == first
+    assert watch.predictions(batch, once=b"b") != first
+    assert watch.predictions(batch[:50], once=b"a") != first[:50], "another batch under the same name"
+    assert ledger.sums()["m", "1"].predictions.sum() == 100 * 22
+    ledger.close()

@@ -15,11 +15,18 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from calib_serve.errors import InputError, KeyringError, LedgerError, MissingDependency, Refused
+from calib_serve.errors import (
+    InputError,
+    KeyringError,
+    LedgerError,
+    MissingDependency,
+    Refused,
+    UnknownFate,
+)
 from calib_serve.receipts import SignedReceipt
 from calib_serve.watch.http.access import Guard
 from calib_serve.watch.http.body import Bodies, parser_of, read_one
-from calib_serve.watch.http.exporter import Requests, export
+from calib_serve.watch.http.exporter import Batch, Requests, export
 from calib_serve.watch.http.page import STATIC, render
 from calib_serve.watch.http.wire import (
     ClassSharesOut,
@@ -67,6 +74,18 @@ _SECURE = {
 Result = TypeVar("Result")
 
 _PREDICTION = TypeAdapter(PredictionIn)
+_LEDGER_ASKED = 1.0  # seconds for which what /healthz found of the ledger is told again
+_NOT_COUNTED = "the ledger cannot keep the batch; nothing was counted, send it again"
+_NOT_READ = "the ledger cannot be used; ask again"
+_UNKNOWN: dict[Batch, str] = {
+    "labels": "the ledger did not answer in time: it is not known whether the labels were counted; send them "
+    "again, each is counted once",
+    "predictions": "the ledger did not answer in time: it is not known whether the batch was counted; send "
+    "it again with the same Idempotency-Key: it is counted once",
+    "predictions_without_key": "the ledger did not answer in time: it is not known whether the batch was "
+    "counted, and it had no Idempotency-Key: if it was, sending it again counts it twice. Send every batch "
+    "with an Idempotency-Key",
+}
 
 
 def create_app(
@@ -152,7 +171,8 @@ class _Routes:
             receipts = self._watch.predictions(items, once=once)
             return JSONResponse({"items": [_answer(one) for one in receipts]})
 
-        return await self._gate.run(count, self._watch)
+        batch: Batch = "predictions_without_key" if once is None else "predictions"
+        return await self._gate.run(count, self._watch, batch=batch)
 
     async def labels(self, request: Request) -> Response:
         """Count late labels, once each; says of each whether it was accepted, and why not."""
@@ -169,7 +189,7 @@ class _Routes:
                 }
             )
 
-        return await self._gate.run(count, self._watch)
+        return await self._gate.run(count, self._watch, batch="labels")
 
     async def class_shares(self, model: str, version: str, window: str = "24h") -> Response:
         """The class shares of a version's predictions, estimated without labels, and whether they moved."""
@@ -201,18 +221,21 @@ class _Routes:
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     async def healthz(self) -> Response:
-        """200 while the ledger can be read."""
-        try:
-            await run_sync(self._watch.ledger.load, "health")
-        except LedgerError as error:
-            log.error("health: %s", error)
-            return JSONResponse({"status": "the ledger cannot be read"}, status_code=503)
-        return JSONResponse({"status": "ok"})
+        """What the checks found: 200 while batches can be counted, ready or degraded; else 503, failing."""
+        checks = self._watch.checks
+        await run_sync(lambda: checks.run("ledger", older=_LEDGER_ASKED))
+        status = checks.status
+        found = {name: reason or "ok" for name, reason in checks.reasons(public=True).items()}
+        return JSONResponse({"status": status, "checks": found}, 503 if status == "failing" else 200)
 
     async def page(self, model: str = "", version: str = "", segment: str = "", window: str = "") -> Response:
         """The page."""
         asked = {"model": model, "version": version, "segment": segment, "window": window}
-        return HTMLResponse(await run_sync(lambda: render(self._watch, **asked)))
+        try:
+            return HTMLResponse(await run_sync(lambda: render(self._watch, **asked)))
+        except LedgerError as error:
+            log.error("the page: %s", error)
+            raise HTTPException(503, _NOT_READ, {"Retry-After": "5"}) from error
 
 
 class _Gate:
@@ -222,8 +245,11 @@ class _Gate:
         self._most, self._inside = most, 0
         self._limiter: CapacityLimiter | None = None
 
-    async def run(self, work: Callable[[], Result], watch: Watch) -> Result:
-        """What ``work`` returns, done in a thread; 429 when full, 503 when the ledger cannot keep it."""
+    async def run(self, work: Callable[[], Result], watch: Watch, *, batch: Batch | None = None) -> Result:
+        """What ``work`` returns, done in a thread; 429 when full, 503 when the ledger cannot be used.
+
+        ``batch``: what it counts, if anything.
+        """
         if self._inside >= self._most:
             raise HTTPException(429, "too many batches are waiting; send it again", {"Retry-After": "1"})
         self._limiter = self._limiter or CapacityLimiter(1)
@@ -232,11 +258,13 @@ class _Gate:
             return await run_sync(work, limiter=self._limiter)
         except LedgerError as error:
             watch.counts.errors["ledger"] += 1
-            log.error("a batch was not counted: %s", error)
+            unknown = batch is not None and isinstance(error, UnknownFate)
+            if batch is not None and unknown:
+                watch.counts.unknown[batch] += 1
+            log.error("%s: %s", batch or "a request", error)
+            told = _NOT_COUNTED if batch else _NOT_READ
             raise HTTPException(
-                503,
-                "the ledger cannot keep the batch; nothing was counted, send it again",
-                {"Retry-After": "5"},
+                503, _UNKNOWN[batch] if batch and unknown else told, {"Retry-After": "5"}
             ) from error
         except KeyringError as error:
             watch.counts.errors["keyring"] += 1

@@ -1,7 +1,8 @@
 """Prometheus exposition of a ``Watch``: absolute sums from the ledger, at every scrape.
 
 One process owns one registry. Sums come from the ledger, so they go on after a restart where they
-stood, and a scrape during a write sees the state before it or after it, never between.
+stood, and a scrape during a write sees the state before it or after it, never between. Series of a writer
+or a generation that is not the default say so in two more labels.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal, get_args
 
 from calib_serve.errors import REASONS, LedgerError, MissingDependency
 from calib_serve.watch.drift.statistics import expected_accuracy
@@ -27,14 +29,17 @@ try:
 except ImportError as error:
     raise MissingDependency("prometheus_client", "watch") from error
 
-__all__ = ["Requests", "WatchCollector", "export"]
+__all__ = ["Batch", "Requests", "WatchCollector", "export"]
 
 log = logging.getLogger(__name__)
 
 Row = tuple[tuple[str, ...], float]
+Batch = Literal["labels", "predictions", "predictions_without_key"]
+"""What a batch holds; of predictions, whether they came without an ``Idempotency-Key``."""
 
 _BY_NAME = {series.name: series for series in (*SERIES, *SEGMENTS, *WATCH)}
-_STAGES = ("keyring", "ledger", "samples", "scrape")
+_NONE: Mapping[str, str] = MappingProxyType({})
+_STAGES = ("keyring", "lease", "ledger", "samples", "scrape")
 
 
 class Requests:
@@ -62,20 +67,20 @@ class WatchCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """The families of one scrape."""
         try:
-            segments = self._watch.ledger.slices(own=True)
-            told = [*self._detectors(), *self._windows()]
+            published = self._watch.publication.read()
+            told = [*self._detectors(published.generation), *self._windows()]
         except LedgerError as error:
             # Publish no sums: zeros would look like a restart.
             log.error("a scrape could not read the ledger: %s", error)
             self._watch.counts.errors["scrape"] += 1
         else:
-            zeros = Sums.zeros(self._watch.ledger.bins)
-            yield from _sums(dict.fromkeys(self._watch.models, zeros) | merge_slices(segments))
-            yield from _segments({key: sums for key, sums in segments.items() if key.name})
+            zeros, segments, more = Sums.zeros(self._watch.ledger.bins), published.sums, published.labels
+            yield from _sums(dict.fromkeys(self._watch.models, zeros) | merge_slices(segments), more)
+            yield from _segments({key: sums for key, sums in segments.items() if key.name}, more)
             yield from told
         yield from self._troubles()
 
-    def _detectors(self) -> Iterator[Metric]:
+    def _detectors(self, generation: int) -> Iterator[Metric]:
         watch, feed = self._watch, self._watch.feed
         alarms, incidents = feed.incidents.counts()
         still = Counter((one.model, one.version) for one in watch.incidents() if one.open)
@@ -91,7 +96,8 @@ class WatchCollector(Collector):
             ("calib_feedback_late_total", late),
             ("calib_feedback_waiting", waiting),
         ):
-            yield _family(name, [(v, counts.get(v, 0)) for v in watch.models])
+            kept = {"generation": str(generation)} if generation and name.endswith("_total") else {}
+            yield _family(name, [(v, counts.get(v, 0)) for v in watch.models], kept)
         yield _family("calib_maturity_seconds", [(v, feed.maturity(v).seconds) for v in watch.models])
         yield _family("calib_drift_log_evidence", [(v, e) for v, (e, _) in feed.evidence.items()])
         yield _family("calib_drift_log_threshold", [(v, t) for v, (_, t) in feed.evidence.items()])
@@ -107,39 +113,46 @@ class WatchCollector(Collector):
         refused = self._watch.intake.refused
         yield _family("calib_feedback_refused_total", [((reason,), refused[reason]) for reason in REASONS])
         yield _family("calib_invalid_outputs_total", [(v, counts.invalid[v]) for v in self._watch.models])
-        yield _family("calib_monitor_errors_total", [((stage,), counts.errors[stage]) for stage in _STAGES])
+        errors = counts.errors + Counter(lease=self._watch.publication.lost)
+        yield _family("calib_monitor_errors_total", [((stage,), errors[stage]) for stage in _STAGES])
+        yield _family("calib_ledger_rollbacks_total", [((), self._watch.publication.rollbacks)])
+        unknown = [((batch,), counts.unknown[batch]) for batch in get_args(Batch)]
+        yield _family("calib_batches_unknown_total", unknown)
+        found = self._watch.checks.reasons().items()
+        yield _family("calib_check_ok", [((name,), float(reason is None)) for name, reason in found])
         yield _family("calib_requests_total", [(route, n) for route, n in list(requests.count.items())])
         yield _family("calib_request_seconds_total", [((r,), s) for r, s in list(requests.seconds.items())])
 
 
-def _sums(sums: Mapping[Version, Sums]) -> Iterator[Metric]:
+def _sums(sums: Mapping[Version, Sums], more: Mapping[str, str]) -> Iterator[Metric]:
     for one in PUBLISHED:
         columns = {version: each[one.name] for version, each in sums.items()}
         whole = [(version, float(column[0])) for version, column in columns.items()]
-        yield _family(one.name, _binned(columns) if one.per == "bin" else whole)
+        yield _family(one.name, _binned(columns) if one.per == "bin" else whole, more)
     expected = {v: expected_accuracy(s) for v, s in sums.items()}
     yield _family("calib_expected_accuracy", [(v, e.accuracy) for v, e in expected.items()])
     yield _family("calib_expected_accuracy_error", [(v, e.standard_error) for v, e in expected.items()])
 
 
-def _segments(sums: Mapping[Key, Sums]) -> Iterator[Metric]:
+def _segments(sums: Mapping[Key, Sums], more: Mapping[str, str]) -> Iterator[Metric]:
     for one in PUBLISHED:
         if one.by_segment:
             columns = {(key.model, key.version, key.name): each[one.name] for key, each in sums.items()}
-            yield _family(one.segment_series.name, _binned(columns))
+            yield _family(one.segment_series.name, _binned(columns), more)
 
 
 def _binned(columns: Mapping[Any, Iterable[float]]) -> list[Row]:
     return [((*key, str(b)), float(x)) for key, column in columns.items() for b, x in enumerate(column)]
 
 
-def _family(name: str, rows: Iterable[Row]) -> Metric:
+def _family(name: str, rows: Iterable[Row], more: Mapping[str, str] = _NONE) -> Metric:
+    """``more``: labels beside those of the series, alike in all rows."""
     series = _BY_NAME[name]
     kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
-    family = kind(name, series.help, labels=series.labels)
+    family = kind(name, series.help, labels=(*series.labels, *more))
     for labels, value in rows:
         if math.isfinite(value):  # unknown values are left out
-            family.add_metric(labels, value)
+            family.add_metric((*labels, *more.values()), value)
     return family
 
 

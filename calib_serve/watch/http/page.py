@@ -92,6 +92,7 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
         timing=_timing(looked),
         unknown=_unknown(watch, looked, shown.found),
         open=[_incident(one) for one in incidents if one.open],
+        wrong=[(name, reason) for name, reason in watch.checks.reasons().items() if reason is not None],
         numbers=_numbers(shown, looked, reference),
         bins=[_bin(row) for row in shown.found.bins if row.labels],
         # Numbers alone, no text of users.

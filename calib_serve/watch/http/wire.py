@@ -6,7 +6,7 @@ and for the schema, never for a whole batch.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from calib_serve.errors import MissingDependency, Reason
 from calib_serve.naming import By
@@ -167,9 +167,10 @@ class CloseIn(BaseModel):
 
 
 class HealthOut(BaseModel):
-    """Whether the ledger can be read."""
+    """Whether batches can be counted, and what each check found: ok, or why not."""
 
-    status: str
+    status: Literal["ready", "degraded", "failing"]
+    checks: dict[str, str]
 
 
 class ErrorOut(BaseModel):
@@ -185,7 +186,7 @@ _ERRORS = {
     413: "too many items or bytes",
     415: "neither JSON nor NDJSON, or encoded",
     429: "too many batches are waiting; send it again",
-    503: "the ledger cannot keep the batch; send it again",
+    503: "the ledger cannot keep the batch, or it is not known whether it did; send it again",
 }
 
 

@@ -17,14 +17,17 @@ from calib_serve.watch.ledger.backup import (
 )
 from calib_serve.watch.ledger.entries import SPANS, Dated, Entry, Fate, Noted
 from calib_serve.watch.ledger.files import quarantine
+from calib_serve.watch.ledger.generations import WENT_BACK, Generation, read_generation
 from calib_serve.watch.ledger.inspection import verify_file
+from calib_serve.watch.ledger.leases import WriterLease
 from calib_serve.watch.ledger.protocol import Ledger, open_ledger
 from calib_serve.watch.ledger.sqlite import SqliteLedger
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, add_at, merge_slices
 
 __all__ = [
-    "REDIS_PASSWORD", "REDIS_PASSWORD_FILE", "SPANS", "Dated", "Emission", "Entry", "Fate", "Key", "Kind",
-    "Ledger", "Noted", "Pruned", "Restored", "SqliteLedger", "Sums", "Version", "add_at", "backup_ledger",
-    "check_address", "is_redis", "merge_slices", "open_ledger", "prune_ledger", "quarantine",
-    "redis_password", "restore_ledger", "verify_file", "verify_ledger",
+    "REDIS_PASSWORD", "REDIS_PASSWORD_FILE", "SPANS", "WENT_BACK", "Dated", "Emission", "Entry", "Fate",
+    "Generation", "Key", "Kind", "Ledger", "Noted", "Pruned", "Restored", "SqliteLedger", "Sums", "Version",
+    "WriterLease", "add_at", "backup_ledger", "check_address", "is_redis", "merge_slices", "open_ledger",
+    "prune_ledger", "quarantine", "read_generation", "redis_password", "restore_ledger", "verify_file",
+    "verify_ledger",
 ]  # fmt: skip

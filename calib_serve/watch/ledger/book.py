@@ -25,7 +25,7 @@ class Book:
     def __init__(
         self, tables: Tables, *, writer: str, bins: int, damaged: Callable[[object], LedgerError]
     ) -> None:
-        self._writer, self._bins, self._damaged = writer, bins, damaged
+        self.writer, self._bins, self._damaged = writer, bins, damaged
         self._db = tables.db
         self._totals, self._spans, self._emitted = (tables[name] for name in ("totals", "spans", "emitted"))
         self._journal, self._state = tables["journal"], tables["state"]
@@ -38,20 +38,20 @@ class Book:
                 rows, at = self._spans, (key.model, key.version, key.kind, start, width, key.name)
             else:
                 rows = self._totals
-                at = (self._writer if writer is None else writer, *key.of, key.kind, key.name)
+                at = (self.writer if writer is None else writer, *key.of, key.kind, key.name)
             row = rows.get(*at)
             total = more if row is None else self._unpacked(row[-1]) + more
             rows.put(*at, total.packed())
 
     def totals(self, kind: Kind, *, own: bool) -> dict[Key, Sums]:
         """The sums over all time."""
-        where, told = ("AND writer = ?", (kind, self._writer)) if own else ("", (kind,))
+        where, told = ("AND writer = ?", (kind, self.writer)) if own else ("", (kind,))
         found: dict[Key, Sums] = {}
         for _, model, version, _, name, packed in self._totals.select(f"WHERE kind = ? {where}", told):
             add_at(found, Key(model, version, name, kind), self._unpacked(packed))
         for writer, sums in self.unfolded().items():
             for place, more in sums.items():
-                if place.key.kind == kind and not place.width and (not own or writer == self._writer):
+                if place.key.kind == kind and not place.width and (not own or writer == self.writer):
                     add_at(found, place.key, more)
         return found
 

@@ -48,6 +48,11 @@ class Files:
     def _gone(self) -> list[str]:
         return [part for part, _, was in self._opened if _identity(self.path, part) != was]
 
+    def check(self) -> None:
+        """LedgerError where one of them is not what was opened."""
+        if self.changed():
+            raise self.error()
+
     def error(self, *, saved: bool = False) -> LedgerError:
         """What to say of it; ``saved``: what was acknowledged was written into the ledger."""
         part = next(iter(self._gone()), "")

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Protocol
 
 from calib_serve.receipts import DAY
+from calib_serve.watch.checks import Check
 from calib_serve.watch.ledger.address import check_address, is_redis, redis_password
 from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted
+from calib_serve.watch.ledger.leases import Leases
 from calib_serve.watch.ledger.sqlite import SqliteLedger
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version
 
@@ -23,13 +25,16 @@ __all__ = ["Ledger", "open_ledger"]
 class Ledger(Protocol):
     """Where accepted labels are kept; ``SqliteLedger`` on one host, ``RedisLedger`` over several.
 
-    A ledger has a ``writer``: whose labels it counts. Replicas that share a ledger have different
-    writers and publish their own share, which Prometheus adds up again. ``retention``: seconds after its
-    prediction for which a receipt is remembered; of ledgers that share a store, the longest one given.
+    A ledger has a ``writer``: whose labels it counts. Processes that share a ledger have different writers,
+    by ``leases`` on their names, and publish their own share, which Prometheus adds up again.
+    ``retention``: seconds after its prediction for which a receipt is remembered; of ledgers that share a
+    store, the longest one given.
     """
 
     bins: int
     retention: float
+    writer: str
+    leases: Leases
 
     def accept(self, entries: Sequence[Entry], *, detect: bool = True) -> list[Fate]:
         """Count each label whose receipt was not seen before; durable on return.
@@ -38,7 +43,12 @@ class Ledger(Protocol):
         """
 
     def add(
-        self, sums: Mapping[Key, Sums], *, time: float, once: bytes | None = None, expires: float = 0.0
+        self,
+        sums: Mapping[Key, Sums],
+        *,
+        time: float,
+        once: bytes | None = None,
+        expires: float = 0.0,
     ) -> bool:
         """Add sums of predictions made at ``time``; a batch named ``once`` counts once until ``expires``."""
 
@@ -62,8 +72,25 @@ class Ledger(Protocol):
         To be called within a transaction, in which the detector's state is stored as well.
         """
 
-    def emission(self, consumer: str) -> AbstractContextManager[Emission]:
-        """The writer's sums, and which of them ``consumer`` has not published; leaving marks them so."""
+    def published(self, consumer: str) -> dict[Version, Sums]:
+        """What ``consumer`` has published of the writer's sums, as the ledger knows."""
+
+    def emission(
+        self, consumer: str, *, before: Mapping[Version, Sums] | None = None
+    ) -> AbstractContextManager[Emission]:
+        """The writer's sums, and which of them ``consumer`` has not published; leaving marks them so.
+
+        ``before``: what it has published, where it knows better than the ledger.
+        """
+
+    def identity(self) -> str:
+        """Of the store that runs: another one may have gone back. Empty where a store has none."""
+
+    def generation(self) -> int:
+        """0, then greater whenever sums went down: what is published of them is then another series."""
+
+    def new_generation(self, why: str, *, above: int = 0) -> int:
+        """Begin one, later than ``above``; for whoever takes labels out, or puts back an older ledger."""
 
     def transaction(self) -> AbstractContextManager[None]:
         """Everything inside is isolated from other processes, and atomic where the store supports it."""
@@ -85,6 +112,9 @@ class Ledger(Protocol):
 
     def verify(self) -> list[str]:
         """What of it is wrong or was set aside as damaged; empty if nothing is. Changes nothing."""
+
+    def checks(self, *, volatile: bool = False) -> Sequence[Check]:
+        """What to look at while this ledger is used; ``volatile``: it may lose labels when it restarts."""
 
     def close(self) -> None:
         """Close files and connections."""

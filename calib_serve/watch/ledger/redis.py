@@ -10,16 +10,16 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from calib_serve.errors import InputError, LedgerError, MissingDependency
+from calib_serve.errors import InputError, LedgerError, MissingDependency, UnknownFate
 from calib_serve.receipts import DAY
+from calib_serve.watch.checks import Check
 from calib_serve.watch.ledger.address import REDIS_PASSWORD
 from calib_serve.watch.ledger.entries import (
     SPANS,
@@ -33,7 +33,12 @@ from calib_serve.watch.ledger.entries import (
     noted,
     served,
 )
-from calib_serve.watch.ledger.redis_scripts import ACCEPT, ADD, FOLD, MERGE, UNLOCK
+from calib_serve.watch.ledger.generations import begin_generation, read_generation
+from calib_serve.watch.ledger.leases import Leases
+from calib_serve.watch.ledger.redis_checks import redis_checks
+from calib_serve.watch.ledger.redis_leases import RedisLeases
+from calib_serve.watch.ledger.redis_lock import RedisLock
+from calib_serve.watch.ledger.redis_scripts import ACCEPT, ADD, FOLD, MERGE
 from calib_serve.watch.ledger.redis_verify import verify
 from calib_serve.watch.ledger.redis_wire import (
     PUBLISHED,
@@ -49,6 +54,8 @@ from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, ad
 
 try:
     import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
 except ImportError as error:
     raise MissingDependency("redis", "watch") from error
 
@@ -57,7 +64,6 @@ __all__ = ["CLIENT", "RedisLedger"]
 CLIENT = "calib-serve"
 """What connections to Redis call themselves."""
 
-_HELD = 30_000  # milliseconds after which the lock of a dead process expires
 _MERGE_EVERY = 300.0  # seconds between looks for spans that have grown old
 _AT_MOST = 10_000  # spans of one such look, and labels of one fold
 _FOLD_AT = 1_000  # labels in the journal that nobody has made sums of
@@ -85,21 +91,24 @@ class RedisLedger:
         self.bins, self.writer, self.retention = bins, writer, retention
         # The braces keep all keys on one node of a cluster, where scripts can reach them.
         self._root = prefix if prefix.startswith("{") else f"{{{prefix}}}"
-        self._timeout = timeout
         self._local = threading.local()
         self._next_merge = -math.inf
         with self._errors():
             self._redis, memory = _connected(url, timeout=timeout, password=password)
-            self._accept, self._add, self._fold, self._merge, self._unlock = (
-                self._redis.register_script(script) for script in (ACCEPT, ADD, FOLD, MERGE, UNLOCK)
+            self._accept, self._add, self._fold, self._merge = (
+                self._redis.register_script(script) for script in (ACCEPT, ADD, FOLD, MERGE)
             )
+            self._lock = RedisLock(self._redis, self._root, timeout=timeout, errors=self._errors)
+            self.leases: Leases = RedisLeases(self._redis, self._root, errors=self._errors)
+            evicted = self._redis.info("stats")["evicted_keys"]
         if memory.get("maxmemory", 0) and memory.get("maxmemory_policy") != "noeviction":
             raise LedgerError(
                 f"Redis may evict receipts (maxmemory-policy {memory.get('maxmemory_policy')}); "
                 "set maxmemory-policy noeviction"
             )
         with self._errors():
-            self._redis.set(f"{self._root}:bins", bins, nx=True)
+            if self._redis.set(f"{self._root}:bins", bins, nx=True):
+                self._redis.set(f"{self._root}:evicted", evicted)  # before this ledger began
             kept = int(self._redis.get(f"{self._root}:bins") or 0)
         if kept != bins:
             raise LedgerError(f"this Redis ledger counts in {kept} bins, not {bins}; use one bin count")
@@ -118,23 +127,22 @@ class RedisLedger:
         for place in self._redis.smembers(f"{root}:places"):
             *names, segment = json.loads(place)
             total = json.dumps([*names, "segment", segment])
-            pipe = self._redis.pipeline(transaction=True)
             # Added to what may be there: a server of before may still count in this Redis.
-            for field, value in fields(self._kept_1(f"{root}:sums:{place.decode()}")).items():
-                pipe.hincrbyfloat(f"{root}:total:{total}", field, value)
-            pipe.sadd(f"{root}:totals", total)
-            pipe.srem(f"{root}:places", place)
-            pipe.delete(f"{root}:sums:{place.decode()}")
-            pipe.execute()
+            kept = fields(self._kept_1(f"{root}:sums:{place.decode()}"))
+            with self._local.step() as pipe:
+                for field, value in kept.items():
+                    pipe.hincrbyfloat(f"{root}:total:{total}", field, value)
+                pipe.sadd(f"{root}:totals", total)
+                pipe.srem(f"{root}:places", place)
+                pipe.delete(f"{root}:sums:{place.decode()}")
         for key in self._redis.scan_iter(f"{escaped(root)}:state:emitted/*"):
             old = np.frombuffer(self._redis.get(key) or b"", "<f8")
             name = PUBLISHED + key.decode().removeprefix(f"{root}:state:emitted/")
             marked = Sums.unpacked(self.load(name) or b"", bins=self.bins)
             marked = marked + Sums.of_version_1(old, bins=self.bins)
-            pipe = self._redis.pipeline(transaction=True)
-            pipe.set(f"{root}:state:{name}", marked.packed())
-            pipe.delete(key)
-            pipe.execute()
+            with self._local.step() as pipe:
+                pipe.set(f"{root}:state:{name}", marked.packed())
+                pipe.delete(key)
 
     def _kept_1(self, key: str) -> Sums:
         vector = np.zeros(5 * self.bins + 2)
@@ -147,15 +155,16 @@ class RedisLedger:
         root = self._root
         kept = float(self._redis.get(f"{root}:retention") or self.retention * 1000) / 1000
         self.retention = max(self.retention, kept)
-        pipe = self._redis.pipeline(transaction=True)
-        if self.retention > kept:
-            # What is this old may have been forgotten under the shorter one.
-            forgotten = float(self._redis.get(f"{root}:forgotten") or -math.inf)
-            pipe.set(f"{root}:forgotten", int(max((self._redis_time() - kept) * 1000, forgotten)))
-            pipe.set(f"{root}:prolonging", int((self.retention - kept) * 1000))
-        # First, so that what is counted from now on is remembered for as long.
-        pipe.set(f"{root}:retention", int(self.retention * 1000))
-        pipe.execute()
+        forgotten = max(
+            self._redis_time() - kept, float(self._redis.get(f"{root}:forgotten") or -math.inf) / 1000
+        )
+        with self._local.step() as pipe:
+            if self.retention > kept:
+                # What is this old may have been forgotten under the shorter one.
+                pipe.set(f"{root}:forgotten", int(forgotten * 1000))
+                pipe.set(f"{root}:prolonging", int((self.retention - kept) * 1000))
+            # First, so that what is counted from now on is remembered for as long.
+            pipe.set(f"{root}:retention", int(self.retention * 1000))
         if more := int(self._redis.get(f"{root}:prolonging") or 0):
             # Where a process died on the way, the next one begins again: some are remembered for too long.
             for kind in ("epoch", "nonce"):
@@ -185,38 +194,30 @@ class RedisLedger:
     def transaction(self) -> Iterator[None]:
         """Everything inside happens while no other process is in a transaction; may be nested.
 
-        What was written inside stays when the block raises: accepted labels are never taken back.
+        What is stored or taken out inside is written at its end, in one step, or not at all: when the block
+        raises, or this process stood still for so long that another came in. Accepted labels stay.
         """
-        depth = getattr(self._local, "depth", 0)
-        token = secrets.token_hex(16)
-        if depth == 0:
-            self._take_lock(token)
-        self._local.depth = depth + 1
-        try:
+        if getattr(self._local, "changes", None) is not None:
             yield
-        finally:
-            self._local.depth = depth
-            if depth == 0:
-                self._release(token)
+            return
+        with self._lock.held() as step:
+            self._local.changes, self._local.step = _Changes({}, {}), step
+            try:
+                yield
+                self._commit(self._local.changes)
+            finally:
+                self._local.changes = self._local.step = None
 
-    def _take_lock(self, token: str) -> None:
-        until = time.monotonic() + self._timeout
-        if stale := getattr(self._local, "stale", None):
-            self._release(stale)
-        with self._errors():
-            while not self._redis.set(f"{self._root}:lock", token, nx=True, px=_HELD):
-                if time.monotonic() > until:
-                    raise LedgerError(
-                        f"the Redis ledger was locked for {self._timeout:.0f} s; send the batch again"
-                    )
-                time.sleep(0.005)
+    def _commit(self, changes: _Changes) -> None:
+        if changes.stored or changes.taken:
+            with self._local.step() as pipe:
+                for key, value in changes.stored.items():
+                    pipe.set(f"{self._root}:state:{key}", value)
+                for key, rows in changes.taken.items():
+                    pipe.zrem(key, *rows)
 
-    def _release(self, token: str) -> None:
-        # A Redis that restarts may still hold this lock: it is released at this thread's next transaction.
-        self._local.stale = token
-        with self._errors():
-            self._unlock(keys=[f"{self._root}:lock"], args=[token])
-        self._local.stale = None
+    def _changes(self) -> _Changes | None:
+        return getattr(self._local, "changes", None)
 
     def accept(self, entries: Sequence[Entry], *, detect: bool = True) -> list[Fate]:
         """Count each label whose receipt was not seen before.
@@ -236,10 +237,23 @@ class RedisLedger:
             for row in notes
         ]
         batch = {"retention": self.retention * 1000, "labels": labels, "detect": detect}
-        with self._errors():
-            fates = self._accept(keys=[self._root], args=[json.dumps(batch)])
+        fates = self._counted(self._accept, json.dumps(batch))
         self._tidy()
         return [fate.decode() for fate in fates]
+
+    def _counted(self, script: Any, batch: str) -> Any:
+        """What a script that counts answers; UnknownFate where it was sent and no answer came."""
+        pool = self._redis.connection_pool
+        with self._errors():
+            pool.release(pool.get_connection())  # where there is no connection, nothing was sent
+            try:
+                return script(keys=[self._root], args=[batch])
+            except redis.BusyLoadingError:
+                raise
+            except (redis.ConnectionError, redis.TimeoutError) as error:
+                raise UnknownFate(
+                    f"the Redis ledger did not answer: {error}; whether the batch was counted is not known"
+                ) from error
 
     def _tidy(self) -> None:
         """What keeps the journal short and spans wide; its failure takes nothing back that was counted."""
@@ -262,14 +276,18 @@ class RedisLedger:
             self._fold(keys=[self._root], args=[json.dumps(batch), folds or "0", len(rows)])
 
     def add(
-        self, sums: Mapping[Key, Sums], *, time: float, once: bytes | None = None, expires: float = 0.0
+        self,
+        sums: Mapping[Key, Sums],
+        *,
+        time: float,
+        once: bytes | None = None,
+        expires: float = 0.0,
     ) -> bool:
         """Add sums of predictions made at ``time``; a batch named ``once`` counts once until ``expires``."""
         batch = rows_and_sums(served(sums, time=time), writer=self.writer)
         if once is not None:
             batch |= {"once": once.hex(), "expires": expires * 1000}
-        with self._errors():
-            fresh = bool(self._add(keys=[self._root], args=[json.dumps(batch)]))
+        fresh = bool(self._counted(self._add, json.dumps(batch)))
         self._tidy()
         return fresh
 
@@ -387,41 +405,58 @@ class RedisLedger:
         To be called within a transaction, in which the detector's state is stored as well.
         """
         key = f"{self._root}:waiting:{json.dumps(version)}"
-        with self._errors():
-            rows = self._redis.zrangebyscore(key, "-inf", f"({until}", 0, most)
-            if rows:
-                self._redis.zrem(key, *rows)
+        with self.transaction(), self._errors():
+            taken = self._local.changes.taken.setdefault(key, {})
+            found = self._redis.zrangebyscore(key, "-inf", f"({until}", 0, most + len(taken))
+            rows = [row for row in found if row not in taken][:most]
+            taken.update(dict.fromkeys(rows))
+            if not taken:
+                del self._local.changes.taken[key]
         return [unpacked(row) for row in rows]
 
+    def published(self, consumer: str) -> dict[Version, Sums]:
+        """What ``consumer`` has published of this writer's sums, as the ledger knows."""
+        with self._errors():
+            names = self._total_names("segment", own=True)()
+        return self._marks(consumer, {place.key.of for place, _ in names.values()})
+
+    def _marks(self, consumer: str, versions: Iterable[Version]) -> dict[Version, Sums]:
+        found = {}
+        for version in versions:
+            if (kept := self.load(published(consumer, version))) is not None:
+                found[version] = Sums.unpacked(kept, bins=self.bins)
+        return found
+
     @contextlib.contextmanager
-    def emission(self, consumer: str) -> Iterator[Emission]:
+    def emission(self, consumer: str, *, before: Mapping[Version, Sums] | None = None) -> Iterator[Emission]:
         """The sums of this writer that ``consumer`` has not published; leaving the block marks them so.
 
-        If the block raises or its process is killed, the same sums are offered again.
+        ``before``: what it has published, where it knows better than the ledger. If the block raises or its
+        process is killed, the same sums are offered again.
         """
         with self.transaction():
             counted = self.sums(own=True)
-            zeros = Sums.zeros(self.bins)
-            fresh = {}
-            for version, total in counted.items():
-                kept = self.load(published(consumer, version))
-                before = zeros if kept is None else Sums.unpacked(kept, bins=self.bins)
-                if total != before:
-                    fresh[version] = total - before
-            yield Emission(fresh, counted)
-            if fresh:  # all in one step, or none
-                marks = {published(consumer, v): counted[v].packed() for v in fresh}
-                with self._errors():
-                    self._redis.mset({f"{self._root}:state:{key}": mark for key, mark in marks.items()})
+            known = self._marks(consumer, counted) if before is None else before
+            found = Emission.of(counted, known)
+            yield found
+            for version, mark in found.marks(known).items():
+                self.store(published(consumer, version), mark.packed())
 
     def load(self, key: str) -> bytes | None:
         """What was stored under ``key``."""
+        changes = self._changes()
+        if changes is not None and key in changes.stored:
+            return changes.stored[key]
         with self._errors():
             value = self._redis.get(f"{self._root}:state:{key}")
         return None if value is None else bytes(value)
 
     def store(self, key: str, value: bytes) -> None:
-        """Keep ``value`` under ``key``."""
+        """Keep ``value`` under ``key``; in a transaction, when that ends."""
+        changes = self._changes()
+        if changes is not None:
+            changes.stored[key] = value
+            return
         with self._errors():
             self._redis.set(f"{self._root}:state:{key}", value)
 
@@ -475,15 +510,46 @@ class RedisLedger:
         with self._errors():
             return verify(self._redis, self._root, bins=self.bins, sums=self.slices)
 
+    def checks(self, *, volatile: bool = False) -> list[Check]:
+        """What to look at while this ledger is used; ``volatile``: Redis may lose labels at a restart."""
+        return redis_checks(self._redis, self._root, volatile=volatile)
+
+    def identity(self) -> str:
+        """Of the Redis that runs: another one may be back at a snapshot, or be a replica that took over."""
+        with self._errors():
+            return str(self._redis.info("server")["run_id"])
+
+    def generation(self) -> int:
+        """Which one it is: greater, whenever sums have gone down."""
+        return read_generation(self).number
+
+    def new_generation(self, why: str, *, above: int = 0) -> int:
+        """Begin a generation, later than ``above``: sums are lower than those that were published."""
+        return begin_generation(self, why, now=time.time(), above=above)
+
     def close(self) -> None:
         """Close the connections."""
+        self._lock.close()
         self._redis.close()
+
+
+class _Changes(NamedTuple):
+    """What a transaction is to write: what is stored, and which rows of which sets are taken out."""
+
+    stored: dict[str, bytes]
+    taken: dict[str, dict[bytes, None]]
 
 
 def _connected(url: str, *, timeout: float, password: str | None) -> tuple[Any, dict[str, Any]]:
     """A client of the Redis at ``url``, and what that says of its memory."""
     try:
-        client: Any = redis.Redis.from_url(url, socket_timeout=timeout, password=password, client_name=CLIENT)
+        client: Any = redis.Redis.from_url(
+            url,
+            socket_timeout=timeout,
+            password=password,
+            client_name=CLIENT,
+            retry=Retry(NoBackoff(), 0),  # sent once: what counts would count again
+        )
         return client, client.info("memory")
     except (OSError, TypeError, ValueError) as error:  # also a file that is missing, an option that is none
         raise InputError(f"the address of the Redis ledger cannot be used: {error}") from error

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
-__all__ = ["ACCEPT", "ADD", "FOLD", "MERGE", "SNAPSHOT", "SWITCH", "UNLOCK"]
+__all__ = [
+    "ACCEPT", "ADD", "FOLD", "LOCK", "MERGE", "RENEW", "SNAPSHOT", "SWITCH",
+    "TAKE_LEASE", "UNLEASE", "UNLOCK",
+]  # fmt: skip
 
 # One script, so one step: the receipt and its label in the journal, or neither. Redis' own clock says what
 # has expired, so hosts whose clocks disagree cannot have a label counted twice.
@@ -32,8 +35,25 @@ local function add(batch)
   end
 end
 """
+# Where Redis may evict, nothing is counted. What it evicted may be a receipt: from the next step on, those of
+# predictions made until then are forgotten, whether they were counted or not.
+_EVICTION = """
+local memory = redis.call('INFO', 'memory')
+local policy = string.match(memory, 'maxmemory_policy:(%S+)')
+if string.match(memory, 'maxmemory:(%d+)') ~= '0' and policy ~= 'noeviction' then
+  return redis.error_reply('EVICTS Redis may evict receipts (maxmemory-policy ' .. policy ..
+    '); set maxmemory-policy noeviction')
+end
+local evicted = string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)')
+if evicted ~= '0' and evicted ~= redis.call('GET', root .. ':evicted') then
+  redis.call('SET', root .. ':forgotten', whole(ms))
+  redis.call('SET', root .. ':evicted_at', whole(ms))
+  redis.call('SET', root .. ':evicted', evicted)
+end
+"""
 ACCEPT = (
     _COMMON
+    + _EVICTION
     + """
 local batch, fates = cjson.decode(ARGV[1]), {}
 local retention = math.max(batch.retention, tonumber(redis.call('GET', root .. ':retention') or 0))
@@ -91,12 +111,14 @@ return redis.call('INCR', root .. ':folds')
 )
 ADD = (
     _COMMON
+    + _EVICTION
     + """
 local batch = cjson.decode(ARGV[1])
 if batch.once then
   local left = batch.expires - ms
   if left <= 0 then return 0 end
-  if not redis.call('SET', root .. ':nonce:' .. batch.once, '', 'NX', 'PX', whole(left)) then return 0 end
+  local name = root .. ':nonce:' .. batch.once
+  if not redis.call('SET', name, 1, 'NX', 'PX', whole(left)) then return 0 end
 end
 add(batch)
 return 1
@@ -116,6 +138,34 @@ redis.call('DEL', root .. ':span:' .. name)
 return redis.call('ZREM', root .. ':spans', name)
 """
 UNLOCK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+# The number of whoever takes the lock is greater than that of any holder before.
+LOCK = """
+if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return 0 end
+return redis.call('INCR', KEYS[2])
+"""
+RENEW = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+"""
+# A lease is renewed without memory, so that a Redis that is full takes it from nobody.
+TAKE_LEASE = """
+local held, left = redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1])
+if held and left > 0 then
+  local ok, holder = pcall(cjson.decode, held)
+  if not (ok and holder.id == ARGV[1]) then return {held, left} end
+  redis.call('PEXPIRE', KEYS[1], ARGV[3])
+else
+  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+end
+return false
+"""
+UNLEASE = """
+local held = redis.call('GET', KEYS[1])
+if not held then return 0 end
+local ok, holder = pcall(cjson.decode, held)
+if ok and holder.id == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0
+"""
 # All keys below the root, of one moment: name, kind, milliseconds left, content. What ``ARGV[2]`` names was
 # read already: epochs with so many bits, and sums that nobody has touched since ``copying`` was set.
 SNAPSHOT = """

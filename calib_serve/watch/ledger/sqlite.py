@@ -11,13 +11,22 @@ from pathlib import Path
 
 from calib_serve.errors import LedgerError
 from calib_serve.receipts import DAY
+from calib_serve.watch.checks import Check
 from calib_serve.watch.ledger import book, seen
 from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted, noted, served
 from calib_serve.watch.ledger.formats import FORMAT, convert
+from calib_serve.watch.ledger.generations import begin_generation, read_generation
 from calib_serve.watch.ledger.inspection import Inspection
+from calib_serve.watch.ledger.leases import Leases, RowLeases
+from calib_serve.watch.ledger.sqlite_checks import sqlite_checks
 from calib_serve.watch.ledger.sqlite_store import LATEST, SqliteStore
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, merge_slices
 from calib_serve.watch.ledger.tables import SCHEMA
+
+try:
+    from calib_serve.watch.ledger.file_leases import FileLeases
+except ImportError:  # no fcntl on this system
+    FileLeases = None  # type: ignore[assignment,misc]
 
 __all__ = ["SqliteLedger"]
 
@@ -51,12 +60,13 @@ class SqliteLedger(SqliteStore):
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(path, timeout=timeout, clock=clock)
-        self.bins, self.writer, self.retention = bins, writer, retention
+        self.bins, self.retention = bins, retention
         self._next_prune = -float("inf")
         self._latest = -math.inf
         self._inspection = Inspection(self.path)
         self._seen = seen.Seen(self._tables, damaged=self._damaged)
         self._book = book.Book(self._tables, writer=writer, bins=bins, damaged=self._damaged)
+        self.leases: Leases = RowLeases(self) if FileLeases is None else FileLeases(self.path)
         try:
             self._look_at_start()
             self._prepare()
@@ -64,6 +74,16 @@ class SqliteLedger(SqliteStore):
         except LedgerError:
             self.close()
             raise
+
+    @property
+    def writer(self) -> str:
+        """Whose labels this object counts."""
+        return self._book.writer
+
+    @writer.setter
+    def writer(self, name: str) -> None:
+        with self._lock:
+            self._book.writer = name
 
     def _prepare(self) -> None:
         with self.transaction():
@@ -128,7 +148,7 @@ class SqliteLedger(SqliteStore):
             )
             fates: list[Fate] = ["forgotten" if one.time <= forgotten else next(fresh) for one in receipts]
             counted = [one for one, fate in zip(entries, fates, strict=True) if fate == "counted"]
-            self._book.note([noted(one, writer=self.writer) for one in counted], detect=detect)
+            self._book.note([noted(one, writer=self._book.writer) for one in counted], detect=detect)
             if counted:
                 self._seen_until(max(one.label.receipt.time for one in counted))
             self._prune_sometimes()
@@ -140,7 +160,12 @@ class SqliteLedger(SqliteStore):
             self.store(LATEST, repr(float(self._latest)).encode())
 
     def add(
-        self, sums: Mapping[Key, Sums], *, time: float, once: bytes | None = None, expires: float = 0.0
+        self,
+        sums: Mapping[Key, Sums],
+        *,
+        time: float,
+        once: bytes | None = None,
+        expires: float = 0.0,
     ) -> bool:
         """Add sums of predictions made at ``time``; a batch named ``once`` counts once until ``expires``."""
         with self.transaction():
@@ -222,20 +247,41 @@ class SqliteLedger(SqliteStore):
         with self.transaction():
             return self._book.take_waiting(version, until=until, most=most)
 
+    def published(self, consumer: str) -> dict[Version, Sums]:
+        """What ``consumer`` has published of this writer's sums, as the ledger knows."""
+        with self._reading():
+            return self._book.emitted(consumer)
+
     @contextmanager
-    def emission(self, consumer: str) -> Iterator[Emission]:
+    def emission(self, consumer: str, *, before: Mapping[Version, Sums] | None = None) -> Iterator[Emission]:
         """The writer's sums that ``consumer`` has not published yet; leaving the block marks them so.
 
-        One consumer at a time is inside, over all processes. If the block raises or its process
-        is killed, the same sums are offered again: publish within the block, and quickly.
+        ``before``: what it has published, where it knows better than the ledger. One consumer at a time is
+        inside, over all processes. If the block raises or its process is killed, the same sums are offered
+        again: publish within the block, and quickly.
         """
         with self.transaction():
             self._book.fold()
-            counted = self.sums(own=True)
-            emitted, zeros = self._book.emitted(consumer), Sums.zeros(self.bins)
-            fresh = {key: total - emitted.get(key, zeros) for key, total in counted.items()}
-            yield Emission({key: delta for key, delta in fresh.items() if delta != zeros}, counted)
-            self._book.mark(consumer, counted)
+            known = self._book.emitted(consumer) if before is None else before
+            found = Emission.of(self.sums(own=True), known)
+            yield found
+            self._book.mark(consumer, found.marks(known))
+
+    def checks(self, *, volatile: bool = False) -> list[Check]:
+        """What to look at while this ledger is used."""
+        return sqlite_checks(self.path, there=self._files.check)
+
+    def identity(self) -> str:
+        """Of the store, where it tells one that has gone back: a file does not."""
+        return ""
+
+    def generation(self) -> int:
+        """Which one it is: greater, whenever sums have gone down."""
+        return read_generation(self).number
+
+    def new_generation(self, why: str, *, above: int = 0) -> int:
+        """Begin a generation, later than ``above``: sums are lower than those that were published."""
+        return begin_generation(self, why, now=self._clock(), above=above)
 
     def close(self) -> None:
         """Close the file."""

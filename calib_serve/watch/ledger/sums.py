@@ -27,6 +27,7 @@ Kind = Literal["segment", "class", "group"]
 predicted class; and by random groups of the groups that they name."""
 
 _PLACES = {"version": 1, "delay": len(DELAYS) + 1}
+_DIGITS = 1e-9  # sums that are made in another order differ by less, of themselves
 _PACKED = 2 + 8  # bytes of a number that is not 0: its place and its value
 
 
@@ -49,6 +50,13 @@ def _layout(bins: int) -> dict[str, slice]:
     """Where each sum lies in the vector."""
     ends = np.cumsum([_PLACES.get(one.per, bins) for one in SUMS]).tolist()
     return {one.name: slice(start, end) for one, start, end in zip(SUMS, [0, *ends], ends, strict=False)}
+
+
+@functools.cache
+def _published(bins: int) -> NDArray[np.intp]:
+    """Where those lie that are published: none of them ever goes down while labels are counted."""
+    where = [np.arange(_length(bins))[_layout(bins)[one.name]] for one in SUMS if one.published]
+    return np.concatenate(where)
 
 
 def _length(bins: int) -> int:
@@ -219,6 +227,39 @@ class Sums:
         """These sums without ``other``, which must be part of them."""
         return self._combine(other, -1.0)
 
+    def with_values(self, values: Mapping[tuple[str, int], float]) -> Sums:
+        """These sums, but with those of the given names and places; other names are left out."""
+        found, layout = self.vector.copy(), _layout(self.bins)
+        for (name, place), value in values.items():
+            if name in layout and place < len(found[layout[name]]):
+                found[layout[name].start + place] = value
+        return Sums(self.bins, found)
+
+    def below(self, other: Sums) -> bool:
+        """Whether a published sum is less than that of ``other``, by more than the last digits."""
+        at = _published(self.bins)
+        return bool((self.vector[at] < other.vector[at] * (1 - _DIGITS)).any())
+
+    def beyond(self, other: Sums) -> Sums:
+        """What these sums have more than ``other``, of those that are published; 0 where they have less."""
+        more = np.zeros_like(self.vector)
+        at = _published(self.bins)
+        a, b = self.vector[at], other.vector[at]
+        more[at] = np.where(a > b * (1 + _DIGITS), a - b, 0.0)
+        return Sums(self.bins, more)
+
+    def highest(self, other: Sums) -> Sums:
+        """These sums, but with those of ``other`` that are published and greater."""
+        found, at = self.vector.copy(), _published(self.bins)
+        found[at] = np.maximum(found[at], other.vector[at])
+        return Sums(self.bins, found)
+
+    def lowest(self, other: Sums) -> Sums:
+        """The same with those that are less."""
+        found, at = self.vector.copy(), _published(self.bins)
+        found[at] = np.minimum(found[at], other.vector[at])
+        return Sums(self.bins, found)
+
     def _combine(self, other: Sums, factor: float) -> Sums:
         if self.bins != other.bins:
             raise ShapeError(f"cannot combine {self.bins} bins with {other.bins}; use one bin count")
@@ -252,3 +293,19 @@ class Emission(NamedTuple):
 
     fresh: Mapping[Version, Sums]
     counted: Mapping[Version, Sums]
+
+    @classmethod
+    def of(cls, counted: Mapping[Version, Sums], published: Mapping[Version, Sums]) -> Emission:
+        """What was counted beyond what was published; nothing of a sum that is below it."""
+        fresh = {}
+        for version, total in counted.items():
+            before = published.get(version)
+            more = total if before is None else total.beyond(before)
+            if more.vector.any():
+                fresh[version] = more
+        return cls(fresh, counted)
+
+    def marks(self, published: Mapping[Version, Sums]) -> dict[Version, Sums]:
+        """What is published when this is, of the versions where that is new."""
+        found = {v: total.highest(published.get(v, total)) for v, total in self.counted.items()}
+        return {v: mark for v, mark in found.items() if mark != published.get(v)}

@@ -1,0 +1,151 @@
+"""Checks of what counting rests on, made while a program runs: the store, the disk, clocks and files.
+
+What would keep a program from starting keeps it from acknowledging as well, from when it is found until it is
+gone. What is merely wrong is said, by ``/healthz``, a metric and the page.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from calib_serve.errors import CalibServeError
+
+__all__ = ["Check", "Checks", "Level", "Status"]
+
+log = logging.getLogger(__name__)
+
+Level = Literal["degraded", "refusing"]
+Status = Literal["ready", "degraded", "failing"]
+
+_LATE = 60.0  # seconds beyond its interval after which a round of checks is said to hang
+
+
+@dataclass(frozen=True)
+class Check:
+    """A named check: ``run`` returns None when all is well, else a short reason for people, no secrets in it.
+
+    ``run`` may raise an error of ours or OSError: that is a reason as well. ``level``: ``degraded`` is said;
+    ``refusing``: nothing is acknowledged while ``run`` returns a reason. Where it raises, the check could not
+    be made: then counting is tried all the same, and what cannot be counted is not acknowledged.
+    """
+
+    name: str
+    run: Callable[[], str | None]
+    level: Level = "degraded"
+
+
+@dataclass(frozen=True)
+class _Found:
+    reason: str | None = None
+    refused: bool = False
+    public: str | None = None
+
+
+class Checks:
+    """Makes checks every so many seconds in a thread and holds what they found last; cheap to read.
+
+    Before the first round all is well. ``every``: seconds between rounds; ``clock``: seconds that never go
+    back.
+
+    >>> full = Checks(Check("disk", lambda: "10 MB are free"), Check("clock", lambda: None))
+    >>> full.run()
+    >>> full.status, full.reasons()
+    ('degraded', {'disk': '10 MB are free', 'clock': None, 'rounds': None})
+    """
+
+    def __init__(
+        self, *checks: Check, every: float = 15.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._every, self._clock = every, clock
+        self._checks: dict[str, Check] = {}
+        self._found: dict[str, _Found] = {}
+        self._ran: dict[str, float] = {}
+        self._also: list[Callable[[Checks], None]] = []
+        self._stop, self._started = threading.Event(), False
+        self._running = threading.Lock()
+        self.add(*checks)
+
+    def add(self, *checks: Check) -> None:
+        """Make these as well; one of the same name takes the place of the earlier one."""
+        for check in checks:
+            self._checks[check.name] = check
+            self._found[check.name] = _Found()
+
+    def told(self, tell: Callable[[Checks], None]) -> None:
+        """Call ``tell`` after every round of the thread."""
+        self._also.append(tell)
+
+    def run(self, *names: str, older: float = 0.0) -> None:
+        """Make the checks of these names, or all, that were not made in the last ``older`` seconds."""
+        with self._running:
+            for check in list(self._checks.values()):
+                age = self._clock() - self._ran.get(check.name, float("-inf"))
+                if (not names or check.name in names) and age >= older:
+                    self._make(check)
+
+    def _make(self, check: Check) -> None:
+        try:
+            reason = check.run()
+            found = _Found(reason, reason is not None and check.level == "refusing", reason)
+        except (CalibServeError, OSError) as error:
+            name = type(error).__name__
+            found = _Found(str(error) or name, public=f"{name}: see the program's log")
+        before, self._found[check.name] = self._found[check.name], found
+        self._ran[check.name] = self._clock()
+        if self._stop.is_set():
+            return  # what is closed cannot be checked
+        if found.reason is not None and before.reason is None:
+            log.error("check %s: %s", check.name, found.reason)
+        elif found.reason is None and before.reason is not None:
+            log.warning("check %s: all is well again", check.name)
+
+    def start(self) -> None:
+        """Make all of them every so many seconds from now on, in a thread, until ``stop``."""
+        self._started = True
+        threading.Thread(target=self._run, name="calib-checks", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._started = False
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every):
+            try:
+                self.run()
+                for tell in self._also:
+                    tell(self)
+            except Exception as error:  # the next round may do
+                log.error("checks: %s", error)
+
+    def reasons(self, *, public: bool = False) -> dict[str, str | None]:
+        """What each check found: None, or why not all is well.
+
+        ``public``: for everybody, without what errors say, which may name files and hosts.
+        """
+        found = {name: one.public if public else one.reason for name, one in list(self._found.items())}
+        return {**found, "rounds": self._late()}
+
+    def _late(self) -> str | None:
+        oldest = min(self._ran.values(), default=None)
+        ago = 0.0 if oldest is None else self._clock() - oldest
+        late = self._started and ago > self._every + _LATE
+        return f"no round of checks ended for {ago:.0f} s" if late else None
+
+    @property
+    def refused(self) -> str | None:
+        """Why nothing may be acknowledged, if so."""
+        return next((one.reason for one in list(self._found.values()) if one.refused), None)
+
+    @property
+    def status(self) -> Status:
+        """``ready``; ``degraded``: it counts, and something is wrong; ``failing``: nothing can be counted."""
+        wrong = [name for name, reason in self.reasons().items() if reason is not None]
+        if any(name in self._checks and self._checks[name].level == "refusing" for name in wrong):
+            return "failing"
+        return "degraded" if wrong else "ready"

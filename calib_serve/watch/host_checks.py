@@ -1,0 +1,131 @@
+"""Checks of what a program that counts stands on: its ledger, clocks, drift detection, samples and keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable
+
+from calib_serve.errors import KeyringError
+from calib_serve.receipts import DAY, LiveKeyring
+from calib_serve.watch.checks import Check
+from calib_serve.watch.feed import DriftFeed
+from calib_serve.watch.intake import Intake
+from calib_serve.watch.ledger import Ledger
+from calib_serve.watch.samples import SampleLog
+
+__all__ = ["counting_checks", "drift_check", "keyring_check", "samples_check"]
+
+_APART = 60.0  # seconds between clocks
+_HEARD = 300.0  # seconds for which a program that wrote to the ledger is taken to run
+_LATELY = 900.0  # seconds for which a receipt from ahead of its time is told
+_KEY = "checks/programs"
+_ROOM = 64 << 20  # bytes that are free for samples, at least
+
+
+def counting_checks(
+    ledger: Ledger,
+    intake: Intake,
+    *,
+    program: str,
+    ttl: float,
+    volatile: bool = False,
+    clock: Callable[[], float] = time.time,
+) -> list[Check]:
+    """The checks of a program that counts labels in ``ledger`` for ``ttl`` seconds after a prediction.
+
+    ``program``: what tells it from other programs of this host with the ledger's writer. ``volatile``: the
+    store may lose labels when it restarts.
+    """
+    peers = _Peers(ledger, f"{program} {socket.gethostname()}", ttl, clock)
+    return [
+        Check("ledger", peers.write, "refusing"),
+        *ledger.checks(volatile=volatile),
+        Check("clock", peers.clock),
+        Check("ttl", peers.ttl),
+        Check("receipts", lambda: _ahead(intake)),
+    ]
+
+
+class _Peers:
+    """Programs that share the ledger say there when they wrote last and for how long they take labels."""
+
+    def __init__(self, ledger: Ledger, name: str, ttl: float, clock: Callable[[], float]) -> None:
+        self._ledger, self._name, self._ttl, self._clock = ledger, name, ttl, clock
+        self._others: dict[str, tuple[float, float]] = {}
+
+    def write(self) -> None:
+        """Whether the ledger takes what it is given: LedgerError where it does not."""
+        now = self._clock()
+        with self._ledger.transaction():
+            kept = _read(self._ledger.load(_KEY))
+            kept.pop(self._name, None)
+            self._others = {name: one for name, one in kept.items() if now - one[0] < DAY}
+            found = {**self._others, self._name: (now, self._ttl)}
+            self._ledger.store(_KEY, json.dumps(found).encode())
+
+    def clock(self) -> str | None:
+        """Whether another program's clock is ahead of this one's."""
+        now = self._clock()
+        for name, (wrote, _) in self._others.items():
+            if wrote - now > _APART:
+                return f"this host's clock is {wrote - now:.0f} s behind that of {name}; set both by NTP"
+        return None
+
+    def ttl(self) -> str | None:
+        """Whether another program takes labels for another time."""
+        now = self._clock()
+        for name, (wrote, ttl) in self._others.items():
+            if abs(now - wrote) < _HEARD and ttl != self._ttl:
+                return (
+                    f"labels are taken for {self._ttl / DAY:g} days here and for {ttl / DAY:g} by {name}, "
+                    "which shares the ledger; receipts are remembered for the longer time: give both one"
+                )
+        return None
+
+
+def _read(kept: bytes | None) -> dict[str, tuple[float, float]]:
+    try:
+        found = json.loads(kept or b"{}")
+        return {str(name): (float(wrote), float(ttl)) for name, (wrote, ttl) in found.items()}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return {}  # damaged: written anew
+
+
+def _ahead(intake: Intake) -> str | None:
+    seconds, at = intake.ahead
+    if not seconds > _APART or time.monotonic() - at > _LATELY:
+        return None
+    return (
+        f"receipts are dated {seconds:.0f} s ahead of this host's clock; set the clocks of all hosts by NTP"
+    )
+
+
+def drift_check(feed: DriftFeed) -> Check:
+    """Whether labels reach the drift detectors."""
+    return Check("drift", lambda: feed.trouble)
+
+
+def samples_check(samples: SampleLog) -> Check:
+    """Whether samples can be written."""
+
+    def run() -> str | None:
+        if not os.access(samples.folder, os.W_OK | os.X_OK):
+            return "the folder of samples is missing, or nothing can be written into it"
+        free = shutil.disk_usage(samples.folder).free
+        return None if free > _ROOM else f"{free / 2**20:.0f} MiB are free for samples; free some space"
+
+    return Check("samples", run)
+
+
+def keyring_check(ring: LiveKeyring) -> Check:
+    """Whether the keyring's file can be used, as the next start will."""
+
+    def run() -> None:
+        if why := ring.trouble():
+            raise KeyringError(why)
+
+    return Check("keyring", run)

@@ -1,0 +1,159 @@
+"""Processes that share a ledger publish each label once, whoever starts, dies, freezes or wakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from ledgers import accept, make_label, open_one
+from processes import end
+from real_prometheus import prometheus
+from sizes import sized
+
+from calib_serve.errors import InputError
+from calib_serve.watch.ledger import SqliteLedger, WriterLease
+from calib_serve.watch.ledger.leases import RowLeases
+from calib_serve.watch.publication import Publication
+
+
+def send(server, n: int) -> None:
+    """Predict and label ``n`` times."""
+    items = [{"model": "digits", "version": "1.0", "predicted": 1, "confidence": 0.9}] * n
+    answer = httpx.post(f"{server.url}/v1/predictions", json={"items": items}, timeout=60).json()
+    labels = [{"receipt": one["receipt"], "label": 1} for one in answer["items"]]
+    done = httpx.post(f"{server.url}/v1/labels", json={"items": labels}, timeout=60).json()
+    assert done["accepted"] == n
+
+
+def labels_of(server) -> dict[str, float]:
+    """The labels that it publishes, by writer."""
+    found: dict[str, float] = {}
+    for line in httpx.get(f"{server.url}/metrics", timeout=60).text.splitlines():
+        if line.startswith("calib_feedback_total{"):
+            writer = line.partition('writer="')[2].partition('"')[0]
+            found[writer] = found.get(writer, 0.0) + float(line.split()[-1])
+    return found
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("kind", sized(["sqlite"], ["sqlite", "redis"]))
+def test_two_watches_on_one_ledger_show_prometheus_each_label_once(
+    make_server, tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    where = request.getfixturevalue("redis_url") if kind == "redis" else str(tmp_path / "ledger.db")
+    where = where.replace("/0", "/2")
+    one, two = (make_server("--ledger", where) for _ in range(2))
+    targets = [(f"127.0.0.1:{server.port}", {}) for server in (one, two)]
+    with prometheus(tmp_path, targets) as found:
+        found.wait("count(calib_feedback_total) == 30")
+        send(one, 60), send(two, 40)
+        assert labels_of(one) | labels_of(two) == {"": 60, "2": 40}
+        found.wait("sum(calib_feedback_total) >= 100")
+        assert found.number("sum(calib_feedback_total)") == 100
+        assert found.risen("calib_feedback_total") == 100
+        found.wait("model_version:calib_labels:1h > 1")
+        assert found.number("model_version:calib_labels:1h") < 150, "extrapolated by half a scrape"
+
+
+@pytest.mark.server
+def test_a_watch_that_is_started_again_goes_on_under_the_name_of_the_one_that_died(make_server) -> None:
+    one, two = make_server(), make_server()
+    send(one, 3), send(two, 2)
+    for how, left in sized(((signal.SIGKILL, two),), ((signal.SIGKILL, one), (signal.SIGTERM, two))):
+        before = labels_of(left)
+        left.stop(how)
+        left.start()
+        assert labels_of(left) == before
+
+
+@pytest.mark.server
+def test_a_name_that_a_live_process_holds_is_refused_with_who_holds_it(make_server, server_class) -> None:
+    one = make_server("--writer", "a")
+    two = server_class(one.folder, "--writer", "a")
+    with pytest.raises(AssertionError, match=f"held by process {one.process.pid} on ") as told:
+        two.start()
+    end(two.process)
+    two.process.stderr.close()
+    assert "Traceback" not in str(told.value)
+
+
+# --- leases -----------------------------------------------------------------------------------
+
+
+def lease_on(ledger, seconds: float = 0.6, **options) -> WriterLease:
+    if ledger.leases.seconds:
+        ledger.leases.seconds = seconds
+    return WriterLease(ledger, **options)
+
+
+def test_names_are_unique_free_again_and_shared_by_those_who_ask_for_it(store) -> None:
+    ledgers = [open_one(*store) for _ in range(6)]
+    leases = [lease_on(ledger) for ledger in ledgers[:3]]
+    assert [ledger.writer for ledger in ledgers[:3]] == ["", "2", "3"]
+    leases[1].close()
+    assert lease_on(ledgers[3]).name == "2"
+    shared = [lease_on(ledger, name="", shared="torchserve:a") for ledger in ledgers[4:]]
+    assert {one.name for one in shared} == {"4"}
+    with pytest.raises(InputError, match=f"held by process {os.getpid()}"):
+        lease_on(ledgers[4], name="2", strict=True)
+    for one in (*leases, *shared):
+        one.close()
+    for ledger in ledgers:
+        ledger.close()
+
+
+def test_where_locks_do_not_die_with_their_process_a_row_is_renewed(tmp_path: Path) -> None:
+    ledgers = [SqliteLedger(tmp_path / "l.db") for _ in range(3)]
+    for ledger in ledgers:
+        ledger.leases = RowLeases(ledger, seconds=0.8)
+    one, two = (WriterLease(ledger) for ledger in ledgers[:2])
+    assert (one.name, two.name) == ("", "2")
+    one._stop.set()  # it dies
+    assert WriterLease(ledgers[2]).name == ""
+    assert (one.hold(), one.lost) == ("3", 1)
+    for ledger in ledgers:
+        ledger.close()
+
+
+def test_a_process_that_wakes_without_its_lease_publishes_nothing_of_the_name(redis_url: str) -> None:
+    place = (redis_url, "wakes")
+    frozen, heir = (open_one("redis", place) for _ in range(2))
+    first = Publication(frozen, lease_on(frozen))
+    accept(frozen, [make_label(1)])
+    assert first.read().writer == ""
+    first._lease._stop.set()  # it stands still: no beat
+    second = Publication(heir, lease_on(heir))
+    accept(heir, [make_label(2)])
+    accept(frozen, [make_label(3)])  # it wakes, and counts before it looks
+    told = [first.read(), second.read()]
+    assert [one.writer for one in told] == ["2", ""]
+    assert [sum(s.labels.sum() for s in one.sums.values()) for one in told] == [0, 3]
+    assert first.lost == 1
+    accept(frozen, [make_label(4)])
+    assert sum(s.labels.sum() for s in first.read().sums.values()) == 1
+    frozen.close(), heir.close()
+
+
+def test_a_lock_file_that_is_deleted_does_not_make_two_publish_one_name(tmp_path: Path) -> None:
+    one, two = (SqliteLedger(tmp_path / "l.db") for _ in range(2))
+    first = lease_on(one)
+    (tmp_path / "l.db.writer").unlink()
+    assert lease_on(two).name == ""
+    assert (first.hold(), one.writer) == ("2", "2")
+    one.close(), two.close()
+
+
+def test_a_spoiled_lock_file_holds_nobody_up(tmp_path: Path) -> None:
+    (tmp_path / "l.db.writer").write_text(json.dumps([1]) + "\0")
+    ledger = SqliteLedger(tmp_path / "l.db")
+    publication = Publication(ledger, lease_on(ledger))
+    assert publication.read().labels == {}
+    assert (
+        time.time() - json.loads(json.loads((tmp_path / "l.db.writer").read_text())["holder"])["since"] < 60
+    )
+    ledger.close()
