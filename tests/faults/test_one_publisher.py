@@ -5,29 +5,25 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import httpx
 import pytest
 from ledgers import accept, make_label, open_one
-from processes import end
+from processes import started
 from real_prometheus import prometheus
 from sizes import sized
+from typer.testing import CliRunner
 
+from calib_serve.cli import app as cli
 from calib_serve.errors import InputError
+from calib_serve.receipts import Keyring
 from calib_serve.watch.ledger import SqliteLedger, WriterLease
 from calib_serve.watch.ledger.leases import RowLeases
 from calib_serve.watch.publication import Publication
-
-
-def send(server, n: int) -> None:
-    """Predict and label ``n`` times."""
-    items = [{"model": "digits", "version": "1.0", "predicted": 1, "confidence": 0.9}] * n
-    answer = httpx.post(f"{server.url}/v1/predictions", json={"items": items}, timeout=60).json()
-    labels = [{"receipt": one["receipt"], "label": 1} for one in answer["items"]]
-    done = httpx.post(f"{server.url}/v1/labels", json={"items": labels}, timeout=60).json()
-    assert done["accepted"] == n
 
 
 def labels_of(server) -> dict[str, float]:
@@ -51,7 +47,7 @@ def test_two_watches_on_one_ledger_show_prometheus_each_label_once(
     targets = [(f"127.0.0.1:{server.port}", {}) for server in (one, two)]
     with prometheus(tmp_path, targets) as found:
         found.wait("count(calib_feedback_total) == 30")
-        send(one, 60), send(two, 40)
+        one.label(60), two.label(40)
         assert labels_of(one) | labels_of(two) == {"": 60, "2": 40}
         found.wait("sum(calib_feedback_total) >= 100")
         assert found.number("sum(calib_feedback_total)") == 100
@@ -60,26 +56,42 @@ def test_two_watches_on_one_ledger_show_prometheus_each_label_once(
         assert found.number("model_version:calib_labels:1h") < 150, "extrapolated by half a scrape"
 
 
-@pytest.mark.server
-def test_a_watch_that_is_started_again_goes_on_under_the_name_of_the_one_that_died(make_server) -> None:
-    one, two = make_server(), make_server()
-    send(one, 3), send(two, 2)
-    for how, left in sized(((signal.SIGKILL, two),), ((signal.SIGKILL, one), (signal.SIGTERM, two))):
-        before = labels_of(left)
-        left.stop(how)
-        left.start()
-        assert labels_of(left) == before
+HOLDER = """
+import sys, time
+from calib_serve.watch.ledger import SqliteLedger, WriterLease
+
+print(repr(WriterLease(SqliteLedger(sys.argv[1])).name), flush=True)
+time.sleep(600)
+"""
 
 
-@pytest.mark.server
-def test_a_name_that_a_live_process_holds_is_refused_with_who_holds_it(make_server, server_class) -> None:
-    one = make_server("--writer", "a")
-    two = server_class(one.folder, "--writer", "a")
-    with pytest.raises(AssertionError, match=f"held by process {one.process.pid} on ") as told:
-        two.start()
-    end(two.process)
-    two.process.stderr.close()
-    assert "Traceback" not in str(told.value)
+def test_a_process_that_is_started_again_goes_on_under_the_name_of_the_one_that_died(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    command = [sys.executable, "-c", HOLDER, str(path)]
+    with started(command, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout.readline() == "''\n"
+        other = SqliteLedger(path)
+        assert lease_on(other).name == "2"
+        os.kill(first.pid, signal.SIGSTOP)
+        third = SqliteLedger(path)
+        assert lease_on(third).name == "3", "who stands still keeps its name: the kernel knows that it lives"
+        first.kill()
+        first.wait()
+        again = SqliteLedger(path)
+        assert lease_on(again).name == ""
+    for ledger in (other, third, again):
+        ledger.close()
+
+
+def test_a_name_that_a_live_process_holds_is_refused_with_who_holds_it(tmp_path: Path) -> None:
+    Keyring.new().save(tmp_path / "keys.json")
+    ledger = SqliteLedger(tmp_path / "l.db")
+    lease = lease_on(ledger, name="a", strict=True)
+    options = ["--keyring", str(tmp_path / "keys.json"), "--ledger", str(tmp_path / "l.db")]
+    result = CliRunner().invoke(cli, ["watch", "d:1=3", "--writer", "a", *options])
+    assert isinstance(result.exception, InputError)
+    assert f"'a' of this ledger is held by process {os.getpid()} on " in str(result.exception)
+    lease.close(), ledger.close()
 
 
 # --- leases -----------------------------------------------------------------------------------

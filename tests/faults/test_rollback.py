@@ -11,7 +11,6 @@ from ledgers import NOW, accept, make_label, open_one
 from real_prometheus import prometheus
 from real_servers import Redis
 from sizes import sized
-from test_one_publisher import send
 
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.publish import Publisher
@@ -63,10 +62,10 @@ def test_prometheus_counts_no_label_twice_when_redis_goes_back(
     server = make_server("--ledger", snapshot.redis.url)
     with prometheus(tmp_path, [(f"127.0.0.1:{server.port}", {})]) as found:
         found.wait("count(calib_feedback_total) == 15")
-        send(server, 300)
+        server.label(300)
         found.wait("sum(calib_feedback_total) == 300")
         snapshot.take()
-        send(server, 50)
+        server.label(50)
         found.wait("sum(calib_feedback_total) == 350")
         if restarted:
             server.stop()
@@ -74,7 +73,7 @@ def test_prometheus_counts_no_label_twice_when_redis_goes_back(
         if restarted:
             server.start()
         found.wait('sum(calib_feedback_total{generation!=""}) == 300')
-        send(server, 40)
+        server.label(40)
         found.wait("sum(calib_feedback_total) == 340")
         time.sleep(2)
         assert found.risen("calib_feedback_total") == 390
