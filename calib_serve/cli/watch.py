@@ -31,7 +31,10 @@ def run(
     port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="Port to listen on.")] = 9300,
     token_file: Annotated[
         Path | None,
-        typer.Option("--token-file", help="Tokens that may use it, one a line."),
+        typer.Option(
+            "--token-file",
+            help="Tokens that may use it: NAME SCOPE[,SCOPE] TOKEN a line; read again on change.",
+        ),
     ] = None,
     arl: Annotated[
         float, typer.Option("--arl", help="Labels between two false drift alarms, on average, at least.")
@@ -86,15 +89,15 @@ def run(
     Stops cleanly on Ctrl-C or SIGTERM; what was acknowledged is in the ledger.
     """
     from calib_serve.receipts import DAY
-    from calib_serve.watch.http import allowed_hosts, create_app, read_tokens, serve_app
+    from calib_serve.watch.http import TokenFile, allowed_hosts, create_app, serve_app
     from calib_serve.watch.maturity import parse_maturity
     from calib_serve.watch.policy import parse_policy
     from calib_serve.watch.service import Watch
 
     if label_budget:
         parse_policy(label_budget)  # validated before anything is opened
-    tokens = [] if token_file is None else read_tokens(token_file)
-    hosts = allowed_hosts(host, tokens)
+    tokens = None if token_file is None else TokenFile(token_file)
+    hosts = allowed_hosts(host, guarded=tokens is not None)
     with Watch.open(
         dict(parse_model(text) for text in models),
         keyring=keyring,
@@ -111,8 +114,12 @@ def run(
         sample_rate=sample_rate,
         sample_days=sample_days,
     ) as watch:
+        if tokens is not None:
+            tokens.failed = functools.partial(watch.counts.errors.update, ["tokens"])
         max_bytes = int(max_megabytes * 2**20)
-        app = create_app(watch, tokens=tokens, hosts=hosts, max_bytes=max_bytes, max_waiting=max_waiting)
+        app = create_app(
+            watch, tokens=tokens or (), hosts=hosts, max_bytes=max_bytes, max_waiting=max_waiting
+        )
         typer.echo(f"watching {', '.join(models)} on http://{host}:{port}")
         serve_app(app, host=host, port=port)
     typer.echo("stopped")

@@ -28,7 +28,7 @@ from calib_serve.watch.drift import ARL, BLOCK, TOLERANCE, ConfidenceShift, Dete
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.intake import Classes, Intake, Outcome
-from calib_serve.watch.ledger import Key, Ledger, Sums, Version, merge_slices, open_ledger
+from calib_serve.watch.ledger import Key, Ledger, Once, Sums, Version, merge_slices, open_ledger
 from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.priors import LabelledBefore, TrafficShares, traffic_shares
@@ -233,21 +233,31 @@ class Watch:
         self.close()
 
     def predictions(
-        self, items: Sequence[ServedPrediction | Refused], *, once: bytes | None = None
+        self, items: Sequence[ServedPrediction | Refused], *, once: bytes | None = None, source: str = ""
     ) -> list[SignedReceipt | Refused]:
         """Count served predictions; a signed receipt for each, or why it was not counted.
 
-        ``once``: a batch sent again under the same name is counted once. Its receipts are then the same
-        ones, so that the label of a prediction counts once as well, and is wanted or not as before.
+        ``once``: a batch that the same ``source`` sends again under this name is counted once. Its receipts
+        are then the same ones, so that the label of a prediction counts once as well, and is wanted or not
+        as before. ConflictError, and nothing is counted, where another batch was sent under it.
         """
         now = self._clock()
+        batch = None if once is None else _named(once, items, source=source, now=now)
         found = [item if isinstance(item, Refused) else self._admit(item) for item in items]
         good = [item for item in found if isinstance(item, ServedPrediction)]
         sums = self._sums(good)
         with self._lock:
-            if self.ledger.add(sums, time=now, once=once, expires=now + DAY):
+            if self.ledger.add(sums, time=now, once=batch):
                 self._look_for_shift(sums)
-        nonces = [self._nonces.draw() for _ in good] if once is None else _nonces_of(once, good)
+            elif batch is not None:
+                batch = self.ledger.known(batch) or batch
+        if batch is None:
+            nonces = [self._nonces.draw() for _ in good]
+        elif batch.content:
+            now, places = batch.time, [i for i, one in enumerate(found) if isinstance(one, ServedPrediction)]
+            nonces = _nonces_of(repr((batch.name, batch.content, now)), places)
+        else:  # remembered from before names stood for a content
+            nonces = _nonces_of(repr((once, good)), range(len(good)))
         self._beside("samples", lambda: self._sample(good, nonces, now))
         signed = iter(self._signed(good, nonces, now))
         return [item if isinstance(item, Refused) else next(signed) for item in found]
@@ -383,14 +393,21 @@ class Watch:
                 self.counts.shifts[version] += 1
 
 
-def _nonces_of(once: bytes, items: Sequence[ServedPrediction]) -> list[bytes]:
-    """The nonces of a named batch: epochs of its name and content, and the place of each prediction."""
-    named = hashlib.blake2b(repr((once, items)).encode(), digest_size=32).digest()
+def _named(once: bytes, items: Sequence[ServedPrediction | Refused], *, source: str, now: float) -> Once:
+    """The batch: its name is the client's own, whatever others call theirs."""
+    name = hashlib.blake2b(repr((source, once)).encode(), digest_size=32, person=b"batch name").digest()
+    content = hashlib.blake2b(repr(list(items)).encode(), digest_size=32).digest()
+    return Once.of(name, content, time=now, earlier=once)
+
+
+def _nonces_of(batch: str, places: Sequence[int]) -> list[bytes]:
+    """The nonces of a named batch: epochs of what it is, and the place of each prediction."""
+    named = hashlib.blake2b(batch.encode(), digest_size=32).digest()
     epochs = [
         hashlib.blake2b(named, digest_size=8, salt=part.to_bytes(8, "big")).digest()
-        for part in range(-(-len(items) // PER_EPOCH))
+        for part in range(max(places, default=0) // PER_EPOCH + 1)
     ]
-    return [epochs[i // PER_EPOCH] + (i % PER_EPOCH).to_bytes(2, "big") for i in range(len(items))]
+    return [epochs[i // PER_EPOCH] + (i % PER_EPOCH).to_bytes(2, "big") for i in places]
 
 
 def _uniform(nonce: bytes) -> float:

@@ -15,12 +15,13 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from calib_serve.errors import InputError, LedgerError, MissingDependency, Refused
+from calib_serve.errors import ConflictError, InputError, LedgerError, MissingDependency, Refused
 from calib_serve.receipts import SignedReceipt
-from calib_serve.watch.http.access import Guard
+from calib_serve.watch.http.access import SCHEMES, Guard, Tokens, secured, source_of
 from calib_serve.watch.http.body import read_items, read_one
 from calib_serve.watch.http.exporter import Requests, export
 from calib_serve.watch.http.page import STATIC, render
+from calib_serve.watch.http.tokens import Scope
 from calib_serve.watch.http.wire import (
     ClassSharesOut,
     CloseIn,
@@ -70,7 +71,7 @@ _PREDICTION = TypeAdapter(PredictionIn)
 def create_app(
     watch: Watch,
     *,
-    tokens: Sequence[str] = (),
+    tokens: Tokens = (),
     hosts: Sequence[str] = ("localhost", "127.0.0.1"),
     max_bytes: int = 4 << 20,
     max_waiting: int = 32,
@@ -79,9 +80,10 @@ def create_app(
     """The app over ``watch``, which stays yours to close.
 
     ``tokens``: who may use it, by ``Authorization: Bearer TOKEN`` or as the password of HTTP Basic
-    (for browsers); empty: everybody who reaches it. ``hosts``: the names it answers to, ``["*"]`` for
-    any. ``max_bytes``: the largest batch. ``max_waiting``: batches at work or in line, beyond which the
-    answer is 429. ``registry``: where to register the metrics; by default one of its own.
+    (for browsers); a text may do everything, a ``Token`` what its scopes say.
+    Empty: everybody who reaches it. ``hosts``: the names it answers to, ``["*"]`` for any.
+    ``max_bytes``: the largest batch. ``max_waiting``: batches at work or in line, beyond which the answer
+    is 429. ``registry``: where to register the metrics; by default one of its own.
     """
     registry = registry or CollectorRegistry()
     app = FastAPI(title="calib-serve watch", docs_url=None, redoc_url=None)
@@ -89,35 +91,48 @@ def create_app(
     app.middleware("http")(_observed(export(watch, registry)))
     app.exception_handler(RequestValidationError)(_invalid)
     routes = _Routes(watch, registry, max_bytes=max_bytes, max_waiting=max_waiting)
-    guard = [Depends(Guard(tokens))]
-    for name, batch, reply, route in (
-        ("predictions", PredictionsIn, PredictionsOut, routes.predictions),
-        ("labels", LabelsIn, LabelsOut, routes.labels),
+    guard = Guard(tokens)
+
+    def needs(*scopes: Scope) -> dict[str, Any]:
+        return {"dependencies": [Depends(guard.needs(*scopes))], "openapi_extra": secured(*scopes)}
+
+    for name, options, batch, reply, more, route in (
+        ("predictions", needs("predict"), PredictionsIn, PredictionsOut, (409,), routes.predictions),
+        ("labels", needs("label"), LabelsIn, LabelsOut, (), routes.labels),
     ):
-        responses = answers(reply, 400, 401, 413, 415, 429, 503)
-        app.post(f"/v1/{name}", dependencies=guard, openapi_extra=body(batch), responses=responses)(route)
+        responses = answers(reply, 400, 401, 403, *more, 413, 415, 429, 503)
+        options["openapi_extra"] |= body(batch)
+        app.post(f"/v1/{name}", **options, responses=responses)(route)
     app.get(
         "/metrics",
-        dependencies=guard,
+        **needs("scrape"),
         response_class=PlainTextResponse,
-        responses={401: answers(HealthOut, 401)[401]},
+        responses={status: answers(HealthOut, status)[status] for status in (401, 403)},
     )(routes.metrics)
-    app.get(
-        "/v1/class-shares", dependencies=guard, responses=answers(ClassSharesOut, 400, 401, 404, 429, 503)
-    )(routes.class_shares)
-    app.get("/v1/incidents", dependencies=guard, responses=answers(IncidentsOut, 401, 429, 503))(
-        routes.incidents
+    looking = needs("scrape", "admin")
+    app.get("/v1/class-shares", **looking, responses=answers(ClassSharesOut, 400, 401, 403, 404, 429, 503))(
+        routes.class_shares
     )
+    app.get("/v1/incidents", **looking, responses=answers(IncidentsOut, 401, 403, 429, 503))(routes.incidents)
+    closing = needs("admin")
+    closing["openapi_extra"] |= body(CloseIn)
     app.post(
         "/v1/incidents/{number}/close",
-        dependencies=guard,
-        openapi_extra=body(CloseIn),
-        responses=answers(IncidentOut, 400, 401, 404, 413, 429, 503),
+        **closing,
+        responses=answers(IncidentOut, 400, 401, 403, 404, 413, 429, 503),
     )(routes.close_incident)
     app.get("/healthz", responses={200: {"model": HealthOut}, 503: {"model": HealthOut}})(routes.healthz)
-    app.get("/", dependencies=guard, include_in_schema=False)(routes.page)
+    app.get("/", dependencies=looking["dependencies"], include_in_schema=False)(routes.page)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.openapi = functools.partial(_schema, app.openapi)  # type: ignore[method-assign]
     return app
+
+
+def _schema(made: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """FastAPI's schema, and how a token is sent."""
+    schema = made()
+    schema.setdefault("components", {})["securitySchemes"] = SCHEMES
+    return schema
 
 
 class _Routes:
@@ -132,12 +147,18 @@ class _Routes:
     async def predictions(self, request: Request) -> Response:
         """Count served predictions; returns a signed receipt for each, to send back with its label.
 
-        With an ``Idempotency-Key`` header a batch that is sent again is counted once.
+        With an ``Idempotency-Key`` header a batch that is sent again within a day is counted once, and gets
+        the same receipts. A key stands for one batch of one client: another batch under it is a conflict.
         """
         items = [_prediction(item) for item in await read_items(request, self._max_bytes)]
         key = request.headers.get("idempotency-key")
         once = None if key is None else hashlib.sha256(key.encode()).digest()
-        receipts = await self._gate.run(lambda: self._watch.predictions(items, once=once), self._watch)
+        source = source_of(request)
+        work = functools.partial(self._watch.predictions, items, once=once, source=source)
+        try:
+            receipts = await self._gate.run(work, self._watch)
+        except ConflictError as error:
+            raise HTTPException(409, str(error)) from error
         return JSONResponse({"items": [_answer(one) for one in receipts]})
 
     async def labels(self, request: Request) -> Response:
@@ -170,7 +191,9 @@ class _Routes:
     async def close_incident(self, number: int, request: Request) -> Response:
         """Close an open incident by hand."""
         said = await read_one(request, CloseIn)
-        work = functools.partial(self._watch.close_incident, number, by=said.by, note=said.note)
+        work = functools.partial(
+            self._watch.close_incident, number, by=_who(said.by, request), note=said.note
+        )
         try:
             closed = await self._gate.run(work, self._watch)
         except InputError as error:
@@ -222,6 +245,12 @@ class _Gate:
             ) from error
         finally:
             self._inside -= 1
+
+
+def _who(by: str, request: Request) -> str:
+    """Who closes an incident: whom they say they are, and whose token it was."""
+    source = source_of(request)
+    return f"{by} (token {source})" if source else by
 
 
 def _invalid(_: Request, error: RequestValidationError) -> Response:

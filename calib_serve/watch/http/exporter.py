@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 Row = tuple[tuple[str, ...], float]
 
 _BY_NAME = {series.name: series for series in (*SERIES, *SEGMENTS, *WATCH)}
-_STAGES = ("ledger", "samples", "scrape")
+_STAGES = ("ledger", "samples", "scrape", "tokens")
 
 
 class Requests:

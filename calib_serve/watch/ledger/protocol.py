@@ -12,6 +12,7 @@ from typing import Protocol
 
 from calib_serve.errors import InputError
 from calib_serve.receipts import DAY
+from calib_serve.watch.ledger.batches import Once
 from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted
 from calib_serve.watch.ledger.sqlite import SqliteLedger
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version
@@ -36,10 +37,14 @@ class Ledger(Protocol):
         With ``detect`` it also waits for the drift detector.
         """
 
-    def add(
-        self, sums: Mapping[Key, Sums], *, time: float, once: bytes | None = None, expires: float = 0.0
-    ) -> bool:
-        """Add sums of predictions made at ``time``; a batch named ``once`` counts once until ``expires``."""
+    def add(self, sums: Mapping[Key, Sums], *, time: float, once: Once | None = None) -> bool:
+        """Add sums of predictions made at ``time``; False for a batch that was counted, which adds nothing.
+
+        ConflictError where another batch was counted under the name of ``once``.
+        """
+
+    def known(self, once: Once) -> Once | None:
+        """The batch that was counted under this name, if any."""
 
     def sums(self, *, own: bool = False) -> dict[Version, Sums]:
         """The sums over all time (``own``: by this writer), by (model, version)."""

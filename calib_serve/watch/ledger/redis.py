@@ -20,6 +20,7 @@ import numpy as np
 
 from calib_serve.errors import LedgerError, MissingDependency
 from calib_serve.receipts import DAY
+from calib_serve.watch.ledger.batches import Once, check_content
 from calib_serve.watch.ledger.entries import (
     SPANS,
     Dated,
@@ -35,6 +36,8 @@ from calib_serve.watch.ledger.entries import (
 from calib_serve.watch.ledger.redis_scripts import ACCEPT, ADD, FOLD, MERGE, UNLOCK
 from calib_serve.watch.ledger.redis_wire import (
     PUBLISHED,
+    batch_as,
+    batch_of,
     escaped,
     fields,
     packed,
@@ -244,17 +247,28 @@ class RedisLedger:
                 batch = {"rows": batch["rows"] + more["rows"], "sums": batch["sums"] + more["sums"]}
             self._fold(keys=[self._root], args=[json.dumps(batch), folds or "0", len(rows)])
 
-    def add(
-        self, sums: Mapping[Key, Sums], *, time: float, once: bytes | None = None, expires: float = 0.0
-    ) -> bool:
-        """Add sums of predictions made at ``time``; a batch named ``once`` counts once until ``expires``."""
+    def add(self, sums: Mapping[Key, Sums], *, time: float, once: Once | None = None) -> bool:
+        """Add sums of predictions made at ``time``; False for a batch that was counted, which adds nothing.
+
+        ConflictError where another batch was counted under the name of ``once``.
+        """
         batch = rows_and_sums(served(sums, time=time), writer=self.writer)
         if once is not None:
-            batch |= {"once": once.hex(), "expires": expires * 1000}
+            batch |= batch_as(once)
         with self._errors():
-            fresh = bool(self._add(keys=[self._root], args=[json.dumps(batch)]))
+            found = self._add(keys=[self._root], args=[json.dumps(batch)])
+        if once is not None and found != 1:
+            check_content(once, batch_of(once, found))
         self._tidy()
-        return fresh
+        return bool(found == 1)
+
+    def known(self, once: Once) -> Once | None:
+        """The batch that was counted under this name, if any."""
+        with self._errors():
+            found, earlier = self._redis.mget(
+                f"{self._root}:batch:{once.name.hex()}", f"{self._root}:nonce:{once.earlier.hex()}"
+            )
+        return None if found is None and earlier is None else batch_of(once, found or b"")
 
     def _merge_sometimes(self) -> None:
         """Move what has grown old into wider spans, and drop what is older than any."""

@@ -77,9 +77,12 @@ ADD = (
     + """
 local batch = cjson.decode(ARGV[1])
 if batch.once then
-  local left = batch.expires - ms
-  if left <= 0 then return 0 end
-  if not redis.call('SET', root .. ':nonce:' .. batch.once, '', 'NX', 'PX', whole(left)) then return 0 end
+  local key = root .. ':batch:' .. batch.once
+  local known = redis.call('GET', key)
+  if known then return known end
+  -- As it was remembered before names stood for a content.
+  if redis.call('EXISTS', root .. ':nonce:' .. batch.earlier) == 1 then return '' end
+  redis.call('SET', key, batch.known, 'PX', whole(batch.left))
 end
 add(batch)
 return 1

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from calib_serve.nonces import NONCE_BYTES, split
+from calib_serve.watch.ledger.batches import Once
 from calib_serve.watch.ledger.entries import Noted, Place
 from calib_serve.watch.ledger.sums import Key, Sums, Version
 
 __all__ = [
-    "PUBLISHED", "escaped", "fields", "packed", "published", "rows_and_sums", "seen_as", "unpacked",
+    "PUBLISHED", "batch_as", "batch_of", "escaped", "fields", "packed", "published", "rows_and_sums",
+    "seen_as", "unpacked",
 ]  # fmt: skip
 
 PUBLISHED = "published/"
@@ -44,6 +46,24 @@ def seen_as(nonce: bytes) -> dict[str, Any]:
         return {"nonce": nonce.hex()}
     epoch, bit = split(nonce)
     return {"epoch": epoch.hex(), "bit": bit}
+
+
+def batch_as(once: Once) -> dict[str, Any]:
+    """What the script remembers a batch by; for how long, by the clock of Redis."""
+    return {
+        "once": once.name.hex(),
+        "earlier": once.earlier.hex(),
+        "known": json.dumps([once.content.hex(), once.time]),
+        "left": (once.expires - once.time) * 1000,
+    }
+
+
+def batch_of(once: Once, kept: bytes) -> Once:
+    """The batch that is remembered as ``kept`` under this name, or its earlier one."""
+    if not kept:
+        return Once(once.earlier)
+    content, time = json.loads(kept)
+    return Once(once.name, bytes.fromhex(content), time, time + once.expires - once.time)
 
 
 def packed(row: Noted) -> str:

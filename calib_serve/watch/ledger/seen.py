@@ -1,7 +1,7 @@
 """Which receipts were counted, in a SQLite ledger: one bit each, in the bitmap of its epoch.
 
 A bitmap is a sorted list of its bits while few are set. Receipts of version 1 have no epoch: their nonces are
-kept whole, as are the names of batches of predictions.
+kept whole.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ SCHEMA = (
     "CREATE TABLE IF NOT EXISTS epochs (epoch BLOB PRIMARY KEY, expires REAL NOT NULL, bits BLOB NOT NULL)"
     " WITHOUT ROWID",
     "CREATE INDEX IF NOT EXISTS epochs_expire ON epochs (expires)",
+    # Names of batches of before they stood for a content: read, no longer written.
     "CREATE TABLE IF NOT EXISTS batches (name BLOB PRIMARY KEY, expires REAL NOT NULL) WITHOUT ROWID",
 )
 _BITMAP = PER_EPOCH // 8
@@ -31,7 +32,7 @@ _SPARSE = _BITMAP // 2  # bits beyond which a bitmap is smaller than their list
 
 
 class Seen:
-    """The receipts and batches that the ledger behind ``db`` remembers; used within its transactions.
+    """The receipts that the ledger behind ``db`` remembers; used within its transactions.
 
     ``damaged``: says what cannot be.
     """
@@ -55,11 +56,6 @@ class Seen:
                 fresh[i] = new
         return fresh
 
-    def add_batch(self, name: bytes, expires: float) -> bool:
-        """The same, of a batch of predictions by its name."""
-        found = self._db.execute("INSERT OR IGNORE INTO batches VALUES (?, ?)", (name, expires))
-        return found.rowcount == 1
-
     def _set(self, epoch: bytes, bits: Sequence[int], expires: float) -> list[bool]:
         row = self._db.execute("SELECT expires, bits FROM epochs WHERE epoch = ?", (epoch,)).fetchone()
         try:
@@ -81,7 +77,7 @@ class Seen:
         return sum(count for count, _ in gone), max(last for _, last in gone)
 
     def forget_batches(self, before: float, *, at_most: int) -> None:
-        """The same, of batches."""
+        """The same, of batches of before."""
         self._forget("batches", before, at_most)
 
     def _forget(self, table: str, before: float, at_most: int) -> tuple[int, float]:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from calib_serve.errors import LedgerError
 from calib_serve.receipts import DAY
-from calib_serve.watch.ledger import book, seen
+from calib_serve.watch.ledger import batches, book, seen
+from calib_serve.watch.ledger.batches import Once
 from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted, noted, served
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, merge_slices
 
@@ -20,6 +21,7 @@ __all__ = ["SqliteLedger", "quarantine"]
 
 _SCHEMA = (
     *seen.SCHEMA,
+    *batches.SCHEMA,
     *book.SCHEMA,
     "CREATE TABLE IF NOT EXISTS state (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
 )
@@ -65,6 +67,7 @@ class SqliteLedger:
                 self.path, timeout=timeout, isolation_level=None, check_same_thread=False
             )
         self._seen = seen.Seen(self._db, damaged=self._damaged)
+        self._batches = batches.Batches(self._db)
         self._book = book.Book(self._db, writer=writer, bins=bins, damaged=self._damaged)
         try:
             self._prepare()
@@ -203,16 +206,22 @@ class SqliteLedger:
             self._latest = max(time, self._known(_LATEST, -math.inf))
             self.store(_LATEST, repr(float(self._latest)).encode())
 
-    def add(
-        self, sums: Mapping[Key, Sums], *, time: float, once: bytes | None = None, expires: float = 0.0
-    ) -> bool:
-        """Add sums of predictions made at ``time``; a batch named ``once`` counts once until ``expires``."""
+    def add(self, sums: Mapping[Key, Sums], *, time: float, once: Once | None = None) -> bool:
+        """Add sums of predictions made at ``time``; False for a batch that was counted, which adds nothing.
+
+        ConflictError where another batch was counted under the name of ``once``.
+        """
         with self.transaction():
-            fresh = once is None or self._seen.add_batch(once, expires)
+            fresh = once is None or self._batches.add(once)
             if fresh:
                 self._book.add(served(sums, time=time))
             self._prune_sometimes()
         return fresh
+
+    def known(self, once: Once) -> Once | None:
+        """The batch that was counted under this name, if any."""
+        with self._lock, self._errors():
+            return self._batches.find(once)
 
     def _number(self, text: bytes) -> float:
         try:
@@ -241,6 +250,7 @@ class SqliteLedger:
         """
         with self.transaction():
             self._seen.forget_batches(now, at_most=at_most)
+            self._batches.forget(now, at_most=at_most)
             now = min(now, self._known(_LATEST, now) + _AHEAD, self._known(_SWEPT, now) + _AHEAD)
             self.store(_SWEPT, repr(float(now)).encode())
             gone, last = self._seen.forget(now, at_most=at_most)
