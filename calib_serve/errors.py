@@ -33,6 +33,7 @@ Reason = Literal[
     "unknown_version",
     "bad_label",
     "not_wanted",
+    "source_cap",
     "forgotten",
     "duplicate",
 ]
@@ -46,6 +47,7 @@ REASONS: tuple[Reason, ...] = (
     "unknown_version",
     "bad_label",
     "not_wanted",
+    "source_cap",
     "forgotten",
     "duplicate",
 )

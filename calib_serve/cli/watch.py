@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from calib_serve.cli.parse import positive, share
+from calib_serve.cli.parse import names, positive, share
 from calib_serve.errors import InputError
 
 __all__ = ["run"]
@@ -65,6 +65,27 @@ def run(
     max_segments: Annotated[
         int, typer.Option("--max-segments", min=0, help="Different segments a version; the rest are 'other'.")
     ] = 32,
+    segments: Annotated[
+        Any,
+        typer.Option(
+            "--segments", parser=names, metavar="NAMES", help="The segments alone; 'other' the rest."
+        ),
+    ] = None,
+    source_share: Annotated[
+        Any,
+        typer.Option(
+            "--source-share",
+            parser=share,
+            metavar="SHARE",
+            help="The most that one token may send of a version's labels of a day, after the first 1,000.",
+        ),
+    ] = None,
+    source_rate: Annotated[
+        Any,
+        typer.Option(
+            "--source-rate", parser=positive, metavar="NUMBER", help="Labels a minute of one token, then 429."
+        ),
+    ] = None,
     samples: Annotated[
         Path | None,
         typer.Option("--samples", help="Keep logits and labels here, to refit on; default: keep none."),
@@ -108,6 +129,8 @@ def run(
         block=block,
         ttl=ttl_days * DAY,
         max_segments=max_segments,
+        segments=segments,
+        source_share=source_share,
         maturity=parse_maturity(maturity),
         policy=functools.partial(parse_policy, label_budget) if label_budget else None,
         samples=samples,
@@ -118,7 +141,12 @@ def run(
             tokens.failed = functools.partial(watch.counts.errors.update, ["tokens"])
         max_bytes = int(max_megabytes * 2**20)
         app = create_app(
-            watch, tokens=tokens or (), hosts=hosts, max_bytes=max_bytes, max_waiting=max_waiting
+            watch,
+            tokens=tokens or (),
+            hosts=hosts,
+            max_bytes=max_bytes,
+            max_waiting=max_waiting,
+            source_rate=source_rate,
         )
         typer.echo(f"watching {', '.join(models)} on http://{host}:{port}")
         serve_app(app, host=host, port=port)

@@ -95,9 +95,10 @@ class Watch:
     the drift detector of a model version (None: no detection). ``ttl``: seconds after its prediction for
     which a label is accepted. ``maturity``: seconds after which labels are in (None: learned from their
     delays). ``policy`` makes a version's label policy (None: every label is wanted). ``max_segments``: how
-    many different segments a version may have before the rest are counted as ``other``; ``max_classes``: how
-    many predicted classes are counted apart. ``samples`` keeps a sample of logits and labels to refit
-    on, of predictions that come with logits.
+    many different segments a version may have before the rest are counted as ``other``, unless ``segments``
+    names them; ``max_classes``: how many predicted classes are counted apart. ``source_share``: the most that
+    one source may send of a version's labels of a day, after the first thousand. ``samples`` keeps a sample
+    of logits and labels to refit on, of predictions that come with logits.
 
     Nothing is acknowledged before the ledger holds it; LedgerError means that nothing of the batch was
     counted, and that it may be sent again. Detectors are fed by ``feed.tick``, which ``Watch.open``
@@ -126,6 +127,8 @@ class Watch:
         maturity: float | None = None,
         policy: Callable[[], LabelPolicy] | None = None,
         max_segments: int = 32,
+        segments: Sequence[str] | None = None,
+        source_share: float | None = None,
         max_classes: int = 32,
         clock: Callable[[], float] = time.time,
         samples: SampleLog | None = None,
@@ -139,9 +142,9 @@ class Watch:
         self._nonces = Nonces()
         self._slices = Slices(
             {version: watched.classes.count for version, watched in models.items()},
-            segments=max_segments,
+            segments=max_segments if segments is None else segments,
             classes=max_classes,
-            known=[*ledger.slices("segment"), *ledger.slices("class")],
+            known=[*ledger.slices("segment"), *ledger.slices("class"), *ledger.slices("source")],
         )
         self.policies = {version: policy() for version in models} if policy else {}
         self._tell_policies()
@@ -155,6 +158,7 @@ class Watch:
             on_counted=self._sample_labels,
             slices=self._slices,
             detect=detector is not None,
+            source_share=source_share,
         )
         self.feed.also(self._tell_policies, every=_TELL_EVERY)
         # Its promise is of independent predictions, which decisions about labels of one sample are not.
@@ -179,6 +183,8 @@ class Watch:
         maturity: float | None = None,
         policy: Callable[[], LabelPolicy] | None = None,
         max_segments: int = 32,
+        segments: Sequence[str] | None = None,
+        source_share: float | None = None,
         max_classes: int = 32,
         samples: str | Path | None = None,
         sample_rate: float = 0.1,
@@ -210,6 +216,8 @@ class Watch:
                 maturity=maturity,
                 policy=policy,
                 max_segments=max_segments,
+                segments=segments,
+                source_share=source_share,
                 max_classes=max_classes,
                 samples=log,
             )
@@ -262,10 +270,13 @@ class Watch:
         signed = iter(self._signed(good, nonces, now))
         return [item if isinstance(item, Refused) else next(signed) for item in found]
 
-    def labels(self, items: Sequence[object]) -> list[Outcome]:
-        """Count late labels, ``{"receipt": ..., "label": ..., "segment": optional}``, once each."""
+    def labels(self, items: Sequence[object], *, source: str = "") -> list[Outcome]:
+        """Count late labels, ``{"receipt": ..., "label": ..., "segment": optional}``, once each.
+
+        ``source``: who sent them, such as the name of a token.
+        """
         with self._lock:
-            return self.intake.take(items)
+            return self.intake.take(items, source=source)
 
     def incidents(self) -> list[Incident]:
         """The latest drift incidents, oldest first."""

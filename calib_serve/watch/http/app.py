@@ -11,12 +11,14 @@ import functools
 import hashlib
 import json
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from calib_serve.errors import ConflictError, InputError, LedgerError, MissingDependency, Refused
 from calib_serve.receipts import SignedReceipt
+from calib_serve.watch.caps import SourceRate
 from calib_serve.watch.http.access import SCHEMES, Guard, Tokens, secured, source_of
 from calib_serve.watch.http.body import read_items, read_one
 from calib_serve.watch.http.exporter import Requests, export
@@ -75,6 +77,7 @@ def create_app(
     hosts: Sequence[str] = ("localhost", "127.0.0.1"),
     max_bytes: int = 4 << 20,
     max_waiting: int = 32,
+    source_rate: float | None = None,
     registry: CollectorRegistry | None = None,
 ) -> FastAPI:
     """The app over ``watch``, which stays yours to close.
@@ -83,14 +86,16 @@ def create_app(
     (for browsers); a text may do everything, a ``Token`` what its scopes say.
     Empty: everybody who reaches it. ``hosts``: the names it answers to, ``["*"]`` for any.
     ``max_bytes``: the largest batch. ``max_waiting``: batches at work or in line, beyond which the answer
-    is 429. ``registry``: where to register the metrics; by default one of its own.
+    is 429. ``source_rate``: labels a minute of one token, beyond which it is 429 as well. ``registry``:
+    where to register the metrics; by default one of its own.
     """
     registry = registry or CollectorRegistry()
     app = FastAPI(title="calib-serve watch", docs_url=None, redoc_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
     app.middleware("http")(_observed(export(watch, registry)))
     app.exception_handler(RequestValidationError)(_invalid)
-    routes = _Routes(watch, registry, max_bytes=max_bytes, max_waiting=max_waiting)
+    rate = None if source_rate is None else SourceRate(source_rate)
+    routes = _Routes(watch, registry, max_bytes=max_bytes, max_waiting=max_waiting, rate=rate)
     guard = Guard(tokens)
 
     def needs(*scopes: Scope) -> dict[str, Any]:
@@ -139,10 +144,16 @@ class _Routes:
     """What each route does with the watch; the docstrings are those of the OpenAPI schema."""
 
     def __init__(
-        self, watch: Watch, registry: CollectorRegistry, *, max_bytes: int, max_waiting: int
+        self,
+        watch: Watch,
+        registry: CollectorRegistry,
+        *,
+        max_bytes: int,
+        max_waiting: int,
+        rate: SourceRate | None,
     ) -> None:
         self._watch, self._registry, self._max_bytes = watch, registry, max_bytes
-        self._gate = _Gate(max_waiting)
+        self._gate, self._rate = _Gate(max_waiting), rate
 
     async def predictions(self, request: Request) -> Response:
         """Count served predictions; returns a signed receipt for each, to send back with its label.
@@ -164,7 +175,11 @@ class _Routes:
     async def labels(self, request: Request) -> Response:
         """Count late labels, once each; says of each whether it was accepted, and why not."""
         items = await read_items(request, self._max_bytes)
-        outcomes = await self._gate.run(lambda: self._watch.labels(items), self._watch)
+        source = source_of(request)
+        if self._rate and (wait := self._rate.take(source, len(items))):
+            told = "labels of this source come too fast; nothing was counted, send it again"
+            raise HTTPException(429, told, {"Retry-After": str(math.ceil(wait))})
+        outcomes = await self._gate.run(lambda: self._watch.labels(items, source=source), self._watch)
         accepted = sum(one.accepted for one in outcomes)
         return JSONResponse(
             {

@@ -29,11 +29,12 @@ SPANS: tuple[tuple[float, float], ...] = ((300.0, 2 * DAY), (3600.0, 35 * DAY), 
 
 @dataclass(frozen=True)
 class Entry:
-    """A label to be counted, when it ``arrived``, and the slices of the version that it counts in."""
+    """A label to be counted, when it ``arrived``, the slices that it counts in, and the ``source`` that sent it."""
 
     label: Label
     arrived: float
     slices: tuple[Key, ...]
+    source: str = ""
 
 
 class Place(NamedTuple):

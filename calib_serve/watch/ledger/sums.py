@@ -22,9 +22,9 @@ At = TypeVar("At", bound=Hashable)
 Version = tuple[str, str]
 """(model, version)."""
 
-Kind = Literal["segment", "class", "group"]
+Kind = Literal["segment", "class", "group", "source"]
 """How predictions are sliced: by the segment they name ("" for none), which makes up all of them; by the
-predicted class; and by random groups of the groups that they name."""
+predicted class; by random groups of the groups that they name; and labels by the source that sent them."""
 
 _PLACES = {"version": 1, "delay": len(DELAYS) + 1}
 _PACKED = 2 + 8  # bytes of a number that is not 0: its place and its value
@@ -180,6 +180,14 @@ class Sums:
         for one, column in zip(SUMS, columns, strict=False):  # the delays are not known
             new[_layout(bins)[one.name]] = column
         return cls(bins, new)
+
+    def of(self, kind: Literal["predictions", "labels"]) -> Sums:
+        """The sums over predictions, or those over labels, alone."""
+        layout, kept = _layout(self.bins), np.zeros(len(self.vector))
+        for one in SUMS:
+            if one.of == kind:
+                kept[layout[one.name]] = self[one.name]
+        return Sums(self.bins, kept)
 
     def __getitem__(self, name: str) -> Floats:
         return self.vector[_layout(self.bins)[name]]
