@@ -32,6 +32,7 @@ _COMMANDS: tuple[tuple[str, str], ...] = (
     ("inspect", "inspect"),
     ("keys", "keys"),
     ("label", "label"),
+    ("ledger", "ledger"),
     ("pack", "pack"),
     ("prior", "prior"),
     ("refit", "refit"),

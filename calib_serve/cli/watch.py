@@ -86,6 +86,14 @@ def run(
             "--source-rate", parser=positive, metavar="NUMBER", help="Labels a minute of one token, then 429."
         ),
     ] = None,
+    label_journal: Annotated[
+        Path | None,
+        typer.Option("--label-journal", help="Keep who sent each label here, to take a source back."),
+    ] = None,
+    journal_days: Annotated[
+        float,
+        typer.Option("--journal-days", parser=positive, metavar="NUMBER", help="For how long to keep it."),
+    ] = 90,
     samples: Annotated[
         Path | None,
         typer.Option("--samples", help="Keep logits and labels here, to refit on; default: keep none."),
@@ -133,6 +141,8 @@ def run(
         source_share=source_share,
         maturity=parse_maturity(maturity),
         policy=functools.partial(parse_policy, label_budget) if label_budget else None,
+        label_journal=label_journal,
+        journal_days=journal_days,
         samples=samples,
         sample_rate=sample_rate,
         sample_days=sample_days,

@@ -6,6 +6,8 @@ An invalid item is refused alone; the rest of its batch is counted.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +18,7 @@ from calib_serve.errors import Reason, Refused
 from calib_serve.receipts import DAY, Keyring, Label
 from calib_serve.watch.caps import SourceShare
 from calib_serve.watch.decisions import decision_names
+from calib_serve.watch.journal import LabelJournal
 from calib_serve.watch.ledger import Entry, Fate, Ledger, Version
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
 
@@ -98,6 +101,7 @@ class Intake:
     ``ttl``: seconds after its prediction for which a label is accepted. ``slices``: in which slices of
     its version each label counts. ``detect``: whether labels wait for a drift detector (``DriftFeed``).
     ``source_share``: the most that one source may send of a version's labels of a day (``SourceShare``).
+    ``journal``: where labels are written before they are counted.
     ``on_counted`` is called with what is counted but of single labels, for samples.
     ``refused`` counts refusals by reason since this object was made.
     """
@@ -114,10 +118,12 @@ class Intake:
         slices: Slices | None = None,
         detect: bool = True,
         source_share: float | None = None,
+        journal: LabelJournal | None = None,
     ) -> None:
         self.keyring, self.ledger, self.models = keyring, ledger, dict(models)
         self.refused: Counter[Reason] = Counter()
         self._ttl, self._clock, self._on_counted, self._detect = ttl, clock, on_counted, detect
+        self._journal = journal
         self._cap = None if source_share is None else SourceShare(ledger, source_share, clock=clock)
         self._slices = slices or Slices({version: one.count for version, one in models.items()})
 
@@ -136,7 +142,8 @@ class Intake:
             for item, one, who in zip(items, checked, senders, strict=True)
             if isinstance(one, Label)
         ]
-        fates = self._cap.accept(entries, self._accept) if self._cap else self._accept(entries)
+        with self._journal.writing() if self._journal else contextlib.nullcontext():
+            fates = self._cap.accept(entries, self._accept) if self._cap else self._accept(entries)
         counted = [one.label for one, fate in zip(entries, fates, strict=True) if fate == "counted"]
         whole = [one for one in counted if not self.models[one.receipt.model, one.receipt.version].pairs]
         if whole and self._on_counted:
@@ -147,7 +154,8 @@ class Intake:
         return outcomes
 
     def _accept(self, entries: Sequence[Entry]) -> list[Fate]:
-        return self.ledger.accept(entries, detect=self._detect)
+        count = functools.partial(self.ledger.accept, entries, detect=self._detect)
+        return self._journal.count(entries, lambda mark: count(mark=mark)) if self._journal else count()
 
     def _check(self, item: object, now: float) -> Label | Outcome:
         try:

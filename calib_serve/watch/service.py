@@ -28,6 +28,7 @@ from calib_serve.watch.drift import ARL, BLOCK, TOLERANCE, ConfidenceShift, Dete
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.intake import Classes, Intake, Outcome
+from calib_serve.watch.journal import LabelJournal
 from calib_serve.watch.ledger import Key, Ledger, Once, Sums, Version, merge_slices, open_ledger
 from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.policy import LabelPolicy
@@ -98,7 +99,8 @@ class Watch:
     many different segments a version may have before the rest are counted as ``other``, unless ``segments``
     names them; ``max_classes``: how many predicted classes are counted apart. ``source_share``: the most that
     one source may send of a version's labels of a day, after the first thousand. ``samples`` keeps a sample
-    of logits and labels to refit on, of predictions that come with logits.
+    of logits and labels to refit on, of predictions that come with logits. ``journal`` keeps who sent each
+    label, so that a source can be taken back; the watch closes it.
 
     Nothing is acknowledged before the ledger holds it; LedgerError means that nothing of the batch was
     counted, and that it may be sent again. Detectors are fed by ``feed.tick``, which ``Watch.open``
@@ -132,10 +134,12 @@ class Watch:
         max_classes: int = 32,
         clock: Callable[[], float] = time.time,
         samples: SampleLog | None = None,
+        journal: LabelJournal | None = None,
     ) -> None:
         if not models:
             raise InputError("no model to watch; give at least one model and version")
         self.keyring, self.ledger, self.models, self.samples = keyring, ledger, dict(models), samples
+        self.journal = journal
         self.counts = _Counts()
         self._clock = clock
         self._lock = threading.RLock()
@@ -159,6 +163,7 @@ class Watch:
             slices=self._slices,
             detect=detector is not None,
             source_share=source_share,
+            journal=journal,
         )
         self.feed.also(self._tell_policies, every=_TELL_EVERY)
         # Its promise is of independent predictions, which decisions about labels of one sample are not.
@@ -189,15 +194,17 @@ class Watch:
         samples: str | Path | None = None,
         sample_rate: float = 0.1,
         sample_days: float = 30.0,
+        label_journal: str | Path | None = None,
+        journal_days: float = 90.0,
     ) -> Watch:
         """A watch over files; close it, or use it as a context manager.
 
         ``models``: by (model, version), an artifact, its folder, or the number of classes. ``keyring``:
         keys or their file. ``ledger``: a file, or ``redis://host:port/db`` with a ``writer`` for each
         replica. ``arl``, ``tolerance``, ``block``: those of the drift ``Detector``. ``samples``: a folder
-        for a share ``sample_rate`` of logits and labels, each kept for ``sample_days``. The others are
-        those of the constructor. Detector options, keyring, models and samples are
-        validated before the ledger is opened.
+        for a share ``sample_rate`` of logits and labels, each kept for ``sample_days``. ``label_journal``: a
+        folder for who sent each label, kept for ``journal_days``. The others are those of the constructor.
+        Detector options, keyring, models and samples are validated before the ledger is opened.
         """
         detector = functools.partial(Detector, arl=arl, tolerance=tolerance, block=block)
         detector()  # validates its options at start-up
@@ -207,6 +214,9 @@ class Watch:
         with contextlib.ExitStack() as on_error:
             book = open_ledger(str(ledger), writer=writer, retention=ttl)
             on_error.callback(book.close)
+            journal = None if label_journal is None else LabelJournal(label_journal, book, days=journal_days)
+            if journal is not None:
+                on_error.callback(journal.close)
             watch = cls(
                 ring,
                 book,
@@ -220,6 +230,7 @@ class Watch:
                 source_share=source_share,
                 max_classes=max_classes,
                 samples=log,
+                journal=journal,
             )
             on_error.pop_all()
         watch.feed.start()
@@ -230,6 +241,8 @@ class Watch:
     def close(self) -> None:
         """Close the ledger and write the samples that wait."""
         self.feed.stop()
+        if self.journal is not None:
+            self.journal.close()
         self.ledger.close()
         if self.samples is not None:
             self.samples.close()

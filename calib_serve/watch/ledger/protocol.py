@@ -13,7 +13,7 @@ from typing import Protocol
 from calib_serve.errors import InputError
 from calib_serve.receipts import DAY
 from calib_serve.watch.ledger.batches import Once
-from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted
+from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Mark, Noted
 from calib_serve.watch.ledger.sqlite import SqliteLedger
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version
 
@@ -29,12 +29,23 @@ class Ledger(Protocol):
     """
 
     bins: int
+    writer: str
     retention: float
 
-    def accept(self, entries: Sequence[Entry], *, detect: bool = True) -> list[Fate]:
+    def accept(
+        self, entries: Sequence[Entry], *, detect: bool = True, mark: Mark | None = None
+    ) -> list[Fate]:
         """Count each label whose receipt was not seen before; durable on return.
 
-        With ``detect`` it also waits for the drift detector.
+        With ``detect`` it also waits for the drift detector. ``mark``: where to keep what became of them, in
+        the same step.
+        """
+
+    def take_back(self, rows: Sequence[Noted], *, mark: str, before: bytes, after: bytes) -> bool:
+        """Take labels that were counted out of everything, and keep ``after`` under ``mark``, in one step.
+
+        Nothing is done, and False returned, where it is not ``before`` that is kept there. Their receipts
+        stay seen.
         """
 
     def add(self, sums: Mapping[Key, Sums], *, time: float, once: Once | None = None) -> bool:

@@ -26,6 +26,7 @@ from calib_serve.watch.ledger.entries import (
     Dated,
     Entry,
     Fate,
+    Mark,
     Noted,
     Place,
     coarser,
@@ -33,13 +34,14 @@ from calib_serve.watch.ledger.entries import (
     noted,
     served,
 )
-from calib_serve.watch.ledger.redis_scripts import ACCEPT, ADD, FOLD, MERGE, UNLOCK
+from calib_serve.watch.ledger.redis_scripts import ACCEPT, ADD, FOLD, MERGE, TAKE_BACK, UNLOCK
 from calib_serve.watch.ledger.redis_wire import (
     PUBLISHED,
     batch_as,
     batch_of,
     escaped,
     fields,
+    less_labels,
     packed,
     published,
     rows_and_sums,
@@ -86,8 +88,9 @@ class RedisLedger:
         self._next_merge = -math.inf
         with self._errors():
             self._redis: Any = redis.Redis.from_url(url, socket_timeout=timeout)
-            self._accept, self._add, self._fold, self._merge, self._unlock = (
-                self._redis.register_script(script) for script in (ACCEPT, ADD, FOLD, MERGE, UNLOCK)
+            self._accept, self._add, self._fold, self._merge, self._take_back, self._unlock = (
+                self._redis.register_script(script)
+                for script in (ACCEPT, ADD, FOLD, MERGE, TAKE_BACK, UNLOCK)
             )
             memory = self._redis.info("memory")
         if memory.get("maxmemory", 0) and memory.get("maxmemory_policy") != "noeviction":
@@ -204,10 +207,13 @@ class RedisLedger:
             self._unlock(keys=[f"{self._root}:lock"], args=[token])
         self._local.stale = None
 
-    def accept(self, entries: Sequence[Entry], *, detect: bool = True) -> list[Fate]:
+    def accept(
+        self, entries: Sequence[Entry], *, detect: bool = True, mark: Mark | None = None
+    ) -> list[Fate]:
         """Count each label whose receipt was not seen before.
 
-        A receipt that has expired by Redis' clock is refused as forgotten.
+        A receipt that has expired by Redis' clock is refused as forgotten. ``mark``: where to keep what
+        became of them, in the same step.
         """
         if not entries:
             return []
@@ -222,10 +228,30 @@ class RedisLedger:
             for row in notes
         ]
         batch = {"retention": self.retention * 1000, "labels": labels, "detect": detect}
+        if mark is not None:
+            batch |= {"mark": mark.key, "given_up": mark.given_up, "named": mark.batch}
         with self._errors():
             fates = self._accept(keys=[self._root], args=[json.dumps(batch)])
         self._tidy()
         return [fate.decode() for fate in fates]
+
+    def take_back(self, rows: Sequence[Noted], *, mark: str, before: bytes, after: bytes) -> bool:
+        """Take labels that were counted out of everything, and keep ``after`` under ``mark``, in one step.
+
+        Nothing is done, and False returned, where it is not ``before`` that is kept there. Their receipts
+        stay seen.
+        """
+        with self.transaction(), self._errors():
+            while self._redis.llen(f"{self._root}:journal"):
+                self._fold_journal()
+            batch = less_labels(rows, bins=self.bins, now=self._redis_time())
+            batch |= {"mark": mark, "before": before.decode(), "after": after.decode()}
+            done = self._take_back(keys=[self._root], args=[json.dumps(batch)])
+        if done == -1:
+            raise LedgerError(
+                "labels to be taken back were never counted in this ledger; is the journal of another?"
+            )
+        return bool(done)
 
     def _tidy(self) -> None:
         """What keeps the journal short and spans wide; its failure takes nothing back that was counted."""

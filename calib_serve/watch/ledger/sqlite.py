@@ -14,7 +14,7 @@ from calib_serve.errors import LedgerError
 from calib_serve.receipts import DAY
 from calib_serve.watch.ledger import batches, book, seen
 from calib_serve.watch.ledger.batches import Once
-from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted, noted, served
+from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Mark, Noted, noted, served
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, merge_slices
 
 __all__ = ["SqliteLedger", "quarantine"]
@@ -176,10 +176,13 @@ class SqliteLedger:
         if self._file is not None and self._identity() != self._file:
             raise LedgerError(f"the ledger {self.path} was replaced by another file; restart to use that one")
 
-    def accept(self, entries: Sequence[Entry], *, detect: bool = True) -> list[Fate]:
+    def accept(
+        self, entries: Sequence[Entry], *, detect: bool = True, mark: Mark | None = None
+    ) -> list[Fate]:
         """Count each label whose receipt was not seen before; durable on return.
 
-        A receipt of a time that the ledger may have forgotten is refused, whatever the clock says.
+        A receipt of a time that the ledger may have forgotten is refused, whatever the clock says. ``mark``:
+        where to keep what became of them, in the same step.
         """
         with self.transaction():
             forgotten = self._known(_FORGOTTEN, -math.inf)
@@ -198,8 +201,23 @@ class SqliteLedger:
             self._book.note([noted(one, writer=self.writer) for one in counted], detect=detect)
             if counted:
                 self._seen_until(max(one.label.receipt.time for one in counted))
+            if mark is not None:
+                self.store(mark.key, mark.kept(fates))
             self._prune_sometimes()
         return fates
+
+    def take_back(self, rows: Sequence[Noted], *, mark: str, before: bytes, after: bytes) -> bool:
+        """Take labels that were counted out of everything, and keep ``after`` under ``mark``, in one step.
+
+        Nothing is done, and False returned, where it is not ``before`` that is kept there. Their receipts
+        stay seen.
+        """
+        with self.transaction():
+            if (self.load(mark) or b"") != before:
+                return False
+            self._book.take_out(rows, now=self._clock())
+            self.store(mark, after)
+        return True
 
     def _seen_until(self, time: float) -> None:
         if time > self._latest:

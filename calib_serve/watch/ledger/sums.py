@@ -14,7 +14,7 @@ from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.watch.series import DELAYS, SUMS
 
-__all__ = ["Emission", "Key", "Kind", "Sums", "Version", "add_at", "changes", "merge_slices"]
+__all__ = ["Emission", "Key", "Kind", "Sums", "Version", "add_at", "changes", "label_places", "merge_slices"]
 
 Floats = NDArray[np.float64]
 
@@ -181,6 +181,22 @@ class Sums:
             new[_layout(bins)[one.name]] = column
         return cls(bins, new)
 
+    def less(self, part: Sums) -> Sums:
+        """These sums without labels that are part of them; InputError where they cannot be.
+
+        Where no label is left nothing is, not what floats leave of sums that were added and taken away.
+        """
+        left = self - part
+        labels = left.labels
+        if (labels < 0).any():
+            raise InputError("these labels were never counted here")
+        vector, layout = left.vector.copy(), _layout(self.bins)
+        for one in SUMS:
+            if one.of == "labels":
+                empty = labels == 0 if one.per == "bin" else not labels.any()
+                vector[layout[one.name]][empty] = 0.0
+        return Sums(self.bins, vector)
+
     def of(self, kind: Literal["predictions", "labels"]) -> Sums:
         """The sums over predictions, or those over labels, alone."""
         layout, kept = _layout(self.bins), np.zeros(len(self.vector))
@@ -236,6 +252,23 @@ class Sums:
         return isinstance(other, Sums) and np.array_equal(self.vector, other.vector)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+@functools.cache
+def label_places(bins: int) -> tuple[list[int], list[list[int]], list[int]]:
+    """Where counts of labels lie in the vector; each bin's label sums, its count first; and the others."""
+    layout, labels = _layout(bins), [one for one in SUMS if one.of == "labels"]
+    counts = list(range(layout["calib_feedback_total"].start, layout["calib_feedback_total"].stop))
+    by_bin = [
+        [counts[b], *(layout[one.name].start + b for one in labels if one.per == "bin")] for b in range(bins)
+    ]
+    whole = [
+        at
+        for one in labels
+        if one.per != "bin"
+        for at in range(layout[one.name].start, layout[one.name].stop)
+    ]
+    return counts, by_bin, whole
 
 
 def add_at(found: dict[At, Sums], at: At, more: Sums) -> None:
