@@ -114,7 +114,7 @@ def serve_until_full(folder):
 
 def test_a_journal_that_cannot_be_written_is_503_and_counts_nothing(tmp_path):
     (tmp_path / "small").mkdir()
-    ended = under(Fault(disk=(tmp_path / "small", 200_000)), serve_until_full, tmp_path / "small")
+    ended = under(Fault(disk=(tmp_path / "small", 100_000)), serve_until_full, tmp_path / "small")
     assert ended.well, ended
     fine, full, counted, again, fates = ended.result
     assert fine > 0
@@ -140,7 +140,7 @@ for at in range(start, start + 100_000, 20):
 
 def test_killed_at_any_moment_the_journal_says_what_was_counted(tmp_path):
     code = WRITER.format(path=[one for one in sys.path if "tests" in one])
-    for round_ in range(sized(ci=4, nightly=40)):
+    for round_ in range(sized(ci=3, nightly=40)):
         with subprocess.Popen(
             [sys.executable, "-c", code, str(tmp_path), str(round_ * 1_000_000)], stdout=subprocess.PIPE
         ) as process:
