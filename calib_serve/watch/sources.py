@@ -8,6 +8,7 @@ was served.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,8 +16,9 @@ import numpy as np
 
 from calib_serve.watch.bin_gaps import BinGaps, bin_gaps
 from calib_serve.watch.ledger.sums import Key, Sums
+from calib_serve.watch.slices import OTHER
 
-__all__ = ["LEAST_LABELS", "SourceGap", "labels_by_source", "source_gaps"]
+__all__ = ["LEAST_LABELS", "SourceGap", "is_source", "labels_by_source", "source_gaps"]
 
 LEAST_LABELS = 100.0
 """Labels of a source, and of the others, in the bins that both cover: with fewer, they are not compared."""
@@ -24,6 +26,7 @@ LEAST_LABELS = 100.0
 _TOLERANCE = 0.02  # a difference that is none
 _SIGMAS = 4.0  # standard errors beyond it
 _NORMAL = 1.96
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,15 @@ def _distance(one: SourceGap) -> float:
 def _labels_of(sums: Sums) -> Sums:
     """The sums without predictions, so that bins are those of labels."""
     return sums - sums.of("predictions")
+
+
+def is_source(name: str) -> bool:
+    """Whether a source may have this name: up to 63 letters, digits, ``.``, ``_``, ``-``, and not ``other``.
+
+    >>> is_source("lab-2"), is_source("lab 2"), is_source("other")
+    (True, False, False)
+    """
+    return bool(_NAME.fullmatch(name)) and name != OTHER
 
 
 def labels_by_source(sums: Mapping[Key, Sums]) -> dict[tuple[str, str, str], float]:

@@ -22,6 +22,7 @@ from typing import Literal, get_args
 
 from calib_serve.errors import InputError
 from calib_serve.watch.slices import OTHER
+from calib_serve.watch.sources import is_source
 
 __all__ = ["SCOPES", "Scope", "Token", "TokenFile", "new_token", "read_tokens"]
 
@@ -34,7 +35,6 @@ read page and incidents and close these."""
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 _SHORTEST = 16  # characters of a token
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LOOK_EVERY = 1.0  # seconds between looks whether the file changed
 
@@ -66,7 +66,7 @@ class Token:
         if len(fields) != 3:
             raise InputError(f"a line is NAME SCOPES TOKEN or a token alone, got {len(fields)} words")
         name, scopes, token = fields
-        if not _NAME.fullmatch(name) or name == OTHER:
+        if not is_source(name):
             raise InputError(
                 f"a name is up to 63 letters, digits, '.', '_' and '-', and not {OTHER!r}, got {name[:80]!r}"
             )
