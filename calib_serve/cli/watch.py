@@ -125,6 +125,8 @@ def run(
 
     if label_budget:
         parse_policy(label_budget)  # validated before anything is opened
+    if source_share is not None and token_file is None:
+        raise InputError("--source-share is of tokens' names; give --token-file with a line for each client")
     tokens = None if token_file is None else TokenFile(token_file)
     hosts = allowed_hosts(host, guarded=tokens is not None)
     with Watch.open(

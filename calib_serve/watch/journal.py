@@ -178,8 +178,11 @@ class LabelJournal:
         return file
 
     def _forget(self, now: float) -> None:
-        for path in self.folder.glob(_FILES):
-            if _began(path) / 1000 < now - self._days * DAY - self._max_age:
+        found = {path: _began(path) / 1000 for path in self.folder.glob(_FILES)}
+        # A clock that runs ahead is trusted for a day beyond the latest file.
+        now = min(now, max(found.values(), default=now) + self._max_age + DAY)
+        for path, began in found.items():
+            if began < now - self._days * DAY - self._max_age:
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:

@@ -59,13 +59,20 @@ def revoke(
         raise InputError("name the source whose labels are taken back")
     log = None if samples is None else SampleLog(samples)
     labels: Counter[Version] = Counter()
-    before = 0
-    for batch in read_journal(journal):
-        rows = dict(_counted(batch, ledger, source=source, since=since, until=until))
-        fresh = _take_back(ledger, batch.name, rows, log, dry_run=dry_run) if rows else []
-        labels.update((row.model, row.version) for row in fresh)
-        before += len(rows) - len(fresh)
-    told = Revoked(dict(labels), before, dry_run)
+    before: int | None = None
+    for _ in range(_TRIES):
+        found, known = Counter[Version](), 0
+        for batch in read_journal(journal):
+            rows = dict(_counted(batch, ledger, source=source, since=since, until=until))
+            fresh = _take_back(ledger, batch.name, rows, log, dry_run=dry_run) if rows else []
+            found.update((row.model, row.version) for row in fresh)
+            known += len(rows) - len(fresh)
+        labels.update(found)
+        before = known if before is None else before
+        # A server that goes on may have settled a batch between the reading of its lines and of its fates.
+        if dry_run or not found:
+            break
+    told = Revoked(dict(labels), before or 0, dry_run)
     if labels and not dry_run:
         renew = getattr(ledger, "new_generation", None)
         if renew is not None:

@@ -58,7 +58,8 @@ def everything(ledger):
     for kind in KINDS:
         found |= {("all", *key): sums.vector for key, sums in ledger.slices(kind).items()}
     for key, start, width, sums in ledger.dated(0, NOW + DAY):
-        found[start, width, *key] = sums.vector
+        at = (start, width, *key)
+        found[at] = sums.vector
     with ledger.transaction():
         waiting = sorted(
             (row.nonce, row.confidence)

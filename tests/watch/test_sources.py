@@ -4,14 +4,17 @@ import time
 
 import numpy as np
 import pytest
+import real_servers
 from ledgers import NOW, make_label, open_one
 from real_watch import RING, make_watch, talk_to
 from sizes import sized
 
-from calib_serve.errors import InputError
+from calib_serve.errors import InputError, ServerError
+from calib_serve.receipts import Keyring
 from calib_serve.watch.caps import SourceRate, SourceShare
 from calib_serve.watch.http import Token
 from calib_serve.watch.ledger import Entry, Key, Sums
+from calib_serve.watch.sender import send_labels
 from calib_serve.watch.slices import OTHER, SOURCES, Slices
 from calib_serve.watch.sources import source_gaps
 
@@ -192,3 +195,16 @@ def test_a_source_that_differs_is_on_the_metrics_and_on_the_page(tmp_path):
     assert "&lt;liar&gt;" in page
     assert "says something else" in page
     watch.close()
+
+
+def test_who_sends_in_bulk_waits_as_long_as_it_is_told_when_labels_come_too_fast(tmp_path):
+    waited = []
+    with real_servers.Server(tmp_path, "--source-rate", "10") as server:
+        ring = Keyring.load(tmp_path / "keys.json")
+        facts = {"model": "digits", "version": "1.0", "predicted": 1, "confidence": 0.9}
+        sent = [{"receipt": ring.sign(**facts), "label": 1} for _ in range(20)]
+        assert send_labels(sent[:10], f"{server.url}/v1/labels").accepted == 10
+        with pytest.raises(ServerError, match="429"):
+            send_labels(sent[10:], f"{server.url}/v1/labels", tries=3, sleep=waited.append)
+    assert len(waited) == 2
+    assert all(30 < seconds <= 60 for seconds in waited)
