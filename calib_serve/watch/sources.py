@@ -71,7 +71,7 @@ def source_gaps(whole: Sums, sources: Mapping[str, Sums], groups: Sequence[Sums]
     >>> right, wrong = (Sums.labelled(c, np.arange(1000) < k) for k in (750, 550))
     >>> first, _ = source_gaps(Sums.served(np.full(2000, 0.75)) + right + wrong, {"a": right, "b": wrong})
     >>> round(first.difference, 2), first.differs
-    (0.2, True)
+    (-0.2, True)
     """
     inflation = bin_gaps(whole, groups).gap_noise.inflation if groups else 1.0
     counted = bool((whole.predictions > 0).any())
