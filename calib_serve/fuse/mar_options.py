@@ -15,6 +15,7 @@ from calib_serve.scores import LABELS, Outputs
 __all__ = [
     "KEYRING",
     "LABEL_BUDGET",
+    "LABEL_JOURNAL",
     "LEDGER",
     "METRICS",
     "MODELS",
@@ -22,6 +23,8 @@ __all__ = [
     "SAMPLE_RATE",
     "SAMPLE_SECONDS",
     "SECTION",
+    "SOURCE",
+    "SOURCE_HEADER",
     "TRIAL",
     "WRITER",
     "Kind",
@@ -42,6 +45,9 @@ SAMPLES = "CALIB_SERVE_SAMPLES"
 SAMPLE_RATE = "CALIB_SERVE_SAMPLE_RATE"
 SAMPLE_SECONDS = "CALIB_SERVE_SAMPLE_SECONDS"
 LABEL_BUDGET = "CALIB_SERVE_LABEL_BUDGET"
+LABEL_JOURNAL = "CALIB_SERVE_LABEL_JOURNAL"
+SOURCE = "CALIB_SERVE_SOURCE"
+SOURCE_HEADER = "CALIB_SERVE_SOURCE_HEADER"
 
 Kind = Literal["torchscript", "exported", "eager", "onnx", "wrapped"]
 

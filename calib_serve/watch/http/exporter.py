@@ -19,6 +19,7 @@ from calib_serve.watch.http.gauges import WindowGauges
 from calib_serve.watch.ledger import Key, Sums, Version, merge_slices
 from calib_serve.watch.series import PUBLISHED, SEGMENTS, SERIES, WATCH
 from calib_serve.watch.service import Watch
+from calib_serve.watch.sources import labels_by_source
 
 try:
     from prometheus_client import CollectorRegistry
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 Row = tuple[tuple[str, ...], float]
 
 _BY_NAME = {series.name: series for series in (*SERIES, *SEGMENTS, *WATCH)}
-_STAGES = ("keyring", "ledger", "samples", "scrape")
+_STAGES = ("keyring", "ledger", "samples", "scrape", "tokens")
 
 
 class Requests:
@@ -63,6 +64,7 @@ class WatchCollector(Collector):
         """The families of one scrape."""
         try:
             segments = self._watch.ledger.slices(own=True)
+            sources = labels_by_source(self._watch.ledger.slices("source", own=True))
             told = [*self._detectors(), *self._windows()]
         except LedgerError as error:
             # Publish no sums: zeros would look like a restart.
@@ -72,6 +74,7 @@ class WatchCollector(Collector):
             zeros = Sums.zeros(self._watch.ledger.bins)
             yield from _sums(dict.fromkeys(self._watch.models, zeros) | merge_slices(segments))
             yield from _segments({key: sums for key, sums in segments.items() if key.name})
+            yield _family("calib_source_labels_total", list(sources.items()))
             yield from told
         yield from self._troubles()
 

@@ -15,7 +15,8 @@ from calib_serve.watch.ledger.backup import (
     restore_ledger,
     verify_ledger,
 )
-from calib_serve.watch.ledger.entries import SPANS, Dated, Entry, Fate, Noted
+from calib_serve.watch.ledger.batches import Once
+from calib_serve.watch.ledger.entries import SPANS, Dated, Entry, Fate, Mark, Noted, noted
 from calib_serve.watch.ledger.files import quarantine
 from calib_serve.watch.ledger.inspection import verify_file
 from calib_serve.watch.ledger.protocol import Ledger, open_ledger
@@ -24,7 +25,7 @@ from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, ad
 
 __all__ = [
     "REDIS_PASSWORD", "REDIS_PASSWORD_FILE", "SPANS", "Dated", "Emission", "Entry", "Fate", "Key", "Kind",
-    "Ledger", "Noted", "Pruned", "Restored", "SqliteLedger", "Sums", "Version", "add_at", "backup_ledger",
-    "check_address", "is_redis", "merge_slices", "open_ledger", "prune_ledger", "quarantine",
-    "redis_password", "restore_ledger", "verify_file", "verify_ledger",
+    "Ledger", "Mark", "Noted", "Once", "Pruned", "Restored", "SqliteLedger", "Sums", "Version", "add_at",
+    "backup_ledger", "check_address", "is_redis", "merge_slices", "noted", "open_ledger", "prune_ledger",
+    "quarantine", "redis_password", "restore_ledger", "verify_file", "verify_ledger",
 ]  # fmt: skip
