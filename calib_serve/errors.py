@@ -4,7 +4,8 @@ Catch ``CalibServeError`` to catch them all::
 
     CalibServeError
     ├── InputError (ValueError)          invalid arrays, labels or options
-    │   └── ShapeError                   an array of the wrong shape
+    │   ├── ShapeError                   an array of the wrong shape
+    │   └── ConflictError                a name that stands for something else already
     ├── ArtifactError                    an unusable artifact
     │   ├── SchemaError                  its manifest is invalid or of an unsupported version
     │   └── IntegrityError               its bytes do not match its hashes
@@ -34,6 +35,7 @@ Reason = Literal[
     "unknown_version",
     "bad_label",
     "not_wanted",
+    "source_cap",
     "forgotten",
     "duplicate",
 ]
@@ -48,6 +50,7 @@ REASONS: tuple[Reason, ...] = (
     "unknown_version",
     "bad_label",
     "not_wanted",
+    "source_cap",
     "forgotten",
     "duplicate",
 )
@@ -63,6 +66,10 @@ class InputError(CalibServeError, ValueError):
 
 class ShapeError(InputError):
     """An array of the wrong shape."""
+
+
+class ConflictError(InputError):
+    """A name that stands for something else already."""
 
 
 class ArtifactError(CalibServeError):

@@ -40,6 +40,7 @@ _COMMANDS: tuple[tuple[str, str], ...] = (
     ("scale", "scale"),
     ("serve", "serve"),
     ("study", "study"),
+    ("tokens", "tokens"),
     ("watch", "watch"),
 )
 """(command, module in this package); the module's ``run`` is the command, its ``group`` several."""

@@ -1,4 +1,4 @@
-"""``calib-serve ledger``: back a ledger of labels up, restore it, verify it, prune it."""
+"""``calib-serve ledger``: back a ledger of labels up, restore, verify, prune it, take labels back."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import Annotated
 
 import typer
 
+from calib_serve.cli.ledger_revoke import revoke
 from calib_serve.errors import InputError
 
 __all__ = ["group"]
 
-group = typer.Typer(no_args_is_help=True, help="Back a ledger of labels up, restore, verify or prune it.")
+group = typer.Typer(
+    no_args_is_help=True, help="Back a ledger of labels up, restore, verify or prune it, take labels back."
+)
+group.command("revoke")(revoke)
 
 Where = Annotated[str, typer.Argument(metavar="LEDGER", help="The ledger: a file, or redis://...")]
 

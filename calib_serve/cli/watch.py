@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from calib_serve.cli.parse import positive, share
+from calib_serve.cli.parse import names, positive, share
 from calib_serve.errors import InputError
 
 __all__ = ["run"]
@@ -44,7 +44,10 @@ def run(
     port: Annotated[int, typer.Option("--port", min=0, max=65_535, help="Port to listen on.")] = 9300,
     token_file: Annotated[
         Path | None,
-        typer.Option("--token-file", help="Tokens that may use it, one a line."),
+        typer.Option(
+            "--token-file",
+            help="Tokens that may use it: NAME SCOPE[,SCOPE] TOKEN a line; read again on change.",
+        ),
     ] = None,
     arl: Annotated[
         float, typer.Option("--arl", help="Labels between two false drift alarms, on average, at least.")
@@ -75,6 +78,35 @@ def run(
     max_segments: Annotated[
         int, typer.Option("--max-segments", min=0, help="Different segments a version; the rest are 'other'.")
     ] = 32,
+    segments: Annotated[
+        Any,
+        typer.Option(
+            "--segments", parser=names, metavar="NAMES", help="The segments alone; 'other' the rest."
+        ),
+    ] = None,
+    source_share: Annotated[
+        Any,
+        typer.Option(
+            "--source-share",
+            parser=share,
+            metavar="SHARE",
+            help="The most that one token may send of a version's labels of a day, after the first 1,000.",
+        ),
+    ] = None,
+    source_rate: Annotated[
+        Any,
+        typer.Option(
+            "--source-rate", parser=positive, metavar="NUMBER", help="Labels a minute of one token, then 429."
+        ),
+    ] = None,
+    label_journal: Annotated[
+        Path | None,
+        typer.Option("--label-journal", help="Keep who sent each label here, to take a source back."),
+    ] = None,
+    journal_days: Annotated[
+        float,
+        typer.Option("--journal-days", parser=positive, metavar="NUMBER", help="For how long to keep it."),
+    ] = 90,
     samples: Annotated[
         Path | None,
         typer.Option("--samples", help="Keep logits and labels here, to refit on; default: keep none."),
@@ -121,15 +153,17 @@ def run(
     from calib_serve.receipts import DAY, LiveKeyring
     from calib_serve.signals import on_hangup
     from calib_serve.watch.checks import Check
-    from calib_serve.watch.http import allowed_hosts, create_app, read_tokens, serve_app
+    from calib_serve.watch.http import TokenFile, allowed_hosts, create_app, serve_app
     from calib_serve.watch.maturity import parse_maturity
     from calib_serve.watch.policy import parse_policy
     from calib_serve.watch.service import Watch
 
     if label_budget:
         parse_policy(label_budget)  # validated before anything is opened
-    tokens = [] if token_file is None else read_tokens(token_file)
-    hosts = allowed_hosts(host, tokens)
+    if source_share is not None and token_file is None:
+        raise InputError("--source-share is of tokens' names; give --token-file with a line for each client")
+    tokens = None if token_file is None else TokenFile(token_file)
+    hosts = allowed_hosts(host, guarded=tokens is not None)
     ring = LiveKeyring(keyring)
     with (
         contextlib.ExitStack() as running,
@@ -144,8 +178,12 @@ def run(
             block=block,
             ttl=ttl_days * DAY,
             max_segments=max_segments,
+            segments=segments,
+            source_share=source_share,
             maturity=parse_maturity(maturity),
             policy=functools.partial(parse_policy, label_budget) if label_budget else None,
+            label_journal=label_journal,
+            journal_days=journal_days,
             samples=samples,
             sample_rate=sample_rate,
             sample_days=sample_days,
@@ -153,10 +191,17 @@ def run(
         ) as watch,
     ):
         running.callback(on_hangup(ring.again))
-        if token_file is not None:
-            watch.checks.add(Check("tokens", lambda: (read_tokens(token_file), None)[1]))
-        max_bytes = int(max_megabytes * 2**20)
-        app = create_app(watch, tokens=tokens, hosts=hosts, max_bytes=max_bytes, max_waiting=max_waiting)
+        if tokens is not None:
+            tokens.failed = functools.partial(watch.counts.errors.update, ["tokens"])
+            watch.checks.add(Check("tokens", tokens.check))
+        app = create_app(
+            watch,
+            tokens=tokens or (),
+            hosts=hosts,
+            max_bytes=int(max_megabytes * 2**20),
+            max_waiting=max_waiting,
+            source_rate=source_rate,
+        )
         address = f"[{host}]" if ":" in host else host
         typer.echo(f"watching {', '.join(models)} on http{'s' if tls_cert else ''}://{address}:{port}")
         serve_app(

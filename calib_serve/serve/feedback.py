@@ -21,9 +21,12 @@ from calib_serve.errors import REASONS, CalibServeError, InputError, LedgerError
 from calib_serve.fuse.mar_options import (
     ALLOW_VOLATILE,
     KEYRING,
+    LABEL_JOURNAL,
     LEDGER,
     MODELS,
     SECTION,
+    SOURCE,
+    SOURCE_HEADER,
     WRITER,
     from_environment,
 )
@@ -43,9 +46,12 @@ from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.host_checks import counting_checks, drift_check, keyring_check, samples_check
 from calib_serve.watch.intake import Classes, Intake, Outcome
 from calib_serve.watch.items import MOST_ITEMS, TooManyItems, check_number, read_document, read_lines
+from calib_serve.watch.journal import LabelJournal
 from calib_serve.watch.ledger import Ledger, Version, WriterLease, open_ledger
 from calib_serve.watch.maturity import AUTO, parse_maturity
 from calib_serve.watch.samples import SampleLog
+from calib_serve.watch.slices import OTHER
+from calib_serve.watch.sources import is_source
 
 __all__ = ["CalibrationFeedback", "parse_items"]
 
@@ -76,7 +82,9 @@ class CalibrationFeedback:
             models=models,
             ttl=float(config.get("ttl_days", 30)) * DAY,
             on_counted=self._keep,
+            journal=_journal(self._ledger),
         )
+        self._source = read_source()
         self._feed = DriftFeed(
             self._ledger, detector=detector, maturity=parse_maturity(str(config.get("maturity", AUTO)))
         )
@@ -94,10 +102,17 @@ class CalibrationFeedback:
         check_requests(data, ctx)
         messages = read_messages(data, ctx)
         parsed = [_parse(message) for message in messages]
-        together = [item for items in parsed if not isinstance(items, str) for item in items]
+        sources = [self._source(ctx.get_all_request_header(i)) for i in range(len(messages))]
+        together = [
+            (item, source)
+            for items, source in zip(parsed, sources, strict=True)
+            if not isinstance(items, str)
+            for item in items
+        ]
         try:
             self._may_acknowledge()
-            outcomes = iter(self._intake.take(together))
+            told = self._intake.take([item for item, _ in together], source=[who for _, who in together])
+            outcomes = iter(told)
             lost = None
         except (CalibServeError, OSError) as error:
             # Clients may send them again: each is counted once.
@@ -200,6 +215,33 @@ class CalibrationFeedback:
         self._emitter.flush()
         self._publisher.start()
         self._checks.start()
+
+
+def read_source() -> Callable[[Mapping[str, Any]], str]:
+    """Who sent a request's labels, of its HTTP headers: by the host's settings, not by what a client says.
+
+    The value of the header that ``CALIB_SERVE_SOURCE_HEADER`` names, which the proxy in front must set or
+    remove; where it is missing, and without it, the name in ``CALIB_SERVE_SOURCE``, if any.
+    """
+    header, fixed = (from_environment(SOURCE_HEADER) or "").lower(), from_environment(SOURCE) or ""
+    if fixed and not is_source(fixed):
+        raise ModelError(
+            f"{SOURCE} must be up to 63 letters, digits, '.', '_' and '-', not 'other', got {fixed[:80]!r}"
+        )
+
+    def source(headers: Mapping[str, Any]) -> str:
+        # Of the headers alone: parameters of a form or of gRPC are the client's own.
+        texts = {name.lower(): value for name, value in headers.items() if isinstance(value, str)}
+        if not header or header not in texts:
+            return fixed
+        return texts[header] if is_source(texts[header]) else OTHER
+
+    return source
+
+
+def _journal(ledger: Ledger) -> LabelJournal | None:
+    folder = from_environment(LABEL_JOURNAL)
+    return LabelJournal(folder, ledger) if folder else None
 
 
 def _parse(message: Message) -> list[object] | str:

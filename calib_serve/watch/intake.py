@@ -6,6 +6,8 @@ An invalid item is refused alone; the rest of its batch is counted.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import time
 from collections import Counter
@@ -16,7 +18,9 @@ from typing import Any
 from calib_serve.errors import InputError, Reason, Refused
 from calib_serve.naming import By, Naming, shown
 from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring
+from calib_serve.watch.caps import SourceShare
 from calib_serve.watch.decisions import decision_names
+from calib_serve.watch.journal import LabelJournal
 from calib_serve.watch.ledger import Entry, Fate, Ledger, Version
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
 
@@ -113,6 +117,8 @@ class Intake:
 
     ``ttl``: seconds after its prediction for which a label is accepted. ``slices``: in which slices of
     its version each label counts. ``detect``: whether labels wait for a drift detector (``DriftFeed``).
+    ``source_share``: the most that one source may send of a version's labels of a day (``SourceShare``).
+    ``journal``: where labels are written before they are counted.
     ``on_counted`` is called with what is counted but of single labels, for samples.
     ``refused`` counts refusals by reason since this object was made; ``ahead``: by how many seconds the last
     receipt that was dated ahead of the clock was so, and when it came, by ``time.monotonic``.
@@ -129,28 +135,34 @@ class Intake:
         on_counted: Callable[[Sequence[Label]], None] | None = None,
         slices: Slices | None = None,
         detect: bool = True,
+        source_share: float | None = None,
+        journal: LabelJournal | None = None,
     ) -> None:
         self.keyring, self.ledger, self.models = keyring, ledger, dict(models)
         self.refused: Counter[Reason] = Counter()
         self.ahead = (0.0, -math.inf)
         self._ttl, self._clock, self._on_counted, self._detect = ttl, clock, on_counted, detect
+        self._journal = journal
+        self._cap = None if source_share is None else SourceShare(ledger, source_share, clock=clock)
         self._slices = slices or Slices({version: one.count for version, one in models.items()})
 
-    def take(self, items: Sequence[object]) -> list[Outcome]:
+    def take(self, items: Sequence[object], *, source: str | Sequence[str] = "") -> list[Outcome]:
         """Count every item that is right; one outcome an item, in order.
 
         An item is a mapping ``{"receipt": token, "label": see Classes}``; it may have ``by``, "id" or "name",
-        and ``segment``. Raises LedgerError when the ledger cannot keep them: send all again, and each is
-        counted once.
+        and ``segment``. ``source``: who sent them, or who sent each; "" where that is not known. Raises
+        LedgerError when the ledger cannot keep them: send all again, and each is counted once.
         """
         now = self._clock()
         checked = [self._check(item, now) for item in items]
+        senders = [source] * len(items) if isinstance(source, str) else source
         entries = [
-            Entry(one, now, self._slices.of_receipt(one.receipt, segment=_segment(item)))
-            for item, one in zip(items, checked, strict=True)
+            Entry(one, now, self._slices.of_label(one.receipt, segment=_segment(item), source=who), who)
+            for item, one, who in zip(items, checked, senders, strict=True)
             if isinstance(one, Label)
         ]
-        fates = self.ledger.accept(entries, detect=self._detect)
+        with self._journal.writing() if self._journal else contextlib.nullcontext():
+            fates = self._cap.accept(entries, self._accept) if self._cap else self._accept(entries)
         counted = [one.label for one, fate in zip(entries, fates, strict=True) if fate == "counted"]
         whole = [one for one in counted if not self.models[one.receipt.model, one.receipt.version].pairs]
         if whole and self._on_counted:
@@ -159,6 +171,10 @@ class Intake:
         outcomes = [_OUTCOMES[next(news)] if isinstance(one, Label) else one for one in checked]
         self.refused.update(o.reason for o in outcomes if o.reason)
         return outcomes
+
+    def _accept(self, entries: Sequence[Entry]) -> list[Fate]:
+        count = functools.partial(self.ledger.accept, entries, detect=self._detect)
+        return self._journal.count(entries, lambda mark: count(mark=mark)) if self._journal else count()
 
     def _check(self, item: object, now: float) -> Label | Outcome:
         try:
@@ -193,8 +209,11 @@ def _segment(item: object) -> str:
     return str(item.get("segment", "")) if isinstance(item, Mapping) else ""
 
 
-_OUTCOMES: dict[Fate, Outcome] = {
+_OUTCOMES: dict[str, Outcome] = {
     "counted": Outcome(True),
+    "capped": Outcome(
+        False, "source_cap", "this source sent as much of the day's labels as one may; send it again later"
+    ),
     "duplicate": Outcome(False, "duplicate", "a label for this receipt was counted before"),
     "forgotten": Outcome(
         False, "forgotten", "the receipt is so old that the ledger may have forgotten whether it was counted"

@@ -128,6 +128,11 @@ class SampleLog:
         if full:
             self.flush()
 
+    def take_back(self, model: str, version: str, nonces: Sequence[bytes]) -> None:
+        """Forget these labels, also those that another process has yet to write."""
+        for length in {len(nonce) for nonce in nonces}:
+            self._write("revoked", model, version, [nonce for nonce in nonces if len(nonce) == length])
+
     def flush(self) -> None:
         """Write what is waiting, and delete what is too old or too large."""
         with self._lock:
@@ -185,17 +190,20 @@ def read_samples(
         raise InputError(f"there are no samples at {folder}; start the server with --samples")
     rows: dict[bytes, tuple[float, NDArray[np.float16]]] = {}
     labels: dict[bytes, int] = {}
+    revoked: set[bytes] = set()
     written: dict[bytes, int] = {}
     damaged = 0
     for shard in sorted(folder.glob("*-*-*-*.npz"), key=_written):
         try:
-            shard_rows, shard_labels = _read_shard(shard, model, version)
+            shard_rows, shard_labels, gone = _read_shard(shard, model, version)
         except (ValueError, KeyError, TypeError):
             damaged += 1
         else:
             rows |= shard_rows
             labels |= shard_labels
+            revoked |= gone
             written |= dict.fromkeys((*shard_rows, *shard_labels), _written(shard))
+    labels = {nonce: label for nonce, label in labels.items() if nonce not in revoked}
     joined = sorted(
         (nonce for nonce, (t, _) in rows.items() if nonce in labels and t >= since),
         key=lambda nonce: (written[nonce], rows[nonce][0], nonce),
@@ -218,20 +226,22 @@ def read_samples(
 
 def _read_shard(
     shard: Path, model: str, version: str
-) -> tuple[dict[bytes, tuple[float, NDArray[np.float16]]], dict[bytes, int]]:
-    """Predictions and labels by nonce; neither where the shard is another version's."""
+) -> tuple[dict[bytes, tuple[float, NDArray[np.float16]]], dict[bytes, int], set[bytes]]:
+    """Predictions and labels by nonce, and labels taken back; none where the shard is another version's."""
     kept, _ = read_npz(shard)
     if (str(kept["model"]), str(kept["version"])) != (model, version):
-        return {}, {}
+        return {}, {}, set()
     if kept["nonce"].ndim != 2 or kept["nonce"].shape[1] not in (NONCE_BYTES, _EARLIER):
         raise ShapeError(f"nonces of a shard must be (n, {NONCE_BYTES}), got {kept['nonce'].shape}")
     nonces = [row.tobytes() for row in kept["nonce"].astype(np.uint8)]
     if "label" in kept:
-        return {}, dict(zip(nonces, kept["label"].astype(np.int64).tolist(), strict=True))
+        return {}, dict(zip(nonces, kept["label"].astype(np.int64).tolist(), strict=True)), set()
+    if shard.name.startswith("revoked-"):
+        return {}, {}, set(nonces)
     times, logits = kept["time"].astype(np.float64), kept["logits"].astype(np.float16)
     if logits.ndim != 2:
         raise ShapeError(f"logits of a shard must be (n, K), got {logits.shape}")
-    return dict(zip(nonces, zip(times.tolist(), logits, strict=True), strict=True)), {}
+    return dict(zip(nonces, zip(times.tolist(), logits, strict=True), strict=True)), {}, set()
 
 
 def _kept(nonce: bytes, rate: float) -> bool:

@@ -24,6 +24,7 @@ _RETRY = (429, 500, 502, 503, 504)
 _ROWS = 1_000  # of Parquet, read at once
 _LONGEST = 1 << 16  # bytes of a text in it
 _LONGEST_PAUSE = 60.0  # seconds between two tries
+_LONGEST_ASKED = 600.0  # the longest that a server is obeyed which says when to come again
 
 
 @dataclass
@@ -172,15 +173,17 @@ def _post(
         raise InputError(f"the address must start with http:// or https://, got {url!r}")
     headers = {"Content-Type": "application/json"} | _authorization(token.strip())
     request = urllib.request.Request(url, json.dumps({"items": rows}).encode(), headers)  # noqa: S310  checked above
-    why = ""
+    why, asked = "", 0.0
     for attempt in range(tries):
         if attempt:
-            sleep(min(0.5 * 2**attempt, _LONGEST_PAUSE))
+            sleep(max(min(0.5 * 2**attempt, _LONGEST_PAUSE), asked))
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
                 return dict(json.load(answer))
         except urllib.error.HTTPError as error:
             why = f"{error.code} {error.read(300).decode('utf-8', 'replace')}"
+            after = error.headers.get("Retry-After") or ""
+            asked = min(float(after), _LONGEST_ASKED) if after.isdecimal() else 0.0
             if error.code not in _RETRY:
                 raise ServerError(f"{url} refused the batch: {why}") from error
         except (OSError, ValueError) as error:

@@ -232,6 +232,14 @@ WATCH: tuple[Series, ...] = (
     ),
     Series("calib_slice_gap", "gauge", (*_MODEL, "kind", "slice"), "Gap of a segment or class over 24 h."),
     Series("calib_slice_gap_error", "gauge", (*_MODEL, "kind", "slice"), "Its standard error."),
+    Series("calib_source_labels_total", "counter", (*_MODEL, "source"), "Labels counted, by who sent them."),
+    Series(
+        "calib_source_gap_difference",
+        "gauge",
+        (*_MODEL, "source"),
+        "Gap of a source's labels over 24 h less that of all others at the same confidences.",
+    ),
+    Series("calib_source_gap_difference_error", "gauge", (*_MODEL, "source"), "Its standard error."),
     Series(
         "calib_class_share", "gauge", (*_MODEL, "class"), "Estimated class share over 24 h, without labels."
     ),

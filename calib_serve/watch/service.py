@@ -30,7 +30,8 @@ from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.host_checks import counting_checks, drift_check, keyring_check, samples_check
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.intake import Classes, Intake, Outcome
-from calib_serve.watch.ledger import Key, Ledger, Sums, Version, WriterLease, merge_slices, open_ledger
+from calib_serve.watch.journal import LabelJournal
+from calib_serve.watch.ledger import Key, Ledger, Once, Sums, Version, WriterLease, merge_slices, open_ledger
 from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.priors import LabelledBefore, TrafficShares, traffic_shares
@@ -100,10 +101,12 @@ class Watch:
     the drift detector of a model version (None: no detection). ``ttl``: seconds after its prediction for
     which a label is accepted. ``maturity``: seconds after which labels are in (None: learned from their
     delays). ``policy`` makes a version's label policy (None: every label is wanted). ``max_segments``: how
-    many different segments a version may have before the rest are counted as ``other``; ``max_classes``: how
-    many predicted classes are counted apart. ``samples`` keeps a sample of logits and labels to refit
-    on, of predictions that come with logits. ``publication``: under which writer's name its sums are
-    published; by default the ledger's, which no other process may publish.
+    many different segments a version may have before the rest are counted as ``other``, unless ``segments``
+    names them; ``max_classes``: how many predicted classes are counted apart. ``source_share``: the most that
+    one source may send of a version's labels of a day, after the first thousand. ``samples`` keeps a sample
+    of logits and labels to refit on, of predictions that come with logits. ``journal`` keeps who sent each
+    label, so that a source can be taken back; the watch closes it. ``publication``: under which writer's name
+    its sums are published; by default the ledger's, which no other process may publish.
 
     Nothing is acknowledged before the ledger holds it; LedgerError means that nothing of the batch was
     counted, and that it may be sent again; UnknownFate, that whether it was counted is not known: labels may
@@ -134,16 +137,20 @@ class Watch:
         maturity: float | None = None,
         policy: Callable[[], LabelPolicy] | None = None,
         max_segments: int = 32,
+        segments: Sequence[str] | None = None,
+        source_share: float | None = None,
         max_classes: int = 32,
         clock: Callable[[], float] = time.time,
         samples: SampleLog | None = None,
         volatile: bool = False,
         publication: Publication | None = None,
+        journal: LabelJournal | None = None,
     ) -> None:
         if not models:
             raise InputError("no model to watch; give at least one model and version")
         self.keyring, self.ledger, self.models, self.samples = keyring, ledger, dict(models), samples
         self.publication = publication or Publication(ledger)
+        self.journal = journal
         self.counts = _Counts()
         if isinstance(keyring, LiveKeyring):
             keyring.failed = self._keyring_failed
@@ -152,9 +159,9 @@ class Watch:
         self._nonces = Nonces()
         self._slices = Slices(
             {version: watched.classes.count for version, watched in models.items()},
-            segments=max_segments,
+            segments=max_segments if segments is None else segments,
             classes=max_classes,
-            known=[*ledger.slices("segment"), *ledger.slices("class")],
+            known=[*ledger.slices("segment"), *ledger.slices("class"), *ledger.slices("source")],
         )
         self.policies = {version: policy() for version in models} if policy else {}
         self._tell_policies()
@@ -168,6 +175,8 @@ class Watch:
             on_counted=self._sample_labels,
             slices=self._slices,
             detect=detector is not None,
+            source_share=source_share,
+            journal=journal,
         )
         self.feed.also(self._tell_policies, every=_TELL_EVERY)
         self.feed.also(self._look_at_keyring, every=_LOOK_EVERY)
@@ -202,11 +211,15 @@ class Watch:
         maturity: float | None = None,
         policy: Callable[[], LabelPolicy] | None = None,
         max_segments: int = 32,
+        segments: Sequence[str] | None = None,
+        source_share: float | None = None,
         max_classes: int = 32,
         samples: str | Path | None = None,
         sample_rate: float = 0.1,
         sample_days: float = 30.0,
         allow_volatile: bool = False,
+        label_journal: str | Path | None = None,
+        journal_days: float = 90.0,
     ) -> Watch:
         """A watch over files; close it, or use it as a context manager.
 
@@ -215,10 +228,11 @@ class Watch:
         ``redis://host:port/db``, and its password in a file or the environment. ``writer``: the name that
         this process counts and publishes under, and InputError if another one does; by default a free one.
         ``arl``, ``tolerance``, ``block``: those of the drift ``Detector``. ``samples``: a folder
-        for a share ``sample_rate`` of logits and labels, each kept for ``sample_days``. The others are
-        those of the constructor. Detector options, keyring, models and samples are
-        validated before the ledger is opened. ``allow_volatile``: a Redis may be used that loses acknowledged
-        labels when it restarts, which is refused with LedgerError by default.
+        for a share ``sample_rate`` of logits and labels, each kept for ``sample_days``.
+        ``label_journal``: a folder for who sent each label, kept for ``journal_days``. The others are those
+        of the constructor. Detector options, keyring, models and samples are validated before the ledger
+        is opened. ``allow_volatile``: a Redis may be used that loses acknowledged labels when it restarts,
+        which is refused with LedgerError by default.
         """
         detector = functools.partial(Detector, arl=arl, tolerance=tolerance, block=block)
         detector()  # validates its options at start-up
@@ -230,6 +244,9 @@ class Watch:
             on_error.callback(book.close)
             lease = WriterLease(book, name=writer or "", strict=writer is not None)
             on_error.callback(lease.close)
+            journal = None if label_journal is None else LabelJournal(label_journal, book, days=journal_days)
+            if journal is not None:
+                on_error.callback(journal.close)
             watch = cls(
                 ring,
                 book,
@@ -239,10 +256,13 @@ class Watch:
                 maturity=maturity,
                 policy=policy,
                 max_segments=max_segments,
+                segments=segments,
+                source_share=source_share,
                 max_classes=max_classes,
                 samples=log,
                 volatile=allow_volatile,
                 publication=Publication(book, lease),
+                journal=journal,
             )
             watch.checks.run()
             watch.may_acknowledge()
@@ -258,6 +278,8 @@ class Watch:
         self.feed.stop()
         self.checks.stop()
         self.publication.close()
+        if self.journal is not None:
+            self.journal.close()
         self.ledger.close()
         if self.samples is not None:
             self.samples.close()
@@ -269,31 +291,44 @@ class Watch:
         self.close()
 
     def predictions(
-        self, items: Sequence[ServedPrediction | Refused], *, once: bytes | None = None
+        self, items: Sequence[ServedPrediction | Refused], *, once: bytes | None = None, source: str = ""
     ) -> list[SignedReceipt | Refused]:
         """Count served predictions; a signed receipt for each, or why it was not counted.
 
-        ``once``: a batch sent again under the same name is counted once. Its receipts are then the same
-        ones, so that the label of a prediction counts once as well, and is wanted or not as before.
+        ``once``: a batch that the same ``source`` sends again under this name is counted once. Its receipts
+        are then the same ones, so that the label of a prediction counts once as well, and is wanted or not
+        as before. ConflictError, and nothing is counted, where another batch was sent under it.
         """
         self.may_acknowledge()
         now = self._clock()
+        batch = None if once is None else _named(once, items, source=source, now=now)
         found = [item if isinstance(item, Refused) else self._admit(item) for item in items]
         good = [item for item in found if isinstance(item, ServedPrediction)]
         sums = self._sums(good)
         with self._lock:
-            if self.ledger.add(sums, time=now, once=once, expires=now + DAY):
+            if self.ledger.add(sums, time=now, once=batch):
                 self._look_for_shift(sums)
-        nonces = [self._nonces.draw() for _ in good] if once is None else _nonces_of(once, good)
+            elif batch is not None:
+                batch = self.ledger.known(batch) or batch
+        if batch is None:
+            nonces = [self._nonces.draw() for _ in good]
+        elif batch.content:
+            now, places = batch.time, [i for i, one in enumerate(found) if isinstance(one, ServedPrediction)]
+            nonces = _nonces_of(repr((batch.name, batch.content, now)), places)
+        else:  # remembered from before names stood for a content
+            nonces = _nonces_of(repr((once, good)), range(len(good)))
         self._beside("samples", lambda: self._sample(good, nonces, now))
         signed = iter(self._signed(good, nonces, now))
         return [item if isinstance(item, Refused) else next(signed) for item in found]
 
-    def labels(self, items: Sequence[object]) -> list[Outcome]:
-        """Count late labels, ``{"receipt": ..., "label": ..., "segment": optional}``, once each."""
+    def labels(self, items: Sequence[object], *, source: str = "") -> list[Outcome]:
+        """Count late labels, ``{"receipt": ..., "label": ..., "segment": optional}``, once each.
+
+        ``source``: who sent them, such as the name of a token.
+        """
         self.may_acknowledge()
         with self._lock:
-            return self.intake.take(items)
+            return self.intake.take(items, source=source)
 
     def may_acknowledge(self) -> None:
         """LedgerError while a check refuses that anything is acknowledged."""
@@ -432,14 +467,21 @@ class Watch:
                 self.counts.shifts[version] += 1
 
 
-def _nonces_of(once: bytes, items: Sequence[ServedPrediction]) -> list[bytes]:
-    """The nonces of a named batch: epochs of its name and content, and the place of each prediction."""
-    named = hashlib.blake2b(repr((once, items)).encode(), digest_size=32).digest()
+def _named(once: bytes, items: Sequence[ServedPrediction | Refused], *, source: str, now: float) -> Once:
+    """The batch: its name is the client's own, whatever others call theirs."""
+    name = hashlib.blake2b(repr((source, once)).encode(), digest_size=32, person=b"batch name").digest()
+    content = hashlib.blake2b(repr(list(items)).encode(), digest_size=32).digest()
+    return Once.of(name, content, time=now, earlier=once)
+
+
+def _nonces_of(batch: str, places: Sequence[int]) -> list[bytes]:
+    """The nonces of a named batch: epochs of what it is, and the place of each prediction."""
+    named = hashlib.blake2b(batch.encode(), digest_size=32).digest()
     epochs = [
         hashlib.blake2b(named, digest_size=8, salt=part.to_bytes(8, "big")).digest()
-        for part in range(-(-len(items) // PER_EPOCH))
+        for part in range(max(places, default=0) // PER_EPOCH + 1)
     ]
-    return [epochs[i // PER_EPOCH] + (i % PER_EPOCH).to_bytes(2, "big") for i in range(len(items))]
+    return [epochs[i // PER_EPOCH] + (i % PER_EPOCH).to_bytes(2, "big") for i in places]
 
 
 def _uniform(nonce: bytes) -> float:

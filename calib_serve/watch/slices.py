@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from calib_serve.receipts import Receipt
 from calib_serve.watch.ledger import Key, Version
 
-__all__ = ["GROUPS", "LONGEST_SEGMENT", "OTHER", "Names", "Slices", "is_segment"]
+__all__ = ["GROUPS", "LONGEST_SEGMENT", "OTHER", "SOURCES", "Names", "Slices", "is_segment"]
 
 OTHER = "other"
 """The slice that counts what has none of its own."""
@@ -20,6 +20,9 @@ LONGEST_SEGMENT = 63
 GROUPS = 32
 """Random groups of named groups, from which variances are estimated (Wolter 2007, chapter 2)."""
 
+SOURCES = 64
+"""Sources of labels that a version may have; the rest are ``other``."""
+
 _SEEN = 100  # predictions after which a class can be said to be frequent
 
 
@@ -27,15 +30,22 @@ class Names:
     """The first ``most`` different names of each model version; safe to use from threads.
 
     ``known``: the keys that are counted already. ``share``: what share of all a name must have to get a
-    slice of its own.
+    slice of its own. ``only``: the names that may have one, whatever comes first.
 
     >>> names = Names(1)
     >>> [names.under(("digits", "1.0"), name) for name in ("north", "south", "north", "")]
     ['north', 'other', 'north', '']
     """
 
-    def __init__(self, most: int, *, share: float = 0.0, known: Iterable[Key] = ()) -> None:
-        self.most, self._share = most, share
+    def __init__(
+        self,
+        most: int,
+        *,
+        share: float = 0.0,
+        known: Iterable[Key] = (),
+        only: Iterable[str] | None = None,
+    ) -> None:
+        self.most, self._share, self._only = most, share, None if only is None else frozenset(only)
         self._lock = threading.Lock()
         self._names: dict[Version, set[str]] = {}
         self._counts: dict[Version, Counter[str]] = {}
@@ -44,6 +54,8 @@ class Names:
 
     def under(self, version: Version, name: str) -> str:
         """The slice to count ``name`` under: its own, or ``other`` once there are ``most``."""
+        if self._only is not None:
+            return name if not name or name in self._only else OTHER
         with self._lock:
             names = self._names.setdefault(version, set())
             if not name or name in names:
@@ -65,11 +77,11 @@ class Names:
 
 
 class Slices:
-    """The segment, the predicted class and the random group that a prediction counts in.
+    """The segment, the predicted class and the random group that a prediction counts in; its label's source.
 
-    ``segments``: how many segments a version may have before the rest are ``other``. ``classes``: the
-    same of predicted classes; where a version has more, the most served get a slice. ``known``: what
-    is counted already. ``counts``: the number of classes of each version.
+    ``segments``: how many segments a version may have before the rest are ``other``, or their names.
+    ``classes``: the same of predicted classes; where a version has more, the most served get a slice.
+    ``known``: what is counted already. ``counts``: the number of classes of each version.
 
     >>> slices = Slices({("digits", "1.0"): 10})
     >>> [(key.kind, key.name) for key in slices.of("digits", "1.0", 7, segment="north", group=33)]
@@ -80,14 +92,18 @@ class Slices:
         self,
         counts: dict[Version, int],
         *,
-        segments: int = 32,
+        segments: int | Iterable[str] = 32,
         classes: int = 32,
         known: Iterable[Key] = (),
     ) -> None:
         known = list(known)
         self._few = {version for version, count in counts.items() if count <= classes}
         self._made: dict[tuple[str, str, int, str], tuple[Key, ...]] = {}
-        self._segments = Names(segments, known=[key for key in known if key.kind == "segment"])
+        if isinstance(segments, int):
+            self._segments = Names(segments, known=[key for key in known if key.kind == "segment"])
+        else:
+            self._segments = Names(0, only=segments)
+        self._sources = Names(SOURCES, known=[key for key in known if key.kind == "source"])
         self._classes = Names(
             classes, share=1 / (4 * classes), known=[key for key in known if key.kind == "class"]
         )
@@ -107,15 +123,22 @@ class Slices:
                 self._made[asked] = keys
         return (*keys, Key(model, version, str(group % GROUPS), "group")) if group else keys
 
-    def of_receipt(self, receipt: Receipt, *, segment: str = "") -> tuple[Key, ...]:
-        """The same, of a receipt; ``segment``: what the label names, for receipts that name none."""
-        return self.of(
+    def of_label(self, receipt: Receipt, *, segment: str = "", source: str = "") -> tuple[Key, ...]:
+        """The slices of a receipt's label, by who sent it as well, where that is known.
+
+        ``segment``: what the label names, for receipts that name none.
+        """
+        keys = self.of(
             receipt.model,
             receipt.version,
             receipt.predicted,
             segment=receipt.segment or segment,
             group=receipt.group,
         )
+        if not source:
+            return keys
+        of = (receipt.model, receipt.version)
+        return (*keys, Key(*of, self._sources.under(of, source), "source"))
 
 
 def is_segment(name: object) -> bool:

@@ -10,12 +10,13 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from calib_serve.errors import InputError
 from calib_serve.judgement import Verdict
 from calib_serve.receipts import DAY
 from calib_serve.watch.estimates import Estimates, estimate
-from calib_serve.watch.ledger import SPANS, Dated, Key, Ledger, Sums, Version, add_at
+from calib_serve.watch.ledger import SPANS, Dated, Key, Kind, Ledger, Sums, Version, add_at
 from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.verdict import judge
 
@@ -70,6 +71,10 @@ class Window:
     def groups(self) -> list[Sums]:
         """The random groups of labels that name a group."""
         return [sums for key, sums in self.slices.items() if key.kind == "group"]
+
+    def by_name(self, kind: Kind) -> dict[str, Sums]:
+        """The sums of the slices of one kind that have a name."""
+        return {key.name: sums for key, sums in self.slices.items() if key.kind == kind and key.name}
 
     def split(self, seconds: float) -> tuple[Sums, Sums]:
         """The sums of the version before the last ``seconds``, and in them."""
@@ -140,7 +145,7 @@ def _start_of_span(time: float, *, now: float) -> float:
 def _all_time(ledger: Ledger, version: Version, young: Sequence[Dated]) -> dict[Key, Sums]:
     """Everything counted but what is young; this holds what was counted before there were spans, too."""
     found: dict[Key, Sums] = {}
-    for kind in ("segment", "class", "group"):
+    for kind in get_args(Kind):
         found |= {key: sums for key, sums in ledger.slices(kind).items() if key.of == version}
     for one in young:
         if one.key in found:

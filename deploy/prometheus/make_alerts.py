@@ -73,6 +73,10 @@ _COVERAGE = f"({window('coverage')} and {_WATCHED} or model_version:calib_covera
 # A scrape that fails once must not page twice.
 _OPEN = f"({SAME} (last_over_time(calib_incidents_open[15m])) > 0)"
 _SLICE, _SLICE_ERROR = f"{SAME} (calib_slice_gap)", f"{SAME} (calib_slice_gap_error)"
+_SOURCE, _SOURCE_ERROR = (
+    f"{SAME} (calib_source_gap_difference)",
+    f"{SAME} (calib_source_gap_difference_error)",
+)
 _REFUSED = went_up("calib_feedback_refused_total{reason!~'duplicate|not_wanted'}", "1h", drop=", reason")
 _COUNTED = "sum without (model, version) (model_version:calib_labels:1h)"
 
@@ -115,6 +119,14 @@ ALERTS = (
         f" or {_SLICE} < -({TOLERANCE} + {SIGMAS} * {_SLICE_ERROR})",
         f"{_NAME}: confidence less accuracy is {_SHARE} in {{{{ $labels.kind }}}} {{{{ $labels.slice }}}}",
         lasts="5m",
+    ),
+    Alert(
+        "CalibrationSourceDiffers",
+        "Who sends labels that say something else than the others do can bend every number.",
+        f"{_SOURCE} > {TOLERANCE} + {SIGMAS} * {_SOURCE_ERROR}"
+        f" or {_SOURCE} < -({TOLERANCE} + {SIGMAS} * {_SOURCE_ERROR})",
+        f"{_NAME}: by labels of {{{{ $labels.source }}}} the gap is {_SHARE} off that of all others",
+        lasts="15m",
     ),
     Alert(
         "LabelsMissing",

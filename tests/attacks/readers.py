@@ -401,12 +401,12 @@ def labels_file(path: Path) -> None:
 
 def tokens(path: Path) -> None:
     """A file of access tokens."""
-    from calib_serve.watch.http.access import read_tokens
+    from calib_serve.watch.http import read_tokens
 
     with scratch() as folder:
         shutil.copy(path, folder / "tokens")
         (folder / "tokens").chmod(0o600)
-        assert all(len(token) >= 16 for token in read_tokens(folder / "tokens"))
+        assert all(len(one.digest) == 32 for one in read_tokens(folder / "tokens"))
 
 
 def models_list(path: Path) -> None:

@@ -216,6 +216,7 @@ BEFORE_PAGE: dict[str, Callable[[Terminal], object]] = {
 BEFORE_COMMAND = {
     ("docs/monitoring.md", "calib-serve label"): late_labels,
     ("docs/monitoring.md", "calib-serve refit"): a_changed_world,
+    ("docs/monitoring.md", "calib-serve ledger revoke"): lambda t: (t.folder / "journal").mkdir(),
 }
 
 # --- what a page promises, beyond that its commands succeed ----------------------------------------

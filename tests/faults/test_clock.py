@@ -12,7 +12,7 @@ from real_watch import RING, make_watch
 from calib_serve.errors import Refused
 from calib_serve.receipts import DAY
 from calib_serve.watch.drift import Detector
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.ledger import Once, SqliteLedger
 from calib_serve.watch.samples import SampleLog, read_samples
 from calib_serve.watch.service import ServedPrediction
 
@@ -78,8 +78,10 @@ def test_batches_of_predictions_are_forgotten_without_any_label(tmp_path, clock)
     ledger = SqliteLedger(tmp_path / "l.db", clock=clock)
     for minute in range(10):
         clock.now = 1000.0 + 61 * minute
-        ledger.add({}, time=clock.now, once=minute.to_bytes(12, "big"), expires=clock.now + 1)
-    assert kept(ledger, "batches") == 1
+        ledger.add(
+            {}, time=clock.now, once=Once(minute.to_bytes(12, "big"), time=clock.now, expires=clock.now + 1)
+        )
+    assert kept(ledger, "named") == 1
     ledger.close()
 
 

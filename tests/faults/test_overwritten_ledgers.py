@@ -15,7 +15,7 @@ from sizes import sized
 
 from calib_serve.errors import LedgerError
 from calib_serve.receipts import DAY
-from calib_serve.watch.ledger import Key, SqliteLedger
+from calib_serve.watch.ledger import Key, Once, SqliteLedger
 from calib_serve.watch.ledger.sums import Sums
 
 WHEN = 1_700_000_000.0
@@ -49,6 +49,10 @@ COUNTED = [
 NEW = [*(label_of(of, 60_000) for of in range(EPOCHS)), label_of(77, 1), of_version_1(99)]
 
 
+def batch_of(n):
+    return Once.of(b"batch %d" % n, b"content", time=WHEN)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The bytes of a closed ledger with something in every table, and what it says."""
@@ -60,9 +64,7 @@ def whole(tmp_path_factory):
             assert all(
                 fate == "counted" for fate in ledger.accept(entries(some, segments), detect=n % 2 == 0)
             )
-            ledger.add(
-                {Key("m", "1"): Sums.served([0.9])}, time=WHEN, once=b"batch %d" % n, expires=WHEN + DAY
-            )
+            ledger.add({Key("m", "1"): Sums.served([0.9])}, time=WHEN, once=batch_of(n))
         with ledger.emission("torchserve"):
             pass
         accept(ledger, [label_of(20, bit) for bit in range(5)])
@@ -97,7 +99,7 @@ def what_comes_of(path):
             wrong = ledger.verify()
             fates = ledger.accept(entries(COUNTED), detect=False)
             new = ledger.accept(entries(NEW), detect=False)
-            batch = ledger.add({}, time=WHEN, once=b"batch 0", expires=WHEN + DAY)
+            batch = ledger.add({}, time=WHEN, once=batch_of(0))
     except LedgerError as error:
         return "refused" if str(path) in str(error) and "quarantine" in str(error) else f"not said: {error}"
     assert "counted" not in fates, "counted twice"

@@ -86,7 +86,8 @@ def test_a_folder_and_a_ledger_that_are_there_keep_the_modes_they_have(tmp_path:
 def test_a_file_of_secrets_that_the_group_may_read_is_refused_unless_the_host_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read_tokens = pytest.importorskip("calib_serve.watch.http").read_tokens
+    http = pytest.importorskip("calib_serve.watch.http")
+    read_tokens = http.read_tokens
     path = tmp_path / "secret"
     path.write_text("0123456789abcdef\n")
     path.chmod(0o640)
@@ -96,7 +97,8 @@ def test_a_file_of_secrets_that_the_group_may_read_is_refused_unless_the_host_sa
     with pytest.raises(InputError, match=FILE_OF_SECRETS):
         open_ledger("redis://127.0.0.1:1/0", password_file=path)
     monkeypatch.setenv(GROUP_READS, "1")
-    assert read_tokens(path) == [read_token(path)] == ["0123456789abcdef"]
+    assert read_token(path) == "0123456789abcdef"
+    assert read_tokens(path) == [http.Token.of(read_token(path))]
     path.chmod(0o644)
     with pytest.raises(InputError, match="run: chmod 600"):
         read_token(path)

@@ -30,7 +30,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ledgers import entries
 
 from calib_serve.receipts import DAY, Label, Receipt
-from calib_serve.watch.ledger import Key, SqliteLedger, Sums, backup_ledger, restore_ledger
+from calib_serve.watch.ledger import Key, Once, SqliteLedger, Sums, backup_ledger, restore_ledger
 from calib_serve.watch.ledger.redis import RedisLedger
 
 # One moment in this process and in those that it starts.
@@ -261,10 +261,10 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(writer=writers, version=st.sampled_from("01"), once=st.none() | st.integers(0, 3))
     def add(self, writer: int, version: str, once: int | None) -> None:
-        name = None if once is None else bytes([once] * 16)
         served = {Key("m", version): Sums.served([0.7])}
         when = self.store.now()
-        fresh = self.ledgers[writer].add(served, time=when, once=name, expires=BASE + 1000 * DAY)
+        name = None if once is None else Once(bytes([once] * 16), b"content", when, BASE + 1000 * DAY)
+        fresh = self.ledgers[writer].add(served, time=when, once=name)
         assert fresh == (once is None or once not in self.model.once)
         if fresh:
             self.model.served[version, writer] += 1

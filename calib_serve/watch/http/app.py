@@ -11,11 +11,13 @@ import functools
 import hashlib
 import json
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from calib_serve.errors import (
+    ConflictError,
     InputError,
     KeyringError,
     LedgerError,
@@ -24,10 +26,12 @@ from calib_serve.errors import (
     UnknownFate,
 )
 from calib_serve.receipts import SignedReceipt
-from calib_serve.watch.http.access import Guard
+from calib_serve.watch.caps import SourceRate
+from calib_serve.watch.http.access import SCHEMES, Guard, Tokens, secured, source_of
 from calib_serve.watch.http.body import Bodies, parser_of, read_one
 from calib_serve.watch.http.exporter import Batch, Requests, export
 from calib_serve.watch.http.page import STATIC, render
+from calib_serve.watch.http.tokens import Scope
 from calib_serve.watch.http.wire import (
     ClassSharesOut,
     CloseIn,
@@ -91,53 +95,63 @@ _UNKNOWN: dict[Batch, str] = {
 def create_app(
     watch: Watch,
     *,
-    tokens: Sequence[str] = (),
+    tokens: Tokens = (),
     hosts: Sequence[str] = ("localhost", "127.0.0.1"),
     max_bytes: int = 4 << 20,
     max_waiting: int = 32,
+    source_rate: float | None = None,
     registry: CollectorRegistry | None = None,
 ) -> FastAPI:
     """The app over ``watch``, which stays yours to close.
 
     ``tokens``: who may use it, by ``Authorization: Bearer TOKEN`` or as the password of HTTP Basic
-    (for browsers); empty: everybody who reaches it. ``hosts``: the names it answers to, ``["*"]`` for
-    any. ``max_bytes``: the largest batch. ``max_waiting``: batches at work or in line, beyond which the
-    answer is 429. ``registry``: where to register the metrics; by default one of its own.
+    (for browsers); a text may do everything, a ``Token`` what its scopes say.
+    Empty: everybody who reaches it. ``hosts``: the names it answers to, ``["*"]`` for any.
+    ``max_bytes``: the largest batch. ``max_waiting``: batches at work or in line, beyond which the answer
+    is 429. ``source_rate``: labels a minute of one token, beyond which it is 429 as well. ``registry``:
+    where to register the metrics; by default one of its own.
     """
     registry = registry or CollectorRegistry()
     app = FastAPI(title="calib-serve watch", docs_url=None, redoc_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=_as_sent(hosts))
     app.middleware("http")(_observed(export(watch, registry)))
     app.exception_handler(RequestValidationError)(_invalid)
-    routes = _Routes(watch, registry, max_bytes=max_bytes, max_waiting=max_waiting)
-    guard = [Depends(Guard(tokens))]
-    for name, batch, reply, route in (
-        ("predictions", PredictionsIn, PredictionsOut, routes.predictions),
-        ("labels", LabelsIn, LabelsOut, routes.labels),
+    rate = None if source_rate is None else SourceRate(source_rate)
+    routes = _Routes(watch, registry, max_bytes=max_bytes, max_waiting=max_waiting, rate=rate)
+    guard = Guard(tokens)
+
+    def needs(*scopes: Scope) -> dict[str, Any]:
+        return {"dependencies": [Depends(guard.needs(*scopes))], "openapi_extra": secured(*scopes)}
+
+    for name, options, batch, reply, more, route in (
+        ("predictions", needs("predict"), PredictionsIn, PredictionsOut, (409,), routes.predictions),
+        ("labels", needs("label"), LabelsIn, LabelsOut, (), routes.labels),
     ):
-        responses = answers(reply, 400, 401, 413, 415, 429, 503)
-        app.post(f"/v1/{name}", dependencies=guard, openapi_extra=body(batch), responses=responses)(route)
+        responses = answers(reply, 400, 401, 403, *more, 413, 415, 429, 503)
+        options["openapi_extra"] |= body(batch)
+        app.post(f"/v1/{name}", **options, responses=responses)(route)
     app.get(
         "/metrics",
-        dependencies=guard,
+        **needs("scrape"),
         response_class=PlainTextResponse,
-        responses={401: answers(HealthOut, 401)[401]},
+        responses={status: answers(HealthOut, status)[status] for status in (401, 403)},
     )(routes.metrics)
-    app.get(
-        "/v1/class-shares", dependencies=guard, responses=answers(ClassSharesOut, 400, 401, 404, 429, 503)
-    )(routes.class_shares)
-    app.get("/v1/incidents", dependencies=guard, responses=answers(IncidentsOut, 401, 429, 503))(
-        routes.incidents
+    looking = needs("scrape", "admin")
+    app.get("/v1/class-shares", **looking, responses=answers(ClassSharesOut, 400, 401, 403, 404, 429, 503))(
+        routes.class_shares
     )
+    app.get("/v1/incidents", **looking, responses=answers(IncidentsOut, 401, 403, 429, 503))(routes.incidents)
+    closing = needs("admin")
+    closing["openapi_extra"] |= body(CloseIn)
     app.post(
         "/v1/incidents/{number}/close",
-        dependencies=guard,
-        openapi_extra=body(CloseIn),
-        responses=answers(IncidentOut, 400, 401, 404, 413, 429, 503),
+        **closing,
+        responses=answers(IncidentOut, 400, 401, 403, 404, 413, 429, 503),
     )(routes.close_incident)
     app.get("/healthz", responses={200: {"model": HealthOut}, 503: {"model": HealthOut}})(routes.healthz)
-    app.get("/", dependencies=guard, include_in_schema=False)(routes.page)
+    app.get("/", dependencies=looking["dependencies"], include_in_schema=False)(routes.page)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
+    app.openapi = functools.partial(_schema, app.openapi)  # type: ignore[method-assign]
     return app
 
 
@@ -148,38 +162,59 @@ def _as_sent(hosts: Sequence[str]) -> list[str]:
     return sent + ["["] * any(host.startswith("[") for host in sent)
 
 
+def _schema(made: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """FastAPI's schema, and how a token is sent."""
+    schema = made()
+    schema.setdefault("components", {})["securitySchemes"] = SCHEMES
+    return schema
+
+
 class _Routes:
     """What each route does with the watch; the docstrings are those of the OpenAPI schema."""
 
     def __init__(
-        self, watch: Watch, registry: CollectorRegistry, *, max_bytes: int, max_waiting: int
+        self,
+        watch: Watch,
+        registry: CollectorRegistry,
+        *,
+        max_bytes: int,
+        max_waiting: int,
+        rate: SourceRate | None,
     ) -> None:
         self._watch, self._registry, self._bodies = watch, registry, Bodies(max_bytes)
-        self._gate = _Gate(max_waiting)
+        self._gate, self._rate = _Gate(max_waiting), rate
 
     async def predictions(self, request: Request) -> Response:
         """Count served predictions; returns a signed receipt for each, to send back with its label.
 
-        With an ``Idempotency-Key`` header a batch that is sent again is counted once.
+        With an ``Idempotency-Key`` header a batch that is sent again within a day is counted once, and gets
+        the same receipts. A key stands for one batch of one client: another batch under it is a conflict.
         """
         parse, content = parser_of(request), await self._bodies.read(request)
         key = request.headers.get("idempotency-key")
         once = None if key is None else hashlib.sha256(key.encode()).digest()
+        source = source_of(request)
 
         def count() -> Response:
             items = [_prediction(item) for item in parse(content)]
-            receipts = self._watch.predictions(items, once=once)
+            receipts = self._watch.predictions(items, once=once, source=source)
             return JSONResponse({"items": [_answer(one) for one in receipts]})
 
         batch: Batch = "predictions_without_key" if once is None else "predictions"
-        return await self._gate.run(count, self._watch, batch=batch)
+        try:
+            return await self._gate.run(count, self._watch, batch=batch)
+        except ConflictError as error:
+            raise HTTPException(409, str(error)) from error
 
     async def labels(self, request: Request) -> Response:
         """Count late labels, once each; says of each whether it was accepted, and why not."""
         parse, content = parser_of(request), await self._bodies.read(request)
+        source = source_of(request)
 
         def count() -> Response:
-            outcomes = self._watch.labels(parse(content))
+            items = parse(content)
+            self._check_rate(source, len(items))
+            outcomes = self._watch.labels(items, source=source)
             accepted = sum(one.accepted for one in outcomes)
             return JSONResponse(
                 {
@@ -190,6 +225,12 @@ class _Routes:
             )
 
         return await self._gate.run(count, self._watch, batch="labels")
+
+    def _check_rate(self, source: str, labels: int) -> None:
+        """HTTP 429 where a source sends labels too fast."""
+        if self._rate and (wait := self._rate.take(source, labels)):
+            told = "labels of this source come too fast; nothing was counted, send it again"
+            raise HTTPException(429, told, {"Retry-After": str(math.ceil(wait))})
 
     async def class_shares(self, model: str, version: str, window: str = "24h") -> Response:
         """The class shares of a version's predictions, estimated without labels, and whether they moved."""
@@ -208,7 +249,9 @@ class _Routes:
     async def close_incident(self, number: int, request: Request) -> Response:
         """Close an open incident by hand."""
         said = await read_one(request, CloseIn)
-        work = functools.partial(self._watch.close_incident, number, by=said.by, note=said.note)
+        work = functools.partial(
+            self._watch.close_incident, number, by=_who(said.by, request), note=said.note
+        )
         try:
             closed = await self._gate.run(work, self._watch)
         except InputError as error:
@@ -276,6 +319,12 @@ class _Gate:
             ) from error
         finally:
             self._inside -= 1
+
+
+def _who(by: str, request: Request) -> str:
+    """Who closes an incident: whom they say they are, and whose token it was."""
+    source = source_of(request)
+    return f"{by} (token {source})" if source else by
 
 
 def _invalid(_: Request, error: RequestValidationError) -> Response:

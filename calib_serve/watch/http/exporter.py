@@ -21,6 +21,7 @@ from calib_serve.watch.http.gauges import WindowGauges
 from calib_serve.watch.ledger import Key, Sums, Version, merge_slices
 from calib_serve.watch.series import PUBLISHED, SEGMENTS, SERIES, WATCH
 from calib_serve.watch.service import Watch
+from calib_serve.watch.sources import labels_by_source
 
 try:
     from prometheus_client import CollectorRegistry
@@ -39,7 +40,7 @@ Batch = Literal["labels", "predictions", "predictions_without_key"]
 
 _BY_NAME = {series.name: series for series in (*SERIES, *SEGMENTS, *WATCH)}
 _NONE: Mapping[str, str] = MappingProxyType({})
-_STAGES = ("keyring", "lease", "ledger", "samples", "scrape")
+_STAGES = ("keyring", "lease", "ledger", "samples", "scrape", "tokens")
 
 
 class Requests:
@@ -68,6 +69,7 @@ class WatchCollector(Collector):
         """The families of one scrape."""
         try:
             published = self._watch.publication.read()
+            sources = labels_by_source(self._watch.ledger.slices("source", own=True))
             told = [*self._detectors(published.generation), *self._windows()]
         except LedgerError as error:
             # Publish no sums: zeros would look like a restart.
@@ -77,6 +79,7 @@ class WatchCollector(Collector):
             zeros, segments, more = Sums.zeros(self._watch.ledger.bins), published.sums, published.labels
             yield from _sums(dict.fromkeys(self._watch.models, zeros) | merge_slices(segments), more)
             yield from _segments({key: sums for key, sums in segments.items() if key.name}, more)
+            yield _family("calib_source_labels_total", list(sources.items()), more)
             yield from told
         yield from self._troubles()
 

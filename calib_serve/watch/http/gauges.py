@@ -14,6 +14,7 @@ from calib_serve.watch.label_rate import rate_changes
 from calib_serve.watch.ledger import Version
 from calib_serve.watch.priors import TrafficShares
 from calib_serve.watch.service import Watch
+from calib_serve.watch.sources import source_gaps
 from calib_serve.watch.windows import WINDOWS, Window
 
 __all__ = ["WindowGauges"]
@@ -62,11 +63,15 @@ class WindowGauges:
             for number, value in _numbers(window).items():
                 rows[f"calib_window_{number}"].append(((*version, name), value))
         for key, sums in windows[_SLICES].slices.items():
-            if key.kind != "group" and key.name:
+            if key.kind in ("segment", "class") and key.name:
                 gap = estimate(sums).gap
                 labels = (*version, key.kind, key.name)
                 rows["calib_slice_gap"].append((labels, gap.value))
                 rows["calib_slice_gap_error"].append((labels, gap.se))
+        day = windows[_SLICES]
+        for one in source_gaps(day.sums, day.by_name("source"), day.groups):
+            rows["calib_source_gap_difference"].append(((*version, one.name), one.difference))
+            rows["calib_source_gap_difference_error"].append(((*version, one.name), one.se))
         for series, values in _shares(self._watch.class_shares(version, _SLICES)).items():
             rows[series] += [((*version, *more), value) for more, value in values]
         moved = _rate_moved(windows["7d"])

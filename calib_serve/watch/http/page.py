@@ -22,6 +22,7 @@ from calib_serve.watch.incidents import Incident
 from calib_serve.watch.label_rate import rate_changes
 from calib_serve.watch.ledger import Dated, Key, Kind, Sums, Version
 from calib_serve.watch.service import Watch
+from calib_serve.watch.sources import source_gaps
 from calib_serve.watch.windows import WINDOWS, Window
 
 try:
@@ -105,6 +106,7 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
         more=len(versions) - _VERSIONS,
         shares=_class_shares(watch, chosen, looked.name),
         segments=_slices(looked, "segment"),
+        sources=_sources(looked),
         classes=[row | {"shown": _class_name(row["name"], names)} for row in _slices(looked, "class")],
     )
 
@@ -167,6 +169,25 @@ def _slices(window: Window, kind: Kind) -> list[dict[str, Any]]:
     found = [(key.name, sums) for key, sums in window.slices.items() if key.kind == kind and key.name]
     found.sort(key=lambda one: (*(-n for n in _size(one[1])), one[0]))
     return [{"name": name, **_cells(_Shown.of(sums, window))} for name, sums in found]
+
+
+def _sources(window: Window) -> list[dict[str, Any]]:
+    """Who sent the labels of this window, those first that say something else than the others do."""
+    return [
+        {
+            "name": one.name,
+            "labels": _count(one.labels),
+            "share": _percent(one.share, 0),
+            "gap": _signed(one.gap),
+            "others": _signed(one.others),
+            "difference": "n/a"
+            if math.isnan(one.difference)
+            else f"{one.difference * 100:+.1f} ({one.low * 100:.1f} to {one.high * 100:.1f})",
+            "level": "off" if one.differs else "",
+            "says": "says something else than the others" if one.differs else "",
+        }
+        for one in source_gaps(window.sums, window.by_name("source"), window.groups)
+    ]
 
 
 def _cells(shown: _Shown) -> dict[str, Any]:

@@ -7,7 +7,7 @@ made until the restore as forgotten, unless the lost labels are to be sent again
 
 from __future__ import annotations
 
-import json
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,10 +22,10 @@ from calib_serve.watch.ledger.backup_file import Header, read_header, unpacked_c
 from calib_serve.watch.ledger.inspection import verify_file
 from calib_serve.watch.ledger.protocol import Ledger
 from calib_serve.watch.ledger.sums import Version
+from calib_serve.watch.ledger.taken_out import count_taken_out
 
 __all__ = ["Pruned", "Restored", "backup_ledger", "prune_ledger", "restore_ledger", "verify_ledger"]
 
-_RETIRED = "retired"
 CLOCK_SKEW = 300.0
 """How far ahead of our clock receipts are dated at most, seconds: further ones are refused when they come."""
 
@@ -154,7 +154,9 @@ def _begin(ledger: Ledger, until: float) -> None:
         raise LedgerError(f"the ledger in the backup is not sound: {wrong[0]}")
     if until > float("-inf"):
         ledger.forget(until)
-    ledger.new_generation("restore")
+    renew = getattr(ledger, "new_generation", None)
+    if renew is not None:
+        renew("restore")
 
 
 def verify_ledger(where: str) -> list[str]:
@@ -215,17 +217,6 @@ def _retire(ledger: Ledger, version: Version) -> float:
     with ledger.transaction():
         sums = ledger.sums().get(version)
         labels = 0.0 if sums is None else float(sums.labels.sum())
-        kept = _retired(ledger)
-        kept[version] = kept.get(version, 0.0) + labels
-        ledger.store(_RETIRED, json.dumps([[*of, n] for of, n in kept.items()]).encode())
+        count_taken_out(ledger, math.ceil(labels))
         ledger.drop(version)
     return labels
-
-
-def _retired(ledger: Ledger) -> dict[Version, float]:
-    """How many labels were taken out of the sums whose receipts are remembered still, perhaps."""
-    try:
-        rows = json.loads(ledger.load(_RETIRED) or b"[]")
-        return {(model, version): float(labels) for model, version, labels in rows}
-    except (ValueError, TypeError) as error:
-        raise LedgerError(f"what the ledger says of retired versions is damaged: {error}") from error

@@ -7,8 +7,17 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from calib_serve.errors import LedgerError, ShapeError
-from calib_serve.watch.ledger.entries import SPANS, Dated, Noted, Place, coarser, journal_sums
+from calib_serve.errors import InputError, LedgerError, ShapeError
+from calib_serve.watch.ledger.entries import (
+    SPANS,
+    Dated,
+    Noted,
+    Place,
+    coarser,
+    holding,
+    journal_sums,
+    label_sums,
+)
 from calib_serve.watch.ledger.rows import Tables
 from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version, add_at
 
@@ -30,8 +39,8 @@ class Book:
         self._totals, self._spans, self._emitted = (tables[name] for name in ("totals", "spans", "emitted"))
         self._journal, self._state = tables["journal"], tables["state"]
 
-    def add(self, sums: Mapping[Place, Sums], *, writer: str | None = None) -> None:
-        """Add sums to those that are kept, of this ledger's writer or another."""
+    def add(self, sums: Mapping[Place, Sums], *, writer: str | None = None, less: bool = False) -> None:
+        """Add sums to those that are kept, of this ledger's writer or another; or take labels out of them."""
         for (key, start, width), more in sums.items():
             at: tuple[str | float, ...]
             if width:
@@ -40,8 +49,35 @@ class Book:
                 rows = self._totals
                 at = (self.writer if writer is None else writer, *key.of, key.kind, key.name)
             row = rows.get(*at)
-            total = more if row is None else self._unpacked(row[-1]) + more
+            kept = None if row is None else self._unpacked(row[-1])
+            total = _less(kept, more) if less else more if kept is None else kept + more
             rows.put(*at, total.packed())
+
+    def take_out(self, rows: Sequence[Noted], *, now: float) -> None:
+        """Take labels that were counted out of all sums, and of those that wait for the drift detector."""
+        self.fold()
+        for row in rows:
+            self._journal.delete(
+                "WHERE (model, version, time, nonce) = (?, ?, ?, ?)",
+                (row.model, row.version, row.time, row.nonce),
+            )
+        for (writer, place), sums in label_sums(rows, bins=self._bins).items():
+            at = self._holding(place, sums, now=now)
+            if at is not None:
+                self.add({at: sums}, writer=writer, less=True)
+
+    def _holding(self, place: Place, sums: Sums, *, now: float) -> Place | None:
+        """The span that holds these labels today; None where it is older than any."""
+        if not place.width:
+            return place
+        for at in holding(place):
+            key = at.key
+            row = self._spans.get(key.model, key.version, key.kind, at.start, at.width, key.name)
+            if row is not None and (self._unpacked(row[-1]).labels >= sums.labels).all():
+                return at
+        if now - (place.start + place.width) > SPANS[-1][1]:
+            return None
+        raise _never_counted()
 
     def totals(self, kind: Kind, *, own: bool) -> dict[Key, Sums]:
         """The sums over all time."""
@@ -169,6 +205,21 @@ class Book:
 def _place(row: Sequence[Any]) -> Place:
     model, version, kind, start, width, name, _ = row
     return Place(Key(model, version, name, kind), start, width)
+
+
+def _less(kept: Sums | None, part: Sums) -> Sums:
+    try:
+        if kept is not None:
+            return kept.less(part)
+    except InputError as error:
+        raise _never_counted() from error
+    raise _never_counted()
+
+
+def _never_counted() -> LedgerError:
+    return LedgerError(
+        "labels to be taken back were never counted in this ledger; is the journal of another?"
+    )
 
 
 @functools.lru_cache(maxsize=4096)

@@ -101,7 +101,7 @@ def contain(tables: Tables, found: list[Damage], *, latest: float, now: float) -
 
 
 def _contained(tables: Tables, one: Damage, *, latest: float, now: float) -> bool:
-    if one.table not in ("epochs", "nonces", "batches", "spans", "journal", "state"):
+    if one.table not in ("epochs", "nonces", "batches", "named", "spans", "journal", "state"):
         return False
     rows = tables[one.table]
     if one.table == "state" and (one.row is None or not str(one.row[0]).startswith(_ANEW)):
@@ -113,7 +113,7 @@ def _contained(tables: Tables, one: Damage, *, latest: float, now: float) -> boo
             gone = False
         if not gone:
             return False
-    if one.table in ("epochs", "nonces", "batches"):
+    if one.table in ("epochs", "nonces", "batches", "named"):
         seen.doubt(tables["state"], receipts=latest, batches=now)
     kept = tables["damaged"]
     (last,) = tables.db.execute("SELECT coalesce(max(id), 0) FROM damaged").fetchone()

@@ -16,7 +16,8 @@ from calib_serve.receipts import DAY, Label
 from calib_serve.watch.ledger.sums import Key, Sums, add_at, changes
 
 __all__ = [
-    "SPANS", "Dated", "Entry", "Fate", "Noted", "Place", "coarser", "journal_sums", "noted", "places",
+    "SPANS", "Dated", "Entry", "Fate", "Mark", "Noted", "Place", "coarser", "holding", "journal_sums",
+    "label_sums", "noted", "places",
     "served",
 ]  # fmt: skip
 
@@ -27,13 +28,40 @@ SPANS: tuple[tuple[float, float], ...] = ((300.0, 2 * DAY), (3600.0, 35 * DAY), 
 """Widths of the spans of prediction time, and the age until which each is kept; seconds."""
 
 
+class Mark(NamedTuple):
+    """Where a ledger keeps what became of a batch's labels, in the step that counts them: a key, the name."""
+
+    key: str
+    batch: str
+
+    @property
+    def given_up(self) -> str:
+        """The key under which a batch is named that shall no longer be counted."""
+        return f"{self.key}/given-up"
+
+    @staticmethod
+    def letters(fates: Sequence[Fate]) -> str:
+        """The first letter of each."""
+        return "".join(fate[0] for fate in fates)
+
+    def kept(self, fates: Sequence[Fate]) -> bytes:
+        """What is kept under the key."""
+        return f"{self.batch} {self.letters(fates)}".encode()
+
+    def fates_in(self, kept: bytes | None) -> str | None:
+        """The letters in what is kept; None where that is of another batch."""
+        batch, _, letters = (kept or b"").decode("utf-8", "replace").partition(" ")
+        return letters if batch == self.batch else None
+
+
 @dataclass(frozen=True)
 class Entry:
-    """A label to be counted, when it ``arrived``, and the slices of the version that it counts in."""
+    """A label to be counted, when it ``arrived``, the slices that it counts in, and who sent it."""
 
     label: Label
     arrived: float
     slices: tuple[Key, ...]
+    source: str = ""
 
 
 class Place(NamedTuple):
@@ -136,6 +164,21 @@ def journal_sums(rows: Sequence[Noted], *, bins: int) -> dict[str, dict[Place, S
             for place in (Place(key), Place(key, start, width))[: 2 if width else 1]:
                 add_at(mine, place, more)
     return found
+
+
+def label_sums(rows: Sequence[Noted], *, bins: int) -> dict[tuple[str, Place], Sums]:
+    """The sums of labels that were counted, by writer and place; in spans they are those of no writer."""
+    found: dict[tuple[str, Place], Sums] = {}
+    for writer, sums in journal_sums(rows, bins=bins).items():
+        for place, more in sums.items():
+            add_at(found, ("" if place.width else writer, place), more)
+    return found
+
+
+def holding(place: Place) -> list[Place]:
+    """The spans in which the sums of this one may lie today: itself, and the wider ones that hold it."""
+    key, start, width = place
+    return [Place(key, math.floor(start / w) * w, w) for w, _ in SPANS if w >= width] if width else [place]
 
 
 def served(sums: Mapping[Key, Sums], *, time: float) -> dict[Place, Sums]:

@@ -14,7 +14,8 @@ from typing import Protocol
 from calib_serve.receipts import DAY
 from calib_serve.watch.checks import Check
 from calib_serve.watch.ledger.address import check_address, is_redis, redis_password
-from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted
+from calib_serve.watch.ledger.batches import Once
+from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Mark, Noted
 from calib_serve.watch.ledger.leases import Leases
 from calib_serve.watch.ledger.sqlite import SqliteLedger
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version
@@ -32,25 +33,34 @@ class Ledger(Protocol):
     """
 
     bins: int
-    retention: float
     writer: str
+    retention: float
     leases: Leases
 
-    def accept(self, entries: Sequence[Entry], *, detect: bool = True) -> list[Fate]:
+    def accept(
+        self, entries: Sequence[Entry], *, detect: bool = True, mark: Mark | None = None
+    ) -> list[Fate]:
         """Count each label whose receipt was not seen before; durable on return.
 
-        With ``detect`` it also waits for the drift detector.
+        With ``detect`` it also waits for the drift detector. ``mark``: where to keep what became of them, in
+        the same step.
         """
 
-    def add(
-        self,
-        sums: Mapping[Key, Sums],
-        *,
-        time: float,
-        once: bytes | None = None,
-        expires: float = 0.0,
-    ) -> bool:
-        """Add sums of predictions made at ``time``; a batch named ``once`` counts once until ``expires``."""
+    def take_back(self, rows: Sequence[Noted], *, mark: str, before: bytes, after: bytes) -> bool:
+        """Take labels that were counted out of everything, and keep ``after`` under ``mark``, in one step.
+
+        Nothing is done, and False returned, where it is not ``before`` that is kept there. Their receipts
+        stay seen.
+        """
+
+    def add(self, sums: Mapping[Key, Sums], *, time: float, once: Once | None = None) -> bool:
+        """Add sums of predictions made at ``time``; False for a batch that was counted, which adds nothing.
+
+        ConflictError where another batch was counted under the name of ``once``.
+        """
+
+    def known(self, once: Once) -> Once | None:
+        """The batch that was counted under this name, if any."""
 
     def sums(self, *, own: bool = False) -> dict[Version, Sums]:
         """The sums over all time (``own``: by this writer), by (model, version)."""

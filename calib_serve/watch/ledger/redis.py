@@ -21,11 +21,13 @@ from calib_serve.errors import InputError, LedgerError, MissingDependency, Unkno
 from calib_serve.receipts import DAY
 from calib_serve.watch.checks import Check
 from calib_serve.watch.ledger.address import REDIS_PASSWORD
+from calib_serve.watch.ledger.batches import Once, check_content
 from calib_serve.watch.ledger.entries import (
     SPANS,
     Dated,
     Entry,
     Fate,
+    Mark,
     Noted,
     Place,
     coarser,
@@ -38,12 +40,15 @@ from calib_serve.watch.ledger.leases import Leases
 from calib_serve.watch.ledger.redis_checks import redis_checks
 from calib_serve.watch.ledger.redis_leases import RedisLeases
 from calib_serve.watch.ledger.redis_lock import RedisLock
-from calib_serve.watch.ledger.redis_scripts import ACCEPT, ADD, FOLD, MERGE
+from calib_serve.watch.ledger.redis_scripts import ACCEPT, ADD, FOLD, MERGE, TAKE_BACK
 from calib_serve.watch.ledger.redis_verify import verify
 from calib_serve.watch.ledger.redis_wire import (
     PUBLISHED,
+    batch_as,
+    batch_of,
     escaped,
     fields,
+    less_labels,
     packed,
     published,
     rows_and_sums,
@@ -51,6 +56,7 @@ from calib_serve.watch.ledger.redis_wire import (
     unpacked,
 )
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, add_at, merge_slices
+from calib_serve.watch.ledger.taken_out import TAKEN_OUT, read_taken_out
 
 try:
     import redis
@@ -95,8 +101,8 @@ class RedisLedger:
         self._next_merge = -math.inf
         with self._errors():
             self._redis, memory = _connected(url, timeout=timeout, password=password)
-            self._accept, self._add, self._fold, self._merge = (
-                self._redis.register_script(script) for script in (ACCEPT, ADD, FOLD, MERGE)
+            self._accept, self._add, self._fold, self._merge, self._take_back = (
+                self._redis.register_script(script) for script in (ACCEPT, ADD, FOLD, MERGE, TAKE_BACK)
             )
             self._lock = RedisLock(self._redis, self._root, timeout=timeout, errors=self._errors)
             self.leases: Leases = RedisLeases(self._redis, self._root, errors=self._errors)
@@ -219,10 +225,13 @@ class RedisLedger:
     def _changes(self) -> _Changes | None:
         return getattr(self._local, "changes", None)
 
-    def accept(self, entries: Sequence[Entry], *, detect: bool = True) -> list[Fate]:
+    def accept(
+        self, entries: Sequence[Entry], *, detect: bool = True, mark: Mark | None = None
+    ) -> list[Fate]:
         """Count each label whose receipt was not seen before.
 
-        A receipt that has expired by Redis' clock is refused as forgotten.
+        A receipt that has expired by Redis' clock is refused as forgotten. ``mark``: where to keep what
+        became of them, in the same step.
         """
         if not entries:
             return []
@@ -237,9 +246,30 @@ class RedisLedger:
             for row in notes
         ]
         batch = {"retention": self.retention * 1000, "labels": labels, "detect": detect}
+        if mark is not None:
+            batch |= {"mark": mark.key, "given_up": mark.given_up, "named": mark.batch}
         fates = self._counted(self._accept, json.dumps(batch))
         self._tidy()
         return [fate.decode() for fate in fates]
+
+    def take_back(self, rows: Sequence[Noted], *, mark: str, before: bytes, after: bytes) -> bool:
+        """Take labels that were counted out of everything, and keep ``after`` under ``mark``, in one step.
+
+        Nothing is done, and False returned, where it is not ``before`` that is kept there. Their receipts
+        stay seen.
+        """
+        with self.transaction(), self._errors():
+            while self._redis.llen(f"{self._root}:journal"):
+                self._fold_journal()
+            batch = less_labels(rows, bins=self.bins, now=self._redis_time())
+            batch |= {"mark": mark, "before": before.decode(), "after": after.decode()}
+            batch |= {"taken_out": TAKEN_OUT, "labels": len(rows)}
+            done = self._take_back(keys=[self._root], args=[json.dumps(batch)])
+        if done == -1:
+            raise LedgerError(
+                "labels to be taken back were never counted in this ledger; is the journal of another?"
+            )
+        return bool(done)
 
     def _counted(self, script: Any, batch: str) -> Any:
         """What a script that counts answers; UnknownFate where it was sent and no answer came."""
@@ -275,21 +305,27 @@ class RedisLedger:
                 batch = {"rows": batch["rows"] + more["rows"], "sums": batch["sums"] + more["sums"]}
             self._fold(keys=[self._root], args=[json.dumps(batch), folds or "0", len(rows)])
 
-    def add(
-        self,
-        sums: Mapping[Key, Sums],
-        *,
-        time: float,
-        once: bytes | None = None,
-        expires: float = 0.0,
-    ) -> bool:
-        """Add sums of predictions made at ``time``; a batch named ``once`` counts once until ``expires``."""
+    def add(self, sums: Mapping[Key, Sums], *, time: float, once: Once | None = None) -> bool:
+        """Add sums of predictions made at ``time``; False for a batch that was counted, which adds nothing.
+
+        ConflictError where another batch was counted under the name of ``once``.
+        """
         batch = rows_and_sums(served(sums, time=time), writer=self.writer)
         if once is not None:
-            batch |= {"once": once.hex(), "expires": expires * 1000}
-        fresh = bool(self._counted(self._add, json.dumps(batch)))
+            batch |= batch_as(once)
+        found = self._counted(self._add, json.dumps(batch))
+        if once is not None and found != 1:
+            check_content(once, batch_of(once, found))
         self._tidy()
-        return fresh
+        return bool(found == 1)
+
+    def known(self, once: Once) -> Once | None:
+        """The batch that was counted under this name, if any."""
+        with self._errors():
+            found, earlier = self._redis.mget(
+                f"{self._root}:batch:{once.name.hex()}", f"{self._root}:nonce:{once.earlier.hex()}"
+            )
+        return None if found is None and earlier is None else batch_of(once, found or b"")
 
     def _merge_sometimes(self) -> None:
         """Move what has grown old into wider spans, and drop what is older than any."""
@@ -508,7 +544,13 @@ class RedisLedger:
     def verify(self) -> list[str]:
         """What can be seen of it that is wrong; empty if nothing is. Changes no number."""
         with self._errors():
-            return verify(self._redis, self._root, bins=self.bins, sums=self.slices)
+            return verify(
+                self._redis,
+                self._root,
+                bins=self.bins,
+                sums=self.slices,
+                taken_out=lambda: read_taken_out(self),
+            )
 
     def checks(self, *, volatile: bool = False) -> list[Check]:
         """What to look at while this ledger is used; ``volatile``: Redis may lose labels at a restart."""

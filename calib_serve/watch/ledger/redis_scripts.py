@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 __all__ = [
-    "ACCEPT", "ADD", "FOLD", "LOCK", "MERGE", "RENEW", "SNAPSHOT", "SWITCH",
+    "ACCEPT", "ADD", "FOLD", "LOCK", "MERGE", "RENEW", "SNAPSHOT", "SWITCH", "TAKE_BACK",
     "TAKE_LEASE", "UNLEASE", "UNLOCK",
 ]  # fmt: skip
 
@@ -56,6 +56,9 @@ ACCEPT = (
     + _EVICTION
     + """
 local batch, fates = cjson.decode(ARGV[1]), {}
+if batch.mark and redis.call('GET', root .. ':state:' .. batch.given_up) == batch.named then
+  return redis.error_reply('the batch was given up')
+end
 local retention = math.max(batch.retention, tonumber(redis.call('GET', root .. ':retention') or 0))
 local forgotten = tonumber(redis.call('GET', root .. ':forgotten') or '-inf')
 local gone = redis.call('ZRANGEBYSCORE', root .. ':epochs', '-inf', ms, 'LIMIT', 0, 1000)
@@ -97,7 +100,51 @@ for i, one in ipairs(batch.labels) do
     end
   end
 end
+if batch.mark then
+  local letters = {}
+  for i, fate in ipairs(fates) do letters[i] = string.sub(fate, 1, 1) end
+  redis.call('SET', root .. ':state:' .. batch.mark, batch.named .. ' ' .. table.concat(letters))
+end
 return fates
+"""
+)
+# All is looked up before anything is changed: a script that fails takes nothing back of what it did.
+TAKE_BACK = (
+    _COMMON
+    + """
+local batch, keys = cjson.decode(ARGV[1]), {}
+local mark = root .. ':state:' .. batch.mark
+if (redis.call('GET', mark) or '') ~= batch.before then return 0 end
+for i, row in ipairs(batch.rows) do
+  for _, name in ipairs(row.names) do
+    local key, enough = root .. row.kind .. name, true
+    for _, pair in ipairs(row.labels) do
+      if tonumber(redis.call('HGET', key, pair[1]) or 0) < pair[2] then enough = false end
+    end
+    if enough and not keys[i] then keys[i] = key end
+  end
+  if not keys[i] and not row.old then return -1 end
+end
+local copying = redis.call('EXISTS', root .. ':copying') == 1
+for i, row in ipairs(batch.rows) do
+  local key, left = keys[i], 0
+  if key then
+    if copying then redis.call('SADD', root .. ':touched', key) end
+    for _, pair in ipairs(row.sums) do
+      redis.call('HINCRBYFLOAT', key, pair[1], string.format('%.17g', -pair[2]))
+    end
+    for _, bin in ipairs(batch.bins) do
+      local labels = tonumber(redis.call('HGET', key, bin[1]) or 0)
+      left = left + labels
+      if labels == 0 then redis.call('HDEL', key, unpack(bin)) end
+    end
+    if left == 0 then redis.call('HDEL', key, unpack(batch.whole)) end
+  end
+end
+for _, one in ipairs(batch.waiting) do redis.call('ZREM', root .. ':waiting:' .. one[1], one[2]) end
+redis.call('INCRBY', root .. ':state:' .. batch.taken_out, batch.labels)
+redis.call('SET', mark, batch.after)
+return 1
 """
 )
 FOLD = (
@@ -115,10 +162,12 @@ ADD = (
     + """
 local batch = cjson.decode(ARGV[1])
 if batch.once then
-  local left = batch.expires - ms
-  if left <= 0 then return 0 end
-  local name = root .. ':nonce:' .. batch.once
-  if not redis.call('SET', name, 1, 'NX', 'PX', whole(left)) then return 0 end
+  local key = root .. ':batch:' .. batch.once
+  local known = redis.call('GET', key)
+  if known then return known end
+  -- As it was remembered before names stood for a content.
+  if redis.call('EXISTS', root .. ':nonce:' .. batch.earlier) == 1 then return '' end
+  redis.call('SET', key, batch.known, 'PX', whole(batch.left))
 end
 add(batch)
 return 1

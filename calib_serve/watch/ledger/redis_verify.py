@@ -26,8 +26,19 @@ __all__ = ["verify"]
 _EARLIER = 12  # bytes of a nonce in receipts of version 1
 
 
-def verify(redis: Any, root: str, *, bins: int, sums: Callable[[], dict[Key, Sums]]) -> list[str]:
-    """What is wrong under ``root``, where ``sums`` reads those over all time; usable while others write."""
+def verify(
+    redis: Any,
+    root: str,
+    *,
+    bins: int,
+    sums: Callable[[], dict[Key, Sums]],
+    taken_out: Callable[[], int],
+) -> list[str]:
+    """What is wrong under ``root``; usable while others write.
+
+    ``sums`` reads those over all time, and ``taken_out`` how many labels were taken out of them, whose
+    receipts are remembered still, perhaps.
+    """
     found = [*_bits(redis, root)]
     # First the bits, then the sums: labels that come in between make the sums larger alone.
     bits = _remembered(redis, root)
@@ -36,11 +47,16 @@ def verify(redis: Any, root: str, *, bins: int, sums: Callable[[], dict[Key, Sum
         return found
     try:
         counted: dict[Version, Sums] = merge_slices(sums())
+        # After the sums: what is taken out in between is in both.
+        taken = taken_out()
     except (LedgerError, ValueError, TypeError) as error:
         return [f"sums cannot be read: {error}"]
     labels = sum(float(one.labels.sum()) for one in counted.values())
-    if labels < bits:
-        found.append(f"totals: {bits} receipts are remembered, and only {labels:.0f} labels are in the sums")
+    if labels + taken < bits:
+        out = f", and {taken} were taken out" if taken else ""
+        found.append(
+            f"totals: {bits} receipts are remembered, and only {labels:.0f} labels are in the sums{out}"
+        )
     return found
 
 

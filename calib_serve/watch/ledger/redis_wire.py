@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from calib_serve.nonces import NONCE_BYTES, split
-from calib_serve.watch.ledger.entries import Noted, Place
-from calib_serve.watch.ledger.sums import Key, Sums, Version
+from calib_serve.watch.ledger.batches import Once
+from calib_serve.watch.ledger.entries import SPANS, Noted, Place, holding, label_sums
+from calib_serve.watch.ledger.sums import Key, Sums, Version, label_places
 
 __all__ = [
-    "PUBLISHED", "escaped", "fields", "packed", "published", "rows_and_sums", "seen_as", "unpacked",
+    "PUBLISHED", "batch_as", "batch_of", "escaped", "fields", "less_labels", "packed", "published",
+    "rows_and_sums", "seen_as", "unpacked",
 ]  # fmt: skip
 
 PUBLISHED = "published/"
@@ -24,13 +26,36 @@ def rows_and_sums(sums: Mapping[Place, Sums], *, writer: str) -> dict[str, Any]:
     """What the script that adds sums is given: the rows that change, and the numbers of each."""
     rows, told = [], []
     for (key, start, width), more in sums.items():
-        if width:
-            names = [key.model, key.version, key.kind, key.name, start, width]
-            rows.append({"name": json.dumps(names), "start": start})
-        else:
-            rows.append({"name": json.dumps([writer, *key.of, key.kind, key.name])})
+        name = _row(writer, Place(key, start, width))
+        rows.append({"name": name, "start": start} if width else {"name": name})
         told.append(list(fields(more).items()))
     return {"rows": rows, "sums": told}
+
+
+def less_labels(rows: Sequence[Noted], *, bins: int, now: float) -> dict[str, Any]:
+    """What the script that takes labels back is given: their sums and where they may lie, and which wait.
+
+    ``bins``: the places of a bin's label sums, their count first: they are emptied with it, and ``whole``,
+    those of no bin, with the last label.
+    """
+    told = []
+    for (writer, place), sums in label_sums(rows, bins=bins).items():
+        names = [_row(writer, one) for one in holding(place)]
+        old = bool(place.width) and now - (place.start + place.width) > SPANS[-1][1]
+        kind = ":span:" if place.width else ":total:"
+        numbers, counts = fields(sums), label_places(bins)[0]
+        labels = [(at, numbers[at]) for at in counts if at in numbers]
+        told.append({"names": names, "kind": kind, "old": old, "labels": labels, "sums": [*numbers.items()]})
+    _, by_bin, whole = label_places(bins)
+    waiting = [(json.dumps([row.model, row.version]), packed(row)) for row in rows]
+    return {"rows": told, "bins": by_bin, "whole": whole, "waiting": waiting}
+
+
+def _row(writer: str, place: Place) -> str:
+    key, start, width = place
+    if width:
+        return json.dumps([key.model, key.version, key.kind, key.name, start, width])
+    return json.dumps([writer, *key.of, key.kind, key.name])
 
 
 def fields(sums: Sums) -> dict[int, float]:
@@ -44,6 +69,24 @@ def seen_as(nonce: bytes) -> dict[str, Any]:
         return {"nonce": nonce.hex()}
     epoch, bit = split(nonce)
     return {"epoch": epoch.hex(), "bit": bit}
+
+
+def batch_as(once: Once) -> dict[str, Any]:
+    """What the script remembers a batch by; for how long, by the clock of Redis."""
+    return {
+        "once": once.name.hex(),
+        "earlier": once.earlier.hex(),
+        "known": json.dumps([once.content.hex(), once.time]),
+        "left": (once.expires - once.time) * 1000,
+    }
+
+
+def batch_of(once: Once, kept: bytes) -> Once:
+    """The batch that is remembered as ``kept`` under this name, or its earlier one."""
+    if not kept:
+        return Once(once.earlier)
+    content, time = json.loads(kept)
+    return Once(once.name, bytes.fromhex(content), time, time + once.expires - once.time)
 
 
 def packed(row: Noted) -> str:

@@ -179,6 +179,15 @@ class Rows:
         self._db.executemany(self._delete + self._where_key, [self.table.key_of(row) for row in rows])
         self._tables.count(self.table.name, -len(rows), -sum(self.table.checksum(row) for row in rows))
 
+    def expire(self, before: float, *, at_most: int) -> list[Row]:
+        """Delete so many that expired before, oldest first; which.
+
+        Their whole rows are read: no index is believed about what may be forgotten.
+        """
+        old = self.select("WHERE expires < ? ORDER BY expires LIMIT ?", (before, at_most))
+        self.delete_all(old)
+        return old
+
     def drop(self, row: Row) -> bool:
         """Delete a damaged row; whether there was one of its key. The digest is to be made anew."""
         self._tables.own.clear()

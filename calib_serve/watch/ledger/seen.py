@@ -1,8 +1,7 @@
 """Which receipts were counted, in a SQLite ledger: one bit each, in the bitmap of its epoch.
 
 A bitmap is a sorted list of its bits while few are set. Receipts of version 1 have no epoch: their nonces are
-kept whole, as are the names of batches of predictions. Where some were lost to damage, receipts of unknown
-names that may be among them are refused.
+kept whole. Where some were lost to damage, receipts of unknown names that may be among them are refused.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from calib_serve.nonces import NONCE_BYTES, PER_EPOCH, split
 from calib_serve.watch.ledger.entries import Fate
 from calib_serve.watch.ledger.rows import Rows, Tables
 
-__all__ = ["Seen", "doubt"]
+__all__ = ["Seen", "doubt", "doubted_batches"]
 
 _BITMAP = PER_EPOCH // 8
 _SPARSE = _BITMAP // 2  # bits beyond which a bitmap is smaller than their list
@@ -34,7 +33,7 @@ def _doubted(state: Rows) -> float:
     return -math.inf if row is None else float(row[1])
 
 
-def _doubted_batches(state: Rows) -> float:
+def doubted_batches(state: Rows) -> float:
     """The same, of batches of predictions."""
     row = state.get(_DOUBTED_BATCHES)
     return -math.inf if row is None else float(row[1])
@@ -43,18 +42,18 @@ def _doubted_batches(state: Rows) -> float:
 def doubt(state: Rows, *, receipts: float, batches: float) -> None:
     """From now on doubt what came until then."""
     state.put(_DOUBTED, repr(max(receipts, _doubted(state))).encode())
-    state.put(_DOUBTED_BATCHES, repr(max(batches, _doubted_batches(state))).encode())
+    state.put(_DOUBTED_BATCHES, repr(max(batches, doubted_batches(state))).encode())
 
 
 class Seen:
-    """The receipts and batches that the ledger behind ``tables`` remembers; used within its transactions.
+    """The receipts that the ledger behind ``tables`` remembers; used within its transactions.
 
     ``damaged``: says what cannot be.
     """
 
     def __init__(self, tables: Tables, *, damaged: Callable[[object], LedgerError]) -> None:
         self._damaged = damaged
-        self._epochs, self._nonces, self._batches = (tables[name] for name in ("epochs", "nonces", "batches"))
+        self._epochs, self._nonces = tables["epochs"], tables["nonces"]
         self._state = tables["state"]
 
     def add(self, nonces: Sequence[bytes], times: Sequence[float], *, retention: float) -> list[Fate]:
@@ -77,13 +76,6 @@ class Seen:
 
     def _unknown(self, time: float) -> Fate:
         return "forgotten" if time <= _doubted(self._state) else "counted"
-
-    def add_batch(self, name: bytes, expires: float, *, time: float) -> bool:
-        """Remember a batch of predictions made at ``time`` by its name; whether it was not remembered yet."""
-        if self._batches.has(name) or time <= _doubted_batches(self._state):
-            return False
-        self._batches.add([(name, expires)])
-        return True
 
     def _set(self, epoch: bytes, bits: Sequence[int], times: Sequence[float], retention: float) -> list[Fate]:
         row, was = self._epochs.find(epoch)
@@ -110,18 +102,8 @@ class Seen:
 
     def forget(self, before: float, *, at_most: int) -> tuple[int, float]:
         """Forget ``at_most`` receipts and as many epochs; how many, and when the last one expired."""
-        gone = [self._forget(rows, before, at_most) for rows in (self._nonces, self._epochs)]
-        return sum(count for count, _ in gone), max(last for _, last in gone)
-
-    def forget_batches(self, before: float, *, at_most: int) -> None:
-        """The same, of batches."""
-        self._forget(self._batches, before, at_most)
-
-    def _forget(self, rows: Rows, before: float, at_most: int) -> tuple[int, float]:
-        # Their whole rows are read: no index is believed about what may be forgotten.
-        old = rows.select("WHERE expires < ? ORDER BY expires LIMIT ?", (before, at_most))
-        rows.delete_all(old)
-        return len(old), max((row[1] for row in old), default=-math.inf)
+        gone = [row for rows in (self._nonces, self._epochs) for row in rows.expire(before, at_most=at_most)]
+        return len(gone), max((row[1] for row in gone), default=-math.inf)
 
     def count(self) -> int:
         """How many receipts are remembered."""

@@ -12,8 +12,9 @@ from pathlib import Path
 from calib_serve.errors import LedgerError
 from calib_serve.receipts import DAY
 from calib_serve.watch.checks import Check
-from calib_serve.watch.ledger import book, seen
-from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Noted, noted, served
+from calib_serve.watch.ledger import batches, book, seen
+from calib_serve.watch.ledger.batches import Once
+from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Mark, Noted, noted, served
 from calib_serve.watch.ledger.formats import FORMAT, convert
 from calib_serve.watch.ledger.generations import begin_generation, read_generation
 from calib_serve.watch.ledger.inspection import Inspection
@@ -22,6 +23,7 @@ from calib_serve.watch.ledger.sqlite_checks import sqlite_checks
 from calib_serve.watch.ledger.sqlite_store import LATEST, SqliteStore
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, merge_slices
 from calib_serve.watch.ledger.tables import SCHEMA
+from calib_serve.watch.ledger.taken_out import count_taken_out
 
 try:
     from calib_serve.watch.ledger.file_leases import FileLeases
@@ -65,6 +67,7 @@ class SqliteLedger(SqliteStore):
         self._latest = -math.inf
         self._inspection = Inspection(self.path)
         self._seen = seen.Seen(self._tables, damaged=self._damaged)
+        self._batches = batches.Batches(self._tables)
         self._book = book.Book(self._tables, writer=writer, bins=bins, damaged=self._damaged)
         self.leases: Leases = RowLeases(self) if FileLeases is None else FileLeases(self.path)
         try:
@@ -132,10 +135,13 @@ class SqliteLedger(SqliteStore):
     def _forgot(self, before: float) -> None:
         self.store(_FORGOTTEN, repr(float(max(before, self._known(_FORGOTTEN, -math.inf)))).encode())
 
-    def accept(self, entries: Sequence[Entry], *, detect: bool = True) -> list[Fate]:
+    def accept(
+        self, entries: Sequence[Entry], *, detect: bool = True, mark: Mark | None = None
+    ) -> list[Fate]:
         """Count each label whose receipt was not seen before; durable on return.
 
-        A receipt of a time that the ledger may have forgotten is refused, whatever the clock says.
+        A receipt of a time that the ledger may have forgotten is refused, whatever the clock says. ``mark``:
+        where to keep what became of them, in the same step.
         """
         with self.transaction():
             forgotten = self._known(_FORGOTTEN, -math.inf)
@@ -151,29 +157,46 @@ class SqliteLedger(SqliteStore):
             self._book.note([noted(one, writer=self._book.writer) for one in counted], detect=detect)
             if counted:
                 self._seen_until(max(one.label.receipt.time for one in counted))
+            if mark is not None:
+                self.store(mark.key, mark.kept(fates))
             self._prune_sometimes()
         return fates
+
+    def take_back(self, rows: Sequence[Noted], *, mark: str, before: bytes, after: bytes) -> bool:
+        """Take labels that were counted out of everything, and keep ``after`` under ``mark``, in one step.
+
+        Nothing is done, and False returned, where it is not ``before`` that is kept there. Their receipts
+        stay seen.
+        """
+        with self.transaction():
+            if (self.load(mark) or b"") != before:
+                return False
+            self._book.take_out(rows, now=self._clock())
+            count_taken_out(self, len(rows))
+            self.store(mark, after)
+        return True
 
     def _seen_until(self, time: float) -> None:
         if time > self._latest:
             self._latest = max(time, self._known(LATEST, -math.inf))
             self.store(LATEST, repr(float(self._latest)).encode())
 
-    def add(
-        self,
-        sums: Mapping[Key, Sums],
-        *,
-        time: float,
-        once: bytes | None = None,
-        expires: float = 0.0,
-    ) -> bool:
-        """Add sums of predictions made at ``time``; a batch named ``once`` counts once until ``expires``."""
+    def add(self, sums: Mapping[Key, Sums], *, time: float, once: Once | None = None) -> bool:
+        """Add sums of predictions made at ``time``; False for a batch that was counted, which adds nothing.
+
+        ConflictError where another batch was counted under the name of ``once``.
+        """
         with self.transaction():
-            fresh = once is None or self._seen.add_batch(once, expires, time=time)
+            fresh = once is None or self._batches.add(once)
             if fresh:
                 self._book.add(served(sums, time=time))
             self._prune_sometimes()
         return fresh
+
+    def known(self, once: Once) -> Once | None:
+        """The batch that was counted under this name, if any."""
+        with self._reading():
+            return self._batches.find(once)
 
     def _prune_sometimes(self) -> None:
         now = self._clock()
@@ -194,7 +217,7 @@ class SqliteLedger(SqliteStore):
         that was counted, and a day of them a sweep. Old spans are merged on the way.
         """
         with self.transaction():
-            self._seen.forget_batches(now, at_most=at_most)
+            self._batches.forget(now, at_most=at_most)
             now = self._trusted(now)
             self.store(_SWEPT, repr(float(now)).encode())
             gone, last = self._seen.forget(now, at_most=at_most)

@@ -14,7 +14,7 @@ from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.watch.series import DELAYS, SUMS
 
-__all__ = ["Emission", "Key", "Kind", "Sums", "Version", "add_at", "changes", "merge_slices"]
+__all__ = ["Emission", "Key", "Kind", "Sums", "Version", "add_at", "changes", "label_places", "merge_slices"]
 
 Floats = NDArray[np.float64]
 
@@ -22,9 +22,9 @@ At = TypeVar("At", bound=Hashable)
 Version = tuple[str, str]
 """(model, version)."""
 
-Kind = Literal["segment", "class", "group"]
+Kind = Literal["segment", "class", "group", "source"]
 """How predictions are sliced: by the segment they name ("" for none), which makes up all of them; by the
-predicted class; and by random groups of the groups that they name."""
+predicted class; by random groups of the groups that they name; and labels by the source that sent them."""
 
 _PLACES = {"version": 1, "delay": len(DELAYS) + 1}
 _DIGITS = 1e-9  # sums that are made in another order differ by less, of themselves
@@ -189,6 +189,30 @@ class Sums:
             new[_layout(bins)[one.name]] = column
         return cls(bins, new)
 
+    def less(self, part: Sums) -> Sums:
+        """These sums without labels that are part of them; InputError where they cannot be.
+
+        Where no label is left nothing is, not what floats leave of sums that were added and taken away.
+        """
+        left = self - part
+        labels = left.labels
+        if (labels < 0).any():
+            raise InputError("these labels were never counted here")
+        vector, layout = left.vector.copy(), _layout(self.bins)
+        for one in SUMS:
+            if one.of == "labels":
+                empty = labels == 0 if one.per == "bin" else not labels.any()
+                vector[layout[one.name]][empty] = 0.0
+        return Sums(self.bins, vector)
+
+    def of(self, kind: Literal["predictions", "labels"]) -> Sums:
+        """The sums over predictions, or those over labels, alone."""
+        layout, kept = _layout(self.bins), np.zeros(len(self.vector))
+        for one in SUMS:
+            if one.of == kind:
+                kept[layout[one.name]] = self[one.name]
+        return Sums(self.bins, kept)
+
     def __getitem__(self, name: str) -> Floats:
         return self.vector[_layout(self.bins)[name]]
 
@@ -269,6 +293,23 @@ class Sums:
         return isinstance(other, Sums) and np.array_equal(self.vector, other.vector)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+@functools.cache
+def label_places(bins: int) -> tuple[list[int], list[list[int]], list[int]]:
+    """Where counts of labels lie in the vector; each bin's label sums, its count first; and the others."""
+    layout, labels = _layout(bins), [one for one in SUMS if one.of == "labels"]
+    counts = list(range(layout["calib_feedback_total"].start, layout["calib_feedback_total"].stop))
+    by_bin = [
+        [counts[b], *(layout[one.name].start + b for one in labels if one.per == "bin")] for b in range(bins)
+    ]
+    whole = [
+        at
+        for one in labels
+        if one.per != "bin"
+        for at in range(layout[one.name].start, layout[one.name].stop)
+    ]
+    return counts, by_bin, whole
 
 
 def add_at(found: dict[At, Sums], at: At, more: Sums) -> None:

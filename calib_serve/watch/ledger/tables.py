@@ -141,7 +141,9 @@ TABLES = {
         ),
         Table("epochs", ("epoch BLOB",), ("expires REAL", "since REAL", "bits BLOB"), _EXPIRING),
         Table("nonces", ("nonce BLOB",), ("expires REAL",), _EXPIRING),
+        # Names of batches of before they stood for a content: read, not written.
         Table("batches", ("name BLOB",), ("expires REAL",)),
+        Table("named", ("name BLOB",), ("content BLOB", "time REAL", "expires REAL"), _EXPIRING),
         Table(
             "spans",
             ("model TEXT", "version TEXT", "kind TEXT", "start REAL", "width REAL", "name TEXT"),

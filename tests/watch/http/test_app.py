@@ -202,9 +202,9 @@ def test_too_many_batches_are_told_so_at_once(client, watch):
     release = threading.Event()
     take = watch.intake.take
 
-    def slow(items):
+    def slow(items, **more):
         assert release.wait(120)
-        return take(items)
+        return take(items, **more)
 
     watch.intake.take = slow
     with ThreadPoolExecutor(4) as pool:

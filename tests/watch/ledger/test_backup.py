@@ -16,6 +16,7 @@ from calib_serve.errors import LedgerError
 from calib_serve.receipts import DAY
 from calib_serve.watch.ledger import (
     Key,
+    Once,
     SqliteLedger,
     Sums,
     backup_ledger,
@@ -113,7 +114,8 @@ def test_everything_is_restored_as_it_was(place, tmp_path: Path) -> None:
     options = {"bins": 10, "writer": "w", "retention": 40 * DAY}
     ledger = open_one(kind, where, **options)
     accept(ledger, [make_label(i, when=NOW - i * DAY, inclusion=0.5, group=i) for i in range(20)])
-    ledger.add({Key("m", "1", "north"): Sums.served([0.3], bins=10)}, time=NOW, once=b"b", expires=NOW + DAY)
+    batch = Once.of(b"b", b"content", time=NOW)
+    ledger.add({Key("m", "1", "north"): Sums.served([0.3], bins=10)}, time=NOW, once=batch)
     with ledger.emission("one"):
         pass
     accept(ledger, [make_label(70, label=0)])
@@ -124,7 +126,8 @@ def test_everything_is_restored_as_it_was(place, tmp_path: Path) -> None:
     restore_ledger(tmp_path / "b", address, replace=True)
     ledger = open_one(kind, where, **options)
     assert everything(ledger) == before
-    assert not ledger.add({}, time=NOW, once=b"b", expires=NOW + DAY)
+    assert not ledger.add({}, time=NOW, once=batch)
+    assert ledger.known(batch)[:3] == batch[:3]
     with ledger.emission("one") as (fresh, _):
         assert fresh["m", "1"].labels.sum() == 1
     ledger.close()

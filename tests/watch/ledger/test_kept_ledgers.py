@@ -18,7 +18,7 @@ from ledgers import open_one
 
 from calib_serve.errors import LedgerError
 from calib_serve.receipts import Label, Receipt
-from calib_serve.watch.ledger import Entry, Key, verify_file
+from calib_serve.watch.ledger import Entry, Key, Once, verify_file
 from calib_serve.watch.ledger.formats import FORMAT
 
 KEPT = Path(__file__).parents[2] / "kept" / "ledgers"
@@ -104,7 +104,8 @@ def test_a_ledger_of_every_format_counts_no_label_and_no_batch_twice_and_new_one
     for _ in range(2):  # also when it is opened again
         with closing(opened(writer="w1")) as ledger:
             assert set(ledger.accept([entry(nonce) for nonce in expected["counted"]])) == {"duplicate"}
-            assert not ledger.add({}, time=WHEN, once=b"batch-1", expires=WHEN + 1)
+            batch = Once.of(b"a client's batch-1", b"content", time=WHEN, earlier=b"batch-1")
+            assert not ledger.add({}, time=WHEN, once=batch)
             assert ledger.verify() == []
     with closing(opened(writer="w1")) as ledger:
         assert ledger.accept([entry("03" * 10), entry("04" * 12)]) == ["counted"] * 2

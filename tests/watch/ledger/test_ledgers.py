@@ -5,12 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ledgers import FOREVER, NOW, accept, entries, make_label, open_one
+from ledgers import NOW, accept, entries, make_label, open_one
 
-from calib_serve.errors import LedgerError
+from calib_serve.errors import ConflictError, LedgerError
 from calib_serve.receipts import DAY
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.ledger import Once, SqliteLedger
 from calib_serve.watch.ledger.sums import Key, Sums
+
+BATCH = Once.of(b"batch 1", time=NOW)
 
 
 def test_a_label_is_counted_once_even_within_one_batch(ledger):
@@ -48,10 +50,34 @@ def test_two_replicas_share_the_nonces_and_publish_their_own_share(store):
 
 def test_predictions_are_added_and_a_repeated_batch_is_not(ledger):
     served = {Key("m", "1", "north"): Sums.served([0.9, 0.5])}
-    assert ledger.add(served, time=NOW, once=b"batch 1", expires=FOREVER)
-    assert not ledger.add(served, time=NOW, once=b"batch 1", expires=FOREVER)
+    assert ledger.add(served, time=NOW, once=BATCH)
+    assert not ledger.add(served, time=NOW, once=BATCH)
     assert ledger.add(served, time=NOW)
     assert ledger.sums()["m", "1"].predictions.sum() == 4
+
+
+def test_a_name_stands_for_the_content_and_time_that_came_under_it_first(ledger):
+    served = {Key("m", "1"): Sums.served([0.9])}
+    first = Once.of(b"batch", b"content", time=NOW)
+    assert ledger.add(served, time=NOW, once=first)
+    assert not ledger.add(served, time=NOW + 1, once=Once.of(b"batch", b"content", time=NOW + 1))
+    with pytest.raises(ConflictError, match="another batch"):
+        ledger.add(served, time=NOW, once=Once.of(b"batch", b"another", time=NOW))
+    assert ledger.known(Once(b"batch")).time == first.time
+    assert ledger.known(Once(b"none")) is None
+    assert ledger.sums()["m", "1"].predictions.sum() == 1
+
+
+def test_a_batch_that_was_named_before_names_stood_for_a_content_counts_once(ledger):
+    if isinstance(ledger, SqliteLedger):
+        with ledger.transaction():
+            ledger._tables["batches"].add([(b"digest", NOW + DAY)])
+    else:
+        ledger._redis.set(f"{ledger._root}:nonce:{b'digest'.hex()}", "", px=int(DAY * 1000))
+    again = Once.of(b"client and digest", b"content", time=NOW, earlier=b"digest")
+    assert not ledger.add({Key("m", "1"): Sums.served([0.9])}, time=NOW, once=again)
+    assert ledger.known(again).content == b""
+    assert not ledger.sums()
 
 
 def test_a_receipt_older_than_the_retention_is_not_counted(ledger):

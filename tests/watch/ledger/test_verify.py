@@ -7,15 +7,17 @@ import pytest
 from ledgers import FOREVER, NOW, accept, entries, make_label, open_one
 
 from calib_serve.errors import LedgerError
-from calib_serve.watch.ledger import Key, SqliteLedger, verify_file
+from calib_serve.watch.ledger import Key, Once, SqliteLedger, verify_file
 from calib_serve.watch.ledger.sums import Sums
+
+BATCH = Once(b"a batch", b"content", NOW, FOREVER)
 
 
 def fill(ledger):
     accept(ledger, [make_label(i) for i in range(30)], [f"s{i % 3}" for i in range(30)])
     old = make_label(0)
     accept(ledger, [replace(old, receipt=replace(old.receipt, nonce=bytes(12)))])
-    ledger.add({Key("m", "1"): Sums.served([0.9])}, time=NOW, once=b"a batch", expires=FOREVER)
+    ledger.add({Key("m", "1"): Sums.served([0.9])}, time=NOW, once=BATCH)
     ledger.sums()
     ledger.store("key", b"value")
 
@@ -42,7 +44,8 @@ def test_a_ledger_in_use_has_nothing_wrong(store):
         "UPDATE journal SET id = id + 1000 WHERE id = 3",
         "DELETE FROM journal WHERE id = 3",
         "UPDATE spans SET start = start + 300",
-        "DELETE FROM batches",
+        "DELETE FROM named",
+        "UPDATE named SET content = x'00'",
         "DELETE FROM nonces",
         "UPDATE nonces SET expires = 0",
         "UPDATE state SET value = '0' WHERE key = 'ledger/folded'",
@@ -69,7 +72,7 @@ def test_what_is_changed_behind_its_back_is_named_and_no_label_counts_again(tmp_
     except LedgerError:
         return
     assert set(ledger.accept(entries(again))) <= {"duplicate", "forgotten"}
-    assert not ledger.add({}, time=NOW, once=b"a batch", expires=FOREVER)
+    assert not ledger.add({}, time=NOW, once=BATCH)
     assert ledger.verify() != []
     ledger.close()
 

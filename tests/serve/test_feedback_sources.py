@@ -1,0 +1,82 @@
+"""TorchServe's feedback: who sent a label is what the host's settings and its proxy say, not the client."""
+
+import gc
+import json
+import warnings
+
+import pytest
+from real_watch import RING
+
+from calib_serve.errors import ModelError
+from calib_serve.serve.feedback import CalibrationFeedback, read_source
+from calib_serve.watch.journal import read_journal
+from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.revoke import revoke
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it leaves a file open
+    from ts.context import Context, RequestProcessor
+
+    gc.collect()
+
+V = ("m", "1")
+
+
+@pytest.mark.parametrize(
+    ("settings", "headers", "source"),
+    [
+        ({}, {"X-Client": "lab"}, ""),
+        ({"SOURCE": "lab"}, {"X-Client": "crowd"}, "lab"),
+        ({"SOURCE_HEADER": "X-Client"}, {"x-client": "crowd"}, "crowd"),
+        ({"SOURCE_HEADER": "x-client"}, {"X-Client": "crowd"}, "crowd"),
+        ({"SOURCE_HEADER": "x-client"}, {}, ""),
+        ({"SOURCE_HEADER": "x-client", "SOURCE": "lab"}, {}, "lab"),
+        ({"SOURCE_HEADER": "x-client"}, {"x-client": "a b"}, "other"),
+        ({"SOURCE_HEADER": "x-client"}, {"x-client": "x" * 100}, "other"),
+        ({"SOURCE_HEADER": "x-client"}, {"x-client": {"content-type": "lab"}}, ""),
+    ],
+)
+def test_the_source_is_the_host_s_or_its_proxy_s(monkeypatch, settings, headers, source):
+    for name, value in settings.items():
+        monkeypatch.setenv(f"CALIB_SERVE_{name}", value)
+    assert read_source()(headers) == source
+
+
+def test_a_source_that_cannot_be_one_is_said_at_start(monkeypatch):
+    monkeypatch.setenv("CALIB_SERVE_SOURCE", "a lab")
+    with pytest.raises(ModelError, match="CALIB_SERVE_SOURCE"):
+        read_source()
+
+
+def test_labels_of_one_batch_are_counted_and_taken_back_by_the_source_of_their_request(tmp_path, monkeypatch):
+    RING.save(tmp_path / "keys.json")
+    (tmp_path / "models.json").write_text(json.dumps([{"name": "m", "version": "1", "classes": 3}]))
+    for name, value in (
+        ("KEYRING", tmp_path / "keys.json"), ("MODELS", tmp_path / "models.json"),
+        ("LEDGER", tmp_path / "l.db"), ("SOURCE_HEADER", "x-client"), ("LABEL_JOURNAL", tmp_path / "j"),
+    ):  # fmt: skip
+        monkeypatch.setenv(f"CALIB_SERVE_{name}", str(value))
+    feedback = CalibrationFeedback()
+    manifest = {"model": {"modelName": "feedback", "modelVersion": "1.0"}}
+    context = Context("feedback", str(tmp_path), manifest, 1, None, "0.12", model_yaml_config={})
+    feedback.initialize(context)
+    senders = ["lab", "crowd", "lab"]
+    context.request_processor = [RequestProcessor({"x-client": name}) for name in senders]
+    facts = {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9}
+    # A form's field of the header's name is the client's own.
+    rows = [
+        {"body": json.dumps([{"receipt": RING.sign(**facts), "label": 1}, *extra]), "x-client": b"admin"}
+        for extra in ([], ["wrong"], [{"receipt": RING.sign(**facts), "label": 0}])
+    ]
+    answers = [json.loads(one) for one in feedback.handle(rows, context)]
+    assert [one["accepted"] for one in answers] == [1, 1, 2]
+    feedback._intake._journal.close()
+    (batch,) = read_journal(tmp_path / "j")
+    assert [line.source for line in batch.lines.values()] == ["lab", "crowd", "lab", "lab"]
+    ledger = SqliteLedger(tmp_path / "l.db")
+    assert {key.name: sums.labels.sum() for key, sums in ledger.slices("source").items()} == {
+        "lab": 3,
+        "crowd": 1,
+    }
+    assert revoke(ledger, tmp_path / "j", source="lab").labels == {V: 3}
+    ledger.close(), feedback._ledger.close()
