@@ -39,12 +39,10 @@ def revoke(
     May be repeated: each label is taken back once, and none of them is counted again. What drift detectors
     were fed with stays. Times without a zone are UTC.
     """
-    from calib_serve.watch.ledger import open_ledger
+    from calib_serve.watch.ledger import existing_ledger
     from calib_serve.watch.revoke import revoke as take_back
 
-    if "://" not in ledger and not Path(ledger).is_file():
-        raise InputError(f"there is no ledger {ledger}")
-    book = open_ledger(ledger)
+    book = existing_ledger(ledger)
     try:
         told = take_back(
             book,

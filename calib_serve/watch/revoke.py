@@ -74,9 +74,7 @@ def revoke(
             break
     told = Revoked(dict(labels), before or 0, dry_run)
     if labels and not dry_run:
-        renew = getattr(ledger, "new_generation", None)
-        if renew is not None:
-            renew("revoke")
+        ledger.new_generation("revoke")
         _note(Path(journal), told, source=source, since=since, until=until, by=by, now=clock())
     return told
 

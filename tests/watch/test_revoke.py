@@ -18,7 +18,7 @@ from calib_serve.errors import InputError, LedgerError
 from calib_serve.receipts import DAY, Keyring
 from calib_serve.watch.intake import Classes, Intake
 from calib_serve.watch.journal import LabelJournal, read_journal
-from calib_serve.watch.ledger import Key, Sums
+from calib_serve.watch.ledger import Key, SqliteLedger, Sums
 from calib_serve.watch.revoke import revoke
 from calib_serve.watch.samples import SampleLog, read_samples
 
@@ -307,7 +307,18 @@ def test_the_command_takes_back_what_it_is_told_and_says_how_much(tmp_path):
     assert run().output == "nothing to take back\n10 were taken back before\n"
     assert isinstance(run("--since", "yesterday").exception, InputError)
     missing = ["ledger", "revoke", str(tmp_path / "none.db"), "--journal", str(tmp_path), "--source", "b"]
-    assert isinstance(CliRunner().invoke(cli, missing).exception, InputError)
+    assert isinstance(CliRunner().invoke(cli, missing).exception, LedgerError)
+
+
+def test_the_command_leaves_a_ledger_its_own_bins_and_retention(tmp_path):
+    """Opened with others, it would be refused, or remember receipts for longer from then on."""
+    SqliteLedger(tmp_path / "l.db", bins=10, retention=7 * DAY).close()
+    (tmp_path / "j").mkdir()
+    asked = ["ledger", "revoke", str(tmp_path / "l.db"), "--journal", str(tmp_path / "j"), "--source", "b"]
+    assert CliRunner().invoke(cli, asked).output == "nothing to take back\n"
+    ledger = SqliteLedger(tmp_path / "l.db", bins=10, retention=DAY)
+    assert ledger.retention == 7 * DAY
+    ledger.close()
     assert not (tmp_path / "none.db").exists()
 
 

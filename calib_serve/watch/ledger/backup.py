@@ -17,14 +17,22 @@ from pathlib import Path
 
 from calib_serve.errors import InputError, LedgerError
 from calib_serve.watch.ledger import sqlite_copy
-from calib_serve.watch.ledger.address import is_redis
+from calib_serve.watch.ledger.address import check_address, is_redis
 from calib_serve.watch.ledger.backup_file import Header, read_header, unpacked_content, write_backup
 from calib_serve.watch.ledger.inspection import verify_file
 from calib_serve.watch.ledger.protocol import Ledger
 from calib_serve.watch.ledger.sums import Version
 from calib_serve.watch.ledger.taken_out import count_taken_out
 
-__all__ = ["Pruned", "Restored", "backup_ledger", "prune_ledger", "restore_ledger", "verify_ledger"]
+__all__ = [
+    "Pruned",
+    "Restored",
+    "backup_ledger",
+    "existing_ledger",
+    "prune_ledger",
+    "restore_ledger",
+    "verify_ledger",
+]
 
 CLOCK_SKEW = 300.0
 """How far ahead of our clock receipts are dated at most, seconds: further ones are refused when they come."""
@@ -154,9 +162,20 @@ def _begin(ledger: Ledger, until: float) -> None:
         raise LedgerError(f"the ledger in the backup is not sound: {wrong[0]}")
     if until > float("-inf"):
         ledger.forget(until)
-    renew = getattr(ledger, "new_generation", None)
-    if renew is not None:
-        renew("restore")
+    ledger.new_generation("restore")
+
+
+def existing_ledger(where: str) -> Ledger:
+    """Open a ledger that is there, in its own bins and with its own retention; LedgerError where none is.
+
+    ``where``: as ``open_ledger`` has it.
+    """
+    check_address(where)
+    if is_redis(where):
+        from calib_serve.watch.ledger import redis_copy  # noqa: PLC0415  an optional extra
+
+        return redis_copy.as_it_is(where)
+    return sqlite_copy.as_it_is(sqlite_copy.needed(Path(where)))
 
 
 def verify_ledger(where: str) -> list[str]:
