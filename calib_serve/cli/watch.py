@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from pathlib import Path
 from typing import Annotated
@@ -106,31 +105,31 @@ def run(
     tokens = [] if token_file is None else read_tokens(token_file)
     hosts = allowed_hosts(host, tokens)
     ring = LiveKeyring(keyring)
-    with (
-        contextlib.ExitStack() as running,
-        Watch.open(
-            dict(parse_model(text) for text in models),
-            keyring=ring,
-            ledger=ledger,
-            ledger_password_file=ledger_password_file,
-            writer=writer,
-            arl=arl,
-            tolerance=tolerance,
-            block=block,
-            ttl=ttl_days * DAY,
-            max_segments=max_segments,
-            maturity=parse_maturity(maturity),
-            policy=functools.partial(parse_policy, label_budget) if label_budget else None,
-            samples=samples,
-            sample_rate=sample_rate,
-            sample_days=sample_days,
-        ) as watch,
-    ):
-        running.callback(on_hangup(ring.again))
+    with Watch.open(
+        dict(parse_model(text) for text in models),
+        keyring=ring,
+        ledger=ledger,
+        ledger_password_file=ledger_password_file,
+        writer=writer,
+        arl=arl,
+        tolerance=tolerance,
+        block=block,
+        ttl=ttl_days * DAY,
+        max_segments=max_segments,
+        maturity=parse_maturity(maturity),
+        policy=functools.partial(parse_policy, label_budget) if label_budget else None,
+        samples=samples,
+        sample_rate=sample_rate,
+        sample_days=sample_days,
+    ) as watch:
         max_bytes = int(max_megabytes * 2**20)
         app = create_app(watch, tokens=tokens, hosts=hosts, max_bytes=max_bytes, max_waiting=max_waiting)
         typer.echo(f"watching {', '.join(models)} on http://{host}:{port}")
-        serve_app(app, host=host, port=port)
+        hangups_as_before = on_hangup(ring.again)
+        try:
+            serve_app(app, host=host, port=port)
+        finally:
+            hangups_as_before()
     typer.echo("stopped")
 
 
