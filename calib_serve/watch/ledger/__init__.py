@@ -29,7 +29,7 @@ from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, ad
 __all__ = [
     "REDIS_PASSWORD", "REDIS_PASSWORD_FILE", "SPANS", "WENT_BACK", "Dated", "Emission", "Entry", "Fate",
     "Generation", "Key", "Kind", "Ledger", "Mark", "Noted", "Once", "Pruned", "Restored", "SqliteLedger",
-    "Sums", "Version", "WriterLease", "add_at", "backup_ledger", "check_address", "existing_ledger", "is_redis",
-    "merge_slices", "noted", "open_ledger", "prune_ledger", "quarantine", "read_generation", "redis_password",
-    "restore_ledger", "verify_file", "verify_ledger",
+    "Sums", "Version", "WriterLease", "add_at", "backup_ledger", "check_address", "existing_ledger",
+    "is_redis", "merge_slices", "noted", "open_ledger", "prune_ledger", "quarantine", "read_generation",
+    "redis_password", "restore_ledger", "verify_file", "verify_ledger",
 ]  # fmt: skip
