@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
-import json
 import re
 import shutil
 import signal
