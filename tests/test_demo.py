@@ -17,6 +17,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from processes import end, with_sigint_ignored
+from sizes import sized
 
 from calib_serve import Artifact
 from calib_serve.demo import digits
@@ -137,6 +138,7 @@ def test_a_demo_stopped_in_the_middle_takes_its_server_along(kept: Demo) -> None
         assert servers_in(out / "server") == []
 
 
+@pytest.mark.skipif(sized(ci=True, nightly=False), reason="nightly: a minute")
 def test_a_step_that_fails_says_which_and_why(tmp_path: Path) -> None:
     blocked = tmp_path / "out.store"
     blocked.write_text("not a folder")

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from live_server import temperature_artifact
 from others_archives import FORMS, HANDLER, archived
+from sizes import sized
 from typer.testing import CliRunner
 
 from calib_serve import load_artifact
@@ -225,7 +226,7 @@ def test_folders_in_a_zip_are_no_files(tmp_path: Path) -> None:
         read_archive(tmp_path / "x.mar")
 
 
-@pytest.mark.parametrize("form", ["zip-store", "tgz", "no-archive"])
+@pytest.mark.parametrize("form", sized(ci=["tgz"], nightly=["zip-store", "tgz", "no-archive"]))
 def test_a_large_model_goes_through_in_pieces(form: str, tmp_path: Path) -> None:
     (tmp_path / "weights.bin").write_bytes(os.urandom(96 << 20))
     old = archived(tmp_path / "store", "--extra-files", tmp_path / "weights.bin", form=form)

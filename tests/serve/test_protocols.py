@@ -40,6 +40,7 @@ pytestmark = pytest.mark.server
 KEPT = Path(__file__).parents[1] / "kept" / "version-0.1.0"
 EXPECTED = json.loads((KEPT / "expected.json").read_text())
 ENVELOPES = ("", "kserve", "kservev2", "json")
+SERVED = sized(ci=ENVELOPES[:3], nightly=ENVELOPES)
 with_all_models = pytest.mark.parametrize("running", ["kserve"], indirect=True)
 
 OWN = """
@@ -93,7 +94,7 @@ def store(folder: Path, *, every: bool) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=ENVELOPES, ids=lambda name: name or "none")
+@pytest.fixture(scope="module", params=SERVED, ids=lambda name: name or "none")
 def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A server with one envelope before all of its models."""
     folder = tmp_path_factory.mktemp("protocols")
