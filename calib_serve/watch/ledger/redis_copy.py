@@ -172,9 +172,8 @@ def staged(url: str, file: Path, *, root: str = _ROOT) -> Iterator[RedisLedger]:
                     _write(pipe, stage, one)
             pipe.execute()
         try:
-            ledger = as_it_is(url, root=stage)
-            yield ledger
-            ledger.close()
+            with contextlib.closing(as_it_is(url, root=stage)) as ledger:
+                yield ledger
         finally:
             _unlink(db, f"{escaped(stage)}*")
 
