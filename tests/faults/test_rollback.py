@@ -59,7 +59,7 @@ def snapshot(tmp_path: Path):
 def test_prometheus_counts_no_label_twice_when_redis_goes_back(
     snapshot: Snapshot, make_server, tmp_path: Path, restarted: bool
 ) -> None:
-    server = make_server("--ledger", snapshot.redis.url)
+    server = make_server("--ledger", snapshot.redis.url, "--allow-volatile")
     with prometheus(tmp_path, [(f"127.0.0.1:{server.port}", {})]) as found:
         found.wait("count(calib_feedback_total) == 15")
         server.label(300)

@@ -61,7 +61,7 @@ def test_what_a_watch_and_a_fit_write_is_for_their_owner_alone(tmp_path: Path, n
         (receipt,) = watch.predictions([ServedPrediction("m", "1", 1, 0.9, logits=(0.0, 1.0, 0.0))])
         assert watch.labels([{"receipt": receipt, "label": 1}])[0].accepted
         assert {p.name for p in (tmp_path / "run").iterdir()} == {
-            "ledger.db", "ledger.db-wal", "ledger.db-shm",
+            "ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db.writer",
         }  # fmt: skip
         (tmp_path / "run").chmod(0o700)
         assert for_others(tmp_path) == {}
@@ -110,7 +110,7 @@ def test_a_file_of_secrets_that_the_group_may_read_is_refused_unless_the_host_sa
 @pytest.fixture
 def locked_redis(tmp_path: Path) -> Iterator[str]:
     """The address of a real Redis that wants ``PASSWORD``."""
-    server = Redis(tmp_path)
+    server = Redis(tmp_path, "--appendonly", "yes")
     with server:
         redis = pytest.importorskip("redis").Redis(port=server.port)
         redis.config_set("requirepass", PASSWORD)

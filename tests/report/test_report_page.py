@@ -106,7 +106,7 @@ def test_hostile_names_stay_text() -> None:
         (),
         method=HOSTILE,
         classes=4,
-        class_names=(HOSTILE, "b", "c", "d"),
+        class_names=(HOSTILE.rstrip("\0"), "b", "c", "d"),
         model={HOSTILE: HOSTILE},
         fit={"note": [HOSTILE] * 3},
     )

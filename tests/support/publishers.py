@@ -76,7 +76,8 @@ def watch(folder: Path) -> None:
     watch = Watch(Keyring.new(), ledger, models=models, maturity=0.0)
     served = [ServedPrediction(MODEL, VERSION, 1, c, "north") for c in CONFIDENCES * 100]
     receipts = watch.predictions(served)  # as many as a verdict needs
-    watch.labels([{"receipt": receipt, "label": 1, "segment": "north"} for receipt in receipts])
+    for source, some in (("ours", receipts[:150]), ("theirs", receipts[150:])):
+        watch.labels([{"receipt": one, "label": 1, "segment": "north"} for one in some], source=source)
     watch.feed.tick()
     registry = CollectorRegistry()
     export(watch, registry).add("/metrics", 200, 0.1)

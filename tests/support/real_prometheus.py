@@ -142,6 +142,7 @@ class Published(Collector):
         "kind": ("class",),
         "slice": ("7",),
         "class": ("7",),
+        "source": ("team",),
         "reason": ("expired",),
         "stage": ("ledger",),
         "check": ("ledger",),
