@@ -50,7 +50,7 @@ class FileLeases:
                     return None if ours.id == holder.id else Held(ours, math.inf)
                 os.close(self._open.pop(name))
             for _ in range(_TRIES):
-                file = os.open(self._file(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                file = os.open(self._file(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                 if _locked(file, holder) and self._is_there(name, file):
                     self._open[name] = file
                     return None
