@@ -50,7 +50,6 @@ demo: $(INSTALLED)
 test: $(DEVELOPED)
 	VENV=$(VENV) scripts/system_tools.sh
 	$(BIN)/pytest -n logical --dist loadfile --no-loadscope-reorder $(ARGS)
-	VENV=$(VENV) scripts/versions.sh --no-error-on-missing-interpreters -s ground-3.10 -- -m "not server"
 
 faults: $(DEVELOPED)
 	VENV=$(VENV) scripts/system_tools.sh
