@@ -297,7 +297,8 @@ class Watch:
 
         ``once``: a batch that the same ``source`` sends again under this name is counted once. Its receipts
         are then the same ones, so that the label of a prediction counts once as well, and is wanted or not
-        as before. ConflictError, and nothing is counted, where another batch was sent under it.
+        as before (under a label budget, whose chances move, with the chances of the repeat; the label counts
+        once all the same). ConflictError, and nothing is counted, where another batch was sent under it.
         """
         self.may_acknowledge()
         now = self._clock()
