@@ -247,9 +247,7 @@ def test_a_batch_that_is_sent_again_is_asked_for_the_same_labels(tmp_path):
     watch.close()
 
 
-MOVING = pytest.mark.xfail(reason="a budget's chances have moved, and the repeat's receipts have the later ones")
-    reason="a budget's chances have moved, and the repeat's receipts carry the later ones"
-)
+MOVING = pytest.mark.xfail(reason="a budget moves: the repeat's receipts have the later chances")
 
 
 @pytest.mark.parametrize(
