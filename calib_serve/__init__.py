@@ -117,11 +117,12 @@ if TYPE_CHECKING:
         RiskCoverageDisplay,
     )
     from calib_serve.serve.server import Server
+    from calib_serve.watch.batch import ServedPrediction
     from calib_serve.watch.http import create_app, serve_app
     from calib_serve.watch.policy import LabelPolicy
     from calib_serve.watch.samples import read_samples
     from calib_serve.watch.sender import send_label_file
-    from calib_serve.watch.service import ServedPrediction, Watch
+    from calib_serve.watch.service import Watch
     from calib_serve.workflows.compare import Compared, compare
     from calib_serve.workflows.decide import decide
     from calib_serve.workflows.fit_model import calibrate_model
@@ -158,7 +159,8 @@ else:
         "read_samples": "watch.samples",
         "send_label_file": "watch.sender",
         "LabelPolicy": "watch.policy",
-        **dict.fromkeys(("ServedPrediction", "Watch"), "watch.service"),
+        "ServedPrediction": "watch.batch",
+        "Watch": "watch.service",
         **dict.fromkeys(("Compared", "compare"), "workflows.compare"),
         "decide": "workflows.decide",
         "calibrate_model": "workflows.fit_model",

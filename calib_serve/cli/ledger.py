@@ -70,14 +70,19 @@ def restore(
 
 @group.command("verify")
 def verify(ledger: Where) -> None:
-    """Say what is wrong with a ledger, while others use it; exit code 1 if anything is."""
-    from calib_serve.watch.ledger import verify_ledger
+    """Say what is wrong with a ledger, while others use it; exit code 1 if anything is.
+
+    What was damaged earlier and set aside is said as well: the ledger counts on without it.
+    """
+    from calib_serve.watch.ledger import set_aside_rows, verify_ledger
 
     wrong = verify_ledger(ledger)
     for one in wrong:
         typer.echo(one)
     if wrong:
         raise typer.Exit(1)
+    for one in set_aside_rows(ledger):
+        typer.echo(one)
     typer.echo(f"{_shown(ledger)} is sound")
 
 
@@ -93,6 +98,9 @@ def prune(
         str | None, typer.Option("--model", help="Take a model version out of the sums.")
     ] = None,
     version: Annotated[str | None, typer.Option("--version", help="Which version of it.")] = None,
+    set_aside: Annotated[
+        bool, typer.Option("--set-aside", help="Delete damaged rows that were set aside, too.")
+    ] = False,
     compact: Annotated[
         bool, typer.Option("--compact", help="Give free pages of a file back, if nobody has it open.")
     ] = False,
@@ -108,6 +116,7 @@ def prune(
         ledger,
         before=None if before is None else before.replace(tzinfo=timezone.utc).timestamp(),
         version=None if model is None or version is None else (model, version),
+        set_aside=set_aside,
         compact=compact,
     )
     if model is not None:
@@ -116,6 +125,8 @@ def prune(
         )
     else:
         typer.echo(f"forgot {done.forgotten} receipts and epochs of receipts")
+    if set_aside:
+        typer.echo(f"deleted {done.set_aside} damaged rows that were set aside")
     how = {None: "", True: ", given back", False: "; a process uses it, so nothing was given back"}
     typer.echo(f"freed {_size(done.freed)}{how[done.compacted]}")
 

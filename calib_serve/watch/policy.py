@@ -109,6 +109,16 @@ class LabelPolicy:
 
         ``confidences`` (n,) in [0, 1]. ``uniforms`` (n,) in [0, 1) decide; drawn anew by default.
         """
+        chance = self.chances(confidences)
+        if uniforms is None:  # the module's own generator: seeded anew in every forked process
+            return np.array([random.random() < p for p in chance.tolist()], np.bool_), chance  # noqa: S311
+        drawn = np.asarray(uniforms, np.float64)
+        if drawn.shape != chance.shape:
+            raise ShapeError(f"uniforms must be {chance.shape} like confidences, got {drawn.shape}")
+        return drawn < chance, chance
+
+    def chances(self, confidences: ArrayLike) -> Floats:
+        """The chance (n,) of each of ``confidences`` (n,) in [0, 1]; a budget counts them as served."""
         given = np.asarray(confidences, np.float64)
         if given.ndim != 1:
             raise ShapeError(f"confidences must be (n,), got {given.shape}")
@@ -116,14 +126,7 @@ class LabelPolicy:
         for c in values:
             if not 0 <= c <= 1:  # also NaN
                 raise InputError(f"confidences must lie in [0, 1], got {c}; pass probabilities")
-        chance = self._chances.of(values)
-        if uniforms is None:  # the module's own generator: seeded anew in every forked process
-            return np.array([random.random() < p for p in chance], np.bool_), np.array(chance, np.float64)  # noqa: S311
-        drawn = np.asarray(uniforms, np.float64)
-        if drawn.shape != given.shape:
-            raise ShapeError(f"uniforms must be {given.shape} like confidences, got {drawn.shape}")
-        kept = np.array(chance, np.float64)
-        return drawn < kept, kept
+        return np.array(self._chances.of(values), np.float64)
 
     def observe(self, sums: Sums, *, seconds: float) -> None:
         """Tell a budget what the ledger counted in the last ``seconds``; the others need none of it.

@@ -9,21 +9,28 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import logging
 import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from calib_serve.artifact import Artifact
 from calib_serve.bins import Bins
 from calib_serve.errors import InputError, LedgerError, Refused
-from calib_serve.nonces import PER_EPOCH, Nonces
-from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring, SignedReceipt, group_number
+from calib_serve.nonces import Nonces
+from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring, SignedReceipt
+from calib_serve.watch.batch import (
+    ServedPrediction,
+    chances_of,
+    named_batch,
+    nonces_of,
+    noted_chances,
+    signed,
+)
 from calib_serve.watch.checks import Checks
 from calib_serve.watch.drift import ARL, BLOCK, TOLERANCE, ConfidenceShift, Detector
 from calib_serve.watch.feed import DriftFeed
@@ -31,7 +38,7 @@ from calib_serve.watch.host_checks import counting_checks, drift_check, keyring_
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.intake import Classes, Intake, Outcome
 from calib_serve.watch.journal import LabelJournal
-from calib_serve.watch.ledger import Key, Ledger, Once, Sums, Version, WriterLease, merge_slices, open_ledger
+from calib_serve.watch.ledger import Key, Ledger, Sums, Version, WriterLease, merge_slices, open_ledger
 from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.priors import LabelledBefore, TrafficShares, traffic_shares
@@ -40,7 +47,7 @@ from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
 from calib_serve.watch.windows import Window, read_window
 
-__all__ = ["ServedPrediction", "Watch", "Watched"]
+__all__ = ["Watch", "Watched"]
 
 logger = logging.getLogger(__name__)
 
@@ -65,25 +72,6 @@ class Watched:
         made = Classes.of_labels if artifact.is_multilabel else Classes
         classes = made(artifact.classes, artifact.class_names)
         return cls(classes, artifact.reference, LabelledBefore.of(artifact))
-
-
-@dataclass(frozen=True)
-class ServedPrediction:
-    """One served prediction: class id, top-1 confidence in [0, 1]; a segment, a group and logits if any.
-
-    Of a multi-label model, each label is one, as ``decisions`` has it, without logits.
-
-    ``group``: the name that predictions share whose outcomes depend on one another, such as a patient's, a
-    match's or a session's; only a hash of it is kept.
-    """
-
-    model: str
-    version: str
-    predicted: int
-    confidence: float
-    segment: str = ""
-    group: str = ""
-    logits: tuple[float, ...] | None = None
 
 
 @dataclass
@@ -297,15 +285,15 @@ class Watch:
 
         ``once``: a batch that the same ``source`` sends again under this name is counted once. Its receipts
         are then the same ones, so that the label of a prediction counts once as well, and is wanted or not
-        as before (under a label budget, whose chances move, with the chances of the repeat; the label counts
-        once all the same). ConflictError, and nothing is counted, where another batch was sent under it.
+        as before. ConflictError, and nothing is counted, where another batch was sent under it.
         """
         self.may_acknowledge()
         now = self._clock()
-        batch = None if once is None else _named(once, items, source=source, now=now)
         found = [item if isinstance(item, Refused) else self._admit(item) for item in items]
-        good = [item for item in found if isinstance(item, ServedPrediction)]
-        sums = self._sums(good)
+        places = [i for i, one in enumerate(found) if isinstance(one, ServedPrediction)]
+        good = [one for one in found if isinstance(one, ServedPrediction)]
+        chances, sums = chances_of(found, self.policies), self._sums(good)
+        batch = None if once is None else named_batch(once, items, chances, source=source, time=now)
         with self._lock:
             if self.ledger.add(sums, time=now, once=batch):
                 self._look_for_shift(sums)
@@ -314,13 +302,14 @@ class Watch:
         if batch is None:
             nonces = [self._nonces.draw() for _ in good]
         elif batch.content:
-            now, places = batch.time, [i for i, one in enumerate(found) if isinstance(one, ServedPrediction)]
-            nonces = _nonces_of(repr((batch.name, batch.content, now)), places)
+            now, chances = batch.time, noted_chances(batch, len(found))
+            nonces = nonces_of(repr((batch.name, batch.content, now)), places)
         else:  # remembered from before names stood for a content
-            nonces = _nonces_of(repr((once, good)), range(len(good)))
+            nonces = nonces_of(repr((once, good)), range(len(good)))
         self._beside("samples", lambda: self._sample(good, nonces, now))
-        signed = iter(self._signed(good, nonces, now))
-        return [item if isinstance(item, Refused) else next(signed) for item in found]
+        ring, own = self.keyring.current(), [chances[i] for i in places]
+        receipts = signed(good, nonces, own, ring=ring, time=now)
+        return [item if isinstance(item, Refused) else next(receipts) for item in found]
 
     def labels(self, items: Sequence[object], *, source: str = "") -> list[Outcome]:
         """Count late labels, ``{"receipt": ..., "label": ..., "segment": optional}``, once each.
@@ -423,36 +412,6 @@ class Watch:
                 grouped.setdefault(key, []).append(item.confidence)
         return {key: Sums.served(c, bins=self.ledger.bins) for key, c in grouped.items()}
 
-    def _signed(
-        self, items: Sequence[ServedPrediction], nonces: Sequence[bytes], now: float
-    ) -> Iterator[SignedReceipt]:
-        asked, ring = self._asked(items, nonces), self.keyring.current()
-        for item, nonce, (wanted, inclusion) in zip(items, nonces, asked, strict=True):
-            yield ring.sign(
-                model=item.model,
-                version=item.version,
-                predicted=item.predicted,
-                confidence=item.confidence,
-                time=now,
-                nonce=nonce,
-                segment=item.segment,
-                inclusion=inclusion,
-                wanted=wanted,
-                group=group_number(item.group),
-            )
-
-    def _asked(self, items: Sequence[ServedPrediction], nonces: Sequence[bytes]) -> list[tuple[bool, float]]:
-        """Whether the label of each prediction is wanted, and the chance that it was; by its nonce."""
-        asked = [(True, 1.0)] * len(items)
-        for version, policy in self.policies.items():
-            at = [i for i, item in enumerate(items) if (item.model, item.version) == version]
-            if at:
-                drawn = [_uniform(nonces[i]) for i in at]
-                wanted, inclusion = policy.draw([items[i].confidence for i in at], uniforms=drawn)
-                for i, *answer in zip(at, wanted.tolist(), inclusion.tolist(), strict=True):
-                    asked[i] = (answer[0], answer[1])
-        return asked
-
     def _tell_policies(self) -> None:
         """Tell budgets what was served and labelled in the last day; a new process begins with it."""
         now = self._clock()
@@ -466,25 +425,3 @@ class Watch:
         for version, more in merge_slices(sums).items():
             if version in self.shifts and self.shifts[version].update(more.predictions):
                 self.counts.shifts[version] += 1
-
-
-def _named(once: bytes, items: Sequence[ServedPrediction | Refused], *, source: str, now: float) -> Once:
-    """The batch: its name is the client's own, whatever others call theirs."""
-    name = hashlib.blake2b(repr((source, once)).encode(), digest_size=32, person=b"batch name").digest()
-    content = hashlib.blake2b(repr(list(items)).encode(), digest_size=32).digest()
-    return Once.of(name, content, time=now, earlier=once)
-
-
-def _nonces_of(batch: str, places: Sequence[int]) -> list[bytes]:
-    """The nonces of a named batch: epochs of what it is, and the place of each prediction."""
-    named = hashlib.blake2b(batch.encode(), digest_size=32).digest()
-    epochs = [
-        hashlib.blake2b(named, digest_size=8, salt=part.to_bytes(8, "big")).digest()
-        for part in range(max(places, default=0) // PER_EPOCH + 1)
-    ]
-    return [epochs[i // PER_EPOCH] + (i % PER_EPOCH).to_bytes(2, "big") for i in places]
-
-
-def _uniform(nonce: bytes) -> float:
-    """A number in [0, 1) that the nonce alone decides."""
-    return int.from_bytes(hashlib.blake2b(nonce, digest_size=6).digest(), "big") / 2.0**48

@@ -35,7 +35,7 @@ def test_the_command_backs_up_verifies_restores_and_prunes(run, tmp_path: Path) 
     assert "refused as forgotten" in run("restore", file, path, "--replace")
     assert "took 1 labels of m 2 out" in run("prune", path, "--model", "m", "--version", "2", "--compact")
     assert "is sound" in run("verify", path)
-    assert "given back" in run("prune", path, "--compact")
+    assert "deleted 0 damaged rows" in run("prune", path, "--compact", "--set-aside")
 
 
 def test_what_the_command_cannot_use_is_said_without_a_traceback(run, tmp_path: Path) -> None:
@@ -54,6 +54,9 @@ def test_what_the_command_cannot_use_is_said_without_a_traceback(run, tmp_path: 
         ("restore", tmp_path / "missing", path, "--replace"),
         ("restore", junk, path, "--replace"),
         ("restore", path, path, "--replace"),
+        *((verb, "redis://:word@127.0.0.1:1/0") for verb in ("verify", "prune")),
+        ("backup", "redis://:word@127.0.0.1:1/0", tmp_path / "b"),
+        ("restore", junk, "redis://:word@127.0.0.1:1/0"),
         ("verify", tmp_path / "missing"),
         ("verify", tmp_path),
         ("prune", tmp_path / "missing"),
@@ -61,6 +64,8 @@ def test_what_the_command_cannot_use_is_said_without_a_traceback(run, tmp_path: 
         ("prune", path, "--model", "m"),
         ("prune", path, "--before", "2020-01-01", "--model", "m", "--version", "1"),
     ):
-        assert run(*words, code=2).startswith("calib-serve: ")
+        told = run(*words, code=2)
+        assert told.startswith("calib-serve: ")
+        assert "CALIB_SERVE_REDIS_PASSWORD" in told or ":word@" not in " ".join(map(str, words))
     run("verify", junk, code=1)
     assert labels_of("sqlite", path) == 1

@@ -11,10 +11,10 @@ from real_watch import RING, make_watch
 
 from calib_serve.errors import Refused
 from calib_serve.receipts import DAY
+from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.ledger import Once, SqliteLedger
 from calib_serve.watch.samples import SampleLog, read_samples
-from calib_serve.watch.service import ServedPrediction
 
 NOW = 1_700_000_000.0
 

@@ -96,7 +96,7 @@ def what_comes_of(path):
     """Whether it is refused, said or the same; a label that counts twice or a number that lies fails."""
     try:
         with closing(opened(path)) as ledger:
-            wrong = ledger.verify()
+            wrong = [*ledger.verify(), *ledger.set_aside()]
             fates = ledger.accept(entries(COUNTED), detect=False)
             new = ledger.accept(entries(NEW), detect=False)
             batch = ledger.add({}, time=WHEN, once=batch_of(0))

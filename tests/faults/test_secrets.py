@@ -26,9 +26,10 @@ from calib_serve.files import GROUP_READS
 from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.receipts import Keyring
 from calib_serve.serve.configuration import configure
+from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.ledger import REDIS_PASSWORD, REDIS_PASSWORD_FILE, open_ledger
 from calib_serve.watch.sender import read_token, send_labels
-from calib_serve.watch.service import ServedPrediction, Watch
+from calib_serve.watch.service import Watch
 
 PASSWORD = "hunter2-Zx/9@q:%41"  # with all that an address would have to quote
 FILE_OF_SECRETS = "it has mode 640; run: chmod 600 .*; or let the group read it by CALIB_SERVE_GROUP_READS=1"

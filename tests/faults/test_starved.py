@@ -143,7 +143,7 @@ def test_with_too_few_files_it_is_said_and_what_is_there_stays(work, tmp_path: P
     temperature(1.5).save(tmp_path / "artifact")
     there = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     said = 0
-    for files in range(6):
+    for files in range(24):
         ended = under(Fault(files=files), work, tmp_path)
         assert ended.well or ended.ours, ended
         said += ended.ours

@@ -43,5 +43,5 @@ def test_counts_that_cannot_be_are_refused() -> None:
 
     with pytest.raises(ShapeError, match="2 classes but 3 counts"):
         make((1, 2, 3))
-    with pytest.raises(InputError, match="must not be negative"):
+    with pytest.raises(InputError, match="none negative"):
         make((1, -2))

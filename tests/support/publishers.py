@@ -62,11 +62,12 @@ def watch(folder: Path) -> None:
     from calib_serve.bins import Bins
     from calib_serve.priors import Confusion
     from calib_serve.receipts import Keyring
+    from calib_serve.watch.batch import ServedPrediction
     from calib_serve.watch.http.exporter import export
     from calib_serve.watch.intake import Classes
     from calib_serve.watch.ledger import open_ledger
     from calib_serve.watch.priors import LabelledBefore
-    from calib_serve.watch.service import ServedPrediction, Watch, Watched
+    from calib_serve.watch.service import Watch, Watched
 
     ledger = open_ledger(str(folder / "watch.db"))
     labels = [0] * 300 + [1] * 300 + [2] * 300

@@ -19,11 +19,12 @@ from calib_serve.receipts import Keyring
 from calib_serve.serve.decisions import MOST, decisions
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.observer import Observer, Tag
+from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.decisions import decide
 from calib_serve.watch.http.page import render
 from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.policy import LabelPolicy
-from calib_serve.watch.service import ServedPrediction, Watch, Watched
+from calib_serve.watch.service import Watch, Watched
 from calib_serve.workflows.refit import refit_served
 
 TAGS = ("cat", "dog", "false")

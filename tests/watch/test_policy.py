@@ -247,14 +247,11 @@ def test_a_batch_that_is_sent_again_is_asked_for_the_same_labels(tmp_path):
     watch.close()
 
 
-MOVING = pytest.mark.xfail(reason="a budget moves: the repeat's receipts have the later chances")
-
-
 @pytest.mark.parametrize(
     "policy",
     [
         None,
-        pytest.param(partial(LabelPolicy.budget, 50), marks=MOVING),
+        partial(LabelPolicy.budget, 50),
         partial(LabelPolicy.uniform, 0.5),
     ],
 )

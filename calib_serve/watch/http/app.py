@@ -26,6 +26,7 @@ from calib_serve.errors import (
     UnknownFate,
 )
 from calib_serve.receipts import SignedReceipt
+from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.caps import SourceRate
 from calib_serve.watch.http.access import SCHEMES, Guard, Tokens, secured, source_of
 from calib_serve.watch.http.body import Bodies, parser_of, read_one
@@ -46,7 +47,7 @@ from calib_serve.watch.http.wire import (
     answers,
     body,
 )
-from calib_serve.watch.service import ServedPrediction, Watch
+from calib_serve.watch.service import Watch
 from calib_serve.watch.windows import WINDOWS
 
 try:

@@ -14,6 +14,7 @@ from calib_serve.watch.ledger.backup import (
     existing_ledger,
     prune_ledger,
     restore_ledger,
+    set_aside_rows,
     verify_ledger,
 )
 from calib_serve.watch.ledger.batches import Once
@@ -31,5 +32,5 @@ __all__ = [
     "Generation", "Key", "Kind", "Ledger", "Mark", "Noted", "Once", "Pruned", "Restored", "SqliteLedger",
     "Sums", "Version", "WriterLease", "add_at", "backup_ledger", "check_address", "existing_ledger",
     "is_redis", "merge_slices", "noted", "open_ledger", "prune_ledger", "quarantine", "read_generation",
-    "redis_password", "restore_ledger", "verify_file", "verify_ledger",
+    "redis_password", "restore_ledger", "set_aside_rows", "verify_file", "verify_ledger",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from calib_serve.errors import InputError, LedgerError
 from calib_serve.watch.ledger import sqlite_copy
 from calib_serve.watch.ledger.address import check_address, is_redis
 from calib_serve.watch.ledger.backup_file import Header, read_header, unpacked_content, write_backup
-from calib_serve.watch.ledger.inspection import verify_file
+from calib_serve.watch.ledger.inspection import set_aside_in, verify_file
 from calib_serve.watch.ledger.protocol import Ledger
 from calib_serve.watch.ledger.sums import Version
 from calib_serve.watch.ledger.taken_out import count_taken_out
@@ -31,6 +31,7 @@ __all__ = [
     "existing_ledger",
     "prune_ledger",
     "restore_ledger",
+    "set_aside_rows",
     "verify_ledger",
 ]
 
@@ -54,12 +55,14 @@ class Restored:
 class Pruned:
     """How many receipts or epochs were forgotten, labels taken out, and bytes given back or free inside.
 
+    ``set_aside``: how many damaged rows were deleted that had been set aside.
     ``compacted``: whether free pages were given back; None where that was not asked for.
     """
 
     forgotten: int = 0
     labels: float = 0.0
     freed: int = 0
+    set_aside: int = 0
     compacted: bool | None = None
 
 
@@ -69,6 +72,7 @@ def backup_ledger(where: str, file: str | Path, *, clock: Callable[[], float] = 
     ``where``: as ``open_ledger`` has it. Others may read and write meanwhile. The copy is verified before
     it is kept; LedgerError where it is not sound, or ``file`` is there and is no backup.
     """
+    check_address(where)
     file = Path(file)
     if file.exists():
         read_header(file)  # at once, not after all the work
@@ -118,6 +122,7 @@ def restore_ledger(
     seconds for hosts whose clocks run ahead, are refused as forgotten; with ``recount``, those counted
     after the backup was taken may be sent again and count again.
     """
+    check_address(where)
     file = Path(file)
     header = read_header(file)
     if (header.store == "redis") != is_redis(where):
@@ -183,12 +188,15 @@ def verify_ledger(where: str) -> list[str]:
 
     LedgerError where there is none.
     """
-    if is_redis(where):
-        from calib_serve.watch.ledger import redis_copy  # noqa: PLC0415  an optional extra
+    if not is_redis(where):
+        return verify_file(sqlite_copy.needed(Path(where)))  # also one that cannot be opened
+    with closing(existing_ledger(where)) as ledger:
+        return ledger.verify()
 
-        with closing(redis_copy.as_it_is(where)) as ledger:
-            return ledger.verify()
-    return verify_file(sqlite_copy.needed(Path(where)))
+
+def set_aside_rows(where: str) -> list[str]:
+    """What was damaged in the ledger at ``where`` and set aside; it is missing in what the rest counts."""
+    return [] if is_redis(where) else set_aside_in(sqlite_copy.needed(Path(where)))
 
 
 def prune_ledger(
@@ -196,6 +204,7 @@ def prune_ledger(
     *,
     before: float | None = None,
     version: Version | None = None,
+    set_aside: bool = False,
     compact: bool = False,
     clock: Callable[[], float] = time.time,
 ) -> Pruned:
@@ -203,25 +212,27 @@ def prune_ledger(
 
     ``before``: forget receipts of predictions before that moment, too; their labels are refused from then on.
     ``version``: take its sums out instead; its receipts stay until they expire. Servers must not serve it any
-    more. ``compact`` gives free pages of a file back, unless a process has it open.
+    more. ``set_aside`` deletes damaged rows that were set aside. ``compact`` gives free pages of a file back,
+    unless a process has it open.
     """
     if before is not None and version is not None:
         raise InputError("prune by time, or a version; one at a time")
-    if is_redis(where):
-        from calib_serve.watch.ledger import redis_copy  # noqa: PLC0415  an optional extra
-
-        if compact:
-            raise InputError("Redis gives memory back itself; --compact is for files")
-        was = redis_copy.used_bytes(where)
-        with closing(redis_copy.as_it_is(where)) as ledger:
-            gone, labels = _pruned(ledger, before, version, clock)
-        return Pruned(gone, labels, max(was - redis_copy.used_bytes(where), 0))
-    path = Path(where)
-    was = sqlite_copy.used_bytes(path)
-    with closing(sqlite_copy.as_it_is(path)) as ledger:
+    if is_redis(where) and compact:
+        raise InputError("Redis gives memory back itself; --compact is for files")
+    with closing(existing_ledger(where)) as ledger:
+        was = _used_bytes(where)
         gone, labels = _pruned(ledger, before, version, clock)
-    done = sqlite_copy.compact(path) if compact else None
-    return Pruned(gone, labels, max(was - sqlite_copy.used_bytes(path), 0), done)
+        damaged = ledger.forget_set_aside() if set_aside else 0
+    done = sqlite_copy.compact(Path(where)) if compact else None
+    return Pruned(gone, labels, max(was - _used_bytes(where), 0), damaged, done)
+
+
+def _used_bytes(where: str) -> int:
+    if not is_redis(where):
+        return sqlite_copy.used_bytes(Path(where))
+    from calib_serve.watch.ledger import redis_copy  # noqa: PLC0415  an optional extra
+
+    return redis_copy.used_bytes(where)
 
 
 def _pruned(

@@ -19,20 +19,24 @@ __all__ = ["Batches", "Once", "check_content"]
 class Once(NamedTuple):
     """A batch by its ``name``: a digest of its ``content``, when it was sent first and how long it is known.
 
-    ``earlier``: the name under which it may have been counted before names stood for a content. Of such a
-    one nothing but the name is known: its content is empty and its ``time`` 0.
+    ``note``: what its sender is to know again when it is sent again. ``earlier``: the name under which it may
+    have been counted before names stood for a content. Of such a one nothing but the name is known: its
+    content is empty and its ``time`` 0.
     """
 
     name: bytes
     content: bytes = b""
     time: float = 0.0
     expires: float = 0.0
+    note: bytes = b""
     earlier: bytes = b""
 
     @classmethod
-    def of(cls, name: bytes, content: bytes = b"", *, time: float, earlier: bytes = b"") -> Once:
+    def of(
+        cls, name: bytes, content: bytes = b"", *, time: float, note: bytes = b"", earlier: bytes = b""
+    ) -> Once:
         """One that is sent at ``time`` and known for a day."""
-        return cls(name, content, time, time + DAY, earlier)
+        return cls(name, content, time, time + DAY, note, earlier)
 
 
 class Batches:

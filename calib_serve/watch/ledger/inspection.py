@@ -9,11 +9,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
+from calib_serve.errors import LedgerError
 from calib_serve.watch.ledger.damage import Damage, look, set_aside, structure
 from calib_serve.watch.ledger.formats import FORMAT
 from calib_serve.watch.ledger.rows import Tables
 
-__all__ = ["Inspection", "stopped_after", "verify_file"]
+__all__ = ["Inspection", "set_aside_in", "stopped_after", "verify_file"]
 
 
 class Inspection:
@@ -47,7 +48,8 @@ class Inspection:
 def verify_file(path: str | Path) -> list[str]:
     """What is wrong with the SQLite ledger at ``path``, of one moment; empty if nothing is.
 
-    Reads all of it and changes nothing, also where it cannot be opened any more; others may write meanwhile.
+    What was set aside as damaged is not in it any more, see ``set_aside_in``. Reads all of it and changes
+    nothing, also where it cannot be opened any more; others may write meanwhile.
     """
     try:
         with closing(_reader(Path(path))) as db:
@@ -57,10 +59,19 @@ def verify_file(path: str | Path) -> list[str]:
                 return wrong
             if found != FORMAT:
                 return [f"it is of format {found}, which has no checksums; it gets them when it is opened"]
-            tables = Tables(db)
-            return [*(str(one) for one in look(tables) if one is not None), *set_aside(tables)]
+            return [str(one) for one in look(Tables(db)) if one is not None]
     except (sqlite3.Error, UnicodeDecodeError) as error:
         return [f"it cannot be read: {error}"]
+
+
+def set_aside_in(path: str | Path) -> list[str]:
+    """What was set aside as damaged in the SQLite ledger at ``path``, oldest first; LedgerError if unread."""
+    try:
+        with closing(_reader(Path(path))) as db:
+            (found,) = db.execute("PRAGMA user_version").fetchone()
+            return set_aside(Tables(db)) if found == FORMAT else []
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise LedgerError(f"the ledger {path} cannot be read: {error}") from error
 
 
 def _reader(path: Path) -> sqlite3.Connection:

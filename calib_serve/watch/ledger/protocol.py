@@ -121,7 +121,13 @@ class Ledger(Protocol):
         """Delete all sums and waiting labels of a version; its receipts are remembered until they expire."""
 
     def verify(self) -> list[str]:
-        """What of it is wrong or was set aside as damaged; empty if nothing is. Changes nothing."""
+        """What of it is wrong; empty if nothing is. Changes nothing."""
+
+    def set_aside(self) -> list[str]:
+        """What was damaged and set aside, so that the rest counts on."""
+
+    def forget_set_aside(self) -> int:
+        """Delete what was set aside as damaged; how many rows."""
 
     def checks(self, *, volatile: bool = False) -> Sequence[Check]:
         """What to look at while this ledger is used; ``volatile``: it may lose labels when it restarts."""

@@ -552,6 +552,14 @@ class RedisLedger:
                 taken_out=lambda: read_taken_out(self),
             )
 
+    def set_aside(self) -> list[str]:
+        """Nothing: Redis keeps no checksums."""
+        return []
+
+    def forget_set_aside(self) -> int:
+        """0: nothing is set aside."""
+        return 0
+
     def checks(self, *, volatile: bool = False) -> list[Check]:
         """What to look at while this ledger is used; ``volatile``: Redis may lose labels at a restart."""
         return redis_checks(self._redis, self._root, volatile=volatile)

@@ -76,7 +76,7 @@ def batch_as(once: Once) -> dict[str, Any]:
     return {
         "once": once.name.hex(),
         "earlier": once.earlier.hex(),
-        "known": json.dumps([once.content.hex(), once.time]),
+        "known": json.dumps([once.content.hex(), once.time, once.note.hex()]),
         "left": (once.expires - once.time) * 1000,
     }
 
@@ -85,8 +85,8 @@ def batch_of(once: Once, kept: bytes) -> Once:
     """The batch that is remembered as ``kept`` under this name, or its earlier one."""
     if not kept:
         return Once(once.earlier)
-    content, time = json.loads(kept)
-    return Once(once.name, bytes.fromhex(content), time, time + once.expires - once.time)
+    content, time, note = json.loads(kept)
+    return Once(once.name, bytes.fromhex(content), time, time + once.expires - once.time, bytes.fromhex(note))
 
 
 def packed(row: Noted) -> str:

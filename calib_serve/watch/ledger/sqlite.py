@@ -292,7 +292,7 @@ class SqliteLedger(SqliteStore):
 
     def checks(self, *, volatile: bool = False) -> list[Check]:
         """What to look at while this ledger is used."""
-        return sqlite_checks(self.path, there=self._files.check)
+        return sqlite_checks(self.path, there=self._files.check, set_aside=self.set_aside)
 
     def identity(self) -> str:
         """Of the store, where it tells one that has gone back: a file does not."""

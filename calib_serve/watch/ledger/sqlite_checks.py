@@ -15,12 +15,18 @@ _ROOM = 256 * _MIB  # bytes to be free at least, and twice the ledger: its conve
 _LONG = 512 * _MIB  # bytes of a journal that is not folded into the ledger, as somebody reads on and on
 
 
-def sqlite_checks(path: Path, *, there: Callable[[], None]) -> list[Check]:
-    """The checks of the ledger at ``path``; ``there`` raises where it is not the file that was opened."""
+def sqlite_checks(
+    path: Path, *, there: Callable[[], None], set_aside: Callable[[], list[str]]
+) -> list[Check]:
+    """The checks of the ledger at ``path``; ``there`` raises where it is not the file that was opened.
+
+    ``set_aside``: what was damaged.
+    """
     return [
         Check("file", there, "refusing"),
         Check("disk", lambda: _disk(path)),
         Check("journal", lambda: _journal(path)),
+        Check("damage", lambda: _damage(set_aside())),
     ]
 
 
@@ -41,6 +47,15 @@ def _journal(path: Path) -> str | None:
     if size <= max(_LONG, path.stat().st_size):
         return None
     return f"the ledger's journal has grown to {size / _MIB:.0f} MiB; another program keeps it open to read"
+
+
+def _damage(found: list[str]) -> str | None:
+    if not found:
+        return None
+    return (
+        f"{len(found)} rows of the ledger were damaged and set aside, {found[-1]} the last; "
+        "restore a backup, or count on without them: calib-serve ledger prune LEDGER --set-aside"
+    )
 
 
 def _wal(path: Path) -> Path:

@@ -16,7 +16,7 @@ from calib_serve.files import make_private
 from calib_serve.watch.ledger import damage
 from calib_serve.watch.ledger.files import Files, set_leftovers_aside
 from calib_serve.watch.ledger.formats import FORMAT
-from calib_serve.watch.ledger.inspection import stopped_after, verify_file
+from calib_serve.watch.ledger.inspection import set_aside_in, stopped_after, verify_file
 from calib_serve.watch.ledger.rows import Tables
 from calib_serve.watch.ledger.tables import DamagedRow
 
@@ -115,11 +115,19 @@ class SqliteStore:
             return found
 
     def verify(self) -> list[str]:
-        """What is wrong with it, as of one moment; empty if nothing is. Reads all of it, and changes nothing.
-
-        What was set aside as damaged is told as well, for as long as this file is used.
-        """
+        """What is wrong with it, as of one moment; empty if nothing is. Reads all, and changes nothing."""
         return verify_file(self.path)
+
+    def set_aside(self) -> list[str]:
+        """What was damaged and set aside, so that the rest counts on; oldest first."""
+        return set_aside_in(self.path)
+
+    def forget_set_aside(self) -> int:
+        """Delete what was set aside as damaged; how many rows."""
+        with self.transaction():
+            rows = self._tables["damaged"].select("ORDER BY id")
+            self._tables["damaged"].delete_all(rows)
+        return len(rows)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

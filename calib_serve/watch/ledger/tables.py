@@ -143,7 +143,7 @@ TABLES = {
         Table("nonces", ("nonce BLOB",), ("expires REAL",), _EXPIRING),
         # Names of batches of before they stood for a content: read, not written.
         Table("batches", ("name BLOB",), ("expires REAL",)),
-        Table("named", ("name BLOB",), ("content BLOB", "time REAL", "expires REAL"), _EXPIRING),
+        Table("named", ("name BLOB",), ("content BLOB", "time REAL", "expires REAL", "note BLOB"), _EXPIRING),
         Table(
             "spans",
             ("model TEXT", "version TEXT", "kind TEXT", "start REAL", "width REAL", "name TEXT"),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from calib_serve.receipts import Keyring
+from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.http.gauges import WindowGauges
 from calib_serve.watch.intake import Classes
 from calib_serve.watch.ledger import SqliteLedger
-from calib_serve.watch.service import ServedPrediction, Watch, Watched
+from calib_serve.watch.service import Watch, Watched
 
 
 def test_a_scrape_renews_no_more_versions_than_it_has_time_for(tmp_path, monkeypatch):

@@ -1,13 +1,25 @@
 """``verify`` of both ledgers: nothing while all is well, and the damage by its name."""
 
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 from ledgers import FOREVER, NOW, accept, entries, make_label, open_one
 
 from calib_serve.errors import LedgerError
-from calib_serve.watch.ledger import Key, Once, SqliteLedger, verify_file
+from calib_serve.watch.checks import Checks
+from calib_serve.watch.ledger import (
+    Key,
+    Once,
+    SqliteLedger,
+    backup_ledger,
+    prune_ledger,
+    restore_ledger,
+    set_aside_rows,
+    verify_file,
+    verify_ledger,
+)
 from calib_serve.watch.ledger.sums import Sums
 
 BATCH = Once(b"a batch", b"content", NOW, FOREVER)
@@ -73,7 +85,8 @@ def test_what_is_changed_behind_its_back_is_named_and_no_label_counts_again(tmp_
         return
     assert set(ledger.accept(entries(again))) <= {"duplicate", "forgotten"}
     assert not ledger.add({}, time=NOW, once=BATCH)
-    assert ledger.verify() != []
+    assert ledger.set_aside() != []
+    assert ledger.verify() == []
     ledger.close()
 
 
@@ -103,9 +116,34 @@ def test_a_lost_epoch_is_refused_as_forgotten_while_others_count_on(tmp_path):
     fresh = [make_label((1 << 16) + 9), make_label(7, when=NOW + 60), make_label(8)]
     assert ledger.accept(entries(fresh)) == ["counted", "counted", "forgotten"]
     assert ledger.sums()["m", "1"].labels.sum() == 12
-    assert "epochs" in "".join(ledger.verify())
+    assert "epochs" in "".join(ledger.set_aside())
     assert ledger.accept(entries(lost)) == ["forgotten"] * 5  # also after its epoch is known again
     ledger.close()
+
+
+def test_what_was_set_aside_is_told_until_it_is_deleted_and_keeps_no_backup_from_being_made(tmp_path):
+    path = tmp_path / "l.db"
+    ledger = SqliteLedger(path)
+    accept(ledger, [make_label(i) for i in range(5)])
+    ledger._db.execute("UPDATE epochs SET bits = x'0000'")
+    ledger.close()
+    with closing(SqliteLedger(path)) as ledger:
+        (said,) = ledger.set_aside()
+        assert said.startswith("epochs: ")
+        checks = Checks(*ledger.checks())
+        checks.run()
+        assert said in checks.reasons()["damage"]
+        assert checks.status == "degraded"
+    backup_ledger(str(path), tmp_path / "b")
+    assert restore_ledger(tmp_path / "b", str(path), replace=True).aside
+    assert verify_ledger(str(path)) == []
+    assert set_aside_rows(str(path)) == [said]
+    assert prune_ledger(str(path), set_aside=True).set_aside == 1
+    assert verify_ledger(str(path)) == set_aside_rows(str(path)) == []
+    with closing(SqliteLedger(path)) as ledger:
+        checks = Checks(*ledger.checks())
+        checks.run()
+        assert checks.reasons()["damage"] is None
 
 
 def test_damage_under_a_running_ledger_is_found_by_its_sweeps(tmp_path):

@@ -1,0 +1,121 @@
+"""A batch of served predictions: the name under which it may be sent again, and the receipts that it gets.
+
+A batch that is sent again gets the receipts of the first time: each nonce is made of the batch's name, and
+the chances of a label policy, which may move, are noted with it in the ledger.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from calib_serve.errors import LedgerError, Refused
+from calib_serve.nonces import PER_EPOCH
+from calib_serve.receipts import Keyring, SignedReceipt, group_number
+from calib_serve.watch.ledger import Once, Version
+from calib_serve.watch.policy import LabelPolicy
+
+__all__ = ["ServedPrediction", "chances_of", "named_batch", "nonces_of", "noted_chances", "signed"]
+
+
+@dataclass(frozen=True)
+class ServedPrediction:
+    """One served prediction: class id, top-1 confidence in [0, 1]; a segment, a group and logits if any.
+
+    Of a multi-label model, each label is one, as ``decisions`` has it, without logits.
+
+    ``group``: the name that predictions share whose outcomes depend on one another, such as a patient's, a
+    match's or a session's; only a hash of it is kept.
+    """
+
+    model: str
+    version: str
+    predicted: int
+    confidence: float
+    segment: str = ""
+    group: str = ""
+    logits: tuple[float, ...] | None = None
+
+
+Item = ServedPrediction | Refused
+
+
+def chances_of(items: Sequence[Item], policies: Mapping[Version, LabelPolicy]) -> list[float]:
+    """The chance that the label of each item is asked for; 1 where no policy says less."""
+    chances = [1.0] * len(items)
+    for version, policy in policies.items():
+        of = {
+            i: item.confidence
+            for i, item in enumerate(items)
+            if isinstance(item, ServedPrediction) and (item.model, item.version) == version
+        }
+        for i, chance in zip(of, policy.chances(list(of.values())).tolist(), strict=True):
+            chances[i] = chance
+    return chances
+
+
+def named_batch(
+    once: bytes, items: Sequence[Item], chances: Sequence[float], *, source: str, time: float
+) -> Once:
+    """The batch under the client's own name, whatever others call theirs, with the chances noted."""
+    name = hashlib.blake2b(repr((source, once)).encode(), digest_size=32, person=b"batch name").digest()
+    content = hashlib.blake2b(repr(list(items)).encode(), digest_size=32).digest()
+    chosen = any(chance != 1 for chance in chances)
+    note = zlib.compress(np.array(chances, "<f8").tobytes()) if chosen else b""
+    return Once.of(name, content, time=time, note=note, earlier=once)
+
+
+def noted_chances(batch: Once, count: int) -> list[float]:
+    """The chances of the ``count`` items of a named batch as they were when it came first."""
+    if not batch.note:
+        return [1.0] * count
+    try:
+        chances = np.frombuffer(zlib.decompress(batch.note), "<f8")
+    except (zlib.error, ValueError) as error:
+        raise LedgerError(f"what the ledger notes of this batch is damaged: {error}") from error
+    if len(chances) != count:
+        raise LedgerError(f"the ledger notes {len(chances)} chances of this batch of {count}: it is damaged")
+    return [float(chance) for chance in chances]
+
+
+def nonces_of(batch: str, places: Sequence[int]) -> list[bytes]:
+    """The nonces of a named batch: epochs of what it is, and the place of each prediction."""
+    named = hashlib.blake2b(batch.encode(), digest_size=32).digest()
+    epochs = [
+        hashlib.blake2b(named, digest_size=8, salt=part.to_bytes(8, "big")).digest()
+        for part in range(max(places, default=0) // PER_EPOCH + 1)
+    ]
+    return [epochs[i // PER_EPOCH] + (i % PER_EPOCH).to_bytes(2, "big") for i in places]
+
+
+def signed(
+    items: Sequence[ServedPrediction],
+    nonces: Sequence[bytes],
+    chances: Sequence[float],
+    *,
+    ring: Keyring,
+    time: float,
+) -> Iterator[SignedReceipt]:
+    """Their receipts; whether a label is asked for, its chance and the nonce decide alone."""
+    for item, nonce, chance in zip(items, nonces, chances, strict=True):
+        yield ring.sign(
+            model=item.model,
+            version=item.version,
+            predicted=item.predicted,
+            confidence=item.confidence,
+            time=time,
+            nonce=nonce,
+            segment=item.segment,
+            inclusion=chance,
+            wanted=_uniform(nonce) < chance,
+            group=group_number(item.group),
+        )
+
+
+def _uniform(nonce: bytes) -> float:
+    """A number in [0, 1) that the nonce alone decides."""
+    return int.from_bytes(hashlib.blake2b(nonce, digest_size=6).digest(), "big") / 2.0**48
