@@ -23,6 +23,7 @@ GROUND = (
     "signals",
     "arrays",
     "files",
+    "followed",
     "npz",
     "columns",
     "naming",

@@ -152,7 +152,7 @@ def run(
     """
     from calib_serve.receipts import DAY, LiveKeyring
     from calib_serve.signals import on_hangup
-    from calib_serve.watch.checks import Check
+    from calib_serve.watch.host_checks import file_check
     from calib_serve.watch.http import TokenFile, allowed_hosts, create_app, serve_app
     from calib_serve.watch.maturity import parse_maturity
     from calib_serve.watch.policy import parse_policy
@@ -165,6 +165,12 @@ def run(
     tokens = None if token_file is None else TokenFile(token_file)
     hosts = allowed_hosts(host, guarded=tokens is not None)
     ring = LiveKeyring(keyring)
+
+    def read_again() -> None:
+        ring.again()
+        if tokens is not None:
+            tokens.again()
+
     with (
         contextlib.ExitStack() as running,
         Watch.open(
@@ -190,10 +196,10 @@ def run(
             allow_volatile=allow_volatile,
         ) as watch,
     ):
-        running.callback(on_hangup(ring.again))
+        running.callback(on_hangup(read_again))
         if tokens is not None:
             tokens.failed = functools.partial(watch.counts.errors.update, ["tokens"])
-            watch.checks.add(Check("tokens", tokens.check))
+            watch.checks.add(file_check("tokens", tokens))
         app = create_app(
             watch,
             tokens=tokens or (),

@@ -43,7 +43,7 @@ from calib_serve.serve.sampling import host_sample_log
 from calib_serve.watch.checks import Checks
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.host_checks import counting_checks, drift_check, keyring_check, samples_check
+from calib_serve.watch.host_checks import counting_checks, drift_check, file_check, samples_check
 from calib_serve.watch.intake import Classes, Intake, Outcome
 from calib_serve.watch.items import MOST_ITEMS, TooManyItems, check_number, read_document, read_lines
 from calib_serve.watch.journal import LabelJournal
@@ -150,7 +150,7 @@ class CalibrationFeedback:
                 volatile=from_environment(ALLOW_VOLATILE) is not None,
             ),
             drift_check(self._feed),
-            keyring_check(self._keyring),
+            file_check("keyring", self._keyring),
             *([samples_check(self._samples)] if self._samples else []),
         )
         checks.run()

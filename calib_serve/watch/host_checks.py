@@ -8,16 +8,18 @@ import shutil
 import socket
 import time
 from collections.abc import Callable
+from typing import Any
 
-from calib_serve.errors import KeyringError
-from calib_serve.receipts import DAY, LiveKeyring
+from calib_serve.errors import InputError
+from calib_serve.followed import FollowedFile
+from calib_serve.receipts import DAY
 from calib_serve.watch.checks import Check
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.intake import Intake
 from calib_serve.watch.ledger import Ledger
 from calib_serve.watch.samples import SampleLog
 
-__all__ = ["counting_checks", "drift_check", "keyring_check", "samples_check"]
+__all__ = ["counting_checks", "drift_check", "file_check", "samples_check"]
 
 _APART = 60.0  # seconds between clocks
 _HEARD = 300.0  # seconds for which a program that wrote to the ledger is taken to run
@@ -121,11 +123,11 @@ def samples_check(samples: SampleLog) -> Check:
     return Check("samples", run)
 
 
-def keyring_check(ring: LiveKeyring) -> Check:
-    """Whether the keyring's file can be used, as the next start will."""
+def file_check(name: str, file: FollowedFile[Any]) -> Check:
+    """Whether a file that is read again can be used, as the next start will."""
 
     def run() -> None:
-        if why := ring.trouble():
-            raise KeyringError(why)
+        if why := file.trouble():
+            raise InputError(why)  # not returned: it names the file
 
-    return Check("keyring", run)
+    return Check(name, run)

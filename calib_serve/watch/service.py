@@ -34,7 +34,7 @@ from calib_serve.watch.batch import (
 from calib_serve.watch.checks import Checks
 from calib_serve.watch.drift import ARL, BLOCK, TOLERANCE, ConfidenceShift, Detector
 from calib_serve.watch.feed import DriftFeed
-from calib_serve.watch.host_checks import counting_checks, drift_check, keyring_check, samples_check
+from calib_serve.watch.host_checks import counting_checks, drift_check, file_check, samples_check
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.intake import Classes, Intake, Outcome
 from calib_serve.watch.journal import LabelJournal
@@ -52,7 +52,6 @@ __all__ = ["Watch", "Watched"]
 logger = logging.getLogger(__name__)
 
 _TELL_EVERY = 600.0  # seconds between looks of label budgets at what was served
-_LOOK_EVERY = 1.0  # seconds between looks at the keyring's file, where nobody uses it
 
 
 @dataclass(frozen=True)
@@ -167,13 +166,12 @@ class Watch:
             journal=journal,
         )
         self.feed.also(self._tell_policies, every=_TELL_EVERY)
-        self.feed.also(self._look_at_keyring, every=_LOOK_EVERY)
         self.checks = Checks(
             *counting_checks(
                 ledger, self.intake, program=f"watch {ledger.writer}", ttl=ttl, volatile=volatile, clock=clock
             ),
             drift_check(self.feed),
-            *([keyring_check(keyring)] if isinstance(keyring, LiveKeyring) else []),
+            *([file_check("keyring", keyring)] if isinstance(keyring, LiveKeyring) else []),
             *([samples_check(samples)] if samples is not None else []),
         )
         # Its promise is of independent predictions, which decisions about labels of one sample are not.
@@ -381,9 +379,6 @@ class Watch:
         except (LedgerError, OSError) as error:
             logger.error("%s: %s", stage, error)
             self.counts.errors[stage] += 1
-
-    def _look_at_keyring(self) -> None:
-        self.keyring.current()
 
     def _keyring_failed(self) -> None:
         self.counts.errors["keyring"] += 1

@@ -200,8 +200,7 @@ def test_spans_that_were_merged_since_give_up_what_is_theirs(ledger, tmp_path):
         for _ in range(3):
             ledger.prune(NOW)  # a day at a time
     else:
-        ledger._next_merge = -1.0
-        ledger.add({}, time=NOW)
+        ledger.sweep(NOW)
     assert {one.width for one in ledger.dated(0, NOW - DAY)} == {3600}
     assert revoke(ledger, tmp_path / "j", source="b").labels == {V: 5}
     assert sum(one.sums.labels.sum() for one in ledger.dated(0, NOW - DAY, kind="segment")) == 5

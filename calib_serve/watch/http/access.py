@@ -34,7 +34,7 @@ class Guard:
 
     def __init__(self, tokens: Tokens) -> None:
         if isinstance(tokens, TokenFile):
-            self._tokens: Callable[[], Sequence[Token]] = tokens.tokens
+            self._tokens: Callable[[], Sequence[Token]] = tokens.current
         else:
             given = [Token.of(one) if isinstance(one, str) else one for one in tokens]
             self._tokens = lambda: given

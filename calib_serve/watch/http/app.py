@@ -19,11 +19,9 @@ from typing import Any, TypeVar
 from calib_serve.errors import (
     ConflictError,
     InputError,
-    KeyringError,
     LedgerError,
     MissingDependency,
     Refused,
-    UnknownFate,
 )
 from calib_serve.receipts import SignedReceipt
 from calib_serve.watch.batch import ServedPrediction
@@ -31,6 +29,7 @@ from calib_serve.watch.caps import SourceRate
 from calib_serve.watch.http.access import SCHEMES, Guard, Tokens, secured, source_of
 from calib_serve.watch.http.body import Bodies, parser_of, read_one
 from calib_serve.watch.http.exporter import Batch, Requests, export
+from calib_serve.watch.http.gate import NOT_READ, Gate
 from calib_serve.watch.http.page import STATIC, render
 from calib_serve.watch.http.tokens import Scope
 from calib_serve.watch.http.wire import (
@@ -51,7 +50,6 @@ from calib_serve.watch.service import Watch
 from calib_serve.watch.windows import WINDOWS
 
 try:
-    from anyio import CapacityLimiter
     from anyio.to_thread import run_sync
     from fastapi import Depends, FastAPI, HTTPException, Request, Response
     from fastapi.exceptions import RequestValidationError
@@ -80,17 +78,6 @@ Result = TypeVar("Result")
 
 _PREDICTION = TypeAdapter(PredictionIn)
 _LEDGER_ASKED = 1.0  # seconds for which what /healthz found of the ledger is told again
-_NOT_COUNTED = "the ledger cannot keep the batch; nothing was counted, send it again"
-_NOT_READ = "the ledger cannot be used; ask again"
-_UNKNOWN: dict[Batch, str] = {
-    "labels": "the ledger did not answer in time: it is not known whether the labels were counted; send them "
-    "again, each is counted once",
-    "predictions": "the ledger did not answer in time: it is not known whether the batch was counted; send "
-    "it again with the same Idempotency-Key: it is counted once",
-    "predictions_without_key": "the ledger did not answer in time: it is not known whether the batch was "
-    "counted, and it had no Idempotency-Key: if it was, sending it again counts it twice. Send every batch "
-    "with an Idempotency-Key",
-}
 
 
 def create_app(
@@ -183,7 +170,7 @@ class _Routes:
         rate: SourceRate | None,
     ) -> None:
         self._watch, self._registry, self._bodies = watch, registry, Bodies(max_bytes)
-        self._gate, self._rate = _Gate(max_waiting), rate
+        self._gate, self._rate = Gate(watch, most=max_waiting), rate
 
     async def predictions(self, request: Request) -> Response:
         """Count served predictions; returns a signed receipt for each, to send back with its label.
@@ -203,7 +190,7 @@ class _Routes:
 
         batch: Batch = "predictions_without_key" if once is None else "predictions"
         try:
-            return await self._gate.run(count, self._watch, batch=batch)
+            return await self._gate.run(count, batch=batch)
         except ConflictError as error:
             raise HTTPException(409, str(error)) from error
 
@@ -225,7 +212,7 @@ class _Routes:
                 }
             )
 
-        return await self._gate.run(count, self._watch, batch="labels")
+        return await self._gate.run(count, batch="labels")
 
     def _check_rate(self, source: str, labels: int) -> None:
         """HTTP 429 where a source sends labels too fast."""
@@ -240,11 +227,11 @@ class _Routes:
         if window not in WINDOWS:
             raise HTTPException(400, f"a window is one of {', '.join(WINDOWS)}")
         work = functools.partial(self._watch.class_shares, (model, version), window)
-        return JSONResponse((await self._gate.run(work, self._watch)).as_dict())
+        return JSONResponse((await self._gate.run(work)).as_dict())
 
     async def incidents(self) -> Response:
         """The latest drift incidents, oldest first."""
-        found = await self._gate.run(self._watch.incidents, self._watch)
+        found = await self._gate.run(self._watch.incidents)
         return JSONResponse({"items": [one.as_dict() for one in found]})
 
     async def close_incident(self, number: int, request: Request) -> Response:
@@ -254,7 +241,7 @@ class _Routes:
             self._watch.close_incident, number, by=_who(said.by, request), note=said.note
         )
         try:
-            closed = await self._gate.run(work, self._watch)
+            closed = await self._gate.run(work)
         except InputError as error:
             raise HTTPException(404, str(error)) from error
         return JSONResponse(closed.as_dict())
@@ -279,47 +266,7 @@ class _Routes:
             return HTMLResponse(await run_sync(lambda: render(self._watch, **asked)))
         except LedgerError as error:
             log.error("the page: %s", error)
-            raise HTTPException(503, _NOT_READ, {"Retry-After": "5"}) from error
-
-
-class _Gate:
-    """At most ``most`` batches at work or in line; they are parsed and counted one after another."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._inside = most, 0
-        self._limiter: CapacityLimiter | None = None
-
-    async def run(self, work: Callable[[], Result], watch: Watch, *, batch: Batch | None = None) -> Result:
-        """What ``work`` returns, done in a thread; 429 when full, 503 when the ledger cannot be used.
-
-        ``batch``: what it counts, if anything.
-        """
-        if self._inside >= self._most:
-            raise HTTPException(429, "too many batches are waiting; send it again", {"Retry-After": "1"})
-        self._limiter = self._limiter or CapacityLimiter(1)
-        self._inside += 1
-        try:
-            return await run_sync(work, limiter=self._limiter)
-        except LedgerError as error:
-            watch.counts.errors["ledger"] += 1
-            unknown = batch is not None and isinstance(error, UnknownFate)
-            if batch is not None and unknown:
-                watch.counts.unknown[batch] += 1
-            log.error("%s: %s", batch or "a request", error)
-            told = _NOT_COUNTED if batch else _NOT_READ
-            raise HTTPException(
-                503, _UNKNOWN[batch] if batch and unknown else told, {"Retry-After": "5"}
-            ) from error
-        except KeyringError as error:
-            watch.counts.errors["keyring"] += 1
-            log.error("a batch was not signed or verified: %s", error)
-            raise HTTPException(
-                503,
-                "receipts cannot be signed or verified; labels may be sent again, each is counted once",
-                {"Retry-After": "5"},
-            ) from error
-        finally:
-            self._inside -= 1
+            raise HTTPException(503, NOT_READ, {"Retry-After": "5"}) from error
 
 
 def _who(by: str, request: Request) -> str:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import logging
 import re
 import secrets
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,12 +19,11 @@ from typing import Literal, get_args
 
 from calib_serve.errors import InputError
 from calib_serve.files import read_private
+from calib_serve.followed import FollowedFile
 from calib_serve.watch.slices import OTHER
 from calib_serve.watch.sources import is_source
 
 __all__ = ["SCOPES", "Scope", "Token", "TokenFile", "new_token", "read_tokens"]
-
-log = logging.getLogger(__name__)
 
 Scope = Literal["predict", "label", "scrape", "admin"]
 """What a token may be used for: to send predictions; to send labels; to read metrics, page and incidents; to
@@ -36,7 +33,6 @@ SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 _SHORTEST = 16  # characters of a token
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_LOOK_EVERY = 1.0  # seconds between looks whether the file changed
 
 
 @dataclass(frozen=True)
@@ -131,11 +127,8 @@ def read_tokens(path: Path) -> list[Token]:
     return list(found.values())
 
 
-class TokenFile:
-    """The tokens of a file, which is read again when it changes.
-
-    One that cannot be read keeps the tokens that were read before; ``failed`` is then called, once a change.
-    """
+class TokenFile(FollowedFile[Sequence[Token]]):
+    """The tokens of a file, which is read again when it changes; while it is broken, as they were before."""
 
     def __init__(
         self,
@@ -144,45 +137,7 @@ class TokenFile:
         failed: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.path, self.failed, self._clock = path, failed, clock
-        self._lock = threading.Lock()
-        self._state = _state(path)
-        self._tokens = read_tokens(path)
-        self._looked = clock()
-
-    def tokens(self) -> Sequence[Token]:
-        """Those of the file as it is, or as it was while it is broken."""
-        with self._lock:
-            if self._clock() - self._looked >= _LOOK_EVERY:
-                self._looked = self._clock()
-                self._look()
-            return self._tokens
-
-    def check(self) -> None:
-        """InputError where the file cannot be read again, as the next start will."""
-        read_tokens(self.path)
-
-    def _look(self) -> None:
-        state = _state(self.path)
-        if state == self._state:
-            return
-        try:
-            self._tokens = read_tokens(self.path)
-        except InputError as error:
-            log.error("the tokens stay as they were: %s", error)
-            self.failed()
-        else:
-            log.warning("%s changed: %d tokens", self.path, len(self._tokens))
-        self._state = state
-
-
-def _state(path: Path) -> tuple[int, ...]:
-    """What changes when the file does; empty where it is not there."""
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        super().__init__(path, read_tokens, failed=failed, clock=clock)
 
 
 def _sha256(token: str) -> bytes:

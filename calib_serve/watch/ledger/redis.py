@@ -10,28 +10,22 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from calib_serve.errors import InputError, LedgerError, MissingDependency, UnknownFate
+from calib_serve.errors import LedgerError, MissingDependency, UnknownFate
 from calib_serve.receipts import DAY
 from calib_serve.watch.checks import Check
-from calib_serve.watch.ledger.address import REDIS_PASSWORD
 from calib_serve.watch.ledger.batches import Once, check_content
 from calib_serve.watch.ledger.entries import (
-    SPANS,
     Dated,
     Entry,
     Fate,
     Mark,
     Noted,
-    Place,
-    coarser,
-    journal_sums,
     noted,
     served,
 )
@@ -39,8 +33,9 @@ from calib_serve.watch.ledger.generations import begin_generation, read_generati
 from calib_serve.watch.ledger.leases import Leases
 from calib_serve.watch.ledger.redis_checks import redis_checks
 from calib_serve.watch.ledger.redis_leases import RedisLeases
-from calib_serve.watch.ledger.redis_lock import RedisLock
-from calib_serve.watch.ledger.redis_scripts import ACCEPT, ADD, FOLD, MERGE, TAKE_BACK
+from calib_serve.watch.ledger.redis_scripts import ACCEPT, ADD, TAKE_BACK
+from calib_serve.watch.ledger.redis_store import RedisStore
+from calib_serve.watch.ledger.redis_sums import RedisSums
 from calib_serve.watch.ledger.redis_verify import verify
 from calib_serve.watch.ledger.redis_wire import (
     PUBLISHED,
@@ -55,27 +50,18 @@ from calib_serve.watch.ledger.redis_wire import (
     seen_as,
     unpacked,
 )
-from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, add_at, merge_slices
+from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, merge_slices
 from calib_serve.watch.ledger.taken_out import TAKEN_OUT, read_taken_out
 
 try:
     import redis
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
 except ImportError as error:
     raise MissingDependency("redis", "watch") from error
 
-__all__ = ["CLIENT", "RedisLedger"]
-
-CLIENT = "calib-serve"
-"""What connections to Redis call themselves."""
-
-_MERGE_EVERY = 300.0  # seconds between looks for spans that have grown old
-_AT_MOST = 10_000  # spans of one such look, and labels of one fold
-_FOLD_AT = 1_000  # labels in the journal that nobody has made sums of
+__all__ = ["RedisLedger"]
 
 
-class RedisLedger:
+class RedisLedger(RedisStore):
     """A ledger in the Redis at ``url``, under keys that start with ``prefix``.
 
     ``writer``: whose labels this object counts; each replica has its own. ``password``: that of Redis.
@@ -94,18 +80,15 @@ class RedisLedger:
         timeout: float = 10.0,
         password: str | None = None,
     ) -> None:
+        super().__init__(url, prefix=prefix, timeout=timeout, password=password)
         self.bins, self.writer, self.retention = bins, writer, retention
-        # The braces keep all keys on one node of a cluster, where scripts can reach them.
-        self._root = prefix if prefix.startswith("{") else f"{{{prefix}}}"
-        self._local = threading.local()
-        self._next_merge = -math.inf
+        self.leases: Leases = RedisLeases(self._redis, self._root, errors=self._errors)
+        self._sums = RedisSums(self._redis, self._root, bins=bins, errors=self._errors)
         with self._errors():
-            self._redis, memory = _connected(url, timeout=timeout, password=password)
-            self._accept, self._add, self._fold, self._merge, self._take_back = (
-                self._redis.register_script(script) for script in (ACCEPT, ADD, FOLD, MERGE, TAKE_BACK)
+            self._accept, self._add, self._take_back = (
+                self._redis.register_script(script) for script in (ACCEPT, ADD, TAKE_BACK)
             )
-            self._lock = RedisLock(self._redis, self._root, timeout=timeout, errors=self._errors)
-            self.leases: Leases = RedisLeases(self._redis, self._root, errors=self._errors)
+            memory = self._redis.info("memory")
             evicted = self._redis.info("stats")["evicted_keys"]
         if memory.get("maxmemory", 0) and memory.get("maxmemory_policy") != "noeviction":
             raise LedgerError(
@@ -121,11 +104,6 @@ class RedisLedger:
         with self.transaction(), self._errors():
             self._convert()
             self._retain()
-
-    @property
-    def root(self) -> str:
-        """Where the names of its keys begin."""
-        return self._root
 
     def _convert(self) -> None:
         """Bring the sums of format 1 over: they have no time, and count in those over all time."""
@@ -181,50 +159,6 @@ class RedisLedger:
                 self._redis.zadd(f"{root}:epochs", {name: score + more})
             self._redis.delete(f"{root}:prolonging")
 
-    def _redis_time(self) -> float:
-        seconds, micro = self._redis.time()
-        return float(seconds + micro / 1e6)
-
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except redis.AuthenticationError as error:
-            raise LedgerError(
-                f"the Redis ledger wants another password: {error}; give it by {REDIS_PASSWORD}, or in a file"
-            ) from error
-        except redis.RedisError as error:
-            raise LedgerError(f"the Redis ledger cannot be used: {error}; send the batch again") from error
-
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Everything inside happens while no other process is in a transaction; may be nested.
-
-        What is stored or taken out inside is written at its end, in one step, or not at all: when the block
-        raises, or this process stood still for so long that another came in. Accepted labels stay.
-        """
-        if getattr(self._local, "changes", None) is not None:
-            yield
-            return
-        with self._lock.held() as step:
-            self._local.changes, self._local.step = _Changes({}, {}), step
-            try:
-                yield
-                self._commit(self._local.changes)
-            finally:
-                self._local.changes = self._local.step = None
-
-    def _commit(self, changes: _Changes) -> None:
-        if changes.stored or changes.taken:
-            with self._local.step() as pipe:
-                for key, value in changes.stored.items():
-                    pipe.set(f"{self._root}:state:{key}", value)
-                for key, rows in changes.taken.items():
-                    pipe.zrem(key, *rows)
-
-    def _changes(self) -> _Changes | None:
-        return getattr(self._local, "changes", None)
-
     def accept(
         self, entries: Sequence[Entry], *, detect: bool = True, mark: Mark | None = None
     ) -> list[Fate]:
@@ -249,7 +183,7 @@ class RedisLedger:
         if mark is not None:
             batch |= {"mark": mark.key, "given_up": mark.given_up, "named": mark.batch}
         fates = self._counted(self._accept, json.dumps(batch))
-        self._tidy()
+        self._sums.tidy()
         return [fate.decode() for fate in fates]
 
     def take_back(self, rows: Sequence[Noted], *, mark: str, before: bytes, after: bytes) -> bool:
@@ -260,7 +194,7 @@ class RedisLedger:
         """
         with self.transaction(), self._errors():
             while self._redis.llen(f"{self._root}:journal"):
-                self._fold_journal()
+                self._sums.fold()
             batch = less_labels(rows, bins=self.bins, now=self._redis_time())
             batch |= {"mark": mark, "before": before.decode(), "after": after.decode()}
             batch |= {"taken_out": TAKEN_OUT, "labels": len(rows)}
@@ -285,26 +219,6 @@ class RedisLedger:
                     f"the Redis ledger did not answer: {error}; whether the batch was counted is not known"
                 ) from error
 
-    def _tidy(self) -> None:
-        """What keeps the journal short and spans wide; its failure takes nothing back that was counted."""
-        with contextlib.suppress(LedgerError), self._errors():
-            if self._redis.llen(f"{self._root}:journal") > _FOLD_AT:
-                self._fold_journal()
-            self._merge_sometimes()
-
-    def _fold_journal(self) -> None:
-        """Add the labels in the journal to the sums, unless another process does so at this moment."""
-        pipe = self._redis.pipeline(transaction=True)
-        pipe.get(f"{self._root}:folds")
-        pipe.lrange(f"{self._root}:journal", 0, _AT_MOST - 1)
-        folds, rows = pipe.execute()
-        if rows:
-            batch: dict[str, Any] = {"rows": [], "sums": []}
-            for writer, sums in journal_sums([unpacked(row) for row in rows], bins=self.bins).items():
-                more = rows_and_sums(sums, writer=writer)
-                batch = {"rows": batch["rows"] + more["rows"], "sums": batch["sums"] + more["sums"]}
-            self._fold(keys=[self._root], args=[json.dumps(batch), folds or "0", len(rows)])
-
     def add(self, sums: Mapping[Key, Sums], *, time: float, once: Once | None = None) -> bool:
         """Add sums of predictions made at ``time``; False for a batch that was counted, which adds nothing.
 
@@ -316,7 +230,7 @@ class RedisLedger:
         found = self._counted(self._add, json.dumps(batch))
         if once is not None and found != 1:
             check_content(once, batch_of(once, found))
-        self._tidy()
+        self._sums.tidy()
         return bool(found == 1)
 
     def known(self, once: Once) -> Once | None:
@@ -327,106 +241,19 @@ class RedisLedger:
             )
         return None if found is None and earlier is None else batch_of(once, found or b"")
 
-    def _merge_sometimes(self) -> None:
-        """Move what has grown old into wider spans, and drop what is older than any."""
-        if time.monotonic() < self._next_merge:
-            return
-        self._next_merge = time.monotonic() + _MERGE_EVERY
-        with self._errors():
-            self._fold_journal()
-            now = self._redis_time()
-            names = self._redis.zrangebyscore(f"{self._root}:spans", "-inf", now - SPANS[0][1], 0, _AT_MOST)
-            for name in names:
-                *key, start, width = json.loads(name)
-                to = coarser(start, width, now=now)
-                if to != (start, width):
-                    self._move(name.decode(), None if to is None else json.dumps([*key, *to]))
-
-    def _move(self, name: str, to: str | None) -> None:
-        start = json.loads(to)[-2] if to else 0
-        self._merge(keys=[self._root], args=[name, to or "", start])
-
     def sums(self, *, own: bool = False) -> dict[Version, Sums]:
         """The sums over all time (``own``: by this writer), by (model, version)."""
         return merge_slices(self.slices(own=own))
 
     def slices(self, kind: Kind = "segment", *, own: bool = False) -> dict[Key, Sums]:
         """The same, by slice of this kind."""
-        found: dict[Key, Sums] = {}
-        for place, writer, sums in self._kept(f"{self._root}:total:", self._total_names(kind, own=own)):
-            if place.key.kind == kind and not place.width and (not own or writer == self.writer):
-                add_at(found, place.key, sums)
-        return found
-
-    def _total_names(self, kind: Kind, *, own: bool) -> Callable[[], dict[str, tuple[Place, str]]]:
-        def names() -> dict[str, tuple[Place, str]]:
-            found = {}
-            for name in sorted(self._redis.smembers(f"{self._root}:totals")):
-                writer, model, version, of, slice_ = json.loads(name)
-                if of == kind and (not own or writer == self.writer):
-                    found[name.decode()] = (Place(Key(model, version, slice_, of)), writer)
-            return found
-
-        return names
-
-    def _kept(
-        self, prefix: str, names: Callable[[], dict[str, tuple[Place, str]]]
-    ) -> Iterator[tuple[Place, str, Sums]]:
-        """The sums under these names and those of the journal, of one moment, with their writers."""
-        with self._errors():
-            self._fold_journal()
-            while True:
-                folds = self._redis.get(f"{self._root}:folds")
-                asked = names()
-                pipe = self._redis.pipeline(transaction=True)
-                pipe.get(f"{self._root}:folds")
-                pipe.lrange(f"{self._root}:journal", 0, -1)
-                for name in asked:
-                    pipe.hgetall(prefix + name)
-                now, rows, *hashes = pipe.execute()
-                if now == folds:  # else labels have gone from the journal to sums whose names are not here
-                    break
-        for (place, writer), kept in zip(asked.values(), hashes, strict=True):
-            yield place, writer, self._sums_of(kept)
-        for writer, sums in journal_sums([unpacked(row) for row in rows], bins=self.bins).items():
-            for place, more in sums.items():
-                yield place, writer, more
-
-    def _sums_of(self, kept: Mapping[bytes, bytes]) -> Sums:
-        vector = np.zeros_like(Sums.zeros(self.bins).vector)
-        try:
-            for field, value in kept.items():
-                vector[int(field)] = float(value)
-        except (ValueError, IndexError) as error:
-            raise LedgerError(f"sums of the Redis ledger are damaged: {error}; restore a copy") from error
-        if not np.isfinite(vector).all():
-            raise LedgerError("sums of the Redis ledger are damaged: not finite; restore a copy")
-        return Sums(self.bins, vector)
+        return self._sums.slices(kind, writer=self.writer if own else None)
 
     def dated(
         self, since: float, until: float, *, version: Version | None = None, kind: Kind | None = None
     ) -> list[Dated]:
         """The sums of predictions made in [since, until), by slice and span; spans that lie inside whole."""
-
-        def wanted(place: Place) -> bool:
-            key, start, width = place
-            inside = bool(width) and since <= start and start + width <= until
-            return inside and version in (None, key.of) and kind in (None, key.kind)
-
-        def names() -> dict[str, tuple[Place, str]]:
-            found = {}
-            for name in self._redis.zrangebyscore(f"{self._root}:spans", since, f"({until}"):
-                model, of_version, of, slice_, start, width = json.loads(name)
-                place = Place(Key(model, of_version, slice_, of), start, width)
-                if wanted(place):
-                    found[name.decode()] = (place, "")
-            return found
-
-        found: dict[Place, Sums] = {}
-        for place, _, sums in self._kept(f"{self._root}:span:", names):
-            if wanted(place):
-                add_at(found, place, sums)
-        return [Dated(*place, sums) for place, sums in sorted(found.items(), key=lambda one: one[0].start)]
+        return self._sums.dated(since, until, version=version, kind=kind)
 
     def waiting(self) -> dict[Version, int]:
         """How many labels wait for the drift detector."""
@@ -453,7 +280,7 @@ class RedisLedger:
     def published(self, consumer: str) -> dict[Version, Sums]:
         """What ``consumer`` has published of this writer's sums, as the ledger knows."""
         with self._errors():
-            names = self._total_names("segment", own=True)()
+            names = self._sums.totals("segment", writer=self.writer)
         return self._marks(consumer, {place.key.of for place, _ in names.values()})
 
     def _marks(self, consumer: str, versions: Iterable[Version]) -> dict[Version, Sums]:
@@ -478,24 +305,6 @@ class RedisLedger:
             for version, mark in found.marks(known).items():
                 self.store(published(consumer, version), mark.packed())
 
-    def load(self, key: str) -> bytes | None:
-        """What was stored under ``key``."""
-        changes = self._changes()
-        if changes is not None and key in changes.stored:
-            return changes.stored[key]
-        with self._errors():
-            value = self._redis.get(f"{self._root}:state:{key}")
-        return None if value is None else bytes(value)
-
-    def store(self, key: str, value: bytes) -> None:
-        """Keep ``value`` under ``key``; in a transaction, when that ends."""
-        changes = self._changes()
-        if changes is not None:
-            changes.stored[key] = value
-            return
-        with self._errors():
-            self._redis.set(f"{self._root}:state:{key}", value)
-
     def forget(self, until: float, *, drop: bool = False) -> int:
         """Refuse labels of predictions made until then; with ``drop``, how many epochs went."""
         root = self._root
@@ -512,21 +321,14 @@ class RedisLedger:
 
     def sweep(self, now: float) -> int:
         """Merge spans that are old by now; 0, as Redis forgets receipts itself, by its own clock."""
-        self._next_merge = -math.inf
-        self._merge_sometimes()
+        self._sums.merge_sometimes(now=True)
         return 0
-
-    def remembered(self) -> int:
-        """How many receipts are remembered by the bits of their epochs."""
-        with self._errors():
-            keys = self._redis.scan_iter(f"{escaped(self._root)}:epoch:*", count=1000)
-            return sum(int(self._redis.bitcount(key)) for key in keys)
 
     def drop(self, version: Version) -> None:
         """Delete all sums and waiting labels of a version; its receipts are remembered until they expire."""
         root, of = self._root, list(version)
         with self.transaction(), self._errors():
-            self._fold_journal()
+            self._sums.fold()
             totals = [n for n in self._redis.smembers(f"{root}:totals") if json.loads(n)[1:3] == of]
             spans = [n for n in self._redis.zrange(f"{root}:spans", 0, -1) if json.loads(n)[:2] == of]
             marks = self._redis.scan_iter(f"{escaped(root)}:state:{PUBLISHED}*")
@@ -576,30 +378,3 @@ class RedisLedger:
     def new_generation(self, why: str, *, above: int = 0) -> int:
         """Begin a generation, later than ``above``: sums are lower than those that were published."""
         return begin_generation(self, why, now=time.time(), above=above)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._lock.close()
-        self._redis.close()
-
-
-class _Changes(NamedTuple):
-    """What a transaction is to write: what is stored, and which rows of which sets are taken out."""
-
-    stored: dict[str, bytes]
-    taken: dict[str, dict[bytes, None]]
-
-
-def _connected(url: str, *, timeout: float, password: str | None) -> tuple[Any, dict[str, Any]]:
-    """A client of the Redis at ``url``, and what that says of its memory."""
-    try:
-        client: Any = redis.Redis.from_url(
-            url,
-            socket_timeout=timeout,
-            password=password,
-            client_name=CLIENT,
-            retry=Retry(NoBackoff(), 0),  # sent once: what counts would count again
-        )
-        return client, client.info("memory")
-    except (OSError, TypeError, ValueError) as error:  # also a file that is missing, an option that is none
-        raise InputError(f"the address of the Redis ledger cannot be used: {error}") from error

@@ -22,8 +22,9 @@ import redis
 
 from calib_serve.errors import LedgerError
 from calib_serve.watch.ledger.address import redis_password
-from calib_serve.watch.ledger.redis import CLIENT, RedisLedger
+from calib_serve.watch.ledger.redis import RedisLedger
 from calib_serve.watch.ledger.redis_scripts import SNAPSHOT, SWITCH
+from calib_serve.watch.ledger.redis_store import CLIENT
 from calib_serve.watch.ledger.redis_wire import escaped
 
 __all__ = ["Record", "as_it_is", "copied", "in_use", "put_in_place", "staged", "used_bytes"]
@@ -32,7 +33,7 @@ _ROOT = "{calib-serve}"
 _SLICE = 256  # keys of one round
 _MEMBERS = 1000  # of one command
 _COPYING = 60_000  # milliseconds for which a backup that was killed keeps another one waiting
-_LEAVING = 1.0  # seconds for whoever is about to leave
+_LEAVING = 5.0  # seconds for whoever is about to leave
 _STAGED = 3_600_000  # milliseconds for which what a killed restore left behind stays
 
 

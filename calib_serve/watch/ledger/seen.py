@@ -105,11 +105,6 @@ class Seen:
         gone = [row for rows in (self._nonces, self._epochs) for row in rows.expire(before, at_most=at_most)]
         return len(gone), max((row[1] for row in gone), default=-math.inf)
 
-    def count(self) -> int:
-        """How many receipts are remembered."""
-        bits = sum(int(self._bits(row[3]).sum()) for row in self._epochs.select())
-        return len(self._nonces.select()) + bits
-
     def prolong(self, seconds: float) -> None:
         """Remember everything for longer."""
         for rows in (self._nonces, self._epochs):

@@ -236,11 +236,6 @@ class SqliteLedger(SqliteStore):
                 return gone
             before = swept
 
-    def remembered(self) -> int:
-        """How many receipts are remembered."""
-        with self._reading():
-            return self._seen.count()
-
     def sums(self, *, own: bool = False) -> dict[Version, Sums]:
         """The sums over all time (``own``: by this writer), by (model, version)."""
         return merge_slices(self.slices(own=own))

@@ -53,8 +53,8 @@ def _damage(found: list[str]) -> str | None:
     if not found:
         return None
     return (
-        f"{len(found)} rows of the ledger were damaged and set aside, {found[-1]} the last; "
-        "restore a backup, or count on without them: calib-serve ledger prune LEDGER --set-aside"
+        f"{len(found)} rows of the ledger were damaged and set aside; calib-serve ledger verify says which. "
+        "Restore a backup, or count on without them: calib-serve ledger prune --set-aside"
     )
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ledgers import NOW, accept, counted, labels_of, make_label, open_one
+from ledgers import NOW, accept, counted, labels_of, make_label, open_one, remembered
 from processes import started
 from sizes import sized
 
@@ -138,7 +138,7 @@ def everything(ledger):
     slices = {
         key: one.vector.tolist() for kind in ("segment", "class") for key, one in ledger.slices(kind).items()
     }
-    return dated, slices, ledger.waiting(), ledger.load("any/\xe9"), ledger.remembered(), ledger.retention
+    return dated, slices, ledger.waiting(), ledger.load("any/\xe9"), remembered(ledger), ledger.retention
 
 
 def test_a_ledger_that_is_there_or_in_use_is_not_replaced(place, tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_a_retired_version_is_taken_out_and_its_labels_never_count_again(place) 
     assert {one.key.version for one in ledger.dated(0, 1e11)} == {"1"}
     assert ledger.waiting() == {("m", "1"): 1}
     assert accept(ledger, both) == [False, False]
-    assert ledger.remembered() == 2
+    assert remembered(ledger) == 2
     ledger.close()
     assert verify_ledger(address) == []
 
@@ -279,7 +279,7 @@ def test_receipts_before_a_date_are_forgotten_and_refused(place) -> None:
     assert prune_ledger(address, before=NOW - 5 * DAY).forgotten == 1
     assert counted(kind, where, [old, make_label(3, when=NOW - 6 * DAY), new]) == [0, 1, 2]
     ledger = open_one(kind, where)
-    assert ledger.remembered() == 1
+    assert remembered(ledger) == 1
     ledger.close()
 
 

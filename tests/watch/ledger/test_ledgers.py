@@ -137,16 +137,11 @@ def test_spans_that_grow_old_become_wider_and_lose_nothing(store):
     ledger = open_one(*store, retention=60 * DAY)
     ages = [0.1, 3, 3.01, 3.02, 50, 50.1]  # days; each label came at once
     accept(ledger, [make_label(i, when=NOW - age * DAY) for i, age in enumerate(ages)])
-    ledger.prune(NOW) if isinstance(ledger, SqliteLedger) else merge_now(ledger)
+    ledger.prune(NOW) if isinstance(ledger, SqliteLedger) else ledger.sweep(NOW)
     found = ledger.dated(0, NOW + DAY, kind="segment")
     assert {one.width for one in found} == {300, 3600, DAY}
     assert sum(one.sums.labels.sum() for one in found) == len(ages) == ledger.sums()["m", "1"].labels.sum()
     ledger.close()
-
-
-def merge_now(ledger):
-    ledger._next_merge = -1.0
-    ledger.add({}, time=NOW)
 
 
 def test_bits_and_names_are_counted_once_in_every_order(store):

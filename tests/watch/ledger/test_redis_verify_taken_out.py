@@ -1,7 +1,7 @@
 """``verify`` of a ledger whose labels were taken out of the sums, while their receipts stay remembered."""
 
 import pytest
-from ledgers import accept, entries, make_label, open_one
+from ledgers import accept, entries, make_label, open_one, remembered
 
 from calib_serve.watch.ledger import noted
 from calib_serve.watch.ledger.backup import _retire
@@ -25,7 +25,7 @@ def test_labels_that_were_taken_back_and_versions_that_were_taken_out_are_not_mi
     assert (read_taken_out(ledger), ledger.verify()) == (6, [])
     assert ledger.take_back(rows[3:], mark="revoked/a", before=b"3", after=b"5")
     assert (read_taken_out(ledger), ledger.verify()) == (8, [])
-    assert ledger.remembered() == 8
+    assert remembered(ledger) == 8
     assert accept(ledger, [make_label(i) for i in range(5)]) == [False] * 5
 
 
