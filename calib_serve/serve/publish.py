@@ -86,12 +86,15 @@ class Publisher:
         try:
             self._take_name()
             held = self._held_by_server()  # before the ledger is locked
-            with self._ledger.transaction(), self._emission(held) as found:
-                self._send(found)
+            with self._ledger.transaction():
+                with self._emission(held) as found:
+                    # Nothing that can fail comes between: what is added here is sent, whatever happens next,
+                    # and the ledger marks it only when the lines are on their way.
+                    self._send(found)
+                    self._emitter.flush()
                 if self._feed is not None:
                     self._send_drift(self._feed)
-                # Sent within the block: the ledger marks it only when the lines are on their way.
-                self._emitter.flush()
+                    self._emitter.flush()
             self._marked = True
         except Exception as error:  # retried next time
             self._marked = False
