@@ -17,7 +17,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from processes import end, with_sigint_ignored
-from sizes import sized
+from sizes import nightly
 
 from calib_serve import Artifact
 from calib_serve.demo import digits
@@ -129,6 +129,7 @@ def test_ctrl_c_ends_a_kept_demo_well_and_leaves_nothing_running(kept: Demo) -> 
     assert servers_in(server) == []
 
 
+@nightly
 def test_a_demo_stopped_in_the_middle_takes_its_server_along(kept: Demo) -> None:
     out = kept.out  # a second run in the same folder
     with demo(out) as running:
@@ -138,7 +139,7 @@ def test_a_demo_stopped_in_the_middle_takes_its_server_along(kept: Demo) -> None
         assert servers_in(out / "server") == []
 
 
-@pytest.mark.skipif(sized(ci=True, nightly=False), reason="nightly: a minute")
+@nightly
 def test_a_step_that_fails_says_which_and_why(tmp_path: Path) -> None:
     blocked = tmp_path / "out.store"
     blocked.write_text("not a folder")

@@ -21,6 +21,7 @@ import yaml
 from doc_blocks import DOCS, ROOT, blocks, commands, markdown, pages, without_blocks
 from PIL import Image
 from real_servers import needed
+from sizes import nightly
 from terminal import Terminal, http_ok
 
 from calib_serve.fit.output.temperature import fit_temperature
@@ -338,7 +339,19 @@ def quickstart(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
-@pytest.mark.parametrize("page", pages(), ids=name_of)
+# What they say is said by others too, or is tested beside them; those of a quick look are all followed.
+LONG = {
+    DOCS / "how-to" / f"{name}.md"
+    for name in (
+        *("binary-and-labels", "class-shares", "migration", "pictures", "prediction-sets"),
+        *("recalibration", "scikit-learn", "triton"),
+    )
+}
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(one, marks=[nightly] if one in LONG else [], id=name_of(one)) for one in pages()]
+)
 def test_every_block_runs(page: Path, quickstart: Path, installed: Path, tmp_path: Path) -> None:
     if page == DOCS / "quickstart.md":
         return  # the fixture has followed it

@@ -10,7 +10,7 @@ import pytest
 import torch
 from fuse_artifacts import artifact, head
 from libraries import library, torchvision_here
-from sizes import NIGHTLY
+from sizes import NIGHTLY, nightly
 from torch import nn
 
 from calib_serve import LogitMap
@@ -133,7 +133,7 @@ def test_a_dynamically_quantised_model_is_calibrated_but_takes_no_head(tmp_path)
     np.testing.assert_allclose(torch.jit.load(tmp_path / "out.pt")(x), got, atol=1e-6)
 
 
-@pytest.mark.skipif(not NIGHTLY, reason="compiling takes a minute: nightly size")
+@nightly
 def test_the_result_compiles_ahead_of_time(tmp_path):
     model, x = nn.Linear(5, K).eval(), torch.randn(4, 5)
     program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("n")},))

@@ -15,7 +15,7 @@ import pytest
 from fuse_artifacts import artifact
 from fuse_graphs import Builder, run
 from onnx import TensorProto, helper
-from sizes import NIGHTLY
+from sizes import nightly
 from skl2onnx import to_onnx
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
@@ -127,7 +127,7 @@ def test_settings_that_cannot_be_are_refused_with_the_option_that_resolves_them(
 
 
 @pytest.mark.server
-@pytest.mark.skipif(not NIGHTLY, reason="of nightly size")
+@nightly
 def test_labels_of_text_and_one_number_a_sample_are_served_in_both_forms(tmp_path):
     needs_tritonserver()
     texts = np.array(["ant", "bee", "cow"])[Y]

@@ -22,7 +22,7 @@ from fuse_graphs import run
 from live_server import until
 from onnx import TensorProto
 from real_servers import Server
-from sizes import NIGHTLY, sized
+from sizes import nightly, sized
 from test_triton_repository import OTHER, STEP, K, artifact, killed_after, model_file, tree
 from triton_server import KEPT, Triton, needs_tritonserver, triton_on
 
@@ -42,7 +42,6 @@ ALONE = Settings(device="cpu", backend="python", instances=2)
 IMAGES = np.random.default_rng(0).normal(size=(4, 3, 2, 2)).astype("f4")
 
 each_model = pytest.mark.parametrize("model", MODELS)
-nightly = pytest.mark.skipif(not NIGHTLY, reason="of nightly size")
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from calib_serve.fuse.torchserve.archive import MANIFEST
 TEXT = json.dumps({"runtime": "python", "model": {"modelName": "m", "modelVersion": "1", "handler": "h.py"}})
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", sized(ci=["default", "tgz"], nightly=FORMS))
 def test_each_form_is_read_and_packed_again(form: str, tmp_path: Path) -> None:
     old = archived(tmp_path / "store", form=form)
     found = read_archive(old)

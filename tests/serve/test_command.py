@@ -18,6 +18,7 @@ import psutil
 import pytest
 from live_server import inputs, temperature_artifact, torchscript
 from processes import started, with_sigint_ignored
+from sizes import nightly
 from typer.testing import CliRunner
 
 import calib_serve
@@ -51,8 +52,10 @@ def command(*arguments: str) -> list[str]:
 @pytest.mark.server
 @pytest.mark.parametrize(
     ("how", "as_started"),
-    [(signal.SIGINT, with_sigint_ignored), (signal.SIGTERM, list)],
-    ids=["SIGINT, ignored at the start", "SIGTERM"],
+    [
+        pytest.param(signal.SIGINT, with_sigint_ignored, id="SIGINT, ignored at the start"),
+        pytest.param(signal.SIGTERM, list, id="SIGTERM", marks=nightly),
+    ],
 )
 def test_packed_served_asked_and_stopped(
     installed: dict[str, str],

@@ -13,6 +13,7 @@ from deciding import deciding
 from foreign_handlers import FOREIGN, archive, artifact, probabilities
 from live_server import Running, inputs, serve, total, until
 from protocol_clients import model_infer, predictions
+from sizes import nightly
 
 from calib_serve import Artifact
 from calib_serve.fuse.torchserve import pack_around, pack_feedback
@@ -92,6 +93,7 @@ def test_kserve_v1_has_lists_beside_its_predictions(v1: Running, n: int) -> None
     check(v1, "base_handler", body["confidences"], body["receipts"], n)
 
 
+@nightly
 def test_the_json_envelope_s_requests_are_told_apart_in_a_batch(json_envelope: Running) -> None:
     for n in (1, 3):
         reply = json_envelope.http.post("/predictions/base_handler", json={"instances": X[:n].tolist()})

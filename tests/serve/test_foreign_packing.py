@@ -24,7 +24,7 @@ def _torchvision_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support" / "torchvision_ops"))
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", REFUSED[:: sized(ci=3, nightly=1)])
 def test_what_cannot_be_calibrated_is_refused_with_a_sentence(name: str, tmp_path: Path) -> None:
     foreign = FOREIGN[name]
     with pytest.raises(CalibServeError, match=foreign.refused):
@@ -32,7 +32,7 @@ def test_what_cannot_be_calibrated_is_refused_with_a_sentence(name: str, tmp_pat
     assert not list((tmp_path / "out").glob("*")), "nothing is written"
 
 
-@pytest.mark.parametrize("name", dict.fromkeys([*SERVED[:: sized(ci=9, nightly=1)], "model_output"]))
+@pytest.mark.parametrize("name", sized(ci=["plain", "ids_at_inference"], nightly=SERVED))
 def test_the_seam_is_found_and_its_form_is_known(name: str, tmp_path: Path) -> None:
     foreign = FOREIGN[name]
     made = pack_around(archive(name, tmp_path), artifact(foreign), tmp_path / "out", **foreign.options)

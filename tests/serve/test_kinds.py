@@ -30,6 +30,7 @@ from live_server import (
 from onnx import TensorProto, helper, numpy_helper
 from protocol_clients import predictions
 from safetensors.torch import save_file
+from sizes import sized
 
 from calib_serve import Artifact, Head, InputShift, LogitMap
 from calib_serve.errors import FuseError
@@ -38,7 +39,10 @@ from calib_serve.fuse.torchserve import Batching, pack, pack_around, pack_feedba
 from calib_serve.fuse.torchserve.archive import write_archive
 
 pytestmark = pytest.mark.server
-KINDS = ("torchscript", "exported", "eager", "onnx", "standalone")
+KINDS = sized(
+    ci=("torchscript", "exported", "onnx", "standalone"),
+    nightly=("torchscript", "exported", "eager", "onnx", "standalone"),
+)
 ONE = Batching(workers=1)
 
 FACTORY = f"""
@@ -138,7 +142,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         "onnx": (onnx_file(folder / "net.onnx"), {}),
         "standalone": (folder / "net.pt", {"standalone": True}),
     }
-    for name, (model, options) in models.items():
+    for name in KINDS:
+        model, options = models[name]
         pack(model, full_artifact(), folder / "store", name=name, batching=ONE, **options)
     old = existing_archive(folder / "old")
     fitted = replace(full_artifact(), steps=full_artifact().steps[1:])

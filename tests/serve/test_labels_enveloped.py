@@ -14,13 +14,13 @@ from foreign_handlers import Foreign, archive, own
 from label_handlers import NAMES, calibrated, labels_artifact, logits_of
 from live_server import CLASSES, Running, inputs, serve
 from protocol_clients import model_infer, predictions
-from sizes import sized
+from sizes import nightly
 
 from calib_serve.fuse.torchserve import pack_around, pack_feedback
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.skipif(sized(ci=True, nightly=False), reason="nightly"),
+    nightly,
 ]
 
 X = inputs(3, seed=51)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from live_server import Running, serve, torchscript
 from PIL import Image
+from sizes import nightly
 from typer.testing import CliRunner
 
 from calib_serve.artifact import Artifact
@@ -122,7 +123,7 @@ def answers(running: Running, model: str, field: Field) -> tuple[list[dict[str, 
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("model", ["by_artifact", "by_options"])
+@pytest.mark.parametrize("model", ["by_artifact", pytest.param("by_options", marks=nightly)])
 def test_pictures_are_answered_exactly_as_arrays_are(running: Running, field: Field, model: str) -> None:
     pictures, arrays = answers(running, model, field)
     for one, other in zip(pictures, arrays, strict=True):
@@ -164,6 +165,7 @@ def test_an_archive_does_not_prepare_pictures_otherwise_than_its_calibration_was
     call(*pack, "--name", "m", *OPTIONS, "-o", tmp_path)
 
 
+@nightly
 def test_a_report_reads_pictures_as_its_artifact_says(field: Field, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
     asked = ("report", "--model", field.folder / "net.pt", "--data", field.folder / "pictures", "--json")

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from live_server import NAMES, temperature_artifact, torchscript
 from others_archives import archived
-from sizes import sized
+from sizes import nightly
 from typer.testing import CliRunner
 
 from calib_serve.cli import app
@@ -22,7 +22,6 @@ from calib_serve.errors import CalibServeError, FuseError
 from calib_serve.fuse.torchserve import pack, pack_around, read_archive, recalibrated, remarks
 from calib_serve.fuse.torchserve.archive import CONFIG, MANIFEST
 
-NIGHTLY = pytest.mark.skipif(sized(ci=True, nightly=False), reason="nightly: half a minute each")
 CALIBRATED = "pets-3.1-calibrated.mar"
 
 
@@ -76,6 +75,7 @@ def test_the_old_archive_stays_and_the_new_one_is_another_version_beside_it(stor
     assert digest(store / "pets.mar") == before
 
 
+@nightly
 def test_another_archive_of_that_name_is_replaced_by_force_alone(store: Path) -> None:
     around(store)
     first = digest(store / CALIBRATED)
@@ -87,7 +87,7 @@ def test_another_archive_of_that_name_is_replaced_by_force_alone(store: Path) ->
     assert {path.name for path in store.iterdir()} == {"pets.mar", CALIBRATED}
 
 
-@NIGHTLY
+@nightly
 def test_a_folder_or_a_link_in_its_place_is_not_replaced(store: Path) -> None:
     (store / CALIBRATED).symlink_to("nowhere")
     with pytest.raises(FuseError, match="--force"):
@@ -144,7 +144,7 @@ def test_a_new_calibration_does_not_replace_the_archive_it_is_for(tmp_path: Path
 # --- options, and what is kept ------------------------------------------------------------------------
 
 
-@NIGHTLY
+@nightly
 def test_the_configuration_keeps_what_is_not_given(store: Path, tmp_path: Path) -> None:
     config = {"minWorkers": 2, "maxWorkers": 4, "batchSize": 16, "responseTimeout": 99, "handler": {"a": [1]}}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(config))
@@ -166,6 +166,7 @@ def test_the_configuration_keeps_what_is_not_given(store: Path, tmp_path: Path) 
     assert new.config["calib_serve"]["workers"] == 3
 
 
+@nightly
 def test_a_file_that_only_looks_like_the_configuration_is_kept(store: Path, tmp_path: Path) -> None:
     (tmp_path / CONFIG).write_text("the handler's own: 1")
     archived(store, "--extra-files", tmp_path / CONFIG, "--force")
@@ -226,8 +227,8 @@ def test_every_file_and_every_entry_of_the_manifest_is_kept(store: Path, tmp_pat
         ({"runtime": "LSP"}, "runtime 'LSP'"),
         ({"runtime": "perl"}, "runtime 'perl'"),
         ({"model_modelName": "my pets"}, "--name"),
-        ({"model_modelName": "Kätzchen"}, "--name"),
-        ({"model_modelVersion": "1.0+cu118"}, "--version"),
+        pytest.param({"model_modelName": "Kätzchen"}, "--name", marks=nightly),
+        pytest.param({"model_modelVersion": "1.0+cu118"}, "--version", marks=nightly),
         ({"model_serializedFile": "other.pt"}, "does not carry it"),
     ],
     ids=str,
@@ -247,7 +248,7 @@ def test_odd_names_and_versions_are_packed_under_others(store: Path) -> None:
     assert (store / "pets-2.mar").is_file()
 
 
-@NIGHTLY
+@nightly
 def test_no_file_takes_the_place_of_another(store: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("x = 1")
     for extra in ("mine.py", "nothing.txt", "artifact"):

@@ -13,7 +13,7 @@ import httpx
 import psutil
 import pytest
 from live_server import Running, foreign, inputs, serve, temperature_artifact, torchscript, total, until
-from sizes import sized
+from sizes import nightly, sized
 from typer.testing import CliRunner
 
 from calib_serve.cli import app as cli
@@ -120,6 +120,7 @@ def test_sigterm_loses_nothing_either_while_requests_wait_for_a_batch(running: R
     assert counted(running) - before == len(load.statuses)
 
 
+@nightly
 def test_a_server_without_requests_is_scaled_too(running: Running) -> None:
     before = counted(running)
     assert run(running, "digits", "--workers", "2", "--version", "1.0")
@@ -128,6 +129,7 @@ def test_a_server_without_requests_is_scaled_too(running: Running) -> None:
     assert run(running, "digits", "--workers", "3")
 
 
+@nightly
 def test_a_version_that_still_gets_requests_keeps_its_workers(running: Running) -> None:
     with Load(running, 6) as load, pytest.raises(ServerError, match="elsewhere"):
         run(running, "digits", "--workers", "0")

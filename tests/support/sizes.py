@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from typing import TypeVar
 
+import pytest
+
 T = TypeVar("T")
 
 NIGHTLY = os.environ.get("CALIB_SERVE_TEST_SIZE", "ci") == "nightly"
+
+nightly = pytest.mark.skipif(not NIGHTLY, reason="of make nightly: it takes long, and others are like it")
 
 
 def sized(ci: T, nightly: T) -> T:
