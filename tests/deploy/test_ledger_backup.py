@@ -33,9 +33,8 @@ def test_it_backs_up_the_redis_of_the_pods() -> None:
     assert f"--ledger={ledger}" in service["spec"]["predictor"]["containers"][0]["args"]
 
 
-def test_its_command_writes_a_backup_that_can_be_restored(redis_url: str, tmp_path: Path) -> None:
-    url = redis_url.removesuffix("/0") + "/6"
-    place = ("redis", (url, "calib-serve"))
+def test_its_command_writes_a_backup_that_can_be_restored(empty_redis: str, tmp_path: Path) -> None:
+    url, place = empty_redis, ("redis", (empty_redis, "calib-serve"))
     ledger = open_one(*place)
     accept(ledger, [make_label(1)])
     ledger.close()

@@ -82,7 +82,7 @@ class Load(threading.Thread):
             raise self.error
 
 
-def test_a_rotation_over_two_hosts_under_load_refuses_no_receipt(tmp_path, redis_url, server_class) -> None:
+def test_a_rotation_over_two_hosts_under_load_refuses_no_receipt(tmp_path, empty_redis, server_class) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:
         folder.mkdir()
@@ -91,7 +91,7 @@ def test_a_rotation_over_two_hosts_under_load_refuses_no_receipt(tmp_path, redis
     rings[1].write_bytes(rings[0].read_bytes())
     rings[1].chmod(0o600)
     old = Keyring.load(rings[0]).active
-    options = ("--ledger", redis_url, "--writer")
+    options = ("--ledger", empty_redis, "--writer")
     with server_class(folders[0], *options, "a") as a, server_class(folders[1], *options, "b") as b:
         loads = [Load([a, b], first) for first in range(LOADERS)]
         try:
@@ -128,7 +128,7 @@ def test_a_rotation_over_two_hosts_under_load_refuses_no_receipt(tmp_path, redis
     labelled = sum((load.keys for load in loads), Counter())
     assert set(labelled) == {old, new}
     assert all(labelled[key] for key in (old, new))
-    ledger = open_ledger(redis_url)
+    ledger = open_ledger(empty_redis)
     assert ledger.sums()["digits", "1.0"].feedback.n == sum(labelled.values())
     ledger.close()
 

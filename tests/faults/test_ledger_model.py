@@ -20,10 +20,10 @@ from calib_serve.watch.ledger.seen import Seen
 
 
 @pytest.fixture
-def redis_of_its_own(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def redis_of_its_own(empty_redis: str, monkeypatch: pytest.MonkeyPatch) -> str:
     # A busy machine may stand still for longer than a lock is held; the model takes that of a dead one away.
     monkeypatch.setattr(redis_lock, "HELD", 60.0)
-    return redis_url.removesuffix("/0") + "/9"
+    return empty_redis
 
 
 def test_a_sqlite_ledger_is_what_its_model_says() -> None:

@@ -41,8 +41,7 @@ def labels_of(server) -> dict[str, float]:
 def test_two_watches_on_one_ledger_show_prometheus_each_label_once(
     make_server, tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
-    where = request.getfixturevalue("redis_url") if kind == "redis" else str(tmp_path / "ledger.db")
-    where = where.replace("/0", "/2")
+    where = request.getfixturevalue("empty_redis") if kind == "redis" else str(tmp_path / "ledger.db")
     one, two = (make_server("--ledger", where) for _ in range(2))
     targets = [(f"127.0.0.1:{server.port}", {}) for server in (one, two)]
     with prometheus(tmp_path, targets) as found:

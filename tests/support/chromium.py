@@ -26,6 +26,7 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.driver.get("about:blank")  # the page before, which renews itself, asks for nothing any more
         for log in ("browser", "performance"):  # reading empties them
             self.driver.get_log(log)
         self.driver.get(url)

@@ -64,6 +64,17 @@ def redis_url(tmp_path_factory):
         yield server.url
 
 
+@pytest.fixture
+def empty_redis(redis_url):
+    """The address of a database that this test has for itself."""
+    import redis
+
+    url = redis_url.removesuffix("/0") + "/1"
+    with redis.Redis.from_url(url) as server:
+        server.flushdb()
+    return url
+
+
 def _wait(port):
     until = time.monotonic() + 90
     while time.monotonic() < until:

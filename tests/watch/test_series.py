@@ -90,7 +90,7 @@ def test_one_more_sum_is_one_more_declaration_and_ledgers_of_before_are_read(
     # A database of its own: others that share this Redis do not know the new sum.
     ledger = str(tmp_path / "ledger.db")
     if store == "redis":
-        ledger = request.getfixturevalue("redis_url").removesuffix("/0") + "/1"
+        ledger = request.getfixturevalue("empty_redis")
     workers, watch = publish(tmp_path, ledger, package=package)
     for name in ("calib_feedback_cubed_total", "calib_predictions_cubed_total"):
         key = (name, "bin", "model", "version")

@@ -131,7 +131,7 @@ def test_tokens_that_others_may_read_are_refused(tmp_path):
 
 
 def test_two_replicas_on_one_redis_count_a_label_once_and_publish_their_own_share(
-    make_server, redis_url, tmp_path
+    make_server, empty_redis, tmp_path
 ):
     replicas = []
     for name in ("a", "b"):
@@ -140,7 +140,7 @@ def test_two_replicas_on_one_redis_count_a_label_once_and_publish_their_own_shar
         if replicas:
             (folder / "keys.json").write_bytes((tmp_path / "a" / "keys.json").read_bytes())
             (folder / "keys.json").chmod(0o600)
-        replicas.append(make_server("--ledger", redis_url, "--writer", name, folder=folder))
+        replicas.append(make_server("--ledger", empty_redis, "--writer", name, folder=folder))
     labels = [{"receipt": r, "label": 1} for r in get_receipts(replicas[0], 30)]
     answers = [
         httpx.post(f"{replica.url}/v1/labels", json=part, timeout=60).json()["accepted"]

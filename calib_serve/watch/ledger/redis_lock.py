@@ -45,7 +45,7 @@ class RedisLock:
         self._keys = [f"{root}:lock", f"{root}:fence"]
         self._take, self._renew, self._unlock = (server.register_script(one) for one in (LOCK, RENEW, UNLOCK))
         self._token = ""
-        self._busy, self._closed = threading.Event(), False
+        self._busy, self._closed = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     @contextlib.contextmanager
@@ -95,17 +95,18 @@ class RedisLock:
         self._busy.set()
 
     def _beat(self) -> None:
-        while not self._closed:
+        while not self._closed.is_set():
             self._busy.wait()
-            time.sleep(_BEAT)
-            if token := self._token:
-                with contextlib.suppress(RedisError):
+            if not self._closed.wait(_BEAT) and (token := self._token):
+                with contextlib.suppress(RedisError, OSError):  # the latter where it is closed meanwhile
                     self._renew(keys=self._keys[:1], args=[token, int(HELD * 1000)])
 
     def close(self) -> None:
         """End the heartbeat."""
-        self._closed = True
+        self._closed.set()
         self._busy.set()
+        if self._thread is not None:
+            self._thread.join(_BEAT)
 
 
 _LOST = (

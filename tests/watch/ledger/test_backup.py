@@ -34,11 +34,8 @@ def place(request, tmp_path):
     if request.param == "sqlite":
         yield "sqlite", str(tmp_path / "ledger.db"), str(tmp_path / "ledger.db")
         return
-    url = request.getfixturevalue("redis_url")
-    import redis
-
-    redis.Redis.from_url(url.replace("/0", "/7")).flushdb()
-    yield "redis", (url.replace("/0", "/7"), ROOT), url.replace("/0", "/7")
+    url = request.getfixturevalue("empty_redis")
+    yield "redis", (url, ROOT), url
 
 
 WRITER = """
