@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from injection import CONTEXT
 from ledgers import accept, make_label, open_one
 from sizes import sized
 from small_models import archive, temperature
@@ -17,7 +17,6 @@ from calib_serve.errors import ArtifactError
 from calib_serve.fuse.torchserve.archive import read_archive
 from calib_serve.watch.samples import SampleLog, read_samples
 
-CONTEXT = multiprocessing.get_context("forkserver")
 TURNS = sized(15, 150)
 
 

@@ -20,11 +20,20 @@ from typing import Any
 
 from calib_serve.errors import CalibServeError
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-# Children are forked from a process that has these already: each takes some ten milliseconds.
-_CONTEXT.set_forkserver_preload(
+CONTEXT = multiprocessing.get_context("forkserver")
+# Children are forked from a process that has these already, as a process that serves has: each takes some ten
+# milliseconds. There is one such process for all tests, so this is the only list.
+CONTEXT.set_forkserver_preload(
     [
-        *("_pytest.assertion.rewrite", "hypothesis.extra.numpy", "httpx", "pytest", "onnx", "onnxruntime"),
+        *(
+            "_pytest.assertion.rewrite",
+            "hypothesis.extra.numpy",
+            "hypothesis.stateful",
+            "httpx",
+            "pytest",
+            "onnx",
+            "onnxruntime",
+        ),
         *(
             "calib_serve.fit.clamping.fit",
             "calib_serve.fit.masked.fit",
@@ -76,8 +85,8 @@ class Ended:
 
 def under(fault: Fault, work: Callable[..., Any], *args: Any, seconds: float = 60.0) -> Ended:
     """What became of ``work(*args)`` in a process of its own under ``fault``; both must be importable."""
-    ours, theirs = _CONTEXT.Pipe(duplex=False)
-    child = _CONTEXT.Process(target=_child, args=(theirs, fault, work, args))
+    ours, theirs = CONTEXT.Pipe(duplex=False)
+    child = CONTEXT.Process(target=_child, args=(theirs, fault, work, args))
     child.start()
     theirs.close()
     try:

@@ -8,7 +8,6 @@ runs it so many times, against a file or an empty Redis, and says what was tried
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import resource
 import shutil
@@ -27,6 +26,7 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from injection import CONTEXT
 from ledgers import entries
 
 from calib_serve.receipts import DAY, Label, Receipt
@@ -40,17 +40,6 @@ AGES = (45, 25, 9, 4, 1, 0.05, -2, -40)  # days; below 0: dated ahead
 CONSUMER = "model"
 PUBLISHED = _published(Sums.zeros().bins)
 TRIED: Counter[str] = Counter()
-CONTEXT = multiprocessing.get_context("forkserver")
-# What children need, so that each takes some ten milliseconds.
-CONTEXT.set_forkserver_preload(
-    [
-        "__main__",
-        "_pytest.assertion.rewrite",
-        "hypothesis.stateful",
-        "pytest",
-        "calib_serve.watch.ledger.redis",
-    ]
-)
 
 
 def label(i: int) -> Label:
