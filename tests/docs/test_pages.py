@@ -339,13 +339,17 @@ def quickstart(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
-# What they say is said by others too, or is tested beside them; those of a quick look are all followed.
+# What they say is tested beside them; what a newcomer follows first is not among them.
 LONG = {
-    DOCS / "how-to" / f"{name}.md"
-    for name in (
-        *("binary-and-labels", "class-shares", "migration", "pictures", "prediction-sets"),
-        *("recalibration", "scikit-learn", "triton"),
-    )
+    ROOT / "examples" / "scikit_learn.py",
+    DOCS / "training-losses.md",
+    *(
+        DOCS / "how-to" / f"{name}.md"
+        for name in (
+            *("binary-and-labels", "class-shares", "existing-archive", "migration", "pictures"),
+            *("prediction-sets", "recalibration", "scikit-learn", "triton"),
+        )
+    ),
 }
 
 

@@ -54,7 +54,7 @@ def hidden(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("write", [save_artifact, save_keys, pack_archive, fuse_graph, save_checkpoint])
-@pytest.mark.parametrize("before", ["nothing", "an older one"])
+@pytest.mark.parametrize("before", sized(ci=["an older one"], nightly=["nothing", "an older one"]))
 def test_what_cannot_be_written_whole_is_not_written_and_leaves_no_crumbs(
     write, before: str, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from fuse_artifacts import artifact
 from fuse_graphs import Builder, run
 from google.protobuf import text_format
 from onnx import TensorProto, helper
+from sizes import nightly
 from typer.testing import CliRunner
 
 from calib_serve import Bins, InputShift, LogitMap
@@ -401,7 +402,7 @@ def killed_after(moves: int, raw: Path, repository: Path, version: int = 1) -> b
     return ended.returncode == -9
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [pytest.param(1, marks=nightly), 2])
 def test_a_pack_that_was_killed_leaves_whole_models_and_a_retry_finishes_it(version, tmp_path):
     raw, moves, killed = model_file(tmp_path), 0, True
     while killed:

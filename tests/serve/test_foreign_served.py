@@ -26,7 +26,7 @@ pytestmark = pytest.mark.server
 ALL = [name for name, f in FOREIGN.items() if not f.refused and f.model in ("eager", "torchscript", "onnx")]
 NUMBERS = [name for name in ALL if name not in ("base_handler", "kserve_v2")]  # behind an envelope alone
 # Of each kind of answer one; tuples and a handle of one's own are served as "moody" and "cached", too.
-CI = ("plain", "onnx_list", "one_logit", "micro_batching", "metrics")
+CI = ("plain", "onnx_list", "micro_batching", "metrics")
 SERVED = sized(ci=[name for name in NUMBERS if name in CI], nightly=NUMBERS)
 
 CACHED = FOREIGN["own_handle"].handler.replace(

@@ -18,6 +18,7 @@ from live_server import (
     total,
     until,
 )
+from sizes import nightly
 from typer.testing import CliRunner
 
 from calib_serve.cli import app as cli
@@ -292,6 +293,7 @@ def test_a_worker_of_a_server_that_drops_its_series_says_so(
 
 
 @pytest.mark.server
+@nightly
 def test_models_and_workers_survive_a_restart_with_snapshots(store: Path, tmp_path: Path) -> None:
     settings = {"enable_model_api": "true", "allowed_urls": "file:///.*", "default_workers_per_model": "1"}
 
