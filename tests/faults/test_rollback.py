@@ -77,8 +77,8 @@ def test_prometheus_counts_no_label_twice_when_redis_goes_back(
         found.wait("sum(calib_feedback_total) == 340")
         time.sleep(2)
         assert found.risen("calib_feedback_total") == 390
-        extrapolated = found.number("sum(increase(calib_feedback_total[10m]))")
-        assert extrapolated < 390 * 1.5, "by half a scrape at both ends of short series"
+        # Extrapolated by half a scrape at both ends at first; a fall would have it at 744 for good.
+        found.wait("390 <= sum(increase(calib_feedback_total[10m])) < 585")
         assert found.number("sum(calib_ledger_rollbacks_total)") == 1
         found.wait('ALERTS{alertname="LedgerWentBack"}')
 
