@@ -111,7 +111,7 @@ def signed(
             nonce=nonce,
             segment=item.segment,
             inclusion=chance,
-            wanted=_uniform(nonce) < chance,
+            wanted=chance == 1 or _uniform(nonce) < chance,
             group=group_number(item.group),
         )
 
