@@ -83,8 +83,13 @@ class Ended:
         return not self.signal and not self.error
 
 
-def under(fault: Fault, work: Callable[..., Any], *args: Any, seconds: float = 60.0) -> Ended:
-    """What became of ``work(*args)`` in a process of its own under ``fault``; both must be importable."""
+def under(
+    fault: Fault, work: Callable[..., Any], *args: Any, seconds: float = 60.0, may_hang: bool = False
+) -> Ended:
+    """What became of ``work(*args)`` in a process of its own under ``fault``; both must be importable.
+
+    ``may_hang``: one that does not end is killed, as an operator would; else that fails.
+    """
     ours, theirs = CONTEXT.Pipe(duplex=False)
     child = CONTEXT.Process(target=_child, args=(theirs, fault, work, args))
     child.start()
@@ -99,7 +104,8 @@ def under(fault: Fault, work: Callable[..., Any], *args: Any, seconds: float = 6
     if child.is_alive():
         child.kill()
         child.join()
-        raise AssertionError(f"{work.__name__} under {fault} hung for {seconds} s")
+        assert may_hang, f"{work.__name__} under {fault} hung for {seconds} s"
+        return Ended(signal=signal.SIGKILL)
     if told is None:
         assert child.exitcode < 0, f"{work.__name__} under {fault} left with code {child.exitcode}"
         return Ended(signal=-child.exitcode)
