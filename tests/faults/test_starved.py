@@ -59,8 +59,8 @@ def label_all(folder: Path, count: int) -> int:
 def test_a_batch_that_memory_does_not_suffice_for_is_counted_whole_or_not_at_all(tmp_path: Path) -> None:
     count, failed = 3_000, 0
     for spare in bytes_to_try(6 * MIB, sized(4, 30)):
-        # A process may also die of it: C that cannot grow its stack has no other way. And CPython 3.11 may spin
-        # for good where it unwinds a MemoryError without memory: then it is killed.
+        # A process may also die of it: C that cannot grow its stack has no other way. And CPython 3.11 may
+        # spin for good where it unwinds a MemoryError without memory: then it is killed.
         ended = under(Fault(memory=spare), label_all, tmp_path, count, seconds=30, may_hang=True)
         failed += not ended.well
         assert ended.well or ended.signal or ended.ours or "MemoryError" in ended.error, ended
