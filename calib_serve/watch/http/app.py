@@ -14,7 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from calib_serve.errors import (
     ConflictError,
@@ -73,8 +73,6 @@ _SECURE = {
     "Cache-Control": "no-store",
 }
 
-
-Result = TypeVar("Result")
 
 _PREDICTION = TypeAdapter(PredictionIn)
 _LEDGER_ASKED = 1.0  # seconds for which what /healthz found of the ledger is told again
