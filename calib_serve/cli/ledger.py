@@ -18,7 +18,9 @@ group = typer.Typer(
 )
 group.command("revoke")(revoke)
 
-Where = Annotated[str, typer.Argument(metavar="LEDGER", help="The ledger: a file, or redis://...")]
+Where = Annotated[
+    str, typer.Argument(metavar="LEDGER", help="The ledger: a file, redis://..., or redis+cluster://...")
+]
 
 
 @group.command("backup")

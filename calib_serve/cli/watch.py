@@ -25,7 +25,10 @@ def run(
         Path, typer.Option("--keyring", help="Keys that sign and verify receipts; read again when changed.")
     ],
     ledger: Annotated[
-        str, typer.Option("--ledger", help="Where labels are counted: a file, or redis://...")
+        str,
+        typer.Option(
+            "--ledger", help="Where labels are counted: a file, redis://..., or redis+cluster://..."
+        ),
     ] = "ledger.db",
     ledger_password_file: Annotated[
         Path | None,

@@ -20,6 +20,7 @@ from calib_serve.watch.ledger.entries import (
 )
 from calib_serve.watch.ledger.rows import Tables
 from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version, add_at
+from calib_serve.watch.ledger.tables import Row
 
 __all__ = ["Book"]
 
@@ -173,16 +174,23 @@ class Book:
         )
         return {(model, version): count for model, version, count in rows}
 
+    def look_at_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
+        """The labels that were predicted before ``until``."""
+        return [self._noted(row) for row in self._waiting(version, until, most)]
+
     def take_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
-        """Take the labels out that were predicted before ``until``."""
-        # By nonce within a moment: in the order of arrival, wrong ones might come first.
+        """Take them out."""
         self.fold()
-        rows = self._journal.select(
+        rows = self._waiting(version, until, most)
+        self._journal.delete_all(rows)
+        return [self._noted(row) for row in rows]
+
+    def _waiting(self, version: Version, until: float, most: int) -> list[Row]:
+        # By nonce within a moment: in the order of arrival, wrong ones might come first.
+        return self._journal.select(
             "WHERE (model, version) = (?, ?) AND time < ? AND detect ORDER BY time, nonce LIMIT ?",
             (*version, until, most),
         )
-        self._journal.delete_all(rows)
-        return [self._noted(row) for row in rows]
 
     def drop(self, version: Version) -> None:
         """Delete all rows of a version."""

@@ -262,12 +262,21 @@ class RedisLedger(RedisStore):
             counts = [self._redis.zcard(f"{self._root}:waiting:{name.decode()}") for name in names]
         return {tuple(json.loads(name)): n for name, n in zip(names, counts, strict=True) if n}
 
+    def look_at_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
+        """The labels of predictions made before ``until``, oldest first, as they wait."""
+        with self._errors():
+            rows = self._redis.zrangebyscore(self._waiting_key(version), "-inf", f"({until}", 0, most)
+        return [unpacked(row) for row in rows]
+
+    def _waiting_key(self, version: Version) -> str:
+        return f"{self._root}:waiting:{json.dumps(version)}"
+
     def take_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
-        """Take out the labels of predictions made before ``until``, oldest first.
+        """Take them out.
 
         To be called within a transaction, in which the detector's state is stored as well.
         """
-        key = f"{self._root}:waiting:{json.dumps(version)}"
+        key = self._waiting_key(version)
         with self.transaction(), self._errors():
             taken = self._local.changes.taken.setdefault(key, {})
             found = self._redis.zrangebyscore(key, "-inf", f"({until}", 0, most + len(taken))
@@ -277,18 +286,22 @@ class RedisLedger(RedisStore):
                 del self._local.changes.taken[key]
         return [unpacked(row) for row in rows]
 
-    def published(self, consumer: str) -> dict[Version, Sums]:
+    def published(self, consumer: str, versions: Iterable[Version] | None = None) -> dict[Version, Sums]:
         """What ``consumer`` has published of this writer's sums, as the ledger knows."""
-        with self._errors():
-            names = self._sums.totals("segment", writer=self.writer)
-        return self._marks(consumer, {place.key.of for place, _ in names.values()})
-
-    def _marks(self, consumer: str, versions: Iterable[Version]) -> dict[Version, Sums]:
+        if versions is None:
+            with self._errors():
+                names = self._sums.totals("segment", writer=self.writer)
+            versions = {place.key.of for place, _ in names.values()}
         found = {}
         for version in versions:
             if (kept := self.load(published(consumer, version))) is not None:
                 found[version] = Sums.unpacked(kept, bins=self.bins)
         return found
+
+    def mark_published(self, consumer: str, marks: Mapping[Version, Sums]) -> None:
+        """Note that ``consumer`` has published this much."""
+        for version, mark in marks.items():
+            self.store(published(consumer, version), mark.packed())
 
     @contextlib.contextmanager
     def emission(self, consumer: str, *, before: Mapping[Version, Sums] | None = None) -> Iterator[Emission]:
@@ -299,11 +312,10 @@ class RedisLedger(RedisStore):
         """
         with self.transaction():
             counted = self.sums(own=True)
-            known = self._marks(consumer, counted) if before is None else before
+            known = self.published(consumer, counted) if before is None else before
             found = Emission.of(counted, known)
             yield found
-            for version, mark in found.marks(known).items():
-                self.store(published(consumer, version), mark.packed())
+            self.mark_published(consumer, found.marks(known))
 
     def forget(self, until: float, *, drop: bool = False) -> int:
         """Refuse labels of predictions made until then; with ``drop``, how many epochs went."""
@@ -336,7 +348,7 @@ class RedisLedger(RedisStore):
             pipe = self._redis.pipeline(transaction=True)
             for kind, names in (("total", totals), ("span", spans)):
                 gone += [f"{root}:{kind}:{name.decode()}" for name in names]
-            pipe.unlink(f"{root}:waiting:{json.dumps(version)}", *gone)
+            pipe.unlink(self._waiting_key(version), *gone)
             if totals:
                 pipe.srem(f"{root}:totals", *totals)
             if spans:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -257,18 +257,29 @@ class SqliteLedger(SqliteStore):
         with self._reading():
             return self._book.waiting()
 
+    def look_at_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
+        """The labels of predictions made before ``until``, oldest first, as they wait."""
+        with self._reading():
+            return self._book.look_at_waiting(version, until=until, most=most)
+
     def take_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
-        """Take out the labels of predictions made before ``until``, oldest first.
+        """Take them out.
 
         To be called within a transaction, in which the detector's state is stored as well.
         """
         with self.transaction():
             return self._book.take_waiting(version, until=until, most=most)
 
-    def published(self, consumer: str) -> dict[Version, Sums]:
+    def published(self, consumer: str, versions: Iterable[Version] | None = None) -> dict[Version, Sums]:
         """What ``consumer`` has published of this writer's sums, as the ledger knows."""
         with self._reading():
-            return self._book.emitted(consumer)
+            found = self._book.emitted(consumer)
+        return found if versions is None else {of: found[of] for of in versions if of in found}
+
+    def mark_published(self, consumer: str, marks: Mapping[Version, Sums]) -> None:
+        """Note that ``consumer`` has published this much."""
+        with self.transaction():
+            self._book.mark(consumer, marks)
 
     @contextmanager
     def emission(self, consumer: str, *, before: Mapping[Version, Sums] | None = None) -> Iterator[Emission]:
@@ -283,7 +294,7 @@ class SqliteLedger(SqliteStore):
             known = self._book.emitted(consumer) if before is None else before
             found = Emission.of(self.sums(own=True), known)
             yield found
-            self._book.mark(consumer, found.marks(known))
+            self.mark_published(consumer, found.marks(known))
 
     def checks(self, *, volatile: bool = False) -> list[Check]:
         """What to look at while this ledger is used."""
