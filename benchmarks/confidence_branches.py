@@ -2,10 +2,10 @@
 
     CALIB_SERVE_DATA=... python benchmarks/confidence_branches.py
 
-Singh 2021 (A.2) reports that ConfidNet (Corbiere 2019) refines and calibrates at once. Here it is trained on the
-features of the published ResNet-20, as in its paper on the training images, where the network is nearly always
-right, and on 5,000 held-out images; the trust score (Jiang 2018) is the distance to the nearest feature of
-another class over that of the predicted one. The other 5,000 test images judge them.
+Singh 2021 (A.2) reports that ConfidNet (Corbiere 2019) refines and calibrates at once. Here it is trained on
+features of the published ResNet-20: as in its paper those of the training images, of which the network has
+nearly all right, and those of 5,000 held-out images. The trust score (Jiang 2018) is the distance to the
+nearest feature of another class over that of the predicted one. The other 5,000 test images judge them.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import cifar  # noqa: E402
-import peers  # noqa: E402
+import cifar
+import peers
 
-from calib_serve.bins import Bins  # noqa: E402
-from calib_serve.fit.output.temperature import fit_temperature  # noqa: E402
-from calib_serve.metrics import softmax  # noqa: E402
-from calib_serve.metrics.refinement import Separation  # noqa: E402
+from calib_serve.bins import Bins
+from calib_serve.fit.output.temperature import fit_temperature
+from calib_serve.metrics import softmax
+from calib_serve.metrics.refinement import Separation
 
 PUBLISHED = {"largest probability": (5.38, 92.5), "ConfidNet": (4.1, 92.55)}  # Singh 2021, table 4: VGG-16
 
 
 def confidnet(h, p_true, *, epochs, seed):
-    """Learns P(true class) (n,) of features (n, d) by squared error: five layers, as Corbiere 2019 has them."""
+    """Learns P(true class) (n,) of features (n, d) by squared error: five layers, as in Corbiere 2019."""
     torch.manual_seed(seed)
     layers = [nn.Linear(h.shape[1], 400), nn.ReLU()]
     for _ in range(3):
@@ -114,7 +114,9 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=3, help="as many as in the paper")
-    parser.add_argument("--epochs", type=int, default=5, help="over the training images; ten times that held out")
+    parser.add_argument(
+        "--epochs", type=int, default=5, help="over the training images; ten times that held out"
+    )
     parser.add_argument("--samples", type=int, default=50_000, help="training images")
     options = peers.arguments(parser, seeds=1, epochs=1, samples=5000)
     torch.set_num_threads(1)

@@ -20,9 +20,9 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import peers  # noqa: E402
+import peers
 
-from calib_serve.fit import losses  # noqa: E402
+from calib_serve.fit import losses
 
 CLASSES = 5
 GAMMAS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0)
@@ -93,9 +93,7 @@ def run(seed, *, each, epochs):
         "best possible accuracy": float((posterior(x, means).argmax(dim=1) == y).double().mean()),
         "error": {reading: float(error.mean()) for reading, error in found.items()},
         "correlation": {
-            reading: {
-                f"{family}, {setting}": correlation(u, error) for (family, setting), u in told.items()
-            }
+            reading: {f"{family}, {setting}": correlation(u, error) for (family, setting), u in told.items()}
             for reading, error in found.items()
         },
     }
@@ -104,7 +102,8 @@ def run(seed, *, each, epochs):
 def best(runs):
     """Reading -> family -> the setting of the highest mean correlation over runs, and its mean and spread.
 
-    ``less gBS`` is the mean over runs of its correlation less that of gBS's best setting, and the standard error.
+    ``less gBS`` is the mean over runs of its correlation less that of gBS's best setting, and its standard
+    error.
     """
     return {reading: best_of(runs, reading) for reading in runs[0]["correlation"]}
 
@@ -112,7 +111,7 @@ def best(runs):
 def best_of(runs, reading):
     settings = {name: np.array([run["correlation"][reading][name] for run in runs]) for name in named(runs)}
     chosen, found = {}, {}
-    for family in PUBLISHED:  # gBS is the first
+    for family, published in PUBLISHED.items():  # gBS is the first
         of_family = [name for name in settings if name.startswith(f"{family},")]
         chosen[family] = max(of_family, key=lambda name: settings[name].mean())
         each = settings[chosen[family]]
@@ -122,7 +121,7 @@ def best_of(runs, reading):
             "mean": float(each.mean()),
             "sd": float(each.std(ddof=1)),
             "less gBS": [float(less.mean()), float(less.std(ddof=1) / np.sqrt(len(runs)))],
-            "published": PUBLISHED[family],
+            "published": published,
         }
     return found
 
