@@ -116,12 +116,12 @@ def test_the_tables_on_a_papers_page_are_the_recorded_ones(paper_tables, group: 
         assert shown in page, title
 
 
-def test_the_tables_of_losses_are_those_of_their_runs(paper_tables, data_dir: Path) -> None:
+def test_the_tables_of_losses_are_those_of_their_runs(paper_tables) -> None:
     """What is recorded in paper_tables.json is what train_losses.json gives."""
     tables = recorded_tables()
     for group in ("rethinking", "training-losses"):
         for make in paper_tables.GROUPS[group].makers:
-            table = make(data_dir)
+            table = make(None)
             assert list(map(list, table.rows)) == tables[table.title]["rows"], table.title
             assert table.missing == tables[table.title]["missing"]
 
@@ -158,3 +158,18 @@ def test_losses_are_trained_and_an_ended_run_is_not_trained_again(
         assert run["optimal ECE"] <= min(run["ECE"], run["ECE after pool TS"]) + 1e-5
     runs = paper_tables.paper_rethinking.trained(tmp_path)["digits"]
     assert set(runs) == {run["loss"] for run in again}
+
+
+def test_fresh_measures_once_whatever_several_papers_read(
+    paper_tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = []
+    monkeypatch.setattr(paper_tables.subprocess, "run", lambda command, check: run.append(command[1:]))
+    paper_tables.measured_afresh(["rethinking", "dark-side", "bsce-gra"], quick=False)
+    programs = [Path(command[0]).stem for command in run]
+    assert sorted(programs) == ["confidence_branches", "toy_gaussians", "train_losses"]
+    assert "--fresh" in next(command for command in run if command[0].endswith("train_losses.py"))
+    run.clear()
+    paper_tables.measured_afresh(list(paper_tables.GROUPS), quick=True)
+    assert {Path(command[0]).stem for command in run} >= {"neural_clamping", "masked_head", "train_losses"}
+    assert all(command[1:] == ["--quick"] for command in run)
