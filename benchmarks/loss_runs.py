@@ -38,6 +38,26 @@ def spread(runs: list[dict[str, Any]], key: str) -> str:
     return f"{np.mean(values):.2f}{deviation}"
 
 
+def unlearned(runs: Runs) -> list[str]:
+    """Trainings that learned nothing: what is measured of them is no result of calibration."""
+    none = [(name, run) for name, found in runs.items() for run in found if run["train accuracy"] < 0.5]
+    return [
+        f"{name} learned nothing with seed {run['seed']} ({run['train accuracy']:.1%} of the training set)."
+        for name, run in none
+    ]
+
+
+def labelled(name: str, runs: Runs) -> str:
+    """A loss's name in a table, with a warning where a seed learned nothing."""
+    return f"{name} (learned nothing)" if unlearned({name: runs[name]}) else name
+
+
+def ranked(runs: Runs, names: list[str], key: str) -> list[str]:
+    """The losses by the mean of ``key``, the least first, without those that learned nothing."""
+    there = [name for name in names if name in runs and mean(runs[name], "train accuracy") >= 0.5]
+    return sorted(there, key=lambda name: mean(runs[name], key))
+
+
 def chosen(runs: Runs, names: list[str]) -> str | None:
     """The loss of least ECE on the calibration part, over the seeds that all of them have."""
     there = [name for name in names if name in runs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loss_runs import SETS, first_seed, spread, told_runs, trained
+from loss_runs import SETS, first_seed, labelled, mean, ranked, spread, told_runs, trained, unlearned
 from loss_settings import BRIER_GAMMAS, brier_weighted
 from paper_results import Table, recorded, splits, told
 from published import LIN, LIN_GAMMAS, LIN_LOSSES, LIN_VARIANTS
@@ -60,8 +60,33 @@ def weighted_losses(folder, results: Path | None = None):
         tuple(rows),
         "Networks trained with these losses are not published, and 350 epochs of CIFAR are out of reach "
         "here. T is searched by ECE in steps of .01, in the paper of .1. SCE is what the paper calls "
-        "classwise ECE. " + told_runs(results),
+        "classwise ECE. "
+        + " ".join(order(task, runs) for task, runs in trained(results).items())
+        + f" {told_runs(results)}",
     )
+
+
+def order(task, runs) -> str:
+    """The losses of the paper by ECE, from the numbers alone."""
+    before, after = (ranked(runs, list(LIN_LOSSES), key) for key in ("ECE", "ECE after pool TS"))
+    return " ".join(
+        [
+            f"{SETS[task]}, by ECE from the least: {'; '.join(before)}.",
+            f"After a temperature: {'; '.join(after)}.",
+            *unlearned({name: runs[name] for name in LIN_LOSSES if name in runs}),
+        ]
+    )
+
+
+def gradient_against_loss(task, runs) -> str:
+    pairs = list(zip(list(LIN_VARIANTS)[::2], list(LIN_VARIANTS)[1::2], strict=True))
+    told = [
+        f"{gra} {100 * (mean(runs[gra], 'ECE') - mean(runs[plain], 'ECE')):+.2f} "
+        f"({100 * (mean(runs[gra], 'ECE after pool TS') - mean(runs[plain], 'ECE after pool TS')):+.2f})"
+        for plain, gra in pairs
+        if ranked(runs, [plain, gra], "ECE")[1:]
+    ]
+    return f"{SETS[task]}: {', '.join(told) or 'no pair'}."
 
 
 def on_gradients(folder, results: Path | None = None):
@@ -84,7 +109,10 @@ def on_gradients(folder, results: Path | None = None):
         "Table 2, weights on the loss and on its gradient",
         ("set", "loss", "seeds", *numbers, *(f"paper's {number} (ResNet-50)" for number in numbers)),
         tuple(rows),
-        told_runs(results),
+        "ECE with the weight on the gradient less that with the weight on the loss, in points, and after a "
+        "temperature: "
+        + " ".join(gradient_against_loss(task, runs) for task, runs in trained(results).items())
+        + f" {told_runs(results)}",
     )
 
 
@@ -134,8 +162,16 @@ def norms(folder, results: Path | None = None):
         tuple(rows),
         "Of 2,000 training images. The spread is the interquartile range of the norms among images of about "
         "one Brier score, over the range of their medians: the paper claims that it is narrowest for "
-        "BSCE-GRA and widest for dual focal loss.",
+        "BSCE-GRA and widest for dual focal loss. " + " ".join(narrowest(rows)),
     )
+
+
+def narrowest(rows):
+    """The losses by the spread at the last epoch, from the numbers alone."""
+    last = {row[0]: row[3] for row in rows}  # rows of a loss are by epoch
+    if last:
+        order = sorted(last, key=lambda name: last[name])
+        yield f"At the end, from the narrowest: {', '.join(f'{name} ({last[name]:.3f})' for name in order)}."
 
 
 def over_epochs(folder, results: Path | None = None):
@@ -155,6 +191,19 @@ def over_epochs(folder, results: Path | None = None):
     )
 
 
+def toy_order(found):
+    """Whether the paper's order gBS, DFL, FL comes out, from the numbers alone."""
+    for result in found:
+        for reading, families in result["best"].items():
+            order = sorted(families, key=lambda family: -families[family]["mean"])
+            same = "comes" if order == ["gBS", "DFL", "FL"] else "does not come"
+            gap = families[order[0]]["mean"] - families[order[-1]]["mean"]
+            yield (
+                f"Error of {reading}: the order is {', '.join(order)}, within {gap:.3f}; the paper's (gBS, "
+                f"DFL, FL, within .114) {same} out."
+            )
+
+
 def toy(folder, results: Path | None = None):
     found = recorded("toy_gaussians", "best", results)[-1:]
     rows = [
@@ -171,7 +220,8 @@ def toy(folder, results: Path | None = None):
         "Section 4.3, correlation of the weights with the true error (five Gaussians)",
         ("error of", "weight", "best setting", "correlation", "less gBS", "paper's"),
         tuple(rows),
-        f"{runs} drawings of the means, in the paper 5. Mean and standard deviation over them; the "
+        " ".join(toy_order(found))
+        + f" {runs} drawings of the means, in the paper 5. Mean and standard deviation over them; the "
         "difference to gBS is of the same drawings, with its standard error. " + told("toy_gaussians", found),
     )
 

@@ -202,11 +202,17 @@ def table_lines(table):
 
 
 def onto_page(page, tables):
-    """The page's text with each table that it marks, ``<!-- TITLE -->``, as it now is."""
+    """The page's text with what it marks as it now is.
+
+    Below ``<!-- TITLE -->`` stands the table, below ``<!-- says: TITLE -->`` what is said of it.
+    """
     for table in tables:
-        below = re.escape(f"<!-- {table.title} -->\n") + r"(?:\|.*\n)*"
-        shown = "\n".join([f"<!-- {table.title} -->", *(table_lines(table) if table.rows else []), ""])
-        page = re.sub(below, lambda _, shown=shown: shown, page)
+        for mark, below, lines in (
+            (table.title, r"(?:\|.*\n)*", table_lines(table) if table.rows else []),
+            (f"says: {table.title}", r"(?:[^\n]+\n)*", [table.missing]),
+        ):
+            shown = "\n".join([f"<!-- {mark} -->", *lines, ""])
+            page = re.sub(re.escape(f"<!-- {mark} -->\n") + below, lambda _, shown=shown: shown, page)
     return page
 
 
