@@ -54,6 +54,13 @@ def mean(values: Iterable[float]) -> float:
     return sum(numbers) / len(numbers)
 
 
+# train_losses
+
+
+def trained_by(r: Result, task: str, loss: str) -> list[Result]:
+    return [run for run in r["runs"] if (run["task"], run["loss"]) == (task, loss)]
+
+
 # sets
 
 
@@ -1059,6 +1066,63 @@ BENCHMARKS = (
                 show="{:.1%}",
             ),
         ),
+    ),
+    Benchmark(
+        "train_losses",
+        "Do losses that calibrate in training help where a temperature is fitted afterwards?",
+        (
+            Goal(
+                "fitted temperatures leave of cross-entropy's ECE, CIFAR-10 images learned by heart",
+                lambda r: mean(
+                    run["ECE after TS"] / run["ECE"] for run in trained_by(r, "images", "cross-entropy")
+                ),
+                at_most=0.3,
+                show="{:.2f}",
+            ),
+            Goal(
+                "share of training images that the network trained with cross-entropy has right",
+                lambda r: min(run["train accuracy"] for run in trained_by(r, "images", "cross-entropy")),
+                at_least=0.99,
+                show="{:.1%}",
+            ),
+        ),
+        options=("--fresh",),
+        needs_data=True,
+        page="papers",
+    ),
+    Benchmark(
+        "toy_gaussians",
+        "Which weight of a loss tells the true error best, where the truth is known?",
+        (
+            Goal(
+                "correlation of the weight of BSCE less that of dual focal loss (Lin 2025: .026)",
+                lambda r: -r["best"]["all classes"]["DFL"]["less gBS"][0],
+                at_least=0.0,
+                show="{:.3f}",
+                reason="by the published recipe, each at its best exponent, dual focal's weight is ahead",
+            ),
+        ),
+        page="papers",
+    ),
+    Benchmark(
+        "confidence_branches",
+        "Does a learned confidence or a trust score tell wrong predictions better than a probability?",
+        (
+            Goal(
+                "AUROC of ConfidNet less that of the largest probability, in points (Singh 2021: .05)",
+                lambda r: (
+                    100
+                    * mean(
+                        run["ConfidNet"]["AUROC"] - run["largest probability"]["AUROC"] for run in r["runs"]
+                    )
+                ),
+                at_least=0.0,
+                show="{:.2f}",
+                reason="it learns from training images, of which this network has 99.8 % right",
+            ),
+        ),
+        needs_data=True,
+        page="papers",
     ),
     Benchmark(
         "paper_tables",
