@@ -15,8 +15,8 @@ TANG_CLAMPED = {
     "uncalibrated": (10.74, None),
     "TS": (1.71, None),
     "TS grid": (1.35, 13.0),
-    "NC (CE)": (1.67, None),
-    "NC (FL)": (0.89, 227.0),
+    "NC (CE), as printed": (1.67, None),
+    "NC (FL), as printed": (0.89, 227.0),
     "NC (Eff.)": (1.23, 18.0),
 }
 

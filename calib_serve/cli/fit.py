@@ -94,7 +94,8 @@ def run(
         float | None, _option("--smoothing", "Histograms: pretended samples a bin.", _OUTPUT)
     ] = None,
     grid: Annotated[
-        Literal["fine", "medium", "coarse"] | None, _option("--grid", "temperature-ece: its grid.", _OUTPUT)
+        Literal["fine", "medium", "coarse"] | None,
+        _option("--grid", "temperature-ece and NC's efficient form: the grid of T.", _OUTPUT),
     ] = None,
     gamma: Annotated[
         Any,
@@ -134,7 +135,8 @@ def run(
         Any, _option("--input-range", "What the inputs lie in.", _CLAMPING, parse.pair, "LOW,HIGH")
     ] = None,
     schedule: Annotated[
-        Literal["ours", "paper"] | None, _option("--schedule", "Quasi-Newton, or the paper's SGD.", _CLAMPING)
+        Literal["ours", "paper", "toolkit"] | None,
+        _option("--schedule", "Quasi-Newton, or SGD as printed or as the toolkit's.", _CLAMPING),
     ] = None,
     search: Annotated[
         Literal["ece", "nll"] | None, _option("--search", "Efficient form: what T is best for.", _CLAMPING)

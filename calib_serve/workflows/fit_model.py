@@ -14,7 +14,13 @@ from calib_serve.arrays import as_array
 from calib_serve.artifact import Artifact
 from calib_serve.data import Dataset
 from calib_serve.errors import InputError
-from calib_serve.fit.clamping import GAMMAS, PaperSchedule, fit_neural_clamping, fit_neural_clamping_efficient
+from calib_serve.fit.clamping import (
+    GAMMAS,
+    fit_neural_clamping,
+    fit_neural_clamping_efficient,
+    fit_neural_clamping_paper,
+    fit_neural_clamping_toolkit,
+)
 from calib_serve.fit.facts import measured_on_folds
 from calib_serve.fit.masked import PAPER, fit_masked_head, held_rows
 from calib_serve.fit.output import check_options, default_candidates, facts_of_probabilities, fit_by_name
@@ -47,10 +53,20 @@ Data = tuple[ArrayLike, ArrayLike]
 _CLAMPING = ("gamma", "penalty", "resolution", "judge", "folds", "start", "norm_power", "normalisation")
 _OPTIONS = {
     "neural-clamping": (*_CLAMPING, "clip", "input_range", "schedule"),
-    "neural-clamping-efficient": ("search", "input_range"),
+    "neural-clamping-efficient": ("search", "grid", "input_range"),
     "masked-head": ("reading", "held_share"),
 }
 """The methods that need the model itself, and their options."""
+
+_SCHEDULES: dict[str, tuple[Callable[..., Artifact], tuple[str, ...]]] = {
+    "ours": (fit_neural_clamping, (*_CLAMPING, "clip", "input_range")),
+    "paper": (
+        fit_neural_clamping_paper,
+        ("gamma", "penalty", "start", "norm_power", "normalisation", "input_range"),
+    ),
+    "toolkit": (fit_neural_clamping_toolkit, ("gamma", "penalty", "normalisation")),
+}
+"""Neural Clamping's schedules: what fits by each, and the options it takes."""
 
 _FOLDS = 5
 
@@ -123,7 +139,8 @@ def calibrate_model(
     elif train is not None:
         raise InputError(f"train is for the masked head; {method} fits on the calibration data alone")
     elif method == "neural-clamping":
-        artifact = work.clamped(options)
+        normalised = prepared is not None and set(prepared.std) != {1.0}
+        artifact = work.clamped(options, normalised=normalised)
     elif method == "neural-clamping-efficient":
         artifact = work.clamped_efficiently(options, cross_validate=held is None)
     elif method == "auto" and classifier.differentiable:
@@ -281,19 +298,29 @@ class _Work:
         names = self.given.class_names
         return replace(best, fit={**best.fit, "selection": selection}, class_names=names)
 
-    def clamped(self, options: Mapping[str, Any]) -> Artifact:
-        """Neural Clamping."""
+    def clamped(self, options: Mapping[str, Any], *, normalised: bool) -> Artifact:
+        """Neural Clamping by one of its schedules; ``normalised``: so the inputs are known to come."""
         known = dict(options)
-        if known.get("gamma") == "paper":
-            known |= {"gamma": GAMMAS, "judge": "calibration-ece"}
         schedule = known.pop("schedule", "ours")
-        if schedule not in ("ours", "paper"):
-            raise InputError(f"schedule must be 'ours' or 'paper', got {schedule!r}")
-        return fit_neural_clamping(
+        if schedule not in _SCHEDULES:
+            raise InputError(f"schedule must be one of {', '.join(map(repr, _SCHEDULES))}, got {schedule!r}")
+        fit, takes = _SCHEDULES[schedule]
+        check_options(f"neural-clamping under the schedule {schedule!r}", known, takes)
+        if schedule == "toolkit" and "normalisation" not in known:
+            if not normalised:
+                raise InputError(
+                    "the toolkit's schedule puts delta behind the normalisation: give the normalisation "
+                    "(mean, std) that the model begins with, (0, 1) where the inputs are normalised already"
+                )
+            known["normalisation"] = (0.0, 1.0)
+        if known.get("gamma") == "paper":
+            if schedule == "toolkit":
+                raise InputError("the toolkit's schedule chooses no gamma; give one number")
+            known |= {"gamma": GAMMAS} | ({"judge": "calibration-ece"} if schedule == "ours" else {})
+        return fit(
             self.classifier,
             self.given.inputs,
             self.given.labels,
-            solver=PaperSchedule(seed=self.seed) if schedule == "paper" else None,
             checkpoints=self.checkpoints,
             class_names=self.given.class_names,
             seed=self.seed,

@@ -183,7 +183,7 @@ def test_what_does_not_fit_together_is_refused_before_the_fit(images) -> None:
     x, y = images
     with pytest.raises(InputError, match="train is for the masked head"):
         calibrate_model(network(), x, y, "temperature", train=(x, y))
-    with pytest.raises(InputError, match="schedule must be 'ours' or 'paper'"):
+    with pytest.raises(InputError, match="schedule must be one of 'ours', 'paper', 'toolkit'"):
         calibrate_model(network(), x, y, "neural-clamping", schedule="theirs")
     with pytest.raises(InputError, match="reading must be"):
         calibrate_model(network(), x, y, "masked-head", reading="mine")

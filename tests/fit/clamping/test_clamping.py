@@ -17,14 +17,11 @@ from torch import nn
 
 from calib_serve.artifact import Artifact, InputShift
 from calib_serve.errors import FitError, InputError, ShapeError
+from calib_serve.fit.clamping import QuasiNewton, fit_neural_clamping, fit_neural_clamping_efficient
+from calib_serve.fit.clamping.descent import Descent
 from calib_serve.fit.clamping.entropy_shift import data_bounds, entropy_shift, feasible_shift, mean_entropy
-from calib_serve.fit.clamping.fit import (
-    PaperSchedule,
-    QuasiNewton,
-    fit_neural_clamping,
-    fit_neural_clamping_efficient,
-)
 from calib_serve.fit.clamping.objective import Objective
+from calib_serve.fit.clamping.schedules import PAPER
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.metrics import nll, softmax
 from calib_serve.model import TorchClassifier, from_module
@@ -172,7 +169,7 @@ def test_the_paper_s_schedule_needs_more_passes_to_a_higher_objective(classifier
     inputs, labels, _ = drawn
     x, y = inputs[:512], labels[:512]
     paper = fit_neural_clamping(
-        classifier, x, y, resolution=None, start="random", solver=PaperSchedule(epochs=30)
+        classifier, x, y, resolution=None, start="random", solver=Descent(replace(PAPER, epochs=30))
     )
     ours = fit_neural_clamping(classifier, x, y, resolution=None, start="random")
     assert ours.fit["passes"] < paper.fit["passes"]
