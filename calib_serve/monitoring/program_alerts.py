@@ -47,7 +47,7 @@ def _gone(jobs: str) -> tuple[Alert, ...]:
         Alert(
             "RulesStale",
             "Prometheus has not evaluated a group of these rules for 15 minutes: its numbers stand still.",
-            f"max without (instance, job, pod) ({stale}) > 900",
+            f"{SAME} ({stale}) > 900",
             "The rules {{ $labels.rule_group }} were evaluated {{ $value | humanizeDuration }} ago",
             lasts="5m",
         ),

@@ -26,7 +26,7 @@ def alerts():
     return yaml.safe_load(ALERTS)["groups"][0]["rules"]
 
 
-def tests():
+def cases():
     return [test for path in TESTS for test in yaml.safe_load(path.read_text())["tests"]]
 
 
@@ -98,7 +98,7 @@ def test_the_numbers_of_published_series_are_what_the_docs_say():
         f"numbers over 3 windows, and seven more | {number(set(of_a_version(WATCH)) - incident)} |",
         f"while an incident is open | {number(incident)} |",
         f"each class and segment, and each class's share | {number(of_a_version(WATCH, 'kind', 'slice'))} |",
-        f"each source of labels, of which a version has 64 at most | {number(of_a_version(WATCH, 'source'))} |",
+        f"of labels, of which a version has 64 at most | {number(of_a_version(WATCH, 'source'))} |",
     ):
         assert says in budget, says
 
@@ -115,7 +115,7 @@ def test_promtool_unit_tests_pass(promtool, file):
 
 def test_every_alert_is_tested_to_fire():
     fired = {
-        one["alertname"] for test in tests() for one in test.get("alert_rule_test", []) if one["exp_alerts"]
+        one["alertname"] for test in cases() for one in test.get("alert_rule_test", []) if one["exp_alerts"]
     }
     assert fired == {alert["alert"] for alert in alerts()}
 
