@@ -30,6 +30,7 @@ fi
 declare -A package=(
   [promtool]=prometheus
   [prometheus]=prometheus
+  [amtool]=prometheus-alertmanager
   [redis-server]=redis-server
   [nginx]=nginx
   [curl]=curl

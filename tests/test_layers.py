@@ -49,6 +49,7 @@ MAY_USE: dict[str, tuple[str, ...]] = {
     "fuse": (*GROUND, "seam"),
     "watch": GROUND,
     "report": GROUND,
+    "monitoring": GROUND,
     "study": (*GROUND, "model", "fit", "report"),
     "serve": (*GROUND, "seam", "watch", "fuse"),
     "workflows": (*GROUND, "seam", "model", "fit", "fuse", "watch", "report", "study"),
@@ -56,7 +57,7 @@ MAY_USE: dict[str, tuple[str, ...]] = {
     "demo": (*GROUND, "model", "fit", "fuse", "watch", "report", "serve", "workflows"),
     "cli": (
         *(*GROUND, "model", "fit", "fuse", "watch", "report", "study"),
-        *("serve", "workflows", "demo"),
+        *("serve", "workflows", "demo", "monitoring"),
     ),
 }
 """Who stands on whom. A room may use itself, too."""

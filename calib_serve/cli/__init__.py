@@ -27,6 +27,7 @@ _COMMANDS: tuple[tuple[str, str], ...] = (
     ("decide", "decide"),
     ("demo", "demo"),
     ("evaluate", "evaluate"),
+    ("export", "export"),
     ("fit", "fit"),
     ("fuse", "fuse"),
     ("inspect", "inspect"),

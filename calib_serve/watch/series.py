@@ -251,6 +251,15 @@ WATCH: tuple[Series, ...] = (
         _MODEL,
         "1: class shares alone explain what is predicted; 0: not.",
     ),
+    Series("calib_incident_gap", "gauge", _MODEL, "Gap since the onset of the drift incident that is open."),
+    Series(
+        "calib_incident_onset_timestamp_seconds",
+        "gauge",
+        _MODEL,
+        "When that drift began, by its estimate.",
+    ),
+    Series("calib_incident_bin_gap", "gauge", _BIN, "Gap in each bin that its latest alarm names."),
+    Series("calib_windows_age_seconds", "gauge", (), "Age of the oldest window that is published."),
     Series("calib_label_rate_moved", "gauge", _MODEL, "1: labels come at another rate than the week before."),
     Series(
         "calib_batches_unknown_total",

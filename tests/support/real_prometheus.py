@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from real_servers import needed
 
+from calib_serve.monitoring import WINDOWS, rules_file
 from calib_serve.watch.ledger.sums import Sums
 from calib_serve.watch.series import PUBLISHED, Series
 
@@ -71,8 +71,7 @@ def rules(*, since_start: tuple[str, ...] = ()) -> str:
 
     Those of a day and a week read every sample here, as there are only seconds of them.
     """
-    made = runpy.run_path(str(RULES / "make_rules.py"))
-    text: str = made["text"]({window: (window, "1s") for window in made["WINDOWS"]})
+    text = rules_file({window: (window, "1s") for window in WINDOWS})
     for window in since_start:
         text = re.sub(rf"increase\((\w+)\[{window}\]\)", r"\1", text)
     return text

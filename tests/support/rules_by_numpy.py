@@ -1,4 +1,4 @@
-"""What the recording rules of deploy/prometheus say, computed another way."""
+"""What the recording rules say, computed another way."""
 
 import math
 
@@ -23,20 +23,15 @@ def by_numpy(c, y, w, seen, reference):
     return {
         "labels": seen.sum(),
         "served": len(c),
-        "design_effect": 1,
-        "label_share": seen.mean(),
         "served_confidence": c.mean(),
         "coverage": p.sum(),
         "ece": mean(abs(gap)),
         "noise_floor": mean(np.sqrt(2 / math.pi * v)),
-        "ece_sigma": math.sqrt((1 - 2 / math.pi) * (p**2 @ v)) / p.sum(),
+        "gap_error": math.sqrt(p**2 @ v) / p.sum(),
         "signed_gap": mean(gap),
-        "in_the_large_z": float(p @ gap) / math.sqrt(p**2 @ v),
         "mce": abs(gap)[many].max(),
         "accuracy": mean(acc),
-        "mean_confidence": mean(conf),
         "brier": mean([np.average((cc - yy) ** 2, weights=ww) for cc, yy, ww in rows]),
-        "overconfidence_error": mean(conf * np.maximum(gap, 0)),
         "debiased_l2_squared": mean(gap**2 - v),
         "confidence_psi": psi(share * len(c), reference),
     }

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 from calib_serve.errors import REASONS, LedgerError, MissingDependency
 from calib_serve.watch.drift.statistics import expected_accuracy
 from calib_serve.watch.http.gauges import WindowGauges
+from calib_serve.watch.incidents import Incident
 from calib_serve.watch.ledger import Key, Sums, Version, merge_slices
 from calib_serve.watch.series import PUBLISHED, SEGMENTS, SERIES, WATCH
 from calib_serve.watch.service import Watch
@@ -86,7 +87,8 @@ class WatchCollector(Collector):
     def _detectors(self, generation: int) -> Iterator[Metric]:
         watch, feed = self._watch, self._watch.feed
         alarms, incidents = feed.incidents.counts()
-        still = Counter((one.model, one.version) for one in watch.incidents() if one.open)
+        opened = [one for one in watch.incidents() if one.open and (one.model, one.version) in watch.models]
+        still = Counter((one.model, one.version) for one in opened)
         late, waiting = feed.late(), watch.ledger.waiting()
         shares = {
             v: (w.reference.count / w.reference.n).tolist() for v, w in watch.models.items() if w.reference
@@ -101,6 +103,7 @@ class WatchCollector(Collector):
         ):
             kept = {"generation": str(generation)} if generation and name.endswith("_total") else {}
             yield _family(name, [(v, counts.get(v, 0)) for v in watch.models], kept)
+        yield from _open(opened)
         yield _family("calib_maturity_seconds", [(v, feed.maturity(v).seconds) for v in watch.models])
         yield _family("calib_drift_log_evidence", [(v, e) for v, (e, _) in feed.evidence.items()])
         yield _family("calib_drift_log_threshold", [(v, t) for v, (_, t) in feed.evidence.items()])
@@ -125,6 +128,19 @@ class WatchCollector(Collector):
         yield _family("calib_check_ok", [((name,), float(reason is None)) for name, reason in found])
         yield _family("calib_requests_total", [(route, n) for route, n in list(requests.count.items())])
         yield _family("calib_request_seconds_total", [((r,), s) for r, s in list(requests.seconds.items())])
+
+
+def _open(incidents: Iterable[Incident]) -> Iterator[Metric]:
+    """What is known of open incidents, of which a version has one."""
+    by_version = {(one.model, one.version): one for one in incidents}
+    bins = {
+        (*version, str(bin_["bin"])): bin_["confidence"] - bin_["accuracy"]
+        for version, one in by_version.items()
+        for bin_ in one.bins
+    }
+    yield _family("calib_incident_gap", [(v, one.gap) for v, one in by_version.items()])
+    yield _family("calib_incident_onset_timestamp_seconds", [(v, one.onset) for v, one in by_version.items()])
+    yield _family("calib_incident_bin_gap", list(bins.items()))
 
 
 def _sums(sums: Mapping[Version, Sums], more: Mapping[str, str]) -> Iterator[Metric]:

@@ -54,6 +54,9 @@ class WindowGauges:
             for version in self._watch.models:
                 for name, more in self._made[version][1].items():
                     whole[name] += more
+            made = [self._made[version][0] for version in self._watch.models]
+            if made:
+                whole["calib_windows_age_seconds"] = [((), time.monotonic() - min(made))]
             return dict(whole)
 
     def _of(self, version: Version) -> Rows:

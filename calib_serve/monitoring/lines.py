@@ -2,54 +2,29 @@
 
 from __future__ import annotations
 
-from grafana_foundation_sdk.builders import prometheus, timeseries
-from grafana_foundation_sdk.models import dashboard as m
-from grafana_foundation_sdk.models.prometheus import PromQueryFormat
-from queries import (
-    CONFIDENCE,
-    LEAST,
-    SUM,
-    VERSION,
-    answer_time,
-    gauge,
-    number,
-    recorded,
-    watch_window,
-    windowed,
-)
+from calib_serve.monitoring.calibration_alerts import HALF_NORMAL
+from calib_serve.monitoring.chosen import CONFIDENCE, VERSION, answer_time, gauge, number, told, windowed
+from calib_serve.monitoring.options import MonitoringOptions
+from calib_serve.monitoring.panels import Panel, curves
+from calib_serve.monitoring.queries import LEAST, SUM
 
-SOURCE = m.DataSourceRef(type_val="prometheus", uid="${datasource}")
-WHERE = "{{namespace}} {{env}} {{tenant}}"
+__all__ = ["detectors", "errors", "workings"]
 
 
-def query(expression: str, legend: str = WHERE, *, rows: bool = False) -> prometheus.Dataquery:
-    """A range query, or an instant one for a table."""
-    target = prometheus.Dataquery().expr(expression).legend_format(legend)
-    return target.instant().format(PromQueryFormat.TABLE) if rows else target.range()
-
-
-def curves(title: str, says: str, lines: dict[str, str], *, unit: str = "percentunit"):
-    """A panel of lines over time, by their names."""
-    panel = timeseries.Panel().title(title).description(says).datasource(SOURCE).unit(unit).span(12).height(8)
-    for name, expression in lines.items():
-        panel = panel.with_target(query(expression, f"{name} {WHERE}"))
-    return panel
-
-
-def errors():
+def errors(options: MonitoringOptions) -> tuple[Panel, ...]:
     """The numbers of the window over time."""
-    plain = f"{recorded('noise_floor')} + 4 * {recorded('ece_sigma')} unless {windowed('ece')}"
+    limit = f"{told('noise_floor')} + {options.sigmas * HALF_NORMAL:.6g} * {told('gap_error')}"
     return (
         curves(
             "ECE, its interval and its noise floor",
             "Watch corrects the ECE for noise and gives an interval. The recorded one is to be compared with "
-            "its floor: alarming is 4 sigma above it, not an ECE alone.",
+            f"its floor: alarming is {options.sigmas:g} sigma above it, not an ECE alone.",
             {
                 "ECE": number("ece"),
                 "noise floor": number("noise_floor"),
                 "low": windowed("ece_low"),
                 "high": windowed("ece_high"),
-                "floor + 4 sigma": plain,
+                f"floor + {options.sigmas:g} sigma": f"{limit} unless {windowed('ece')}",
             },
         ),
         curves(
@@ -58,13 +33,13 @@ def errors():
             {
                 "confidence": CONFIDENCE,
                 "accuracy": number("accuracy"),
-                "confidence of all predictions": recorded("served_confidence"),
+                "confidence of all predictions": told("served_confidence"),
             },
         ),
         curves(
             "Gaps",
             "Above zero is overconfident. The largest gap is over bins with at least 20 labels.",
-            {"gap": number("signed_gap", "gap"), "largest gap": recorded("mce")},
+            {"gap": number("signed_gap", "gap"), "largest gap": told("mce")},
         ),
         curves(
             "What labels cover",
@@ -72,14 +47,14 @@ def errors():
             "their way; they are in no window of watch.",
             {
                 "coverage": number("coverage"),
-                "labels per prediction": recorded("label_share"),
-                "immature": watch_window("immature_share"),
+                "labels per prediction": f"{told('labels')} / ({told('served')} > 0)",
+                "immature": windowed("immature_share", anyhow=True),
             },
         ),
     )
 
 
-def detectors():
+def detectors() -> tuple[Panel, ...]:
     """Drift of calibration and of confidences over time."""
     return (
         curves(
@@ -101,7 +76,7 @@ def detectors():
         curves(
             "Confidence shift (PSI)",
             "Against the artifact's reference, without labels; above 0.2 is a shift.",
-            {"PSI": recorded("confidence_psi")},
+            {"PSI": told("confidence_psi")},
             unit="none",
         ),
         curves(
@@ -113,7 +88,7 @@ def detectors():
     )
 
 
-def workings():
+def workings() -> tuple[Panel, ...]:
     """Labels refused, answers and failures over time."""
     watch = answer_time("calib_request_seconds_total", "calib_requests_total", ", status")
     torchserve = answer_time("ts_inference_latency_microseconds", "ts_inference_requests_total")

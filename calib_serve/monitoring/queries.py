@@ -1,0 +1,56 @@
+"""The words of PromQL that rules, alerts and dashboards share.
+
+A replica's labels are dropped and every other one is kept: opposite errors of staging and production must not
+cancel. So nothing here aggregates ``by``.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "LEAST", "REPLICA", "REPLICA_LABELS", "SAME", "SUM", "WINDOWS", "bin_column", "recorded", "watch_window",
+]  # fmt: skip
+
+REPLICA_LABELS = (
+    "instance",
+    "job",
+    "pod",
+    "container",
+    "endpoint",
+    "service",
+    "node",
+    "hostname",
+    "worker",
+    "writer",
+    "generation",
+)
+"""What tells the replicas of one deployment apart, as scrapes add it, and the two labels by which processes
+that share a ledger publish their own shares, anew where the ledger went back."""
+
+REPLICA = ", ".join(REPLICA_LABELS)
+SUM = f"sum without ({REPLICA})"
+SAME = f"max without ({REPLICA})"
+"""Of gauges that all replicas on one ledger publish alike."""
+LEAST = f"min without ({REPLICA})"
+
+WINDOWS = {"1h": ("1h", "1m"), "24h": ("24h:2m", "2m"), "7d": ("7d:15m", "4m")}
+"""The range of ``increase`` and the interval of the rules. Longer ranges read one sample in minutes, not all;
+no interval reaches the five minutes after which Prometheus takes a series for gone."""
+
+
+def recorded(name: str, window: str) -> str:
+    """A recorded number of a version.
+
+    >>> recorded("ece", "24h")
+    'model_version:calib_ece:24h'
+    """
+    return f"model_version:calib_{name}:{window}"
+
+
+def bin_column(name: str, window: str) -> str:
+    """A recorded number of each of its bins."""
+    return f"model_version_bin:calib_{name}:{window}"
+
+
+def watch_window(name: str, window: str, *, more: str = "") -> str:
+    """What ``calib-serve watch`` says of its own window; all its replicas say the same."""
+    return f"max without ({REPLICA}, window) (calib_window_{name}{{{more}window='{window}'}})"

@@ -1,0 +1,253 @@
+"""``calib-serve export monitoring``: what it writes, from what is installed, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from grafana_foundation_sdk.models import alerting
+from installed import ROOT, run
+from real_servers import needed
+from typer.testing import CliRunner
+
+from calib_serve.cli import app
+from calib_serve.errors import InputError
+from calib_serve.monitoring import (
+    MonitoringOptions,
+    export_monitoring,
+    monitoring_files,
+    recorded_series,
+)
+
+RULES, ALERTS = "prometheus/rules.yml", "prometheus/alerts.yml"
+DASHBOARD = "grafana/dashboards/calibration.json"
+
+
+def files_below(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()
+    }
+
+
+def exported(folder: Path, *options: str) -> list[str]:
+    done = CliRunner().invoke(app, ["export", "monitoring", str(folder), *options])
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return done.output.splitlines()
+
+
+def alerts(text: str) -> list[dict]:
+    return yaml.safe_load(text)["groups"][0]["rules"]
+
+
+# --- from the wheel ------------------------------------------------------------------------------
+
+
+def test_the_installed_wheel_writes_in_an_empty_folder_what_the_checkout_has(
+    installed: Path, tmp_path: Path
+) -> None:
+    told = run(installed.parent / "calib-serve", "export", "monitoring", "out", cwd=tmp_path)
+    assert files_below(tmp_path / "out") == monitoring_files()
+    assert told.count("wrote") == len(monitoring_files())
+    promtool = needed("promtool", "prometheus")
+    folder = tmp_path / "out" / "prometheus"
+    run(promtool, "check", "rules", "rules.yml", "alerts.yml", cwd=folder)
+    run(promtool, "check", "config", "prometheus.yml", cwd=folder)
+    run(needed("amtool", "prometheus-alertmanager"), "check-config", "alertmanager.yml", cwd=folder)
+
+
+def test_the_command_imports_nothing_of_a_server_or_a_model(installed: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from calib_serve.monitoring import export_monitoring; from pathlib import Path; "
+        "export_monitoring(Path('out')); print(*sys.modules)"
+    )
+    loaded = {name.split(".")[0] for name in run(installed, "-c", code, cwd=tmp_path).split()}
+    assert not loaded & {"torch", "numpy", "prometheus_client", "fastapi", "grafana_foundation_sdk"}
+
+
+# --- what stands there already -----------------------------------------------------------------------
+
+
+def test_a_second_time_nothing_is_written(tmp_path: Path) -> None:
+    exported(tmp_path)
+    assert exported(tmp_path) == [f"{tmp_path} is up to date"]
+
+
+def test_a_file_that_was_changed_is_kept_and_none_is_written_until_told(tmp_path: Path) -> None:
+    exported(tmp_path, "--only", "alerts")
+    (tmp_path / ALERTS).write_text("groups: []  # mine\n")
+    with pytest.raises(InputError, match=r"alerts\.yml; give another folder, or --force$"):
+        exported(tmp_path)
+    assert set(files_below(tmp_path)) == {ALERTS}
+    assert "mine" in (tmp_path / ALERTS).read_text()
+    exported(tmp_path, "--force")
+    assert files_below(tmp_path) == monitoring_files()
+
+
+def test_a_folder_in_the_place_of_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / RULES).mkdir(parents=True)
+    with pytest.raises(InputError, match=r"cannot write|would change"):
+        export_monitoring(tmp_path)
+    with pytest.raises(InputError, match="cannot write"):
+        export_monitoring(tmp_path, force=True)
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot write"):
+        export_monitoring(tmp_path / "file")
+
+
+# --- options ---------------------------------------------------------------------------------------------
+
+
+def test_only_the_parts_that_are_asked_for(tmp_path: Path) -> None:
+    exported(tmp_path, "--only", "rules", "--only", "dashboards")
+    assert set(files_below(tmp_path)) == {RULES, DASHBOARD}
+    with pytest.raises(InputError, match="not tests"):
+        exported(tmp_path, "--only", "tests")
+
+
+def test_runbooks_are_linked_to_by_every_alert_and_the_dashboard() -> None:
+    link = "https://wiki.example/calibration"
+    made = monitoring_files(MonitoringOptions(runbooks=link))
+    for alert in alerts(made[ALERTS]):
+        own = f"{link}#{alert['alert'].lower()}"
+        assert alert["annotations"]["runbook_url"] == own
+        assert own in alert["annotations"]["description"]
+    (box,) = [one for one in json.loads(made[DASHBOARD])["templating"]["list"] if one["name"] == "runbook"]
+    assert box["query"] == link
+
+
+def test_the_tolerance_and_sigmas_are_those_of_every_alert(tmp_path: Path) -> None:
+    made = monitoring_files(MonitoringOptions(tolerance=0.05, sigmas=3))
+    by_name: dict[str, str] = {}
+    for alert in alerts(made[ALERTS]):
+        by_name[alert["alert"]] = by_name.get(alert["alert"], "") + alert["expr"]
+    assert "> 0.05 and" in by_name["CalibrationErrorHigh"]
+    assert "> 0.0025 and" in by_name["CalibrationErrorHigh"]
+    for name in ("ClassOrSegmentOff", "CalibrationSourceDiffers"):
+        assert by_name[name].count("0.05 + 3 *") == 2
+    assert "0.02" not in made[ALERTS]
+
+
+@pytest.mark.parametrize("windows", [("24h",), ("1h", "24h"), ("24h", "7d")])
+def test_only_the_windows_that_are_asked_for_are_recorded_read_and_offered(
+    windows: tuple[str, ...], tmp_path: Path
+) -> None:
+    exported(tmp_path, *(word for window in windows for word in ("--window", window)))
+    groups = yaml.safe_load((tmp_path / RULES).read_text())["groups"]
+    assert [group["name"] for group in groups] == [f"calib_{window}" for window in windows]
+    recorded = {rule["record"] for group in groups for rule in group["rules"]}
+    assert recorded_series(windows) == sum(15 if "_bin:" in name else 1 for name in recorded)
+    for alert in alerts((tmp_path / ALERTS).read_text()):
+        assert set(re.findall(r"model_version\w*:calib_\w+:\w+", alert["expr"])) <= recorded
+    board = json.loads((tmp_path / DASHBOARD).read_text())
+    (variable,) = [one for one in board["templating"]["list"] if one["name"] == "window"]
+    assert variable["query"] == ",".join(windows)
+    subprocess.run(
+        [needed("promtool", "prometheus"), "check", "rules", RULES, ALERTS],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
+
+
+def test_replicas_are_told_apart_by_the_labels_that_are_given(tmp_path: Path) -> None:
+    exported(tmp_path, "--add-over", "rack", "--keep", "job", "--jobs", "models-.*")
+    for path in (RULES, ALERTS, DASHBOARD):
+        text = (tmp_path / path).read_text()
+        dropped = re.findall(r"(?:sum|max|min) without \((instance[^)]*)\)", text)
+        assert dropped
+        for labels in dropped:
+            assert "rack" in labels
+            assert "job" not in labels.split(", ")
+    assert "up{job=~'models-.*'} == 0" in (tmp_path / ALERTS).read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"tolerance": 0}, "between 0 and 0.5"),
+        ({"tolerance": float("nan")}, "between 0 and 0.5"),
+        ({"sigmas": float("inf")}, "above 0"),
+        ({"runbooks": "https://wiki.example/a#b"}, "without '#'"),
+        ({"runbooks": 'a"\n- alert: x'}, "without '#'"),
+        ({"windows": ("24h", "30d")}, "got 30d"),
+        ({"windows": ("1h",)}, "24h must be recorded"),
+        ({"jobs": "a'} or vector(1)"}, "no quote"),
+        ({"jobs": "("}, "regular expression"),
+        ({"add_over": ("a b",)}, "no label"),
+        ({"add_over": ("model",)}, "no label"),
+        ({"keep": ("env",)}, "not env"),
+    ],
+)
+def test_options_of_which_no_file_can_be_made_are_refused(options: dict, says: str) -> None:
+    with pytest.raises(InputError, match=re.escape(says)):
+        MonitoringOptions(**options)
+
+
+# --- the examples ----------------------------------------------------------------------------------------
+
+
+def test_alertmanager_sends_each_severity_somewhere_and_knows_the_alerts_it_names(tmp_path: Path) -> None:
+    export_monitoring(tmp_path)
+    names = {alert["alert"] for alert in alerts((tmp_path / ALERTS).read_text())}
+    text = (tmp_path / "prometheus/alertmanager.yml").read_text()
+    named = {name for one in re.findall(r'alertname=~?"([^"]+)"', text) for name in one.split("|")}
+    assert named <= names
+    amtool = needed("amtool", "prometheus-alertmanager")
+
+    def receiver(**labels: str) -> str:
+        told = [amtool, "config", "routes", "test", "--config.file", "prometheus/alertmanager.yml"]
+        told += [f"{name}={value}" for name, value in labels.items()]
+        return subprocess.check_output(told, cwd=tmp_path, text=True).strip()
+
+    for alert in alerts((tmp_path / ALERTS).read_text()):
+        severity = alert["labels"]["severity"]
+        wanted = {"critical": "pager", "warning": "team", "info": "list", "none": "heartbeat"}[severity]
+        assert receiver(alertname=alert["alert"], severity=severity) == wanted
+
+
+def test_grafanas_own_models_read_the_contact_points() -> None:
+    told = yaml.safe_load(monitoring_files(parts=["grafana"])["grafana/contact-points.yml"])
+    names = set()
+    for point in told["contactPoints"]:
+        for receiver in point["receivers"]:
+            read = alerting.ContactPoint.from_json({**receiver, "name": point["name"]})
+            assert (read.name, read.type_val, read.settings) == (
+                point["name"],
+                receiver["type"],
+                receiver["settings"],
+            )
+        names.add(point["name"])
+    (policy,) = told["policies"]
+    assert {policy["receiver"], *(route["receiver"] for route in policy["routes"])} == names
+
+
+def test_the_check_of_the_files_runs_as_it_stands() -> None:
+    needed("promtool", "prometheus")
+    done = subprocess.run(
+        [ROOT / "scripts" / "check_prometheus.sh"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_check_fails_where_programs_are_missing_and_may_not_be(tmp_path: Path) -> None:
+    """Without promtool it says so; in CI that is an error."""
+    shell = shutil.which("bash")
+    (tmp_path / "dirname").symlink_to(shutil.which("dirname"))
+    for ci, wanted in (("", 0), ("true", 1)):
+        done = subprocess.run(
+            [shell, ROOT / "scripts" / "check_prometheus.sh"],
+            env={**os.environ, "PATH": str(tmp_path), "CI": ci},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == wanted
+        assert "missing" in done.stderr
