@@ -21,7 +21,7 @@ import torch
 
 from calib_serve.demo import digits
 from calib_serve.fit.clamping.fit import PaperSchedule, fit_neural_clamping, fit_neural_clamping_efficient
-from calib_serve.fit.masked.fit import PAPER, fit_masked_head
+from calib_serve.fit.masked import PAPER, fit_masked_head
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.metrics import accuracy, ece, nll
 from calib_serve.model import calibrated_probs, from_module
