@@ -5,7 +5,7 @@
 ResNet-20 features of the 50,000 CIFAR-10 training images, on which the network was trained. Half of the
 test images steer q where a row uses held-out samples, the other half is measured. The first rows are those of
 Table 5 of Ni 2025 read literally (unmasked weights at inference, q by the training set), the rest are ours.
-"no mask" is the control: the default's head and training, and no weight is ever masked. "+ TS" is a temperature
+"no mask" is the control: the default's head and training, no weight ever masked. "+ TS" is a temperature
 fitted behind it to the half that steers q. Out-of-distribution images are CIFAR-100's. The second stage is
 timed beside the 667 s that the paper's Table 4 implies for its own (14,358 - 13,691 s, ResNet-50 on a GPU,
 features recomputed).
@@ -91,7 +91,7 @@ def vanilla(data, strange, split):
     )
 
 
-def with_temperature(name, head, x, y, steer, test, strange):  # noqa: PLR0917 - a benchmark's own
+def with_temperature(name, head, x, y, steer, test, strange):
     t = fit_temperature(head(x[steer]), y[steer]).fit["temperature"]
     z, odd = head(x[test]), head(strange)
     return {name: scores(z, y[test], odd), f"{name} + TS": scores(z / t, y[test], odd / t)}
