@@ -23,7 +23,7 @@ from torch import nn
 
 from calib_serve import Artifact, InputShift, LogitMap, ProbTable
 from calib_serve.fit.clamping import fit_neural_clamping, fit_neural_clamping_efficient
-from calib_serve.fit.masked.fit import fit_masked_head
+from calib_serve.fit.masked import fit_masked_head
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
 from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.fuse.torch.module import calibrated

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _AUTO, _OUTPUT = "Choosing by cross-validation (auto)", "Output methods"
-_CLAMPING, _MASKED, _MODEL = "Neural Clamping", "Masked head", "The model"
+_CLAMPING, _MASKED, _MODEL = "Neural Clamping", "New heads", "The model"
 _TAKES = {
     "--logits": {"labels", "outputs"},
     "--model": {"data", "train_split", "weights", "input_shape", "last_linear", "device", "batch_size"}
@@ -85,7 +85,9 @@ def run(
     ] = None,
     lam: Annotated[float | None, _option("--lam", "ODIR: penalty off the diagonal.", _OUTPUT)] = None,
     mu: Annotated[float | None, _option("--mu", "ODIR: penalty of the bias.", _OUTPUT)] = None,
-    strength: Annotated[float | None, _option("--strength", "Structured: the penalty.", _OUTPUT)] = None,
+    strength: Annotated[
+        float | None, _option("--strength", "Structured, tuned-head: the penalty.", _OUTPUT)
+    ] = None,
     bins: Annotated[int | None, _option("--bins", "Histograms, temperature-ece: bins.", _OUTPUT)] = None,
     of: Annotated[
         Literal["top", "each"] | None, _option("--of", "Histograms: the top class, or each.", _OUTPUT)
@@ -143,11 +145,14 @@ def run(
     ] = None,
     train_split: Annotated[str | None, _option("--train-split", "The split to train on.", _MASKED)] = None,
     reading: Annotated[
-        Literal["expected", "paper"] | None,
-        _option("--reading", "Scale weights by q, or as printed.", _MASKED),
+        Literal["expected", "paper", "no-mask"] | None,
+        _option("--reading", "Weights times q, as printed, or the same head without masks.", _MASKED),
     ] = None,
     held_share: Annotated[
         float | None, _option("--held-share", "Held out to steer q, without --train-split.", _MASKED)
+    ] = None,
+    then: Annotated[
+        str | None, _option("--then", "Masked, tuned head: the output method fitted behind it.", _MASKED)
     ] = None,
     transforms: pictures.Transforms = None,
     mean: pictures.Mean = None,
@@ -185,7 +190,7 @@ def run(
         ridge=ridge, lam=lam, mu=mu, strength=strength, bins=bins, of=of, smoothing=smoothing, grid=grid,
         gamma=gamma, penalty=penalty, resolution=resolution, judge=judge, start=start, norm_power=norm_power,
         normalisation=normalisation, clip=clip, input_range=input_range, schedule=schedule, search=search,
-        reading=reading, held_share=held_share,
+        reading=reading, held_share=held_share, then=then,
     )  # fmt: skip
     of_source = _given(
         labels=labels, data=data, train_split=train_split, weights=weights, input_shape=input_shape,
