@@ -40,13 +40,21 @@ class Engine:
                     "files with DuckDB"
                 )
             with self.asking(f"read {where}"):
-                return self.connection.read_parquet(_pattern(where, self.connection.name))
+                return self._with_zones(self.connection.read_parquet(_pattern(where, self.connection.name)))
         parts = where.split(".")
         if not all(parts) or len(parts) > 3:
             raise InputError(f"a table is NAME, SCHEMA.NAME or CATALOG.SCHEMA.NAME, got {where!r}")
         path = None if len(parts) == 1 else tuple(parts[:-1]) if len(parts) == 3 else parts[0]
         with self.asking(f"find the table {where}"):
-            return self.connection.table(parts[-1], database=path)
+            return self._with_zones(self.connection.table(parts[-1], database=path))
+
+    def _with_zones(self, table: Any) -> Any:
+        """The table; Spark's TIMESTAMP is a moment, and ibis takes it for one without a zone, as TIMESTAMP_NTZ."""
+        if self.connection.name != "pyspark":
+            return table
+        schema = self.connection.raw_sql(self.connection.compile(table.limit(0))).schema
+        moments = [one.name for one in schema if one.dataType.typeName() == "timestamp"]
+        return table.mutate(**{name: table[name].cast("timestamp('UTC')") for name in moments})
 
     def rows(self, expression: Any, doing: str) -> list[dict[str, Any]]:
         """The rows of a small result, each by column; InputError where the engine fails at ``doing`` it."""

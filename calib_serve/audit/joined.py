@@ -156,7 +156,7 @@ def joined(predictions: Any, labels: Any, asked: Asked, *, repeats: bool) -> Any
         fate.append((both["label"] != both["other"], _CONFLICTING))
     return both.mutate(
         fate=ibis.cases(*fate, else_=LABELLED).cast("int8"),
-        correct=(both["predicted"] == both["label"]).ifelse(1.0, 0.0),
+        correct=(both["predicted"] == both["label"]).ifelse(1, 0).cast("float64"),
         bin=_bin(both["confidence"], asked.bins),
         # Several predictions of one id share its labels.
         rows=both["rows"].fill_null(0) / both["alike"] if repeats else both["rows"].fill_null(0),

@@ -40,12 +40,13 @@ def ranked(rows: Any, asked: Asked) -> Any:
 
     rows = rows.filter(rows["fate"] == LABELLED)
     keys = list(asked.keys)
-    weight = rows["weight"] if "weight" in rows.columns else ibis.literal(1.0, "float64")
+    right, wrong = rows["correct"], 1.0 - rows["correct"]
+    weight = rows["weight"] if "weight" in rows.columns else None
     steps = rows.group_by([*keys, "confidence"]).agg(
         n=rows.count(),
-        right=rows["correct"].sum(),
-        heavy=(weight * rows["correct"]).sum(),
-        light=(weight * (1.0 - rows["correct"])).sum(),
+        right=right.sum(),
+        heavy=(right if weight is None else weight * right).sum(),
+        light=(wrong if weight is None else weight * wrong).sum(),
     )
     so_far = ibis.cumulative_window(group_by=keys or None, order_by="confidence")
     whole = ibis.window(group_by=keys or None)

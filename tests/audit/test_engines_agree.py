@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -49,17 +48,27 @@ def server() -> Iterator[str]:
         yield address
 
 
+TYPES = {"int64": "bigint", "int32": "integer", "double": "double precision", "string": "text"}
+
+
+def put(connection: Any, name: str, table: pa.Table) -> None:
+    """A table of Postgres that holds what an arrow table holds."""
+    types = [TYPES.get(str(one.type), "timestamptz") for one in table.schema]
+    columns = ", ".join(f"{one} {kind}" for one, kind in zip(table.column_names, types, strict=True))
+    connection.execute(f"DROP TABLE IF EXISTS {name}")
+    connection.execute(f"CREATE TABLE {name} ({columns})")
+    with connection.cursor().copy(f"COPY {name} FROM STDIN") as copy:
+        for row in table.to_pylist():
+            copy.write_row(tuple(row.values()))
+
+
 def on_postgres(address: str) -> Auditor:
-    import ibis
+    psycopg = library("psycopg")
 
     def run(logs: Logs, **more: Any) -> Audit:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            connection = ibis.connect(address, password=WORD)
-            for name in ("predictions", "labels"):
-                table = getattr(logs, name)
-                connection.create_table(f"logged_{name}", table, overwrite=True)
-            connection.disconnect()
+        with psycopg.connect(address, password=WORD) as connection:
+            put(connection, "logged_predictions", logs.predictions)
+            put(connection, "logged_labels", logs.labels)
         return audit("public.logged_predictions", "logged_labels", engine=address, **more)
 
     return run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -67,7 +68,7 @@ def postgres(*, password: str) -> Iterator[str]:
             _wait(port, server, folder / "log")
             yield f"postgres://auditor@127.0.0.1:{port}/postgres"
         finally:
-            server.terminate()
+            server.send_signal(signal.SIGINT)  # waits for nobody
             server.wait(30)
 
 

@@ -22,7 +22,14 @@ class Logs:
 def some_logs(n: int = 3000, *, seed: int = 0, weighted: bool = False, text: bool = False) -> Logs:
     """Two versions, three segments, ties and confidences on edges; two thirds are labelled, in another order."""
     rng = np.random.default_rng(seed)
-    c = rng.choice([rng.random(n), rng.random(n).round(2), rng.integers(0, 16, n) / 15, np.linspace(0, 1, 16)[rng.integers(0, 16, n)]])
+    c = rng.choice(
+        [
+            rng.random(n),
+            rng.random(n).round(2),
+            rng.integers(0, 16, n) / 15,
+            np.linspace(0, 1, 16)[rng.integers(0, 16, n)],
+        ]
+    )
     predicted = rng.integers(0, 4, n)
     label = np.where(rng.random(n) < c, predicted, (predicted + 1) % 4)
     ids = rng.permutation(n)
@@ -39,7 +46,10 @@ def some_logs(n: int = 3000, *, seed: int = 0, weighted: bool = False, text: boo
     }
     if weighted:
         columns["weight"] = rng.choice([1.0, 2.5, 10.0], n)
-    labels = {"id": ids[told].astype(str) if text else ids[told], "label": names[label[told]] if text else label[told]}
+    labels = {
+        "id": ids[told].astype(str) if text else ids[told],
+        "label": names[label[told]] if text else label[told],
+    }
     return Logs(pa.table(columns), pa.table(labels))
 
 
