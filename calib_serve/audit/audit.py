@@ -153,7 +153,7 @@ class _Run:
         return found, total
 
     def refused(self, counts: Counted, *, skip: bool) -> dict[str, Refusal]:
-        """The predictions that cannot be counted, by reason; InputError where there are, unless told to skip."""
+        """What cannot be counted, by reason; InputError where there is any and it is not to be skipped."""
         found = {}
         for fate in (f for f in REFUSED if counts.fates[FATES[f]]):
             rows = self._joined.filter(self._joined["fate"] == fate).select("id").limit(1)

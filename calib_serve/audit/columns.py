@@ -84,7 +84,7 @@ def seconds(column: Any) -> Any:
     kind = column.type()
     if kind.is_numeric() and not kind.is_boolean():
         moment = column.cast("float64")
-        known = ((moment > -_LATEST) & (moment < _LATEST)).fill_null(False)
+        known = ((moment > -_LATEST) & (moment < _LATEST) & ~moment.isnan()).fill_null(False)
         return known.ifelse(moment, None).floor().cast("int64")
     if not kind.is_timestamp():
         raise InputError(
@@ -93,7 +93,7 @@ def seconds(column: Any) -> Any:
         )
     if kind.timezone is None:
         raise InputError(
-            f"the times in {column.get_name()} have no zone, so which moment they are is not known; write them "
-            "as UTC (timestamp with time zone), or as seconds since 1970"
+            f"the times in {column.get_name()} have no zone, so which moment they are is not known; write "
+            "them as UTC (timestamp with time zone), or as seconds since 1970"
         )
     return column.epoch_seconds().cast("float64").floor().cast("int64")

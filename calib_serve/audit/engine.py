@@ -49,7 +49,13 @@ class Engine:
             return self._with_zones(self.connection.table(parts[-1], database=path))
 
     def _with_zones(self, table: Any) -> Any:
-        """The table; Spark's TIMESTAMP is a moment, and ibis takes it for one without a zone, as TIMESTAMP_NTZ."""
+        """The table, its moments as such.
+
+        ibis takes Spark's TIMESTAMP for a time without a zone, and does not know DuckDB's TIMESTAMPTZ_NS.
+        """
+        if self.connection.name == "duckdb":
+            unknown = [name for name, kind in table.schema().items() if "TIMESTAMPTZ_NS" in str(kind)]
+            return table.mutate(**{name: table[name].cast("timestamp('UTC')") for name in unknown})
         if self.connection.name != "pyspark":
             return table
         schema = self.connection.raw_sql(self.connection.compile(table.limit(0))).schema

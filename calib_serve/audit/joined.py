@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -88,7 +87,8 @@ def prediction_rows(table: Any, asked: Asked, *, where: str) -> Any:
     needed = [names.id, names.predicted, names.confidence, *asked.by, *([names.time] if asked.timed else [])]
     check_columns(table, needed, what="predictions", where=where)
     confidence = number(table[names.confidence], what="confidences")
-    fits = ((confidence >= 0) & (confidence <= 1)).fill_null(False)
+    # DuckDB knows the largest number of a Parquet file, NaN aside, and compares that.
+    fits = ((confidence >= 0) & (confidence <= 1) & ~confidence.isnan()).fill_null(False)
     refused = [
         (table[names.id].isnull(), "id"),
         (table[names.predicted].isnull(), "class"),
@@ -105,7 +105,7 @@ def prediction_rows(table: Any, asked: Asked, *, where: str) -> Any:
     }
     if names.weight in table.columns:
         weight = number(table[names.weight], what="weights")
-        weighs = ((weight >= 1) & (weight < math.inf)).fill_null(False)
+        weighs = ((weight >= 1) & ~weight.isinf() & ~weight.isnan()).fill_null(False)
         made["weight"] = weighs.ifelse(weight, 1.0)
         refused.append((~weighs, "weight"))
     if asked.timed:

@@ -20,7 +20,7 @@ class Logs:
 
 
 def some_logs(n: int = 3000, *, seed: int = 0, weighted: bool = False, text: bool = False) -> Logs:
-    """Two versions, three segments, ties and confidences on edges; two thirds are labelled, in another order."""
+    """Two versions, three segments, ties, confidences on edges; two thirds have labels, in another order."""
     rng = np.random.default_rng(seed)
     c = rng.choice(
         [
