@@ -90,22 +90,24 @@ def audit(
         refused = run.refused(counts, skip=skip_invalid)
         of_labels = run.labels(counts)
         order = run.ranks() if ranks else {}
-    made = {"tolerance": tolerance, "missing": missing}
     measured = tuple(
         Measured(
-            dict(zip(asked.by, keys, strict=True)),
-            *_ends(window, asked),
-            sums,
-            order.get((keys, window)),
-            **made,
+            by=dict(zip(asked.by, keys, strict=True)),
+            since=start,
+            until=end,
+            sums=sums,
+            ranks=order.get((keys, window)),
+            tolerance=tolerance,
+            missing=missing,
         )
         for (keys, window), sums in counts.sums.items()
+        for start, end in [_ends(window, asked)]
     )
     whole = sum((one.sums for one in measured), start=Sums.zeros(bins))
     alone = measured[0].ranks if len(measured) == 1 else None
     return Audit(
         measured=measured,
-        total=Measured({}, asked.since, asked.until, whole, alone, **made),
+        total=Measured({}, asked.since, asked.until, whole, alone, tolerance, missing),
         predictions=rows,
         again=rows - sum(counts.fates.values()),
         unlabelled=counts.fates["unlabelled"],

@@ -183,7 +183,8 @@ def _bin(confidence: Any, bins: int) -> Any:
 
     # Of a text, as engines read a number with a point as a decimal, and round it.
     step = ibis.literal(repr(1 / bins)).cast("float64")
-    index = ibis.least((confidence * float(bins)).floor().cast("int64"), bins - 1)
-    index = index + (confidence > (index + 1).cast("float64") * step).ifelse(1, 0)
-    index = index - (confidence <= index.cast("float64") * step).ifelse(1, 0)
+    below = (confidence * float(bins)).floor()
+    index = below + (confidence > (below + 1).cast("float64") * step).ifelse(1, 0)
+    # Multiplication rounds: a product that is one too high, on the edge itself, is put right as well.
+    index = index - (confidence <= below.cast("float64") * step).ifelse(1, 0)
     return ibis.least(ibis.greatest(index, 0), bins - 1)
