@@ -1001,6 +1001,35 @@ BENCHMARKS = (
         ),
     ),
     Benchmark(
+        "audit",
+        "What does an audit of logs cost beside the engine's own join, count and sum?",
+        (
+            Goal(
+                "an audit that trusts ids, processor time, over DuckDB's own join, count and sum",
+                lambda r: r["cost"]["audit, unique_ids"]["ratio"],
+                at_most=1.5,
+                show="{:.2f}",
+                reason="nine sums by model, version, bin and the fate of the row, in place of three of all",
+            ),
+            Goal(
+                "an audit, over the same with a look for repeated ids",
+                lambda r: (
+                    r["cost"]["audit"]["cpu_s"]
+                    / r["cost"]["DuckDB: the same, repeated ids looked for"]["cpu_s"]
+                ),
+                at_most=1.5,
+                show="{:.2f}",
+                reason="as above, and labels are compared with those that repeat them",
+            ),
+            Goal(
+                "memory of an audit at its peak",
+                lambda r: r["cost"]["audit"]["peak_bytes"] / 1e9,
+                at_most=2.0,
+                show="{:.2f} GB",
+            ),
+        ),
+    ),
+    Benchmark(
         "base_install",
         "What does the base install bring, and what does it cost to import?",
         (

@@ -1,8 +1,4 @@
-"""Where a ledger is, and the password of its Redis: never in the address, which others may read.
-
-A command's arguments are there for every user of its host (``ps``), and addresses end up in logs. An address
-may say of how many partitions the ledger is.
-"""
+"""Where a ledger is, and of how many partitions; the password of its Redis, which is never in the address."""
 
 from __future__ import annotations
 
@@ -11,10 +7,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import parse_qs, urlsplit
 
+from calib_serve.addresses import holds_password, password_of
 from calib_serve.errors import InputError
-from calib_serve.files import read_private
 
 __all__ = [
     "REDIS_PASSWORD", "REDIS_PASSWORD_FILE", "Place", "check_address", "is_cluster", "is_redis", "places_of",
@@ -88,9 +83,7 @@ def check_address(where: str) -> None:
         raise InputError("a ledger is a file name or a redis:// address, got an empty name")
     if not is_redis(where):
         return
-    # Up to the last @, as a password may hold any character that its writer forgot to quote.
-    user, at, _ = where.partition("://")[2].rpartition("@")
-    if (at and ":" in user) or "password" in parse_qs(urlsplit("//" + where.partition("://")[2]).query):
+    if holds_password(where):
         raise InputError(
             "the ledger's address holds a password, which others could read; leave it out, and give it by "
             f"{REDIS_PASSWORD}, or in a file by --ledger-password-file or {REDIS_PASSWORD_FILE}"
@@ -104,15 +97,4 @@ def redis_password(
 
     InputError for a file that cannot be read, that others may read, or without a password.
     """
-    named = file or environment.get(REDIS_PASSWORD_FILE)
-    if not named:
-        return environment.get(REDIS_PASSWORD) or None
-    try:
-        lines = read_private(Path(named)).decode().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        # A decoding error would quote the file.
-        why = "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else error
-        raise InputError(f"cannot read the Redis password {named}: {why}") from None
-    if not lines or not lines[0]:
-        raise InputError(f"{named} holds no password; write one into its first line")
-    return lines[0]
+    return password_of("Redis", REDIS_PASSWORD, file, environment=environment)
