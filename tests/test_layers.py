@@ -38,6 +38,7 @@ GROUND = (
     "scores",
     "pictures",
     "artifact",
+    "engines",
     "data",
 )
 """Each stands on those before it alone: numpy and the standard library, safetensors and yaml."""

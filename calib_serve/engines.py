@@ -1,4 +1,4 @@
-"""The engine that reads the logs: DuckDB in this process for Parquet files, or a database by its address."""
+"""The engine that reads tables: DuckDB in this process for Parquet files, or a database by its address."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 from calib_serve.addresses import holds_password, password_of, shown
 from calib_serve.errors import CalibServeError, InputError, MissingDependency, ServerError
 
-__all__ = ["PASSWORD", "Engine", "open_engine"]
+__all__ = ["PASSWORD", "Engine", "is_files", "open_engine"]
 
 PASSWORD = "CALIB_SERVE_ENGINE_PASSWORD"  # noqa: S105  the name of a variable
 
@@ -33,7 +33,7 @@ class Engine:
 
         InputError where there is none, or it cannot be read.
         """
-        if _is_files(where):
+        if is_files(where):
             if self.connection.name not in _FILES:
                 raise InputError(
                     f"{where} is a file, and {self.name} reads tables; leave --engine out to read Parquet "
@@ -61,6 +61,11 @@ class Engine:
         with self.asking(doing):
             found: list[dict[str, Any]] = expression.to_pyarrow().to_pylist()
         return found
+
+    def batches(self, expression: Any, doing: str, *, rows: int = 1 << 16) -> Iterator[Any]:
+        """The rows of a large result as Arrow batches of about so many ``rows``, one after the other."""
+        with self.asking(doing):
+            yield from expression.to_pyarrow_batches(chunk_size=rows)
 
     @contextmanager
     def asking(self, doing: str) -> Iterator[None]:
@@ -168,7 +173,8 @@ def _spark(address: str) -> Any:
     return ibis.pyspark.connect(builder.getOrCreate())
 
 
-def _is_files(where: str) -> bool:
+def is_files(where: str) -> bool:
+    """Whether this is a file, a folder or a pattern of files, and not the name of a table."""
     return where.endswith(".parquet") or any(c in where for c in "/\\*?") or Path(where).exists()
 
 
