@@ -136,8 +136,13 @@ def _duckdb(stack: ExitStack, *, memory: str, threads: int | None, temporary: st
         options |= {} if threads is None else {"threads": threads}
         engine.connection = ibis.duckdb.connect(preserve_insertion_order=False, **options)
         stack.callback(engine.connection.disconnect)
-        engine.connection.raw_sql("SET TimeZone = 'UTC'")
+        _set_up(engine.connection)
     return engine
+
+
+def _set_up(duckdb: Any) -> None:
+    duckdb.raw_sql("SET TimeZone = 'UTC'")
+    duckdb.raw_sql("SET enable_progress_bar = false")  # our own progress is told, and asked for
 
 
 def _connected(address: str, secret: str | None) -> Any:
@@ -153,7 +158,7 @@ def _connected(address: str, secret: str | None) -> Any:
                 return _spark(address)
             connection = ibis.connect(address, **given)
             if scheme == "duckdb":
-                connection.raw_sql("SET TimeZone = 'UTC'")
+                _set_up(connection)
             return connection
     except ImportError as error:
         raise MissingDependency(f"ibis-framework[{scheme}]") from error
