@@ -5,7 +5,7 @@
 
 from calib_serve.audit.audit import audit
 from calib_serve.audit.columns import Columns
-from calib_serve.audit.engine import PASSWORD
 from calib_serve.audit.result import Audit, Labels, Measured, Refusal
+from calib_serve.engines import PASSWORD
 
 __all__ = ["PASSWORD", "Audit", "Columns", "Labels", "Measured", "Refusal", "audit"]

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.audit.columns import Columns
-from calib_serve.audit.engine import Engine, open_engine
 from calib_serve.audit.joined import FATES, REFUSED, Asked, joined, label_rows, prediction_rows
 from calib_serve.audit.ranks import Ranks, ranked, ranks_of
 from calib_serve.audit.result import Audit, Labels, Measured, Refusal
 from calib_serve.audit.sums import MOST, Counted, Place, counted, grouped
+from calib_serve.engines import Engine, open_engine
 from calib_serve.errors import InputError
 from calib_serve.watch.estimates import Missing
 from calib_serve.watch.ledger import Sums

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _AUTO, _OUTPUT = "Choosing by cross-validation (auto)", "Output methods"
+_TABLE = "Logits in a database"
 _CLAMPING, _MASKED, _MODEL = "Neural Clamping", "New heads", "The model"
 _TAKES = {
-    "--logits": {"labels", "outputs"},
+    "--logits": {"labels", "outputs", "engine", "password_file"},
     "--model": {"data", "train_split", "weights", "input_shape", "last_linear", "device", "batch_size"}
     | {"mixed_precision", "checkpoints", "outputs"},
     "--from": {"data", "seam", "output", "outputs", "batch_size"},
@@ -41,9 +42,22 @@ def run(
         str, typer.Option("--method", help="A method's name, or auto to choose by cross-validation.")
     ] = "auto",
     logits: Annotated[
-        Path | None, typer.Option("--logits", help="Logits and labels: npz, npy, csv, parquet, safetensors.")
+        Path | None,
+        typer.Option(
+            "--logits",
+            help="Logits and labels: npz, npy, csv, parquet, safetensors; a folder or pattern of parquet; or a "
+            "table of --engine.",
+        ),
     ] = None,
     labels: options.Labels = None,
+    engine: Annotated[
+        str | None,
+        _option("--engine", "A database with the table of logits, such as postgres://user@host/db.", _TABLE),
+    ] = None,
+    password_file: Annotated[
+        Path | None,
+        _option("--password-file", "Its password; or set CALIB_SERVE_ENGINE_PASSWORD.", _TABLE),
+    ] = None,
     model: options.Model = None,
     data: options.Data = None,
     source: options.Source = None,
@@ -193,7 +207,7 @@ def run(
         reading=reading, held_share=held_share, then=then,
     )  # fmt: skip
     of_source = _given(
-        labels=labels, data=data, train_split=train_split, weights=weights, input_shape=input_shape,
+        labels=labels, engine=engine, password_file=password_file, data=data, train_split=train_split, weights=weights, input_shape=input_shape,
         last_linear=last_linear, device=device, batch_size=batch_size, mixed_precision=mixed_precision,
         checkpoints=checkpoints, seam=seam, output=output, outputs=outputs,
     )  # fmt: skip
@@ -238,15 +252,18 @@ def _on_scores(
     quiet: bool,
     labels: Path | None = None,
     outputs: Any = None,
+    engine: str | None = None,
+    password_file: Path | None = None,
     **how: Any,
 ) -> Artifact:
     from calib_serve.cli.progress import stages
     from calib_serve.data import read_labelled
     from calib_serve.workflows.fit_scores import calibrate
 
-    given = read_labelled(path, split=split, labels=labels, outputs=outputs)
+    where = {"outputs": outputs, "engine": engine, "password_file": password_file}
+    given = read_labelled(path, split=split, labels=labels, **where)
     # Read before the fit: a split that does not exist should not cost one.
-    held = None if eval_split is None else read_labelled(path, split=eval_split, outputs=outputs)
+    held = None if eval_split is None else read_labelled(path, split=eval_split, **where)
     test = None if held is None else (held.scores, held.labels)
     how |= {"outputs": given.outputs, "class_names": given.class_names, "test": test}
     with stages(quiet=quiet) as progress:

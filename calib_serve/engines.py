@@ -1,4 +1,4 @@
-"""The engine that reads the logs: DuckDB in this process for Parquet files, or a database by its address."""
+"""The engine that reads tables: DuckDB in this process for Parquet files, or a database by its address."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 from calib_serve.addresses import holds_password, password_of, shown
 from calib_serve.errors import CalibServeError, InputError, MissingDependency, ServerError
 
-__all__ = ["PASSWORD", "Engine", "open_engine"]
+__all__ = ["PASSWORD", "Engine", "is_files", "open_engine"]
 
 PASSWORD = "CALIB_SERVE_ENGINE_PASSWORD"  # noqa: S105  the name of a variable
 
@@ -33,7 +33,7 @@ class Engine:
 
         InputError where there is none, or it cannot be read.
         """
-        if _is_files(where):
+        if is_files(where):
             if self.connection.name not in _FILES:
                 raise InputError(
                     f"{where} is a file, and {self.name} reads tables; leave --engine out to read Parquet "
@@ -67,6 +67,14 @@ class Engine:
         with self.asking(doing):
             found: list[dict[str, Any]] = expression.to_pyarrow().to_pylist()
         return found
+
+    def batches(self, expression: Any, doing: str, *, rows: int = 1 << 16) -> Iterator[Any]:
+        """The rows of a large result as Arrow batches of about so many ``rows``, one after the other."""
+        with self.asking(doing):
+            if self.connection.name == "duckdb":  # which ibis 12 asks for a method that DuckDB 2 has not
+                yield from self.connection.raw_sql(self.connection.compile(expression)).to_arrow_reader(rows)
+            else:
+                yield from expression.to_pyarrow_batches(chunk_size=rows)
 
     @contextmanager
     def asking(self, doing: str) -> Iterator[None]:
@@ -137,8 +145,13 @@ def _duckdb(stack: ExitStack, *, memory: str, threads: int | None, temporary: st
         options |= {} if threads is None else {"threads": threads}
         engine.connection = ibis.duckdb.connect(preserve_insertion_order=False, **options)
         stack.callback(engine.connection.disconnect)
-        engine.connection.raw_sql("SET TimeZone = 'UTC'")
+        _set_up(engine.connection)
     return engine
+
+
+def _set_up(duckdb: Any) -> None:
+    duckdb.raw_sql("SET TimeZone = 'UTC'")
+    duckdb.raw_sql("SET enable_progress_bar = false")  # our own progress is told, and asked for
 
 
 def _connected(address: str, secret: str | None) -> Any:
@@ -154,7 +167,7 @@ def _connected(address: str, secret: str | None) -> Any:
                 return _spark(address)
             connection = ibis.connect(address, **given)
             if scheme == "duckdb":
-                connection.raw_sql("SET TimeZone = 'UTC'")
+                _set_up(connection)
             return connection
     except ImportError as error:
         raise MissingDependency(f"ibis-framework[{scheme}]") from error
@@ -174,7 +187,8 @@ def _spark(address: str) -> Any:
     return ibis.pyspark.connect(builder.getOrCreate())
 
 
-def _is_files(where: str) -> bool:
+def is_files(where: str) -> bool:
+    """Whether this is a file, a folder or a pattern of files, and not the name of a table."""
     return where.endswith(".parquet") or any(c in where for c in "/\\*?") or Path(where).exists()
 
 
