@@ -29,10 +29,10 @@ from typing import Any
 
 import numpy as np
 import peers
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from calib_serve.receipts import Keyring
-from calib_serve.watch.http.exporter import export, exposition
+from calib_serve.watch.http.exporter import export
 from calib_serve.watch.http.page import render
 from calib_serve.watch.ledger import Key, Sums, open_ledger
 from calib_serve.watch.service import Watch
@@ -85,7 +85,9 @@ def measure(args: argparse.Namespace, address: str) -> dict[str, Any]:
     """All of it, in a process that has done nothing else."""
     empty, ring = memory(), Keyring.new()
     watch, opened = cpu(
-        lambda: Watch.open(dict.fromkeys(versions(args), CLASSES), keyring=ring, ledger=address, maturity=MATURITY)
+        lambda: Watch.open(
+            dict.fromkeys(versions(args), CLASSES), keyring=ring, ledger=address, maturity=MATURITY
+        )
     )
     found: dict[str, Any] = {"open_cpu_s": opened}
     with watch:
@@ -109,9 +111,13 @@ def named(version: tuple[str, str]) -> dict[str, str]:
 
 def scraped(registry: CollectorRegistry) -> dict[str, float]:
     began = time.perf_counter()
-    text, seconds = cpu(lambda: exposition(registry))
+    text, seconds = cpu(lambda: generate_latest(registry))
     lines = text.split(b"\n")
-    told = {line.split(b" ")[0].decode(): float(line.split(b" ")[1]) for line in lines if b"_left_out" in line and line[:1] != b"#"}
+    told = {
+        line.split(b" ")[0].decode(): float(line.split(b" ")[1])
+        for line in lines
+        if b"_left_out" in line and line[:1] != b"#"
+    }
     return {
         "cpu_s": seconds,
         "wall_s": time.perf_counter() - began,
@@ -151,7 +157,9 @@ def at_rate(args: argparse.Namespace, watch: Watch, ring: Keyring) -> dict[str, 
             due = int(args.rate * (now - began))
             if due - sent >= args.rate // 2:
                 outcomes = watch.labels(receipts[sent:due])
-                assert all(one.accepted for one in outcomes), next(one for one in outcomes if not one.accepted)
+                assert all(one.accepted for one in outcomes), next(
+                    one for one in outcomes if not one.accepted
+                )
                 sent = due
             time.sleep(0.1)
 
@@ -181,7 +189,18 @@ def redis_server(folder: Path) -> Iterator[str]:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = str(one.getsockname()[1])
-    options = ["--port", port, "--bind", "127.0.0.1", "--dir", str(folder), "--save", "", "--appendonly", "yes"]
+    options = [
+        "--port",
+        port,
+        "--bind",
+        "127.0.0.1",
+        "--dir",
+        str(folder),
+        "--save",
+        "",
+        "--appendonly",
+        "yes",
+    ]
     server = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
     try:
         while True:

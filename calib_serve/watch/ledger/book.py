@@ -93,12 +93,13 @@ class Book:
         self, kind: Kind, *, own: bool, version: Version | None = None
     ) -> Iterator[tuple[Key, Sums]]:
         """The same one by one, as there may be more than memory should hold; keys may come again."""
-        where, told = ("AND writer = ?", (kind, self.writer)) if own else ("", (kind,))
-        if version is not None:  # by the writers' names as well, with which the table's key begins
+        where, told = "WHERE kind = ?", [str(kind)]
+        if own or version is not None:  # by the writers' names as well, with which the table's key begins
             writers = [self.writer] if own else self._writers()
-            marks = ", ".join("?" * len(writers))
-            where, told = f"AND (model, version) = (?, ?) AND writer IN ({marks})", (kind, *version, *writers)
-        for row in self._totals.each(f"WHERE kind = ? {where}", told):
+            where, told = f"{where} AND writer IN ({', '.join('?' * len(writers))})", [*told, *writers]
+        if version is not None:
+            where, told = f"{where} AND model = ? AND version = ?", [*told, *version]
+        for row in self._totals.each(where, told):
             yield Key(row[1], row[2], row[4], kind), self._unpacked(row[-1])
         for writer, sums in self.unfolded(version).items():
             for place, more in sums.items():

@@ -60,9 +60,11 @@ end
 # An epoch's bits are a list of their numbers while few are set, 16 bits each, and a bitmap from then on.
 # ``set``: whether a bit was not set before, where it is now, and for how long that is kept yet: below 0 if
 # nothing was there.
-_EPOCHS = f"""
+_EPOCHS = (
+    f"""
 local most_few = {MOST_FEW}
-""" + """
+"""
+    + """
 local function listed(list, pair)
   local at = string.find(list, pair, 1, true)
   while at and at % 2 == 0 do at = string.find(list, pair, at + 1, true) end
@@ -96,6 +98,7 @@ local function set(epoch, bit)
   return true, key, left
 end
 """
+)
 ACCEPT = (
     _COMMON
     + _EVICTION

@@ -111,9 +111,9 @@ class RedisSums:
         """The names of the sums over all time, with what they are of, and whose."""
         found = {}
         for name in sorted(self._redis.smembers(f"{self._root}:totals")):
-            by, *of_version, of, slice_ = json.loads(name)
-            if of == kind and writer in (None, by) and version in (None, tuple(of_version)):
-                found[name.decode()] = (Place(Key(*of_version, slice_, of)), by)
+            by, model, of_version, of, slice_ = json.loads(name)
+            if of == kind and writer in (None, by) and version in (None, (model, of_version)):
+                found[name.decode()] = (Place(Key(model, of_version, slice_, of)), by)
         return found
 
     def _kept(self, prefix: str, names: _Names) -> Iterator[tuple[Place, str, Sums]]:

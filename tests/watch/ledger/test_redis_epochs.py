@@ -1,4 +1,4 @@
-"""A Redis epoch's bits are a list while few are set, then a bitmap; each receipt is counted once all the while."""
+"""An epoch's bits in Redis are a list while few are set, then a bitmap: each receipt is counted once in both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sizes import sized
 
 from calib_serve.nonces import PER_EPOCH, Nonces, split
 from calib_serve.receipts import DAY, Label, Receipt
-from calib_serve.watch.ledger.backup import back_up, restore
+from calib_serve.watch.ledger.backup import backup_ledger, restore_ledger
 from calib_serve.watch.ledger.redis_scripts import MOST_FEW
 from calib_serve.watch.ledger.redis_wire import bits_of
 
@@ -122,9 +122,9 @@ def test_a_backup_holds_both_forms(empty_redis, tmp_path, count):
 
     with closing(RedisLedger(empty_redis)) as ledger:
         assert all(fates(ledger, range(count)))
-        back_up(empty_redis, tmp_path / "copy")
+        backup_ledger(empty_redis, tmp_path / "copy")
         assert all(fates(ledger, range(count, count + 5)))
-    restore(tmp_path / "copy", empty_redis, replace=True)
+    restore_ledger(tmp_path / "copy", empty_redis, replace=True, recount=True)
     with closing(RedisLedger(empty_redis)) as ledger:
         assert remembered(ledger) == count
         assert not any(fates(ledger, range(count)))
