@@ -2,8 +2,8 @@
 
 A ledger is filled through its public API: every version has predictions and labels in all its segments and
 classes over all time, and in spans of the last two days; one version in ten is busy, with spans over the
-whole day. Another process then opens a ``Watch`` over it, and measures its background work while nothing comes
-and at a given rate of labels (CPU share of one core, by process_time), a scrape of /metrics, the page's list,
+whole day. Another process opens a ``Watch`` over it, and measures its background work while nothing comes and
+at a given rate of labels (CPU share of one core, by process_time), a scrape of /metrics, the page's list,
 one model's page, and its memory. Times are CPU seconds, as other programs share the machine; goals are in
 shares of a core and of a scrape's usual interval. Writes benchmarks/results/fleet.json.
 

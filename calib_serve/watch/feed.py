@@ -24,6 +24,7 @@ __all__ = ["DriftFeed", "detector_key"]
 log = logging.getLogger(__name__)
 
 _MOST = 5_000  # labels of one step, so that other users of the ledger wait for no more
+_TOGETHER = 16  # versions of one transaction: writing it takes longer than what is written
 _LEARN_EVERY = 60.0  # seconds, and longer where there are so many versions that it would take more than
 _LEARN_SHARE = 0.005  # of a core
 _SHARE = 0.01  # of a core that the thread takes, where labels may wait so long
@@ -78,9 +79,13 @@ class DriftFeed:
     def tick(self) -> None:
         """Feed all that is mature by now; LedgerError where the ledger cannot be used."""
         try:
-            for version in self._ready():
-                while self._step(version) == _MOST:
-                    pass
+            ready = self._ready()
+            for at in range(0, len(ready), _TOGETHER):
+                with self._ledger.transaction():
+                    more = [v for v in ready[at : at + _TOGETHER] if self._step(v) == _MOST]
+                for version in more:
+                    while self._step(version) == _MOST:
+                        pass
         except Exception as error:
             self.trouble = f"drift detection waits: {error}"
             raise

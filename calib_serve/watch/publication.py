@@ -22,11 +22,12 @@ log = logging.getLogger(__name__)
 
 
 class Published(NamedTuple):
-    """The sums of a writer in a generation, by segment."""
+    """The sums of a writer in a generation, by segment; ``merged``: versions whose segments are not told."""
 
     writer: str
     generation: int
     sums: Mapping[Key, Sums]
+    merged: frozenset[Version] = frozenset()
 
     @property
     def labels(self) -> dict[str, str]:
@@ -64,7 +65,9 @@ class Publication:
         with self._lock:
             writer = self._lease.hold() if self._lease else self._ledger.writer
             generation = self._ledger.generation()
-            sums = self._ledger.slices(own=True) if versions is None else self._whole(versions)
+            sums, merged = (
+                (self._ledger.slices(own=True), set()) if versions is None else self._whole(versions)
+            )
             if writer != self._writer:
                 generation = self._begin(writer, generation, sums, some=versions is not None)
             if versions is not None:
@@ -79,14 +82,17 @@ class Publication:
                 # A sum that was added up in another order may differ in its last digit.
                 self._last[key] = now.highest(self._last[key]) if key in self._last else now
             self._remember(writer, some=versions is not None)
-            return Published(writer, generation, dict(self._last))
+            return Published(writer, generation, dict(self._last), frozenset(merged))
 
-    def _whole(self, versions: Collection[Version]) -> dict[Key, Sums]:
+    def _whole(self, versions: Collection[Version]) -> tuple[dict[Key, Sums], set[Version]]:
         found: dict[Key, Sums] = {}
+        merged = set()
         for version in versions:
-            for sums in self._ledger.slices(own=True, version=version).values():
+            for key, sums in self._ledger.slices(own=True, version=version).items():
                 add_at(found, Key(*version), sums)
-        return found
+                if key.name:
+                    merged.add(version)
+        return found, merged
 
     def _fell(self, sums: Mapping[Key, Sums]) -> bool:
         zeros = Sums.zeros(self._ledger.bins)

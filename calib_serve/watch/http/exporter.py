@@ -12,11 +12,12 @@ import logging
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from calib_serve.errors import REASONS, LedgerError, MissingDependency
+from calib_serve.watch.checks import Check
 from calib_serve.watch.drift.statistics import expected_accuracy
 from calib_serve.watch.http.gauges import WINDOWS, WindowGauges
 from calib_serve.watch.http.room import MAX_SERIES, Room
@@ -72,9 +73,19 @@ class WatchCollector(Collector):
         self._gauges = WindowGauges(watch)
         self._versions, self._segments = Room(), Room()
         self._left_out = dict.fromkeys(_LEFT_OUT, 0)
+        self._in_use = 0
         bins = watch.ledger.bins
         self._of_segment = _count((one.segment_series for one in PUBLISHED if one.by_segment), bins)
         self._of_version = _count((*SERIES, *WATCH), bins)
+
+    def trouble(self) -> str | None:
+        """Why what is in use is left out of scrapes, if it is."""
+        if not self._in_use:
+            return None
+        return (
+            f"series of {self._in_use} versions in use, or of their segments, are left out of /metrics, "
+            f"which has {self._most:,} at most: raise --max-series, or watch by more than one process"
+        )
 
     def collect(self) -> Iterator[Metric]:
         """The families of one scrape."""
@@ -82,6 +93,7 @@ class WatchCollector(Collector):
         sizes = dict.fromkeys(models, self._of_version)
         versions = self._versions.choose(sizes, self._watch.counted_at, most=self._most)
         self._left_out = {"all": len(models) - len(versions), "segments": 0, "windows": 0}
+        self._in_use = self._versions.crowded_out(sizes, self._watch.counted_at)
         try:
             published = self._watch.publication.read(None if len(versions) == len(models) else versions)
             sources = labels_by_source(self._sources(versions))
@@ -93,10 +105,16 @@ class WatchCollector(Collector):
         else:
             zeros, segments, more = Sums.zeros(self._watch.ledger.bins), published.sums, published.labels
             yield from _sums(dict.fromkeys(versions, zeros) | merge_slices(segments), more)
+            self._note_merged(published.merged)
             yield from _segments(self._fitting(segments, len(versions)), more)
             yield _family("calib_source_labels_total", list(sources.items()), more)
             yield from told
         yield from self._troubles(versions)
+
+    def _note_merged(self, versions: Collection[Version]) -> None:
+        """Of these there is no room for segments, and none were read."""
+        self._left_out["segments"] = len(versions)
+        self._in_use += len(self._versions.in_use(self._watch.counted_at).intersection(versions))
 
     def _fitting(self, sums: Mapping[Key, Sums], versions: int) -> dict[Key, Sums]:
         """The segments for which the versions leave room."""
@@ -104,8 +122,8 @@ class WatchCollector(Collector):
         sizes = {v: n * self._of_segment for v, n in Counter(key.of for key in named).items()}
         room = self._most - versions * self._of_version
         chosen = set(self._segments.choose(sizes, self._watch.counted_at, most=room))
-        # Where versions are left out, segments were not read.
-        self._left_out["segments"] = versions if self._left_out["all"] else len(sizes) - len(chosen)
+        self._in_use += self._segments.crowded_out(sizes, self._watch.counted_at)
+        self._left_out["segments"] += len(sizes) - len(chosen)
         return {key: each for key, each in named.items() if key.of in chosen}
 
     def _sources(self, versions: Sequence[Version]) -> dict[Key, Sums]:
@@ -220,8 +238,10 @@ def export(
 ) -> Requests:
     """Publish ``watch`` in ``registry``; the counter of requests it publishes beside.
 
-    ``max_series``: of one scrape, about.
+    ``max_series``: of one scrape, about. What is left out for it shows in ``watch.checks`` as well.
     """
     requests = requests or Requests()
-    registry.register(WatchCollector(watch, requests, max_series=max_series))
+    collector = WatchCollector(watch, requests, max_series=max_series)
+    registry.register(collector)
+    watch.checks.add(Check("series", collector.trouble))
     return requests

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from calib_serve.receipts import DAY
 from calib_serve.watch import windows
-from calib_serve.watch.estimates import estimate
+from calib_serve.watch.estimates import estimated_gap
 from calib_serve.watch.label_rate import rate_changes
 from calib_serve.watch.ledger import Version
 from calib_serve.watch.priors import TrafficShares
@@ -37,7 +37,7 @@ class WindowGauges:
     would take longer than ``seconds`` for them: then each scrape renews the oldest, new ones first.
     """
 
-    def __init__(self, watch: Watch, *, seconds: float = 0.3) -> None:
+    def __init__(self, watch: Watch, *, seconds: float = 0.2) -> None:
         self._watch, self._seconds = watch, seconds
         self._lock = threading.Lock()
         self._made: dict[Version, tuple[float, Rows]] = {}
@@ -64,7 +64,7 @@ class WindowGauges:
                 rows[f"calib_window_{number}"].append(((*version, name), value))
         for key, sums in found[_SLICES].slices.items():
             if key.kind in ("segment", "class") and key.name:
-                gap = estimate(sums).gap
+                gap = estimated_gap(sums)
                 labels = (*version, key.kind, key.name)
                 rows["calib_slice_gap"].append((labels, gap.value))
                 rows["calib_slice_gap_error"].append((labels, gap.se))

@@ -6,15 +6,14 @@ published, never left out in silence.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from calib_serve.watch.ledger import Version
 
 __all__ = ["MAX_SERIES", "Room"]
 
-MAX_SERIES = 100_000
+MAX_SERIES = 50_000
 """Series of one scrape, about: so many are told within a second."""
 
 _IDLE = 3600.0  # seconds without a label or prediction, after which a version makes room for another
@@ -40,16 +39,21 @@ class Room:
     def choose(
         self, sizes: Mapping[Version, int], counted_at: Mapping[Version, float], *, most: int
     ) -> list[Version]:
-        """Versions whose ``sizes`` add up to ``most`` at most: those in use first, and of these the chosen."""
-        now = self._clock()
-
-        def rank(version: Version) -> tuple[bool, bool]:
-            return now - counted_at.get(version, -math.inf) > _IDLE, version not in self._chosen
-
+        """Versions whose ``sizes`` add up to ``most`` at most: those in use first, then the chosen."""
+        in_use = self.in_use(counted_at)
         chosen = []
-        for version in sorted(sizes, key=rank):
+        for version in sorted(sizes, key=lambda v: (v not in in_use, v not in self._chosen)):
             if sizes[version] <= most:
                 most -= sizes[version]
                 chosen.append(version)
         self._chosen = frozenset(chosen)
         return chosen
+
+    def crowded_out(self, versions: Iterable[Version], counted_at: Mapping[Version, float]) -> int:
+        """How many of these versions are in use, and were not chosen last."""
+        return len(self.in_use(counted_at).intersection(versions).difference(self._chosen))
+
+    def in_use(self, counted_at: Mapping[Version, float]) -> set[Version]:
+        """The versions that were counted lately."""
+        now = self._clock()
+        return {version for version, at in list(counted_at.items()) if now - at <= _IDLE}

@@ -1,4 +1,4 @@
-"""An epoch's bits in Redis are a list while few are set, then a bitmap: each receipt is counted once in both."""
+"""An epoch's bits in Redis are a list while few are set, then a bitmap: each receipt counts once in both."""
 
 from __future__ import annotations
 
