@@ -7,6 +7,7 @@ partitions together. The first one keeps what is of the whole: detectors, incide
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 import zlib
@@ -118,11 +119,13 @@ class PartitionedLedger:
         """The sums over all time (``own``: by this writer), by (model, version)."""
         return merge_slices(self.slices(own=own))
 
-    def slices(self, kind: Kind = "segment", *, own: bool = False) -> dict[Key, Sums]:
-        """The same, by slice of this kind."""
+    def slices(
+        self, kind: Kind = "segment", *, own: bool = False, version: Version | None = None
+    ) -> dict[Key, Sums]:
+        """The same, by slice of this kind; of all versions or one."""
         found: dict[Key, Sums] = {}
         for part in self.parts:
-            for key, sums in part.slices(kind, own=own).items():
+            for key, sums in part.slices(kind, own=own, version=version).items():
                 add_at(found, key, sums)
         return found
 
@@ -138,11 +141,11 @@ class PartitionedLedger:
 
     # --- the drift detector ---
 
-    def waiting(self) -> dict[Version, int]:
-        """How many labels wait for the drift detector."""
+    def waiting(self, *, until: float = math.inf) -> dict[Version, int]:
+        """How many labels of predictions made before ``until`` wait for the drift detector."""
         found: dict[Version, int] = {}
         for part in self.parts:
-            for version, n in part.waiting().items():
+            for version, n in part.waiting(until=until).items():
                 found[version] = found.get(version, 0) + n
         return found
 

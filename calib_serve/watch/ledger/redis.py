@@ -245,9 +245,11 @@ class RedisLedger(RedisStore):
         """The sums over all time (``own``: by this writer), by (model, version)."""
         return merge_slices(self.slices(own=own))
 
-    def slices(self, kind: Kind = "segment", *, own: bool = False) -> dict[Key, Sums]:
-        """The same, by slice of this kind."""
-        return self._sums.slices(kind, writer=self.writer if own else None)
+    def slices(
+        self, kind: Kind = "segment", *, own: bool = False, version: Version | None = None
+    ) -> dict[Key, Sums]:
+        """The same, by slice of this kind; of all versions or one."""
+        return self._sums.slices(kind, writer=self.writer if own else None, version=version)
 
     def dated(
         self, since: float, until: float, *, version: Version | None = None, kind: Kind | None = None
@@ -255,11 +257,14 @@ class RedisLedger(RedisStore):
         """The sums of predictions made in [since, until), by slice and span; spans that lie inside whole."""
         return self._sums.dated(since, until, version=version, kind=kind)
 
-    def waiting(self) -> dict[Version, int]:
-        """How many labels wait for the drift detector."""
+    def waiting(self, *, until: float = math.inf) -> dict[Version, int]:
+        """How many labels of predictions made before ``until`` wait for the drift detector."""
         with self._errors():
             names = sorted(self._redis.smembers(f"{self._root}:waiting"))
-            counts = [self._redis.zcard(f"{self._root}:waiting:{name.decode()}") for name in names]
+            pipe = self._redis.pipeline(transaction=False)
+            for name in names:
+                pipe.zcount(f"{self._root}:waiting:{name.decode()}", "-inf", f"({until}")
+            counts = pipe.execute()
         return {tuple(json.loads(name)): n for name, n in zip(names, counts, strict=True) if n}
 
     def look_at_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:

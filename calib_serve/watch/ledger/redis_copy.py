@@ -17,7 +17,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import numpy as np
 import redis
 
 from calib_serve.errors import LedgerError
@@ -25,7 +24,7 @@ from calib_serve.watch.ledger.address import Place, redis_password
 from calib_serve.watch.ledger.redis import RedisLedger
 from calib_serve.watch.ledger.redis_scripts import SNAPSHOT, SWITCH
 from calib_serve.watch.ledger.redis_store import CLIENT, connected
-from calib_serve.watch.ledger.redis_wire import escaped
+from calib_serve.watch.ledger.redis_wire import bits_of, escaped
 
 __all__ = ["Record", "as_it_is", "copied", "in_use", "put_in_place", "staged", "used_bytes"]
 
@@ -99,7 +98,7 @@ def _early(db: Any, root: str) -> Iterator[tuple[bytes, list[bytes], int]]:
                 if kind != "epoch":
                     yield key, [one for pair in found.items() for one in pair], 0
                 elif found is not None:
-                    yield key, [found], int(np.unpackbits(np.frombuffer(found, np.uint8)).sum())
+                    yield key, [found], bits_of(key, found)
 
 
 def _sliced(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
