@@ -45,8 +45,8 @@ def run(
         Path | None,
         typer.Option(
             "--logits",
-            help="Logits and labels: npz, npy, csv, parquet, safetensors; a folder or pattern of parquet; or a "
-            "table of --engine.",
+            help="Logits and labels: npz, npy, csv, parquet, safetensors; a folder or pattern of parquet; or "
+            "a table of --engine.",
         ),
     ] = None,
     labels: options.Labels = None,
@@ -207,8 +207,8 @@ def run(
         reading=reading, held_share=held_share, then=then,
     )  # fmt: skip
     of_source = _given(
-        labels=labels, engine=engine, password_file=password_file, data=data, train_split=train_split, weights=weights, input_shape=input_shape,
-        last_linear=last_linear, device=device, batch_size=batch_size, mixed_precision=mixed_precision,
+        labels=labels, engine=engine, password_file=password_file, data=data, train_split=train_split,
+        weights=weights, input_shape=input_shape, last_linear=last_linear, device=device, batch_size=batch_size, mixed_precision=mixed_precision,
         checkpoints=checkpoints, seam=seam, output=output, outputs=outputs,
     )  # fmt: skip
     prepared = pictures.preprocessing(

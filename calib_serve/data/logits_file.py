@@ -5,8 +5,8 @@ Array files (npz, safetensors) hold ``SPLIT_logits`` and ``SPLIT_labels``, or pl
 model. ``label_logits`` or ``label_probs`` (n, L) are of a multi-label model; ``labels`` (n, L) are then 0 or
 1. An npy file holds only logits and is memory-mapped; a second npy file holds its labels. Tables (csv,
 parquet) have a column ``label``, optionally a column ``split``, and one column of logits per class; those of
-a multi-label model a column ``NAME`` of scores and a column ``label.NAME``, 0 or 1, for each label. Folders and
-patterns of parquet files, and tables of a database, are read as ``table_logits`` says.
+a multi-label model a column ``NAME`` of scores and a column ``label.NAME``, 0 or 1, for each label. Folders
+and patterns of parquet files, and tables of a database, are read as ``table_logits`` says.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def read_logits(
 ) -> LogitsFile:
     """Read one split of a file of logits; ``labels`` names a second npy file that holds the labels.
 
-    ``outputs`` says what the scores are, where the name of their array does not. ``path`` may also be a folder
-    or pattern of parquet files, or, with the address of an ``engine``, a table in it (``read_table``). Raises
-    InputError where the file cannot be read or has no such split; the message lists what it has.
+    ``outputs`` says what the scores are, where the name of their array does not. ``path`` may also be a
+    folder or pattern of parquet files, or, with the address of an ``engine``, a table in it (``read_table``).
+    Raises InputError where the file cannot be read or has no such split; the message lists what it has.
     """
     found = _read(path, split, engine, password_file)
     path = Path(path)

@@ -36,9 +36,9 @@ def read_table(
 ) -> TableScores:
     """Read a table of an ``engine``, or the Parquet files of a folder or pattern.
 
-    Its column ``label`` holds labels, ``split`` names parts of it, and scores are one column of numbers a class,
-    or one column of lists, ``logits``, ``probs`` or ``log_probs``, beside which there may be any others. InputError
-    where they are not there, are not numbers, or are missing (NULL) in a row.
+    Its column ``label`` holds labels, ``split`` names parts of it, and scores are one column of numbers a
+    class, or one column of lists, ``logits``, ``probs`` or ``log_probs``, beside which there may be any others.
+    InputError where they are not there, are not numbers, or are missing (NULL) in a row.
     """
     with open_engine(engine, password_file=password_file) as opened:
         rows = opened.table(table)
@@ -106,8 +106,8 @@ def _spooled(
         file.flush()
     except OSError as error:
         raise InputError(
-            f"the logits of {table} do not fit into {tempfile.gettempdir()}: {error}; name a folder with room "
-            "by TMPDIR"
+            f"the logits of {table} do not fit into {tempfile.gettempdir()}: {error}; name a folder with "
+            "room by TMPDIR"
         ) from error
     if not rows:
         return np.empty((0, 0)), labels, 0
