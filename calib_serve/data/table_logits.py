@@ -37,7 +37,7 @@ def read_table(
     """Read a table of an ``engine``, or the Parquet files of a folder or pattern.
 
     Its column ``label`` holds labels, ``split`` names parts of it, and scores are one column of numbers a
-    class, or one column of lists, ``logits``, ``probs`` or ``log_probs``, beside which there may be any others.
+    class, or one column of lists, ``logits``, ``probs`` or ``log_probs``, beside which there may be others.
     InputError where they are not there, are not numbers, or are missing (NULL) in a row.
     """
     with open_engine(engine, password_file=password_file) as opened:
