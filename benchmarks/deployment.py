@@ -223,7 +223,7 @@ def _scraped(units: Mapping[str, Any], asked: Mapping[str, float]) -> tuple[list
     wire = units["exposition_bytes_per_series"]
     group = max(seconds[window] / every for window, every in INTERVALS.items())
     budget, each = (
-        "pytest tests/deploy/test_rules.py",
+        "pytest tests/docs/test_docs.py -k budget",
         " + ".join(f"{1000 * one:.1f}" for one in seconds.values()),
     )
     return [
