@@ -34,6 +34,14 @@ def test_its_series_are_those_of_the_budget(deployment: ModuleType) -> None:
     assert RESULT["units"]["rules"]["recorded_series"] == recorded_series()
 
 
+def test_the_budget_is_in_measured_bytes(deployment: ModuleType) -> None:
+    per_series = RESULT["units"]["bytes_per_series"]
+    assert f"At {per_series / 1000:.1f} kB of memory a series" in PAGE
+    assert f"{147_000 * 50 * per_series / 2**30:.0f} GiB for one server" in PAGE
+    advised = (deployment.PER_REPLICA * 50 + deployment.PER_VERSION) * 1000
+    assert f"some {advised * per_series / 2**30:.0f} GiB. This layout is recommended" in PAGE
+
+
 def test_units_of_other_benchmarks_are_those_that_they_keep(deployment: ModuleType) -> None:
     assert deployment.of_others() == RESULT["of_others"]
 
