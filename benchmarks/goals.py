@@ -1030,6 +1030,30 @@ BENCHMARKS = (
         ),
     ),
     Benchmark(
+        "deployment",
+        "What does a deployment of ten billion predictions a day need?",
+        (
+            Goal(
+                "series that the rules record for a model version",
+                lambda r: r["units"]["rules"]["recorded_series"],
+                at_most=217,
+                show="{:.0f}",
+            ),
+            *(
+                Goal(
+                    f"bytes that a SQLite ledger grows by a label, where {says} comes back",
+                    lambda r, share=share: r["units"]["ledger"][share]["bytes_per_label"],
+                    at_most=most,
+                    show="{:.2f} bytes",
+                )
+                for share, says, most in (
+                    ("few", "one receipt in a hundred", 16),
+                    ("all", "every receipt", 0.5),
+                )
+            ),
+        ),
+    ),
+    Benchmark(
         "base_install",
         "What does the base install bring, and what does it cost to import?",
         (

@@ -128,8 +128,9 @@ def _backfilled(told: list[tuple[str, str, float]], times: Sequence[int], folder
                 last = at
             file.writelines(lines)
         file.write("# EOF\n")
-    command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", "--quiet", "samples.txt", "data"]
-    subprocess.run(command, cwd=folder, check=True)
+    # Blocks as large as Prometheus makes them of older ones.
+    command = ["promtool", "tsdb", "create-blocks-from", "--max-block-duration=168h", "openmetrics"]
+    subprocess.run([*command, "--quiet", "samples.txt", "data"], cwd=folder, check=True)
     (folder / "samples.txt").unlink()
     return len(told) * len(times)
 

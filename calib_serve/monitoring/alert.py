@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from calib_serve.monitoring.queries import REPLICA, SUM
 
-__all__ = ["NAME", "OWN_LABELS", "SHARE", "SINCE", "Alert", "bins_off", "went_up"]
+__all__ = ["NAME", "OWN_LABELS", "SHARE", "SINCE", "Alert", "bins_off", "gap_told", "went_up"]
 
 NAME = "{{ $labels.model }} {{ $labels.version }}"
 SHARE = "{{ $value | humanizePercentage }}"
@@ -30,6 +30,16 @@ def bins_off(tolerance: float) -> str:
         f"{OWN_LABELS}{{{{ $bins := query (printf {json.dumps(found)} $own) }}}}{{{{ if not $bins }}}}"
         f"{{{{ $bins = query (printf {json.dumps(other)} $own $own $own $own) }}}}{{{{ end }}}}"
         f"{{{{ if $bins }}}} By bin, confidence less accuracy:{each}.{{{{ end }}}}"
+    )
+
+
+def gap_told(expression: str) -> str:
+    """Which way confidence is off and by how much; ``expression``: the gap, %s where the labels belong."""
+    asked = f"printf {json.dumps(expression)}{' $own' * expression.count('%s')}"
+    return (
+        f"{OWN_LABELS}{{{{ with query ({asked}) }}}}{{{{ $gap := . | first | value }}}}"
+        " Over all, {{ if gt $gap 0.0 }}overconfident{{ else }}underconfident{{ end }},"
+        " confidence less accuracy is {{ $gap | humanizePercentage }}.{{ end }}"
     )
 
 

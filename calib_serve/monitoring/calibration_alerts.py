@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from calib_serve.monitoring.alert import NAME, SHARE, SINCE, Alert, bins_off
+from calib_serve.monitoring.alert import NAME, SHARE, SINCE, Alert, bins_off, gap_told
 from calib_serve.monitoring.options import MonitoringOptions
 from calib_serve.monitoring.queries import SAME, recorded, watch_window
 
@@ -42,7 +42,7 @@ def _error_of_watch(tolerance: float) -> Alert:
         f"{100 * tolerance:g} points.",
         f"{watch_window('ece_low', '24h')} > {tolerance} and {WATCHED}",
         f"{NAME}: calibration error of at least {SHARE} over 24 hours",
-        bins_off(tolerance),
+        gap_told(watch_window("gap", "24h", more="%s")) + bins_off(tolerance),
         lasts="5m",
         window="24h",
     )
@@ -59,7 +59,7 @@ def _error_of_counters(tolerance: float, sigmas: float) -> Alert:
         f" and {recorded('labels', '1h')} >= 500 and {recorded('coverage', '1h')} >= 0.5"
         f" unless ({WATCHED} or {watch_window('immature_share', '24h')} == 1)",
         f"{NAME}: ECE {SHARE} over the last hour",
-        bins_off(tolerance),
+        gap_told(recorded("signed_gap", "1h") + "{%s}") + bins_off(tolerance),
         lasts="5m",
         window="1h",
     )

@@ -81,28 +81,6 @@ def test_the_number_of_recorded_series_is_what_the_docs_say():
     assert f"{counted},000 for 1,000 models" in budget
 
 
-def test_the_numbers_of_published_series_are_what_the_docs_say():
-    def number(series):
-        return sum(
-            (15 if "bin" in one.labels else 1) * (3 if "window" in one.labels else 1) for one in series
-        )
-
-    def of_a_version(series, *labels):
-        return [one for one in series if set(one.labels) - {"bin", "window"} == {"model", "version", *labels}]
-
-    budget = (ROOT / "docs" / "scaling.md").read_text()
-    published = of_a_version((*SERIES, *WORKERS))
-    incident = {one for one in of_a_version(WATCH) if one.name.startswith("calib_incident_")}
-    for says in (
-        f"| **together** | **{number(published)}** |",
-        f"numbers over 3 windows, and seven more | {number(set(of_a_version(WATCH)) - incident)} |",
-        f"while an incident is open | {number(incident)} |",
-        f"each class and segment, and each class's share | {number(of_a_version(WATCH, 'kind', 'slice'))} |",
-        f"of labels, of which a version has 64 at most | {number(of_a_version(WATCH, 'source'))} |",
-    ):
-        assert says in budget, says
-
-
 def test_promtool_finds_rules_and_configuration_valid(promtool):
     promtool("check", "rules", "rules.yml", "alerts.yml")
     promtool("check", "config", "prometheus.yml")
