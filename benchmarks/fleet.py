@@ -13,15 +13,11 @@ shares of a core and of a scrape's usual interval. Writes benchmarks/results/fle
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import resource
-import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +26,7 @@ from typing import Any
 import numpy as np
 import peers
 from prometheus_client import CollectorRegistry, generate_latest
+from stores import redis_server
 
 from calib_serve.receipts import Keyring
 from calib_serve.watch.http.exporter import export
@@ -181,38 +178,6 @@ def memory(*, most: bool = False) -> float:
     return int(line.split()[1]) / 1024
 
 
-@contextlib.contextmanager
-def redis_server(folder: Path) -> Iterator[str]:
-    """A Redis of this run's own."""
-    if not (program := shutil.which("redis-server")):
-        sys.exit("--redis: no redis-server here")
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = str(one.getsockname()[1])
-    options = [
-        "--port",
-        port,
-        "--bind",
-        "127.0.0.1",
-        "--dir",
-        str(folder),
-        "--save",
-        "",
-        "--appendonly",
-        "yes",
-    ]
-    server = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
-    try:
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", int(port))):
-                break
-            time.sleep(0.05)
-        yield f"redis://127.0.0.1:{port}/0"
-    finally:
-        server.terminate()
-        server.wait()
-
-
 def one_store(args: argparse.Namespace, address: str) -> dict[str, Any]:
     filled = fill(args, address, time.time())
     print("filled", filled, flush=True)
@@ -238,7 +203,6 @@ def main() -> None:
     if args.measure:
         print(json.dumps(measure(args, args.measure)))
         return
-    threading.stack_size(1 << 20)
     result: dict[str, Any] = vars(args).copy()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.db"

@@ -627,6 +627,80 @@ BENCHMARKS = (
             )
             for clock, how in (("cpu", "processor time"), ("wall", "time by the clock"))
         ),
+        +(
+            *(
+                Goal(
+                    f"labels by processor time, two processes over one: {name}",
+                    lambda r, name=name: r["processes"][f"two processes, {name}"]["rise_cpu"],
+                    at_least=1.7,
+                    show="{:.2f}",
+                )
+                for name in ("two files", "one file", "one Redis")
+            ),
+            Goal(
+                "a label acknowledged by one process on one file, in HMACs of its receipt",
+                lambda r: r["processes"]["one process, one file"]["hmacs"],
+                at_most=8.0,
+                show="{:.1f}",
+                reason="a label is parsed, verified, put into its slices and written as a row with a checksum; "
+                "each of these costs about as much as the HMAC",
+            ),
+            *(
+                Goal(
+                    f"bytes that {store} keeps of {what}",
+                    lambda r, row=f"{store}, {share}", of=of: r["bytes"][row][f"bytes_a_{of}"],
+                    at_most=most,
+                    show="{:.2f}",
+                )
+                for store in ("SQLite", "Redis")
+                for what, share, of, most in (
+                    ("a prediction, all labelled", "dense", "prediction", 0.2),
+                    ("a label, of one prediction in 100", "1 % sparse", "label", 3.0),
+                )
+            ),
+            *(
+                Goal(
+                    f"what {store} keeps of 100 million predictions a day for 30 days, all labelled",
+                    lambda r, row=f"{store}, dense": r["bytes"][row]["gb_of_a_month"],
+                    at_most=1.0,
+                    show="{:.2f} GB",
+                )
+                for store in ("SQLite", "Redis")
+            ),
+        ),
+        page="serving",
+    ),
+    Benchmark(
+        "fleet",
+        "What does `calib-serve watch` cost for 1,000 models of 10 versions with 32 segments each?",
+        (
+            Goal(
+                "processor time of all background work, share of one core, while nothing comes",
+                lambda r: r["sqlite"]["idle"]["share_of_core"],
+                at_most=0.01,
+                show="{:.2%}",
+            ),
+            Goal(
+                "the same at 100 labels a second",
+                lambda r: r["sqlite"]["labels"]["share_of_core"],
+                at_most=0.01,
+                show="{:.2%}",
+                reason="each version's drift detector is read, given its few labels and written: labels of "
+                "10,000 versions share nothing of that",
+            ),
+            Goal(
+                "bytes of a scrape, the most",
+                lambda r: max(one["bytes"] for one in r["sqlite"]["scrapes"]) / 2**20,
+                at_most=10.0,
+                show="{:.1f} MiB",
+            ),
+            Goal(
+                "memory of the process, at most",
+                lambda r: r["sqlite"]["memory"]["most_mib"],
+                at_most=300.0,
+                show="{:.0f} MiB",
+            ),
+        ),
         page="serving",
     ),
     Benchmark(

@@ -140,11 +140,15 @@ class Book:
         began = time.monotonic()
         if math.isinf(seconds):
             self._merging = None
-        while at_most > 0 and time.monotonic() - began < seconds:
-            self._merging = self._version_after(self._merging)
-            if self._merging is None:
+        while (version := self._version_after(self._merging)) is not None:
+            at_most -= self._merge_spans_of(version, now, at_most=at_most)
+            if at_most <= 0:  # there may be more of this version
                 break
-            at_most -= self._merge_spans_of(self._merging, now, at_most=at_most)
+            self._merging = version
+            if time.monotonic() - began >= seconds:
+                break
+        else:
+            self._merging = None
 
     def _version_after(self, version: Version | None) -> Version | None:
         """The next version that has spans, by the table's key."""

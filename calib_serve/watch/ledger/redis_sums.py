@@ -70,14 +70,14 @@ class RedisSums:
             return
         with self._errors():
             self.fold()
-            at = 0 if now else self._looked
-            while (at := self._merge_from(at)) and (now or time.monotonic() - began < _LOOK):
-                pass
-        self._looked = at
-        self._next_merge = time.monotonic() + (_LOOK_EVERY if at else _MERGE_EVERY)
+            at = self._merge_from(0 if now else self._looked)
+            while at is not None and (now or time.monotonic() - began < _LOOK):
+                at = self._merge_from(at)
+        self._looked = at or 0
+        self._next_merge = time.monotonic() + (_MERGE_EVERY if at is None else _LOOK_EVERY)
 
-    def _merge_from(self, at: int) -> int:
-        """Some spans from this one on, oldest first; where the next one is, and 0 behind the last."""
+    def _merge_from(self, at: int) -> int | None:
+        """Look at some spans from this one on, oldest first; where the next one is, None behind the last."""
         seconds = int(self._redis.time()[0])
         old = seconds - SPANS[0][1]
         names = self._redis.zrangebyscore(f"{self._root}:spans", "-inf", old, at, _NAMES)
@@ -89,7 +89,7 @@ class RedisSums:
                 self._move(name.decode(), None if to is None else json.dumps([*key, *to]))
                 moved += 1
         # What was moved is no longer before the next one. Wider spans that it made may be: they stay.
-        return at + len(names) - moved if len(names) == _NAMES else 0
+        return at + len(names) - moved if len(names) == _NAMES else None
 
     def _move(self, name: str, to: str | None) -> None:
         start = json.loads(to)[-2] if to else 0
