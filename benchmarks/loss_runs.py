@@ -59,8 +59,11 @@ def ranked(runs: Runs, names: list[str], key: str) -> list[str]:
 
 
 def chosen(runs: Runs, names: list[str]) -> str | None:
-    """The loss of least ECE on the calibration part, over the seeds that all of them have."""
-    there = [name for name in names if name in runs]
+    """The loss of least ECE on the calibration part, over the seeds that all of them have.
+
+    One that learned nothing is calibrated and useless: as in the paper, it does not take part.
+    """
+    there = [name for name in names if name in runs and not unlearned({name: runs[name]})]
     if not there:
         return None
     seeds = set.intersection(*({run["seed"] for run in runs[name]} for name in there))

@@ -43,7 +43,7 @@ def weighted_losses(folder, results: Path | None = None):
     rows = [
         (
             SETS[task],
-            name,
+            labelled(name, runs),
             len(runs[name]),
             *(spread(runs[name], key) for key in keys),
             *theirs(task, published),
@@ -94,7 +94,7 @@ def on_gradients(folder, results: Path | None = None):
     rows = [
         (
             SETS[task],
-            name,
+            labelled(name, runs),
             len(runs[name]),
             *(spread(runs[name], key) for key in keys),
             *theirs(task, published),

@@ -62,6 +62,7 @@ def runs_of(loss: str, before: float, after: float, on_cal: float = 0.05, seeds:
             "task": "digits",
             "loss": loss,
             "seed": seed,
+            "train accuracy": 1.0,
             "ECE": before + e,
             "ECE on cal": on_cal,
             "ECE after pool TS": after + e,
@@ -97,6 +98,9 @@ def test_a_coefficient_is_chosen_by_the_calibration_part_and_never_by_the_test_s
     runs["best on test"].append({**runs["best on test"][0], "seed": 5, "ECE on cal": 0.0})
     assert chosen(runs, list(runs)) == "best on cal"
     assert chosen(runs, ["not trained"]) is None
+    # A network that says 1/10 of everything is calibrated, and no choice.
+    runs["useless"] = [{**run, "train accuracy": 0.1, "ECE on cal": 0.0} for run in runs["best on cal"]]
+    assert chosen(runs, list(runs)) == "best on cal"
 
 
 def recorded_tables() -> dict[str, dict]:
