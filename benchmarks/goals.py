@@ -578,7 +578,7 @@ BENCHMARKS = (
         "Do its starts, trainings and folds matter as its paper says?",
         (
             Goal(
-                "digits, five trainings by five folds: ECE of NC (FL) as printed less the grid search's, in points",
+                "digits, five trainings by five folds: ECE of NC (FL) as printed less the grid's, in points",
                 lambda r: 100 * r["models"]["digits"]["against TS grid"]["NC (FL), as printed"]["difference"],
                 at_most=0.0,
                 show="{:+.2f}",
