@@ -568,7 +568,7 @@ BENCHMARKS = (
                 show="{:+.4f}",
                 reason="what a shift can do is less than what an output method does with the same labels",
             )
-            for network in ("digits", "mnist", "resnet20")
+            for network in ("digits", "mnist")
         ),
         needs_data=True,
         page="neural_clamping",
