@@ -50,8 +50,8 @@ def scores(probs, labels):
     return found
 
 
-def rows_of_split(given, asked):
-    """Every method's scores on the test part."""
+def rows_of_split(given, asked, *, share=1.0):
+    """Every method's scores on the test part; ``share`` of all images calibrate, and so of each batch."""
     rows = {}
     z_cal, z_test = given.model.logits(given.cal[0]), given.model.logits(given.test[0])
     if "output" in asked.rows:
@@ -63,7 +63,7 @@ def rows_of_split(given, asked):
         t = best_temperature(z_cal, given.cal[1], 1.0)
         rows["TS (FL)"] = scores(softmax(z_test / t), given.test[1])
     with TemporaryDirectory() as kept:  # gradients: gamma 0 of a sweep is the row of cross-entropy again
-        for name, fits in clampings(given, asked, kept).items():
+        for name, fits in clampings(given, asked, kept, share).items():
             rows[name] = chosen(given, fits, z_test)
             print(f"  {name}: {rows[name]['fit']['seconds']:.0f} s, ECE {rows[name]['ece']:.4f}", flush=True)
     return rows
@@ -104,30 +104,38 @@ def _scored(given, artifact, z_test, *, parts=True):
     return {**joint, "parts": alone}
 
 
-def clampings(given, asked, kept):
+def clampings(given, asked, kept, share):
     """Name -> fits, of which the one of least calibration ECE is taken."""
-    return (printed(given, asked) if "printed" in asked.rows else {}) | (
+    return (printed(given, asked, share) if "printed" in asked.rows else {}) | (
         ours(given, asked, kept) if "ours" in asked.rows else {}
     )
 
 
-def printed(given, asked):
-    """As the paper prints it, once more with delta behind the normalisation, and as the toolkit runs it."""
+def printed(given, asked, share):
+    """As the paper prints it, once more with delta behind the normalisation, and as the toolkit runs it.
+
+    With fewer images the batches shrink along, so that a descent keeps its number of steps.
+    """
     model, (x, y), place = given.model, given.cal, {"normalisation": given.normalisation}
-    paper = {"schedule": replace(PAPER, epochs=asked.epochs)}
+    paper, toolkit = (
+        replace(each, epochs=asked.epochs, batch=max(1, round(share * each.batch)))
+        for each in (PAPER, TOOLKIT)
+    )
 
     def fits(gammas, **more):
-        return [lambda g=g: fit_neural_clamping_paper(model, x, y, gamma=g, **paper, **more) for g in gammas]
+        more["schedule"] = paper
+        return [lambda g=g: fit_neural_clamping_paper(model, x, y, gamma=g, **more) for g in gammas]
+
+    def toolkits(*, augmented):
+        how = replace(toolkit, augmented=augmented)
+        return [lambda: fit_neural_clamping_toolkit(model, x, y, schedule=how, **place)]
 
     return {
         "NC (CE), as printed": fits([0.0]),
         "NC (FL), as printed": fits(asked.gammas),
         "NC (FL), as printed, behind": fits([PAPER.gamma], **place),
-        "NC, toolkit": [
-            lambda: fit_neural_clamping_toolkit(
-                model, x, y, schedule=replace(TOOLKIT, epochs=asked.epochs), **place
-            )
-        ],
+        "NC, toolkit": toolkits(augmented=True),
+        "NC, toolkit, images as they are": toolkits(augmented=False),
     }
 
 

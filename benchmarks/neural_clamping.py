@@ -9,9 +9,9 @@ Each row also has Table 4's parts, the fitted shift alone and the fitted tempera
 scores for every gamma. Also: the entropy that Theorem 3.2 promises against what comes.
 
 The schedules as printed take a residual network most of a day on two cores: ``--rows output ours`` leaves
-them out, and ``--rows output printed --images 1000 --epochs 30`` measures them trimmed, under a name of their
-own. Writes benchmarks/results/neural_clamping.json, a split at a time: networks and splits not asked for
-stay, splits as long as the settings are the same.
+them out, and ``--rows output printed --images 300`` measures them trimmed, with as many steps on smaller
+batches, under a name of their own. Writes benchmarks/results/neural_clamping.json, a split at a time:
+networks and splits not asked for stay, splits as long as the settings are the same.
 """
 
 from __future__ import annotations
@@ -64,8 +64,11 @@ def main():
     for name in asked.models:
         for split in asked.splits:
             print(f"{name}, split {split}", flush=True)
+            share = (asked.images or SIZES[name][0]) / SIZES[name][0]
             one = given(name, split, images=asked.images, tested=asked.tested, device=asked.device)
-            save(asked, name, {split: rows_of_split(one, asked)})  # stays when a long run is stopped
+            save(
+                asked, name, {split: rows_of_split(one, asked, share=share)}
+            )  # stays when a long run is stopped
         one = given(name, 0, device=asked.device)
         entropy = entropy_gains(one.model, one.cal[0][:ROOM])
         print("entropy:", json.dumps(entropy), flush=True)

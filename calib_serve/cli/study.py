@@ -146,7 +146,7 @@ def bins(
     out: Out = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Does the ranking of methods depend on the bins? (Neural Clamping, appendix E)."""
+    """Does the ranking of methods depend on the bins? (Neural Clamping, appendix D)."""
     from calib_serve.study import bin_effect
 
     (cal, test), fit = samples_and_fit(

@@ -80,7 +80,9 @@ def fit_neural_clamping(
     as the paper does, with the T that was fitted along with delta. ``start`` is the first
     delta: zero, the ``data``-driven one of Theorem 3.2 within ``input_range``, or ``random``.
     ``normalisation`` (mean, std) of the preprocessing puts delta behind it; ``clip`` keeps shifted
-    inputs in a range. ``solver`` defaults to ``QuasiNewton()``. The paper's own way is ``schedules``'.
+    inputs in a range. ``solver`` defaults to ``QuasiNewton()``; the schedule as the paper prints it is
+    ``fit_neural_clamping_paper``. There gamma is 1 by default; here 0, the cross-entropy, as the
+    probabilities of least focal loss are not the true ones.
     ``checkpoints`` is a folder to resume a killed fit from. Raises ShapeError and
     InputError for data that does not fit the model, FitError where no temperature is best.
     """
