@@ -160,6 +160,22 @@ def head(row: str, column: str) -> Callable[[Result], float]:
     return lambda r: mean(split[row][column] for split in r["splits"] if row in split)
 
 
+# head_networks
+
+
+def over_best_output(network: str, column: str) -> Callable[[Result], float]:
+    """The tuned head's mean over that of the best output method of each split."""
+
+    def ratio(r: Result) -> float:
+        splits = r["networks"][network]["splits"]
+        best = mean(min(rows[m][column] for m in OUTPUT_METHODS) for rows in splits)
+        return mean(rows["tuned head + TS"][column] for rows in splits) / best
+
+    return ratio
+
+
+OUTPUT_METHODS = ("temperature", "vector", "structured-average")
+
 # detectors
 
 
@@ -634,6 +650,52 @@ BENCHMARKS = (
         ),
         needs_data=True,
         page="masked_head",
+    ),
+    Benchmark(
+        "head_networks",
+        "Which head, and what behind it, is best, beside the best output method of each split?",
+        (
+            *(
+                Goal(
+                    f"{network}, NLL of the tuned head + TS over the least of three output methods",
+                    over_best_output(network, "nll"),
+                    at_most=1.0,
+                    show="{:.3f}",
+                    reason="5,000 labels say no more of 650 weights than a map of 10 logits already has",
+                )
+                for network in ("digits", "mnist", "resnet20")
+            ),
+            *(
+                Goal(
+                    f"{network}, its ECE over the least of the three",
+                    over_best_output(network, "ece"),
+                    at_most=1.0,
+                    show="{:.2f}",
+                    reason="all lie at what chance alone shows of so many test samples, and the least of "
+                    "three is chosen after the fact",
+                )
+                for network in ("digits", "mnist", "resnet20")
+            ),
+        ),
+        needs_data=True,
+    ),
+    Benchmark(
+        "mac_cal",
+        "MaC-Cal beside the same head without masks: gamma, shifted images, other first stages",
+        (
+            Goal(
+                "digits, first stages whose ECE the default masked head lowers, of six",
+                lambda r: sum(
+                    row["masked-head"]["ece"] < row["none"]["ece"]
+                    for row in r["summary"]["trainings"]["digits"].values()
+                ),
+                at_least=6,
+                show="{:.0f}",
+                reason="mixup, label smoothing and focal loss calibrate these networks already, and 100 "
+                "training images are few for a new head",
+            ),
+        ),
+        needs_data=True,
     ),
     Benchmark(
         "fusion_overhead",

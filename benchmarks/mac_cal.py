@@ -93,7 +93,7 @@ class Heads:
 def gamma(name, split):
     """The paper's reading under each gamma: what its head scores, and where q and its signals end."""
     data = head_data(name, split)
-    rows = {}
+    rows = {"deployed": scores(softmax(data.head(data.test[0])), data.test[1])}
     for value in GAMMAS:
         how = replace(PAPER, retention=replace(PAPER.retention, gamma=value))
         trained = train_masked(*data.train, 10, masking=how, seed=split)
