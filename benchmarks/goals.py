@@ -768,8 +768,8 @@ BENCHMARKS = (
                 lambda r: r["processes"]["one process, one file"]["hmacs"],
                 at_most=8.0,
                 show="{:.1f}",
-                reason="a label is parsed, verified, put into its slices and written as a row with a checksum; "
-                "each of these costs about as much as the HMAC",
+                reason="a label is parsed, verified, put into its slices and written as a row with a "
+                "checksum; each of these costs about as much as the HMAC",
             ),
             *(
                 Goal(

@@ -5,7 +5,8 @@
 Each idea bounds what a delta can learn by heart: few coefficients (one a channel, or 4 x 4 of them enlarged),
 a penalty on the squared norm, a penalty that held-out folds favour, an early stop where they favour it,
 augmented images while it is fitted. Every one takes T on images that its delta was not fitted to, or after
-the fit. They are compared in pairs, over the splits, with a temperature, vector scaling and structured averaging.
+the fit. They are compared in pairs, over the splits, with a temperature, vector scaling and structured
+averaging.
 
 And two bounds that the data put on any shift. The oracle fits it to half of the *test* images, with their
 labels, takes the size, penalty and T that are best on the other half, and is scored on that half. In sample,

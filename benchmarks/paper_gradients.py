@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loss_runs import SETS, first_seed, mean, ranked, spread, told_runs, trained, unlearned
+from loss_runs import SETS, first_seed, labelled, mean, ranked, spread, told_runs, trained, unlearned
 from loss_settings import BRIER_GAMMAS, brier_weighted
 from paper_results import Table, recorded, splits, told
 from published import LIN, LIN_GAMMAS, LIN_LOSSES, LIN_VARIANTS

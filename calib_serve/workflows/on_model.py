@@ -24,6 +24,7 @@ __all__ = ["ON_MODEL", "FitOnModel"]
 ON_MODEL: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
     {
         "neural-clamping": ("neural-clamping", {}),
+        "neural-clamping-paper": ("neural-clamping", {"schedule": "paper"}),
         "neural-clamping-efficient": ("neural-clamping-efficient", {}),
         "masked-head": ("masked-head", {}),
         "masked-head-paper": ("masked-head", {"reading": "paper"}),
