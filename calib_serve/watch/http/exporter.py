@@ -125,6 +125,7 @@ class WatchCollector(Collector):
         unknown = [((batch,), counts.unknown[batch]) for batch in get_args(Batch)]
         yield _family("calib_batches_unknown_total", unknown)
         found = self._watch.checks.reasons().items()
+        yield _family("calib_windows_age_seconds", [((), self._gauges.age())])
         yield _family("calib_check_ok", [((name,), float(reason is None)) for name, reason in found])
         yield _family("calib_requests_total", [(route, n) for route, n in list(requests.count.items())])
         yield _family("calib_request_seconds_total", [((r,), s) for r, s in list(requests.seconds.items())])

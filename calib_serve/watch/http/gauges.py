@@ -54,10 +54,13 @@ class WindowGauges:
             for version in self._watch.models:
                 for name, more in self._made[version][1].items():
                     whole[name] += more
-            made = [self._made[version][0] for version in self._watch.models]
-            if made:
-                whole["calib_windows_age_seconds"] = [((), time.monotonic() - min(made))]
             return dict(whole)
+
+    def age(self) -> float:
+        """Seconds since the oldest of them was computed; 0 where there is none."""
+        with self._lock:
+            now = time.monotonic()
+            return now - min((made for made, _ in self._made.values()), default=now)
 
     def _of(self, version: Version) -> Rows:
         rows: Rows = defaultdict(list)
