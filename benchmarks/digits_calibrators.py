@@ -20,8 +20,10 @@ import peers
 import torch
 
 from calib_serve.demo import digits
-from calib_serve.fit.clamping.fit import PaperSchedule, fit_neural_clamping, fit_neural_clamping_efficient
-from calib_serve.fit.masked.fit import PAPER, fit_masked_head
+from calib_serve.fit.clamping import fit_neural_clamping, fit_neural_clamping_efficient
+from calib_serve.fit.clamping.descent import Descent
+from calib_serve.fit.clamping.schedules import PAPER as PRINTED
+from calib_serve.fit.masked import PAPER, fit_masked_head
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.metrics import accuracy, ece, nll
 from calib_serve.model import calibrated_probs, from_module
@@ -42,7 +44,7 @@ def one_seed(seed):
         "NC, full size": lambda: fit_neural_clamping(model, x, y, **paper),
         "NC, ours from N(0, .01)": lambda: fit_neural_clamping(model, x, y, **same),
         "NC, the paper's schedule": lambda: fit_neural_clamping(
-            model, x, y, **same, solver=PaperSchedule(seed=seed)
+            model, x, y, **same, solver=Descent(PRINTED, seed)
         ),
         "NC (Eff.)": lambda: fit_neural_clamping_efficient(model, x, y),
         "masked head": lambda: fit_masked_head(features, y, classes=10, seed=seed),

@@ -6,9 +6,11 @@ with the drift detector that is fed later. The stream is calibrated, as most
 are; the last row is one so far off that the detector alarms about every 15 labels, which is its worst
 case. The unit is the least work that any label takes, measured in turns with ours: its receipt's HMAC-SHA256
 and a row in an SQLite transaction that is as durable. Times are the process's own CPU seconds, so that what
-else the machine does does not count, and wall seconds beside them. Writes benchmarks/results/labels.json.
+else the machine does does not count, and wall seconds beside them. Then the same by one process and two, on
+one SQLite file, two files and one Redis, in HMACs of the same run (a receipt's, alone); and the bytes that a
+ledger keeps of each. Writes benchmarks/results/labels.json.
 
-    python benchmarks/labels.py [--labels 50000] [--rounds 5]
+    python benchmarks/labels.py [--labels 50000] [--rounds 5] [--epochs 100]
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import time
 from pathlib import Path
 
 import peers
+import stores
 
 from calib_serve.receipts import Keyring
 from calib_serve.watch.feed import DriftFeed
@@ -105,7 +108,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--labels", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=5)
-    args = peers.arguments(parser, labels=5_000, rounds=2)
+    parser.add_argument("--epochs", type=int, default=100, help="of 65,536 predictions, whose bytes are told")
+    args = peers.arguments(parser, labels=5_000, rounds=2, epochs=2)
     ring = Keyring.new()
     calibrated, off = (stream(args.labels, ring, gap=gap) for gap in (0.0, 0.7))
     cases = {
@@ -125,6 +129,13 @@ def main() -> None:
             f"{name:38} {found['times_least_cpu']:9.2f}x"
             f" {found['per_cpu_second']:15,.0f} {found['per_wall_second']:16,.0f}"
         )
+    result["processes"] = stores.over_processes(args.labels, args.rounds)
+    for name, found in result["processes"].items():
+        print(f"{name:38} {found['hmacs']:6.1f} HMACs {found['per_cpu_second']:15,.0f} per CPU second")
+    result["bytes"] = stores.remembered(args.epochs)
+    for name, found in result["bytes"].items():
+        print(f"{name:38} {found['bytes_a_prediction']:.3f} bytes a prediction", end="")
+        print(f" {found['bytes_a_label']:.2f} a label")
     peers.save("labels", result, args)
 
 

@@ -1,60 +1,64 @@
 """The papers' tables that can be rebuilt from real data at hand, next to the papers' own numbers.
 
     CALIB_SERVE_DATA=... python benchmarks/paper_tables.py
+    python benchmarks/paper_tables.py --groups rethinking          # one paper's; the others stay as recorded
+    python benchmarks/paper_tables.py --groups rethinking --fresh  # measures first what the tables read
 
 What takes long is not run again but read, always the newest, from what other benchmarks wrote into
 benchmarks/results; a table says what it was read from, and which is missing. Writes
-benchmarks/results/paper_tables.json and docs/benchmarks/papers.md. All errors in percent.
+benchmarks/results/paper_tables.json, docs/benchmarks/papers.md, and the tables on the papers' pages. All
+errors in percent.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import platform
+import re
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(Path(__file__).parent))
 
 import cifar  # noqa: E402
+import goals  # noqa: E402
+import paper_dark_side  # noqa: E402
+import paper_gradients  # noqa: E402
+import paper_rethinking  # noqa: E402
 import peers  # noqa: E402
-from paper_losses import LIN_2025, regularised_losses, told_losses, trained, weighted_losses  # noqa: E402
+import training_losses  # noqa: E402
 from paper_results import Table, mean_over, percent, recorded, splits, told  # noqa: E402
-from published import LIN, NI, NI_STRANGE, SINGH, SINGH_SHIFT, TANG, TANG_CLAMPED  # noqa: E402
+from published import NI, NI_STRANGE, TANG, TANG_CLAMPED  # noqa: E402
 
 from calib_serve.fit.output.candidates import fit_by_name  # noqa: E402
 from calib_serve.metrics import (  # noqa: E402
     accuracy,
     adaptive_ece,
-    brier,
     classwise_ece,
     ece,
-    ece_terms,
     entropy,
     mce,
-    refinement_auroc,
     softmax,
 )
-from calib_serve.model.torch_classifier import from_module  # noqa: E402
-from calib_serve.study import shift  # noqa: E402
 
 TANG_2024 = "Tang 2024, Neural Clamping"
 THEIRS = "ResNet-110, CIFAR-100"
-SINGH_2021 = "Singh 2021, On the dark side of calibration"
 NI_2025 = "Ni 2025, Stochastic masking"
 
 
 # --- Tang 2024 -----------------------------------------------------------------------------------
 
 
-def output_methods(folder):
+def output_methods(folder, results: Path | None = None):
     rows = []
     for data in ("akamaster_resnet20_c10", "akamaster_resnet56_c10", "kull_resnet110_c10"):
         cal, (z, y) = splits(folder, data)
@@ -124,102 +128,6 @@ def clamped_rows(network, facts) -> Iterator[tuple[str | float | None, ...]]:
             yield (asked, row, *found, float(np.mean(seconds)) if seconds else None, *published)
 
 
-# --- Lin 2025 -----------------------------------------------------------------------------------
-
-
-def cross_entropy_networks(folder):
-    rows = []
-    for data, published in LIN.items():
-        cal, (z, y) = splits(folder, data)
-        coarse = fit_by_name("temperature-ece", *cal, grid="coarse").probs(z)
-        nll = fit_by_name("temperature", *cal).probs(z)
-        rows.append((data, 100 * ece(softmax(z), y), 100 * ece(coarse, y), 100 * ece(nll, y), *published))
-    return Table(
-        LIN_2025,
-        "Table 1, the cross-entropy column: CIFAR-10, ECE before and after a temperature",
-        ("network", "ECE", "after T by ECE grid", "after T by NLL", "paper's ECE", "paper's after T"),
-        tuple(rows),
-        "The paper's are means over three trainings of its own; these are single published networks of the "
-        "same architectures. Its Wide-ResNet and DenseNet, CIFAR-100 and Tiny-ImageNet are not at hand.",
-    )
-
-
-# --- Singh 2021 ----------------------------------------------------------------------------------
-
-
-def dark_side(folder, results: Path | None = None):
-    rows = []
-    for data in (
-        "akamaster_resnet20_c10",
-        "akamaster_resnet56_c10",
-        "kull_resnet110_c10",
-        "resnet50_c10_cross_entropy",
-    ):
-        cal, (z, y) = splits(folder, data)
-        for step in ("baseline", "temperature"):
-            p = softmax(z) if step == "baseline" else fit_by_name("temperature", *cal).probs(z)
-            found = (brier(p, y), ece(p, y), refinement_auroc(p, y), ece_terms(p, y).residual)
-            rows.append((data, step, *(100 * value for value in found), *SINGH[step]))
-    moved = max(abs(after[4] - before[4]) for before, after in zip(rows[::2], rows[1::2], strict=True))
-    for _, what, runs in trained(results):
-        for row, loss in TRAINED_IN_SINGH.items():
-            means = (100 * float(np.mean([seed[key] for seed in runs[loss]])) for key in ("ECE", "AUROC"))
-            rows.append((what, row, None, *means, None, *SINGH[row]))
-    numbers = ("Brier", "ECE", "AUROC")
-    return Table(
-        SINGH_2021,
-        "Table 2, CIFAR-10; and the residual of the decomposition (eq. 9)",
-        (
-            "network",
-            "step or loss",
-            *numbers,
-            "residual of eq. 9",
-            *(f"paper's {number}" for number in numbers),
-        ),
-        tuple(rows),
-        "The paper's numbers are of ResNet-50. "
-        f"A temperature moves the AUROC by up to {moved:.2f} points here, by 0.09 in the paper. The residual "
-        "is what the decomposition's assumption (every bin overconfident) leaves. Its networks trained by "
-        "label smoothing, mixup, entropy regularisation and focal loss are not published; small ones stand "
-        "for three of them. Table 1 (ImageNet) is not rebuilt: no ImageNet logits are at hand. "
-        + told_losses(results),
-    )
-
-
-TRAINED_IN_SINGH = {
-    "baseline": "cross-entropy",
-    "label smoothing": "label smoothing .05",
-    "mixup": "mixup",
-    "focal": "focal, gamma 3",
-}
-
-
-def under_shift(folder):
-    images, labels = cifar.cifar10_test(folder)
-    network = cifar.resnet20()
-    network.load_state_dict(load_file(folder / "models" / "akamaster_resnet20_c10.safetensors"))
-    classifier = from_module(network.eval(), input_shape=(3, 32, 32), batch_size=256)
-    study = shift(
-        classifier.logits,
-        (images[:2000], labels[:2000]),
-        (images[5000:8000], labels[5000:8000]),
-        methods=("none", "temperature"),
-        severities=(1, 3),
-    )
-    rows = tuple(
-        (f"{name} {severity}".removesuffix(" 0"), method, *(100 * v for v in found[:3]), *SINGH_SHIFT[method])
-        for name, severity, method, *found in study.rows
-    )
-    return Table(
-        SINGH_2021,
-        "Table 3, calibration and refinement under shift: ResNet-20 on corrupted CIFAR-10 images",
-        ("shift", "method", "accuracy", "ECE", "AUROC", "paper's ECE (VGG-16, CIFAR-10.1)", "paper's AUROC"),
-        rows,
-        "CIFAR-10.1, CIFAR-10.2 and ImageNet-v2 are not at hand; JPEG, noise, blur and brightness stand for "
-        "their natural shifts. " + " ".join(f"{says[0].upper()}{says[1:]}." for says in study.says),
-    )
-
-
 # --- Ni 2025 -------------------------------------------------------------------------------------
 
 
@@ -283,12 +191,29 @@ def markdown(tables, machine):
         lines += [] if table.paper == paper else [f"## {table.paper}", ""]
         paper = table.paper
         lines += [f"**{table.title}**", ""]
-        if table.rows:
-            lines += ["| " + " | ".join(table.header) + " |", "|" + " --- |" * len(table.header)]
-            lines += ["| " + " | ".join(map(cell, row)) + " |" for row in table.rows]
-            lines += [""]
+        lines += [*table_lines(table), ""] if table.rows else []
         lines += [table.missing, ""]
     return "\n".join(lines)
+
+
+def table_lines(table):
+    lines = ["| " + " | ".join(table.header) + " |", "|" + " --- |" * len(table.header)]
+    return lines + ["| " + " | ".join(map(cell, row)) + " |" for row in table.rows]
+
+
+def onto_page(page, tables):
+    """The page's text with what it marks as it now is.
+
+    Below ``<!-- TITLE -->`` stands the table, below ``<!-- says: TITLE -->`` what is said of it.
+    """
+    for table in tables:
+        for mark, below, lines in (
+            (table.title, r"(?:\|.*\n)*", table_lines(table) if table.rows else []),
+            (f"says: {table.title}", r"(?:[^\n]+\n)*", [table.missing]),
+        ):
+            shown = "\n".join([f"<!-- {mark} -->", *lines, ""])
+            page = re.sub(re.escape(f"<!-- {mark} -->\n") + below, lambda _, shown=shown: shown, page)
+    return page
 
 
 def show(table):
@@ -303,31 +228,71 @@ def show(table):
     print(table.missing)
 
 
-TABLES = (
-    output_methods,
-    neural_clamping,
-    regularised_losses,
-    dark_side,
-    under_shift,
-    masked_head,
-    strange_images,
-    cross_entropy_networks,
-    weighted_losses,
-)
+class Group(NamedTuple):
+    """A paper, called as its page in docs/papers: its tables, and the benchmarks that they read."""
+
+    paper: str
+    makers: tuple[Callable[..., Table], ...]
+    reads: tuple[str, ...]
+
+
+GROUPS = {
+    "neural-clamping": Group(TANG_2024, (output_methods, neural_clamping), ("neural_clamping",)),
+    "rethinking": Group(paper_rethinking.WANG_2021, paper_rethinking.TABLES, ("train_losses",)),
+    "dark-side": Group(
+        paper_dark_side.SINGH_2021, paper_dark_side.TABLES, ("train_losses", "confidence_branches")
+    ),
+    "mac-cal": Group(NI_2025, (masked_head, strange_images), ("masked_head",)),
+    "bsce-gra": Group(paper_gradients.LIN_2025, paper_gradients.TABLES, ("train_losses", "toy_gaussians")),
+    "training-losses": Group(training_losses.PAPER, training_losses.TABLES, ("train_losses",)),
+}
+PAGES = {group: ROOT / "docs" / "papers" / f"{group}.md" for group in GROUPS}
+PAGES["rethinking"] = ROOT / "docs" / "papers" / "rethinking-calibration.md"
+PAGES["training-losses"] = ROOT / "docs" / "training-losses.md"
+
+
+def measured_afresh(groups, *, quick):
+    """Run every benchmark that these groups' tables read, each once and from its start."""
+    names = dict.fromkeys(name for group in groups for name in GROUPS[group].reads)
+    for each in (each for each in goals.BENCHMARKS if each.name in names):
+        options = ["--quick"] if quick else each.options
+        subprocess.run([sys.executable, str(peers.HERE / f"{each.name}.py"), *options], check=True)
+
+
+def kept(options):
+    """The tables that were recorded before, by paper."""
+    path = peers.result("paper_tables", options)
+    tables = json.loads(path.read_text())["tables"] if path.exists() else []
+    return [
+        Table(**{**t, "header": tuple(t["header"]), "rows": tuple(map(tuple, t["rows"]))}) for t in tables
+    ]
 
 
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--groups", nargs="+", choices=GROUPS, default=list(GROUPS), help="papers, by page")
+    parser.add_argument("--fresh", action="store_true", help="measure first what the tables read: hours")
     options = peers.arguments(parser)
     folder = cifar.data_dir()
-    tables = []
-    for make in TABLES:
-        if options.quick and make is under_shift:
-            continue  # minutes of its own
-        tables.append(make(folder))
-        show(tables[-1])
+    if options.fresh:
+        measured_afresh(options.groups, quick=options.quick)
+    results = peers.QUICK if options.fresh and options.quick else None
+    before, tables = kept(options), []
+    for group, (paper, makers, _) in GROUPS.items():
+        made = []
+        if group in options.groups:
+            for make in makers:
+                if options.quick and make is paper_dark_side.under_shift:
+                    continue  # minutes of its own
+                made.append(make(folder, results))
+                show(made[-1])
+        else:
+            made = [table for table in before if table.paper == paper]
+        tables += made
+        if not options.quick and PAGES[group].exists():
+            PAGES[group].write_text(onto_page(PAGES[group].read_text(), made))
     peers.save("paper_tables", {"tables": [asdict(t) for t in tables]}, options)
     if not options.quick:
         machine = f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"

@@ -42,6 +42,8 @@ missing=()
 for program in "${!package[@]}"; do
   command -v "$program" >/dev/null || missing+=("${package[$program]}")
 done
+# Debian keeps the programs of each Postgres in a folder of its own.
+ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || missing+=(postgresql)
 [ ${#missing[@]} -eq 0 ] && exit 0
 mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
 

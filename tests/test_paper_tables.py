@@ -22,7 +22,7 @@ def paper_tables(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_the_cross_entropy_column_is_reproduced(paper_tables, data_dir: Path) -> None:
-    table = paper_tables.cross_entropy_networks(data_dir)
+    table = paper_tables.paper_gradients.cross_entropy_networks(data_dir)
     rows = {row[0]: dict(zip(table.header[1:], row[1:], strict=True)) for row in table.rows}
     resnet50 = rows["resnet50_c10_cross_entropy"]
     assert resnet50["ECE"] == pytest.approx(resnet50["paper's ECE"], abs=0.05)
@@ -55,27 +55,126 @@ def test_the_newest_result_of_each_network_is_taken_whatever_the_device(paper_ta
     assert "Not measured yet" in paper_tables.neural_clamping(tmp_path, tmp_path).missing
 
 
-def test_what_is_said_of_the_losses_follows_from_their_runs(paper_tables) -> None:
-    from paper_losses import against_cross_entropy
-
+def runs_of(loss: str, before: float, after: float, on_cal: float = 0.05, seeds: int = 5) -> list[dict]:
     rng = np.random.default_rng(0)
+    return [
+        {
+            "task": "digits",
+            "loss": loss,
+            "seed": seed,
+            "train accuracy": 1.0,
+            "ECE": before + e,
+            "ECE on cal": on_cal,
+            "ECE after pool TS": after + e,
+            "ECE after HB": after + e,
+        }
+        for seed, e in enumerate(0.001 * rng.standard_normal(seeds))
+    ]
 
-    def runs(before: float, after: float) -> list[dict[str, float]]:
-        return [{"ECE": before + e, "ECE after TS": after + e} for e in 0.001 * rng.standard_normal(5)]
 
-    same = {name: runs(0.06, 0.01) for name in ("cross-entropy", "label smoothing .05", "focal, gamma 3")}
-    text = against_cross_entropy("a set", {**same, "L1 norm of logits .01": runs(0.02, 0.03)})
-    assert "end of training is lower for L1 norm of logits .01 and higher for none" in text
-    assert "after a temperature it is lower for none and higher for L1 norm of logits .01" in text
+def test_what_is_said_of_the_losses_follows_from_their_runs(paper_tables) -> None:
+    told = paper_tables.paper_rethinking.against_cross_entropy
+    same = {
+        name: runs_of(name, 0.06, 0.01) for name in ("cross-entropy", "label smoothing .05", "focal, gamma 3")
+    }
+    worse = "L1 norm of logits .01"
+    text = told("a set", {**same, worse: runs_of(worse, 0.02, 0.03)})
+    assert f"end of training is lower for {worse} and higher for none" in text
+    assert f"after a temperature it is lower for none and higher for {worse}" in text
     assert text.endswith("less calibratable, is seen.")
+    one = told("a set", {name: found[:1] for name, found in same.items()})
+    assert "one seed proves neither" in one
 
 
-def test_the_page_of_losses_shows_the_recorded_runs() -> None:
-    page = (ROOT / "docs" / "training-losses.md").read_text()
-    for name in ("training_losses", "training_losses_digits"):
-        runs = json.loads((BENCHMARKS / "results" / f"{name}.json").read_text())["runs"]
-        for loss, seeds in runs.items():
-            columns = [100 * np.array([s[key] for s in seeds]) for key in ("accuracy", "ECE", "ECE after TS")]
-            accuracy, before, after = (f"{c.mean():.2f} ± {c.std(ddof=1):.2f}" for c in columns)
-            row = rf"\| {re.escape(loss)} \| {accuracy} \| {before} \| [\d.]+ \| {after} \|"
-            assert re.search(row, page), (name, loss)
+def test_a_coefficient_is_chosen_by_the_calibration_part_and_never_by_the_test_set(paper_tables) -> None:
+    from loss_runs import chosen
+
+    runs = {
+        "best on test": runs_of("best on test", 0.01, 0.01, on_cal=0.05),
+        "best on cal": runs_of("best on cal", 0.09, 0.01, on_cal=0.04),
+    }
+    assert chosen(runs, ["best on test", "best on cal", "not trained"]) == "best on cal"
+    # Only seeds that all have count: a lucky seed of one alone does not.
+    runs["best on test"].append({**runs["best on test"][0], "seed": 5, "ECE on cal": 0.0})
+    assert chosen(runs, list(runs)) == "best on cal"
+    assert chosen(runs, ["not trained"]) is None
+    # A network that says 1/10 of everything is calibrated, and no choice.
+    runs["useless"] = [{**run, "train accuracy": 0.1, "ECE on cal": 0.0} for run in runs["best on cal"]]
+    assert chosen(runs, list(runs)) == "best on cal"
+
+
+def recorded_tables() -> dict[str, dict]:
+    content = json.loads((BENCHMARKS / "results" / "paper_tables.json").read_text())
+    return {table["title"]: table for table in content["tables"]}
+
+
+@pytest.mark.parametrize("group", ["rethinking", "dark-side", "bsce-gra", "training-losses"])
+def test_the_tables_on_a_papers_page_are_the_recorded_ones(paper_tables, group: str) -> None:
+    page = paper_tables.PAGES[group].read_text()
+    tables = recorded_tables()
+    marked = re.findall(r"<!-- (?:says: )?(.+) -->\n", page)
+    assert marked
+    assert set(marked) <= set(tables)
+    assert paper_tables.onto_page(page, [paper_tables.Table(**tables[title]) for title in marked]) == page
+    assert "| --- |" in page
+
+
+def test_the_tables_of_losses_are_those_of_their_runs(paper_tables) -> None:
+    """What is recorded in paper_tables.json is what train_losses.json gives."""
+    tables = recorded_tables()
+    for group in ("rethinking", "training-losses"):
+        for make in paper_tables.GROUPS[group].makers:
+            table = make(None)
+            assert list(map(list, table.rows)) == tables[table.title]["rows"], table.title
+            assert table.missing == tables[table.title]["missing"]
+
+
+def test_a_page_gets_the_table_that_it_marks_and_keeps_the_rest(paper_tables) -> None:
+    table = paper_tables.Table("a paper", "Table 1 (of 2)", ("row", "ECE"), (("one", 1.0),), "all is well")
+    page = "before\n\n<!-- Table 1 (of 2) -->\n| old |\n| --- |\n| 9 |\n\nafter\n"
+    says = paper_tables.onto_page("<!-- says: Table 1 (of 2) -->\nold\nwords\n\nafter\n", [table])
+    assert says == "<!-- says: Table 1 (of 2) -->\nall is well\n\nafter\n"
+    after = paper_tables.onto_page(page, [table])
+    assert (
+        after == "before\n\n<!-- Table 1 (of 2) -->\n| row | ECE |\n| --- | --- |\n| one | 1.00 |\n\nafter\n"
+    )
+    assert paper_tables.onto_page(after, [table]) == after
+
+
+def test_losses_are_trained_and_an_ended_run_is_not_trained_again(
+    paper_tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    train_losses = importlib.import_module("train_losses")
+    monkeypatch.setattr(train_losses.peers, "RESULTS", tmp_path)
+    asked = ["--tasks", "digits", "--seeds", "1", "--epochs", "20", "--losses", "cross-entropy"]
+
+    def trained(*more: str) -> list[dict]:
+        monkeypatch.setattr(sys, "argv", ["train_losses.py", *asked, *more])
+        train_losses.main()
+        return json.loads((tmp_path / "train_losses.json").read_text())["runs"]
+
+    (first,) = trained()
+    again = trained("mixup", "BSCE-GRA, gamma 4")
+    assert again[0] == first
+    assert [run["loss"] for run in again] == ["cross-entropy", "mixup", "BSCE-GRA, gamma 4"]
+    assert capsys.readouterr().out.count("digits") == 3
+    for run in again:
+        assert run["accuracy"] > 0.85, run["loss"]
+        assert run["optimal ECE"] <= min(run["ECE"], run["ECE after pool TS"]) + 1e-5
+    runs = paper_tables.paper_rethinking.trained(tmp_path)["digits"]
+    assert set(runs) == {run["loss"] for run in again}
+
+
+def test_fresh_measures_once_whatever_several_papers_read(
+    paper_tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = []
+    monkeypatch.setattr(paper_tables.subprocess, "run", lambda command, check: run.append(command[1:]))
+    paper_tables.measured_afresh(["rethinking", "dark-side", "bsce-gra"], quick=False)
+    programs = [Path(command[0]).stem for command in run]
+    assert sorted(programs) == ["confidence_branches", "toy_gaussians", "train_losses"]
+    assert "--fresh" in next(command for command in run if command[0].endswith("train_losses.py"))
+    run.clear()
+    paper_tables.measured_afresh(list(paper_tables.GROUPS), quick=True)
+    assert {Path(command[0]).stem for command in run} >= {"neural_clamping", "masked_head", "train_losses"}
+    assert all(command[1:] == ["--quick"] for command in run)

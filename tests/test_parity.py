@@ -21,10 +21,11 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from calib_serve import Artifact, InputShift, LogitMap, ProbTable
-from calib_serve.fit.clamping.fit import fit_neural_clamping, fit_neural_clamping_efficient
-from calib_serve.fit.masked.fit import fit_masked_head
+from calib_serve import Artifact, Head, InputShift, LogitMap, ProbTable
+from calib_serve.fit.clamping import fit_neural_clamping, fit_neural_clamping_efficient
+from calib_serve.fit.masked import fit_masked_head
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
+from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.fuse.torch.module import calibrated
 from calib_serve.metrics import ece, softmax
@@ -34,7 +35,7 @@ K, N, SHAPE = 4, 800, (3, 8, 8)
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 1e-2}
 NEAR = {torch.float32: 2e-6, torch.float16: 2e-3}
 OF_LOGITS = tuple(CANDIDATES)
-OF_MODELS = ("neural clamping", "neural clamping, efficient", "masked head")
+OF_MODELS = ("neural clamping", "neural clamping, efficient", "masked head", "tuned head")
 
 
 class Net(nn.Module):
@@ -117,6 +118,10 @@ def fitted(network, images, labels, tmp_path_factory):
         if name == "masked head":
             features = network.features(torch.from_numpy(images)).numpy()
             return fit_masked_head(features, labels, classes=K)
+        if name == "tuned head":
+            features = network.features(torch.from_numpy(images)).numpy()
+            head = Head((network.fc.weight.numpy(),), (network.fc.bias.numpy(),))
+            return fit_tuned_head(features, labels, head)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             classifier = load_model(path, input_shape=SHAPE)

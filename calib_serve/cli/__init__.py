@@ -23,6 +23,7 @@ app = typer.Typer(
 
 _COMMANDS: tuple[tuple[str, str], ...] = (
     ("apply", "apply"),
+    ("audit", "audit"),
     ("compare", "compare"),
     ("decide", "decide"),
     ("demo", "demo"),

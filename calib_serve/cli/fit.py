@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _AUTO, _OUTPUT = "Choosing by cross-validation (auto)", "Output methods"
-_CLAMPING, _MASKED, _MODEL = "Neural Clamping", "Masked head", "The model"
+_TABLE = "Logits in a database"
+_CLAMPING, _MASKED, _MODEL = "Neural Clamping", "New heads", "The model"
 _TAKES = {
-    "--logits": {"labels", "outputs"},
+    "--logits": {"labels", "outputs", "engine", "password_file"},
     "--model": {"data", "train_split", "weights", "input_shape", "last_linear", "device", "batch_size"}
     | {"mixed_precision", "checkpoints", "outputs"},
     "--from": {"data", "seam", "output", "outputs", "batch_size"},
@@ -41,9 +42,22 @@ def run(
         str, typer.Option("--method", help="A method's name, or auto to choose by cross-validation.")
     ] = "auto",
     logits: Annotated[
-        Path | None, typer.Option("--logits", help="Logits and labels: npz, npy, csv, parquet, safetensors.")
+        Path | None,
+        typer.Option(
+            "--logits",
+            help="Logits and labels: npz, npy, csv, parquet, safetensors; a folder or pattern of parquet; or "
+            "a table of --engine.",
+        ),
     ] = None,
     labels: options.Labels = None,
+    engine: Annotated[
+        str | None,
+        _option("--engine", "A database with the table of logits, such as postgres://user@host/db.", _TABLE),
+    ] = None,
+    password_file: Annotated[
+        Path | None,
+        _option("--password-file", "Its password; or set CALIB_SERVE_ENGINE_PASSWORD.", _TABLE),
+    ] = None,
     model: options.Model = None,
     data: options.Data = None,
     source: options.Source = None,
@@ -85,7 +99,9 @@ def run(
     ] = None,
     lam: Annotated[float | None, _option("--lam", "ODIR: penalty off the diagonal.", _OUTPUT)] = None,
     mu: Annotated[float | None, _option("--mu", "ODIR: penalty of the bias.", _OUTPUT)] = None,
-    strength: Annotated[float | None, _option("--strength", "Structured: the penalty.", _OUTPUT)] = None,
+    strength: Annotated[
+        float | None, _option("--strength", "Structured, tuned-head: the penalty.", _OUTPUT)
+    ] = None,
     bins: Annotated[int | None, _option("--bins", "Histograms, temperature-ece: bins.", _OUTPUT)] = None,
     of: Annotated[
         Literal["top", "each"] | None, _option("--of", "Histograms: the top class, or each.", _OUTPUT)
@@ -94,7 +110,8 @@ def run(
         float | None, _option("--smoothing", "Histograms: pretended samples a bin.", _OUTPUT)
     ] = None,
     grid: Annotated[
-        Literal["fine", "medium", "coarse"] | None, _option("--grid", "temperature-ece: its grid.", _OUTPUT)
+        Literal["fine", "medium", "coarse"] | None,
+        _option("--grid", "temperature-ece and NC's efficient form: the grid of T.", _OUTPUT),
     ] = None,
     gamma: Annotated[
         Any,
@@ -134,18 +151,22 @@ def run(
         Any, _option("--input-range", "What the inputs lie in.", _CLAMPING, parse.pair, "LOW,HIGH")
     ] = None,
     schedule: Annotated[
-        Literal["ours", "paper"] | None, _option("--schedule", "Quasi-Newton, or the paper's SGD.", _CLAMPING)
+        Literal["ours", "paper", "toolkit"] | None,
+        _option("--schedule", "Quasi-Newton, or SGD as printed or as the toolkit's.", _CLAMPING),
     ] = None,
     search: Annotated[
         Literal["ece", "nll"] | None, _option("--search", "Efficient form: what T is best for.", _CLAMPING)
     ] = None,
     train_split: Annotated[str | None, _option("--train-split", "The split to train on.", _MASKED)] = None,
     reading: Annotated[
-        Literal["expected", "paper"] | None,
-        _option("--reading", "Scale weights by q, or as printed.", _MASKED),
+        Literal["expected", "paper", "no-mask"] | None,
+        _option("--reading", "Weights times q, as printed, or the same head without masks.", _MASKED),
     ] = None,
     held_share: Annotated[
         float | None, _option("--held-share", "Held out to steer q, without --train-split.", _MASKED)
+    ] = None,
+    then: Annotated[
+        str | None, _option("--then", "Masked, tuned head: the output method fitted behind it.", _MASKED)
     ] = None,
     transforms: pictures.Transforms = None,
     mean: pictures.Mean = None,
@@ -183,12 +204,12 @@ def run(
         ridge=ridge, lam=lam, mu=mu, strength=strength, bins=bins, of=of, smoothing=smoothing, grid=grid,
         gamma=gamma, penalty=penalty, resolution=resolution, judge=judge, start=start, norm_power=norm_power,
         normalisation=normalisation, clip=clip, input_range=input_range, schedule=schedule, search=search,
-        reading=reading, held_share=held_share,
+        reading=reading, held_share=held_share, then=then,
     )  # fmt: skip
     of_source = _given(
-        labels=labels, data=data, train_split=train_split, weights=weights, input_shape=input_shape,
-        last_linear=last_linear, device=device, batch_size=batch_size, mixed_precision=mixed_precision,
-        checkpoints=checkpoints, seam=seam, output=output, outputs=outputs,
+        labels=labels, engine=engine, password_file=password_file, data=data, train_split=train_split,
+        weights=weights, input_shape=input_shape, last_linear=last_linear, device=device,
+        batch_size=batch_size, mixed_precision=mixed_precision, checkpoints=checkpoints, seam=seam, output=output, outputs=outputs,
     )  # fmt: skip
     prepared = pictures.preprocessing(
         transforms=transforms, mean=mean, std=std, image_size=image_size, resize_shorter=resize_shorter,
@@ -231,15 +252,18 @@ def _on_scores(
     quiet: bool,
     labels: Path | None = None,
     outputs: Any = None,
+    engine: str | None = None,
+    password_file: Path | None = None,
     **how: Any,
 ) -> Artifact:
     from calib_serve.cli.progress import stages
     from calib_serve.data import read_labelled
     from calib_serve.workflows.fit_scores import calibrate
 
-    given = read_labelled(path, split=split, labels=labels, outputs=outputs)
+    where = {"outputs": outputs, "engine": engine, "password_file": password_file}
+    given = read_labelled(path, split=split, labels=labels, **where)
     # Read before the fit: a split that does not exist should not cost one.
-    held = None if eval_split is None else read_labelled(path, split=eval_split, outputs=outputs)
+    held = None if eval_split is None else read_labelled(path, split=eval_split, **where)
     test = None if held is None else (held.scores, held.labels)
     how |= {"outputs": given.outputs, "class_names": given.class_names, "test": test}
     with stages(quiet=quiet) as progress:

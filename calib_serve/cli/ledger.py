@@ -18,7 +18,9 @@ group = typer.Typer(
 )
 group.command("revoke")(revoke)
 
-Where = Annotated[str, typer.Argument(metavar="LEDGER", help="The ledger: a file, or redis://...")]
+Where = Annotated[
+    str, typer.Argument(metavar="LEDGER", help="The ledger: a file, redis://..., or redis+cluster://...")
+]
 
 
 @group.command("backup")
@@ -54,10 +56,11 @@ def restore(
 
     Labels of predictions made until now are refused as forgotten, unless the lost ones are to be sent again.
     """
+    from calib_serve.addresses import shown
     from calib_serve.watch.ledger import restore_ledger
 
     done = restore_ledger(file, ledger, replace=replace, recount=recount, clock_skew=clock_skew)
-    typer.echo(f"{_shown(ledger)}: as it was at {_moment(done.taken)}")
+    typer.echo(f"{shown(ledger)}: as it was at {_moment(done.taken)}")
     if done.aside is not None:
         typer.echo(f"the ledger before is now {done.aside}")
     if recount:
@@ -74,6 +77,7 @@ def verify(ledger: Where) -> None:
 
     What was damaged earlier and set aside is said as well: the ledger counts on without it.
     """
+    from calib_serve.addresses import shown
     from calib_serve.watch.ledger import set_aside_rows, verify_ledger
 
     wrong = verify_ledger(ledger)
@@ -83,7 +87,7 @@ def verify(ledger: Where) -> None:
         raise typer.Exit(1)
     for one in set_aside_rows(ledger):
         typer.echo(one)
-    typer.echo(f"{_shown(ledger)} is sound")
+    typer.echo(f"{shown(ledger)} is sound")
 
 
 @group.command("prune")
@@ -139,9 +143,3 @@ def _moment(time: float) -> str:
 
 def _size(count: float) -> str:
     return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
-
-
-def _shown(ledger: str) -> str:
-    """Without the password that an address may hold."""
-    scheme, found, rest = ledger.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}" if found else ledger

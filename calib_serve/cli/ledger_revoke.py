@@ -18,7 +18,9 @@ __all__ = ["revoke"]
 
 
 def revoke(
-    ledger: Annotated[str, typer.Argument(metavar="LEDGER", help="The ledger: a file, or redis://...")],
+    ledger: Annotated[
+        str, typer.Argument(metavar="LEDGER", help="The ledger: a file, redis://..., or redis+cluster://...")
+    ],
     *,
     journal: Annotated[Path, typer.Option("--journal", help="The folder of --label-journal.")],
     source: Annotated[str, typer.Option("--source", help="Whose labels: the name of a token.")],

@@ -40,7 +40,9 @@ def run(
     ] = None,
     ledger: Annotated[
         str | None,
-        typer.Option("--ledger", help="Where labels are counted: a file, or redis://..."),
+        typer.Option(
+            "--ledger", help="Where labels are counted: a file, redis://..., or redis+cluster://..."
+        ),
     ] = None,
     ledger_password_file: Annotated[
         Path | None,

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calib_serve.cli import options, parse
+from calib_serve.cli import options, parse, study_inputs
 from calib_serve.cli.progress import progress
+from calib_serve.cli.study_inputs import on_model, samples_and_fit
+from calib_serve.errors import InputError
 
 if TYPE_CHECKING:
     from calib_serve.study.result import Samples, Study
@@ -31,8 +33,12 @@ def _list(option: str, parser: Any, help: str) -> Any:
 
 @group.command("size")
 def size(
-    logits: options.Logits,
     *,
+    logits: study_inputs.Logits = None,
+    model: options.Model = None,
+    data: options.Data = None,
+    weights: options.Weights = None,
+    train_split: study_inputs.TrainSplit = None,
     fit_split: options.FitSplit = "cal",
     test_split: options.TestSplit = "test",
     methods: options.Methods = "temperature",
@@ -46,14 +52,18 @@ def size(
     """How many labelled samples does a calibration need? (Wang 2021, fig. 3)."""
     from calib_serve.study import validation_size
 
+    (cal, test), fit = samples_and_fit(
+        logits, model, data, (fit_split, test_split), weights=weights, train_split=train_split, seed=seed
+    )
     with progress("sizes", quiet=as_json) as told:
         study = validation_size(
-            _read(logits, fit_split),
-            _read(logits, test_split),
+            cal,
+            test,
             methods=methods,
             sizes=sizes or [],
             repeats=repeats,
             metric=metric,
+            fit=fit,
             seed=seed,
             progress=told,
         )
@@ -78,10 +88,13 @@ def optimum(
 
 @group.command("stability")
 def stability(
-    logits: Annotated[
-        list[Path], typer.Option("--logits", help="Logits and labels; once for each trained model.")
-    ],
     *,
+    logits: Annotated[
+        list[Path] | None, typer.Option("--logits", help="Logits and labels; once for each trained model.")
+    ] = None,
+    model: study_inputs.Models = None,
+    data: options.Data = None,
+    train_split: study_inputs.TrainSplit = None,
     splits: Annotated[Any, _list("--splits", parse.names, "Splits to pool")] = "cal,test",
     methods: options.Methods = "none,temperature",
     folds: Annotated[int, typer.Option("--folds", min=2)] = 5,
@@ -94,9 +107,19 @@ def stability(
     """Do the numbers hold over folds, seeds and trainings? Mean, standard deviation, Welch's test."""
     from calib_serve.study import stability as run_stability
 
+    if logits and model:
+        raise InputError("say what to study, one of: --logits FILE, or --model MODEL with --data DATA")
+    parts = [
+        samples_and_fit(path, name, data, splits, weights=None, train_split=train_split, seed=seed)
+        for path, name in [(path, None) for path in logits or ()] + [(None, name) for name in model or ()]
+    ]
+    if not parts:
+        raise InputError("say what to study, one of: --logits FILE, or --model MODEL with --data DATA")
+    fits = [fit for _, fit in parts if fit is not None]
     with progress("stability", quiet=as_json) as told:
         study = run_stability(
-            [_pool(path, splits) for path in logits],
+            [_pooled(found) for found, _ in parts],
+            fit=fits or None,
             methods=methods,
             folds=folds,
             repeats=repeats,
@@ -109,8 +132,12 @@ def stability(
 
 @group.command("bins")
 def bins(
-    logits: options.Logits,
     *,
+    logits: study_inputs.Logits = None,
+    model: options.Model = None,
+    data: options.Data = None,
+    weights: options.Weights = None,
+    train_split: study_inputs.TrainSplit = None,
     fit_split: options.FitSplit = "cal",
     test_split: options.TestSplit = "test",
     methods: options.Methods = "none,temperature",
@@ -119,16 +146,39 @@ def bins(
     out: Out = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Does the ranking of methods depend on the bins? (Neural Clamping, appendix E)."""
+    """Does the ranking of methods depend on the bins? (Neural Clamping, appendix D)."""
     from calib_serve.study import bin_effect
 
-    study = bin_effect(
-        _read(logits, fit_split),
-        _read(logits, test_split),
-        methods=methods,
-        counts=counts,
-        seed=seed,
+    (cal, test), fit = samples_and_fit(
+        logits, model, data, (fit_split, test_split), weights=weights, train_split=train_split, seed=seed
     )
+    study = bin_effect(cal, test, methods=methods, counts=counts, fit=fit, seed=seed)
+    _show(study, out, as_json)
+
+
+@group.command("ablation")
+def ablation(
+    *,
+    logits: study_inputs.Logits = None,
+    model: options.Model = None,
+    data: options.Data = None,
+    weights: options.Weights = None,
+    train_split: study_inputs.TrainSplit = None,
+    fit_split: options.FitSplit = "cal",
+    test_split: options.TestSplit = "test",
+    methods: options.Methods = "structured-average",
+    seed: options.Seed = 0,
+    out: Out = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Which part of a calibration does what: shift, head and temperature, each alone and together."""
+    from calib_serve.study import ablation as run_ablation
+
+    (cal, test), fit = samples_and_fit(
+        logits, model, data, (fit_split, test_split), weights=weights, train_split=train_split, seed=seed
+    )
+    with progress("ablation", quiet=as_json) as told:
+        study = run_ablation(cal, test, methods=methods, fit=fit, seed=seed, progress=told)
     _show(study, out, as_json)
 
 
@@ -138,6 +188,7 @@ def shift(
     model: Annotated[str, typer.Option("--model", help="The deployed model.")],
     weights: options.Weights = None,
     data: Annotated[str, typer.Option("--data", help="Images and labels; uint8, or floats in [0, 1].")],
+    train_split: study_inputs.TrainSplit = None,
     fit_split: options.FitSplit = "cal",
     test_split: options.TestSplit = "test",
     methods: options.Methods = "none,temperature",
@@ -150,18 +201,15 @@ def shift(
     as_json: options.AsJson = False,
 ) -> None:
     """Which calibrations keep up when images are corrupted? (Singh 2021, section 5)."""
-    from calib_serve.data import load_data
-    from calib_serve.model import load_model
-    from calib_serve.pictures import Preprocessing
     from calib_serve.study import shift as run_shift
 
     # Pictures are corrupted in [0, 1].
-    plain = Preprocessing(mean=(0.0,), std=(1.0,)) if Path(data, "labels.csv").is_file() else None
-    cal, test = (load_data(data, split=split, pictures=plain) for split in (fit_split, test_split))
-    classifier = load_model(model, weights=weights, input_shape=cal.inputs.shape[1:])
+    (cal, test), fit = on_model(
+        model, data, (fit_split, test_split), weights=weights, train_split=train_split, seed=seed, plain=True
+    )
     with progress("shift", quiet=as_json) as told:
         study = run_shift(
-            classifier.logits,
+            fit,
             (cal.inputs, cal.labels),
             (test.inputs, test.labels),
             methods=methods,
@@ -180,11 +228,10 @@ def _read(path: Path, split: str) -> Samples:
     return found.logits, found.labels
 
 
-def _pool(path: Path, splits: list[str]) -> Samples:
+def _pooled(parts: list[Samples]) -> Samples:
     import numpy as np
 
-    parts = [_read(path, split) for split in splits]
-    return np.concatenate([z for z, _ in parts]), np.concatenate([y for _, y in parts])
+    return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
 
 
 def _show(study: Study, out: Path | None, as_json: bool) -> None:

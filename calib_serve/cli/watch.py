@@ -25,7 +25,10 @@ def run(
         Path, typer.Option("--keyring", help="Keys that sign and verify receipts; read again when changed.")
     ],
     ledger: Annotated[
-        str, typer.Option("--ledger", help="Where labels are counted: a file, or redis://...")
+        str,
+        typer.Option(
+            "--ledger", help="Where labels are counted: a file, redis://..., or redis+cluster://..."
+        ),
     ] = "ledger.db",
     ledger_password_file: Annotated[
         Path | None,
@@ -125,6 +128,9 @@ def run(
     max_waiting: Annotated[
         int, typer.Option("--max-waiting", min=1, help="Batches in line before 429.")
     ] = 32,
+    max_series: Annotated[
+        int, typer.Option("--max-series", min=1000, help="Of /metrics, about; what is left out is a gauge.")
+    ] = 50_000,
     max_connections: Annotated[
         int, typer.Option("--max-connections", min=16, help="Open connections; who waits longest gives way.")
     ] = 512,
@@ -207,6 +213,7 @@ def run(
             max_bytes=int(max_megabytes * 2**20),
             max_waiting=max_waiting,
             source_rate=source_rate,
+            max_series=max_series,
         )
         address = f"[{host}]" if ":" in host else host
         typer.echo(f"watching {', '.join(models)} on http{'s' if tls_cert else ''}://{address}:{port}")

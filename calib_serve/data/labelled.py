@@ -64,13 +64,17 @@ def read_labelled(
     split: str | None = None,
     labels: str | Path | None = None,
     outputs: Outputs | None = None,
+    engine: str | None = None,
+    password_file: str | Path | None = None,
 ) -> LabelledScores:
-    """The logits and labels of one split of a file that ``read_logits`` reads.
+    """The logits and labels of one split of a file, or of a table of an ``engine``, as ``read_logits`` reads.
 
     ``labels`` names a second npy file that holds the labels, ``outputs`` says what the scores are. Raises
     InputError, which names the file, where there are no labels or they do not fit the logits.
     """
-    found = read_logits(path, split=split, labels=labels, outputs=outputs)
+    found = read_logits(
+        path, split=split, labels=labels, outputs=outputs, engine=engine, password_file=password_file
+    )
     if found.labels is None:
         where = f"{path} has no labels" if split is None else f"the split {split!r} of {path} has no labels"
         raise InputError(f"{where}; add them to the file, or name an npy file of labels (labels=, --labels)")

@@ -5,7 +5,8 @@ Array files (npz, safetensors) hold ``SPLIT_logits`` and ``SPLIT_labels``, or pl
 model. ``label_logits`` or ``label_probs`` (n, L) are of a multi-label model; ``labels`` (n, L) are then 0 or
 1. An npy file holds only logits and is memory-mapped; a second npy file holds its labels. Tables (csv,
 parquet) have a column ``label``, optionally a column ``split``, and one column of logits per class; those of
-a multi-label model a column ``NAME`` of scores and a column ``label.NAME``, 0 or 1, for each label.
+a multi-label model a column ``NAME`` of scores and a column ``label.NAME``, 0 or 1, for each label. Folders
+and patterns of parquet files, and tables of a database, are read as ``table_logits`` says.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from calib_serve.columns import check_header, open_parquet
+from calib_serve.data.table_logits import read_table
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.naming import Naming
 from calib_serve.npz import ZIP_ERRORS, map_npy, read_npz
@@ -65,23 +67,17 @@ def read_logits(
     split: str | None = None,
     labels: str | Path | None = None,
     outputs: Outputs | None = None,
+    engine: str | None = None,
+    password_file: str | Path | None = None,
 ) -> LogitsFile:
     """Read one split of a file of logits; ``labels`` names a second npy file that holds the labels.
 
-    ``outputs`` says what the scores are, where the name of their array does not. Raises
-    InputError where the file cannot be read or has no such split; the message lists what it has.
+    ``outputs`` says what the scores are, where the name of their array does not. ``path`` may also be a
+    folder or pattern of parquet files, or, with the address of an ``engine``, a table in it (``read_table``).
+    Raises InputError where the file cannot be read or has no such split; the message lists what it has.
     """
+    found = _read(path, split, engine, password_file)
     path = Path(path)
-    if path.suffix not in _ENDINGS:
-        raise InputError(f"logits are read from {', '.join(_ENDINGS)} files, got {path.name!r}")
-    if not path.is_file():
-        raise InputError(f"there is no file {path}")
-    try:
-        found = _READERS[path.suffix](path, split)
-    except InputError:
-        raise
-    except (*ZIP_ERRORS, SafetensorError, csv.Error) as error:
-        raise InputError(f"cannot read {path}: {str(error) or type(error).__name__}") from error
     if labels is not None:
         found = replace(found, labels=read_npy(Path(labels)))
     if found.outputs is not None and outputs not in (None, found.outputs, exact(found.outputs, 1)):
@@ -89,6 +85,36 @@ def read_logits(
     found = replace(found, outputs=outputs or found.outputs)
     _check(path, found)
     return found
+
+
+def _read(
+    where: str | Path, split: str | None, engine: str | None, password_file: str | Path | None
+) -> LogitsFile:
+    path = Path(where)
+    if engine is not None or path.is_dir() or any(c in str(where) for c in "*?["):
+        return _read_table(str(where), split, engine, password_file)
+    if path.suffix not in _ENDINGS:
+        raise InputError(f"logits are read from {', '.join(_ENDINGS)} files, got {path.name!r}")
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    try:
+        return _READERS[path.suffix](path, split)
+    except InputError:
+        raise
+    except (*ZIP_ERRORS, SafetensorError, csv.Error) as error:
+        raise InputError(f"cannot read {path}: {str(error) or type(error).__name__}") from error
+
+
+def _read_table(
+    table: str, split: str | None, engine: str | None, password_file: str | Path | None
+) -> LogitsFile:
+    found = read_table(table, split=split, engine=engine, password_file=password_file)
+    classes = found.scores.shape[1]
+    names = found.names if classes > 1 else ()
+    labels = found.labels
+    if labels is not None and labels.dtype.kind in "OUS":
+        labels = _ids(Path(table), labels, Naming(max(classes, 2), names))
+    return LogitsFile(found.scores, labels, names, _SCORES[found.scores_are])
 
 
 def _check(path: Path, found: LogitsFile) -> None:

@@ -33,22 +33,44 @@ class EceTerms:
     """ECE = confidence - refinement - base_rate + residual (Singh 2021, eq. 9).
 
     ``confidence`` is the mean confidence (alpha), ``refinement`` 2 r P N / n^2 (beta), ``base_rate``
-    (P^2 + N^2) / (2 n^2) (gamma), for P right and N wrong predictions and r their AUROC. The paper
-    assumes that every bin is overconfident and puts the accuracy averaged over all operating points
-    in place of the accuracy; ``residual`` is what these assumptions leave unexplained.
+    (P^2 + N^2) / (2 n^2) (gamma), for P right and N wrong predictions and r their AUROC. ``residual`` is what
+    the paper's two assumptions leave unexplained, and it is the sum of what each leaves:
+
+    - ``of_bins``: the ECE less the confidence less the accuracy (eq. 7). It is 0 where every bin is
+      overconfident, as the paper assumes, and otherwise twice the gaps of the bins that are not.
+    - ``of_equation_8``: the E[A] that equation 8 has, less the accuracy. That E[A] is an accuracy averaged
+      over all thresholds that could tell right from wrong predictions, and lies near 1/2 for any good
+      network: it is not the accuracy that equation 7 needs. Of real networks this is nearly the whole
+      residual, and larger than the ECE. So equation 9 does not describe the ECE, and a higher AUROC need
+      not lower it.
     """
 
     ece: float
     confidence: float
     refinement: float
     base_rate: float
-    residual: float
+    of_bins: float
+    of_equation_8: float
+
+    @property
+    def residual(self) -> float:
+        """ECE less (confidence - refinement - base_rate)."""
+        return self.of_bins + self.of_equation_8
 
 
 def ece_terms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edges = "right") -> EceTerms:
-    """Mean confidence, refinement and base rate in the ECE, and the residual.
+    """Mean confidence, refinement and base rate in the ECE, and the residual of each assumption.
 
     Without right or without wrong predictions the refinement term is 0: there is no pair to rank.
+
+    Three right at .75 and one wrong: calibrated, yet by equation 9 the ECE is .75 - .1875 - .3125 = .25.
+    The AUROC is 1/2 (all tie), so that equation 8 has 1/2 in the place of the accuracy of 3/4.
+
+    >>> t = ece_terms([[0.75, 0.25]] * 4, [0, 0, 0, 1])
+    >>> t.ece, t.confidence - t.refinement - t.base_rate
+    (0.0, 0.25)
+    >>> t.residual, t.of_bins, t.of_equation_8
+    (-0.25, 0.0, -0.25)
     """
     confidence, correct = top_label(probs, labels)
     ece = Bins.tally(confidence, correct, bins=bins, edges=edges).ece()
@@ -57,7 +79,7 @@ def ece_terms(probs: ArrayLike, labels: ArrayLike, *, bins: int = 15, edges: Edg
     mean = float(confidence.mean())
     refinement = 2 * auroc * right * (1 - right)
     base_rate = (right**2 + (1 - right) ** 2) / 2
-    return EceTerms(ece, mean, refinement, base_rate, ece - (mean - refinement - base_rate))
+    return EceTerms(ece, mean, refinement, base_rate, ece - (mean - right), refinement + base_rate - right)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from calib_serve.fit.output import fit_by_name
+from calib_serve.arrays import as_array
 from calib_serve.metrics import adaptive_ece, classwise_ece, ece
+from calib_serve.study.fitting import Fit, OutputFit
 from calib_serve.study.result import Curve, Samples, Study, listed
 
 __all__ = ["bin_effect"]
@@ -17,11 +18,17 @@ def bin_effect(
     *,
     methods: Sequence[str] = ("none", "temperature"),
     counts: Sequence[int] = (10, 15, 20),
+    fit: Fit | None = None,
     seed: int = 0,
 ) -> Study:
-    """ECE, adaptive and classwise ECE of each method, fitted on ``cal``, at each bin count."""
-    z, y = test
-    probs = {method: fit_by_name(method, *cal, seed=seed).probs(z) for method in methods}
+    """ECE, adaptive and classwise ECE of each method, fitted on ``cal``, at each bin count.
+
+    ``cal`` and ``test`` are inputs and class ids, as ``fit`` takes them, logits by default.
+    """
+    fit = fit or OutputFit(seed=seed)
+    z, y = as_array(test[0]), test[1]
+    x, labels = as_array(cal[0]), as_array(cal[1])
+    probs = {method: fit.probs(fit.fit(method, x, labels), z) for method in methods}
     rows = tuple(
         (
             method,

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.fit.output import fit_by_name
 from calib_serve.metrics import accuracy, ece, nll, refinement_auroc
 from calib_serve.study.corruptions import CORRUPTIONS, corrupt
+from calib_serve.study.fitting import Fit, OutputFit
 from calib_serve.study.result import Curve, Progress, Study, listed
 
 __all__ = ["shift"]
@@ -21,7 +21,7 @@ Logits = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 def shift(
-    logits_of: Logits,
+    fit: Fit | Logits,
     cal: tuple[NDArray[Any], ArrayLike],
     test: tuple[NDArray[Any], ArrayLike],
     *,
@@ -33,16 +33,17 @@ def shift(
 ) -> Study:
     """Calibration and refinement of each method under corruptions of the test images.
 
-    ``cal`` and ``test`` are images and class ids; methods are fitted on clean ``cal`` once. A method
-    keeps up with a shift where its ECE there is below that of no calibration.
+    ``cal`` and ``test`` are images and class ids; methods are fitted on clean ``cal`` once, by ``fit``: a
+    function from images to logits is enough for output methods. A method keeps up with a shift where its ECE
+    there is below that of no calibration.
     """
-    clean = logits_of(cal[0])
-    artifacts = {method: fit_by_name(method, clean, cal[1], seed=seed) for method in ("none", *methods)}
+    using = OutputFit(fit, seed) if callable(fit) else fit
+    artifacts = {method: using.fit(method, *cal) for method in ("none", *methods)}
     rows: list[tuple[str | int | float, ...]] = []
     settings = [("clean", 0), *((name, s) for name in corruptions for s in severities)]
     for done, (name, severity) in enumerate(settings, 1):
         images = test[0] if severity == 0 else corrupt(test[0], name, severity, seed=seed)
-        rows += _measured(name, severity, logits_of(images), test[1], artifacts)
+        rows += _measured((name, severity), (images, test[1]), artifacts, using)
         if progress:
             progress(done, len(settings))
     shown = tuple(row for row in rows if row[2] in methods)
@@ -58,12 +59,16 @@ def shift(
 
 
 def _measured(
-    name: str, severity: int, logits: NDArray[Any], labels: ArrayLike, artifacts: Mapping[str, Artifact]
+    setting: tuple[str, int],
+    test: tuple[NDArray[Any], ArrayLike],
+    artifacts: Mapping[str, Artifact],
+    fit: Fit,
 ) -> Iterator[tuple[str | int | float, ...]]:
+    images, labels = test
     for method, artifact in artifacts.items():
-        p = artifact.probs(logits)
+        p = fit.probs(artifact, images)
         found = (accuracy(p, labels), ece(p, labels), refinement_auroc(p, labels), nll(p, labels))
-        yield (name, severity, method, *found)
+        yield (*setting, method, *found)
 
 
 def _curves(

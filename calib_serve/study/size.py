@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.arrays import as_array
 from calib_serve.errors import FitError, InputError
-from calib_serve.fit.output import fit_by_name
-from calib_serve.metrics import ece, nll, softmax, two_columns
+from calib_serve.metrics import ece, nll
+from calib_serve.study.fitting import Fit, OutputFit
 from calib_serve.study.result import Curve, Progress, Samples, Study
 
 __all__ = ["validation_size"]
@@ -28,6 +29,7 @@ def validation_size(
     repeats: int = 10,
     metric: str = "ece",
     share: float = 0.95,
+    fit: Fit | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Study:
@@ -35,14 +37,16 @@ def validation_size(
 
     The size at which more data stops paying is the smallest from which on a method has ``share`` of
     the gain over no calibration that all of ``cal`` brings. Parts that a method cannot be fitted on
-    (a class missing, no optimum) are left out and counted. ``metric`` is ece or nll.
+    (a class missing, no optimum) are left out and counted. ``metric`` is ece or nll. ``cal`` and ``test`` are
+    inputs and class ids, as ``fit`` takes them, logits by default.
     """
     if metric not in _METRICS:
         raise InputError(f"metric must be ece or nll, got {metric!r}")
-    z, y = two_columns(cal[0]), as_array(cal[1])
-    test = two_columns(test[0]), test[1]
+    fit = fit or OutputFit(seed=seed)
+    z, y = as_array(cal[0]), as_array(cal[1])
+    x, labels = as_array(test[0]), as_array(test[1])
     steps = sorted({min(s, len(y)) for s in (sizes or [s for s in _SIZES if s < len(y)])} | {len(y)})
-    raw = _METRICS[metric](softmax(test[0]), test[1])
+    raw = _METRICS[metric](fit.probs(fit.fit("none", z, y), x), labels)
     rng = np.random.default_rng(seed)
     rows: list[tuple[str | int | float, ...]] = []
     curves, says = [], [f"without calibration the {metric} is {raw:.4f}"]
@@ -50,7 +54,7 @@ def validation_size(
         means, spreads = np.full((2, len(steps)), np.nan)
         for i, size in enumerate(steps):
             parts = [rng.choice(len(y), size, replace=False) for _ in range(repeats if size < len(y) else 1)]
-            values = _errors(method, [(z[part], y[part]) for part in parts], test, metric=metric, seed=seed)
+            values = _errors(fit, method, [(z[part], y[part]) for part in parts], (x, labels), metric)
             if len(values):
                 means[i], spreads[i] = values.mean(), values.std(ddof=1) if len(values) > 1 else np.nan
             rows.append(
@@ -73,15 +77,19 @@ def validation_size(
 
 
 def _errors(
-    method: str, parts: list[Samples], test: Samples, *, metric: str, seed: int
+    fit: Fit,
+    method: str,
+    parts: Sequence[tuple[NDArray[Any], NDArray[Any]]],
+    test: tuple[NDArray[Any], NDArray[Any]],
+    metric: str,
 ) -> NDArray[np.float64]:
     values = []
-    for logits, labels in parts:
+    for inputs, labels in parts:
         try:
-            artifact = fit_by_name(method, logits, labels, seed=seed)
+            artifact = fit.fit(method, inputs, labels)
         except FitError:
             continue
-        values.append(_METRICS[metric](artifact.probs(test[0]), test[1]))
+        values.append(_METRICS[metric](fit.probs(artifact, test[0]), test[1]))
     return np.array(values)
 
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from calib_serve.arrays import as_array
 from calib_serve.errors import InputError
-from calib_serve.fit.output import fit_by_name
-from calib_serve.metrics import accuracy, adaptive_ece, classwise_ece, ece, entropy, nll, two_columns, welch
+from calib_serve.metrics import accuracy, adaptive_ece, classwise_ece, ece, entropy, nll, welch
+from calib_serve.study.fitting import Fit, OutputFit
 from calib_serve.study.result import Progress, Samples, Study
 
 __all__ = ["stability"]
@@ -32,28 +32,33 @@ def stability(
     folds: int = 5,
     repeats: int = 1,
     metric: str = "ece",
+    fit: Fit | Sequence[Fit] | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Study:
     """Mean and standard deviation of every metric over folds of each model's samples.
 
-    ``models`` are the logits and labels of one training each, shuffled ``repeats`` times. Each of
-    the ``folds`` is tested once, by a fit on the others. The two best methods by ``metric`` are
-    compared by Welch's test, as the paper does; folds share samples, so its p-value is smaller than
-    independent runs would give.
+    ``models`` are the logits and labels of one training each, shuffled ``repeats`` times, or the inputs and
+    labels that ``fit`` takes, one ``fit`` for all or one for each. Each of the ``folds`` is tested once, by a
+    fit on the others. The two best methods by ``metric`` are compared by Welch's test, as the paper does;
+    folds share samples, so its p-value is smaller than independent runs would give.
     """
     if folds < 2 or metric not in _METRICS:
         raise InputError(f"folds must be 2 or more and metric one of {', '.join(_METRICS)}")
+    fits = list(fit) if isinstance(fit, Sequence) else [fit or OutputFit(seed=seed)] * len(models)
+    if len(fits) != len(models):
+        raise InputError(f"give one fit, or one for each of the {len(models)} models, got {len(fits)}")
     runs: dict[str, list[list[float]]] = {method: [] for method in methods}
     total, done = len(models) * repeats * folds * len(methods), 0
     for number, (logits, labels) in enumerate(models):
-        z, y = two_columns(logits), as_array(labels)
+        z, y = as_array(logits), as_array(labels)
         for repeat in range(repeats):
             rng = np.random.default_rng([seed, number, repeat])
             for held in np.array_split(rng.permutation(len(y)), folds):
                 rest = np.setdiff1d(np.arange(len(y)), held)
+                own, inside, outside = fits[number], z[rest], z[held]
                 for method in methods:
-                    probs = fit_by_name(method, z[rest], y[rest], seed=seed).probs(z[held])
+                    probs = own.probs(own.fit(method, inside, y[rest]), outside)
                     runs[method].append([measure(probs, y[held]) for measure in _METRICS.values()])
                     done += 1
                     if progress:

@@ -23,7 +23,7 @@ from calib_serve.watch.drift.statistics import wilson
 from calib_serve.watch.ledger.sums import Sums
 from calib_serve.watch.noisy_ece import noisy_error
 
-__all__ = ["LEAST", "BinRow", "Bounds", "Estimates", "Number", "estimate", "t_quantile"]
+__all__ = ["LEAST", "BinRow", "Bounds", "Estimates", "Number", "estimate", "estimated_gap", "t_quantile"]
 
 Floats = NDArray[np.float64]
 Missing = Literal["chance", "unknown"]
@@ -124,13 +124,12 @@ def estimate(
     found = bin_gaps(sums, groups, least=least)
     counted = found.weighed_by == "predictions"
     total, labels = float(found.served.sum()), float(found.labels.sum())
-    coverage = float(found.served[found.covered].sum()) / total if total else 0.0
-    part = _Part(found, np.where(found.covered, found.served, 0.0) / (coverage * total if coverage else 1.0))
+    part, coverage = _covered(found)
     confidence = _mean(found.confidence, found.served / total if total else found.served)
     # Where few predictions are wrong, more may be than were seen wrong, but hardly fewer.
     lean = np.nan_to_num(2 * found.accuracy - 1)
     accuracy = part.number(found.accuracy, found.accuracy_noise, -lean, least=0.0)
-    gap = part.number(found.gap, found.gap_noise, lean, least=-1.0)
+    gap = part.gap
     ece, unclipped, observed = part.ece(gap)
     return Estimates(
         weighed_by=found.weighed_by,
@@ -157,6 +156,19 @@ def estimate(
         worst=bounds_of_labelled(sums, confidence),
         bins=_rows(found),
     )
+
+
+def estimated_gap(sums: Sums) -> Number:
+    """The gap that ``estimate`` finds, alone: a small part of the work, for the many slices of a version."""
+    return _covered(bin_gaps(sums))[0].gap
+
+
+def _covered(found: BinGaps) -> tuple[_Part, float]:
+    """The covered bins, and which share of what was served is in them."""
+    total = float(found.served.sum())
+    coverage = float(found.served[found.covered].sum()) / total if total else 0.0
+    share = np.where(found.covered, found.served, 0.0) / (coverage * total if coverage else 1.0)
+    return _Part(found, share), coverage
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +201,11 @@ class _Part:
             return math.nan
         spread = np.sqrt(2 / math.pi * self.found.calibrated * self.design_effect)
         return float(self.share @ spread)
+
+    @property
+    def gap(self) -> Number:
+        lean = np.nan_to_num(2 * self.found.accuracy - 1)
+        return self.number(self.found.gap, self.found.gap_noise, lean, least=-1.0)
 
     def number(self, means: Floats, noise: Noise, lean: Floats, *, least: float) -> Number:
         """The mean over bins, in [least, 1]. ``lean`` (bins,): how its variance changes with the mean.

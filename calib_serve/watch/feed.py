@@ -24,7 +24,12 @@ __all__ = ["DriftFeed", "detector_key"]
 log = logging.getLogger(__name__)
 
 _MOST = 5_000  # labels of one step, so that other users of the ledger wait for no more
-_LEARN_EVERY = 60.0  # seconds
+_TOGETHER = 16  # versions of one transaction: writing it takes longer than what is written
+_LEARN_EVERY = 60.0  # seconds, and longer where there are so many versions that it would take more than
+_LEARN_SHARE = 0.005  # of a core
+_SHARE = 0.01  # of a core that the thread takes, where labels may wait so long
+_MOST_REST = 5.0  # seconds between ticks, at most, and where that is longer
+_REST = 0.1  # of the time that labels wait anyway, to be mature
 _GROUPED = 300.0  # seconds of predictions that are fed at once, at least, where they name groups
 
 
@@ -49,6 +54,8 @@ class DriftFeed:
         self.evidence: dict[Version, tuple[float, float]] = {}
         self._ledger, self._detector, self._given, self._clock = ledger, detector, maturity, clock
         self._learned: dict[Version, tuple[float, float]] = {}
+        self._took: dict[Version, float] = {}
+        self._take_all = 0.0
         self._grouped: set[Version] = set()
         self._stop = threading.Event()
         self._also: list[tuple[Callable[[], None], float]] = []
@@ -57,24 +64,50 @@ class DriftFeed:
         """When predictions of this version are mature."""
         if self._given is not None:
             return Maturity(self._given, given=True)
-        now = self._clock()
-        learned, at = self._learned.get(version, (0.0, -_LEARN_EVERY))
-        if not 0 <= now - at < _LEARN_EVERY:
+        now, keep = self._clock(), max(_LEARN_EVERY, self._take_all / _LEARN_SHARE)
+        learned, at = self._learned.get(version, (0.0, -math.inf))
+        if not 0 <= now - at < keep:
+            began = time.thread_time()
             dated = self._ledger.dated(0.0, now + _LEARN_EVERY, version=version, kind="segment")
             learned = learned_delay(dated, now=now)
             self._learned[version] = (learned, now)
+            took = time.thread_time() - began
+            self._take_all += took - self._took.get(version, 0.0)
+            self._took[version] = took
         return Maturity(learned, given=False)
 
     def tick(self) -> None:
         """Feed all that is mature by now; LedgerError where the ledger cannot be used."""
         try:
-            for version in self._ledger.waiting():
-                while self._step(version) == _MOST:
-                    pass
+            ready = self._ready()
+            for at in range(0, len(ready), _TOGETHER):
+                with self._ledger.transaction():
+                    more = [v for v in ready[at : at + _TOGETHER] if self._step(v) == _MOST]
+                for version in more:
+                    while self._step(version) == _MOST:
+                        pass
         except Exception as error:
             self.trouble = f"drift detection waits: {error}"
             raise
         self.trouble = None
+
+    def _ready(self) -> list[Version]:
+        """The versions that have labels to be fed: a step of one that has none is not free."""
+        if self._given is not None:
+            return list(self._mature(self._given))
+        by_wait: dict[float, set[Version]] = {}
+        for version in self._ledger.waiting():
+            by_wait.setdefault(self.maturity(version).seconds, set()).add(version)
+        return [
+            version
+            for seconds, versions in by_wait.items()
+            if math.isfinite(seconds)
+            for version in sorted(versions.intersection(self._mature(seconds)))
+        ]
+
+    def _mature(self, seconds: float) -> dict[Version, int]:
+        """How many labels wait that are this old, by version; all of them where there is no wait."""
+        return self._ledger.waiting(until=self._clock() - seconds if seconds else math.inf)
 
     def also(self, work: Callable[[], None], *, every: float) -> None:
         """Do ``work`` in the thread as well, every so many seconds."""
@@ -90,7 +123,9 @@ class DriftFeed:
 
     def _run(self, every: float) -> None:
         due = [time.monotonic() + seconds for _, seconds in self._also]
-        while not self._stop.wait(every):
+        rest = every
+        while not self._stop.wait(rest):
+            began = time.thread_time()
             try:
                 self.tick()
                 for i, (work, seconds) in enumerate(self._also):
@@ -100,6 +135,16 @@ class DriftFeed:
             except Exception as error:  # tried again at the next tick
                 if not self._stop.is_set():
                     log.error("drift detection waits: %s", error)
+            rest = self._rest(every, took=time.thread_time() - began)
+
+    def _rest(self, every: float, *, took: float) -> float:
+        """Seconds until the next tick: longer after one that took long, so that many are fed at once.
+
+        That costs less: whatever the number of labels, a version's detector is read and written once a tick.
+        """
+        learned = (seconds for seconds, _ in list(self._learned.values()) if math.isfinite(seconds))
+        wait = min(learned, default=0.0) if self._given is None else self._given
+        return max(every, min(took / _SHARE, max(_MOST_REST, _REST * wait)))
 
     def late(self) -> dict[Version, int]:
         """Labels of each version that came after those of their time were fed: no detector saw them."""

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from calib_serve.errors import InputError, LedgerError
 from calib_serve.receipts import DAY
-from calib_serve.watch.ledger import Entry, Fate, Key, Ledger, Mark, Noted, noted
+from calib_serve.watch.ledger import Entry, Fate, Key, Ledger, Mark, Noted, PartitionedLedger, noted
 
 __all__ = ["JournalBatch", "LabelJournal", "Line", "read_journal"]
 
@@ -80,6 +80,10 @@ class LabelJournal:
         days: float = 90.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        if isinstance(ledger, PartitionedLedger):
+            raise InputError(
+                "a ledger in partitions takes no labels back: leave out the label journal, or the partitions"
+            )
         self.folder, self._ledger, self._clock = Path(folder), ledger, clock
         self._max_bytes, self._max_age, self._days = max_bytes, max_age, days
         self._lock = threading.RLock()

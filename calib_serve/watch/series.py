@@ -270,6 +270,12 @@ WATCH: tuple[Series, ...] = (
     Series(
         "calib_ledger_rollbacks_total", "counter", (), "Times the ledger was found behind what was published."
     ),
+    Series(
+        "calib_versions_left_out",
+        "gauge",
+        ("series",),
+        "Versions of which series are left out of a scrape, as there are too many: all, segments, windows.",
+    ),
     Series("calib_request_seconds_total", "counter", ("route",), "Seconds spent answering."),
     Series("calib_requests_total", "counter", ("route", "status"), "Requests answered."),
 )

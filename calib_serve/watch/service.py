@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,13 +45,16 @@ from calib_serve.watch.priors import LabelledBefore, TrafficShares, traffic_shar
 from calib_serve.watch.publication import Publication
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
-from calib_serve.watch.windows import Window, read_window
+from calib_serve.watch.windows import Window, read_window, read_windows
 
 __all__ = ["Watch", "Watched"]
 
 logger = logging.getLogger(__name__)
 
 _TELL_EVERY = 600.0  # seconds between looks of label budgets at what was served
+_SIZES_LONG = 0.1  # seconds of reading them, beyond which they are kept for a while
+_SIZES_SHARE = 0.02  # of a core that reading the sizes of versions may take
+_SIZES_KEPT_MOST = 600.0  # seconds for which they are not read again, at most
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,8 @@ class Watch:
     counted, and that it may be sent again; UnknownFate, that whether it was counted is not known: labels may
     be sent again all the same, and predictions under the same ``once``. Detectors are fed by ``feed.tick``,
     which ``Watch.open`` starts in a thread, as it does ``checks``. ``volatile``: the ledger may lose labels
-    when its store restarts.
+    when its store restarts. ``counted_at``: when this object last counted something of a version, by
+    ``time.monotonic``.
 
     >>> import tempfile
     >>> from calib_serve import Keyring
@@ -144,11 +148,14 @@ class Watch:
         self._clock = clock
         self._lock = threading.RLock()
         self._nonces = Nonces()
+        self._sizes: tuple[float, dict[Version, tuple[float, float]]] = (-math.inf, {})
+        self._sizing = threading.Lock()
+        self.counted_at: dict[Version, float] = {}
         self._slices = Slices(
             {version: watched.classes.count for version, watched in models.items()},
             segments=max_segments if segments is None else segments,
             classes=max_classes,
-            known=[*ledger.slices("segment"), *ledger.slices("class"), *ledger.slices("source")],
+            known=lambda version, kind: ledger.slices(kind, version=version),
         )
         self.policies = {version: policy() for version in models} if policy else {}
         self._tell_policies()
@@ -159,7 +166,7 @@ class Watch:
             models={version: watched.classes for version, watched in models.items()},
             ttl=ttl,
             clock=clock,
-            on_counted=self._sample_labels,
+            on_counted=self._labels_counted,
             slices=self._slices,
             detect=detector is not None,
             source_share=source_share,
@@ -295,6 +302,7 @@ class Watch:
         with self._lock:
             if self.ledger.add(sums, time=now, once=batch):
                 self._look_for_shift(sums)
+                self._counted(key.of for key in sums)
             elif batch is not None:
                 batch = self.ledger.known(batch) or batch
         if batch is None:
@@ -318,6 +326,26 @@ class Watch:
         with self._lock:
             return self.intake.take(items, source=source)
 
+    def sizes(self) -> dict[Version, tuple[float, float]]:
+        """Predictions and labels of every version over all time, some seconds old: to order versions by."""
+        with self._sizing:
+            until, known = self._sizes
+            if time.monotonic() < until:
+                return known
+            began = time.thread_time()
+            found = {
+                version: (float(sums.predictions.sum()), float(sums.labels.sum()))
+                for version, sums in self.ledger.sums().items()
+            }
+            took = time.thread_time() - began
+            keep = min(took / _SIZES_SHARE, _SIZES_KEPT_MOST) if took > _SIZES_LONG else 0.0
+            self._sizes = time.monotonic() + keep, found
+            return found
+
+    def _counted(self, versions: Iterable[Version]) -> None:
+        now = time.monotonic()
+        self.counted_at.update((version, now) for version in versions)
+
     def may_acknowledge(self) -> None:
         """LedgerError while a check refuses that anything is acknowledged."""
         if (reason := self.checks.refused) is not None:
@@ -336,8 +364,14 @@ class Watch:
 
         ``provisional``: also while it is not known when labels are in.
         """
+        return self.windows(version, [name], provisional=provisional)[name]
+
+    def windows(
+        self, version: Version, names: Iterable[str], *, provisional: bool = False
+    ) -> dict[str, Window]:
+        """The same of several windows, of one moment."""
         maturity, now = self.feed.maturity(version), self._clock()
-        return read_window(self.ledger, version, name, maturity=maturity, now=now, provisional=provisional)
+        return read_windows(self.ledger, version, names, maturity=maturity, now=now, provisional=provisional)
 
     def class_shares(self, version: Version, name: str = "24h") -> TrafficShares:
         """The class shares of the predictions in a window of ``WINDOWS``, estimated without labels.
@@ -347,6 +381,8 @@ class Watch:
         watched = self.models.get(version)
         if watched is None:
             raise InputError(f"no model {version[0]!r} version {version[1]!r} here")
+        if watched.before.confusion is None:
+            return TrafficShares(version, name, None, (), watched.before.unknown)
         at_once = Maturity(0.0, given=True)
         served = read_window(self.ledger, version, name, maturity=at_once, now=self._clock())
         mature = served if not self.feed.maturity(version).seconds else self.window(version, name)
@@ -383,7 +419,8 @@ class Watch:
     def _keyring_failed(self) -> None:
         self.counts.errors["keyring"] += 1
 
-    def _sample_labels(self, labels: Sequence[Label]) -> None:
+    def _labels_counted(self, labels: Sequence[Label]) -> None:
+        self._counted((one.receipt.model, one.receipt.version) for one in labels)
         if samples := self.samples:
             self._beside("samples", lambda: samples.labelled(labels))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from calib_serve.receipts import Receipt
-from calib_serve.watch.ledger import Key, Version
+from calib_serve.watch.ledger import Key, Kind, Version
 
 __all__ = ["GROUPS", "LONGEST_SEGMENT", "OTHER", "SOURCES", "Names", "Slices", "is_segment"]
 
@@ -23,14 +24,16 @@ GROUPS = 32
 SOURCES = 64
 """Sources of labels that a version may have; the rest are ``other``."""
 
+_MADE = 20_000  # predictions whose keys are kept, as they come again
 _SEEN = 100  # predictions after which a class can be said to be frequent
 
 
 class Names:
     """The first ``most`` different names of each model version; safe to use from threads.
 
-    ``known``: the keys that are counted already. ``share``: what share of all a name must have to get a
-    slice of its own. ``only``: the names that may have one, whatever comes first.
+    ``known``: the keys of a version that are counted already, asked for when it first comes. ``share``: what
+    share of all a name must have to get a slice of its own. ``only``: the names that may have one, whatever
+    comes first.
 
     >>> names = Names(1)
     >>> [names.under(("digits", "1.0"), name) for name in ("north", "south", "north", "")]
@@ -42,22 +45,23 @@ class Names:
         most: int,
         *,
         share: float = 0.0,
-        known: Iterable[Key] = (),
+        known: Callable[[Version], Iterable[Key]] = lambda _: (),
         only: Iterable[str] | None = None,
     ) -> None:
-        self.most, self._share, self._only = most, share, None if only is None else frozenset(only)
+        self.most, self._share, self._known = most, share, known
+        self._only = None if only is None else frozenset(only)
         self._lock = threading.Lock()
         self._names: dict[Version, set[str]] = {}
         self._counts: dict[Version, Counter[str]] = {}
-        for key in known:
-            self._names.setdefault(key.of, set()).add(key.name)
 
     def under(self, version: Version, name: str) -> str:
         """The slice to count ``name`` under: its own, or ``other`` once there are ``most``."""
         if self._only is not None:
             return name if not name or name in self._only else OTHER
         with self._lock:
-            names = self._names.setdefault(version, set())
+            names = self._names.get(version)
+            if names is None:
+                names = self._names[version] = {sys.intern(key.name) for key in self._known(version)}
             if not name or name in names:
                 return name
             if len(names - {"", OTHER}) >= self.most or not self._frequent(version, name):
@@ -81,7 +85,8 @@ class Slices:
 
     ``segments``: how many segments a version may have before the rest are ``other``, or their names.
     ``classes``: the same of predicted classes; where a version has more, the most served get a slice.
-    ``known``: what is counted already. ``counts``: the number of classes of each version.
+    ``known``: what is counted already of a version and kind. ``counts``: the number of classes of each
+    version.
 
     >>> slices = Slices({("digits", "1.0"): 10})
     >>> [(key.kind, key.name) for key in slices.of("digits", "1.0", 7, segment="north", group=33)]
@@ -94,19 +99,16 @@ class Slices:
         *,
         segments: int | Iterable[str] = 32,
         classes: int = 32,
-        known: Iterable[Key] = (),
+        known: Callable[[Version, Kind], Iterable[Key]] = lambda _, __: (),
     ) -> None:
-        known = list(known)
         self._few = {version for version, count in counts.items() if count <= classes}
         self._made: dict[tuple[str, str, int, str], tuple[Key, ...]] = {}
         if isinstance(segments, int):
-            self._segments = Names(segments, known=[key for key in known if key.kind == "segment"])
+            self._segments = Names(segments, known=lambda version: known(version, "segment"))
         else:
             self._segments = Names(0, only=segments)
-        self._sources = Names(SOURCES, known=[key for key in known if key.kind == "source"])
-        self._classes = Names(
-            classes, share=1 / (4 * classes), known=[key for key in known if key.kind == "class"]
-        )
+        self._sources = Names(SOURCES, known=lambda version: known(version, "source"))
+        self._classes = Names(classes, share=1 / (4 * classes), known=lambda version: known(version, "class"))
 
     def of(
         self, model: str, version: str, predicted: int, *, segment: str = "", group: int = 0
@@ -120,6 +122,8 @@ class Slices:
             name = str(predicted) if few else self._classes.under(of, str(predicted))
             keys = (Key(*of, under), Key(*of, name, "class"))
             if few and under == segment:  # it has a name of its own for good
+                if len(self._made) >= _MADE:
+                    self._made.clear()
                 self._made[asked] = keys
         return (*keys, Key(model, version, str(group % GROUPS), "group")) if group else keys
 

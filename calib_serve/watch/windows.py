@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
+
+import numpy as np
 
 from calib_serve.errors import InputError
 from calib_serve.judgement import Verdict
 from calib_serve.receipts import DAY
 from calib_serve.watch.estimates import Estimates, estimate
-from calib_serve.watch.ledger import SPANS, Dated, Key, Kind, Ledger, Sums, Version, add_at
+from calib_serve.watch.ledger import SPANS, Dated, Key, Kind, Ledger, Sums, Version
 from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.verdict import judge
 
-__all__ = ["WINDOWS", "Window", "read_window"]
+__all__ = ["WINDOWS", "Window", "read_window", "read_windows"]
 
 WINDOWS: Mapping[str, float] = {"1h": 3600.0, "24h": DAY, "7d": 7 * DAY, "all": math.inf}
 """The windows by name, in seconds."""
@@ -106,21 +108,61 @@ def read_window(
 
     ``provisional``: while it is not known when labels are in, take all that are there.
     """
-    if name not in WINDOWS:
-        raise InputError(f"a window is one of {', '.join(WINDOWS)}, got {name!r}")
+    found = read_windows(ledger, version, [name], maturity=maturity, now=now, provisional=provisional)
+    return found[name]
+
+
+def read_windows(
+    ledger: Ledger,
+    version: Version,
+    names: Iterable[str],
+    *,
+    maturity: Maturity,
+    now: float,
+    provisional: bool = False,
+) -> dict[str, Window]:
+    """Several windows by name, of one moment: what the longest holds is read once."""
     # A span counts when its last prediction is mature; without a wait, all that is there counts.
     whole = not maturity.seconds or (provisional and not maturity.known)
     until = math.inf if whole else now - maturity.seconds
-    since = _start_of_span((min(until, now) if maturity.known else now) - WINDOWS[name], now=now)
-    spans = list(ledger.dated(since, math.inf, version=version))
+    end = min(until, now) if maturity.known else now
+    since = {name: _start_of_span(end - _seconds(name), now=now) for name in names}
+    spans = list(ledger.dated(min(since.values(), default=now), math.inf, version=version))
+    return {
+        name: _window(
+            ledger,
+            version,
+            name,
+            [one for one in spans if one.start >= first],
+            since=first,
+            until=until,
+            now=now,
+            maturity=maturity,
+        )
+        for name, first in since.items()
+    }
+
+
+def _seconds(name: str) -> float:
+    if name not in WINDOWS:
+        raise InputError(f"a window is one of {', '.join(WINDOWS)}, got {name!r}")
+    return WINDOWS[name]
+
+
+def _window(
+    ledger: Ledger,
+    version: Version,
+    name: str,
+    spans: Sequence[Dated],
+    *,
+    since: float,
+    until: float,
+    now: float,
+    maturity: Maturity,
+) -> Window:
     mature = [one for one in spans if one.start + one.width <= until]
     young = [one for one in spans if one.start + one.width > until]
-    slices: dict[Key, Sums] = {}
-    for key, _, _, more in mature:
-        add_at(slices, key, more)
     immature = _added([one.sums for one in young if one.key.kind == "segment"], ledger.bins)
-    if name == "all":
-        slices = _all_time(ledger, version, young)
     return Window(
         version,
         name,
@@ -128,10 +170,17 @@ def read_window(
         min(until, now),
         maturity,
         ledger.bins,
-        slices,
+        _all_time(ledger, version, young) if name == "all" else _by_slice(mature, ledger.bins),
         immature,
         [one for one in mature if one.key.kind == "segment"],
     )
+
+
+def _by_slice(spans: Iterable[Dated], bins: int) -> dict[Key, Sums]:
+    found: dict[Key, list[Sums]] = {}
+    for one in spans:
+        found.setdefault(one.key, []).append(one.sums)
+    return {key: _added(sums, bins) for key, sums in found.items()}
 
 
 def _start_of_span(time: float, *, now: float) -> float:
@@ -146,7 +195,7 @@ def _all_time(ledger: Ledger, version: Version, young: Sequence[Dated]) -> dict[
     """Everything counted but what is young; this holds what was counted before there were spans, too."""
     found: dict[Key, Sums] = {}
     for kind in get_args(Kind):
-        found |= {key: sums for key, sums in ledger.slices(kind).items() if key.of == version}
+        found |= ledger.slices(kind, version=version)
     for one in young:
         if one.key in found:
             found[one.key] = found[one.key] - one.sums
@@ -154,7 +203,6 @@ def _all_time(ledger: Ledger, version: Version, young: Sequence[Dated]) -> dict[
 
 
 def _added(sums: Sequence[Sums], bins: int) -> Sums:
-    total = Sums.zeros(bins)
-    for more in sums:
-        total = total + more
-    return total
+    if not sums:
+        return Sums.zeros(bins)
+    return Sums(bins, np.add.reduce([one.vector for one in sums]))

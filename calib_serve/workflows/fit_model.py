@@ -14,9 +14,14 @@ from calib_serve.arrays import as_array
 from calib_serve.artifact import Artifact
 from calib_serve.data import Dataset
 from calib_serve.errors import InputError
-from calib_serve.fit.clamping import GAMMAS, PaperSchedule, fit_neural_clamping, fit_neural_clamping_efficient
+from calib_serve.fit.clamping import (
+    GAMMAS,
+    fit_neural_clamping,
+    fit_neural_clamping_efficient,
+    fit_neural_clamping_paper,
+    fit_neural_clamping_toolkit,
+)
 from calib_serve.fit.facts import measured_on_folds
-from calib_serve.fit.masked import PAPER, fit_masked_head, held_rows
 from calib_serve.fit.output import check_options, default_candidates, facts_of_probabilities, fit_by_name
 from calib_serve.fit.priors import correctable, for_shares, referenced
 from calib_serve.fit.samples import Samples
@@ -28,6 +33,7 @@ from calib_serve.model.ranks import join, rank_device
 from calib_serve.pictures import Preprocessing
 from calib_serve.priors import Given, as_shares
 from calib_serve.scores import LABELS, Outputs
+from calib_serve.workflows.fit_heads import HEADS, HeadFit
 from calib_serve.workflows.fit_scores import calibrate
 from calib_serve.workflows.measure import measured
 from calib_serve.workflows.model_choice import fit_best
@@ -47,10 +53,21 @@ Data = tuple[ArrayLike, ArrayLike]
 _CLAMPING = ("gamma", "penalty", "resolution", "judge", "folds", "start", "norm_power", "normalisation")
 _OPTIONS = {
     "neural-clamping": (*_CLAMPING, "clip", "input_range", "schedule"),
-    "neural-clamping-efficient": ("search", "input_range"),
-    "masked-head": ("reading", "held_share"),
+    "neural-clamping-efficient": ("search", "grid", "input_range"),
+    "masked-head": ("reading", "held_share", "then"),
+    "tuned-head": ("strength", "folds", "then"),
 }
 """The methods that need the model itself, and their options."""
+
+_SCHEDULES: dict[str, tuple[Callable[..., Artifact], tuple[str, ...]]] = {
+    "ours": (fit_neural_clamping, (*_CLAMPING, "clip", "input_range")),
+    "paper": (
+        fit_neural_clamping_paper,
+        ("gamma", "penalty", "start", "norm_power", "normalisation", "input_range"),
+    ),
+    "toolkit": (fit_neural_clamping_toolkit, ("gamma", "penalty", "normalisation")),
+}
+"""Neural Clamping's schedules: what fits by each, and the options it takes."""
 
 _FOLDS = 5
 
@@ -74,6 +91,7 @@ def calibrate_model(
     outputs: Outputs | None = None,
     checkpoints: str | Path | None = None,
     prior: Given | None = None,
+    cross_validate: bool = True,
     seed: int = 0,
     progress: Progress | None = None,
     **options: Unpack[ModelOptions],
@@ -82,18 +100,18 @@ def calibrate_model(
 
     ``model``: an ``nn.Module`` in evaluation mode, a ``Classifier``, or what ``load_model`` reads: a
     TorchScript, .pt2 or ONNX file, or ``module:factory`` with its ``weights``. ``method``: "neural-clamping",
-    "neural-clamping-efficient", "masked-head", any output method (fitted to the model's logits), or "auto":
-    the best output method, and Neural Clamping instead where that gains on held-out folds. The masked head
-    trains on ``train``, steered by the calibration data, or on a part of these. Before and after are
-    measured on ``test``, else on samples that were held out. ``outputs`` says what the model returns, where
-    its numbers do not show it: of a multi-label model "label_logits" or "label_probabilities"; its labels are
-    (n, L), 0 or 1, and it takes the methods of labels. ``pictures``: how pictures became the inputs,
-    where they did; the artifact says so, and its archive prepares those that are sent in the same way.
-    ``checkpoints``: a folder in which logits, features and the state of a fit are kept; a fit that was killed
-    resumes from it. ``prior``: class shares of what will be served, as of ``calibrate``. Under torchrun the
-    processes share the passes over the data, and each returns the same artifact. Raises InputError and
-    ShapeError for data and options that do not fit, ModelError for a model that cannot be loaded or lacks
-    what the method needs, FitError where the method has no optimum.
+    "neural-clamping-efficient", "masked-head", "tuned-head", any output method (fitted to the model's
+    logits), or "auto": the best output method, and Neural Clamping instead where that gains on held-out
+    folds. The masked head trains on ``train``, steered by the calibration data, or on a part of these. Before
+    and after are measured on ``test``, else on samples that were held out (``cross_validate``). ``outputs``
+    says what the model returns, where its numbers do not show it: of a multi-label model "label_logits" or
+    "label_probabilities"; its labels are (n, L), 0 or 1, and it takes the methods of labels. ``pictures``:
+    how pictures became the inputs, where they did; the artifact says so, and its archive prepares those that
+    are sent in the same way. ``checkpoints``: a folder in which logits, features and the state of a fit are
+    kept; a fit that was killed resumes from it. ``prior``: class shares of what will be served, as of
+    ``calibrate``. Under torchrun the processes share the passes over the data, and each returns the same
+    artifact. Raises InputError and ShapeError for data and options that do not fit, ModelError for a model
+    that cannot be loaded or lacks what the method needs, FitError where the method has no optimum.
     """
     given = _dataset((inputs, labels), tuple(class_names))
     prepared = None if pictures is None else Preprocessing.of(pictures).for_input(given.inputs.shape[1:])
@@ -117,19 +135,23 @@ def calibrate_model(
         return work.of_labels(method, options, held, pictures=prepared)
     if method in _OPTIONS:
         check_options(method, options, _OPTIONS[method])
+    measure = cross_validate and held is None
     if method == "masked-head":
         trained_on = None if train is None else work.checked(train)
-        artifact = work.masked(trained_on, options, measure=held is None)
+        artifact = work.heads(measure=measure).masked(trained_on, options)
     elif train is not None:
         raise InputError(f"train is for the masked head; {method} fits on the calibration data alone")
+    elif method == "tuned-head":
+        artifact = work.heads(measure=measure).tuned(options)
     elif method == "neural-clamping":
-        artifact = work.clamped(options)
+        normalised = prepared is not None and set(prepared.std) != {1.0}
+        artifact = work.clamped(options, normalised=normalised)
     elif method == "neural-clamping-efficient":
-        artifact = work.clamped_efficiently(options, cross_validate=held is None)
+        artifact = work.clamped_efficiently(options, cross_validate=measure)
     elif method == "auto" and classifier.differentiable:
         artifact = work.best(options, corrected=shares is not None)
     else:
-        artifact = work.output(method, options, cross_validate=held is None, prior=shares)
+        artifact = work.output(method, options, cross_validate=measure, prior=shares)
     if shares is not None and "prior" not in artifact.fit:
         artifact = work.corrected(artifact, shares)
     if prepared is not None:
@@ -220,10 +242,10 @@ class _Work:
         """The class shares to correct to, checked before anything is fitted."""
         if self.classifier.outputs in LABELS:
             raise InputError("class shares (prior) are of classes of which one is true, not of labels")
-        if method == "masked-head":
+        if method in HEADS:
             raise InputError(
-                "the masked head learns its class shares in training; weigh its training data, or calibrate "
-                "the model that has it with prior"
+                f"the {method.replace('-', ' ')} learns its class shares in training; weigh its training "
+                "data, or calibrate the model that has it with prior"
             )
         return as_shares(prior, self.classifier.classes, self.given.class_names)
 
@@ -281,19 +303,29 @@ class _Work:
         names = self.given.class_names
         return replace(best, fit={**best.fit, "selection": selection}, class_names=names)
 
-    def clamped(self, options: Mapping[str, Any]) -> Artifact:
-        """Neural Clamping."""
+    def clamped(self, options: Mapping[str, Any], *, normalised: bool) -> Artifact:
+        """Neural Clamping by one of its schedules; ``normalised``: so the inputs are known to come."""
         known = dict(options)
-        if known.get("gamma") == "paper":
-            known |= {"gamma": GAMMAS, "judge": "calibration-ece"}
         schedule = known.pop("schedule", "ours")
-        if schedule not in ("ours", "paper"):
-            raise InputError(f"schedule must be 'ours' or 'paper', got {schedule!r}")
-        return fit_neural_clamping(
+        if schedule not in _SCHEDULES:
+            raise InputError(f"schedule must be one of {', '.join(map(repr, _SCHEDULES))}, got {schedule!r}")
+        fit, takes = _SCHEDULES[schedule]
+        check_options(f"neural-clamping under the schedule {schedule!r}", known, takes)
+        if schedule == "toolkit" and "normalisation" not in known:
+            if not normalised:
+                raise InputError(
+                    "the toolkit's schedule puts delta behind the normalisation: give the normalisation "
+                    "(mean, std) that the model begins with, (0, 1) where the inputs are normalised already"
+                )
+            known["normalisation"] = (0.0, 1.0)
+        if known.get("gamma") == "paper":
+            if schedule == "toolkit":
+                raise InputError("the toolkit's schedule chooses no gamma; give one number")
+            known |= {"gamma": GAMMAS} | ({"judge": "calibration-ece"} if schedule == "ours" else {})
+        return fit(
             self.classifier,
             self.given.inputs,
             self.given.labels,
-            solver=PaperSchedule(seed=self.seed) if schedule == "paper" else None,
             checkpoints=self.checkpoints,
             class_names=self.given.class_names,
             seed=self.seed,
@@ -317,38 +349,9 @@ class _Work:
         artifact = fit(self.given.inputs, self.given.labels)
         return self._cross_validated(artifact, fit) if cross_validate else artifact
 
-    def masked(self, train: Dataset | None, options: Mapping[str, Any], *, measure: bool) -> Artifact:
-        """A new head, trained on ``train`` or on a part of the calibration data, steered by the rest."""
-        reading, share = options.get("reading", "expected"), options.get("held_share", 0.25)
-        if reading not in ("expected", "paper"):
-            raise InputError(f"reading must be 'expected' or 'paper', got {reading!r}")
-        features = self.classifier.features(self.given.inputs, progress=stage(self.progress, "features"))
-        labels = self.given.labels
-        if train is None:
-            kept, held = held_rows(len(labels), share, self.seed)
-            learned, learned_labels = features[kept], labels[kept]
-            features, labels = features[held], labels[held]
-        else:
-            learned = self.classifier.features(train.inputs, progress=stage(self.progress, "train features"))
-            learned_labels = train.labels
-        artifact = fit_masked_head(
-            learned,
-            learned_labels,
-            features,
-            labels,
-            classes=self.classifier.classes,
-            masking=PAPER if reading == "paper" else None,
-            model=self.classifier.facts(),
-            class_names=self.given.class_names,
-            seed=self.seed,
-            checkpoints=self.checkpoints,
-            progress=stage(self.progress, "masked-head"),
-        )
-        if not measure or artifact.head is None:
-            return artifact
-        on = "the held-out samples that steered the training"
-        probs = artifact.probs(artifact.head(features))
-        return measured(artifact, self.classifier.head(features), probs, labels, on=on, seed=self.seed)
+    def heads(self, *, measure: bool) -> HeadFit:
+        """New heads for the model."""
+        return HeadFit(self.classifier, self.given, measure, self.checkpoints, self.seed, self.progress)
 
     def measured(self, artifact: Artifact, held: Dataset) -> Artifact:
         """The artifact with its metrics on samples that nothing was fitted to."""

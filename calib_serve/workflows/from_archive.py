@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ArchiveScores", "calibrate_archive", "scores_of_archive"]
 
-_ON_THE_MODEL = ("neural-clamping", "neural-clamping-efficient", "masked-head")
+_ON_THE_MODEL = ("neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head")
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,13 +35,15 @@ class OutputOptions(TypedDict, total=False):
 
 
 class ModelOptions(OutputOptions, total=False):
-    """Options of Neural Clamping and the masked head, beside those of the output calibrators.
+    """Options of Neural Clamping and of new heads, beside those of the output calibrators.
 
     Neural Clamping: ``gamma`` of the focal loss ("paper": the paper's 21, by calibration ECE), ``penalty``,
     ``resolution``, ``judge``, ``start``, ``norm_power``, ``normalisation`` (mean, std), ``clip``,
-    ``input_range``, ``schedule`` ("paper": its SGD). Its efficient form: ``search``, ``input_range``. Masked
-    head: ``reading`` of the paper ("expected" scales the weights by q, "paper" as it is printed),
-    ``held_share``.
+    ``input_range``, ``schedule`` ("paper" or "toolkit": SGD as printed or as published, with fewer options,
+    and gamma 1 by default). Its efficient form: ``search``, ``grid``, ``input_range``. Masked head:
+    ``reading`` of the paper ("expected" scales the weights by q, "paper" as it is printed, "no-mask" the same
+    head without masks), ``held_share``, ``then`` (an output method fitted behind it to the held-out part).
+    Tuned head: ``strength``, ``folds``, ``then``.
     """
 
     gamma: Union[float, Sequence[float], Literal["paper"]]
@@ -53,7 +55,8 @@ class ModelOptions(OutputOptions, total=False):
     normalisation: tuple[ArrayLike, ArrayLike]
     clip: tuple[float, float]
     input_range: tuple[float, float]
-    schedule: Literal["ours", "paper"]
+    schedule: Literal["ours", "paper", "toolkit"]
     search: Literal["ece", "nll"]
-    reading: Literal["expected", "paper"]
+    reading: Literal["expected", "paper", "no-mask"]
     held_share: float
+    then: str

@@ -54,6 +54,13 @@ def run(arguments: list[str]):
         ("neural-clamping", ["--resolution", "2"], ["input_shift", "logit_map"]),
         ("neural-clamping-efficient", ["--search", "nll"], ["input_shift", "logit_map"]),
         ("masked-head", ["--train-split", "train", "--checkpoints", "CHECKPOINTS"], ["head"]),
+        (
+            "masked-head",
+            ["--train-split", "train", "--reading", "no-mask", "--then", "temperature"],
+            ["head", "logit_map"],
+        ),
+        ("tuned-head", [], ["head", "logit_map"]),
+        ("tuned-head", ["--strength", "inf", "--then", "none"], ["head"]),
         ("temperature", [], ["logit_map"]),
     ],
 )
@@ -99,6 +106,10 @@ def test_what_cannot_be_fitted_is_said_at_once(asked, tmp_path) -> None:
     assert isinstance(unknown, InputError)
     assert "neural-clamping has no option strength; it has gamma" in str(unknown)
     assert isinstance(said("--method", "temperature", "--train-split", "train"), InputError)
+    behind = said("--method", "neural-clamping", "--then", "temperature")
+    assert isinstance(behind, InputError)
+    assert "neural-clamping has no option then" in str(behind)
+    assert "there is no method 'x'" in str(said("--method", "tuned-head", "--then", "x"))
     assert isinstance(said("--method", "masked-head", "--last-linear", "1"), ModelError)
     assert isinstance(said("--method", "neural-clamping", "--input-shape", "1,6,5"), (ModelError, ShapeError))
     assert "nosuch_inputs" in str(said("--split", "nosuch", "--method", "temperature"))

@@ -106,8 +106,6 @@ NOT_RUN = (
 
 # Commands that take minutes as they stand: these options, typed behind, make them short.
 SHORTENED = {
-    "python examples/train_with_losses.py --data": " --seeds 1 --epochs 1",
-    "python examples/train_with_losses.py": " --seeds 1 --epochs 8 --json runs.json",
     "python examples/scikit_learn.py": " --splits 1",
 }
 
@@ -117,7 +115,6 @@ RUN_ELSEWHERE = {
     ("docs/quickstart.md", "calib-serve serve"): "README.md",
     ("docs/report.md", "calib-serve report"): "docs/quickstart.md",
     ("model_store/README.md", "calib-serve serve"): "docs/serving.md",
-    ("examples/train_with_losses.py", "python"): "docs/training-losses.md",
 }
 
 # --- what a page finds in its folder besides the quickstart's files, or just before a command ------
@@ -193,20 +190,10 @@ def a_changed_world(t: Terminal) -> None:
     t.stop(9300)  # it writes its log once a minute, and when it ends
 
 
-def small_mnist(t: Terminal) -> None:
-    """Digits under MNIST's name: what the command reads is its arrays."""
-    from sklearn.datasets import load_digits
-
-    x, y = load_digits(return_X_y=True)
-    np.savez(t.folder / "mnist.npz", x=np.concatenate([x, x]), y=np.concatenate([y, y]))
-    t.copy("examples")
-
-
 BEFORE_PAGE: dict[str, Callable[[Terminal], object]] = {
     "README.md": a_newcomers_files,
     "docs/serving.md": a_model_of_letters,
     "docs/monitoring.md": lambda t: t.copy("deploy"),
-    "docs/training-losses.md": small_mnist,
     "docs/how-to/batch-labels.md": a_watch_with_tokens,
     "docs/how-to/migration.md": image,
     "examples/own_handler.py": a_model_of_letters,
@@ -260,20 +247,11 @@ def the_new_version_serves(t: Terminal) -> None:
     assert http_ok(query, has=('"success"',))
 
 
-def every_loss_is_trained(t: Terminal) -> None:
-    runs = json.loads((t.folder / "runs.json").read_text())["runs"]
-    assert len(runs) == 10
-    for name, (run,) in runs.items():
-        assert run["accuracy"] > 0.7, name
-        assert run["optimal ECE"] <= min(run["ECE"], run["ECE after TS"]) + 0.01, name
-
-
 AFTER_PAGE = {
     "README.md": a_served_watched_and_reported_model,
     "docs/quickstart.md": the_quickstarts_files,
     "docs/serving.md": the_own_handler_answers,
     "docs/monitoring.md": the_new_version_serves,
-    "docs/training-losses.md": every_loss_is_trained,
 }
 
 # --- the test ---------------------------------------------------------------------------------------
@@ -342,7 +320,6 @@ def quickstart(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 # What they say is tested beside them; what a newcomer follows first is not among them.
 LONG = {
     ROOT / "examples" / "scikit_learn.py",
-    DOCS / "training-losses.md",
     *(
         DOCS / "how-to" / f"{name}.md"
         for name in (

@@ -83,7 +83,13 @@ GOLDEN = {
         0.030471589416265488,
     ),
     "brier": (L.brier, 0.5019800662994385, 0.013941971585154533, -4.635004006559029e-05),
-    "mmce": (L.mmce, 0.006682735402137041, 0.0018643031362444162, -1.0806940736074466e-05),
+    # The code in circulation leaves out the root that the paper has (Kumar 2018, eq. 5).
+    "mmce squared": (
+        lambda z, y: L.mmce(z, y) ** 2,
+        0.006682735402137041,
+        0.0018643031362444162,
+        -1.0806940736074466e-05,
+    ),
     "dual focal 5": (
         partial(L.dual_focal, gamma=5.0, reduction="sum"),
         660.3548583984375,
@@ -178,11 +184,73 @@ def test_weighted_mmce_is_a_distance_of_two_kernel_means_and_is_divided_once(bat
     weights = torch.cat([(1 - right) / len(right), -wrong / len(wrong)])
     places = torch.cat([right, wrong])
     kernel = torch.exp(-(places[:, None] - places).abs() / 0.4)
-    expected = (weights @ kernel @ weights).item()
+    expected = (weights @ kernel @ weights).sqrt().item()
     assert L.mmce_weighted(batch[0].double(), batch[1]).item() == pytest.approx(expected)
     # The golden number of the code in circulation: divided by the number of pairs twice, then rooted.
     again = torch.cat([weights[: len(right)] / len(right), weights[len(right) :] / len(wrong)])
     assert (again @ kernel @ again).sqrt().item() == pytest.approx(0.003766148816794157, abs=1e-6)
+
+
+def test_mmce_is_the_root_over_all_pairs_by_hand() -> None:
+    # Confidences .8, .6, .6 of which the second is wrong: gaps .2, -.6, .4.
+    p = torch.tensor([[0.8, 0.2], [0.6, 0.4], [0.4, 0.6]], dtype=torch.float64)
+    y = torch.tensor([0, 1, 1])
+    near, far = 1.0, float(np.exp(-0.2 / 0.4))
+    squares = 0.2**2 + 0.6**2 + 0.4**2 + 2 * (-0.6 * 0.4 * near) + 2 * far * (0.2 * -0.6 + 0.2 * 0.4)
+    assert L.mmce(p.log(), y).item() == pytest.approx((squares / 9) ** 0.5)
+    # Weighted: the right ones miss .2 and .4, two of them; the wrong one has .6 too much.
+    right = (0.2**2 + 0.4**2 + 2 * far * 0.2 * 0.4) / 4
+    mixed = (0.2 * 0.6 * far + 0.4 * 0.6 * near) / 2
+    assert L.mmce_weighted(p.log(), y).item() == pytest.approx((right + 0.6**2 - 2 * mixed) ** 0.5)
+
+
+def test_the_root_gives_no_infinite_gradient_where_nothing_is_left_to_mend() -> None:
+    # Right and wrong by turns at confidence 1/2: every gap is +-.5 and their kernel mean is exactly 0.
+    z = torch.zeros(4, 2, requires_grad=True)
+    loss = L.mmce(z, torch.tensor([0, 1, 0, 1]))
+    loss.backward()
+    assert loss.item() == 0
+    assert z.grad is not None
+    assert torch.isfinite(z.grad).all()
+
+
+def test_the_root_keeps_a_pull_where_the_square_has_nearly_none() -> None:
+    # 19 right and 1 wrong, all at .96: the mean gap is .01, and the square's gradient .02 of the root's.
+    z = torch.tensor([[0.0, float(np.log(0.04 / 0.96))]], dtype=torch.float64).repeat(20, 1)
+    y = torch.tensor([0] * 19 + [1])
+    root = gradient(L.mmce, z, y).norm().item()
+    square = gradient(lambda z, y: L.mmce(z, y) ** 2, z, y).norm().item()
+    assert L.mmce(z, y).item() == pytest.approx(0.01)
+    assert square == pytest.approx(0.02 * root)
+
+
+def test_bsce_gra_rests_at_the_truth_of_two_classes_at_temperature_one_plus_gamma() -> None:
+    def slope(p_first: float, gamma: float, beta: float) -> float:
+        """Of the mean loss over labels of which 9 of 10 are of the first class."""
+        z = torch.tensor([p_first, 1 - p_first], dtype=torch.float64).log().expand(10, 2)
+        y = torch.tensor([0] * 9 + [1])
+        weight = L.brier_weight(gamma=gamma, beta=beta)
+        return gradient(partial(L.weighted_nll, weight=weight, detach=True), z, y).sum(0)[0].item()
+
+    assert slope(0.608, 4.0, 2.0) == pytest.approx(0, abs=1e-3)
+    for gamma in (1.0, 4.0, 7.0):
+        for beta in (1.0, 2.0, 3.0):
+            rest = 1 / (1 + 9 ** (-1 / (1 + gamma)))
+            assert slope(rest, gamma, beta) == pytest.approx(0, abs=1e-12)
+            # Below it the loss pulls up, at the truth itself it pulls down.
+            assert slope(rest - 0.05, gamma, beta) < 0 < slope(0.9, gamma, beta)
+
+
+def test_of_three_classes_no_temperature_takes_the_bias_of_bsce_gra_back() -> None:
+    truth = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64)
+    weight = L.brier_weight(gamma=4.0, beta=2.0)
+    p = truth
+    for _ in range(2000):  # the resting point: p_k proportional to truth_k times its weight
+        u = weight(p.log().expand(3, 3), torch.arange(3))
+        p = 0.5 * p + 0.5 * truth * u / (truth * u).sum()
+    temperatures = (truth[:-1] / truth[1:]).log() / (p[:-1] / p[1:]).log()
+    assert p.max() < 0.5
+    assert temperatures.max() / temperatures.min() > 1.05
 
 
 def test_weighted_mmce_without_right_or_wrong_predictions_is_nothing() -> None:

@@ -159,6 +159,8 @@ def test_ece_terms_add_up_to_the_ece(sample) -> None:
     terms = metrics.ece_terms(*sample)
     total = terms.confidence - terms.refinement - terms.base_rate + terms.residual
     assert total == pytest.approx(terms.ece, abs=1e-12)
+    assert terms.residual == pytest.approx(terms.of_bins + terms.of_equation_8, abs=1e-12)
+    assert terms.of_bins >= -1e-12  # only a bin that is not overconfident adds to it
 
 
 @given(samples(max_n=12), st.integers(0, 2**31))

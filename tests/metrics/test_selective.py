@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -159,6 +160,31 @@ def test_ece_terms_by_hand() -> None:
     assert terms.base_rate == pytest.approx((4 + 4) / 32)
     assert terms.ece == pytest.approx(abs(2.7 - 2) / 4 + 0.8 / 4)
     assert terms.residual == pytest.approx(terms.ece - (0.875 - 0.375 - 0.25))
+    assert terms.of_bins == pytest.approx(0, abs=1e-12)  # both bins are overconfident
+    assert terms.of_equation_8 == pytest.approx(0.375 + 0.25 - 0.5)
+
+
+def test_the_residual_of_ece_terms_is_told_by_the_assumption_that_breaks() -> None:
+    # .9 right 5 of 10 times, overconfident by .4; .6 right 9 of 10 times, underconfident by .3.
+    confidence = np.repeat([0.9, 0.6], 10)
+    correct = np.concatenate([np.arange(10) < 5, np.arange(10) < 9])
+    terms = metrics.ece_terms(*binary(confidence, correct))
+    assert terms.ece == pytest.approx(0.35)
+    assert terms.of_bins == pytest.approx(2 * 0.3 / 2)  # twice the gap of the half that is underconfident
+    right = 0.7
+    # Right: 5 at .9 and 9 at .6; wrong: 5 at .9 and 1 at .6. A pair counts 1 if right is higher, 1/2 if tied.
+    auroc = (5 * (5 * 0.5 + 1) + 9 * 0.5) / (14 * 6)
+    assert terms.of_equation_8 == pytest.approx(right * 0.3 * (2 * auroc - 1) + 0.5 - right)
+    assert terms.residual == pytest.approx(terms.ece - (0.75 - terms.refinement - terms.base_rate))
+
+
+def test_equation_8_and_not_the_bins_leaves_the_residual_on_a_real_network(data_dir: Path) -> None:
+    with np.load(data_dir / "logits" / "akamaster_resnet20_c10.npz") as arrays:
+        p, y = metrics.softmax(arrays["test_logits"]), arrays["test_labels"]
+    terms = metrics.ece_terms(p, y)
+    assert terms.of_bins == pytest.approx(0.0006, abs=1e-4)
+    assert terms.of_equation_8 == pytest.approx(-0.354, abs=1e-3)
+    assert terms.of_bins >= 0
 
 
 def test_sweep_ece_takes_the_last_bin_count_that_keeps_accuracy_rising() -> None:

@@ -1,6 +1,7 @@
 """A ledger driven at random beside a model of it: sets of what was acknowledged, in plain Python.
 
     python tests/support/ledger_model.py sqlite 500
+    python tests/support/ledger_model.py partitions 500
     python tests/support/ledger_model.py redis://127.0.0.1:6379/9 500
 
 runs it so many times, against a file or an empty Redis, and says what was tried and what was found.
@@ -30,7 +31,16 @@ from injection import CONTEXT
 from ledgers import entries
 
 from calib_serve.receipts import DAY, Label, Receipt
-from calib_serve.watch.ledger import Key, Once, SqliteLedger, Sums, backup_ledger, restore_ledger
+from calib_serve.watch.ledger import (
+    Key,
+    Once,
+    PartitionedLedger,
+    SqliteLedger,
+    Sums,
+    backup_ledger,
+    restore_ledger,
+)
+from calib_serve.watch.ledger.address import places_of
 from calib_serve.watch.ledger.redis import RedisLedger
 from calib_serve.watch.ledger.sums import Version, _published
 
@@ -99,7 +109,12 @@ def merged(found: Any) -> np.ndarray:
 
 
 class Store:
-    """A SQLite ledger in a folder of its own, whose clock is ours."""
+    """A SQLite ledger in a folder of its own, whose clock is ours.
+
+    ``undoes``: how many labels are not counted that were accepted in a transaction that fails.
+    """
+
+    own_clock, undoes = True, "all"
 
     def __init__(self) -> None:
         shared = Path("/dev/shm")
@@ -122,8 +137,28 @@ class Store:
         shutil.rmtree(self.folder)
 
 
+class PartitionedStore(Store):
+    """Three SQLite ledgers as one."""
+
+    undoes = "some"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.where += "?parts=3"
+
+    def open(self, writer: int, retention: float) -> PartitionedLedger:
+        return PartitionedLedger(
+            [
+                SqliteLedger(place.where, writer=str(writer), retention=retention, clock=self.now)
+                for place in places_of(self.where)
+            ]
+        )
+
+
 class RedisStore(Store):
     """A Redis that has nothing else; its clock is its own."""
+
+    own_clock, undoes = False, "none"
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -160,7 +195,7 @@ def dies(make: Callable[[], Any], how: str, ids: list[int]) -> None:
     if how == "while the detector is fed":
         with ledger.transaction():
             for version in ledger.waiting():
-                if isinstance(ledger, SqliteLedger):  # Redis does not give back what was taken
+                if not isinstance(ledger, RedisLedger):  # which does not give back what was taken
                     ledger.take_waiting(version, until=np.inf, most=3)
             os.kill(os.getpid(), signal.SIGKILL)
     if how.startswith("at byte") and isinstance(ledger, SqliteLedger):
@@ -203,7 +238,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def may_forget(self) -> None:
         """What expired by the clock, but not a day past what was counted last, may be forgotten."""
         now = self.store.now()
-        if self.latest is not None and type(self.store) is Store:
+        if self.latest is not None and self.store.own_clock:
             now = min(now, self.latest + DAY)
         self.model.forgotten = max(self.model.forgotten, now - self.retention)
 
@@ -284,7 +319,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(most=st.integers(1, 5), days=st.sampled_from([-50, -5, 50]), fails=st.booleans())
     def feed(self, most: int, days: int, fails: bool) -> None:
         ledger, until, taken = self.ledgers[0], BASE + days * DAY, []
-        fails &= isinstance(ledger, SqliteLedger)
+        fails &= not isinstance(ledger, RedisLedger)
         TRIED["faults"] += fails
         due = sorted(
             (LABELS[i].receipt.time, i)
@@ -343,8 +378,10 @@ class LedgerMachine(RuleBasedStateMachine):
         ways = [[*new, *some_of] for n in range(len(old) + 1) for some_of in combinations(old, n)]
         if how != "after it":
             ways = [[], *ways]
-        if how == "in a transaction" and type(self.store) is Store:
+        if how == "in a transaction" and self.store.undoes == "all":
             ways = [[]]
+        if how == "in a transaction" and self.store.undoes == "some":
+            ways = [list(some_of) for n in range(len(told) + 1) for some_of in combinations(told, n)]
         for way in ways:
             if close(found, Model(dict.fromkeys(way, writer)).sums()):
                 for i in way:
@@ -358,7 +395,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(days=st.sampled_from([-40, -1, 0, 0.01, 1, 6, 31]))
     def clock(self, days: float) -> None:
         """It goes anywhere; Redis has its own."""
-        if type(self.store) is Store:
+        if self.store.own_clock:
             TRIED["faults"] += 1
             self.store.clock = BASE + days * DAY
 
@@ -433,6 +470,12 @@ def close(one: np.ndarray, other: np.ndarray) -> bool:
     return bool(np.allclose(one, other, rtol=1e-9, atol=1e-9))
 
 
+class PartitionedMachine(LedgerMachine):
+    """The same, of partitions."""
+
+    make = PartitionedStore
+
+
 class RedisMachine(LedgerMachine):
     """The same, of a Redis."""
 
@@ -455,7 +498,8 @@ def run(machine: type[LedgerMachine], *, runs: int, steps: int = 30, shrinks: bo
 
 def machine_of(where: str) -> type[LedgerMachine]:
     """The machine for a file, or for the Redis at an address."""
-    return LedgerMachine if where == "sqlite" else type("Machine", (RedisMachine,), {"url": where})
+    files = {"sqlite": LedgerMachine, "partitions": PartitionedMachine}
+    return files[where] if where in files else type("Machine", (RedisMachine,), {"url": where})
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pytest
 
 from calib_serve.receipts import Label, Receipt
 from calib_serve.watch.ledger import Entry, Key, SqliteLedger
+from calib_serve.watch.ledger.redis_wire import bits_of
 
 NOW = time.time()  # Redis refuses by its own clock what has expired
 FOREVER = 4e9
@@ -59,7 +60,7 @@ def remembered(ledger):
         bits = [ledger._seen._bits(row[3]) for row in ledger._tables["epochs"].select()]
         return sum(int(one.sum()) for one in bits) + len(ledger._tables["nonces"].select())
     keys = ledger._redis.scan_iter(f"{ledger.root}:epoch:*")
-    return sum(ledger._redis.bitcount(key) for key in keys)
+    return sum(bits_of(key, ledger._redis.get(key)) for key in keys)
 
 
 def labels_of(kind, where, **options):

@@ -28,8 +28,8 @@ def needed(program, package):
 class Redis:
     """A real Redis on a port of its own; ``durable``: what it acknowledged survives ``kill``."""
 
-    def __init__(self, folder, *options, durable=False):
-        self.port = _free_port()
+    def __init__(self, folder, *options, durable=False, port=None):
+        self.port = port or _free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         durably = ["--appendonly", "yes", "--appendfsync", "always"] if durable else []
         self.command = [
@@ -55,6 +55,51 @@ class Redis:
 
     def __exit__(self, *_):
         self.kill()
+
+
+class RedisCluster:
+    """Three nodes of a Redis Cluster, which share all slots, without replicas."""
+
+    def __init__(self, folder):
+        self.nodes = []
+        for number in range(3):
+            (folder / str(number)).mkdir()
+            options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+            port = next(port for port in iter(_free_port, None) if port + 10_000 < 1 << 16)  # its bus' port
+            self.nodes.append(Redis(folder / str(number), *options, durable=True, port=port))
+        self.url = f"redis+cluster://127.0.0.1:{self.nodes[0].port}"
+
+    def client(self, number):
+        """Of one node."""
+        import redis
+
+        return redis.Redis(port=self.nodes[number].port)
+
+    def __enter__(self):
+        with ExitStack() as started:
+            for node in self.nodes:
+                started.enter_context(node)
+            addresses = [f"127.0.0.1:{node.port}" for node in self.nodes]
+            made = [needed("redis-cli", "redis-tools"), "--cluster", "create", *addresses, "--cluster-yes"]
+            subprocess.run(made, check=True, capture_output=True, timeout=120)
+            self.wait()
+            self._started = started.pop_all()
+        return self
+
+    def wait(self):
+        """Until every node knows that all slots are served."""
+        until = time.monotonic() + 90
+        for number in range(len(self.nodes)):
+            while self._state(number) != "ok":
+                assert time.monotonic() < until, "the cluster did not form within 90 s"
+                time.sleep(0.05)
+
+    def _state(self, number):
+        with self.client(number) as node:
+            return node.execute_command("CLUSTER INFO")["cluster_state"]
+
+    def __exit__(self, *error):
+        self._started.__exit__(*error)
 
 
 @pytest.fixture(scope="session")

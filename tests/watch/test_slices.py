@@ -28,7 +28,7 @@ def test_other_and_no_name_take_no_place():
 
 
 def test_names_that_are_counted_already_keep_their_slice_after_a_restart():
-    names = Names(2, known=[Key(*V, "old"), Key(*V, OTHER), Key(*V)])
+    names = Names(2, known=lambda _: [Key(*V, "old"), Key(*V, OTHER), Key(*V)])
     assert [names.under(V, name) for name in ("new", "newer", "old")] == ["new", OTHER, "old"]
 
 

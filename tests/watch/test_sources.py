@@ -46,7 +46,7 @@ def test_labels_are_counted_by_the_name_of_their_token(tmp_path):
 
 
 def test_sources_are_bounded_and_keep_their_slice_after_a_restart(tmp_path):
-    slices = Slices({V: 3}, known=[Key(*V, "old", "source")])
+    slices = Slices({V: 3}, known=lambda _, kind: [Key(*V, "old", kind)])
     (one,) = (make_label(1).receipt for _ in range(1))
     found = [slices.of_label(one, source=f"client {i}")[-1].name for i in range(100)]
     assert len(set(found) - {OTHER}) == SOURCES - 1
@@ -55,7 +55,7 @@ def test_sources_are_bounded_and_keep_their_slice_after_a_restart(tmp_path):
 
 
 def test_segments_that_are_named_are_the_only_ones(tmp_path):
-    slices = Slices({V: 3}, segments=["north", "south"], known=[Key(*V, "squatter")])
+    slices = Slices({V: 3}, segments=["north", "south"], known=lambda _, kind: [Key(*V, "squatter", kind)])
     found = [slices.of(*V, 1, segment=name)[0].name for name in ("squatter", "north", "", "south")]
     assert found == [OTHER, "north", "", "south"]
 

@@ -147,7 +147,7 @@ class Counting(Around):
 
 
 @pytest.mark.parametrize(
-    "method", ["temperature", "neural-clamping", "neural-clamping-efficient", "masked-head"]
+    "method", ["temperature", "neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head"]
 )
 def test_every_method_on_a_module_is_measured_without_a_test_set(images, method: str) -> None:
     options = {"resolution": 2} if method == "neural-clamping" else {}
@@ -160,6 +160,27 @@ def test_every_method_on_a_module_is_measured_without_a_test_set(images, method:
     assert "measured on" in str(verdict(artifact))
 
 
+@pytest.mark.parametrize("method", ["masked-head", "tuned-head"])
+def test_a_method_behind_a_new_head_is_measured_on_folds_of_its_own(images, method: str) -> None:
+    artifact = calibrate_model(network(), *images, method, device="cpu", then="vector")
+    assert [step.kind for step in artifact.steps] == ["head", "logit_map"]
+    assert artifact.fit["then"] == "vector"
+    assert "folds of" in artifact.data["measured_on"]
+    bare = calibrate_model(network(), *images, method, device="cpu", then="vector", cross_validate=False)
+    assert not bare.after
+    z = np.random.default_rng(0).standard_normal((5, 3))
+    np.testing.assert_array_equal(bare.probs(z), artifact.probs(z))
+
+
+def test_the_control_without_masks_is_a_reading_of_its_own(images) -> None:
+    artifact = calibrate_model(
+        network(), *images, "masked-head", reading="no-mask", then="temperature", device="cpu"
+    )
+    assert set(artifact.fit["q_by_epoch"]) == {1.0}
+    printed = calibrate_model(network(), *images, "masked-head", reading="paper", device="cpu")
+    assert (printed.fit["epochs"], printed.fit["batch"], printed.fit["warm_up"]) == (40, 128, 0.0)
+
+
 def test_the_calibration_set_goes_through_the_model_once_before_any_fold(images) -> None:
     seen: list[int] = []
     counting = Counting(from_module(network(), input_shape=(1, 6, 6), device="cpu"), seen)
@@ -170,7 +191,7 @@ def test_the_calibration_set_goes_through_the_model_once_before_any_fold(images)
     assert seen == [len(images[1])]
 
 
-@pytest.mark.parametrize("method", ["temperature", "masked-head"])
+@pytest.mark.parametrize("method", ["temperature", "masked-head", "tuned-head"])
 def test_tensors_are_taken_as_they_come(images, method: str) -> None:
     x, y = images
     tensors = torch.from_numpy(x).requires_grad_(), torch.from_numpy(y)
@@ -183,7 +204,7 @@ def test_what_does_not_fit_together_is_refused_before_the_fit(images) -> None:
     x, y = images
     with pytest.raises(InputError, match="train is for the masked head"):
         calibrate_model(network(), x, y, "temperature", train=(x, y))
-    with pytest.raises(InputError, match="schedule must be 'ours' or 'paper'"):
+    with pytest.raises(InputError, match="schedule must be one of 'ours', 'paper', 'toolkit'"):
         calibrate_model(network(), x, y, "neural-clamping", schedule="theirs")
     with pytest.raises(InputError, match="reading must be"):
         calibrate_model(network(), x, y, "masked-head", reading="mine")
@@ -191,6 +212,15 @@ def test_what_does_not_fit_together_is_refused_before_the_fit(images) -> None:
         calibrate_model(network(), x, y, "neural-clamping", solver="x")
     with pytest.raises(InputError, match="masked-head has no option masking"):
         calibrate_model(network(), x, y, "masked-head", masking="x")
+    for method in ("temperature", "auto", "neural-clamping", "neural-clamping-efficient"):
+        with pytest.raises(InputError, match=f"{method} has no option then"):
+            calibrate_model(network(), x, y, method, then="temperature")
+    with pytest.raises(InputError, match="there is no method 'sharper'"):
+        calibrate_model(network(), x, y, "masked-head", then="sharper")
+    with pytest.raises(InputError, match="held_share is for a fit without train"):
+        calibrate_model(network(), x, y, "masked-head", train=(x, y), held_share=0.5)
+    with pytest.raises(InputError, match="train is for the masked head; tuned-head fits"):
+        calibrate_model(network(), x, y, "tuned-head", train=(x, y))
     with pytest.raises(InputError, match="weights belong to a factory"):
         calibrate_model(network(), x, y, weights="weights.pt")
     with pytest.raises(ModelError, match="there is no model file"):

@@ -254,6 +254,7 @@ def test_a_file_that_went_away_is_named(made: Callable[[str], Path], tmp_path: P
     [
         ("neural-clamping", "needs the model itself.*inspect --from"),
         ("masked-head", "needs the model itself"),
+        ("tuned-head", "needs the model itself"),
     ],
 )
 def test_methods_on_the_model_say_where_to_look(method: str, told: str, tmp_path: Path) -> None:

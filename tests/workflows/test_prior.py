@@ -175,6 +175,8 @@ def test_a_calibration_inside_the_model_takes_a_prior_too() -> None:
         assert Confusion.of(artifact.data["confusion"], 3).count.sum() == 300
     with pytest.raises(InputError, match="masked head learns"):
         calibrate_model(model, inputs, y, "masked-head", prior=[0.2, 0.2, 0.6])
+    with pytest.raises(InputError, match="tuned head learns"):
+        calibrate_model(model, inputs, y, "tuned-head", prior=[0.2, 0.2, 0.6])
 
 
 def run(*arguments, code=0):

@@ -17,11 +17,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, InputShift, LogitMap
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.errors import InputError
 from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fit.clamping.choice import (
-    Candidate,
     Judge,
     Penalty,
     candidates,
@@ -30,32 +29,24 @@ from calib_serve.fit.clamping.choice import (
     held_out_probs,
     solved,
 )
-from calib_serve.fit.clamping.entropy_shift import entropy_shift, mean_entropy
-from calib_serve.fit.clamping.objective import Objective, best_temperature, focal_loss
-from calib_serve.fit.clamping.solve import PaperSchedule, QuasiNewton, Solution, Solver
+from calib_serve.fit.clamping.entropy_shift import entropy_shift
+from calib_serve.fit.clamping.facts import checked, search_facts, unit_of_delta
+from calib_serve.fit.clamping.objective import Objective, best_temperature
+from calib_serve.fit.clamping.schedules import PAPER
+from calib_serve.fit.clamping.solve import QuasiNewton, Solver
 from calib_serve.fit.facts import complete, data_fingerprint, measured_on_folds
-from calib_serve.fit.output.ece_grid import fit_temperature_ece
 from calib_serve.fit.output.fold_facts import facts_of_probabilities
-from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
 from calib_serve.model import Classifier, Progress
 
-__all__ = [
-    "GAMMAS",
-    "PaperSchedule",
-    "QuasiNewton",
-    "fit_neural_clamping",
-    "fit_neural_clamping_efficient",
-]
+__all__ = ["GAMMAS", "fit_neural_clamping"]
 
 GAMMAS: tuple[float, ...] = tuple(i / 20 for i in range(21))
 """The paper's candidates: 0 to 1 in steps of 0.05 (section 3.3)."""
 
 Floats = NDArray[np.floating[Any]]
 Start = Literal["zero", "data", "random"]
-
-_RANDOM_SD = 0.1  # a variance of 0.01 (appendix A)
 
 
 def fit_neural_clamping(
@@ -89,7 +80,9 @@ def fit_neural_clamping(
     as the paper does, with the T that was fitted along with delta. ``start`` is the first
     delta: zero, the ``data``-driven one of Theorem 3.2 within ``input_range``, or ``random``.
     ``normalisation`` (mean, std) of the preprocessing puts delta behind it; ``clip`` keeps shifted
-    inputs in a range. ``solver`` defaults to ``QuasiNewton()``; ``PaperSchedule()`` is the paper's.
+    inputs in a range. ``solver`` defaults to ``QuasiNewton()``; the schedule as the paper prints it is
+    ``fit_neural_clamping_paper``. There gamma is 1 by default; here 0, the cross-entropy, as the
+    probabilities of least focal loss are not the true ones.
     ``checkpoints`` is a folder to resume a killed fit from. Raises ShapeError and
     InputError for data that does not fit the model, FitError where no temperature is best.
     """
@@ -103,7 +96,7 @@ def fit_neural_clamping(
         inputs,
         y,
         power=norm_power,
-        scale=_scale(normalisation, classifier.input_shape),
+        scale=unit_of_delta(normalisation, classifier.input_shape),
         clip=clip,
         checkpoints=None if checkpoints is None else Checkpoints(Path(checkpoints)),
     )
@@ -118,7 +111,7 @@ def fit_neural_clamping(
         method="neural-clamping",
         fit={
             "temperature": temperature,
-            **_facts(chosen.setting, objective, found, logits),
+            **search_facts(chosen.setting, objective, found, logits),
             "place": "input" if normalisation is None else "after normalisation",
             "start": start,
             "solver": type(solve).__name__,
@@ -141,62 +134,6 @@ def fit_neural_clamping(
     return measured_on_folds(artifact, facts, folds=folds, samples=len(y))
 
 
-def fit_neural_clamping_efficient(
-    classifier: Classifier,
-    inputs: Floats,
-    labels: ArrayLike,
-    *,
-    search: Literal["nll", "ece"] = "ece",
-    input_range: tuple[float, float] | None = None,
-    class_names: Sequence[str] = (),
-    progress: Progress | None = None,
-) -> Artifact:
-    """NC (Eff.): the data-driven shift of Theorem 3.2 and then a temperature (appendix F).
-
-    One backward and one forward pass. ``search`` is the paper's grid of T up to 5 in steps of 0.001 by
-    calibration ECE, or the T of least ``nll``. The artifact holds the share of delta's entries that are 0,
-    and the predicted and measured gain of entropy.
-    """
-    y = checked(classifier, inputs, labels)
-    found = entropy_shift(classifier, inputs, input_range=input_range, progress=progress)
-    shift = InputShift(found.delta)
-    logits = classifier.logits(inputs, shift=shift, progress=progress)
-    by = fit_temperature if search == "nll" else fit_temperature_ece
-    t = float(by(logits, y).fit["temperature"])
-    before = mean_entropy(softmax(found.logits))
-    return complete(
-        [shift, LogitMap.temperature(t)],
-        Samples.of(logits, y),
-        method="neural-clamping-efficient",
-        fit={
-            "search": search,
-            "temperature": t,
-            "zero_share": found.zero_share,
-            "delta_norm": float(np.linalg.norm(found.delta)),
-            "entropy_before": before,
-            "entropy_gain_promised": found.gain,
-            "entropy_gain": mean_entropy(softmax(logits)) - before,
-            "accuracy_before": float((found.logits.argmax(axis=1) == y).mean()),
-            "accuracy": float((logits.argmax(axis=1) == y).mean()),
-        },
-        data={"inputs_sha256": data_fingerprint(np.asarray(inputs))},
-        model=classifier.facts(),
-        class_names=class_names,
-        packages=("torch",),
-    )
-
-
-def checked(classifier: Classifier, inputs: Floats, labels: ArrayLike) -> NDArray[np.intp]:
-    """The labels, after checking that they and the inputs' shape fit the model."""
-    if inputs.shape[1:] != classifier.input_shape:
-        raise ShapeError(f"the model takes inputs of {classifier.input_shape}, got {inputs.shape[1:]}")
-    zeros = np.broadcast_to(np.float32(0), (len(inputs), classifier.classes))
-    y = Samples.of(zeros, labels).labels
-    if (y == y[0]).all():
-        raise InputError(f"all {len(y)} samples are of class {y[0]}; calibrate on every class that is served")
-    return y
-
-
 def _resolutions(shape: tuple[int, ...], judge: Judge) -> tuple[int | None, ...]:
     """Full size, and 4 x 4 for images: on few samples of many pixels a full-size delta overfits."""
     image = len(shape) == 3 and min(shape[1:]) >= 8
@@ -216,7 +153,7 @@ class _Begin:
         if self.start == "zero":
             return np.zeros(size)
         if self.start == "random":
-            return np.random.default_rng(self.seed).normal(0, _RANDOM_SD, size)
+            return np.random.default_rng(self.seed).normal(0, PAPER.spread, size)
         if self.start != "data":
             raise InputError(f"start must be 'zero', 'data' or 'random', got {self.start!r}")
         t = best_temperature(logits, objective.labels, objective.gamma)
@@ -224,37 +161,3 @@ class _Begin:
             objective.classifier, objective.inputs, temperature=t, input_range=self.input_range
         )
         return objective.coefficients(found.delta)
-
-
-def _facts(
-    chosen: Candidate, objective: Objective, found: Solution, logits: NDArray[np.float32]
-) -> dict[str, Any]:
-    """Results of the search, and of temperature scaling alone."""
-    y, gamma = objective.labels, objective.gamma
-    alone = best_temperature(logits, y, gamma)
-    return {
-        "objective": "focal loss" if gamma else "nll",
-        "gamma": gamma,
-        "penalty": chosen.penalty,
-        "lambda": objective.weight,
-        "norm_power": objective.power,
-        "resolution": chosen.resolution,
-        "temperature_fitted": found.temperature,
-        "temperature_alone": alone,
-        "delta_norm": float(np.linalg.norm(found.coefficients)),
-        "loss_before": focal_loss(logits, y, 1.0, gamma)[0],
-        "loss_of_temperature_alone": focal_loss(logits, y, alone, gamma)[0],
-        "loss": found.objective - objective.penalty(found.coefficients),
-        "objective_value": found.objective,
-        "passes": found.passes,
-    }
-
-
-def _scale(normalisation: tuple[ArrayLike, ArrayLike] | None, shape: tuple[int, ...]) -> float | Floats:
-    """Delta's unit in input space: the standard deviation of each channel, or 1 before normalisation."""
-    if normalisation is None:
-        return 1.0
-    std = np.atleast_1d(np.asarray(normalisation[1], np.float64))
-    if std.shape not in ((1,), (shape[0],)) or not (std > 0).all():
-        raise InputError(f"normalisation's std must be {shape[0]} positive numbers, got {std.tolist()}")
-    return np.broadcast_to(std.reshape(-1, *[1] * (len(shape) - 1)), shape)

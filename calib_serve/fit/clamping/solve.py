@@ -1,10 +1,10 @@
-"""Two solvers for Neural Clamping's objective: L-BFGS, and the paper's schedule."""
+"""What a solver of Neural Clamping's objective returns, and the default one: L-BFGS."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from calib_serve.errors import FitError
 from calib_serve.fit.clamping.objective import Objective, best_temperature, focal_loss
 from calib_serve.model import Progress
 
-__all__ = ["PaperSchedule", "QuasiNewton", "Solution", "Solver"]
+__all__ = ["QuasiNewton", "Solution", "Solver", "solution"]
 
 Vector = NDArray[np.float64]
 
@@ -77,42 +77,12 @@ class QuasiNewton:
             t = best_temperature(logits, objective.labels, objective.gamma)
         except FitError:  # delta made every sample right: held-out folds will show the overfit
             t = math.exp(best[-1])
-        return _solution(objective, theta, t, logits, passes=calls)
+        return solution(objective, theta, t, logits, passes=calls)
 
 
-@dataclass(frozen=True)
-class PaperSchedule:
-    """Stochastic gradient descent as in the paper: T from 1, fixed rate, no early stop (section 4.1)."""
-
-    rate: float = 0.001
-    batch: int = 512
-    epochs: int = 100
-    momentum: float = 0.0
-    seed: int = 0
-    progress: Progress | None = None
-
-    def __call__(self, objective: Objective, start: Vector) -> Solution:
-        """The solution from these coefficients on."""
-        rng = np.random.default_rng(self.seed)
-        theta, t = start.astype(np.float64).copy(), 1.0
-        velocity = np.zeros(len(theta) + 1)
-        n = len(objective.labels)
-        for epoch in range(self.epochs):
-            for drawn in np.split(rng.permutation(n), range(self.batch, n, self.batch)):
-                rows = np.sort(drawn)  # in order, so that memory-mapped inputs are read forwards
-                part = replace(objective, inputs=objective.inputs[rows], labels=objective.labels[rows])
-                _, gradient = part(np.append(theta, math.log(t)))
-                gradient[-1] /= t  # the paper steps on T, not on log T
-                velocity = self.momentum * velocity + gradient
-                theta = theta - self.rate * velocity[:-1]
-                t = max(t - self.rate * float(velocity[-1]), 1e-3)
-            if self.progress:
-                self.progress(epoch + 1, self.epochs)
-        return _solution(objective, theta, t, objective.logits(theta), passes=self.epochs)
-
-
-def _solution(
+def solution(
     objective: Objective, coefficients: Vector, t: float, logits: NDArray[np.float32], *, passes: int
 ) -> Solution:
+    """The solution at these coefficients and T, whose logits are known."""
     value = focal_loss(logits, objective.labels, t, objective.gamma)[0] + objective.penalty(coefficients)
     return Solution(coefficients, t, value, passes, logits)

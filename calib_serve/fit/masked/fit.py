@@ -1,4 +1,4 @@
-"""The masked head: a new bottleneck head, trained under random masks on frozen features (Ni 2025, MaC-Cal).
+"""MaC-Cal, the masked head: a new bottleneck head, trained under random masks on frozen features (Ni 2025).
 
     model = load_model("model.pt", input_shape=(3, 32, 32))
     artifact = fit_masked_head(
@@ -8,7 +8,8 @@
 The paper infers with the unmasked weights and steers q by the training set. On features of images that
 the network was trained on this makes calibration worse, so it is not the default: the default infers with
 the expected weights (each masked weight times q) and steers q by accuracy minus confidence on held-out
-samples, which measured better. ``PAPER`` holds the paper's settings.
+samples, which measured better. ``PAPER`` holds the paper's settings, ``UNMASKED`` those of a head that is
+trained without any mask.
 """
 
 from __future__ import annotations
@@ -25,17 +26,14 @@ from calib_serve.artifact import Artifact, ModelFacts
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fit.facts import complete, data_fingerprint
-from calib_serve.fit.masked.retention import Retention
 from calib_serve.fit.masked.training import Masking, Trained, train_masked
+from calib_serve.fit.output import fit_by_name, options_of
 from calib_serve.fit.samples import Samples
 from calib_serve.model import Progress
 
-__all__ = ["PAPER", "Masking", "Retention", "fit_masked_head"]
+__all__ = ["fit_masked_head", "held_rows"]
 
 Floats = NDArray[np.floating[Any]]
-
-PAPER = Masking(inference="unmasked", retention=Retention(adapt="training", gamma=0.95), schedule="constant")
-"""The paper's settings; gamma is our choice, as the paper names none."""
 
 
 def fit_masked_head(
@@ -47,6 +45,7 @@ def fit_masked_head(
     classes: int | None = None,
     masking: Masking | None = None,
     held_share: float = 0.25,
+    then: str | None = None,
     model: ModelFacts | Mapping[str, Any] | None = None,
     class_names: Sequence[str] = (),
     seed: int = 0,
@@ -58,11 +57,15 @@ def fit_masked_head(
 
     ``features`` may be (V, n, d): V augmented views, of which each epoch sees the next. Held-out features
     (m, d) and labels steer q, and the artifact's reference bins are theirs; without them ``held_share`` of
-    the samples is held out. ``classes`` defaults to the number of class names or the largest label plus 1;
-    ``model`` are the classifier's ``facts()``. ``checkpoints`` is a folder to resume a killed fit from.
-    Raises InputError for one class, NaN or labels outside of the classes, FitError when training diverges.
+    the samples is held out. ``then``: an output method, such as "temperature", that is fitted behind the
+    finished head to the held-out part. ``classes`` defaults to the number of class names or the largest label
+    plus 1; ``model`` are the classifier's ``facts()``. ``checkpoints`` is a folder to resume a killed fit
+    from. Raises InputError for one class, NaN, labels outside of the classes or a name that does not exist,
+    FitError when training diverges or ``then`` has no optimum.
     """
     x, y = _checked(features, labels)
+    if then is not None:
+        options_of(then)  # refuses a name that does not exist before anything is trained
     if (held_features is None) != (held_labels is None):
         raise InputError("give held-out features and labels both, or neither")
     if held_features is None:
@@ -76,7 +79,7 @@ def fit_masked_head(
     k = classes or len(class_names) or int(max(y.max(), held[1].max())) + 1
     if max(y.max(), held[1].max()) >= k:
         raise InputError(f"labels must lie in 0..{k - 1}, got {max(y.max(), held[1].max())}")
-    how = masking or Masking.suited(len(y))
+    how = masking or Masking().suited(len(y))
     trained = train_masked(
         x,
         y,
@@ -88,11 +91,14 @@ def fit_masked_head(
         checkpoints=None if checkpoints is None else Checkpoints(Path(checkpoints)),
         progress=progress,
     )
+    logits = trained.head(np.asarray(held[0], np.float32))
+    behind = None if then is None else fit_by_name(then, logits, held[1], seed=seed)
+    said = {} if behind is None else {"then": then, "behind": dict(behind.fit)}
     return complete(
-        [trained.head],
-        Samples.of(trained.head(np.asarray(held[0], np.float32)), held[1]),
+        [trained.head, *(() if behind is None else behind.steps)],
+        Samples.of(logits, held[1]),
         method="masked-head",
-        fit=_facts(trained, how, seed),
+        fit=_facts(trained, how, seed) | said,
         data={"trained_on": len(y), "features_sha256": data_fingerprint(np.asarray(x), y)},
         model=model,
         class_names=class_names,
@@ -114,9 +120,12 @@ def _facts(trained: Trained, how: Masking, seed: int) -> dict[str, Any]:
         "schedule": how.schedule,
         "momentum": how.momentum,
         "decay": how.decay,
+        "scaled": how.scaled,
         "adapt": how.retention.adapt,
         "gamma": how.retention.gamma,
         "eta": list(how.retention.eta),
+        "bounds": list(how.retention.bounds),
+        "warm_up": how.retention.warm_up,
         "q": trained.q,
         "q_by_epoch": [round(epoch.q, 6) for epoch in trained.epochs],
         "training_loss": last.loss,

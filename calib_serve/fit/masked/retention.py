@@ -19,7 +19,7 @@ class Retention:
     expected weights; "training" by confidence minus ``gamma`` times accuracy on the training set, as in the
     paper; None keeps ``first``. ``eta`` are the first and the last bound, between which it falls
     exponentially; equal ones are the paper's static form. ``warm_up``: the share of the epochs before q first
-    moves; the gap of an untrained head says nothing about q.
+    moves, as the gap of an untrained head says nothing about q, and ``bounds`` other than [0, 1] are ours.
     """
 
     first: float = 0.5
@@ -31,8 +31,10 @@ class Retention:
 
     def __post_init__(self) -> None:
         low, high = self.bounds
-        if not (0 < low <= self.first <= high <= 1):
-            raise InputError(f"q must lie within its bounds in (0, 1], got {self.first} in {self.bounds}")
+        if not (0 <= low <= self.first <= high <= 1 and self.first > 0):
+            raise InputError(
+                f"q must lie within its bounds in [0, 1], above 0, got {self.first} in {self.bounds}"
+            )
         if not (self.eta[0] >= self.eta[1] > 0):
             raise InputError(f"eta must be positive and not rise, got {self.eta}")
         if not 0 <= self.warm_up <= 1:

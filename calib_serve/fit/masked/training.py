@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -41,7 +41,8 @@ class Masking:
 
     ``hidden`` is the bottleneck's width, None for a single linear layer. ``inference`` "expected" scales
     every masked weight by q in the finished head, "unmasked" leaves it, as in the paper.
-    ``schedule`` "cosine" lets the learning rate fall to 0.
+    ``schedule`` "cosine" lets the learning rate fall to 0. ``scaled`` brings the features to a root mean
+    square of 1 in training, so that one rate suits features of any size; the finished head undoes it.
     """
 
     hidden: int | None = 128
@@ -56,6 +57,7 @@ class Masking:
     schedule: Literal["constant", "cosine"] = "cosine"
     momentum: float = 0.9
     decay: float = 5e-4
+    scaled: bool = True
 
     def __post_init__(self) -> None:
         if self.hidden is not None and self.hidden < 1:
@@ -70,17 +72,17 @@ class Masking:
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}")
 
-    @classmethod
-    def suited(cls, n: int) -> Masking:
-        """The defaults, with more epochs and smaller batches where n samples are few: 2,000 updates at least.
+    def suited(self, n: int) -> Masking:
+        """The same with more epochs and smaller batches where n samples are few: 2,000 updates at least.
 
-        >>> Masking.suited(50_000) == Masking(epochs=40, batch=128)
+        >>> Masking().suited(50_000) == Masking(epochs=40, batch=128)
         True
-        >>> Masking.suited(160) == Masking(epochs=250, batch=20)
+        >>> Masking().suited(160) == Masking(epochs=250, batch=20)
         True
         """
-        batch = min(128, max(16, n // 8))
-        return cls(epochs=max(40, math.ceil(_UPDATES / math.ceil(n / batch))), batch=batch)
+        batch = min(self.batch, max(16, n // 8))
+        epochs = max(self.epochs, math.ceil(_UPDATES / math.ceil(n / batch)))
+        return replace(self, epochs=epochs, batch=batch)
 
 
 @dataclass(frozen=True)
@@ -119,10 +121,9 @@ def train_masked(
     ``held_out`` (features, labels) update q if ``Retention.adapt`` is "held-out". With ``checkpoints`` a
     killed fit resumes after its last epoch, with the same result. Raises FitError when training diverges.
     """
-    how = masking or Masking.suited(len(labels))
+    how = masking or Masking().suited(len(labels))
     views = features[None] if features.ndim == 2 else features
-    # One rate suits features of any size once their root mean square is 1; the head undoes the scaling.
-    unit = float(np.sqrt(np.mean(np.square(views, dtype=np.float64)))) or 1.0
+    unit = float(np.sqrt(np.mean(np.square(views, dtype=np.float64)))) or 1.0 if how.scaled else 1.0
     layers = _Layers.drawn(views.shape[2], classes, how, seed=seed, device=device)
     y = torch.from_numpy(np.ascontiguousarray(labels, np.int64)).to(layers.device)
     key = _key(views, labels, held_out, how, seed) if checkpoints else ""
@@ -256,6 +257,8 @@ class _Layers:
         return Head(tuple(w.cpu().numpy() for w in weights), tuple(b.cpu().numpy() for b in self.biases))
 
     def _masks(self, q: float, rng: np.random.Generator) -> list[Tensor]:
+        if q >= 1:
+            return [torch.ones_like(w) for w in self.weights]
         # Drawn by numpy: several times faster than torch here, and the same on every device.
         drawn = [rng.random(w.shape, np.float32) < q for w in self.weights]
         return [torch.from_numpy(mask).to(self.device, torch.float32) for mask in drawn]

@@ -31,6 +31,7 @@ from calib_serve.watch.http.body import Bodies, parser_of, read_one
 from calib_serve.watch.http.exporter import Batch, Requests, export
 from calib_serve.watch.http.gate import NOT_READ, Gate
 from calib_serve.watch.http.page import STATIC, render
+from calib_serve.watch.http.room import MAX_SERIES
 from calib_serve.watch.http.tokens import Scope
 from calib_serve.watch.http.wire import (
     ClassSharesOut,
@@ -86,6 +87,7 @@ def create_app(
     max_bytes: int = 4 << 20,
     max_waiting: int = 32,
     source_rate: float | None = None,
+    max_series: int = MAX_SERIES,
     registry: CollectorRegistry | None = None,
 ) -> FastAPI:
     """The app over ``watch``, which stays yours to close.
@@ -94,13 +96,14 @@ def create_app(
     (for browsers); a text may do everything, a ``Token`` what its scopes say.
     Empty: everybody who reaches it. ``hosts``: the names it answers to, ``["*"]`` for any.
     ``max_bytes``: the largest batch. ``max_waiting``: batches at work or in line, beyond which the answer
-    is 429. ``source_rate``: labels a minute of one token, beyond which it is 429 as well. ``registry``:
+    is 429. ``source_rate``: labels a minute of one token, beyond which it is 429 as well. ``max_series``:
+    of /metrics, about; a gauge says what is left out. ``registry``:
     where to register the metrics; by default one of its own.
     """
     registry = registry or CollectorRegistry()
     app = FastAPI(title="calib-serve watch", docs_url=None, redoc_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=_as_sent(hosts))
-    app.middleware("http")(_observed(export(watch, registry)))
+    app.middleware("http")(_observed(export(watch, registry, max_series=max_series)))
     app.exception_handler(RequestValidationError)(_invalid)
     rate = None if source_rate is None else SourceRate(source_rate)
     routes = _Routes(watch, registry, max_bytes=max_bytes, max_waiting=max_waiting, rate=rate)

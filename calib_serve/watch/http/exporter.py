@@ -2,7 +2,8 @@
 
 One process owns one registry. Sums come from the ledger, so they go on after a restart where they
 stood, and a scrape during a write sees the state before it or after it, never between. Series of a writer
-or a generation that is not the default say so in two more labels.
+or a generation that is not the default say so in two more labels. A scrape has a limit of series: what of
+versions, segments and windows is left out of it is a gauge of its own.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ import logging
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from calib_serve.errors import REASONS, LedgerError, MissingDependency
+from calib_serve.watch.checks import Check
 from calib_serve.watch.drift.statistics import expected_accuracy
-from calib_serve.watch.http.gauges import WindowGauges
+from calib_serve.watch.http.gauges import WINDOWS, WindowGauges
+from calib_serve.watch.http.room import MAX_SERIES, Room
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.ledger import Key, Sums, Version, merge_slices
-from calib_serve.watch.series import PUBLISHED, SEGMENTS, SERIES, WATCH
+from calib_serve.watch.series import PUBLISHED, SEGMENTS, SERIES, WATCH, Series
 from calib_serve.watch.service import Watch
 from calib_serve.watch.sources import labels_by_source
 
@@ -41,6 +44,7 @@ Batch = Literal["labels", "predictions", "predictions_without_key"]
 
 _BY_NAME = {series.name: series for series in (*SERIES, *SEGMENTS, *WATCH)}
 _NONE: Mapping[str, str] = MappingProxyType({})
+_LEFT_OUT = ("all", "segments", "windows")
 _STAGES = ("keyring", "lease", "ledger", "samples", "scrape", "tokens")
 
 
@@ -60,38 +64,85 @@ class Requests:
 
 
 class WatchCollector(Collector):
-    """Turns a ``Watch`` into metric families; every bin of every version is there from the start."""
+    """Turns a ``Watch`` into metric families; every bin of every version is there from the start.
 
-    def __init__(self, watch: Watch, requests: Requests) -> None:
-        self._watch, self._requests = watch, requests
+    ``max_series``: about how many there are of all versions together, at most.
+    """
+
+    def __init__(self, watch: Watch, requests: Requests, *, max_series: int = MAX_SERIES) -> None:
+        self._watch, self._requests, self._most = watch, requests, max_series
         self._gauges = WindowGauges(watch)
+        self._versions, self._segments = Room(), Room()
+        self._left_out = dict.fromkeys(_LEFT_OUT, 0)
+        self._in_use = 0
+        bins = watch.ledger.bins
+        self._of_segment = _count((one.segment_series for one in PUBLISHED if one.by_segment), bins)
+        self._of_version = _count((*SERIES, *WATCH), bins)
+
+    def trouble(self) -> str | None:
+        """Why what is in use is left out of scrapes, if it is."""
+        if not self._in_use:
+            return None
+        return (
+            f"series of {self._in_use} versions in use, or of their segments, are left out of /metrics, "
+            f"which has {self._most:,} at most: raise --max-series, or watch by more than one process"
+        )
 
     def collect(self) -> Iterator[Metric]:
         """The families of one scrape."""
+        models = self._watch.models
+        sizes = dict.fromkeys(models, self._of_version)
+        versions = self._versions.choose(sizes, self._watch.counted_at, most=self._most)
+        self._left_out = {"all": len(models) - len(versions), "segments": 0, "windows": 0}
+        self._in_use = self._versions.crowded_out(sizes, self._watch.counted_at)
         try:
-            published = self._watch.publication.read()
-            sources = labels_by_source(self._watch.ledger.slices("source", own=True))
-            told = [*self._detectors(published.generation), *self._windows()]
+            published = self._watch.publication.read(None if len(versions) == len(models) else versions)
+            sources = labels_by_source(self._sources(versions))
+            told = [*self._detectors(versions, published.generation), *self._windows(versions)]
         except LedgerError as error:
             # Publish no sums: zeros would look like a restart.
             log.error("a scrape could not read the ledger: %s", error)
             self._watch.counts.errors["scrape"] += 1
         else:
             zeros, segments, more = Sums.zeros(self._watch.ledger.bins), published.sums, published.labels
-            yield from _sums(dict.fromkeys(self._watch.models, zeros) | merge_slices(segments), more)
-            yield from _segments({key: sums for key, sums in segments.items() if key.name}, more)
+            yield from _sums(dict.fromkeys(versions, zeros) | merge_slices(segments), more)
+            self._note_merged(published.merged)
+            yield from _segments(self._fitting(segments, len(versions)), more)
             yield _family("calib_source_labels_total", list(sources.items()), more)
             yield from told
-        yield from self._troubles()
+        yield from self._troubles(versions)
 
-    def _detectors(self, generation: int) -> Iterator[Metric]:
+    def _note_merged(self, versions: Collection[Version]) -> None:
+        """Of these there is no room for segments, and none were read."""
+        self._left_out["segments"] = len(versions)
+        self._in_use += len(self._versions.in_use(self._watch.counted_at).intersection(versions))
+
+    def _fitting(self, sums: Mapping[Key, Sums], versions: int) -> dict[Key, Sums]:
+        """The segments for which the versions leave room."""
+        named = {key: each for key, each in sums.items() if key.name}
+        sizes = {v: n * self._of_segment for v, n in Counter(key.of for key in named).items()}
+        room = self._most - versions * self._of_version
+        chosen = set(self._segments.choose(sizes, self._watch.counted_at, most=room))
+        self._in_use += self._segments.crowded_out(sizes, self._watch.counted_at)
+        self._left_out["segments"] += len(sizes) - len(chosen)
+        return {key: each for key, each in named.items() if key.of in chosen}
+
+    def _sources(self, versions: Sequence[Version]) -> dict[Key, Sums]:
+        ledger = self._watch.ledger
+        if not self._left_out["all"]:
+            return ledger.slices("source", own=True)
+        return {k: s for v in versions for k, s in ledger.slices("source", own=True, version=v).items()}
+
+    def _detectors(self, versions: Sequence[Version], generation: int) -> Iterator[Metric]:
         watch, feed = self._watch, self._watch.feed
         alarms, incidents = feed.incidents.counts()
         opened = [one for one in watch.incidents() if one.open and (one.model, one.version) in watch.models]
         still = Counter((one.model, one.version) for one in opened)
         late, waiting = feed.late(), watch.ledger.waiting()
         shares = {
-            v: (w.reference.count / w.reference.n).tolist() for v, w in watch.models.items() if w.reference
+            v: (reference.count / reference.n).tolist()
+            for v in versions
+            if (reference := watch.models[v].reference)
         }
         yield _family("calib_reference_share", _binned(shares))
         for name, counts in (
@@ -102,30 +153,40 @@ class WatchCollector(Collector):
             ("calib_feedback_waiting", waiting),
         ):
             kept = {"generation": str(generation)} if generation and name.endswith("_total") else {}
-            yield _family(name, [(v, counts.get(v, 0)) for v in watch.models], kept)
+            yield _family(name, [(v, counts.get(v, 0)) for v in versions], kept)
         yield from _open(opened)
-        yield _family("calib_maturity_seconds", [(v, feed.maturity(v).seconds) for v in watch.models])
-        yield _family("calib_drift_log_evidence", [(v, e) for v, (e, _) in feed.evidence.items()])
-        yield _family("calib_drift_log_threshold", [(v, t) for v, (_, t) in feed.evidence.items()])
-        yield _family("calib_shift_alarms_total", [(v, watch.counts.shifts[v]) for v in watch.shifts])
-        yield _family("calib_shift_log_evidence", [(v, s.log_evidence) for v, s in watch.shifts.items()])
+        yield _family("calib_maturity_seconds", [(v, feed.maturity(v).seconds) for v in versions])
+        evidence = [(v, feed.evidence[v]) for v in versions if v in feed.evidence]
+        yield _family("calib_drift_log_evidence", [(v, e) for v, (e, _) in evidence])
+        yield _family("calib_drift_log_threshold", [(v, t) for v, (_, t) in evidence])
+        shifts = [(v, watch.shifts[v]) for v in versions if v in watch.shifts]
+        yield _family("calib_shift_alarms_total", [(v, watch.counts.shifts[v]) for v, _ in shifts])
+        yield _family("calib_shift_log_evidence", [(v, s.log_evidence) for v, s in shifts])
 
-    def _windows(self) -> Iterator[Metric]:
-        for name, rows in self._gauges.rows().items():
-            yield _family(name, rows)
+    def _windows(self, versions: Sequence[Version]) -> Iterator[Metric]:
+        found = self._gauges.rows(versions)
+        self._left_out["windows"] = len(versions) - len(found)
+        whole: dict[str, list[Row]] = {}
+        for rows in found.values():
+            for name, more in rows.items():
+                whole.setdefault(name, []).extend(more)
+        for name, every in whole.items():
+            yield _family(name, every)
+        if found:
+            yield _family("calib_windows_age_seconds", [((), self._gauges.age())])
 
-    def _troubles(self) -> Iterator[Metric]:
+    def _troubles(self, versions: Sequence[Version]) -> Iterator[Metric]:
         counts, requests = self._watch.counts, self._requests
         refused = self._watch.intake.refused
         yield _family("calib_feedback_refused_total", [((reason,), refused[reason]) for reason in REASONS])
-        yield _family("calib_invalid_outputs_total", [(v, counts.invalid[v]) for v in self._watch.models])
+        yield _family("calib_invalid_outputs_total", [(v, counts.invalid[v]) for v in versions])
+        yield _family("calib_versions_left_out", [((what,), n) for what, n in self._left_out.items()])
         errors = counts.errors + Counter(lease=self._watch.publication.lost)
         yield _family("calib_monitor_errors_total", [((stage,), errors[stage]) for stage in _STAGES])
         yield _family("calib_ledger_rollbacks_total", [((), self._watch.publication.rollbacks)])
         unknown = [((batch,), counts.unknown[batch]) for batch in get_args(Batch)]
         yield _family("calib_batches_unknown_total", unknown)
         found = self._watch.checks.reasons().items()
-        yield _family("calib_windows_age_seconds", [((), self._gauges.age())])
         yield _family("calib_check_ok", [((name,), float(reason is None)) for name, reason in found])
         yield _family("calib_requests_total", [(route, n) for route, n in list(requests.count.items())])
         yield _family("calib_request_seconds_total", [((r,), s) for r, s in list(requests.seconds.items())])
@@ -176,8 +237,29 @@ def _family(name: str, rows: Iterable[Row], more: Mapping[str, str] = _NONE) -> 
     return family
 
 
-def export(watch: Watch, registry: CollectorRegistry, *, requests: Requests | None = None) -> Requests:
-    """Publish ``watch`` in ``registry``; the counter of requests it publishes beside."""
+def _count(series: Iterable[Series], bins: int) -> int:
+    """How many series a version has, or one of its segments."""
+    found = 0
+    for one in series:
+        if one.labels[:2] == ("model", "version"):
+            each = bins if "bin" in one.labels else 1
+            found += each * (len(WINDOWS) if "window" in one.labels else 1)
+    return found
+
+
+def export(
+    watch: Watch,
+    registry: CollectorRegistry,
+    *,
+    requests: Requests | None = None,
+    max_series: int = MAX_SERIES,
+) -> Requests:
+    """Publish ``watch`` in ``registry``; the counter of requests it publishes beside.
+
+    ``max_series``: of one scrape, about. What is left out for it shows in ``watch.checks`` as well.
+    """
     requests = requests or Requests()
-    registry.register(WatchCollector(watch, requests))
+    collector = WatchCollector(watch, requests, max_series=max_series)
+    registry.register(collector)
+    watch.checks.add(Check("series", collector.trouble))
     return requests

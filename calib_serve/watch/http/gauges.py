@@ -6,81 +6,80 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from calib_serve.receipts import DAY
-from calib_serve.watch.estimates import estimate
+from calib_serve.watch import windows
+from calib_serve.watch.estimates import estimated_gap
 from calib_serve.watch.label_rate import rate_changes
 from calib_serve.watch.ledger import Version
 from calib_serve.watch.priors import TrafficShares
 from calib_serve.watch.service import Watch
 from calib_serve.watch.sources import source_gaps
-from calib_serve.watch.windows import WINDOWS, Window
+from calib_serve.watch.windows import Window
 
-__all__ = ["WindowGauges"]
+__all__ = ["WINDOWS", "WindowGauges"]
 
 Rows = dict[str, list[tuple[tuple[str, ...], float]]]
 
-_WINDOWS = tuple(name for name, seconds in WINDOWS.items() if math.isfinite(seconds))
+WINDOWS = tuple(name for name, seconds in windows.WINDOWS.items() if math.isfinite(seconds))
+"""The names of the windows that have series."""
+
 _SLICES = "24h"  # the window of segments and classes
 _KEEP = 15.0  # seconds for which they are not computed again: scrapes come from several servers
 _VERDICTS = {"off": 1.0, "calibrated": 0.0}
 
 
 class WindowGauges:
-    """The window series of all versions of ``watch``.
+    """The window series of versions of ``watch``.
 
     Those of a version are kept for some seconds, and longer where there are so many versions that a scrape
-    would take too long: then each scrape renews the oldest.
+    would take longer than ``seconds`` for them: then each scrape renews the oldest, new ones first.
     """
 
-    def __init__(self, watch: Watch, *, seconds: float = 1.0) -> None:
+    def __init__(self, watch: Watch, *, seconds: float = 0.2) -> None:
         self._watch, self._seconds = watch, seconds
         self._lock = threading.Lock()
         self._made: dict[Version, tuple[float, Rows]] = {}
 
-    def rows(self) -> Rows:
-        """(labels, value) by the name of the series."""
+    def rows(self, versions: Sequence[Version]) -> dict[Version, Rows]:
+        """(labels, value) by the name of the series, of those of the versions that were made by now."""
         with self._lock:
+            self._made = {version: self._made[version] for version in versions if version in self._made}
             began = time.monotonic()
-            oldest = sorted(self._watch.models, key=lambda v: self._made.get(v, (-math.inf, {}))[0])
+            oldest = sorted(versions, key=lambda v: self._made.get(v, (-math.inf, {}))[0])
             for i, version in enumerate(oldest):
                 now = time.monotonic()
                 known = self._made.get(version)
-                if known and (now - known[0] < _KEEP or (i and now - began > self._seconds)):
+                if (known and now - known[0] < _KEEP) or (i and now - began > self._seconds):
                     break
                 self._made[version] = now, self._of(version)
-            whole: Rows = defaultdict(list)
-            for version in self._watch.models:
-                for name, more in self._made[version][1].items():
-                    whole[name] += more
-            return dict(whole)
+            return {version: rows for version, (_, rows) in self._made.items()}
 
     def age(self) -> float:
-        """Seconds since the oldest of them was computed; 0 where there is none."""
+        """Seconds since the oldest of them was made; NaN where there are none."""
         with self._lock:
-            now = time.monotonic()
-            return now - min((made for made, _ in self._made.values()), default=now)
+            return time.monotonic() - min((at for at, _ in self._made.values()), default=math.nan)
 
     def _of(self, version: Version) -> Rows:
         rows: Rows = defaultdict(list)
-        windows = {name: self._watch.window(version, name) for name in _WINDOWS}
-        for name, window in windows.items():
+        found = self._watch.windows(version, WINDOWS)
+        for name, window in found.items():
             for number, value in _numbers(window).items():
                 rows[f"calib_window_{number}"].append(((*version, name), value))
-        for key, sums in windows[_SLICES].slices.items():
+        for key, sums in found[_SLICES].slices.items():
             if key.kind in ("segment", "class") and key.name:
-                gap = estimate(sums).gap
+                gap = estimated_gap(sums)
                 labels = (*version, key.kind, key.name)
                 rows["calib_slice_gap"].append((labels, gap.value))
                 rows["calib_slice_gap_error"].append((labels, gap.se))
-        day = windows[_SLICES]
+        day = found[_SLICES]
         for one in source_gaps(day.sums, day.by_name("source"), day.groups):
             rows["calib_source_gap_difference"].append(((*version, one.name), one.difference))
             rows["calib_source_gap_difference_error"].append(((*version, one.name), one.se))
         for series, values in _shares(self._watch.class_shares(version, _SLICES)).items():
             rows[series] += [((*version, *more), value) for more, value in values]
-        moved = _rate_moved(windows["7d"])
+        moved = _rate_moved(found["7d"])
         rows["calib_label_rate_moved"].append((version, moved))
         return dict(rows)
 

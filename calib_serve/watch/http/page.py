@@ -68,9 +68,7 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
 
     Without ``window``, the latest day, or the next longer one whose labels say something.
     """
-    totals = watch.ledger.sums()
-    zeros = Sums.zeros(watch.ledger.bins)
-    size = {v: _size(totals.get(v, zeros)) for v in {*watch.models, *totals}}
+    size = {**dict.fromkeys(watch.models, (0.0, 0.0)), **watch.sizes()}
     versions = sorted(size, key=lambda v: (*(-n for n in size[v]), v))
     chosen: Version = (model, version) if (model, version) in size else versions[0]
     looked = _window(watch, chosen, window)

@@ -3,23 +3,28 @@
 A backup is of one moment, taken while others write. A restored ledger does not know which labels were
 counted after its backup was taken, so those sent again could count twice: it refuses labels of predictions
 made until the restore as forgotten, unless the lost labels are to be sent again (``recount``).
+
+Of a ledger in partitions each has a backup of its own, ``file.1`` and so on, of its own moment.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from calib_serve.errors import InputError, LedgerError
 from calib_serve.watch.ledger import sqlite_copy
-from calib_serve.watch.ledger.address import check_address, is_redis
+from calib_serve.watch.ledger.address import Place, check_address, is_redis, places_of
 from calib_serve.watch.ledger.backup_file import Header, read_header, unpacked_content, write_backup
 from calib_serve.watch.ledger.inspection import set_aside_in, verify_file
+from calib_serve.watch.ledger.opening import as_one
+from calib_serve.watch.ledger.partitioned import PartitionedLedger
 from calib_serve.watch.ledger.protocol import Ledger
 from calib_serve.watch.ledger.sums import Version
 from calib_serve.watch.ledger.taken_out import count_taken_out
@@ -70,23 +75,39 @@ def backup_ledger(where: str, file: str | Path, *, clock: Callable[[], float] = 
     """Write the ledger of one moment to ``file``, which is replaced whole and its owner's alone.
 
     ``where``: as ``open_ledger`` has it. Others may read and write meanwhile. The copy is verified before
-    it is kept; LedgerError where it is not sound, or ``file`` is there and is no backup.
+    it is kept; LedgerError where it is not sound, or ``file`` is there and is no backup. Of partitions, it
+    returns the header of the first one, with the bytes of all.
     """
     check_address(where)
-    file = Path(file)
+    places = places_of(where)
+    # The first one first: what the others lack of it later was fed to detectors, and is not fed again.
+    made = [
+        _backed_up(place, one, clock=clock) for place, one in zip(places, _files(file, places), strict=True)
+    ]
+    return dataclasses.replace(made[0], bytes=sum(one.bytes for one in made))
+
+
+def _files(file: str | Path, places: Sequence[Place]) -> list[Path]:
+    """The backups of these places."""
+    if len(places) == 1:
+        return [Path(file)]
+    return [Path(f"{file}.{number}") for number in range(1, len(places) + 1)]
+
+
+def _backed_up(place: Place, file: Path, *, clock: Callable[[], float]) -> Header:
     if file.exists():
         read_header(file)  # at once, not after all the work
     with _folder(file) as folder:
         copy = folder / "copy"
-        if is_redis(where):
+        if is_redis(place.where):
             from calib_serve.watch.ledger import redis_copy  # noqa: PLC0415  an optional extra
 
-            taken = redis_copy.copied(where, copy)
-            if wrong := verify_ledger(where):
+            taken = redis_copy.copied(place, copy)
+            if wrong := _wrong(place):
                 raise LedgerError(f"the ledger is not sound: {wrong[0]}")
             return write_backup(file, copy, store="redis", taken=taken)
-        taken = sqlite_copy.copied(Path(where), copy, clock=clock)
-        _verify_copy(copy, where)
+        taken = sqlite_copy.copied(Path(place.where), copy, clock=clock)
+        _verify_copy(copy, place.where)
         return write_backup(file, copy, store="sqlite", taken=taken)
 
 
@@ -123,14 +144,26 @@ def restore_ledger(
     after the backup was taken may be sent again and count again.
     """
     check_address(where)
-    file = Path(file)
-    header = read_header(file)
-    if (header.store == "redis") != is_redis(where):
-        raise LedgerError(f"{file} is a backup of a {header.store} ledger; restore it to one")
+    places = places_of(where)
+    files = _files(file, places)
+    for one in files:
+        if (read_header(one).store == "redis") != is_redis(where):
+            raise LedgerError(f"{one} is a backup of a {read_header(one).store} ledger; restore it to one")
     until = float("-inf") if recount else clock() + clock_skew
-    if is_redis(where):
-        return _restored_to_redis(file, where, until, replace=replace)
-    path = Path(where)
+    done = [
+        _put_back(one, place, until, replace=replace, clock=clock)
+        for one, place in zip(files, places, strict=True)
+    ]
+    aside = ", ".join(one.aside for one in done if one.aside is not None)
+    return Restored(done[0].taken, aside or None, until)
+
+
+def _put_back(
+    file: Path, place: Place, until: float, *, replace: bool, clock: Callable[[], float]
+) -> Restored:
+    if is_redis(place.where):
+        return _restored_to_redis(file, place, until, replace=replace)
+    header, path = read_header(file), Path(place.where)
     if not replace and sqlite_copy.is_there(path):
         raise LedgerError(f"there is a ledger {path}, or what is left of one; set it aside with --replace")
     with sqlite_copy.unused(path), _folder(path) as folder:
@@ -146,18 +179,18 @@ def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def _restored_to_redis(file: Path, where: str, until: float, *, replace: bool) -> Restored:
+def _restored_to_redis(file: Path, place: Place, until: float, *, replace: bool) -> Restored:
     from calib_serve.watch.ledger import redis_copy  # noqa: PLC0415  an optional extra
 
-    if redis_copy.in_use(where):
+    if redis_copy.in_use(place):
         raise LedgerError("a process uses this Redis ledger; stop it first")
     with tempfile.TemporaryDirectory(prefix="calib-serve-") as folder:
         content = Path(folder) / "content"
         content.touch(mode=0o600)
         header = unpacked_content(file, content)
-        with redis_copy.staged(where, content) as ledger:
+        with redis_copy.staged(place, content) as ledger:
             _begin(ledger, until)
-            aside = redis_copy.put_in_place(where, ledger, replace=replace)
+            aside = redis_copy.put_in_place(place, ledger, replace=replace)
     return Restored(header.taken, aside, until)
 
 
@@ -176,11 +209,15 @@ def existing_ledger(where: str) -> Ledger:
     ``where``: as ``open_ledger`` has it.
     """
     check_address(where)
-    if is_redis(where):
+    return as_one(where, _existing)
+
+
+def _existing(place: Place) -> Ledger:
+    if is_redis(place.where):
         from calib_serve.watch.ledger import redis_copy  # noqa: PLC0415  an optional extra
 
-        return redis_copy.as_it_is(where)
-    return sqlite_copy.as_it_is(sqlite_copy.needed(Path(where)))
+        return redis_copy.as_it_is(place)
+    return sqlite_copy.as_it_is(sqlite_copy.needed(Path(place.where)))
 
 
 def verify_ledger(where: str) -> list[str]:
@@ -188,15 +225,31 @@ def verify_ledger(where: str) -> list[str]:
 
     LedgerError where there is none.
     """
-    if not is_redis(where):
-        return verify_file(sqlite_copy.needed(Path(where)))  # also one that cannot be opened
-    with closing(existing_ledger(where)) as ledger:
-        return ledger.verify()
+    return _of_all(where, _wrong)
 
 
 def set_aside_rows(where: str) -> list[str]:
     """What was damaged in the ledger at ``where`` and set aside; it is missing in what the rest counts."""
-    return [] if is_redis(where) else set_aside_in(sqlite_copy.needed(Path(where)))
+    return _of_all(
+        where,
+        lambda place: [] if is_redis(place.where) else set_aside_in(sqlite_copy.needed(Path(place.where))),
+    )
+
+
+def _wrong(place: Place) -> list[str]:
+    if not is_redis(place.where):
+        return verify_file(sqlite_copy.needed(Path(place.where)))  # also one that cannot be opened
+    with closing(_existing(place)) as ledger:
+        return ledger.verify()
+
+
+def _of_all(where: str, say: Callable[[Place], list[str]]) -> list[str]:
+    """What ``say`` says of a ledger, or of each of its partitions, with their numbers."""
+    check_address(where)
+    places = places_of(where)
+    if len(places) == 1:
+        return say(places[0])
+    return [f"partition {i}: {one}" for i, place in enumerate(places, 1) for one in say(place)]
 
 
 def prune_ledger(
@@ -223,23 +276,26 @@ def prune_ledger(
         was = _used_bytes(where)
         gone, labels = _pruned(ledger, before, version, clock)
         damaged = ledger.forget_set_aside() if set_aside else 0
-    done = sqlite_copy.compact(Path(where)) if compact else None
+    compacted = [sqlite_copy.compact(Path(place.where)) for place in places_of(where) if compact]
+    done = all(compacted) if compact else None
     return Pruned(gone, labels, max(was - _used_bytes(where), 0), damaged, done)
 
 
 def _used_bytes(where: str) -> int:
+    places = places_of(where)
     if not is_redis(where):
-        return sqlite_copy.used_bytes(Path(where))
+        return sum(sqlite_copy.used_bytes(Path(place.where)) for place in places)
     from calib_serve.watch.ledger import redis_copy  # noqa: PLC0415  an optional extra
 
-    return redis_copy.used_bytes(where)
+    return redis_copy.used_bytes(places[0])
 
 
 def _pruned(
     ledger: Ledger, before: float | None, version: Version | None, clock: Callable[[], float]
 ) -> tuple[int, float]:
     if version is not None:
-        return 0, _retire(ledger, version)
+        parts = ledger.parts if isinstance(ledger, PartitionedLedger) else (ledger,)
+        return 0, sum(_retire(part, version) for part in parts)
     return ledger.sweep(clock()) if before is None else ledger.forget(before, drop=True), 0.0
 
 

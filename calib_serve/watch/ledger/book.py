@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, get_args
 
 from calib_serve.errors import InputError, LedgerError, ShapeError
 from calib_serve.watch.ledger.entries import (
@@ -20,6 +22,7 @@ from calib_serve.watch.ledger.entries import (
 )
 from calib_serve.watch.ledger.rows import Tables
 from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version, add_at
+from calib_serve.watch.ledger.tables import Row
 
 __all__ = ["Book"]
 
@@ -38,6 +41,7 @@ class Book:
         self._db = tables.db
         self._totals, self._spans, self._emitted = (tables[name] for name in ("totals", "spans", "emitted"))
         self._journal, self._state = tables["journal"], tables["state"]
+        self._merging: Version | None = None
 
     def add(self, sums: Mapping[Place, Sums], *, writer: str | None = None, less: bool = False) -> None:
         """Add sums to those that are kept, of this ledger's writer or another; or take labels out of them."""
@@ -79,27 +83,47 @@ class Book:
             return None
         raise _never_counted()
 
-    def totals(self, kind: Kind, *, own: bool) -> dict[Key, Sums]:
-        """The sums over all time."""
-        where, told = ("AND writer = ?", (kind, self.writer)) if own else ("", (kind,))
+    def totals(self, kind: Kind, *, own: bool, version: Version | None = None) -> dict[Key, Sums]:
+        """The sums over all time, of all versions or one."""
         found: dict[Key, Sums] = {}
-        for _, model, version, _, name, packed in self._totals.select(f"WHERE kind = ? {where}", told):
-            add_at(found, Key(model, version, name, kind), self._unpacked(packed))
-        for writer, sums in self.unfolded().items():
+        for key, more in self.each_total(kind, own=own, version=version):
+            add_at(found, key, more)
+        return found
+
+    def each_total(
+        self, kind: Kind, *, own: bool, version: Version | None = None
+    ) -> Iterator[tuple[Key, Sums]]:
+        """The same one by one, as there may be more than memory should hold; keys may come again."""
+        where, told = "WHERE kind = ?", [str(kind)]
+        if own or version is not None:  # by the writers' names as well, with which the table's key begins
+            writers = [self.writer] if own else self._writers()
+            where, told = f"{where} AND writer IN ({', '.join('?' * len(writers))})", [*told, *writers]
+        if version is not None:
+            where, told = f"{where} AND model = ? AND version = ?", [*told, *version]
+        for row in self._totals.each(where, told):
+            yield Key(row[1], row[2], row[4], kind), self._unpacked(row[-1])
+        for writer, sums in self.unfolded(version).items():
             for place, more in sums.items():
                 if place.key.kind == kind and not place.width and (not own or writer == self.writer):
-                    add_at(found, place.key, more)
+                    yield place.key, more
+
+    def _writers(self) -> list[str]:
+        """All that sums are kept of; found by the table's key, without reading the table."""
+        found, last = [], self._db.execute("SELECT min(writer) FROM totals").fetchone()[0]
+        while last is not None:
+            found.append(last)
+            last = self._db.execute("SELECT min(writer) FROM totals WHERE writer > ?", (last,)).fetchone()[0]
         return found
 
     def dated(self, since: float, until: float, version: Version | None, kind: Kind | None) -> list[Dated]:
         """The sums of the spans in [since, until)."""
-        rows = self._spans.select(
-            "WHERE start >= ?1 AND start + width <= ?2 AND (?3 IS NULL OR model = ?3)"
-            " AND (?4 IS NULL OR version = ?4) AND (?5 IS NULL OR kind = ?5)",
-            (since, until, *(version or (None, None)), kind),
-        )
-        found = {_place(row): self._unpacked(row[-1]) for row in rows}
-        for sums in self.unfolded().values():
+        kinds = get_args(Kind) if kind is None else (kind,)
+        where = f"WHERE start >= ? AND start + width <= ? AND kind IN ({', '.join('?' * len(kinds))})"
+        told: tuple[str | float, ...] = (since, until, *kinds)
+        if version is not None:  # with the kinds, in which the table's key goes on: no other row is read
+            where, told = f"{where} AND model = ? AND version = ?", (*told, *version)
+        found = {_place(row): self._unpacked(row[-1]) for row in self._spans.each(where, told)}
+        for sums in self.unfolded(version).values():
             for place, more in sums.items():
                 key, start, width = place
                 inside = width and since <= start and start + width <= until
@@ -107,14 +131,43 @@ class Book:
                     add_at(found, place, more)
         return [Dated(*place, sums) for place, sums in sorted(found.items(), key=lambda one: one[0].start)]
 
-    def merge_spans(self, now: float, *, at_most: int) -> None:
-        """Move what has grown old into wider spans, and drop what is older than any."""
+    def merge_spans(self, now: float, *, at_most: int, seconds: float = math.inf) -> None:
+        """Move what has grown old into wider spans, and drop what is older than any; from version to version.
+
+        After so many ``seconds``, if they are given, the next such call goes on where this one ends.
+        """
         self.fold()
+        began = time.monotonic()
+        if math.isinf(seconds):
+            self._merging = None
+        while (version := self._version_after(self._merging)) is not None:
+            at_most -= self._merge_spans_of(version, now, at_most=at_most)
+            if at_most <= 0:  # there may be more of this version
+                break
+            self._merging = version
+            if time.monotonic() - began >= seconds:
+                break
+        else:
+            self._merging = None
+
+    def _version_after(self, version: Version | None) -> Version | None:
+        """The next version that has spans, by the table's key."""
+        where, told = ("", ()) if version is None else ("WHERE (model, version) > (?, ?)", version)
+        found = self._db.execute(
+            f"SELECT model, version FROM spans {where} ORDER BY model, version LIMIT 1",  # noqa: S608
+            told,
+        ).fetchone()
+        return None if found is None else (found[0], found[1])
+
+    def _merge_spans_of(self, version: Version, now: float, *, at_most: int) -> int:
+        kinds = get_args(Kind)
+        marks = ", ".join("?" * len(kinds))
         old = [
             row
             for width, most in SPANS
             for row in self._spans.select(
-                "WHERE width = ? AND start < ? LIMIT ?", (width, now - most - width, at_most)
+                f"WHERE model = ? AND version = ? AND kind IN ({marks}) AND start < ? AND width = ? LIMIT ?",
+                (*version, *kinds, now - most - width, width, at_most),
             )
         ]
         moved: dict[Place, Sums] = {}
@@ -124,6 +177,7 @@ class Book:
                 add_at(moved, Place(key, *to), self._unpacked(row[-1]))
         self._spans.delete_all(old)
         self.add(moved)
+        return len(old)
 
     def emitted(self, consumer: str) -> dict[Version, Sums]:
         """What ``consumer`` has published."""
@@ -153,9 +207,11 @@ class Book:
         row = self._state.get(_FOLDED)
         return 0 if row is None else int(row[1])
 
-    def unfolded(self) -> dict[str, dict[Place, Sums]]:
-        """The sums of the labels in the journal that are in no sum yet, by writer."""
-        rows = self._journal.select("WHERE id > ?", (self._folded(),))
+    def unfolded(self, version: Version | None = None) -> dict[str, dict[Place, Sums]]:
+        """The sums of the labels in the journal that are in no sum yet, by writer; of all versions or one."""
+        # The plus keeps SQLite from reading all that waits of a version: what is new is less.
+        where, told = ("", ()) if version is None else ("AND +model = ? AND +version = ?", version)
+        rows = self._journal.select(f"WHERE id > ? {where}", (self._folded(), *told))
         return journal_sums([self._noted(row) for row in rows], bins=self._bins)
 
     def fold(self) -> None:
@@ -166,23 +222,39 @@ class Book:
             self._state.put(_FOLDED, str(last).encode())
             self._journal.delete("WHERE id > ? AND NOT detect", (folded,))
 
-    def waiting(self) -> dict[Version, int]:
-        """How many labels of each version wait for the drift detector."""
+    def waiting(self, until: float = math.inf) -> dict[Version, int]:
+        """How many labels of predictions made before ``until`` wait for the drift detector, by version."""
+        # All are counted, for which the index is enough, less those of the journal's end that do not wait.
         rows = self._db.execute(
-            "SELECT model, version, count(*) FROM journal WHERE detect GROUP BY model, version"
+            "SELECT model, version, count(*) FROM journal WHERE time < ? GROUP BY model, version", (until,)
         )
-        return {(model, version): count for model, version, count in rows}
+        found = {(model, version): count for model, version, count in rows}
+        rows = self._db.execute(
+            "SELECT model, version, count(*) FROM journal WHERE id > ? AND time < ? AND NOT detect"
+            " GROUP BY model, version",
+            (self._folded(), until),
+        )
+        for model, version, count in rows:
+            found[model, version] -= count
+        return {version: count for version, count in found.items() if count}
+
+    def look_at_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
+        """The labels that were predicted before ``until``."""
+        return [self._noted(row) for row in self._waiting(version, until, most)]
 
     def take_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
-        """Take the labels out that were predicted before ``until``."""
-        # By nonce within a moment: in the order of arrival, wrong ones might come first.
+        """Take them out."""
         self.fold()
-        rows = self._journal.select(
+        rows = self._waiting(version, until, most)
+        self._journal.delete_all(rows)
+        return [self._noted(row) for row in rows]
+
+    def _waiting(self, version: Version, until: float, most: int) -> list[Row]:
+        # By nonce within a moment: in the order of arrival, wrong ones might come first.
+        return self._journal.select(
             "WHERE (model, version) = (?, ?) AND time < ? AND detect ORDER BY time, nonce LIMIT ?",
             (*version, until, most),
         )
-        self._journal.delete_all(rows)
-        return [self._noted(row) for row in rows]
 
     def drop(self, version: Version) -> None:
         """Delete all rows of a version."""

@@ -6,21 +6,18 @@ after any crash the sums are exactly those of the labels that were acknowledged,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Protocol
 
-from calib_serve.receipts import DAY
 from calib_serve.watch.checks import Check
-from calib_serve.watch.ledger.address import check_address, is_redis, redis_password
 from calib_serve.watch.ledger.batches import Once
 from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Mark, Noted
 from calib_serve.watch.ledger.leases import Leases
-from calib_serve.watch.ledger.sqlite import SqliteLedger
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version
 
-__all__ = ["Ledger", "open_ledger"]
+__all__ = ["Ledger"]
 
 
 class Ledger(Protocol):
@@ -65,25 +62,36 @@ class Ledger(Protocol):
     def sums(self, *, own: bool = False) -> dict[Version, Sums]:
         """The sums over all time (``own``: by this writer), by (model, version)."""
 
-    def slices(self, kind: Kind = "segment", *, own: bool = False) -> dict[Key, Sums]:
-        """The same, by slice of this kind."""
+    def slices(
+        self, kind: Kind = "segment", *, own: bool = False, version: Version | None = None
+    ) -> dict[Key, Sums]:
+        """The same, by slice of this kind; of all versions or one."""
 
     def dated(
         self, since: float, until: float, *, version: Version | None = None, kind: Kind | None = None
     ) -> Iterable[Dated]:
         """The sums of predictions made in [since, until), by slice and span; spans that lie inside whole."""
 
-    def waiting(self) -> dict[Version, int]:
-        """How many labels wait for the drift detector."""
+    def waiting(self, *, until: float = math.inf) -> dict[Version, int]:
+        """How many labels of predictions made before ``until`` wait for the drift detector."""
+
+    def look_at_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
+        """The labels of predictions made before ``until``, oldest first, as they wait."""
 
     def take_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
-        """Take out the labels of predictions made before ``until``, oldest first.
+        """Take them out.
 
         To be called within a transaction, in which the detector's state is stored as well.
         """
 
-    def published(self, consumer: str) -> dict[Version, Sums]:
-        """What ``consumer`` has published of the writer's sums, as the ledger knows."""
+    def published(self, consumer: str, versions: Iterable[Version] | None = None) -> dict[Version, Sums]:
+        """What ``consumer`` has published of the writer's sums, as the ledger knows.
+
+        ``versions``: of these; by default of those that the writer has counted.
+        """
+
+    def mark_published(self, consumer: str, marks: Mapping[Version, Sums]) -> None:
+        """Note that ``consumer`` has published this much."""
 
     def emission(
         self, consumer: str, *, before: Mapping[Version, Sums] | None = None
@@ -134,26 +142,3 @@ class Ledger(Protocol):
 
     def close(self) -> None:
         """Close files and connections."""
-
-
-def open_ledger(
-    where: str,
-    *,
-    bins: int = 15,
-    writer: str = "",
-    retention: float = 30 * DAY,
-    password_file: str | Path | None = None,
-) -> Ledger:
-    """The ledger at ``where``: a file name, or ``redis://host:port/db``.
-
-    Several hosts can share a Redis: give each its own ``writer``. ``retention``: seconds after its
-    prediction for which a label may come. ``password_file``: the file of the Redis' password (default: what
-    the environment says, see ``redis_password``). InputError for an address with a password in it.
-    """
-    check_address(where)
-    if is_redis(where):
-        from calib_serve.watch.ledger.redis import RedisLedger  # noqa: PLC0415  an optional extra
-
-        password = redis_password(password_file)
-        return RedisLedger(where, bins=bins, writer=writer, retention=retention, password=password)
-    return SqliteLedger(where, bins=bins, writer=writer, retention=retention)

@@ -245,9 +245,11 @@ class RedisLedger(RedisStore):
         """The sums over all time (``own``: by this writer), by (model, version)."""
         return merge_slices(self.slices(own=own))
 
-    def slices(self, kind: Kind = "segment", *, own: bool = False) -> dict[Key, Sums]:
-        """The same, by slice of this kind."""
-        return self._sums.slices(kind, writer=self.writer if own else None)
+    def slices(
+        self, kind: Kind = "segment", *, own: bool = False, version: Version | None = None
+    ) -> dict[Key, Sums]:
+        """The same, by slice of this kind; of all versions or one."""
+        return self._sums.slices(kind, writer=self.writer if own else None, version=version)
 
     def dated(
         self, since: float, until: float, *, version: Version | None = None, kind: Kind | None = None
@@ -255,19 +257,31 @@ class RedisLedger(RedisStore):
         """The sums of predictions made in [since, until), by slice and span; spans that lie inside whole."""
         return self._sums.dated(since, until, version=version, kind=kind)
 
-    def waiting(self) -> dict[Version, int]:
-        """How many labels wait for the drift detector."""
+    def waiting(self, *, until: float = math.inf) -> dict[Version, int]:
+        """How many labels of predictions made before ``until`` wait for the drift detector."""
         with self._errors():
             names = sorted(self._redis.smembers(f"{self._root}:waiting"))
-            counts = [self._redis.zcard(f"{self._root}:waiting:{name.decode()}") for name in names]
+            pipe = self._redis.pipeline(transaction=False)
+            for name in names:
+                pipe.zcount(f"{self._root}:waiting:{name.decode()}", "-inf", f"({until}")
+            counts = pipe.execute()
         return {tuple(json.loads(name)): n for name, n in zip(names, counts, strict=True) if n}
 
+    def look_at_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
+        """The labels of predictions made before ``until``, oldest first, as they wait."""
+        with self._errors():
+            rows = self._redis.zrangebyscore(self._waiting_key(version), "-inf", f"({until}", 0, most)
+        return [unpacked(row) for row in rows]
+
+    def _waiting_key(self, version: Version) -> str:
+        return f"{self._root}:waiting:{json.dumps(version)}"
+
     def take_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
-        """Take out the labels of predictions made before ``until``, oldest first.
+        """Take them out.
 
         To be called within a transaction, in which the detector's state is stored as well.
         """
-        key = f"{self._root}:waiting:{json.dumps(version)}"
+        key = self._waiting_key(version)
         with self.transaction(), self._errors():
             taken = self._local.changes.taken.setdefault(key, {})
             found = self._redis.zrangebyscore(key, "-inf", f"({until}", 0, most + len(taken))
@@ -277,18 +291,22 @@ class RedisLedger(RedisStore):
                 del self._local.changes.taken[key]
         return [unpacked(row) for row in rows]
 
-    def published(self, consumer: str) -> dict[Version, Sums]:
+    def published(self, consumer: str, versions: Iterable[Version] | None = None) -> dict[Version, Sums]:
         """What ``consumer`` has published of this writer's sums, as the ledger knows."""
-        with self._errors():
-            names = self._sums.totals("segment", writer=self.writer)
-        return self._marks(consumer, {place.key.of for place, _ in names.values()})
-
-    def _marks(self, consumer: str, versions: Iterable[Version]) -> dict[Version, Sums]:
+        if versions is None:
+            with self._errors():
+                names = self._sums.totals("segment", writer=self.writer)
+            versions = {place.key.of for place, _ in names.values()}
         found = {}
         for version in versions:
             if (kept := self.load(published(consumer, version))) is not None:
                 found[version] = Sums.unpacked(kept, bins=self.bins)
         return found
+
+    def mark_published(self, consumer: str, marks: Mapping[Version, Sums]) -> None:
+        """Note that ``consumer`` has published this much."""
+        for version, mark in marks.items():
+            self.store(published(consumer, version), mark.packed())
 
     @contextlib.contextmanager
     def emission(self, consumer: str, *, before: Mapping[Version, Sums] | None = None) -> Iterator[Emission]:
@@ -299,11 +317,10 @@ class RedisLedger(RedisStore):
         """
         with self.transaction():
             counted = self.sums(own=True)
-            known = self._marks(consumer, counted) if before is None else before
+            known = self.published(consumer, counted) if before is None else before
             found = Emission.of(counted, known)
             yield found
-            for version, mark in found.marks(known).items():
-                self.store(published(consumer, version), mark.packed())
+            self.mark_published(consumer, found.marks(known))
 
     def forget(self, until: float, *, drop: bool = False) -> int:
         """Refuse labels of predictions made until then; with ``drop``, how many epochs went."""
@@ -336,7 +353,7 @@ class RedisLedger(RedisStore):
             pipe = self._redis.pipeline(transaction=True)
             for kind, names in (("total", totals), ("span", spans)):
                 gone += [f"{root}:{kind}:{name.decode()}" for name in names]
-            pipe.unlink(f"{root}:waiting:{json.dumps(version)}", *gone)
+            pipe.unlink(self._waiting_key(version), *gone)
             if totals:
                 pipe.srem(f"{root}:totals", *totals)
             if spans:

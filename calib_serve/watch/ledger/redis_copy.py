@@ -17,19 +17,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import numpy as np
 import redis
 
 from calib_serve.errors import LedgerError
-from calib_serve.watch.ledger.address import redis_password
+from calib_serve.watch.ledger.address import Place, redis_password
 from calib_serve.watch.ledger.redis import RedisLedger
 from calib_serve.watch.ledger.redis_scripts import SNAPSHOT, SWITCH
-from calib_serve.watch.ledger.redis_store import CLIENT
-from calib_serve.watch.ledger.redis_wire import escaped
+from calib_serve.watch.ledger.redis_store import CLIENT, connected
+from calib_serve.watch.ledger.redis_wire import bits_of, escaped
 
 __all__ = ["Record", "as_it_is", "copied", "in_use", "put_in_place", "staged", "used_bytes"]
 
-_ROOT = "{calib-serve}"
 _SLICE = 256  # keys of one round
 _MEMBERS = 1000  # of one command
 _COPYING = 60_000  # milliseconds for which a backup that was killed keeps another one waiting
@@ -47,22 +45,25 @@ class Record(NamedTuple):
 
 
 @contextlib.contextmanager
-def _connected(url: str) -> Iterator[Any]:
+def _connected(place: Place) -> Iterator[Any]:
     try:
-        with redis.Redis.from_url(url, socket_timeout=60, password=redis_password()) as connection:
+        with connected(
+            place.where, place.root, timeout=60, password=redis_password(), name=None
+        ) as connection:
             yield connection
     except (redis.RedisError, ValueError) as error:
         raise LedgerError(f"the Redis ledger cannot be used: {error}; try again") from error
 
 
-def copied(url: str, to: Path, *, root: str = _ROOT) -> float:
+def copied(place: Place, to: Path) -> float:
     """Write the ledger of one moment to ``to`` while others use it; when that moment was.
 
     What is large is read first, in slices: epochs, whose bits are only ever set, so that one with as many as
     before is the same, and sums, of which scripts note meanwhile which they touch. Then one script reads the
     rest, and again what has changed.
     """
-    with _connected(url) as db, to.with_name(f"{to.name}.early").open("w+b") as spool, to.open("wb") as out:
+    root = place.root
+    with _connected(place) as db, to.with_name(f"{to.name}.early").open("w+b") as spool, to.open("wb") as out:
         token = secrets.token_hex(8)
         if not db.set(f"{root}:copying", token, nx=True, px=_COPYING):
             raise LedgerError("another backup of this Redis is being taken; try again in a minute")
@@ -97,7 +98,7 @@ def _early(db: Any, root: str) -> Iterator[tuple[bytes, list[bytes], int]]:
                 if kind != "epoch":
                     yield key, [one for pair in found.items() for one in pair], 0
                 elif found is not None:
-                    yield key, [found], int(np.unpackbits(np.frombuffer(found, np.uint8)).sum())
+                    yield key, [found], bits_of(key, found)
 
 
 def _sliced(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
@@ -130,18 +131,19 @@ def _records(file: Path) -> Iterator[Record]:
                 raise LedgerError(f"a line of the backup is no key of a ledger: {error}") from error
 
 
-def as_it_is(url: str, *, root: str = _ROOT) -> RedisLedger:
-    """Open a ledger that is there, in its own bins and with its own retention."""
-    with _connected(url) as db:
+def as_it_is(place: Place, *, root: str = "") -> RedisLedger:
+    """Open a ledger that is there, or another one under ``root``, in its own bins and with its retention."""
+    root = root or place.root
+    with _connected(place) as db:
         bins = db.get(f"{root}:bins")
     if bins is None:
         raise LedgerError("there is no ledger in this Redis")
-    return RedisLedger(url, bins=int(bins), retention=0.0, prefix=root, password=redis_password())
+    return RedisLedger(place.where, bins=int(bins), retention=0.0, prefix=root, password=redis_password())
 
 
-def in_use(url: str) -> bool:
+def in_use(place: Place) -> bool:
     """Whether a process of ours is connected to this database; False where Redis does not tell."""
-    with _connected(url) as db:
+    with _connected(place) as db:
         number = db.connection_pool.connection_kwargs.get("db") or 0
         with contextlib.suppress(redis.ResponseError):  # a user without the right to ask
             until = time.monotonic() + _LEAVING
@@ -152,17 +154,18 @@ def in_use(url: str) -> bool:
     return False
 
 
-def used_bytes(url: str) -> int:
+def used_bytes(place: Place) -> int:
     """The memory that Redis uses."""
-    with _connected(url) as db:
+    with _connected(place) as db:
         return int(db.info("memory")["used_memory"])
 
 
 @contextlib.contextmanager
-def staged(url: str, file: Path, *, root: str = _ROOT) -> Iterator[RedisLedger]:
+def staged(place: Place, file: Path) -> Iterator[RedisLedger]:
     """The ledger of a copy, open beside the one in its place; gone afterwards unless ``put_in_place``."""
+    root = place.root
     stage = f"{root}.restoring-{secrets.token_hex(4)}"
-    with _connected(url) as db:
+    with _connected(place) as db:
         _unlink(db, f"{escaped(root)}.restoring-*")  # of a restore that was killed
         now = int(db.time()[0]) * 1000
         rest = _records(file)
@@ -173,7 +176,7 @@ def staged(url: str, file: Path, *, root: str = _ROOT) -> Iterator[RedisLedger]:
                     _write(pipe, stage, one)
             pipe.execute()
         try:
-            with contextlib.closing(as_it_is(url, root=stage)) as ledger:
+            with contextlib.closing(as_it_is(place, root=stage)) as ledger:
                 yield ledger
         finally:
             _unlink(db, f"{escaped(stage)}*")
@@ -209,9 +212,10 @@ def _unlink(db: Any, pattern: str) -> None:
         db.unlink(*keys)
 
 
-def put_in_place(url: str, ledger: RedisLedger, *, replace: bool, root: str = _ROOT) -> str | None:
+def put_in_place(place: Place, ledger: RedisLedger, *, replace: bool) -> str | None:
     """Make a staged ledger the one in its place, in one step; under which root what was there goes on."""
-    with _connected(url) as db:
+    root = place.root
+    with _connected(place) as db:
         aside = f"{root}.replaced-{math.floor(db.time()[0])}-{secrets.token_hex(2)}"
         patterns = [f"{escaped(root)}:*", f"{escaped(ledger.root)}:*"]
         told = db.eval(SWITCH, 1, root, ledger.root, aside, *patterns, int(replace)).decode()

@@ -6,9 +6,15 @@
 from __future__ import annotations
 
 __all__ = [
-    "ACCEPT", "ADD", "FOLD", "LOCK", "MERGE", "RENEW", "SNAPSHOT", "SWITCH", "TAKE_BACK",
+    "ACCEPT", "ADD", "FEW", "FOLD", "LOCK", "MERGE", "MOST_FEW", "RENEW", "SNAPSHOT", "SWITCH", "TAKE_BACK",
     "TAKE_LEASE", "UNLEASE", "UNLOCK",
 ]  # fmt: skip
+
+FEW = b":few"
+"""How the keys end that hold an epoch's bits as a list."""
+
+MOST_FEW = 2730
+"""Bits of an epoch that are a list: with as many, a bitmap of 8 KiB takes 3 bytes of each."""
 
 # One script, so one step: the receipt and its label in the journal, or neither. Redis' own clock says what
 # has expired, so hosts whose clocks disagree cannot have a label counted twice.
@@ -51,9 +57,52 @@ if evicted ~= '0' and evicted ~= redis.call('GET', root .. ':evicted') then
   redis.call('SET', root .. ':evicted', evicted)
 end
 """
+# An epoch's bits are a list of their numbers while few are set, 16 bits each, and a bitmap from then on.
+# ``set``: whether a bit was not set before, where it is now, and for how long that is kept yet: below 0 if
+# nothing was there.
+_EPOCHS = (
+    f"""
+local most_few = {MOST_FEW}
+"""
+    + """
+local function listed(list, pair)
+  local at = string.find(list, pair, 1, true)
+  while at and at % 2 == 0 do at = string.find(list, pair, at + 1, true) end
+  return at
+end
+local function set(epoch, bit)
+  local key, few = root .. ':epoch:' .. epoch, root .. ':epoch:' .. epoch .. ':few'
+  local list, pair = redis.call('GET', few), string.char(math.floor(bit / 256), bit % 256)
+  if list and listed(list, pair) then return false end
+  if redis.call('EXISTS', key) == 1 then
+    local left = redis.call('PTTL', key)
+    return redis.call('SETBIT', key, bit, 1) == 0, key, left
+  end
+  local left = redis.call('PTTL', few)
+  list = (list or '') .. pair
+  if #list <= 2 * most_few then
+    redis.call('SET', few, list)
+    return true, few, left
+  end
+  -- Written whole: a string that SETBIT grows takes twice its memory.
+  local bytes = {}
+  for i = 1, 8192 do bytes[i] = 0 end
+  for i = 1, #list, 2 do
+    local high, low = string.byte(list, i, i + 1)
+    local at = 32 * high + math.floor(low / 8) + 1
+    bytes[at] = bytes[at] + 2 ^ (7 - low % 8)
+  end
+  for i = 1, 8192 do bytes[i] = string.char(bytes[i]) end
+  redis.call('SET', key, table.concat(bytes))
+  redis.call('DEL', few)
+  return true, key, left
+end
+"""
+)
 ACCEPT = (
     _COMMON
     + _EVICTION
+    + _EPOCHS
     + """
 local batch, fates = cjson.decode(ARGV[1]), {}
 if batch.mark and redis.call('GET', root .. ':state:' .. batch.given_up) == batch.named then
@@ -71,18 +120,16 @@ local function fate(one, left)
     local set = redis.call('SET', root .. ':nonce:' .. one.nonce, '', 'NX', 'PX', whole(left))
     return set and 'counted' or 'duplicate'
   end
-  local key = root .. ':epoch:' .. one.epoch
-  if redis.call('SETBIT', key, one.bit, 1) == 1 then return 'duplicate' end
+  local fresh, key, until_ms = set(one.epoch, one.bit)
+  if not fresh then return 'duplicate' end
   -- How many bits there must be is kept apart: an epoch whose bits were lost is never begun again.
-  local bits, until_ms = redis.call('HINCRBY', root .. ':bits', one.epoch, 1), redis.call('PTTL', key)
-  if bits > 1 and until_ms == -1 then
+  local bits = redis.call('HINCRBY', root .. ':bits', one.epoch, 1)
+  if bits > 1 and until_ms < 0 then
     redis.call('HSET', root .. ':bits', one.epoch, -1000000000)
     bits = -1
   end
-  if until_ms < left then
-    redis.call('PEXPIRE', key, whole(left))
-    redis.call('ZADD', root .. ':epochs', ms + left, one.epoch)
-  end
+  redis.call('PEXPIRE', key, whole(math.max(until_ms, left)))
+  if until_ms < left then redis.call('ZADD', root .. ':epochs', ms + left, one.epoch) end
   return bits < 0 and 'forgotten' or 'counted'
 end
 for i, one in ipairs(batch.labels) do
@@ -223,6 +270,7 @@ if redis.call('GET', root .. ':copying') ~= ARGV[3] then return false end
 local told, seen, cursor = {}, {[root .. ':lock'] = true, [root .. ':copying'] = true}, '0'
 seen[root .. ':touched'] = true
 local function same(key, kind)
+  if string.sub(key, -4) == ':few' then return redis.call('STRLEN', key) / 2 == known[key] end
   if kind == 'string' then return redis.call('BITCOUNT', key) == known[key] end
   return redis.call('SISMEMBER', root .. ':touched', key) == 0
 end

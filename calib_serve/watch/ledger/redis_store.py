@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from calib_serve.errors import InputError, LedgerError, MissingDependency
-from calib_serve.watch.ledger.address import REDIS_PASSWORD
+from calib_serve.watch.ledger.address import REDIS_PASSWORD, Place, is_cluster
+from calib_serve.watch.ledger.redis_cluster import cluster_pool
 from calib_serve.watch.ledger.redis_lock import RedisLock
 
 try:
@@ -18,7 +19,7 @@ try:
 except ImportError as error:
     raise MissingDependency("redis", "watch") from error
 
-__all__ = ["CLIENT", "RedisStore"]
+__all__ = ["CLIENT", "RedisStore", "connected"]
 
 CLIENT = "calib-serve"
 """What connections to Redis call themselves."""
@@ -31,11 +32,10 @@ class RedisStore:
     """
 
     def __init__(self, url: str, *, prefix: str, timeout: float, password: str | None) -> None:
-        # The braces keep all keys on one node of a cluster, where scripts can reach them.
-        self._root = prefix if prefix.startswith("{") else f"{{{prefix}}}"
+        self._root = prefix if prefix.startswith("{") else Place(url, prefix).root
         self._local = threading.local()
         with self._errors():
-            self._redis = _connected(url, timeout=timeout, password=password)
+            self._redis = connected(url, self._root, timeout=timeout, password=password)
             self._lock = RedisLock(self._redis, self._root, timeout=timeout, errors=self._errors)
 
     @property
@@ -118,16 +118,23 @@ class _Changes(NamedTuple):
     taken: dict[str, dict[bytes, None]]
 
 
-def _connected(url: str, *, timeout: float, password: str | None) -> Any:
-    """A client of the Redis at ``url``, which answers."""
+def connected(url: str, root: str, *, timeout: float, password: str | None, name: str | None = CLIENT) -> Any:
+    """A client of the Redis at ``url``, or of the node of a cluster that has the keys of ``root``.
+
+    ``name``: what its connections call themselves. InputError where it cannot be reached at all.
+    """
+    options: dict[str, Any] = {
+        "socket_timeout": timeout,
+        "password": password,
+        "client_name": name,
+        "retry": Retry(NoBackoff(), 0),  # sent once: what counts would count again
+    }
     try:
-        client: Any = redis.Redis.from_url(
-            url,
-            socket_timeout=timeout,
-            password=password,
-            client_name=CLIENT,
-            retry=Retry(NoBackoff(), 0),  # sent once: what counts would count again
-        )
+        client: Any
+        if is_cluster(url):
+            client = redis.Redis.from_pool(cluster_pool(url, root, **options))
+        else:
+            client = redis.Redis.from_url(url, **options)
         client.ping()
         return client
     except (OSError, TypeError, ValueError) as error:  # also a file that is missing, an option that is none

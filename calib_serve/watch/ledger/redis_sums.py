@@ -20,8 +20,10 @@ from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version, add_at
 
 __all__ = ["RedisSums"]
 
-_MERGE_EVERY = 300.0  # seconds between looks for spans that have grown old
-_AT_MOST = 10_000  # spans of one such look, and labels of one fold
+_MERGE_EVERY = 300.0  # seconds between rounds of looks for spans that have grown old
+_LOOK_EVERY, _LOOK = 5.0, 0.02  # seconds between looks of a round, and of one look, so that no label waits
+_NAMES = 500  # spans that are asked for at once
+_AT_MOST = 10_000  # labels of one fold
 _FOLD_AT = 1_000  # labels in the journal that nobody has made sums of
 
 _Names = Callable[[], dict[str, tuple[Place, str]]]
@@ -36,6 +38,7 @@ class RedisSums:
         self._redis, self._root, self._bins, self._errors = server, root, bins, errors
         self._fold, self._merge = (server.register_script(script) for script in (FOLD, MERGE))
         self._next_merge = -math.inf
+        self._looked = 0
 
     def tidy(self) -> None:
         """What keeps the journal short and spans wide; its failure takes nothing back that was counted."""
@@ -58,40 +61,59 @@ class RedisSums:
             self._fold(keys=[self._root], args=[json.dumps(batch), folds or "0", len(rows)])
 
     def merge_sometimes(self, *, now: bool = False) -> None:
-        """Move what has grown old into wider spans, and drop what is older than any; ``now``: at once."""
-        if not now and time.monotonic() < self._next_merge:
+        """Move what has grown old into wider spans, and drop what is older than any.
+
+        A little at each call, and once in a while; ``now``: all of it at once.
+        """
+        began = time.monotonic()
+        if not now and began < self._next_merge:
             return
-        self._next_merge = time.monotonic() + _MERGE_EVERY
         with self._errors():
             self.fold()
-            seconds = int(self._redis.time()[0])
-            old = seconds - SPANS[0][1]
-            names = self._redis.zrangebyscore(f"{self._root}:spans", "-inf", old, 0, _AT_MOST)
-            for name in names:
-                *key, start, width = json.loads(name)
-                to = coarser(start, width, now=seconds)
-                if to != (start, width):
-                    self._move(name.decode(), None if to is None else json.dumps([*key, *to]))
+            at = self._merge_from(0 if now else self._looked)
+            while at is not None and (now or time.monotonic() - began < _LOOK):
+                at = self._merge_from(at)
+        self._looked = at or 0
+        self._next_merge = time.monotonic() + (_MERGE_EVERY if at is None else _LOOK_EVERY)
+
+    def _merge_from(self, at: int) -> int | None:
+        """Look at some spans from this one on, oldest first; where the next one is, None behind the last."""
+        seconds = int(self._redis.time()[0])
+        old = seconds - SPANS[0][1]
+        names = self._redis.zrangebyscore(f"{self._root}:spans", "-inf", old, at, _NAMES)
+        moved = 0
+        for name in names:
+            *key, start, width = json.loads(name)
+            to = coarser(start, width, now=seconds)
+            if to != (start, width):
+                self._move(name.decode(), None if to is None else json.dumps([*key, *to]))
+                moved += 1
+        # What was moved is no longer before the next one. Wider spans that it made may be: they stay.
+        return at + len(names) - moved if len(names) == _NAMES else None
 
     def _move(self, name: str, to: str | None) -> None:
         start = json.loads(to)[-2] if to else 0
         self._merge(keys=[self._root], args=[name, to or "", start])
 
-    def slices(self, kind: Kind, *, writer: str | None) -> dict[Key, Sums]:
-        """The sums over all time by slice of this kind, of one writer or all."""
+    def slices(self, kind: Kind, *, writer: str | None, version: Version | None = None) -> dict[Key, Sums]:
+        """The sums over all time by slice of this kind, of one writer or all, of one version or all."""
         found: dict[Key, Sums] = {}
-        for place, of, sums in self._kept(f"{self._root}:total:", lambda: self.totals(kind, writer=writer)):
-            if place.key.kind == kind and not place.width and writer in (None, of):
+        asked = lambda: self.totals(kind, writer=writer, version=version)  # noqa: E731
+        for place, of, sums in self._kept(f"{self._root}:total:", asked):
+            mine = writer in (None, of) and version in (None, place.key.of)
+            if place.key.kind == kind and not place.width and mine:
                 add_at(found, place.key, sums)
         return found
 
-    def totals(self, kind: Kind, *, writer: str | None) -> dict[str, tuple[Place, str]]:
+    def totals(
+        self, kind: Kind, *, writer: str | None, version: Version | None = None
+    ) -> dict[str, tuple[Place, str]]:
         """The names of the sums over all time, with what they are of, and whose."""
         found = {}
         for name in sorted(self._redis.smembers(f"{self._root}:totals")):
-            by, model, version, of, slice_ = json.loads(name)
-            if of == kind and writer in (None, by):
-                found[name.decode()] = (Place(Key(model, version, slice_, of)), by)
+            by, model, of_version, of, slice_ = json.loads(name)
+            if of == kind and writer in (None, by) and version in (None, (model, of_version)):
+                found[name.decode()] = (Place(Key(model, of_version, slice_, of)), by)
         return found
 
     def _kept(self, prefix: str, names: _Names) -> Iterator[tuple[Place, str, Sums]]:

@@ -13,7 +13,8 @@ from typing import Any
 
 from calib_serve.errors import LedgerError, MissingDependency
 from calib_serve.nonces import PER_EPOCH
-from calib_serve.watch.ledger.redis_wire import escaped, unpacked
+from calib_serve.watch.ledger.redis_scripts import FEW
+from calib_serve.watch.ledger.redis_wire import bits_of, escaped, unpacked
 from calib_serve.watch.ledger.sums import Key, Sums, Version, merge_slices
 
 try:
@@ -68,15 +69,22 @@ def _bits(redis: Any, root: str) -> Iterator[str]:
         seconds, micro = redis.time()
         if n < 0:
             yield f"epoch {name.decode()}: its bits were lost; its receipts are refused as forgotten"
-        elif left is not None and left > 1000 * seconds + micro / 1000 and redis.bitcount(key) < n:
+        elif left is not None and left > 1000 * seconds + micro / 1000 and _set(redis, key) < n:
             yield f"epoch {name.decode()}: {n} receipts were counted, and fewer are remembered"
+
+
+def _set(redis: Any, key: str) -> int:
+    """How many bits of an epoch are set, of one moment."""
+    bitmap, few = redis.mget(key, key + FEW.decode())
+    return max(bits_of(key.encode(), bitmap or b""), bits_of(FEW, few or b""))
 
 
 def _remembered(redis: Any, root: str) -> int:
     """How many receipts are remembered as counted."""
     total = 0
     for key in redis.scan_iter(f"{escaped(root)}:epoch:*", count=1000):
-        total += redis.bitcount(key) if 8 * redis.strlen(key) <= PER_EPOCH else 0
+        # It may be a bitmap by now: then it is read under its other name, now or later.
+        total += bits_of(key, redis.get(key) or b"") if 8 * redis.strlen(key) <= PER_EPOCH else 0
     nonce = f"{root}:nonce:".encode()
     for key in redis.scan_iter(f"{escaped(root)}:nonce:*", count=1000):
         # Batches of predictions lie there too, under names of other lengths.

@@ -11,10 +11,11 @@ import numpy as np
 from calib_serve.nonces import NONCE_BYTES, split
 from calib_serve.watch.ledger.batches import Once
 from calib_serve.watch.ledger.entries import SPANS, Noted, Place, holding, label_sums
+from calib_serve.watch.ledger.redis_scripts import FEW
 from calib_serve.watch.ledger.sums import Key, Sums, Version, label_places
 
 __all__ = [
-    "PUBLISHED", "batch_as", "batch_of", "escaped", "fields", "less_labels", "packed", "published",
+    "PUBLISHED", "batch_as", "batch_of", "bits_of", "escaped", "fields", "less_labels", "packed", "published",
     "rows_and_sums", "seen_as", "unpacked",
 ]  # fmt: skip
 
@@ -69,6 +70,13 @@ def seen_as(nonce: bytes) -> dict[str, Any]:
         return {"nonce": nonce.hex()}
     epoch, bit = split(nonce)
     return {"epoch": epoch.hex(), "bit": bit}
+
+
+def bits_of(key: bytes, content: bytes) -> int:
+    """How many bits of an epoch are set, by what its key holds: a list of them, or a bitmap."""
+    if key.endswith(FEW):
+        return len(content) // 2
+    return int(np.unpackbits(np.frombuffer(content, np.uint8)).sum())
 
 
 def batch_as(once: Once) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from calib_serve.watch.ledger.tables import TABLES, Row, Table
@@ -113,6 +113,12 @@ class Rows:
     def select(self, where: str = "", told: Sequence[Any] = ()) -> list[Row]:
         """The rows of a condition, without their checksums."""
         return [self.table.read(row) for row in self._db.execute(f"{self._select} {where}", told)]
+
+    def each(self, where: str = "", told: Sequence[Any] = ()) -> Iterator[Row]:
+        """The same, one by one."""
+        read = self.table.read
+        for row in self._db.execute(f"{self._select} {where}", told):
+            yield read(row)
 
     def get(self, *key: Any) -> Row | None:
         """The row of this key."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,7 +40,7 @@ _PRUNE_AT_MOST = 10_000  # names or spans a sweep, so that no label waits long f
 # sweep: one batch of a host whose clock runs ahead may be dated ahead itself.
 _AHEAD = DAY
 _SWEPT = "ledger/swept"
-_LOOK = 0.02  # seconds of that at each sweep
+_LOOK = 0.02  # seconds of that at each sweep, and of merging spans
 
 
 class SqliteLedger(SqliteStore):
@@ -202,7 +202,7 @@ class SqliteLedger(SqliteStore):
         now = self._clock()
         if now >= self._next_prune:
             # More may have expired since than one sweep takes: then the next labels sweep on.
-            done = self.prune(now) < _PRUNE_AT_MOST
+            done = self.prune(now, seconds=_LOOK) < _PRUNE_AT_MOST
             self._suspect = self._inspection.step(at_most=_LOOK) or self._suspect
             self._next_prune = now + _PRUNE_EVERY if done else now
 
@@ -210,11 +210,11 @@ class SqliteLedger(SqliteStore):
         """What a clock says, but not far beyond the latest counted prediction, and the last sweep."""
         return min(now, self._known(LATEST, now) + _AHEAD, self._known(_SWEPT, now) + _AHEAD)
 
-    def prune(self, now: float, *, at_most: int = _PRUNE_AT_MOST) -> int:
+    def prune(self, now: float, *, at_most: int = _PRUNE_AT_MOST, seconds: float = math.inf) -> int:
         """Forget about ``at_most`` receipts or epochs that expired before ``now``; how many were forgotten.
 
         A clock that runs ahead forgets nothing: receipts are forgotten by the time of the latest one
-        that was counted, and a day of them a sweep. Old spans are merged on the way.
+        that was counted, and a day of them a sweep. Old spans are merged on the way, for so many ``seconds``.
         """
         with self.transaction():
             self._batches.forget(now, at_most=at_most)
@@ -223,7 +223,7 @@ class SqliteLedger(SqliteStore):
             gone, last = self._seen.forget(now, at_most=at_most)
             if gone:
                 self._forgot(last - self.retention)
-            self._book.merge_spans(now, at_most=at_most)
+            self._book.merge_spans(now, at_most=at_most, seconds=seconds)
         return gone
 
     def sweep(self, now: float) -> int:
@@ -238,12 +238,15 @@ class SqliteLedger(SqliteStore):
 
     def sums(self, *, own: bool = False) -> dict[Version, Sums]:
         """The sums over all time (``own``: by this writer), by (model, version)."""
-        return merge_slices(self.slices(own=own))
-
-    def slices(self, kind: Kind = "segment", *, own: bool = False) -> dict[Key, Sums]:
-        """The same, by slice of this kind."""
         with self._reading():
-            return self._book.totals(kind, own=own)
+            return merge_slices(self._book.each_total("segment", own=own))
+
+    def slices(
+        self, kind: Kind = "segment", *, own: bool = False, version: Version | None = None
+    ) -> dict[Key, Sums]:
+        """The same, by slice of this kind; of all versions or one."""
+        with self._reading():
+            return self._book.totals(kind, own=own, version=version)
 
     def dated(
         self, since: float, until: float, *, version: Version | None = None, kind: Kind | None = None
@@ -252,23 +255,34 @@ class SqliteLedger(SqliteStore):
         with self._reading():
             return self._book.dated(since, until, version, kind)
 
-    def waiting(self) -> dict[Version, int]:
-        """How many labels wait for the drift detector."""
+    def waiting(self, *, until: float = math.inf) -> dict[Version, int]:
+        """How many labels of predictions made before ``until`` wait for the drift detector."""
         with self._reading():
-            return self._book.waiting()
+            return self._book.waiting(until)
+
+    def look_at_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
+        """The labels of predictions made before ``until``, oldest first, as they wait."""
+        with self._reading():
+            return self._book.look_at_waiting(version, until=until, most=most)
 
     def take_waiting(self, version: Version, *, until: float, most: int) -> list[Noted]:
-        """Take out the labels of predictions made before ``until``, oldest first.
+        """Take them out.
 
         To be called within a transaction, in which the detector's state is stored as well.
         """
         with self.transaction():
             return self._book.take_waiting(version, until=until, most=most)
 
-    def published(self, consumer: str) -> dict[Version, Sums]:
+    def published(self, consumer: str, versions: Iterable[Version] | None = None) -> dict[Version, Sums]:
         """What ``consumer`` has published of this writer's sums, as the ledger knows."""
         with self._reading():
-            return self._book.emitted(consumer)
+            found = self._book.emitted(consumer)
+        return found if versions is None else {of: found[of] for of in versions if of in found}
+
+    def mark_published(self, consumer: str, marks: Mapping[Version, Sums]) -> None:
+        """Note that ``consumer`` has published this much."""
+        with self.transaction():
+            self._book.mark(consumer, marks)
 
     @contextmanager
     def emission(self, consumer: str, *, before: Mapping[Version, Sums] | None = None) -> Iterator[Emission]:
@@ -283,7 +297,7 @@ class SqliteLedger(SqliteStore):
             known = self._book.emitted(consumer) if before is None else before
             found = Emission.of(self.sums(own=True), known)
             yield found
-            self._book.mark(consumer, found.marks(known))
+            self.mark_published(consumer, found.marks(known))
 
     def checks(self, *, volatile: bool = False) -> list[Check]:
         """What to look at while this ledger is used."""

@@ -13,18 +13,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sizes import nightly
 from torch import nn
 
 from calib_serve.artifact import Artifact, InputShift
 from calib_serve.errors import FitError, InputError, ShapeError
+from calib_serve.fit.clamping import QuasiNewton, fit_neural_clamping, fit_neural_clamping_efficient
+from calib_serve.fit.clamping.descent import Descent
 from calib_serve.fit.clamping.entropy_shift import data_bounds, entropy_shift, feasible_shift, mean_entropy
-from calib_serve.fit.clamping.fit import (
-    PaperSchedule,
-    QuasiNewton,
-    fit_neural_clamping,
-    fit_neural_clamping_efficient,
-)
 from calib_serve.fit.clamping.objective import Objective
+from calib_serve.fit.clamping.schedules import PAPER
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.metrics import nll, softmax
 from calib_serve.model import TorchClassifier, from_module
@@ -172,7 +170,7 @@ def test_the_paper_s_schedule_needs_more_passes_to_a_higher_objective(classifier
     inputs, labels, _ = drawn
     x, y = inputs[:512], labels[:512]
     paper = fit_neural_clamping(
-        classifier, x, y, resolution=None, start="random", solver=PaperSchedule(epochs=30)
+        classifier, x, y, resolution=None, start="random", solver=Descent(replace(PAPER, epochs=30))
     )
     ours = fit_neural_clamping(classifier, x, y, resolution=None, start="random")
     assert ours.fit["passes"] < paper.fit["passes"]
@@ -249,24 +247,28 @@ def test_hostile_input_is_refused_before_any_long_work(classifier, drawn) -> Non
         fit_neural_clamping(classifier, x, classifier.logits(x).argmax(axis=1), resolution=None)
 
 
-def test_two_ranks_fit_what_one_process_fits(classifier, drawn, tmp_path) -> None:
+# The last has more ranks than batches: some have no input at all.
+@pytest.mark.parametrize(
+    ("ranks", "batch"), [(2, 64), pytest.param(4, 64, marks=nightly), pytest.param(4, 256, marks=nightly)]
+)
+def test_ranks_fit_what_one_process_fits(classifier, drawn, tmp_path, ranks, batch) -> None:
     inputs, labels, _ = drawn
     np.savez(tmp_path / "data.npz", inputs=inputs[:301], labels=labels[:301])
     torch.save(network().state_dict(), tmp_path / "weights.pt")
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
         "-m", "calib_serve", "fit", "--model", f"{__file__}:network", "--data", str(tmp_path / "data.npz"),
         "--method", "neural-clamping", "--weights", str(tmp_path / "weights.pt"), "--resolution", "1",
-        "--batch-size", "64", "--out", str(tmp_path / "artifact"), "--json",
+        "--batch-size", str(batch), "--out", str(tmp_path / "artifact"), "--json",
     ]  # fmt: skip
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=300, check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["method"] == "neural-clamping"  # one rank speaks
-    two = Artifact.load(tmp_path / "artifact")
-    one = fit_neural_clamping(replace(classifier, batch_size=64), inputs[:301], labels[:301], resolution=1)
-    np.testing.assert_allclose(two.input_shift.delta, one.input_shift.delta, atol=1e-6)
-    assert two.fit["temperature"] == pytest.approx(one.fit["temperature"], abs=1e-6)
-    assert two.data["samples"] == 301
+    many = Artifact.load(tmp_path / "artifact")
+    one = fit_neural_clamping(replace(classifier, batch_size=batch), inputs[:301], labels[:301], resolution=1)
+    np.testing.assert_allclose(many.input_shift.delta, one.input_shift.delta, atol=1e-6)
+    assert many.fit["temperature"] == pytest.approx(one.fit["temperature"], abs=1e-6)
+    assert many.data["samples"] == 301

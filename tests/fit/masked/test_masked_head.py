@@ -6,14 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FitError, InputError, ShapeError
 from calib_serve.fit.losses import focal
-from calib_serve.fit.masked.fit import PAPER, Masking, Retention, fit_masked_head
+from calib_serve.fit.masked import PAPER, UNMASKED, Masking, Retention, fit_masked_head, reading
 from calib_serve.fit.masked.training import train_masked
+from calib_serve.fit.output import fit_temperature
 from calib_serve.metrics import accuracy, ece, nll, softmax
 
 CENTRES = 2.0 * np.random.default_rng(5).standard_normal((5, 16))
@@ -145,3 +147,91 @@ def test_hostile_input_is_refused(sets) -> None:
         Retention(first=0.0)
     with pytest.raises(FitError, match="diverged"):
         fit_masked_head(x, y, masking=replace(SHORT, rate=1e9, epochs=2))
+
+
+def test_without_masks_it_is_plain_training_of_the_same_head(sets) -> None:
+    """Against torch's own modules and SGD, from the same start and in the same order."""
+    (x, y), _, _ = sets
+    how = replace(UNMASKED, hidden=8, epochs=2, batch=50, schedule="constant", scaled=False, rate=0.01)
+    start = train_masked(x, y, 5, masking=replace(how, rate=1e-30, decay=0.0, epochs=1)).head
+    net = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.ReLU(), torch.nn.Linear(8, 5))
+    for layer, w, b in zip((net[0], net[2]), start.weights, start.biases, strict=True):
+        layer.weight.data, layer.bias.data = torch.from_numpy(w.copy()), torch.from_numpy(b.copy())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
+    for epoch in (1, 2):
+        order = np.random.default_rng((0, epoch)).permutation(len(y))
+        for rows in np.split(order, 12):
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(
+                net(torch.from_numpy(x[rows])), torch.from_numpy(y[rows])
+            )
+            loss.backward()
+            optimizer.step()
+    ours = train_masked(x, y, 5, masking=how).head
+    with torch.no_grad():
+        np.testing.assert_allclose(ours(x), net(torch.from_numpy(x)).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_without_masks_q_stays_at_1_and_the_size_suits_the_set(sets) -> None:
+    (x, y), (held_x, held_y), _ = sets
+    artifact = fit_masked_head(x, y, held_x, held_y, masking=replace(UNMASKED, epochs=3))
+    assert set(artifact.fit["q_by_epoch"]) == {1.0}
+    assert reading("no-mask", 160) == replace(UNMASKED, epochs=250, batch=20)
+    assert reading("expected", 50_000) == Masking()
+
+
+PRINTED = {
+    "inference": "unmasked",  # nothing is said of a scale by q
+    "masked_gradient": True,  # eq. 11
+    "epochs": 40,  # section 5.1: the second stage adds 40 epochs at a rate of 0.1
+    "rate": 0.1,
+    "schedule": "constant",
+    "batch": 128,  # section 5.1
+    "momentum": 0.9,
+    "decay": 5e-4,
+    "scaled": False,  # eq. 9: z is the feature itself
+}
+ADAPTIVE = {
+    "first": 0.5,  # algorithm 1, line 1
+    "adapt": "training",  # eq. 12: accuracy and confidence of the training set
+    "eta": (0.1, 0.001),  # below eq. 13
+    "bounds": (0.0, 1.0),  # algorithm 1, line 10
+    "warm_up": 0.0,  # q moves after every epoch, lines 2 to 11
+}
+
+
+def test_the_paper_s_settings_are_those_of_its_text() -> None:
+    assert {name: getattr(PAPER, name) for name in PRINTED} == PRINTED
+    assert {name: getattr(PAPER.retention, name) for name in ADAPTIVE} == ADAPTIVE
+    assert 0 < PAPER.retention.gamma < 1  # what the paper says of gamma
+    assert PAPER.loss.__name__ == "cross_entropy"  # eq. 10
+    assert PAPER.hidden is not None  # two layers
+    assert reading("paper", 100) is PAPER  # also of few samples
+
+
+def test_the_paper_s_q_moves_from_the_first_epoch_on_by_its_gap_within_its_threshold() -> None:
+    q = PAPER.retention
+    assert q.bound(40, 40) == pytest.approx(0.001)
+    assert q.bound(1, 40) == pytest.approx(0.1 * 0.01 ** (1 / 40))
+    small = q.moved(0.5, confidence=0.9, accuracy=0.9, epoch=1, epochs=40)
+    assert small == pytest.approx(0.5 + 0.9 - 0.95 * 0.9)
+    assert q.moved(0.5, confidence=0.9, accuracy=0.5, epoch=1, epochs=40) == pytest.approx(
+        0.5 + q.bound(1, 40)
+    )
+    assert q.moved(0.0, confidence=0.1, accuracy=0.9, epoch=40, epochs=40) == 0.0
+    assert q.moved(1.0, confidence=1.0, accuracy=0.9, epoch=40, epochs=40) == 1.0
+
+
+def test_a_method_behind_the_head_is_fitted_to_the_held_out_part(sets) -> None:
+    (x, y), (held_x, held_y), (test_x, test_y) = sets
+    how = replace(UNMASKED, epochs=30, batch=32, hidden=64)
+    bare = fit_masked_head(x, y, held_x, held_y, masking=how)
+    artifact = fit_masked_head(x, y, held_x, held_y, masking=how, then="temperature")
+    assert [step.kind for step in artifact.steps] == ["head", "logit_map"]
+    alone = fit_temperature(bare.head(held_x), held_y)
+    assert artifact.fit["behind"]["temperature"] == alone.fit["temperature"]
+    np.testing.assert_array_equal(artifact.probs(bare.head(test_x)), alone.probs(bare.head(test_x)))
+    assert nll(artifact.probs(artifact.head(test_x)), test_y) < nll(softmax(bare.head(test_x)), test_y)
+    assert artifact.reference.ece() < bare.reference.ece()
+    with pytest.raises(InputError, match="there is no method 'temprature'"):
+        fit_masked_head(x, y, held_x, held_y, then="temprature")

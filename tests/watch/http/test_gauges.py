@@ -19,17 +19,18 @@ def test_a_scrape_renews_no_more_versions_than_it_has_time_for(tmp_path, monkeyp
         maturity=0.0,
     )
     gauges, asked = WindowGauges(watch, seconds=0.0), []
-    whole = watch.window
-    monkeypatch.setattr(watch, "window", lambda v, name: asked.append(v) or whole(v, name))
-    first = gauges.rows()
-    assert sorted(set(asked)) == versions  # none is missing, even where that takes longer
-    assert len(first["calib_window_predictions"]) == 3 * len(versions)
-    watch.predictions([ServedPrediction(*version, predicted=1, confidence=0.8) for version in versions])
+    whole = watch.windows
+    monkeypatch.setattr(watch, "windows", lambda v, names: asked.append(v) or whole(v, names))
     monkeypatch.setattr("calib_serve.watch.http.gauges._KEEP", 0.0)
+    for turn in range(len(versions)):  # those that are not known yet come first
+        assert set(gauges.rows(versions)) == set(versions[: turn + 1])
+    assert asked == versions
+    watch.predictions([ServedPrediction(*version, predicted=1, confidence=0.8) for version in versions])
     for turn in range(len(versions)):
         asked.clear()
-        rows = gauges.rows()
-        assert len(set(asked)) == 1
-        counted = sum(value for _, value in rows["calib_window_predictions"]) / 3
+        found = gauges.rows(versions)
+        assert len(asked) == 1
+        counted = sum(v for rows in found.values() for _, v in rows["calib_window_predictions"]) / 3
         assert counted == turn + 1  # the oldest is renewed first
+    assert set(gauges.rows(versions[:2])) == set(versions[:2])
     watch.close()

@@ -1,0 +1,11 @@
+"""Prediction logs and label logs, measured where they lie: the sums of the monitor by one group-by.
+
+``audit`` measures; ``Columns`` says what their columns are called.
+"""
+
+from calib_serve.audit.audit import audit
+from calib_serve.audit.columns import Columns
+from calib_serve.audit.result import Audit, Labels, Measured, Refusal
+from calib_serve.engines import PASSWORD
+
+__all__ = ["PASSWORD", "Audit", "Columns", "Labels", "Measured", "Refusal", "audit"]

@@ -1,0 +1,223 @@
+"""The audit: logs of predictions and of labels, joined and summed by the engine that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from calib_serve.audit.columns import Columns
+from calib_serve.audit.joined import FATES, REFUSED, Asked, joined, label_rows, prediction_rows
+from calib_serve.audit.ranks import Ranks, ranked, ranks_of
+from calib_serve.audit.result import Audit, Labels, Measured, Refusal
+from calib_serve.audit.sums import MOST, Counted, Place, counted, grouped
+from calib_serve.engines import Engine, open_engine
+from calib_serve.errors import InputError
+from calib_serve.watch.estimates import Missing
+from calib_serve.watch.ledger import Sums
+from calib_serve.watch.verdict import TOLERANCE
+
+__all__ = ["audit"]
+
+Progress = Callable[[str, int, "int | None"], None]
+
+_WHY = {
+    "repeated": "are several of one id that differ",
+    "id": "have no id",
+    "class": "have no predicted class",
+    "confidence": "have no confidence in [0, 1]; pass probabilities, not logits or percent",
+    "weight": "have no finite weight of at least 1, one over the chance of being asked for",
+    "time": "have no time, or one beyond the year 5000, as milliseconds are",
+}
+
+
+def audit(
+    predictions: str | Path,
+    labels: str | Path,
+    *,
+    columns: Columns | None = None,
+    by: Sequence[str] | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    every: int | None = None,
+    bins: int = 15,
+    ranks: bool = False,
+    unique_ids: bool = False,
+    skip_invalid: bool = False,
+    tolerance: float = TOLERANCE,
+    missing: Missing = "chance",
+    engine: str | None = None,
+    password_file: str | Path | None = None,
+    memory: str = "1GB",
+    threads: int | None = None,
+    temporary: str | Path | None = None,
+    progress: Progress = lambda what, done, total: None,
+) -> Audit:
+    """Measure calibration by the sums of the monitor, made by one group-by where the logs lie.
+
+    ``predictions`` and ``labels``: a Parquet file, a folder or pattern of such files, or, with the address of
+    an ``engine``, tables in it. ``columns`` says what theirs are called. ``by``: columns of predictions to
+    group by (default: model and version, if there); ``since`` and ``until`` (not in it) are times with their
+    zone, and ``every`` the seconds of windows between them. ``ranks``: the AUROC and the equal-mass ECE, too,
+    for which the engine sorts. ``unique_ids``: the logs promise that no id is repeated, and nobody looks.
+    ``skip_invalid`` leaves out predictions that cannot be counted, and counts them; else they are an
+    InputError that names one. ``tolerance`` and ``missing`` are those of the verdict (``watch.estimates``).
+    ``memory``, ``threads`` and ``temporary`` bound DuckDB.
+
+    Raises InputError for what cannot be read or compared, MissingDependency where an engine's driver is not
+    installed, ServerError where it does not answer.
+    """
+    names = columns or Columns()
+    with open_engine(
+        engine, password_file=password_file, memory=memory, threads=threads, temporary=temporary
+    ) as opened:
+        progress("reading what the logs hold", 0, None)
+        told, truth = opened.table(str(predictions)), opened.table(str(labels))
+        if by is None:
+            by = [name for name in (names.model, names.version) if name in told.columns]
+        asked = Asked(
+            names,
+            by=tuple(by),
+            since=_whole(since, "since"),
+            until=_whole(until, "until"),
+            every=every,
+            bins=bins,
+            unique=unique_ids,
+        )
+        run = _Run(opened, asked, told, truth, progress, where=(str(predictions), str(labels)))
+        counts, rows = run.sums()
+        refused = run.refused(counts, skip=skip_invalid)
+        of_labels = run.labels(counts)
+        order = run.ranks() if ranks else {}
+    measured = tuple(
+        Measured(
+            by=dict(zip(asked.by, keys, strict=True)),
+            since=start,
+            until=end,
+            sums=sums,
+            ranks=order.get((keys, window)),
+            tolerance=tolerance,
+            missing=missing,
+        )
+        for (keys, window), sums in counts.sums.items()
+        for start, end in [_ends(window, asked)]
+    )
+    whole = sum((one.sums for one in measured), start=Sums.zeros(bins))
+    alone = measured[0].ranks if len(measured) == 1 else None
+    return Audit(
+        measured=measured,
+        total=Measured({}, asked.since, asked.until, whole, alone, tolerance, missing),
+        predictions=rows,
+        again=rows - sum(counts.fates.values()),
+        unlabelled=counts.fates["unlabelled"],
+        conflicting=counts.fates["conflicting"],
+        labels=of_labels,
+        refused=refused,
+    )
+
+
+class _Run:
+    """The questions of one audit to its engine, in their order."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        asked: Asked,
+        predictions: Any,
+        labels: Any,
+        progress: Progress,
+        *,
+        where: tuple[str, str],
+    ) -> None:
+        self._engine, self._asked, self._progress, self._all_labels = engine, asked, progress, labels
+        with engine.asking("put the logs together"):
+            self._predictions = prediction_rows(predictions, asked, where=where[0])
+            self._labels = label_rows(labels, asked, where=where[1])
+            self._joined = joined(self._predictions, self._labels, asked, repeats=False)
+        self._repeats = False
+
+    def sums(self) -> tuple[Counted, int]:
+        """The sums, and how many rows of predictions there were."""
+        total = self._count(self._predictions, "counting predictions")
+        if not total:
+            raise InputError(
+                "no predictions: the log is empty, or nothing in it lies in the window asked for"
+            )
+        if not self._asked.unique and self._any_repeated():
+            with self._engine.asking("put the logs together"):
+                self._joined = joined(self._predictions, self._labels, self._asked, repeats=True)
+        most = MOST * len(FATES) * self._asked.bins
+        rows = self._ask(grouped(self._joined, self._asked).limit(most), "summing up")
+        found = counted(rows, self._asked)
+        if sum(found.fates.values()) > total:
+            raise InputError("some ids have several labels, so ids are not unique; leave --unique-ids out")
+        return found, total
+
+    def refused(self, counts: Counted, *, skip: bool) -> dict[str, Refusal]:
+        """What cannot be counted, by reason; InputError where there is any and it is not to be skipped."""
+        found = {}
+        for fate in (f for f in REFUSED if counts.fates[FATES[f]]):
+            rows = self._joined.filter(self._joined["fate"] == fate).select("id").limit(1)
+            (one,) = self._ask(rows, "looking for an example")
+            found[FATES[fate]] = Refusal(counts.fates[FATES[fate]], str(one["id"]))
+        if found and not skip:
+            why = [
+                f"{one.count:,} of {sum(counts.fates.values()):,} predictions {_WHY[name]} (such as of id "
+                f"{one.example})"
+                for name, one in found.items()
+            ]
+            raise InputError(f"{'; '.join(why)}. Mend the log, or leave them out by --skip-invalid")
+        return found
+
+    def labels(self, counts: Counted) -> Labels:
+        """What became of the rows of labels."""
+        total = self._count(self._all_labels, "counting labels")
+        known = self._count(self._labels, "counting labels")
+        of = counts.label_rows
+        return Labels(
+            rows=total,
+            empty=total - known,
+            without_prediction=known - sum(of.values()),
+            of_refused=sum(of[FATES[fate]] for fate in REFUSED),
+            again=of["labelled"] - counts.fates["labelled"],
+            conflicting=of["conflicting"],
+        )
+
+    def ranks(self) -> dict[Place, Ranks]:
+        """What needs an order."""
+        rows = self._ask(ranked(self._joined, self._asked), "sorting confidences")
+        return ranks_of(rows, self._asked, weighted="weight" in self._joined.columns)
+
+    def _any_repeated(self) -> bool:
+        ids = self._predictions.filter(self._predictions["id"].notnull()).select("id")
+        several = ids.group_by("id").agg(n=ids.count())
+        several = several.filter(several["n"] > 1).limit(1)
+        return bool(self._ask(several, "looking for repeated ids"))
+
+    def _count(self, rows: Any, what: str) -> int:
+        return int(self._ask(rows.aggregate(n=rows.count()), what)[0]["n"])
+
+    def _ask(self, expression: Any, what: str) -> list[dict[str, Any]]:
+        self._progress(what, 0, None)
+        return self._engine.rows(expression, f"answer ({what})")
+
+
+def _ends(window: int | None, asked: Asked) -> tuple[int | None, int | None]:
+    """Where a window begins and ends, within what was asked for."""
+    if window is None or asked.every is None:
+        return asked.since, asked.until
+    start = asked.start + window * asked.every
+    return start, start + asked.every if asked.until is None else min(start + asked.every, asked.until)
+
+
+def _whole(time: datetime | None, name: str) -> int | None:
+    if time is None:
+        return None
+    if time.tzinfo is None:
+        raise InputError(
+            f"{name} has no zone, so which moment it is is not known; write it as {time.isoformat()}Z"
+        )
+    if time.microsecond:
+        raise InputError(f"{name} must be of whole seconds, got {time.isoformat()}")
+    return int(time.timestamp())

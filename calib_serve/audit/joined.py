@@ -1,0 +1,190 @@
+"""Predictions beside their labels as one expression, in which each prediction has one fate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from calib_serve.audit.columns import Columns, check_alike, check_columns, number, seconds
+from calib_serve.bins import check_binning
+from calib_serve.errors import InputError
+
+__all__ = [
+    "FATES",
+    "LABELLED",
+    "REFUSED",
+    "SERVED",
+    "Asked",
+    "by_name",
+    "joined",
+    "label_rows",
+    "prediction_rows",
+]
+
+FATES = ("labelled", "unlabelled", "conflicting", "repeated", "id", "class", "confidence", "weight", "time")
+"""What becomes of a prediction; a number in expressions.
+
+``labelled`` ones are measured. ``conflicting`` labels of one id that differ count as none, and so do several
+predictions of one id that differ, ``repeated``. The others are refused for a column that holds no value, or
+one that cannot be.
+"""
+LABELLED, SERVED, REFUSED = 0, (0, 1, 2), (3, 4, 5, 6, 7, 8)
+_CONFLICTING, _REPEATED = 2, 3
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of the logs: by which columns ``by``, from ``since`` until before ``until``, in windows.
+
+    Times are whole seconds since 1970 in UTC; None is without an end, or one window. ``unique``: nobody looks
+    whether ids are repeated.
+    """
+
+    columns: Columns
+    by: tuple[str, ...] = ()
+    since: int | None = None
+    until: int | None = None
+    every: int | None = None
+    bins: int = 15
+    unique: bool = False
+
+    def __post_init__(self) -> None:
+        check_binning(self.bins, "right")
+        if self.since is not None and self.until is not None and self.since >= self.until:
+            raise InputError("since must lie before until: no prediction is between them")
+        if self.every is not None and self.every < 1:
+            raise InputError(f"windows are of whole seconds, at least 1, got {self.every}")
+        if len(set(self.by)) < len(self.by):
+            raise InputError(f"a column is named twice to group by: {', '.join(self.by)}")
+
+    @property
+    def timed(self) -> bool:
+        """Whether times are read at all."""
+        return not (self.since is None and self.until is None and self.every is None)
+
+    @property
+    def start(self) -> int:
+        """Where the first window begins, or one that it is a whole number of windows from."""
+        return self.since or 0
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns of an expression that say where a prediction counts."""
+        return (*by_name(self.by), *(("at",) if self.every else ()))
+
+
+def by_name(by: Sequence[str]) -> tuple[str, ...]:
+    """The columns to group by, as expressions call them: the user's may have the name of another."""
+    return tuple(f"by{i}" for i in range(len(by)))
+
+
+def prediction_rows(table: Any, asked: Asked, *, where: str) -> Any:
+    """The predictions in the window asked for: id, predicted, confidence, weight, and where they count."""
+    import ibis  # noqa: PLC0415
+
+    names = asked.columns
+    needed = [names.id, names.predicted, names.confidence, *asked.by, *([names.time] if asked.timed else [])]
+    check_columns(table, needed, what="predictions", where=where)
+    confidence = number(table[names.confidence], what="confidences")
+    # DuckDB knows the largest number of a Parquet file, NaN aside, and compares that.
+    fits = ((confidence >= 0) & (confidence <= 1) & ~confidence.isnan()).fill_null(False)
+    refused = [
+        (table[names.id].isnull(), "id"),
+        (table[names.predicted].isnull(), "class"),
+        (~fits, "confidence"),
+    ]
+    made = {
+        "id": table[names.id],
+        "predicted": table[names.predicted],
+        # A sum over what is refused is of no use, and in some engines an error.
+        "confidence": fits.ifelse(confidence, 0.0),
+        **{
+            short: table[name].cast("string") for short, name in zip(by_name(asked.by), asked.by, strict=True)
+        },
+    }
+    if names.weight in table.columns:
+        weight = number(table[names.weight], what="weights")
+        weighs = ((weight >= 1) & ~weight.isinf() & ~weight.isnan()).fill_null(False)
+        made["weight"] = weighs.ifelse(weight, 1.0)
+        refused.append((~weighs, "weight"))
+    if asked.timed:
+        made["at"] = seconds(table[names.time])
+        refused.append((made["at"].isnull(), "time"))
+    made["refused"] = ibis.cases(*((case, FATES.index(name)) for case, name in refused), else_=0)
+    rows = table.select(**made)
+    if asked.since is not None:
+        rows = rows.filter(rows["at"].isnull() | (rows["at"] >= asked.since))
+    if asked.until is not None:
+        rows = rows.filter(rows["at"].isnull() | (rows["at"] < asked.until))
+    if asked.every:
+        window = ((rows["at"] - asked.start).cast("float64") / float(asked.every)).floor().cast("int64")
+        rows = rows.mutate(at=window)
+    elif asked.timed:
+        rows = rows.drop("at")
+    return rows
+
+
+def label_rows(table: Any, asked: Asked, *, where: str) -> Any:
+    """The labels that have an id and a value: ``id`` and ``label``."""
+    names = asked.columns
+    check_columns(table, [names.id, names.label], what="labels", where=where)
+    rows = table.select(id=table[names.id], label=table[names.label])
+    return rows.filter(rows["id"].notnull() & rows["label"].notnull())
+
+
+def joined(predictions: Any, labels: Any, asked: Asked, *, repeats: bool) -> Any:
+    """Each prediction with its ``fate``, whether it is ``correct``, its ``bin`` and how many labels it has.
+
+    ``repeats``: some ids have several predictions. Alike ones count once, and others as ``repeated``.
+    """
+    import ibis  # noqa: PLC0415
+
+    check_alike(predictions["id"], labels["id"], what="ids of predictions and labels")
+    check_alike(predictions["predicted"], labels["label"], what="predicted classes and labels")
+    if repeats:
+        predictions = _of_one_id(predictions)
+    if not asked.unique:
+        each = labels.group_by("id")
+        labels = each.agg(label=labels["label"].min(), other=labels["label"].max(), rows=labels.count())
+    else:
+        labels = labels.mutate(rows=1)
+    labels = labels.rename(label_id="id")
+    both = predictions.left_join(labels, predictions["id"] == labels["label_id"])
+    fate = [(both["refused"] > 0, both["refused"]), (both["rows"].isnull(), 1)]
+    if not asked.unique:
+        fate.append((both["label"] != both["other"], _CONFLICTING))
+    return both.mutate(
+        fate=ibis.cases(*fate, else_=LABELLED).cast("int8"),
+        correct=(both["predicted"] == both["label"]).ifelse(1, 0).cast("float64"),
+        bin=_bin(both["confidence"], asked.bins),
+        # Several predictions of one id share its labels.
+        rows=both["rows"].fill_null(0) / both["alike"] if repeats else both["rows"].fill_null(0),
+    )
+
+
+def _of_one_id(predictions: Any) -> Any:
+    """Each different prediction once, with how many have its id, ``alike``; several of one id are refused."""
+    import ibis  # noqa: PLC0415
+
+    rows = predictions.distinct()
+    rows = rows.mutate(alike=rows["id"].count().over(ibis.window(group_by="id")))
+    several = rows["alike"] > 1
+    rows = rows.mutate(refused=several.ifelse(_REPEATED, rows["refused"]))
+    return rows.mutate(alike=ibis.greatest(rows["alike"], 1))  # 0 without an id
+
+
+def _bin(confidence: Any, bins: int) -> Any:
+    """The right-closed bin of each confidence in [0, 1], as ``calib_serve.bins.bin_index`` has it.
+
+    The same edges to the last bit: multiples of 1 / bins, which numpy's linspace makes too.
+    """
+    import ibis  # noqa: PLC0415
+
+    # Of a text, as engines read a number with a point as a decimal, and round it.
+    step = ibis.literal(repr(1 / bins)).cast("float64")
+    below = (confidence * float(bins)).floor()
+    index = below + (confidence > (below + 1).cast("float64") * step).ifelse(1, 0)
+    # Multiplication rounds: a product that is one too high, on the edge itself, is put right as well.
+    index = index - (confidence <= below.cast("float64") * step).ifelse(1, 0)
+    return ibis.least(ibis.greatest(index, 0), bins - 1)

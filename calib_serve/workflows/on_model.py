@@ -1,0 +1,109 @@
+"""Every method, by name, on a deployed model: what the studies fit with where logits are not enough."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.artifact import Artifact, InputShift
+from calib_serve.errors import InputError
+from calib_serve.model import Classifier, Progress, calibrated_probs
+from calib_serve.model.around import Around
+from calib_serve.workflows.fit_model import calibrate_model
+
+if TYPE_CHECKING:
+    from calib_serve.model.face import Floats, Loss
+
+__all__ = ["ON_MODEL", "FitOnModel"]
+
+ON_MODEL: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
+    {
+        "neural-clamping": ("neural-clamping", {}),
+        "neural-clamping-paper": ("neural-clamping", {"schedule": "paper"}),
+        "neural-clamping-efficient": ("neural-clamping-efficient", {}),
+        "masked-head": ("masked-head", {}),
+        "masked-head-paper": ("masked-head", {"reading": "paper"}),
+        "no-mask-head": ("masked-head", {"reading": "no-mask"}),
+        "tuned-head": ("tuned-head", {}),
+    }
+)
+"""Name of a study's method -> the method of ``calibrate_model`` and its options."""
+
+
+@dataclass(frozen=True)
+class FitOnModel:
+    """Methods on ``classifier``: those of ``ON_MODEL``, and the output methods on its logits.
+
+    "HEAD+METHOD" puts an output method behind a head, as in "no-mask-head+temperature". Masked heads train on
+    ``train``, inputs (n, *input_shape) and class ids, where it is given, else on a part of what they are
+    fitted to. It is a ``calib_serve.study.Fit``.
+    """
+
+    classifier: Classifier
+    train: tuple[ArrayLike, ArrayLike] | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classifier", _Recalled(self.classifier))
+
+    def fit(self, method: str, inputs: NDArray[Any], labels: ArrayLike) -> Artifact:
+        """``method`` fitted to inputs (n, *input_shape) and class ids (n,), without measuring it."""
+        name, plus, then = method.partition("+")
+        if plus and not then:
+            raise InputError(f"{method!r}: name the output method behind the +, as in {name}+temperature")
+        base, options = ON_MODEL.get(name, (name, {}))
+        return calibrate_model(
+            self.classifier,
+            inputs,
+            labels,
+            base,
+            train=self.train if base == "masked-head" else None,
+            cross_validate=False,
+            seed=self.seed,
+            **{**options, **({"then": then} if plus else {})},
+        )
+
+    def probs(self, artifact: Artifact, inputs: NDArray[Any]) -> NDArray[np.float64]:
+        """Calibrated probabilities (n, K) of inputs (n, *input_shape)."""
+        return calibrated_probs(self.classifier, inputs, artifact)
+
+
+@dataclass(frozen=True, eq=False)
+class _Recalled(Around):
+    """A classifier that knows its last logits and features: several methods ask for those of one array."""
+
+    last: dict[str, tuple[Any, NDArray[np.float32]]] = field(default_factory=dict)
+
+    def logits(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """See ``Classifier``."""
+        return self._asked("logits", inputs, shift, progress)
+
+    def features(
+        self, inputs: Floats, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> NDArray[np.float32]:
+        """See ``Classifier``."""
+        return self._asked("features", inputs, shift, progress)
+
+    def input_gradient(
+        self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """See ``Classifier``."""
+        return self.inner.input_gradient(inputs, loss, shift=shift, progress=progress)
+
+    def _asked(
+        self, what: str, inputs: Floats, shift: InputShift | None, progress: Progress | None
+    ) -> NDArray[np.float32]:
+        kept = self.last.get(what)
+        if shift is None and kept is not None and kept[0] is inputs:
+            return kept[1]
+        found: NDArray[np.float32] = getattr(self.inner, what)(inputs, shift=shift, progress=progress)
+        if shift is None:
+            self.last[what] = (inputs, found)  # held, so that no other array can be taken for it
+        return found

@@ -1,0 +1,387 @@
+"""Logs that lie, lack or mislead are refused with a reason, or counted; secrets are never told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from libraries import library
+from logs import START, expected, some_logs
+from pyarrow import parquet
+
+from calib_serve.audit import PASSWORD, Audit, Columns, audit
+from calib_serve.bins import Bins
+from calib_serve.errors import InputError, MissingDependency, ServerError
+
+library("ibis")
+
+pytestmark = pytest.mark.filterwarnings("ignore:::ibis")
+
+Audited = Callable[..., Audit]
+
+
+@pytest.fixture
+def audited(tmp_path: Path) -> Audited:
+    """Audits tables of these columns; ``labels`` are of ids 0, 1, ... if not given."""
+
+    def run(predictions: dict[str, Any], labels: dict[str, Any] | None = None, **options: Any) -> Audit:
+        n = len(next(iter(predictions.values())))
+        told = {
+            "id": np.arange(n),
+            "predicted": np.zeros(n, int),
+            "confidence": np.full(n, 0.9),
+        } | predictions
+        truth = labels or {"id": np.arange(n), "label": np.zeros(n, int)}
+        parquet.write_table(pa.table(told), tmp_path / "p.parquet")
+        parquet.write_table(pa.table(truth), tmp_path / "l.parquet")
+        return audit(tmp_path / "p.parquet", tmp_path / "l.parquet", **options)
+
+    return run
+
+
+def edge_cases(bins: int) -> np.ndarray:
+    """Every edge as numpy and as division make it, and its neighbours on both sides."""
+    edges = np.concatenate([np.linspace(0, 1, bins + 1), np.arange(bins + 1) / bins])
+    near = np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, 1), [5e-324, 1 - 2**-53]])
+    return np.unique(near[(near >= 0) & (near <= 1)])
+
+
+@pytest.mark.parametrize("bins", [1, 2, 7, 10, 15, 49, 100])
+def test_a_confidence_on_an_edge_falls_where_the_monitor_puts_it(audited: Audited, bins: int) -> None:
+    c = edge_cases(bins)
+    right = np.arange(len(c)) % 3 == 0
+    found = audited({"confidence": c}, {"id": np.arange(len(c)), "label": np.where(right, 0, 1)}, bins=bins)
+    told = found.total.bins
+    want = np.array([np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], one) for one in c])
+    assert told.count.tolist() == np.bincount(want, minlength=bins).tolist()
+    assert told.correct.tolist() == np.bincount(want, weights=right, minlength=bins).tolist()
+    assert told.count.tolist() == Bins.tally(c, right, bins=bins).count.tolist()
+
+
+def test_confidences_in_float32_and_decimals_are_what_they_are(audited: Audited) -> None:
+    c = np.array([0.1, 0.2, 0.7, 1 / 15], np.float32)
+    found = audited({"confidence": c})
+    assert found.total.bins.confidence.sum() == pytest.approx(c.astype(np.float64).sum(), abs=1e-15)
+    exact = pa.array(["0.10", "0.20", "0.70", "0.07"]).cast(pa.decimal128(4, 2))
+    assert audited({"confidence": exact}).total.bins.confidence.sum() == pytest.approx(1.07, abs=1e-15)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, -1e-9, 1.0000001, np.inf, -np.inf, None, 97.5])
+def test_a_confidence_that_is_none_is_refused_with_its_count_and_id(audited: Audited, wrong: Any) -> None:
+    column = {"id": np.array([40, 41, 42]), "confidence": pa.array([0.5, wrong, 0.5], pa.float64())}
+    labels = {"id": np.array([40, 41, 42]), "label": np.zeros(3, int)}
+    with pytest.raises(InputError, match=r"1 of 3 predictions .* confidence in \[0, 1\].*of id 41"):
+        audited(column, labels)
+    found = audited(column, labels, skip_invalid=True, ranks=True)
+    assert found.refused["confidence"].count == 1
+    assert (found.total.bins.n, found.labels.of_refused) == (2, 1)
+    assert np.isfinite(found.total.sums.vector).all()
+
+
+@pytest.mark.parametrize("wrong", [0.5, 0.0, -3.0, np.nan, np.inf, None])
+def test_a_weight_below_one_is_refused(audited: Audited, wrong: Any) -> None:
+    columns = {"confidence": [0.5, 0.5], "weight": pa.array([1.0, wrong], pa.float64())}
+    with pytest.raises(InputError, match="weight of at least 1"):
+        audited(columns)
+    assert audited(columns, skip_invalid=True).total.bins.n == 1
+
+
+def test_missing_columns_are_named_and_how_to_say_what_they_are_called(audited: Audited) -> None:
+    with pytest.raises(
+        InputError, match=r"no column score; it has id, predicted, confidence.*--column score"
+    ):
+        audited({"id": [0]}, columns=Columns(confidence="score"))
+    with pytest.raises(InputError, match=r"labels .*no column label; it has id, truth"):
+        audited({"id": [0]}, {"id": [0], "truth": [0]})
+    with pytest.raises(InputError, match=r"no column region"):
+        audited({"id": [0]}, by=["region"])
+    with pytest.raises(InputError, match=r"no column time"):
+        audited({"id": [0]}, every=60)
+    found = audited({"key": [0], "id": ["no id"]}, {"key": [0], "label": [0]}, columns=Columns(id="key"))
+    assert found.total.bins.n == 1
+
+
+@pytest.mark.parametrize(
+    ("predicted", "label"),
+    [([1], ["1"]), (["1"], [1]), ([1.0], [1]), ([1.0], [1.0]), ([True], [1]), ([1], [True])],
+)
+def test_labels_of_another_kind_than_predictions_are_refused(
+    audited: Audited, predicted: Any, label: Any
+) -> None:
+    with pytest.raises(InputError, match=r"predicted classes and labels (cannot be compared|must be)"):
+        audited({"predicted": predicted}, {"id": [0], "label": label})
+
+
+def test_ids_of_two_kinds_are_refused_and_of_two_widths_are_not(audited: Audited) -> None:
+    with pytest.raises(InputError, match="ids of predictions and labels cannot be compared"):
+        audited({"id": ["0"]}, {"id": [0], "label": [0]})
+    found = audited({"id": np.array([7], np.int32)}, {"id": np.array([7], np.uint64), "label": [0]})
+    assert found.labels.counted == 1
+
+
+def test_confidences_that_are_texts_are_refused(audited: Audited) -> None:
+    with pytest.raises(InputError, match="confidences must be numbers, got confidence of type string"):
+        audited({"confidence": ["0.9"]})
+
+
+def test_a_time_without_a_zone_is_refused_where_times_are_asked_for(audited: Audited) -> None:
+    naive = {"time": pa.array([START * 10**6], pa.timestamp("us"))}
+    with pytest.raises(InputError, match="have no zone"):
+        audited(naive, every=3600)
+    assert audited(naive).predictions == 1
+    with pytest.raises(InputError, match="since has no zone"):
+        audited(naive, since=datetime(2026, 1, 1))
+    with pytest.raises(InputError, match="timestamp with a zone"):
+        audited({"time": ["2026-01-01"]}, every=3600)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/St_Johns", "Asia/Kathmandu"])
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_a_moment_is_the_same_in_every_zone_and_unit(audited: Audited, zone: str, unit: str) -> None:
+    per = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    at = [START * per - 1, START * per, (START + 60) * per - 1, (START + 60) * per]
+    found = audited(
+        {"time": pa.array(at, pa.timestamp(unit, tz=zone))},
+        since=datetime.fromtimestamp(START, timezone.utc),
+        until=datetime.fromtimestamp(START + 60, timezone.utc),
+        every=60,
+    )
+    (one,) = found.measured
+    assert (one.since, one.until, found.predictions) == (START, START + 60, 2)
+
+
+def test_times_in_seconds_are_read_and_those_in_milliseconds_are_refused(audited: Audited) -> None:
+    found = audited({"time": [START + 0.25, START + 59.999, -0.5]}, every=60)
+    assert [one.since for one in found.measured] == [-60, START // 60 * 60, START // 60 * 60 + 60][
+        : 3 - (START % 60 == 0)
+    ]
+    with pytest.raises(InputError, match="no time, or one beyond"):
+        audited({"time": [START * 1000]}, every=60)
+    with pytest.raises(InputError, match="1 of 2 predictions have no time"):
+        audited({"time": [START, np.nan]}, every=60)
+
+
+def test_nothing_is_no_perfect_calibration(audited: Audited, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no predictions"):
+        audited({"id": np.array([], int)})
+    with pytest.raises(InputError, match="nothing in it lies in the window"):
+        audited({"time": [START]}, until=datetime.fromtimestamp(START, timezone.utc))
+    found = audited({"id": [0]}, {"id": [1], "label": [0]}, ranks=True)
+    assert (found.unlabelled, found.labels.without_prediction) == (1, 1)
+    assert found.total.verdict.level == "unproven"
+    told = found.as_dict()["total"]
+    assert told["labelled"]["ece"] is None
+    assert told["estimated"]["ece"]["value"] is None
+
+
+def test_verdicts_are_those_of_the_monitor_and_only_with_enough_labels(audited: Audited) -> None:
+    rng = np.random.default_rng(0)
+    c = rng.choice([0.75, 0.95], 20_000)
+    truth = {"id": np.arange(20_000), "label": (rng.random(20_000) > c).astype(int)}
+    assert audited({"confidence": c}, truth).total.verdict.level == "calibrated"
+    assert audited({"confidence": np.minimum(c + 0.05, 1)}, truth).total.verdict.level == "off"
+    few = {"id": np.arange(20), "label": np.zeros(20, int)}
+    assert audited({"confidence": c}, few).total.verdict.level == "unproven"
+    # A label may be missing for what came of it: then nothing is proven by those that are there.
+    half = {name: column[:10_000] for name, column in truth.items()}
+    assert audited({"confidence": c}, half, missing="unknown").total.verdict.level == "unproven"
+
+
+def test_repeated_rows_count_once_also_without_a_label(audited: Audited) -> None:
+    found = audited(
+        {"id": [1, 1, 2, 2, 2, 3], "confidence": [0.9, 0.9, 0.8, 0.8, 0.8, 0.7]},
+        {"id": [1, 1, 1], "label": [0, 0, 0]},
+    )
+    assert (found.predictions, found.again, found.unlabelled) == (6, 3, 2)
+    assert (found.total.bins.n, found.labels.again, found.total.sums.predictions.sum()) == (1, 2, 3)
+
+
+def test_predictions_of_one_id_that_differ_are_refused(audited: Audited) -> None:
+    columns = {"id": [5, 5, 6, 7, 7, 7], "confidence": [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]}
+    labels = {"id": [5, 6, 7], "label": [0, 0, 0]}
+    with pytest.raises(InputError, match="5 of 6 predictions are several of one id that differ"):
+        audited(columns, labels)
+    found = audited(columns, labels, skip_invalid=True)
+    assert (found.refused["repeated"].count, found.labels.of_refused, found.labels.counted) == (5, 2, 1)
+
+
+def test_a_promise_of_unique_ids_that_labels_break_is_noticed(audited: Audited) -> None:
+    with pytest.raises(InputError, match="ids are not unique"):
+        audited({"id": [1, 2]}, {"id": [1, 1], "label": [0, 0]}, unique_ids=True)
+    kept = audited({"id": [1, 2]}, {"id": [1, 2], "label": [0, 1]}, unique_ids=True)
+    assert (kept.total.bins.n, kept.total.bins.accuracy()) == (2, 0.5)
+
+
+def test_columns_of_odd_names_and_groups_of_odd_values(audited: Audited) -> None:
+    odd = ['it\'s "x"; DROP TABLE', "\u2028", "", None, "other", "NULL"]
+    names = Columns(id="i d", predicted="select", confidence='"c"', label="; --", model="ключ")
+    found = audited(
+        {
+            '"c"': np.full(6, 0.9),
+            "i d": np.arange(6),
+            "select": np.zeros(6, int),
+            "ключ": odd,
+            "id": ["x"] * 6,
+        },
+        {"i d": np.arange(6), "; --": np.zeros(6, int)},
+        columns=names,
+    )
+    counts = {one.by["ключ"]: one.bins.n for one in found.measured}
+    assert counts == {odd[0]: 1, odd[1]: 1, "": 2, "other": 1, "NULL": 1}  # no value is none, too
+
+
+def test_groups_may_have_the_names_of_our_own_columns(audited: Audited) -> None:
+    found = audited({"bin": ["a", "b"], "rows": [1, 2], "label": ["x", "y"]}, by=["bin", "rows", "label"])
+    assert [tuple(one.by.values()) for one in found.measured] == [("a", "1", "x"), ("b", "2", "y")]
+
+
+def test_too_many_groups_are_refused(audited: Audited) -> None:
+    with pytest.raises(InputError, match="more than 2000 groups and windows"):
+        audited({"user": np.arange(2500)}, by=["user"])
+
+
+def test_ties_and_tiny_groups_have_exact_ranks(audited: Audited) -> None:
+    for n, ties in ((3, 1), (14, 2), (15, 1), (16, 3), (400, 7), (1000, 400)):
+        rng = np.random.default_rng(n)
+        c, right = rng.integers(0, ties, n) / ties, rng.random(n) < 0.6
+        right[:2] = True, False
+        table = pa.table({"id": np.arange(n), "predicted": np.zeros(n, int), "confidence": c})
+        truth = pa.table({"id": np.arange(n), "label": (~right).astype(int)})
+        from logs import Logs
+
+        want = expected(Logs(table, truth))
+        found = audited({"confidence": c}, {"id": np.arange(n), "label": (~right).astype(int)}, ranks=True)
+        ranks = found.total.ranks
+        assert ranks is not None
+        assert ranks.auroc == pytest.approx(want.auroc, abs=1e-12)
+        assert ranks.adaptive_ece == pytest.approx(want.adaptive_ece, abs=1e-12)
+
+
+def test_all_right_has_no_auroc(audited: Audited) -> None:
+    ranks = audited({"confidence": [0.5, 0.9]}, ranks=True).total.ranks
+    assert ranks is not None
+    assert np.isnan(ranks.auroc)
+
+
+def test_folders_and_patterns_are_one_log(tmp_path: Path) -> None:
+    logs = some_logs(900)
+    for part in range(3):
+        folder = tmp_path / "p" / f"day={part}"
+        folder.mkdir(parents=True)
+        parquet.write_table(logs.predictions.slice(300 * part, 300), folder / "part.parquet")
+    parquet.write_table(logs.labels, tmp_path / "labels.parquet")
+    wanted = expected(logs)
+    for where in (tmp_path / "p", tmp_path / "p" / "day=*" / "*.parquet"):
+        found = audit(where, tmp_path / "labels.parquet", by=[])
+        np.testing.assert_allclose(found.total.bins.correct, wanted.correct, rtol=1e-12)
+    assert len(audit(tmp_path / "p", tmp_path / "labels.parquet", by=["day"]).measured) == 3
+
+
+def test_what_is_no_parquet_is_refused_by_name(tmp_path: Path) -> None:
+    logs = some_logs(30)
+    good, bad = tmp_path / "good.parquet", tmp_path / "bad.parquet"
+    parquet.write_table(logs.predictions, good)
+    for contents in (
+        b"",
+        b"PAR1",
+        b"id,label\n1,2\n",
+        good.read_bytes()[:-7],
+        b"PAR1" + b"\xff" * 400 + b"PAR1",
+    ):
+        bad.write_bytes(contents)
+        with pytest.raises(InputError, match=r"bad\.parquet|cannot"):
+            audit(good, bad)
+    with pytest.raises(InputError, match="does not exist"):
+        audit(good, tmp_path / "none.parquet")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match="holds no Parquet"):
+        audit(good, tmp_path / "folder")
+    with pytest.raises(InputError, match="cannot find the table nothing"):
+        audit(good, "nothing")
+
+
+def test_memory_is_bounded_and_what_does_not_fit_goes_to_disk_and_away(tmp_path: Path) -> None:
+    logs = some_logs(300_000)
+    parquet.write_table(logs.predictions, tmp_path / "p.parquet")
+    parquet.write_table(logs.labels, tmp_path / "l.parquet")
+    rest = tmp_path / "rest"
+    rest.mkdir()
+    whole = audit(tmp_path / "p.parquet", tmp_path / "l.parquet", by=[])
+    found = audit(
+        tmp_path / "p.parquet", tmp_path / "l.parquet", by=[], memory="24MB", threads=1, temporary=rest
+    )
+    np.testing.assert_allclose(found.total.sums.vector, whole.total.sums.vector, rtol=1e-12)
+    assert not list(rest.iterdir())
+    with pytest.raises(InputError, match="DuckDB cannot"):
+        audit(tmp_path / "p.parquet", tmp_path / "l.parquet", memory="much")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgres://ana:s3cret@db/logs",
+        "postgres://ana:s3@cret@db/logs",
+        "snowflake://ana@account/db?password=s3cret",
+        "clickhouse://db/logs?PassWord=s3cret",
+        "trino://db?access_token=s3cret",
+        "duckdb:///x.duckdb?motherduck_token=s3cret",
+    ],
+)
+def test_an_address_with_a_secret_is_refused_without_telling_it(address: str) -> None:
+    with pytest.raises(InputError, match=PASSWORD) as refused:
+        audit("p", "l", engine=address)
+    assert "s3cret" not in str(refused.value)
+    assert "cret@" not in str(refused.value)
+
+
+def test_a_server_that_is_not_there_is_said_without_the_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library("psycopg")
+    monkeypatch.setenv(PASSWORD, "s3cret")
+    with pytest.raises(ServerError, match=r"cannot open postgres://127\.0\.0\.1:1/logs") as refused:
+        audit("p", "l", engine="postgres://ana@127.0.0.1:1/logs")
+    assert "s3cret" not in str(refused.value)
+    (tmp_path / "word").write_text("s3cret\n")
+    (tmp_path / "word").chmod(0o644)
+    with pytest.raises(InputError, match="chmod 600"):
+        audit("p", "l", engine="postgres://ana@127.0.0.1:1/logs", password_file=tmp_path / "word")
+
+
+def test_an_engine_that_is_not_installed_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    for name in [name for name in sys.modules if name.startswith("ibis.backends.postgres")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(MissingDependency, match=r"ibis-framework\[postgres\]"):
+        audit("p", "l", engine="postgres://ana@127.0.0.1:1/logs")
+    monkeypatch.setitem(sys.modules, "ibis", None)
+    with pytest.raises(MissingDependency, match=r"calib-serve\[audit\]"):
+        audit("p", "l")
+
+
+def test_engines_and_tables_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    for address in ("nonsense", "nonsense://x", "://"):
+        with pytest.raises((InputError, ServerError), match=r"address|cannot open"):
+            audit("p", "l", engine=address)
+    (tmp_path / "l.parquet").write_bytes(b"x")
+    with pytest.raises(InputError, match="a table is NAME"):
+        audit("a.b.c.d", "l", engine="duckdb://")
+    with pytest.raises(InputError, match="goes with the address"):
+        audit("p", "l", password_file=tmp_path / "l.parquet")
+
+
+def test_a_database_file_of_duckdb_is_read(tmp_path: Path) -> None:
+    duckdb = library("duckdb")
+    logs = some_logs(300)
+    with duckdb.connect(tmp_path / "logs.duckdb") as database:
+        for name in ("predictions", "labels"):
+            database.register("arrow", getattr(logs, name))
+            database.execute(f"CREATE TABLE {name} AS SELECT * FROM arrow")
+    found = audit("main.predictions", "labels", engine=f"duckdb://{tmp_path}/logs.duckdb?read_only=True")
+    np.testing.assert_allclose(found.total.bins.count, expected(logs).count)

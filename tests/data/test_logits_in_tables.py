@@ -1,0 +1,170 @@
+"""Logits that lie in folders of Parquet files or in a database fit as those of a file do."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from engines import postgres
+from typer.testing import CliRunner
+
+from calib_serve import Artifact, calibrate, read_labelled
+from calib_serve.cli import app
+from calib_serve.errors import InputError, MissingDependency
+
+ibis = pytest.importorskip("ibis")
+
+NAMES = ["bird", "cat", "dog"]
+
+
+def samples(n=2000, seed=0):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, n)
+    return rng.normal(size=(n, 3)) * 2 + 3 * np.eye(3)[labels], labels
+
+
+def as_lists(logits):
+    values = pa.array(logits.ravel())
+    return pa.ListArray.from_arrays(np.arange(0, logits.size + 1, logits.shape[1], dtype=np.int32), values)
+
+
+def write(folder, logits, labels, *, files=3, wide=True, **more):
+    folder.mkdir(parents=True, exist_ok=True)
+    for i, at in enumerate(np.array_split(np.arange(len(labels)), files)):
+        table = (
+            dict(zip(NAMES, logits[at].T, strict=True))
+            if wide
+            else {"id": at, "logits": as_lists(logits[at])}
+        )
+        table |= {"label": labels[at], **{name: np.asarray(values)[at] for name, values in more.items()}}
+        pq.write_table(pa.table(table), folder / f"part-{i}.parquet")
+    return folder
+
+
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("how", ["folder", "pattern"])
+def test_a_folder_of_parquet_fits_as_one_array_does(wide, how, tmp_path):
+    logits, labels = samples()
+    where = write(tmp_path / "logs", logits, labels, wide=wide)
+    found = read_labelled(where if how == "folder" else f"{where}/part-*.parquet")
+    order, ours = (np.lexsort(z.T) for z in (logits, found.logits))
+    np.testing.assert_array_equal(found.logits[ours], logits[order])
+    np.testing.assert_array_equal(found.labels[ours], labels[order])
+    assert found.class_names == (tuple(NAMES) if wide else ())
+    assert isinstance(found.scores, np.memmap)
+    # What is chosen by folds depends on the order of rows, which an engine does not promise.
+    for method, far in (("temperature", 1e-6), ("vector", 1e-6), ("structured-vector", 5e-3)):
+        one = calibrate(found.scores, found.labels, method, cross_validate=False)
+        other = calibrate(logits, labels, method, cross_validate=False)
+        np.testing.assert_allclose(one.probs(logits), other.probs(logits), rtol=0, atol=far)
+
+
+def test_labels_may_be_the_names_of_columns(tmp_path):
+    logits, labels = samples(300)
+    where = write(tmp_path / "logs", logits, np.array(NAMES)[labels])
+    found = read_labelled(where)
+    order, ours = (np.lexsort(z.T) for z in (logits, found.logits))
+    np.testing.assert_array_equal(found.labels[ours], labels[order])
+
+
+def test_splits_of_a_table(tmp_path):
+    logits, labels = samples(400)
+    where = write(tmp_path / "logs", logits, labels, split=np.array(["cal", "test"])[np.arange(400) % 2])
+    assert len(read_labelled(where, split="cal")) == 200
+    with pytest.raises(InputError, match="has the splits cal, test, got 'train'"):
+        read_labelled(where, split="train")
+    with pytest.raises(InputError, match="name one of its splits"):
+        read_labelled(where)
+
+
+def missing(table):
+    return table.set_column(0, "bird", pa.array([None, *([1.0] * (len(table) - 1))]))
+
+
+def no_label(table):
+    return table.set_column(3, "label", pa.array([None, *([1] * (len(table) - 1))]))
+
+
+def text(table):
+    return table.set_column(1, "cat", pa.array(["a"] * len(table)))
+
+
+def ragged(table):
+    rows = [[1.0, 2.0]] * (len(table) - 1) + [[1.0, 2.0, 3.0]]
+    return pa.table({"logits": rows, "label": [0] * len(table)})
+
+
+def hole(table):
+    return pa.table({"logits": [[1.0, None]] * len(table), "label": [0] * len(table)})
+
+
+def nothing(table):
+    return table.slice(0, 0)
+
+
+def only_labels(table):
+    return table.select(["label"])
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (missing, r"bird is missing \(NULL\) in 1 of"),
+        (no_label, r"the label is missing \(NULL\) in 1 of"),
+        (text, "logits are numbers, and cat is string"),
+        (ragged, "lists of 2 and 3 logits"),
+        (hole, r"logits is missing \(NULL\)"),
+        (nothing, "column names but no rows"),
+        (only_labels, "no column of logits"),
+    ],
+)
+def test_tables_that_cannot_be_fitted_are_refused(broken, says, tmp_path):
+    write(tmp_path / "logs", *samples(30), files=1)
+    path = tmp_path / "logs" / "part-0.parquet"
+    pq.write_table(broken(pq.read_table(path)), path)
+    with pytest.raises(InputError, match=says):
+        read_labelled(tmp_path / "logs")
+
+
+def test_a_full_disk_is_said(tmp_path, monkeypatch):
+    write(tmp_path / "logs", *samples(3000))
+
+    def full(**_):
+        return open("/dev/full", "r+b")  # noqa: PTH123
+
+    monkeypatch.setattr("calib_serve.data.table_logits.tempfile.TemporaryFile", full)
+    with pytest.raises(InputError, match="name a folder with room by TMPDIR"):
+        read_labelled(tmp_path / "logs")
+
+
+def test_a_table_of_postgres_is_fitted_from_the_command_line(tmp_path, monkeypatch):
+    logits, labels = samples(1500)
+    with postgres(password="s3cret") as address:
+        connection = ibis.connect(address, password="s3cret")
+        table = pa.table({**dict(zip(NAMES, logits.T, strict=True)), "label": labels})
+        connection.create_table("scores", table)
+        connection.disconnect()
+        monkeypatch.setenv("CALIB_SERVE_ENGINE_PASSWORD", "s3cret")
+        asked = ["fit", "--logits", "scores", "--engine", address, "--method", "temperature"]
+        told = CliRunner().invoke(app, [*asked, "-o", str(tmp_path / "a")])
+        assert told.exit_code == 0, told.output
+        with_password = address.replace("auditor@", "auditor:s3cret@")
+        refused = CliRunner().invoke(app, [*asked[:4], with_password, "-o", str(tmp_path / "b")])
+        assert refused.exit_code != 0
+        assert "s3cret" not in refused.output
+    want = calibrate(logits, labels, "temperature")
+    made = Artifact.load(tmp_path / "a")
+    assert made.fit["temperature"] == pytest.approx(want.fit["temperature"], rel=1e-6)
+    assert made.class_names == tuple(NAMES)
+
+
+def test_an_engine_goes_with_logits(tmp_path):
+    asked = ["fit", "--model", "m.pt", "--data", "d.npz", "--engine", "duckdb://x", "-o", str(tmp_path / "a")]
+    told = CliRunner().invoke(app, asked)
+    assert told.exit_code != 0
+
+
+def test_the_extra_is_named_where_ibis_is_missing(tmp_path, monkeypatch):
+    write(tmp_path / "logs", *samples(30))
+    monkeypatch.setitem(__import__("sys").modules, "ibis", None)
+    with pytest.raises(MissingDependency, match=r"calib-serve\[audit\]"):
+        read_labelled(tmp_path / "logs")

@@ -1,0 +1,123 @@
+"""The tuned head: between the deployed head and one of its own, by what held-out samples say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from calib_serve.artifact import Artifact, Head
+from calib_serve.errors import FitError, InputError, ShapeError
+from calib_serve.fit.output import fit_temperature
+from calib_serve.fit.tuned_head import STRENGTHS, fit_tuned_head
+from calib_serve.metrics import nll, softmax
+
+RNG = np.random.default_rng(3)
+TRUE = RNG.standard_normal((4, 6))
+OFF = TRUE + 1.2 * RNG.standard_normal((4, 6))  # a deployed head that has the truth only roughly
+
+
+def draw(n: int, seed: int, weight: np.ndarray = TRUE) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, 6)).astype(np.float32)
+    return x, np.array([rng.choice(4, p=p) for p in softmax(x @ weight.T)])
+
+
+CAL, TEST = draw(2_000, 0), draw(5_000, 1)
+ROUGH = Head((3 * OFF,), (np.zeros(4),))
+
+
+def error(artifact: Artifact, test: tuple[np.ndarray, np.ndarray] = TEST) -> float:
+    assert artifact.head is not None
+    return float(nll(artifact.probs(artifact.head(test[0])), test[1]))
+
+
+def test_at_infinite_strength_it_is_the_deployed_head_and_its_temperature() -> None:
+    artifact = fit_tuned_head(*CAL, ROUGH, strength=np.inf)
+    alone = fit_temperature(ROUGH(CAL[0].astype(np.float64)), CAL[1])
+    np.testing.assert_allclose(
+        artifact.probs(artifact.head(TEST[0])), alone.probs(ROUGH(TEST[0])), rtol=1e-4, atol=1e-7
+    )
+    assert (artifact.fit["moved"], artifact.fit["strength"]) == (0, None)
+    assert artifact.fit["behind"]["temperature"] == pytest.approx(1, abs=1e-6)
+
+
+def test_a_rough_head_is_corrected_and_the_temperature_alone_beaten() -> None:
+    tuned, alone = fit_tuned_head(*CAL, ROUGH), fit_tuned_head(*CAL, ROUGH, strength=np.inf)
+    bayes = float(nll(softmax(TEST[0] @ TRUE.T), TEST[1]))
+    assert error(tuned) < error(alone) - 0.1
+    assert error(tuned) < bayes + 0.02
+    assert tuned.fit["strength"] in STRENGTHS
+    least = min(tuned.fit["held_out_nll"].values())
+    assert tuned.fit["held_out_nll"][f"{tuned.fit['strength']:.3g}"] == least
+
+
+def test_a_right_head_is_left_nearly_as_it_is() -> None:
+    right = Head((3 * TRUE,), (np.zeros(4),))
+    tuned, alone = fit_tuned_head(*CAL, right), fit_tuned_head(*CAL, right, strength=np.inf)
+    assert tuned.fit["strength"] >= 0.01
+    assert error(tuned) == pytest.approx(error(alone), abs=0.003)
+
+
+def test_it_is_where_the_gradient_of_the_penalised_nll_vanishes() -> None:
+    """By finite differences of the objective that the docstring states, on one fold's samples."""
+    from calib_serve.fit.tuned_head import _Problem
+
+    problem, _ = _Problem.of(*CAL, ROUGH)
+
+    def objective(change: np.ndarray) -> float:
+        z = problem.offset + problem.x @ change.T
+        return float(nll(softmax(z), problem.labels)) + 0.01 * float((change**2).sum())
+
+    best = problem.solve(0.01, np.zeros((4, 7)))
+    for i, j in ((0, 0), (2, 3), (3, 6)):
+        step = np.zeros((4, 7))
+        step[i, j] = 1e-4
+        slope = (objective(best + step) - objective(best - step)) / 2e-4
+        assert abs(slope) < 1e-3
+
+
+def test_features_of_another_unit_give_the_same_probabilities() -> None:
+    one = fit_tuned_head(*CAL, ROUGH, strength=0.01)
+    other = fit_tuned_head(1000 * CAL[0], CAL[1], Head((0.003 * OFF,), (np.zeros(4),)), strength=0.01)
+    np.testing.assert_allclose(
+        one.probs(one.head(TEST[0])), other.probs(other.head(1000 * TEST[0])), rtol=2e-3, atol=1e-6
+    )
+
+
+def test_any_output_method_may_follow_and_none() -> None:
+    kinds = {
+        then: [step.kind for step in fit_tuned_head(*CAL, ROUGH, strength=0.1, then=then).steps]
+        for then in ("none", "vector", "structured-average")
+    }
+    assert kinds == {
+        "none": ["head"],
+        "vector": ["head", "logit_map"],
+        "structured-average": ["head", "logit_map", "logit_map", "mixture"],
+    }
+
+
+def test_it_survives_its_file_and_knows_its_data(tmp_path) -> None:
+    artifact = fit_tuned_head(*CAL, ROUGH, strength=0.1, class_names=("a", "b", "c", "d"))
+    loaded = Artifact.load(artifact.save(tmp_path / "artifact"))
+    np.testing.assert_array_equal(loaded.probs(loaded.head(TEST[0])), artifact.probs(artifact.head(TEST[0])))
+    assert (artifact.method, artifact.reference.n, artifact.data["samples"]) == ("tuned-head", 2_000, 2_000)
+
+
+def test_hostile_input_is_refused() -> None:
+    x, y = CAL
+    two = Head((np.zeros((3, 6)), np.zeros((4, 3))), (np.zeros(3), np.zeros(4)))
+    for wrong, error_type, said in (
+        ({"head": two}, InputError, "one linear layer"),
+        ({"strength": 0.0}, InputError, "above 0"),
+        ({"strength": float("nan")}, InputError, "above 0"),
+        ({"then": "masked-head"}, InputError, "there is no method"),
+        ({"features": x[:, :5]}, ShapeError, "features must be"),
+        ({"features": np.where(x > 2, np.nan, x)}, InputError, "NaN"),
+        ({"features": x.astype(int)}, ShapeError, "floats"),
+        ({"labels": y + 1}, InputError, "label"),
+        ({"folds": 1}, InputError, "folds"),
+        ({"labels": (ROUGH(x)).argmin(axis=1)}, FitError, "no higher"),
+    ):
+        given = {"features": x, "labels": y, "head": ROUGH} | wrong
+        with pytest.raises(error_type, match=said):
+            fit_tuned_head(given.pop("features"), given.pop("labels"), given.pop("head"), **given)

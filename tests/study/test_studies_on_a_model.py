@@ -1,0 +1,211 @@
+"""The studies with every method on a small network, trained on real digits until it is too sure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sizes import sized
+from typer.testing import CliRunner
+
+from calib_serve.artifact import Head, InputShift
+from calib_serve.cli import app
+from calib_serve.demo import digits
+from calib_serve.errors import InputError
+from calib_serve.fit.output import fit_temperature
+from calib_serve.metrics import ece, nll, softmax
+from calib_serve.model import from_module
+from calib_serve.model.around import Around
+from calib_serve.study import Fit, OutputFit, ablation, bin_effect, shift, stability, validation_size
+from calib_serve.workflows.on_model import ON_MODEL, FitOnModel
+
+SLOW = ("neural-clamping",)  # by minutes, at full size
+QUICK = tuple(name for name in ON_MODEL if not name.startswith("neural-clamping"))
+
+
+@pytest.fixture(scope="module")
+def parts():
+    """The network, its training images, and 300 and 600 other ones."""
+    data = digits.load(seed=0, sizes=(100, 300, 0))
+    net = digits.train(data.train, epochs=sized(60, 200))
+    model = from_module(net, input_shape=(1, 8, 8), device="cpu")
+    held = data.test[:600]
+    return model, *((part.images, part.labels) for part in (data.train, data.calibration, held)), net
+
+
+@pytest.mark.parametrize("method", sorted(name for name in ON_MODEL if name not in SLOW))
+def test_each_method_on_the_model_is_studied_and_changes_it(parts, method: str) -> None:
+    model, train, cal, test, _ = parts
+    found = FitOnModel(model, train=train)
+    artifact = found.fit(method, *cal)
+    probs = found.probs(artifact, test[0])
+    assert probs.shape == (600, 10)
+    np.testing.assert_allclose(probs.sum(axis=1), 1, rtol=1e-9)
+    assert np.abs(probs - softmax(model.logits(test[0]))).max() > 0.01
+    assert any(isinstance(step, (Head, InputShift)) for step in artifact.steps)
+
+
+def test_the_names_of_a_study_stand_for_readings_and_for_what_follows(parts) -> None:
+    model, train, cal, _, _ = parts
+    found = FitOnModel(model, train=train)
+    printed, control = (found.fit(name, *cal).fit for name in ("masked-head-paper", "no-mask-head"))
+    assert (printed["inference"], printed["adapt"]) == ("unmasked", "training")
+    assert set(control["q_by_epoch"]) == {1.0}
+    behind = found.fit("no-mask-head+temperature", *cal)
+    assert [step.kind for step in behind.steps] == ["head", "logit_map"]
+    with pytest.raises(InputError, match="name the output method behind the \\+"):
+        found.fit("masked-head+", *cal)
+    with pytest.raises(InputError, match="has no option then"):
+        found.fit("temperature+vector", *cal)
+    with pytest.raises(InputError, match="there is no method 'masked'"):
+        found.fit("masked", *cal)
+
+
+def test_an_output_method_on_the_model_is_the_one_on_its_logits(parts) -> None:
+    model, _, cal, test, _ = parts
+    found = FitOnModel(model)
+    alone = fit_temperature(model.logits(cal[0]), cal[1])
+    np.testing.assert_array_equal(
+        found.probs(found.fit("temperature", *cal), test[0]), alone.probs(model.logits(test[0]))
+    )
+    on_logits = bin_effect((model.logits(cal[0]), cal[1]), (model.logits(test[0]), test[1]))
+    assert bin_effect(cal, test, fit=found).rows == on_logits.rows
+
+
+def test_a_head_without_the_model_is_refused_by_every_study(parts) -> None:
+    model, _, cal, test, _ = parts
+    logits = (model.logits(cal[0]), cal[1]), (model.logits(test[0]), test[1])
+    for run in (
+        lambda: bin_effect(*logits, methods=["masked-head"]),
+        lambda: validation_size(*logits, methods=["tuned-head"], sizes=[100]),
+        lambda: stability([logits[0]], methods=["neural-clamping"]),
+        lambda: ablation(*logits, methods=["no-mask-head"]),
+        lambda: shift(model.logits, cal, test, methods=["masked-head-paper"]),
+    ):
+        with pytest.raises(InputError, match=r"needs the model itself: give --model with --data"):
+            run()
+
+
+def test_shift_size_and_stability_take_heads(parts) -> None:
+    model, train, cal, test, _ = parts
+    found: Fit = FitOnModel(model, train=train)
+    moved = shift(
+        found, cal, test, methods=["tuned-head", "no-mask-head"], corruptions=["noise"], severities=[5]
+    )
+    assert {row[2] for row in moved.rows} == {"tuned-head", "no-mask-head"}
+    assert moved.says[0].startswith("tuned-head keeps up with")
+    sized_ = validation_size(cal, test, methods=["tuned-head"], sizes=[100], repeats=2, fit=found)
+    assert [(row[1], row[5]) for row in sized_.rows] == [(100, 0), (300, 0)]
+    stable = stability([test, test], methods=["none", "tuned-head"], folds=2, fit=[found, FitOnModel(model)])
+    values = {(row[0], row[1]): row[2] for row in stable.rows}
+    assert values["tuned-head", "nll"] < values["none", "nll"]
+    with pytest.raises(InputError, match="one for each of the 1 models"):
+        stability([test], fit=[found, found])
+
+
+def test_the_ablation_tells_what_each_part_does(parts) -> None:
+    model, _, cal, test, _ = parts
+    methods = ["neural-clamping-efficient", "tuned-head", "no-mask-head+temperature"]
+    study = ablation(cal, test, methods=methods, fit=FitOnModel(model))
+    found = {row[:2]: row[2:] for row in study.rows}
+    plain = softmax(model.logits(test[0]))
+    assert found["none", "nothing"] == pytest.approx(
+        (found["none", "nothing"][0], ece(plain, test[1]), nll(plain, test[1]))
+    )
+    assert set(found) == {
+        ("none", "nothing"),
+        ("temperature", "temperature"),
+        *(("neural-clamping-efficient", part) for part in ("shift", "temperature", "shift + temperature")),
+        *((name, part) for name in methods[1:] for part in ("head", "temperature", "head + temperature")),
+    }
+    artifact = FitOnModel(model).fit(methods[0], *cal)
+    moved = softmax(model.logits(test[0], shift=artifact.input_shift))
+    assert found[methods[0], "shift"][2] == pytest.approx(nll(moved, test[1]))
+    assert found["tuned-head", "head + temperature"][2] < found["temperature", "temperature"][2]
+    assert study.says[0].startswith("NLL: ")
+    assert any("no-mask-head+temperature: " in sentence for sentence in study.says)
+
+
+def test_the_ablation_of_output_methods_needs_no_model(parts) -> None:
+    model, _, cal, test, _ = parts
+    study = ablation((model.logits(cal[0]), cal[1]), (model.logits(test[0]), test[1]), methods=["vector"])
+    assert [row[:2] for row in study.rows] == [
+        ("none", "nothing"), ("temperature", "temperature"), ("vector", "output"),
+    ]  # fmt: skip
+
+
+class Counted(Around):
+    """Counts the passes over inputs."""
+
+    passes = 0
+
+    def logits(self, inputs, *, shift=None, progress=None):
+        type(self).passes += 1
+        return self.inner.logits(inputs, shift=shift, progress=progress)
+
+
+def test_the_logits_of_one_array_are_computed_once(parts) -> None:
+    model, _, cal, test, _ = parts
+    bin_effect(cal, test, methods=["none", "temperature", "vector"], fit=FitOnModel(Counted(model)))
+    assert Counted.passes <= 6  # of six asked for; arrays that follow each other are not asked for again
+    Counted.passes = 0
+    found = FitOnModel(Counted(model))
+    one = found.fit("none", *cal)
+    for _ in range(3):
+        found.probs(one, test[0])
+    assert Counted.passes == 2
+    assert OutputFit(model.logits).probs(one, test[0]).tolist() == found.probs(one, test[0]).tolist()
+
+
+@pytest.fixture(scope="module")
+def files(parts, tmp_path_factory) -> list[str]:
+    _, train, cal, test, net = parts
+    folder: Path = tmp_path_factory.mktemp("digits")
+    program = torch.export.export(
+        net, (torch.zeros(2, 1, 8, 8),), dynamic_shapes=({0: torch.export.Dim("n")},)
+    )
+    torch.export.save(program, folder / "digits.pt2")
+    arrays = {}
+    for name, (x, y) in (("train", train), ("cal", cal), ("test", test)):
+        arrays |= {f"{name}_inputs": x, f"{name}_labels": y}
+    np.savez(folder / "data.npz", **arrays)
+    return ["--model", str(folder / "digits.pt2"), "--data", str(folder / "data.npz")]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["ablation", "--methods", "tuned-head,masked-head+temperature", "--train-split", "train"],
+        ["bins", "--methods", "none,tuned-head"],
+        ["size", "--methods", "tuned-head", "--sizes", "100", "--repeats", "2"],
+        ["stability", "--methods", "none,tuned-head", "--folds", "2"],
+        ["shift", "--methods", "no-mask-head", "--train-split", "train", "--severities", "3"],
+    ],
+    ids=lambda a: a[0],
+)
+def test_each_study_is_a_command_on_a_model(files, arguments: list[str]) -> None:
+    done = CliRunner().invoke(app, ["study", *arguments, *files, "--json"])
+    assert done.exit_code == 0, done.output
+    study = json.loads(done.stdout)
+    assert study["rows"]
+    assert study["says"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["bins"], "say what to study"),
+        (["stability"], "say what to study"),
+        (["ablation", "--logits", "x.npz", "--model", "y.pt"], "say what to study"),
+        (["stability", "--logits", "x.npz", "--model", "y.pt"], "say what to study"),
+        (["size", "--model", "y.pt"], "--model needs --data"),
+        (["bins", "--logits", "x.npz", "--train-split", "train"], "--train-split: for a study on --model"),
+    ],
+)
+def test_what_a_study_is_made_on_is_said_once(arguments: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, ["study", *arguments])
+    assert isinstance(done.exception, InputError)
+    assert said in str(done.exception)

