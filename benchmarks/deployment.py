@@ -143,7 +143,7 @@ def lines(units: Mapping[str, Any], other: Mapping[str, float], asked: Mapping[s
     return [
         *served[0],
         *scraped[0],
-        Line("**all, a month**", told, f"{HERE} --help", sums, f"**${money:,.0f}**"),
+        Line("**all, a month**", told, HERE, sums, f"**${money:,.0f}**"),
     ]
 
 
