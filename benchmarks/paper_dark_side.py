@@ -148,7 +148,7 @@ def against_probability(runs):
     """What the runs say of A.2, from the numbers alone."""
     for name in ("trust score", "ConfidNet", "ConfidNet, held-out") if runs else ():
         gains = [100 * (run[name]["AUROC"] - run["largest probability"]["AUROC"]) for run in runs]
-        yield f"AUROC of {name} less the largest probability's: {np.mean(gains):+.2f} points. "
+        yield f"AUROC of {name} less the largest probability's: {np.mean(gains):+.2f} points."
 
 
 def branches(folder, results: Path | None = None):
@@ -168,7 +168,7 @@ def branches(folder, results: Path | None = None):
         tuple(rows),
         "On the features of the published ResNet-20; each seed draws another half of the test images to "
         f"judge (accuracy {accuracy}). A trust score is a ratio of distances and has no ECE. "
-        + " ".join(against_probability(runs))
+        + " ".join([*against_probability(runs), ""])
         + told("confidence_branches", found),
     )
 

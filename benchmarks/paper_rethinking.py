@@ -103,7 +103,7 @@ def against_cross_entropy(images: str, runs: Runs) -> str:
 
     seen = "is seen" if any(changes("ECE after pool TS", 1)) else "is not seen"
     return (
-        f"{images}: beyond chance (Welch's p < 0.05) the ECE at the end of training is {said('ECE')} than "
+        f"{images} ({min(len(runs[name]) for name in judged)} seeds): beyond chance (Welch's p < 0.05) the ECE at the end of training is {said('ECE')} than "
         f"with cross-entropy; after a temperature it is {said('ECE after pool TS')}, and after a histogram "
         f"{said('ECE after HB')}. The paper's finding, that regularised networks end less calibratable, "
         f"{seen}."
@@ -137,8 +137,14 @@ def sensitivity(folder, results: Path | None = None):
         ("set", "loss", "seeds", "accuracy", "ECE on cal", "ECE", "ECE after TS", "optimal ECE", ""),
         tuple(rows),
         "Figure 1(d), the best coefficient by the size of the training set, is not rebuilt. Figure 2's "
-        "reliability diagrams are what `calib-serve report` draws of any model.",
+        "reliability diagrams are what `calib-serve report` draws of any model. "
+        + " ".join(untrained(task, runs) for task, runs in trained(results).items()),
     )
+
+
+def untrained(task, runs) -> str:
+    names = [name for of_family in FAMILIES.values() for name in of_family if name not in runs]
+    return f"Not trained on {SETS[task]}: {listed(names)}."
 
 
 def cal_sizes(folder, results: Path | None = None):
