@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,8 +77,8 @@ def place_of(row: Mapping[str, Any], asked: Asked) -> Place:
     return keys, row["at"] if asked.every else None
 
 
-def counted(rows: Iterable[Mapping[str, Any]], asked: Asked) -> Counted:
-    """The sums of the monitor, of the rows of ``grouped``."""
+def counted(rows: Sequence[Mapping[str, Any]], asked: Asked, *, most: int) -> Counted:
+    """The sums of the monitor, of the rows of ``grouped``; InputError for ``most`` rows or many groups."""
     fates: Counter[str] = Counter()
     labels: defaultdict[str, float] = defaultdict(float)
     values: dict[Place, dict[tuple[str, int], float]] = {}
@@ -94,7 +94,7 @@ def counted(rows: Iterable[Mapping[str, Any]], asked: Asked) -> Counted:
                 continue
             at = int(row["bin"]) if one.per == "bin" else 0
             there[one.name, at] += float(row.get(one.name, row["n"]))
-    if len(values) > MOST:
+    if len(values) > MOST or len(rows) >= most:
         raise InputError(
             f"more than {MOST} groups and windows; group by fewer columns (--by), or have longer windows "
             "(--every)"

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from libraries import library
-from logs import START, expected, some_logs
+from logs import START, Logs, expected, some_logs
 from pyarrow import parquet
 
 from calib_serve.audit import PASSWORD, Audit, Columns, audit
@@ -253,8 +253,6 @@ def test_ties_and_tiny_groups_have_exact_ranks(audited: Audited) -> None:
         right[:2] = True, False
         table = pa.table({"id": np.arange(n), "predicted": np.zeros(n, int), "confidence": c})
         truth = pa.table({"id": np.arange(n), "label": (~right).astype(int)})
-        from logs import Logs
-
         want = expected(Logs(table, truth))
         found = audited({"confidence": c}, {"id": np.arange(n), "label": (~right).astype(int)}, ranks=True)
         ranks = found.total.ranks
@@ -302,8 +300,10 @@ def test_what_is_no_parquet_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(InputError, match="holds no Parquet"):
         audit(good, tmp_path / "folder")
-    with pytest.raises(InputError, match="cannot find the table nothing"):
+    with pytest.raises(InputError, match="nothing does not exist"):
         audit(good, "nothing")
+    with pytest.raises(InputError, match="cannot find the table nothing"):
+        audit("nothing", "labels", engine="duckdb://")
 
 
 def test_memory_is_bounded_and_what_does_not_fit_goes_to_disk_and_away(tmp_path: Path) -> None:

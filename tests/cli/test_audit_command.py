@@ -91,7 +91,7 @@ def test_columns_of_other_names_are_told(logs: Path) -> None:
         ("--until", "soon", "it is a time such as"),
         ("--every", "0d", "such as 1d"),
         ("--every", "1 month", "such as 1d"),
-        ("--bins", "0", "1<=x"),
+        ("--bins", "0", "--bins"),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_read(option: str, value: str, says: str) -> None:
