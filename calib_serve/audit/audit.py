@@ -177,6 +177,10 @@ class _Run:
         total = self._count(self._all_labels, "counting labels")
         known = self._count(self._labels, "counting labels")
         of = counts.label_rows
+        if sum(of.values()) > known:
+            raise InputError(
+                "some ids have several predictions, so ids are not unique; leave --unique-ids out"
+            )
         return Labels(
             rows=total,
             empty=total - known,

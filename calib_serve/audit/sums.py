@@ -23,7 +23,11 @@ Place = tuple[tuple[str, ...], int | None]
 
 @dataclass(frozen=True)
 class Term:
-    """A column, or 1 where ``column`` is None: so that no engine is asked for w^0 or 1 * c."""
+    """A column, or 1 where ``column`` is None: so that no engine is asked for w^0 or 1 * c.
+
+    >>> (Term() * Term(0.5)).column, (Term(0.5) * (1 - Term(0.25))).column, (Term(0.5) ** 0).column
+    (0.5, 0.375, None)
+    """
 
     column: Any = None
 

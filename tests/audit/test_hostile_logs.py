@@ -211,7 +211,9 @@ def test_predictions_of_one_id_that_differ_are_refused(audited: Audited) -> None
     assert (found.refused["repeated"].count, found.labels.of_refused, found.labels.counted) == (5, 2, 1)
 
 
-def test_a_promise_of_unique_ids_that_labels_break_is_noticed(audited: Audited) -> None:
+def test_a_promise_of_unique_ids_that_shows_to_be_broken_is_noticed(audited: Audited) -> None:
+    with pytest.raises(InputError, match="several predictions, so ids are not unique"):
+        audited({"id": [1, 1]}, {"id": [1], "label": [0]}, unique_ids=True)
     with pytest.raises(InputError, match="ids are not unique"):
         audited({"id": [1, 2]}, {"id": [1, 1], "label": [0, 0]}, unique_ids=True)
     kept = audited({"id": [1, 2]}, {"id": [1, 2], "label": [0, 1]}, unique_ids=True)
