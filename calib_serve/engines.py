@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 from calib_serve.addresses import holds_password, password_of, shown
 from calib_serve.errors import CalibServeError, InputError, MissingDependency, ServerError
 
-__all__ = ["PASSWORD", "Engine", "is_files", "open_engine"]
+__all__ = ["PASSWORD", "Engine", "open_engine"]
 
 PASSWORD = "CALIB_SERVE_ENGINE_PASSWORD"  # noqa: S105  the name of a variable
 
@@ -23,17 +24,20 @@ _LINE = 300  # characters of an engine's own words
 
 
 class Engine:
-    """An open ``connection`` of ibis, and what to call it in errors; close it by ``open_engine``."""
+    """An open ``connection`` of ibis, and what to call it in errors.
 
-    def __init__(self, connection: Any, name: str, *, secret: str | None = None) -> None:
-        self.connection, self.name, self._secret = connection, name, secret
+    ``files``: it has no tables, and every name is of files. ``secret`` never shows in its errors.
+    """
+
+    def __init__(self, connection: Any, name: str, *, files: bool = False, secret: str | None = None) -> None:
+        self.connection, self.name, self._files, self._secret = connection, name, files, secret
 
     def table(self, where: str) -> Any:
         """The table of this name, ``schema.table``, or the Parquet files of a path, folder or pattern.
 
         InputError where there is none, or it cannot be read.
         """
-        if is_files(where):
+        if self._files or where.endswith(".parquet") or any(c in where for c in "/\\*?"):
             if self.connection.name not in _FILES:
                 raise InputError(
                     f"{where} is a file, and {self.name} reads tables; leave --engine out to read Parquet "
@@ -127,15 +131,17 @@ def open_engine(
     if "://" not in address:
         raise InputError(f"an engine's address is such as postgres://user@host/database, got {address!r}")
     secret = password_of("engine's", PASSWORD, password_file, environment=environment)
+    foreign = _session_of_others()
     connection = _connected(address, secret)
     try:
         yield Engine(connection, shown(address), secret=secret)
     finally:
-        connection.disconnect()
+        if connection.name != "pyspark" or not foreign:
+            connection.disconnect()
 
 
 def _duckdb(stack: ExitStack, *, memory: str, threads: int | None, temporary: str | Path | None) -> Engine:
-    engine = Engine(None, "DuckDB")
+    engine = Engine(None, "DuckDB", files=True)
     with engine.asking("start"):
         import ibis  # noqa: PLC0415
 
@@ -175,6 +181,12 @@ def _connected(address: str, secret: str | None) -> Any:
         raise ServerError(f"cannot open {shown(address)}: {_said(error, secret)}") from None
 
 
+def _session_of_others() -> bool:
+    """Whether this process has a Spark session already, which must not be stopped."""
+    loaded = sys.modules.get("pyspark.sql")
+    return loaded is not None and loaded.SparkSession.getActiveSession() is not None
+
+
 def _spark(address: str) -> Any:
     """A session with the options that stand behind the ``?``; ibis would set static ones too late."""
     import ibis  # noqa: PLC0415
@@ -185,11 +197,6 @@ def _spark(address: str) -> Any:
     for name, value in options.items():
         builder = builder.config(name, value)
     return ibis.pyspark.connect(builder.getOrCreate())
-
-
-def is_files(where: str) -> bool:
-    """Whether this is a file, a folder or a pattern of files, and not the name of a table."""
-    return where.endswith(".parquet") or any(c in where for c in "/\\*?") or Path(where).exists()
 
 
 def _pattern(where: str, engine: str) -> str:

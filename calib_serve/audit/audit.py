@@ -147,9 +147,11 @@ class _Run:
         if not self._asked.unique and self._any_repeated():
             with self._engine.asking("put the logs together"):
                 self._joined = joined(self._predictions, self._labels, self._asked, repeats=True)
-        most = MOST * len(FATES) * self._asked.bins
-        rows = self._ask(grouped(self._joined, self._asked).limit(most), "summing up")
-        found = counted(rows, self._asked)
+        # One row more than so many groups have: then there are more.
+        most = MOST * len(FATES) * self._asked.bins + 1
+        found = counted(
+            self._ask(grouped(self._joined, self._asked).limit(most), "summing up"), self._asked, most=most
+        )
         if sum(found.fates.values()) > total:
             raise InputError("some ids have several labels, so ids are not unique; leave --unique-ids out")
         return found, total
@@ -175,6 +177,10 @@ class _Run:
         total = self._count(self._all_labels, "counting labels")
         known = self._count(self._labels, "counting labels")
         of = counts.label_rows
+        if sum(of.values()) > known:
+            raise InputError(
+                "some ids have several predictions, so ids are not unique; leave --unique-ids out"
+            )
         return Labels(
             rows=total,
             empty=total - known,

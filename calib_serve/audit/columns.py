@@ -21,6 +21,9 @@ class Columns:
     Of predictions: ``id``, ``predicted`` and ``confidence`` must be there; ``model``, ``version``, ``time``
     and ``weight`` may be. Of labels: ``id`` and ``label``. The weight is one over the chance with which the
     label was asked for, at least 1.
+
+    >>> Columns(confidence="score").confidence, Columns().label
+    ('score', 'label')
     """
 
     id: str = "id"

@@ -34,6 +34,9 @@ class Labels:
     ``rows`` are all; ``empty`` hold no id or no label; ``without_prediction`` are of no prediction that was
     asked for, ``of_refused`` of one that was left out; ``again`` say what another row said; ``conflicting``
     are of ids whose labels differ. The others are counted.
+
+    >>> Labels(rows=9, empty=1, without_prediction=2, of_refused=0, again=1, conflicting=2).counted
+    3
     """
 
     rows: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,11 @@ Place = tuple[tuple[str, ...], int | None]
 
 @dataclass(frozen=True)
 class Term:
-    """A column, or 1 where ``column`` is None: so that no engine is asked for w^0 or 1 * c."""
+    """A column, or 1 where ``column`` is None: so that no engine is asked for w^0 or 1 * c.
+
+    >>> (Term() * Term(0.5)).column, (Term(0.5) * (1 - Term(0.25))).column, (Term(0.5) ** 0).column
+    (0.5, 0.375, None)
+    """
 
     column: Any = None
 
@@ -77,8 +81,8 @@ def place_of(row: Mapping[str, Any], asked: Asked) -> Place:
     return keys, row["at"] if asked.every else None
 
 
-def counted(rows: Iterable[Mapping[str, Any]], asked: Asked) -> Counted:
-    """The sums of the monitor, of the rows of ``grouped``."""
+def counted(rows: Sequence[Mapping[str, Any]], asked: Asked, *, most: int) -> Counted:
+    """The sums of the monitor, of the rows of ``grouped``; InputError for ``most`` rows or many groups."""
     fates: Counter[str] = Counter()
     labels: defaultdict[str, float] = defaultdict(float)
     values: dict[Place, dict[tuple[str, int], float]] = {}
@@ -94,7 +98,7 @@ def counted(rows: Iterable[Mapping[str, Any]], asked: Asked) -> Counted:
                 continue
             at = int(row["bin"]) if one.per == "bin" else 0
             there[one.name, at] += float(row.get(one.name, row["n"]))
-    if len(values) > MOST:
+    if len(values) > MOST or len(rows) >= most:
         raise InputError(
             f"more than {MOST} groups and windows; group by fewer columns (--by), or have longer windows "
             "(--every)"

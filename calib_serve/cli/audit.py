@@ -198,6 +198,8 @@ def _show(found: Audit) -> None:
 
     console = Console(markup=False)
     console.print(_table(found))
+    if any(one.ranks is not None for one in found.measured):
+        console.print(_ranks(found))
     console.print(reliability_table(found.total.bins))
     for sentence in found.says():
         console.print(f"- {sentence}", highlight=False)
@@ -218,32 +220,38 @@ def _table(found: Audit) -> Table:
     title = f"{found.predictions:,} predictions, {found.labels.counted:,} labels; shares in percent"
     table = Table(title=title)
     table.add_column("group")
-    ranks = any(one.ranks is not None for one in found.measured)
-    for word in (
-        *("n", "labels", "accuracy", "gap", "ECE", "low", "high"),
-        *(("AUROC", "equal mass") if ranks else ()),
-    ):
+    for word in ("n", "labels", "accuracy", "gap", "ECE", "of all, 95 %"):
         table.add_column(word, justify="right", no_wrap=True)
     for one in found.measured:
-        table.add_row(_name(one), *_cells(one, ranks=ranks))
+        table.add_row(_name(one), *_cells(one))
     if len(found.measured) > 1:
-        table.add_row("all", *_cells(found.total, ranks=ranks))
+        table.add_row("all", *_cells(found.total))
     return table
 
 
-def _cells(one: Measured, *, ranks: bool) -> tuple[str, ...]:
+def _cells(one: Measured) -> tuple[str, ...]:
     bins, ece = one.bins, one.estimates.ece
-    cells = (
+    return (
         f"{one.sums.predictions.sum():,.0f}",
         f"{one.sums.labels.sum():,.0f}",
         _percent(bins.accuracy()),
         _percent(bins.signed_gap(), sign="+"),
-        *(_percent(value) for value in (bins.ece(), ece.low, ece.high)),
+        _percent(bins.ece()),
+        " to ".join(filter(None, (_percent(ece.low), _percent(ece.high)))),
     )
-    if not ranks:
-        return cells
-    ordered = (math.nan, math.nan) if one.ranks is None else (one.ranks.auroc, one.ranks.adaptive_ece)
-    return (*cells, *(_percent(value) for value in ordered))
+
+
+def _ranks(found: Audit) -> Table:
+    from rich.table import Table
+
+    table = Table(title="by the order of confidences")
+    table.add_column("group")
+    for word in ("AUROC", "equal-mass ECE"):
+        table.add_column(word, justify="right", no_wrap=True)
+    for one in found.measured:
+        if one.ranks is not None:
+            table.add_row(_name(one), _percent(one.ranks.auroc), _percent(one.ranks.adaptive_ece))
+    return table
 
 
 def _percent(value: float, *, sign: str = "") -> str:

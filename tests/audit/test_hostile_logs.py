@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from libraries import library
-from logs import START, expected, some_logs
+from logs import START, Logs, expected, some_logs
 from pyarrow import parquet
 
 from calib_serve.audit import PASSWORD, Audit, Columns, audit
@@ -211,7 +211,9 @@ def test_predictions_of_one_id_that_differ_are_refused(audited: Audited) -> None
     assert (found.refused["repeated"].count, found.labels.of_refused, found.labels.counted) == (5, 2, 1)
 
 
-def test_a_promise_of_unique_ids_that_labels_break_is_noticed(audited: Audited) -> None:
+def test_a_promise_of_unique_ids_that_shows_to_be_broken_is_noticed(audited: Audited) -> None:
+    with pytest.raises(InputError, match="several predictions, so ids are not unique"):
+        audited({"id": [1, 1]}, {"id": [1], "label": [0]}, unique_ids=True)
     with pytest.raises(InputError, match="ids are not unique"):
         audited({"id": [1, 2]}, {"id": [1, 1], "label": [0, 0]}, unique_ids=True)
     kept = audited({"id": [1, 2]}, {"id": [1, 2], "label": [0, 1]}, unique_ids=True)
@@ -253,8 +255,6 @@ def test_ties_and_tiny_groups_have_exact_ranks(audited: Audited) -> None:
         right[:2] = True, False
         table = pa.table({"id": np.arange(n), "predicted": np.zeros(n, int), "confidence": c})
         truth = pa.table({"id": np.arange(n), "label": (~right).astype(int)})
-        from logs import Logs
-
         want = expected(Logs(table, truth))
         found = audited({"confidence": c}, {"id": np.arange(n), "label": (~right).astype(int)}, ranks=True)
         ranks = found.total.ranks
@@ -302,8 +302,10 @@ def test_what_is_no_parquet_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(InputError, match="holds no Parquet"):
         audit(good, tmp_path / "folder")
-    with pytest.raises(InputError, match="cannot find the table nothing"):
+    with pytest.raises(InputError, match="nothing does not exist"):
         audit(good, "nothing")
+    with pytest.raises(InputError, match="cannot find the table nothing"):
+        audit("nothing", "labels", engine="duckdb://")
 
 
 def test_memory_is_bounded_and_what_does_not_fit_goes_to_disk_and_away(tmp_path: Path) -> None:
