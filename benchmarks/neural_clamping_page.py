@@ -167,6 +167,16 @@ def schedule():
     return lines(header, rows)
 
 
+def noise():
+    """What delta's start does by itself."""
+    found = result("neural_clamping_starts")["start alone"]["starts"]
+    rows = [
+        (name, *(cell([one[c] for one in scored], c) for c in ("accuracy", "ece")))
+        for name, scored in found.items()
+    ]
+    return lines(("start of delta", "accuracy", "ECE"), rows)
+
+
 def trainings():
     """Appendix G."""
     rows = []
@@ -247,13 +257,13 @@ def speed():
 TABLES = {
     "digits": lambda: network("digits"),
     "mnist": lambda: network("mnist"),
-    "resnet20": lambda: network("resnet20, as printed"),
     "significance": significance,
     "ablation": ablation,
     "gammas": gammas,
     "bins": bins,
     "times": times,
     "schedule": schedule,
+    "noise": noise,
     "starts": starts,
     "trainings": trainings,
     "gain": gain,

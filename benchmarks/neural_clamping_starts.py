@@ -5,9 +5,10 @@
 On the small networks. Figure 3 of Tang 2024: the schedule as printed from five random starts, and from the
 data-driven one with five orders of the batches. Appendix G: five trainings of a network, each calibrated on
 each of five parts of its calibration images, with Welch's test of Neural Clamping against the grid search, as
-the paper makes it; and the same in pairs, run by run, as the runs share images and trainings. And at full
-size, on the recorded logits of larger networks: how far the printed schedule takes T alone, with delta held
-at zero, which needs no network and so takes seconds.
+the paper makes it; and the same in pairs, run by run, as the runs share images and trainings.
+
+And on larger networks: how far the printed schedule takes T alone by recorded logits, with delta held at
+zero, which is at full size and takes seconds; and what the printed start does to a ResNet-20 by itself.
 
 Writes benchmarks/results/neural_clamping_starts.json, a network at a time.
 """
@@ -26,9 +27,10 @@ from clamped_networks import given
 from clamped_rows import scores
 from scipy import stats
 
+from calib_serve.artifact import InputShift
 from calib_serve.fit.clamping import QuasiNewton, fit_neural_clamping, fit_neural_clamping_paper
 from calib_serve.fit.clamping.objective import best_temperature, focal_loss
-from calib_serve.fit.clamping.schedules import PAPER
+from calib_serve.fit.clamping.schedules import PAPER, TOOLKIT
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.metrics import ece, softmax
 
@@ -123,6 +125,23 @@ def t_alone(name, asked):
     }
 
 
+def start_alone(asked):
+    """Test scores of ResNet-20 under delta's random start, T = 1: seeds of each place and spread."""
+    one = given("resnet20", 0, tested=min(asked.tested or 1000, 1000))
+    x, y = one.test
+    std = np.array(one.normalisation[1]).reshape(3, 1, 1)
+    places = {
+        "printed, on the inputs": PAPER.spread,
+        "printed, behind the normalisation": PAPER.spread * std,
+        "the toolkit's": TOOLKIT.spread * std,
+    }
+    found = {"none": [shown(softmax(one.model.logits(x)), y)]}
+    for name, scale in places.items():
+        draws = (np.random.default_rng(seed).normal(size=x.shape[1:]) for seed in range(min(asked.starts, 3)))
+        found[name] = [shown(softmax(one.model.logits(x, shift=InputShift(d * scale))), y) for d in draws]
+    return {"images": len(y), "starts": found}
+
+
 def of_network(name, asked):
     by_start = starts(given(name, 0, images=asked.images, tested=asked.tested), asked)
     spread = {
@@ -153,15 +172,18 @@ def main():
     torch.set_num_threads(1)
     path = peers.result("neural_clamping_starts", asked)
     models = json.loads(path.read_text())["models"] if path.exists() else {}
-    alone = {name: t_alone(name, asked) for name in LOGITS[: asked.trainings]}
-    peers.save("neural_clamping_starts", {"models": models, "T alone": alone}, asked)
+    alone = {
+        "T alone": {name: t_alone(name, asked) for name in LOGITS[: asked.trainings]},
+        "start alone": start_alone(asked),
+    }
+    peers.save("neural_clamping_starts", {"models": models, **alone}, asked)
     for name in asked.models:
         trimmed = [
             key for key in ("trainings", "starts", "images", "tested", "epochs", "passes")
             if getattr(asked, key) != {"trainings": 5, "starts": STARTS, "epochs": 100, "passes": 25}.get(key)
         ]  # fmt: skip
         models[name] = {"asked": vars(asked), "trimmed": trimmed, **of_network(name, asked)}
-        peers.save("neural_clamping_starts", {"models": models, "T alone": alone}, asked)
+        peers.save("neural_clamping_starts", {"models": models, **alone}, asked)
         told = {key: models[name][key] for key in ("figure 3", "means", "against TS grid")}
         print(name, json.dumps(told, indent=1))
 
