@@ -691,8 +691,7 @@ BENCHMARKS = (
                 ),
                 at_least=6,
                 show="{:.0f}",
-                reason="mixup, label smoothing and focal loss calibrate these networks already, and 100 "
-                "training images are few for a new head",
+                reason="focal loss leaves little to take off, and 100 training images are few for a head",
             ),
         ),
         needs_data=True,

@@ -156,9 +156,12 @@ def earlier(asked):
     """The rows of an earlier run that still have these settings."""
     path = peers.result("masked_head", asked)
     splits = json.loads(path.read_text())["splits"] if path.exists() and not asked.fresh else []
-    right = [name for name in ROWS if all(r.get(name, {}).get("settings") == settings(name) for r in splits)]
-    kept = {name for row in right for name in (row, f"{row} + TS")}
-    return [{name: row for name, row in rows.items() if name in kept} for rows in splits]
+    kept = []
+    for rows in splits:
+        right = [name for name in ROWS if rows.get(name, {}).get("settings") == settings(name)]
+        names = {one for name in right for one in (name, f"{name} + TS")}
+        kept.append({name: row for name, row in rows.items() if name in names})
+    return kept
 
 
 def main():
@@ -184,7 +187,7 @@ def main():
                 rows.update(one_row(data, strange, split, name, asked.device))
                 save(asked, splits)
     print("means over", len(splits), "splits")
-    for name in splits[0]:
+    for name in (name for name in splits[0] if all(name in rows for rows in splits)):
         show(name, [rows[name] for rows in splits])
 
 

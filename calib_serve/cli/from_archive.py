@@ -93,7 +93,7 @@ def _advice(source: Path, look: ArchiveLook) -> list[str]:
         f"  calib-serve pack --from {source} --artifact artifact",
     ]
     if look.model is None:
-        return [*lines, "Neural Clamping and the masked head need a torch model that calib-serve can load"]
+        return [*lines, "Neural Clamping and new heads need a torch model that calib-serve can load"]
     unpack, model = [f"  python -m zipfile -e {source} parts"], look.model
     if source.is_dir():
         unpack, model = [], look.model.replace("parts/", f"{source}/")
@@ -101,7 +101,7 @@ def _advice(source: Path, look: ArchiveLook) -> list[str]:
         unpack = [f"  mkdir parts && tar xzf {source} -C parts --strip-components 1"]
     return [
         *lines,
-        "Neural Clamping and the masked head, on inputs as its preprocess makes them:",
+        "Neural Clamping and new heads, on inputs as its preprocess makes them:",
         *unpack,
         f"  calib-serve fit {model} --data INPUTS --method neural-clamping -o artifact",
     ]
