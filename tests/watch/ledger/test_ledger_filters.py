@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -102,7 +103,7 @@ def test_a_label_waits_for_little_of_the_merging_of_spans(tmp_path, monkeypatch)
         clock[0] = NOW + 5 * DAY + 100 * i
         accept(ledger, [make_label(i, model="other", when=clock[0])])
         merged.append(len([1 for model, _, width, _ in spans(ledger) if (model, width) == ("m", 300.0)]))
-    assert {was - now for was, now in zip(merged, merged[1:], strict=False)} == {0, 1}
+    assert {was - now for was, now in itertools.pairwise(merged)} == {0, 1}
     assert (merged[0], merged[-1]) == (5, 0)
     kept = [one for one in spans(ledger) if one[0] == "m"]
     assert {width for *_, width, _ in kept} == {3600.0} != {width for *_, width, _ in fine}
