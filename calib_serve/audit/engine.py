@@ -143,6 +143,8 @@ def _duckdb(stack: ExitStack, *, memory: str, threads: int | None, temporary: st
         options |= {} if threads is None else {"threads": threads}
         engine.connection = ibis.duckdb.connect(preserve_insertion_order=False, **options)
         stack.callback(engine.connection.disconnect)
+        # A notebook's progress is told by the caller, and stdout may hold JSON.
+        engine.connection.raw_sql("SET enable_progress_bar = false")
         engine.connection.raw_sql("SET TimeZone = 'UTC'")
     return engine
 
