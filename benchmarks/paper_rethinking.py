@@ -106,8 +106,8 @@ def against_cross_entropy(images: str, runs: Runs) -> str:
     seen = "is seen" if any(changes("ECE after pool TS", 1)) else "is not seen"
     return (
         f"{images} ({seeds} seeds): beyond chance (Welch's p < 0.05) the ECE at the end of training is "
-        f"{said('ECE')} than with cross-entropy; after a temperature it is {said('ECE after pool TS')}, and after a histogram "
-        f"{said('ECE after HB')}. The paper's finding, that regularised networks end less calibratable, "
+        f"{said('ECE')} than with cross-entropy; after a temperature it is {said('ECE after pool TS')}, "
+        f"and after a histogram {said('ECE after HB')}. The paper's finding, that regularised networks end less calibratable, "
         f"{seen}."
     )
 
