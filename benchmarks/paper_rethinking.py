@@ -97,15 +97,17 @@ def against_cross_entropy(images: str, runs: Runs) -> str:
             if change.p < 0.05 and sign * change.difference.value > 0:
                 yield name
 
+    seeds = min(len(runs[name]) for name in judged)
+
     def said(key):
         lower, higher = (listed(changes(key, sign)) for sign in (-1, 1))
         return f"lower for {lower} and higher for {higher}"
 
     seen = "is seen" if any(changes("ECE after pool TS", 1)) else "is not seen"
     return (
-        f"{images} ({min(len(runs[name]) for name in judged)} seeds): beyond chance (Welch's p < 0.05) the ECE at the end of training is {said('ECE')} than "
-        f"with cross-entropy; after a temperature it is {said('ECE after pool TS')}, and after a histogram "
-        f"{said('ECE after HB')}. The paper's finding, that regularised networks end less calibratable, "
+        f"{images} ({seeds} seeds): beyond chance (Welch's p < 0.05) the ECE at the end of training is "
+        f"{said('ECE')} than with cross-entropy; after a temperature it is {said('ECE after pool TS')}, "
+        f"and after a histogram {said('ECE after HB')}. The paper's finding, that regularised networks end less calibratable, "
         f"{seen}."
     )
 
