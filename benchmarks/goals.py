@@ -739,7 +739,8 @@ BENCHMARKS = (
         (
             *tuple(
                 Goal(
-                    f"a label {says}, {how}, over the least it takes: an HMAC and a row in a durable transaction",
+                    f"a label {says}, {how}, over the least it takes: an HMAC and a row in a durable "
+                    "transaction",
                     lambda r, row=row, clock=clock: r[row][f"times_least_{clock}"],
                     at_most=5.0,
                     show="{:.2f}",
