@@ -1,4 +1,4 @@
-"""Does the ranking of methods depend on how many bins one takes? (Neural Clamping, appendix E)."""
+"""Does the ranking of methods depend on how many bins one takes? (Neural Clamping, appendix D)."""
 
 from __future__ import annotations
 
