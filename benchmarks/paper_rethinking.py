@@ -107,8 +107,8 @@ def against_cross_entropy(images: str, runs: Runs) -> str:
     return (
         f"{images} ({seeds} seeds): beyond chance (Welch's p < 0.05) the ECE at the end of training is "
         f"{said('ECE')} than with cross-entropy; after a temperature it is {said('ECE after pool TS')}, "
-        f"and after a histogram {said('ECE after HB')}. The paper's finding, that regularised networks end less calibratable, "
-        f"{seen}."
+        f"and after a histogram {said('ECE after HB')}. The paper's finding, that regularised networks end "
+        f"less calibratable, {seen}."
     )
 
 
