@@ -608,6 +608,7 @@ BENCHMARKS = (
                 reason="at a rate of .001, T hardly leaves 1 in the steps that this many images make",
             ),
         ),
+        needs_data=True,
         page="neural_clamping",
     ),
     Benchmark(
