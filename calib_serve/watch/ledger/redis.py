@@ -344,6 +344,7 @@ class RedisLedger(RedisStore):
     def drop(self, version: Version) -> None:
         """Delete all sums and waiting labels of a version; its receipts are remembered until they expire."""
         root, of = self._root, list(version)
+        self._sums.forget_names()
         with self.transaction(), self._errors():
             self._sums.fold()
             totals = [n for n in self._redis.smembers(f"{root}:totals") if json.loads(n)[1:3] == of]

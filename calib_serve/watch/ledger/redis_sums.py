@@ -22,6 +22,7 @@ __all__ = ["RedisSums"]
 
 _MERGE_EVERY = 300.0  # seconds between rounds of looks for spans that have grown old
 _LOOK_EVERY, _LOOK = 5.0, 0.02  # seconds between looks of a round, and of one look, so that no label waits
+_INDEXED = 60.0  # seconds for which names are not read again, for each second that it takes, at least one
 _NAMES = 500  # spans that are asked for at once
 _AT_MOST = 10_000  # labels of one fold
 _FOLD_AT = 1_000  # labels in the journal that nobody has made sums of
@@ -39,6 +40,8 @@ class RedisSums:
         self._fold, self._merge = (server.register_script(script) for script in (FOLD, MERGE))
         self._next_merge = -math.inf
         self._looked = 0
+        self._index: dict[Version, list[bytes]] = {}
+        self._indexed, self._index_until = -1, -math.inf
 
     def tidy(self) -> None:
         """What keeps the journal short and spans wide; its failure takes nothing back that was counted."""
@@ -110,11 +113,33 @@ class RedisSums:
     ) -> dict[str, tuple[Place, str]]:
         """The names of the sums over all time, with what they are of, and whose."""
         found = {}
-        for name in sorted(self._redis.smembers(f"{self._root}:totals")):
+        for name in self._names(version):
             by, model, of_version, of, slice_ = json.loads(name)
-            if of == kind and writer in (None, by) and version in (None, (model, of_version)):
+            if of == kind and writer in (None, by):
                 found[name.decode()] = (Place(Key(model, of_version, slice_, of)), by)
         return found
+
+    def _names(self, version: Version | None) -> list[bytes]:
+        """The names of the sums of all versions, or of one: then by an index, as there may be very many.
+
+        It is made again where there are more or fewer, and after a while: others may have dropped some.
+        """
+        key = f"{self._root}:totals"
+        if version is None:
+            return sorted(self._redis.smembers(key))
+        if self._redis.scard(key) != self._indexed or time.monotonic() > self._index_until:
+            began = time.monotonic()
+            names, self._index = sorted(self._redis.smembers(key)), {}
+            for name in names:
+                _, model, of_version, *_ = json.loads(name)
+                self._index.setdefault((model, of_version), []).append(name)
+            took = time.monotonic() - began
+            self._indexed, self._index_until = len(names), began + max(_INDEXED, _INDEXED * took)
+        return self._index.get(version, [])
+
+    def forget_names(self) -> None:
+        """Read the names again, as some were dropped."""
+        self._indexed = -1
 
     def _kept(self, prefix: str, names: _Names) -> Iterator[tuple[Place, str, Sums]]:
         """The sums under these names and those of the journal, of one moment, with their writers."""

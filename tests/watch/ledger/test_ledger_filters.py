@@ -71,6 +71,19 @@ def assert_same(found, wanted):
     assert of == {(one.key, one.start, one.width): one.sums for one in wanted}
 
 
+def test_a_version_that_takes_the_place_of_a_dropped_one_is_there(store):
+    """Although there are as many names as before."""
+    ledger = open_one(*store)
+    old, new = VERSIONS[:2]
+    ledger.add({Key(*old): Sums.served([0.9])}, time=NOW)
+    assert set(ledger.slices(version=old)) == {Key(*old)}
+    ledger.drop(old)
+    ledger.add({Key(*new): Sums.served([0.9])}, time=NOW)
+    assert ledger.slices(version=old) == {}
+    assert set(ledger.slices(version=new)) == {Key(*new)}
+    ledger.close()
+
+
 def test_labels_that_wait_until_a_time(store):
     ledger = open_one(*store)
     labels = [make_label(i, version=str(i % 2), when=NOW - i * 100) for i in range(10)]
