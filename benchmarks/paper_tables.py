@@ -147,7 +147,7 @@ def masked_head(folder, results: Path | None = None):
     numbers = ("accuracy", "ECE", "AECE", "MCE")
     return Table(
         NI_2025,
-        "Table 5, CIFAR-10: ResNet-20 here, DenseNet-121 in the paper",
+        "Table 5, CIFAR-10: ResNet-20 here, in the paper DenseNet-121, by its numbers",
         ("row", *numbers, *(f"paper's {number}" for number in numbers)),
         tuple(rows),
         f"The paper retrains heads of networks that are not published. {told('masked_head', found)} "
