@@ -133,7 +133,7 @@ def count_until_full(folder: Path) -> tuple[int, int, str]:
 
 
 def test_a_ledger_on_a_full_disk_counts_nothing_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    ended = under(Fault(disk=(tmp_path, 500_000)), count_until_full, tmp_path)
+    ended = under(Fault(disk=(tmp_path, 1_000_000)), count_until_full, tmp_path)
     assert ended.well, ended
     acknowledged, counted, said = ended.result
     assert "full" in said
@@ -225,7 +225,7 @@ def serve_until_full(folder: Path) -> list[int]:
 
 
 def test_a_watch_server_on_a_full_disk_answers_503_and_then_goes_on(tmp_path: Path) -> None:
-    ended = under(Fault(disk=(tmp_path, 500_000)), serve_until_full, tmp_path)
+    ended = under(Fault(disk=(tmp_path, 1_000_000)), serve_until_full, tmp_path)
     assert ended.well, ended
     *fine, full, again, total = ended.result
     assert set(fine) == {200}
