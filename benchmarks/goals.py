@@ -763,7 +763,7 @@ BENCHMARKS = (
                     show="{:.2f}",
                     reason="one file has one writer at a time, one Redis one thread: the store is the limit",
                 )
-                for name in ("two files", "one file", "one Redis")
+                for name in ("two files", "one file", "one Redis", "four partitions", "a Redis Cluster")
             ),
             Goal(
                 "a label acknowledged by one process on one file, in HMACs of its receipt",

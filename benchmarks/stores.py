@@ -33,14 +33,12 @@ A_MONTH = 30 * 100_000_000  # predictions of 100 million a day
 
 
 @contextlib.contextmanager
-def redis_server(folder: Path) -> Iterator[str]:
+def redis_server(folder: Path, *more: str) -> Iterator[str]:
     """A Redis of this run's own, which writes every label to its disk before it answers."""
     if not (program := shutil.which("redis-server")):
         sys.exit("there is no redis-server here")
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    options = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
+    port = _free_port()
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "", *more]
     durable = ["--appendonly", "yes", "--appendfsync", "always"]
     server = subprocess.Popen([program, *options, *durable], stdout=subprocess.DEVNULL)
     try:
@@ -54,25 +52,64 @@ def redis_server(folder: Path) -> Iterator[str]:
         server.wait()
 
 
+def _free_port() -> int:
+    """One whose cluster bus, 10,000 above it, is a port as well."""
+    while True:
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            if (port := one.getsockname()[1]) < 55_000:
+                return int(port)
+
+
+@contextlib.contextmanager
+def redis_cluster(folder: Path) -> Iterator[str]:
+    """Three such nodes as a Redis Cluster."""
+    with contextlib.ExitStack() as nodes:
+        addresses = []
+        for name in "012":
+            (folder / name).mkdir()
+            url = nodes.enter_context(redis_server(folder / name, "--cluster-enabled", "yes"))
+            addresses.append(url.removeprefix("redis://").removesuffix("/0"))
+        made = ["redis-cli", "--cluster", "create", *addresses, "--cluster-yes"]
+        subprocess.run(made, check=True, capture_output=True, timeout=120)
+        time.sleep(3)  # until every node has heard of all slots
+        yield f"redis+cluster://{addresses[0]}"
+
+
 def over_processes(labels: int, rounds: int) -> dict[str, Any]:
-    """One and two processes on one store, and on stores of their own."""
+    """One and two processes on one store, on stores of their own, and on one in partitions."""
     found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as redis_folder, redis_server(Path(redis_folder)) as redis:
+    with (
+        tempfile.TemporaryDirectory() as redis_folder,
+        redis_server(Path(redis_folder)) as redis,
+        tempfile.TemporaryDirectory() as cluster_folder,
+        redis_cluster(Path(cluster_folder)) as cluster,
+    ):
         for turn in range(rounds):
             with tempfile.TemporaryDirectory() as folder:
                 files = [f"{folder}/{name}.db" for name in "abcd"]
+                parts = [f"{folder}/{name}.db?parts=4" for name in "ef"]
                 for name, stores in {
                     "one process, one file": files[:1],
                     "two processes, one file": files[1:2] * 2,
                     "two processes, two files": files[2:4],
                     "one process, one Redis": [redis],
                     "two processes, one Redis": [redis] * 2,
+                    "one process, four partitions": parts[:1],
+                    "two processes, four partitions": parts[1:] * 2,
+                    "one process, a Redis Cluster": [cluster],
+                    "two processes, a Redis Cluster": [cluster] * 2,
                 }.items():
                     found.setdefault(name, []).append(together(stores, labels, redis=redis, turn=turn))
     rates = {name: _medians(runs) for name, runs in found.items()}
-    for name, store in (("two processes, one file", "file"), ("two processes, two files", "file"),
-                        ("two processes, one Redis", "Redis")):  # fmt: skip
-        one = rates[f"one process, one {store}"]
+    for name, alone in (
+        ("two processes, one file", "one process, one file"),
+        ("two processes, two files", "one process, one file"),
+        ("two processes, one Redis", "one process, one Redis"),
+        ("two processes, four partitions", "one process, four partitions"),
+        ("two processes, a Redis Cluster", "one process, a Redis Cluster"),
+    ):
+        one = rates[alone]
         rates[name] |= {
             f"rise_{clock}": rates[name][f"per_{clock}_second"] / one[f"per_{clock}_second"]
             for clock in ("cpu", "wall")

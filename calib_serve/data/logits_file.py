@@ -91,7 +91,8 @@ def _read(
     where: str | Path, split: str | None, engine: str | None, password_file: str | Path | None
 ) -> LogitsFile:
     path = Path(where)
-    if engine is not None or path.is_dir() or any(c in str(where) for c in "*?["):
+    many = path.is_dir() or (not path.is_file() and any(c in str(where) for c in "*?["))
+    if engine is not None or many:
         return _read_table(str(where), split, engine, password_file)
     if path.suffix not in _ENDINGS:
         raise InputError(f"logits are read from {', '.join(_ENDINGS)} files, got {path.name!r}")

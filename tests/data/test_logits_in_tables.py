@@ -58,6 +58,12 @@ def test_a_folder_of_parquet_fits_as_one_array_does(wide, how, tmp_path):
         np.testing.assert_allclose(one.probs(logits), other.probs(logits), rtol=0, atol=far)
 
 
+def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path):
+    logits, labels = samples(50)
+    np.savez(tmp_path / "[z].npz", logits=logits, labels=labels)
+    np.testing.assert_array_equal(read_labelled(tmp_path / "[z].npz").logits, logits)
+
+
 def test_labels_may_be_the_names_of_columns(tmp_path):
     logits, labels = samples(300)
     where = write(tmp_path / "logs", logits, np.array(NAMES)[labels])

@@ -145,6 +145,7 @@ class Published(Collector):
         "reason": ("expired",),
         "stage": ("ledger",),
         "check": ("ledger",),
+        "series": ("windows",),
         "batch": ("labels",),
         "route": ("/v1/labels",),
         "status": ("200",),
