@@ -501,7 +501,7 @@ def test_the_examples_watch_takes_the_options_it_is_given():
 def test_the_examples_prometheus_scrapes_both_sides_and_loads_the_rules():
     config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
     targets = {t for job in config["scrape_configs"] for s in job["static_configs"] for t in s["targets"]}
-    assert targets == {"127.0.0.1:8002", "127.0.0.1:9300"}
+    assert targets == {"127.0.0.1:8002", "127.0.0.1:9300", "127.0.0.1:9090"}
     assert all((DEPLOY.parent / "prometheus" / name).is_file() for name in config["rule_files"])
 
 
