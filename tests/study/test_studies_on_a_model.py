@@ -107,9 +107,9 @@ def test_shift_size_and_stability_take_heads(parts) -> None:
 
 
 def test_the_ablation_tells_what_each_part_does(parts) -> None:
-    model, _, cal, test, _ = parts
+    model, train, cal, test, _ = parts
     methods = ["neural-clamping-efficient", "tuned-head", "no-mask-head+temperature"]
-    study = ablation(cal, test, methods=methods, fit=FitOnModel(model))
+    study = ablation(cal, test, methods=methods, fit=FitOnModel(model, train=train))
     found = {row[:2]: row[2:] for row in study.rows}
     plain = softmax(model.logits(test[0]))
     assert found["none", "nothing"] == pytest.approx(

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_array
 from calib_serve.artifact import Artifact, ModelFacts
-from calib_serve.errors import InputError, ShapeError
+from calib_serve.errors import FitError, InputError, ShapeError
 from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fit.facts import complete, data_fingerprint
 from calib_serve.fit.masked.training import Masking, Trained, train_masked
@@ -92,8 +92,13 @@ def fit_masked_head(
         progress=progress,
     )
     logits = trained.head(np.asarray(held[0], np.float32))
+    collapsed = bool((logits == logits[0]).all())
+    if collapsed and then is not None:
+        raise FitError(f"{_COLLAPSED}, so nothing can be fitted behind it; {_INSTEAD}")
     behind = None if then is None else fit_by_name(then, logits, held[1], seed=seed)
-    said = {} if behind is None else {"then": then, "behind": dict(behind.fit)}
+    said: dict[str, Any] = {} if behind is None else {"then": then, "behind": dict(behind.fit)}
+    if collapsed:
+        said |= {"remarks": [f"{_COLLAPSED}; {_INSTEAD}"]}
     return complete(
         [trained.head, *(() if behind is None else behind.steps)],
         Samples.of(logits, held[1]),
@@ -104,6 +109,10 @@ def fit_masked_head(
         class_names=class_names,
         packages=("torch",),
     )
+
+
+_COLLAPSED = "the training collapsed: the new head answers every held-out sample alike"
+_INSTEAD = "give it more training samples, or fit tuned-head, which starts from the deployed one"
 
 
 def _facts(trained: Trained, how: Masking, seed: int) -> dict[str, Any]:

@@ -235,3 +235,11 @@ def test_a_method_behind_the_head_is_fitted_to_the_held_out_part(sets) -> None:
     assert artifact.reference.ece() < bare.reference.ece()
     with pytest.raises(InputError, match="there is no method 'temprature'"):
         fit_masked_head(x, y, held_x, held_y, then="temprature")
+
+
+def test_a_head_that_answers_all_samples_alike_is_said_and_nothing_is_fitted_behind_it() -> None:
+    features, labels = np.zeros((200, 8), np.float32), np.arange(200) % 4
+    artifact = fit_masked_head(features, labels, classes=4)
+    assert "the training collapsed" in artifact.fit["remarks"][0]
+    with pytest.raises(FitError, match="answers every held-out sample alike, so nothing"):
+        fit_masked_head(features, labels, classes=4, then="temperature")
