@@ -16,7 +16,7 @@ from calib_serve.errors import MissingDependency
 try:
     import redis
     from redis.connection import Connection, SSLConnection, parse_url
-    from redis.exceptions import AskError, ClusterDownError, MovedError
+    from redis.exceptions import AskError, ClusterDownError, MovedError, ResponseError
 except ImportError as error:
     raise MissingDependency("redis", "watch") from error
 
@@ -94,6 +94,12 @@ def _text(name: bytes | str | None) -> str:
     return name.decode() if isinstance(name, bytes) else name or ""
 
 
+def _elsewhere(error: ResponseError) -> bool:
+    """Whether the node says that the keys are not, or not only, with it; redis 5 has no classes for that."""
+    told = str(error).startswith(("MOVED ", "ASK ", "CLUSTERDOWN "))
+    return told or isinstance(error, (MovedError, AskError, ClusterDownError))
+
+
 class _ToOwner(Connection):
     """A connection that goes where its slot is."""
 
@@ -105,7 +111,7 @@ class _ToOwner(Connection):
 
     def connect(self) -> None:
         """Connect to the node that serves the slot now."""
-        if not self.is_connected:
+        if self._sock is None:  # redis 5 has no name for that
             self.host, self.port = self._owner.find()
             super().connect()
 
@@ -113,7 +119,9 @@ class _ToOwner(Connection):
         """The next answer; ConnectionError where the slot has moved."""
         try:
             return super().read_response(*args, **options)
-        except (MovedError, AskError, ClusterDownError) as error:
+        except ResponseError as error:
+            if not _elsewhere(error):
+                raise
             self.disconnect()
             raise redis.ConnectionError(f"the cluster changes: {error}") from error
 
