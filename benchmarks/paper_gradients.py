@@ -38,9 +38,9 @@ def theirs(task, published):
     return published if task == "images" else (None,) * len(published)
 
 
-def weighted_losses(folder, results: Path | None = None):
-    keys = ("accuracy", "ECE", "ECE after pool TS", "AECE", "SCE")
-    rows = [
+def rows_of(losses, keys, results):
+    """Each loss on each set, beside the paper's own numbers."""
+    return tuple(
         (
             SETS[task],
             labelled(name, runs),
@@ -49,15 +49,20 @@ def weighted_losses(folder, results: Path | None = None):
             *theirs(task, published),
         )
         for task, runs in trained(results).items()
-        for name, published in LIN_LOSSES.items()
+        for name, published in losses.items()
         if name in runs
-    ]
+    )
+
+
+def weighted_losses(folder, results: Path | None = None):
+    keys = ("accuracy", "ECE", "ECE after pool TS", "AECE", "SCE")
+    rows = rows_of(LIN_LOSSES, keys, results)
     numbers = ("accuracy", "ECE", "after T", "AECE", "SCE")
     return Table(
         LIN_2025,
         "Tables 1, 3, 4 and 5, its losses, on small networks",
         ("set", "loss", "seeds", *numbers, *(f"paper's {number} (ResNet-50)" for number in numbers)),
-        tuple(rows),
+        rows,
         "Networks trained with these losses are not published, and 350 epochs of CIFAR are out of reach "
         "here. T is searched by ECE in steps of .01, in the paper of .1. SCE is what the paper calls "
         "classwise ECE. "
@@ -91,24 +96,13 @@ def gradient_against_loss(task, runs) -> str:
 
 def on_gradients(folder, results: Path | None = None):
     keys = ("accuracy", "ECE", "ECE after pool TS", "AECE", "AECE after pool TS")
-    rows = [
-        (
-            SETS[task],
-            labelled(name, runs),
-            len(runs[name]),
-            *(spread(runs[name], key) for key in keys),
-            *theirs(task, published),
-        )
-        for task, runs in trained(results).items()
-        for name, published in LIN_VARIANTS.items()
-        if name in runs
-    ]
+    rows = rows_of(LIN_VARIANTS, keys, results)
     numbers = ("accuracy", "ECE", "after T", "AECE", "AECE after T")
     return Table(
         LIN_2025,
         "Table 2, weights on the loss and on its gradient",
         ("set", "loss", "seeds", *numbers, *(f"paper's {number} (ResNet-50)" for number in numbers)),
-        tuple(rows),
+        rows,
         "ECE with the weight on the gradient less that with the weight on the loss, in points, and after a "
         "temperature: "
         + " ".join(gradient_against_loss(task, runs) for task, runs in trained(results).items())

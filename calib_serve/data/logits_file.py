@@ -110,12 +110,7 @@ def _read_table(
     table: str, split: str | None, engine: str | None, password_file: str | Path | None
 ) -> LogitsFile:
     found = read_table(table, split=split, engine=engine, password_file=password_file)
-    classes = found.scores.shape[1]
-    names = found.names if classes > 1 else ()
-    labels = found.labels
-    if labels is not None and labels.dtype.kind in "OUS":
-        labels = _ids(Path(table), labels, Naming(max(classes, 2), names))
-    return LogitsFile(found.scores, labels, names, _SCORES[found.scores_are])
+    return _named_columns(Path(table), found.scores, found.names, found.labels, _SCORES[found.scores_are])
 
 
 def _check(path: Path, found: LogitsFile) -> None:
@@ -250,11 +245,23 @@ def _from_table(path: Path, columns: dict[str, NDArray[Any]], split: str | None)
     scores = np.empty((len(next(iter(columns.values()))), len(columns)))
     for k, values in enumerate(columns.values()):
         scores[:, k] = values
+    return _named_columns(path, scores, tuple(columns), labels)
+
+
+def _named_columns(
+    path: Path,
+    scores: NDArray[Any],
+    names: tuple[str, ...],
+    labels: NDArray[Any] | None,
+    outputs: Outputs | None = None,
+) -> LogitsFile:
+    """Scores (n, K) whose columns have these names, if any, and labels that are ids or such names."""
+    classes = scores.shape[1]
     # A single column is a binary logit: its name is not a class name.
-    names = tuple(columns) if len(columns) > 1 else ()
+    names = names if classes > 1 else ()
     if labels is not None and labels.dtype.kind in "OUS":
-        labels = _ids(path, labels, Naming(max(len(columns), 2), names))
-    return LogitsFile(scores, labels, names)
+        labels = _ids(path, labels, Naming(max(classes, 2), names))
+    return LogitsFile(scores, labels, names, outputs)
 
 
 def _ids(path: Path, labels: NDArray[Any], naming: Naming) -> NDArray[Any]:

@@ -82,6 +82,12 @@ def test_splits_of_a_table(tmp_path):
         read_labelled(where)
 
 
+def test_a_table_may_have_many_splits(tmp_path):
+    logits, labels = samples(60)
+    where = write(tmp_path / "logs", logits, labels, split=np.array([f"{i:02}" for i in range(60)]))
+    assert len(read_labelled(where, split="59")) == 1
+
+
 def missing(table):
     return table.set_column(0, "bird", pa.array([None, *([1.0] * (len(table) - 1))]))
 

@@ -147,8 +147,9 @@ def restore_ledger(
     places = places_of(where)
     files = _files(file, places)
     for one in files:
-        if (read_header(one).store == "redis") != is_redis(where):
-            raise LedgerError(f"{one} is a backup of a {read_header(one).store} ledger; restore it to one")
+        store = read_header(one).store
+        if (store == "redis") != is_redis(where):
+            raise LedgerError(f"{one} is a backup of a {store} ledger; restore it to one")
     until = float("-inf") if recount else clock() + clock_skew
     done = [
         _put_back(one, place, until, replace=replace, clock=clock)

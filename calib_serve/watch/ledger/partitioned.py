@@ -11,6 +11,7 @@ import math
 import threading
 import time
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
@@ -100,18 +101,14 @@ class PartitionedLedger:
         ConflictError where another batch was counted under the name of ``once``.
         """
         # Processes have partitions of their own: they do not wait for each other.
-        part = self._of(once) if once is not None else self.parts[self._number_of(self.writer.encode())]
-        return part.add(sums, time=time, once=once)
+        return self._part(self.writer.encode() if once is None else once.name).add(sums, time=time, once=once)
 
     def known(self, once: Once) -> Once | None:
         """The batch that was counted under this name, if any."""
-        return self._of(once).known(once)
+        return self._part(once.name).known(once)
 
-    def _of(self, once: Once) -> Ledger:
-        return self.parts[self._number_of(once.name)]
-
-    def _number_of(self, name: bytes) -> int:
-        return _spread(name, len(self.parts))
+    def _part(self, name: bytes) -> Ledger:
+        return self.parts[_spread(name, len(self.parts))]
 
     # --- reading ---
 
@@ -172,10 +169,9 @@ class PartitionedLedger:
                 return []
             rows: list[Noted] = []
             last = _by_time((fresh or wanted)[-1])
-            for i, part in enumerate(self.parts):
-                here = [row for row in wanted if self.place(row.nonce) == i and _by_time(row) <= last]
-                if here:
-                    rows += self._joined(part).take_waiting(version, until=until, most=len(here))
+            due = Counter(self.place(row.nonce) for row in wanted if _by_time(row) <= last)
+            for number, labels in sorted(due.items()):
+                rows += self._joined(number).take_waiting(version, until=until, most=labels)
             self.store(key, b"".join(bytes([len(row.nonce)]) + row.nonce for row in rows))
             return sorted((row for row in rows if row.nonce not in fed), key=_by_time)
 
@@ -232,9 +228,9 @@ class PartitionedLedger:
             finally:
                 self._local.joined = self._local.others = None
 
-    def _joined(self, part: Ledger) -> Ledger:
+    def _joined(self, number: int) -> Ledger:
         """The partition, within the transaction that lasts."""
-        number = self.parts.index(part)
+        part = self.parts[number]
         if number not in self._local.joined:
             self._local.others.enter_context(part.transaction())
             self._local.joined.add(number)
