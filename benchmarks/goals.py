@@ -332,6 +332,10 @@ def auto_over_one_method(r: Result) -> float:
     return max(ratios)
 
 
+_TWO_CORES = (
+    "servers, clients and watch shared two cores, which the server alone fills: there each microsecond counts"
+)
+
 BENCHMARKS = (
     Benchmark(
         "metrics",
@@ -858,6 +862,70 @@ BENCHMARKS = (
         page="serving",
     ),
     Benchmark(
+        "reporter_servers",
+        "What does a Reporter take of FastAPI and LitServe, with a model of 1 ms?",
+        (
+            *(
+                Goal(
+                    f"{server}: throughput with a Reporter over that without",
+                    lambda r, server=server: r["servers"][server]["a_second"]["reported/calibrated"][
+                        "median"
+                    ],
+                    at_least=0.98,
+                    show="{:.3f}",
+                    reason=_TWO_CORES,
+                )
+                for server in ("fastapi", "litserve")
+            ),
+            *(
+                Goal(
+                    f"{server}: 99th percentile of replies with a Reporter over that without",
+                    lambda r, server=server: r["servers"][server]["p99_ms"]["reported/calibrated"]["median"],
+                    at_most=1.05,
+                    show="{:.3f}",
+                    reason=_TWO_CORES,
+                )
+                for server in ("fastapi", "litserve")
+            ),
+            Goal(
+                "predictions that the watch counted over those that were answered",
+                lambda r: min(found["counted"] / found["asked"] for found in r["servers"].values()),
+                at_least=1.0,
+                show="{:.3f}",
+            ),
+        ),
+    ),
+    Benchmark(
+        "gateway",
+        "What does `calib-serve gateway` add before a server of the Open Inference Protocol?",
+        (
+            Goal(
+                "p50 that it adds by 1 connection, in times of a model that takes 1 ms, the most",
+                lambda r: max(
+                    row["added_p50_ms"] / r["model_ms"] for row in r["rows"] if row["connections"] == 1
+                ),
+                at_most=1.0,
+                show="{:.2f}",
+                reason="three messages more on sockets and one more process: where the machine is slow at "
+                "these, they are what is added",
+            ),
+            Goal(
+                "throughput over that of the server alone, by 32 connections, the least",
+                lambda r: min(row["throughput_ratio"] for row in r["rows"] if row["connections"] > 1),
+                at_least=0.9,
+                show="{:.3f}",
+                reason="the gateway's own limit: the table has its requests a second of processor time",
+            ),
+            Goal(
+                "replies without a calibration",
+                lambda r: r["uncalibrated"],
+                at_most=0,
+                show="{:.0f}",
+            ),
+        ),
+        page="serving",
+    ),
+    Benchmark(
         "soak",
         "Does anything grow in ten minutes at load?",
         (
@@ -1193,6 +1261,18 @@ BENCHMARKS = (
                     show="{:.1f}",
                 )
                 for batch, most in ((1, 6.0), (64, 3.0))
+            ),
+            *(
+                Goal(
+                    f"`Reporter.served`, {batch} a call, counted by {home}, in HMACs a prediction",
+                    lambda r, name=f"Reporter.served, {batch} a call, counted by {home}": r["cost"][name][
+                        "hmacs"
+                    ],
+                    at_most=most,
+                    show="{:.2f}",
+                )
+                for home in ("a registry", "calib-serve watch")
+                for batch, most in ((1, 3.0), (64, 1.5))
             ),
             Goal(
                 "memory that a million served predictions add",

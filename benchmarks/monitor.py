@@ -2,10 +2,13 @@
 
     python benchmarks/monitor.py
 
-What runs for every served prediction is measured, the observer of a TorchServe worker: it counts the
-prediction, signs its receipt, and hands the counts to the emitter, which sends them once a second. Its unit
-is a bare HMAC-SHA256 of a receipt's bytes, measured in the same run, in turns: what no signed receipt can
-do without. Writes benchmarks/results/monitor.json.
+What runs for every served prediction is measured: the observer of a TorchServe worker, which counts the
+prediction, signs its receipt, and hands the counts to the emitter, which sends them once a second; and a
+Reporter as it is made by default, with its keyring in a file, which counts into a Prometheus registry or is
+counted by a real ``calib-serve watch``. Of the Reporter, it is the time of the thread that serves, and apart
+from it that of the whole process, whose other thread counts. The unit is a bare HMAC-SHA256 of a receipt's
+bytes, measured in the same run, in turns: what no signed receipt can do without. Writes
+benchmarks/results/monitor.json.
 """
 
 from __future__ import annotations
@@ -16,11 +19,20 @@ import hmac
 import os
 import resource
 import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 import peers
+from prometheus_client import CollectorRegistry
 
+from calib_serve import Reporter
 from calib_serve.receipts import Keyring
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.observer import Observer
@@ -59,12 +71,8 @@ def row(batch: int) -> str:
     return f"a served prediction, {batch} a batch"
 
 
-def measure(observer: Observer, rounds: int) -> dict[str, dict]:
+def costs(seconds: dict[str, list[float]]) -> dict[str, dict]:
     """Microseconds an item, and how many HMACs that is, turn by turn."""
-    served, body = predictions(), receipt_bytes()
-    calls = {HMAC: lambda: authenticate(body)}
-    calls |= {row(batch): lambda batch=batch: serve(observer, served, batch) for batch in BATCHES}
-    seconds = peers.alternate(calls, rounds=rounds)
     found = {}
     for name, times in seconds.items():
         ratios = [one / unit for one, unit in zip(times, seconds[HMAC], strict=True)]
@@ -75,6 +83,74 @@ def measure(observer: Observer, rounds: int) -> dict[str, dict]:
             "hmacs_range": [min(ratios), max(ratios)],
         }
     return found
+
+
+def measure(observer: Observer, rounds: int) -> dict[str, dict]:
+    served, body = predictions(), receipt_bytes()
+    calls = {HMAC: lambda: authenticate(body)}
+    calls |= {row(batch): lambda batch=batch: serve(observer, served, batch) for batch in BATCHES}
+    return costs(peers.alternate(calls, rounds=rounds))
+
+
+def report(reporter: Reporter, probs: list[np.ndarray]) -> None:
+    for p in probs:
+        reporter.served(p)
+
+
+def probabilities(batch: int) -> list[np.ndarray]:
+    """Rows of a classifier of ten classes, as they come: one alone, or several."""
+    p = np.random.default_rng(1).dirichlet(np.full(10, 0.2), N).astype(np.float32)
+    return list(p) if batch == 1 else np.array_split(p, N // batch)
+
+
+def measure_reporters(rounds: int) -> dict[str, dict]:
+    """Of the thread that serves, and of the whole process until all is counted."""
+    body = receipt_bytes()
+    with tempfile.TemporaryDirectory() as folder, running_watch(Path(folder)) as (url, keyring):
+        homes = {"a registry": {"registry": CollectorRegistry()}, "calib-serve watch": {"watch": url}}
+        found: dict[str, dict] = {}
+        for home, options in homes.items():
+            own = {"model": "digits", "version": "1.0", "keyring": keyring, "registry": CollectorRegistry()}
+            with Reporter(10, **{**own, **options}) as reporter:
+                calls: dict[str, Callable[[], object]] = {HMAC: lambda: authenticate(body)}
+                whole = dict(calls)
+                for batch in BATCHES:
+                    probs = probabilities(batch)
+                    name = f"Reporter.served, {batch} a call, counted by {home}"
+
+                    def serve_all(reporter: Reporter = reporter, probs: list = probs) -> None:
+                        report(reporter, probs)
+                        while reporter.flush():
+                            time.sleep(0.05)
+
+                    calls[name] = lambda reporter=reporter, probs=probs: report(reporter, probs)
+                    calls[f"{name}: wait"] = reporter.flush
+                    whole[f"{name}: the whole process"] = serve_all
+                rows = costs(peers.alternate(calls, rounds=rounds, clock=time.thread_time))
+                rows |= costs(peers.alternate(whole, rounds=rounds))
+                found |= {name: cost for name, cost in rows.items() if "wait" not in name and name != HMAC}
+    return found
+
+
+@contextmanager
+def running_watch(folder: Path) -> Iterator[tuple[str, Path]]:
+    """A real ``calib-serve watch`` of the model, and its keyring."""
+    keyring = folder / "keyring.json"
+    KEYRING.save(keyring)
+    port = str(peers.free_port())
+    command = [sys.executable, "-m", "calib_serve", "watch", "digits:1.0=10", "--keyring", str(keyring)]
+    process = subprocess.Popen([*command, "--ledger", str(folder / "ledger.db"), "--port", port])
+    url = f"http://127.0.0.1:{port}"
+    try:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            with suppress(OSError), urllib.request.urlopen(f"{url}/healthz"):
+                break
+            time.sleep(0.1)
+        yield url, keyring
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def grown_kib(observer: Observer, count: int) -> int:
@@ -97,8 +173,9 @@ def main() -> None:
         rows = measure(observer, asked.rounds)
         grown = grown_kib(observer, asked.predictions)
         observer.flush()
+    rows |= measure_reporters(asked.rounds)
     for name, cost in rows.items():
-        print(f"{name:36} {cost['median_us']:8.3f} us  {cost['hmacs']:6.2f} HMACs")
+        print(f"{name:80} {cost['median_us']:8.3f} us  {cost['hmacs']:6.2f} HMACs")
     print(f"{asked.predictions} predictions: {grown} KiB more")
     result = {"cost": rows, "memory": {"predictions": asked.predictions, "grown_kib": grown}}
     peers.save("monitor", result, asked)

@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import shlex
+import socket
 import statistics
 import subprocess
 import sys
@@ -78,8 +79,21 @@ def arguments(
     return parser.parse_args(given)
 
 
+def free_port() -> int:
+    """One whose cluster bus, 10,000 above it, is a port as well."""
+    while True:
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            if (port := one.getsockname()[1]) < 55_000:
+                return int(port)
+
+
 def alternate(
-    candidates: Mapping[str, Callable[[], Any]], *, rounds: int = 7, patience: float = 4.0
+    candidates: Mapping[str, Callable[[], Any]],
+    *,
+    rounds: int = 7,
+    patience: float = 4.0,
+    clock: Callable[[], float] = time.process_time,
 ) -> dict[str, list[float]]:
     """CPU seconds of each call, the candidates taking turns so that a busy machine is busy for all.
 
@@ -93,9 +107,9 @@ def alternate(
         for name, call in candidates.items():
             if name in slow:
                 continue
-            start = time.process_time()
+            start = clock()
             call()
-            took = time.process_time() - start
+            took = clock() - start
             if turn > 0 or took > patience:
                 seconds[name].append(took)
             if took > patience:

@@ -23,6 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import peers
+
 from calib_serve.nonces import PER_EPOCH, Nonces
 from calib_serve.receipts import Keyring, Label, Receipt
 from calib_serve.watch.intake import Classes, Intake
@@ -37,7 +39,7 @@ def redis_server(folder: Path, *more: str) -> Iterator[str]:
     """A Redis of this run's own, which writes every label to its disk before it answers."""
     if not (program := shutil.which("redis-server")):
         sys.exit("there is no redis-server here")
-    port = _free_port()
+    port = peers.free_port()
     options = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "", *more]
     durable = ["--appendonly", "yes", "--appendfsync", "always"]
     server = subprocess.Popen([program, *options, *durable], stdout=subprocess.DEVNULL)
@@ -50,15 +52,6 @@ def redis_server(folder: Path, *more: str) -> Iterator[str]:
     finally:
         server.terminate()
         server.wait()
-
-
-def _free_port() -> int:
-    """One whose cluster bus, 10,000 above it, is a port as well."""
-    while True:
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            if (port := one.getsockname()[1]) < 55_000:
-                return int(port)
 
 
 @contextlib.contextmanager

@@ -37,6 +37,7 @@ __all__ = [
     "Receipt",
     "Refitted",
     "ReliabilityDisplay",
+    "Reporter",
     "RiskCoverageDisplay",
     "Selection",
     "ServedPrediction",
@@ -116,6 +117,7 @@ if TYPE_CHECKING:
         ReliabilityDisplay,
         RiskCoverageDisplay,
     )
+    from calib_serve.reporter.reporter import Reporter
     from calib_serve.serve.server import Server
     from calib_serve.watch.batch import ServedPrediction
     from calib_serve.watch.http import create_app, serve_app
@@ -150,6 +152,7 @@ else:
         **dict.fromkeys(("calibrated_probs", "load_model"), "model"),
         **dict.fromkeys(("Preprocessing", "preprocessing_of"), "pictures"),
         **dict.fromkeys(("Keyring", "Label", "Receipt"), "receipts"),
+        "Reporter": "reporter.reporter",
         "write_report": "report",
         **dict.fromkeys(
             ("ConfidenceHistogramDisplay", "ReliabilityDisplay", "RiskCoverageDisplay"), "report.displays"

@@ -36,6 +36,7 @@ Reason = Literal[
     "bad_label",
     "not_wanted",
     "source_cap",
+    "unknown_id",
     "forgotten",
     "duplicate",
 ]
@@ -51,6 +52,7 @@ REASONS: tuple[Reason, ...] = (
     "bad_label",
     "not_wanted",
     "source_cap",
+    "unknown_id",
     "forgotten",
     "duplicate",
 )

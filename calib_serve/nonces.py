@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count, islice
+from typing import NamedTuple
+
+import numpy as np
 
 __all__ = ["NONCE_BYTES", "PER_EPOCH", "Nonces", "split"]
 
@@ -34,29 +38,50 @@ class Nonces:
     def __init__(self, *, random: Callable[[int], bytes] = os.urandom) -> None:
         self._random = random
         self._lock = threading.Lock()
-        self._begin()
+        self._epoch = self._begun()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
 
-    def _begin(self) -> None:
-        self._epoch, self._next, self._process = self._random(NONCE_BYTES - 2), 0, os.getpid()
-        self._rounds = [self._random(256) for _ in range(_ROUNDS)]
+    def _begun(self) -> _Epoch:
+        left, right = np.divmod(np.arange(PER_EPOCH, dtype=np.uint16), 256)
+        for _ in range(_ROUNDS):
+            left, right = right, left ^ np.frombuffer(self._random(256), np.uint8)[right]
+        places = (left * 256 + right).astype(">u2").tobytes()
+        return _Epoch(self._random(NONCE_BYTES - 2), places, count(0, 2), os.getpid())
 
     def _after_fork(self) -> None:
         # The parent's lock may be held by a thread that the child does not have.
         self._lock = threading.Lock()
-        self._begin()
+        self._epoch = self._begun()
 
     def draw(self) -> bytes:
         """One nonce, ``NONCE_BYTES`` long."""
+        name, places, nexts, process = self._epoch
+        at = next(nexts)
+        nonce = name + places[at : at + 2]
+        return nonce if len(nonce) == NONCE_BYTES and process == os.getpid() else self.draws(1)[0]
+
+    def draws(self, number: int) -> list[bytes]:
+        """As many nonces."""
+        of = self._epoch
+        name, places, nexts, process = of
+        drawn = [name + places[at : at + 2] for at in islice(nexts, number)]  # each place is taken once
+        if process == os.getpid() and (not number or len(drawn[-1]) == NONCE_BYTES):
+            return drawn
         with self._lock:
-            if self._next == PER_EPOCH or self._process != os.getpid():
-                self._begin()
-            left, right = divmod(self._next, 256)
-            self._next += 1
-            for table in self._rounds:
-                left, right = right, left ^ table[right]
-            return self._epoch + bytes((left, right))
+            if self._epoch is of:  # else another thread has begun the next one
+                self._epoch = self._begun()
+        good = [nonce for nonce in drawn if len(nonce) == NONCE_BYTES and process == os.getpid()]
+        return good + self.draws(number - len(good))
+
+
+class _Epoch(NamedTuple):
+    """Its name, its counters in their hidden order, two bytes each, the next ones, and whose it is."""
+
+    name: bytes
+    places: bytes
+    nexts: Iterator[int]
+    process: int
 
 
 def split(nonce: bytes) -> tuple[bytes, int]:

@@ -51,3 +51,23 @@ tool() { printf '%s\n' "${@:2}" | lock "lock/tools/$1.txt" 3.11.7 - --no-deps; }
 tool triton nvidia-pytriton==0.7.0 numpy==1.26.4
 tool kserve kserve==0.21.0 kubernetes==34.1.0 six==1.17.0
 tool openvino openvino==2026.4.1
+tool uv uv==0.13.9
+
+# Other model servers, each in an environment of its own (scripts/server_environments.sh), with what calib-serve
+# itself asks for and what its users install beside it.
+base=(numpy safetensors pyyaml typer rich prometheus-client)
+upgrade=("$@")
+server() { # NAME, and what its users install: its pins stay, unless --upgrade
+  local file=lock/servers/$1.txt
+  printf '%s\n' "${base[@]}" "${@:2}" |
+    compile --no-annotate --generate-hashes --output-file "$file" --python-version 3.11.7 - "${upgrade[@]}"
+  sed -i "1i # $made, for Python 3.11.7; installed by scripts/server_environments.sh $1" "$file"
+}
+server litserve litserve==0.2.19
+server pytriton nvidia-pytriton==0.7.0 'numpy<2'
+# MLServer 1.7.1 does not start its workers with a newer uvloop.
+server mlserver mlserver==1.7.1 'uvloop<0.22'
+server kserve kserve==0.21.0
+server ray-serve 'ray[serve]==2.60.0'
+server bentoml bentoml==1.4.39
+server mlflow mlflow==3.17.2 scikit-learn

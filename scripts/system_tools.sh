@@ -27,6 +27,9 @@ if [ ! -d "$openvino/openvino" ]; then
   beside "$openvino" openvino
 fi
 
+# Other model servers, each in an environment of its own.
+"$(dirname "$0")/server_environments.sh" || echo "not all model servers could be installed; their tests skip" >&2
+
 declare -A package=(
   [promtool]=prometheus
   [prometheus]=prometheus

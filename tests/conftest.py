@@ -33,7 +33,10 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
-LONG = ("docs/test_pages.py", "test_demo.py", "serve", "deploy", "faults", "workflows", "attacks", "sklearn")
+LONG = (
+    *("docs/test_pages.py", "test_demo.py", "serve", "servers", "deploy", "faults", "collect", "gateway"),
+    *("reporter", "workflows", "attacks", "sklearn"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

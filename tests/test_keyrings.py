@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import copy
+import hmac
 import json
 import os
+import pickle
 import shutil
 import signal
 import threading
@@ -34,6 +38,22 @@ def kept(number: int, folder: Path, *, changed: float = 1.7e9) -> Path:
     path.chmod(0o600)
     os.utime(path, (changed, changed))
     return path
+
+
+def test_a_keyring_that_has_signed_can_be_copied_and_sent_to_another_process() -> None:
+    ring = Keyring.new()
+    signed(ring)
+    for other in (pickle.loads(pickle.dumps(ring)), copy.deepcopy(ring)):
+        assert other == ring
+        assert ring.verify(signed(other)).key_id == ring.active
+
+
+@pytest.mark.parametrize("length", [32, 63, 64, 65, 200])
+def test_a_signature_is_the_hmac_of_the_standard_library(length: int) -> None:
+    ring = Keyring("k", {"k": bytes(range(length))})
+    raw = base64.urlsafe_b64decode(signed(ring) + "==")
+    whole = hmac.digest(bytes(range(length)), b"calib-serve receipt\x00" + raw[:-16], "sha256")
+    assert raw[-16:] == whole[:16]
 
 
 # --- keys ---------------------------------------------------------------------------------------

@@ -50,17 +50,22 @@ MAY_USE: dict[str, tuple[str, ...]] = {
     "seam": GROUND,
     "fuse": (*GROUND, "seam"),
     "watch": GROUND,
+    "reporter": (*GROUND, "watch"),
+    "asgi": (*GROUND, "watch"),
+    "collect": (*GROUND, "watch"),
+    "gateway": (*GROUND, "watch", "reporter"),
+    "mlflow": (*GROUND, "watch", "fuse", "reporter"),
     "report": GROUND,
     "monitoring": GROUND,
     "study": (*GROUND, "model", "fit", "report"),
     "audit": (*GROUND, "watch"),
-    "serve": (*GROUND, "seam", "watch", "fuse"),
+    "serve": (*GROUND, "seam", "watch", "reporter", "fuse"),
     "workflows": (*GROUND, "seam", "model", "fit", "fuse", "watch", "report", "study"),
     "sklearn": (*GROUND, "fit", "fuse", "workflows"),
-    "demo": (*GROUND, "model", "fit", "fuse", "watch", "report", "serve", "workflows"),
+    "demo": (*GROUND, "model", "fit", "fuse", "watch", "report", "reporter", "serve", "workflows"),
     "cli": (
         *(*GROUND, "model", "fit", "fuse", "watch", "report", "study"),
-        *("audit", "serve", "workflows", "demo", "monitoring"),
+        *("audit", "reporter", "collect", "gateway", "serve", "workflows", "demo", "monitoring"),
     ),
 }
 """Who stands on whom. A room may use itself, too."""
@@ -169,7 +174,7 @@ def test_heavy_libraries_stay_in_their_rooms(path: Path) -> None:
         assert not used & {"torch", "onnx", "onnxruntime"}
     if own not in ("report", "cli", "demo"):
         assert "matplotlib" not in used
-    if own != "demo" and path.name not in ("exporter.py", "app.py"):
+    if own not in ("demo", "reporter") and path.name not in ("exporter.py", "app.py"):
         assert "prometheus_client" not in used
     if own not in ("serve", "seam"):
         assert "ts" not in used
@@ -239,6 +244,7 @@ def test_the_public_names_are_sorted_and_there() -> None:
         "Receipt",
         "Refitted",
         "ReliabilityDisplay",
+        "Reporter",
         "RiskCoverageDisplay",
         "Selection",
         "ServedPrediction",

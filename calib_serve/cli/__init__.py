@@ -24,6 +24,7 @@ app = typer.Typer(
 _COMMANDS: tuple[tuple[str, str], ...] = (
     ("apply", "apply"),
     ("audit", "audit"),
+    ("collect", "collect"),
     ("compare", "compare"),
     ("decide", "decide"),
     ("demo", "demo"),
@@ -31,6 +32,7 @@ _COMMANDS: tuple[tuple[str, str], ...] = (
     ("export", "export"),
     ("fit", "fit"),
     ("fuse", "fuse"),
+    ("gateway", "gateway"),
     ("inspect", "inspect"),
     ("keys", "keys"),
     ("label", "label"),

@@ -142,12 +142,14 @@ def _of_model(
 ) -> Any:
     if data is None:
         raise InputError("--model needs --data: images or arrays that the fit has not seen, and their labels")
-    from calib_serve.data import load_data
     from calib_serve.fit.samples import Samples
     from calib_serve.model import load_model, logits_under
+    from calib_serve.workflows.model_data import model_data
 
     of_pictures = Path(data, "labels.csv").is_file()
-    samples = load_data(data, split=split, pictures=artifact.model.pictures if of_pictures else None)
+    pictures = artifact.model.pictures if of_pictures else None
+    (samples,) = model_data(model, data, [split], pictures=pictures)
+    options.tell(samples.remarks)
     classifier = load_model(model, weights=weights, input_shape=samples.inputs.shape[1:], outputs=outputs)
     samples.check(classifier.input_shape, classifier.classes)
     kind = "logits" if artifact.head is not None else classifier.outputs

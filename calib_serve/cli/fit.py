@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -282,14 +283,13 @@ def _on_model(
     **how: Any,
 ) -> Artifact:
     from calib_serve.cli.progress import stages
-    from calib_serve.data import load_data
     from calib_serve.workflows.fit_model import calibrate_model
+    from calib_serve.workflows.model_data import model_data
 
-    given = load_data(data, split=splits[0], pictures=prepared)
-    test, train = (
-        None if split is None else load_data(data, split=split, pictures=prepared)
-        for split in (splits[1], train_split)
-    )
+    asked = [splits[0], *(split for split in (splits[1], train_split) if split is not None)]
+    given, *others = read = model_data(model, data, asked, pictures=prepared)
+    test = None if splits[1] is None else others[0]
+    train = None if train_split is None else others[-1]
     with stages(quiet=quiet) as progress:
         artifact = calibrate_model(
             model,
@@ -303,7 +303,8 @@ def _on_model(
             **how,
         )
     _end_other_ranks()
-    return artifact
+    remarks = [*artifact.fit.get("remarks", ()), *(remark for part in read for remark in part.remarks)]
+    return replace(artifact, fit={**artifact.fit, "remarks": remarks}) if remarks else artifact
 
 
 def _end_other_ranks() -> None:

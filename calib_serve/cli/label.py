@@ -15,7 +15,9 @@ __all__ = ["run"]
 
 
 def run(
-    file: Annotated[Path, typer.Argument(help="CSV or Parquet with the columns receipt, label[, segment].")],
+    file: Annotated[
+        Path, typer.Argument(help="CSV or Parquet with the columns receipt or id, label[, segment].")
+    ],
     *,
     url: Annotated[
         str, typer.Option("--url", help="Where labels are taken.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,6 +26,7 @@ __all__ += [
     "TestSplit",
     "Tolerance",
     "Weights",
+    "tell",
 ]
 
 _ARCHIVE = "An archive that is served already"
@@ -37,7 +39,11 @@ Split = Annotated[str | None, typer.Option("--split", help="Which split of the f
 FitSplit = Annotated[str, typer.Option("--fit-split", help="The split to fit on.")]
 TestSplit = Annotated[str, typer.Option("--test-split", help="The split to measure on.")]
 Model = Annotated[
-    str | None, typer.Option("--model", help="The deployed model: a file, or module:factory with --weights.")
+    str | None,
+    typer.Option(
+        "--model",
+        help="The deployed model: a file, a folder of Hugging Face's, or module:factory with --weights.",
+    ),
 ]
 Data = Annotated[str | None, typer.Option("--data", help="Inputs and labels for --model or --from.")]
 Weights = Annotated[
@@ -97,3 +103,9 @@ ClassTolerance = Annotated[
 Seed = Annotated[int, typer.Option("--seed", help="The seed of everything that is drawn.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an artifact that is there.")]
+
+
+def tell(remarks: Iterable[str]) -> None:
+    """What to know of the data, on stderr."""
+    for remark in remarks:
+        typer.echo(f"calib-serve: {remark}", err=True)

@@ -10,8 +10,10 @@ from typing import Any
 
 import typer
 
+from calib_serve.errors import InputError
+
 __all__ = ["channels", "floats", "gammas", "names", "pair", "penalties", "positive", "resolutions"]
-__all__ += ["share", "shares", "whole"]
+__all__ += ["share", "shares", "watched_model", "whole"]
 
 
 def share(text: str) -> float:
@@ -146,6 +148,22 @@ def shares(text: str) -> Any:
             raise typer.BadParameter(f"give each class its share once, as NAME=SHARE, got {part!r}")
         found[name.strip()] = _number(number)
     return found
+
+
+def watched_model(text: str, *, version: str = "") -> tuple[tuple[str, str], Path | int]:
+    """``NAME:VERSION=ARTIFACT`` (a folder), or ``=CLASSES`` (a number); ``version``: where none is said.
+
+    >>> watched_model("digits:1.0=10"), watched_model("digits=10", version="1")
+    ((('digits', '1.0'), 10), (('digits', '1'), 10))
+    """
+    name, _, what = text.partition("=")
+    model, colon, said = name.rpartition(":")
+    if not colon:
+        model, said = name, version
+    if not (model and said and what):
+        asked = "NAME[:VERSION]" if version else "NAME:VERSION"
+        raise InputError(f"a model is {asked}=ARTIFACT or {asked}=CLASSES, got {text!r}")
+    return (model, said), int(what) if what.isdecimal() else Path(what)
 
 
 def _json_shares(text: str) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calib_serve.cli import options
 from calib_serve.errors import InputError
 
 if TYPE_CHECKING:
@@ -73,15 +74,17 @@ def on_model(
     """Splits of a model's inputs, and every method on it; ``plain``: pictures in [0, 1], not normalised."""
     if data is None:
         raise InputError("--model needs --data: its inputs, and their labels")
-    from calib_serve.data import load_data
     from calib_serve.model import load_model
     from calib_serve.pictures import Preprocessing
+    from calib_serve.workflows.model_data import model_data
     from calib_serve.workflows.on_model import FitOnModel
 
     pictures = plain and Path(data, "labels.csv").is_file()
     how: Any = Preprocessing(mean=(0.0,), std=(1.0,)) if pictures else None
-    parts = [load_data(data, split=split, pictures=how) for split in splits]
-    train = None if train_split is None else load_data(data, split=train_split, pictures=how)
+    asked = [*splits, *([] if train_split is None else [train_split])]
+    parts = model_data(model, data, asked, pictures=how)
+    options.tell([remark for part in parts for remark in part.remarks])
+    train = None if train_split is None else parts.pop()
     classifier = load_model(model, weights=weights, input_shape=parts[0].inputs.shape[1:])
     trained_on = None if train is None else (train.inputs, train.labels)
     return parts, FitOnModel(classifier, train=trained_on, seed=seed)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calib_serve.cli.parse import names, positive, share
+from calib_serve.cli.parse import names, positive, share, watched_model
 from calib_serve.errors import InputError
 
 __all__ = ["run"]
@@ -110,6 +110,10 @@ def run(
         float,
         typer.Option("--journal-days", parser=positive, metavar="NUMBER", help="For how long to keep it."),
     ] = 90,
+    max_ids: Annotated[
+        int,
+        typer.Option("--max-ids", min=0, help="Predictions whose own ids labels may name; 0: none."),
+    ] = 1_000_000,
     samples: Annotated[
         Path | None,
         typer.Option("--samples", help="Keep logits and labels here, to refit on; default: keep none."),
@@ -180,7 +184,7 @@ def run(
     with (
         contextlib.ExitStack() as running,
         Watch.open(
-            dict(parse_model(text) for text in models),
+            dict(watched_model(text) for text in models),
             keyring=ring,
             ledger=ledger,
             ledger_password_file=ledger_password_file,
@@ -196,6 +200,7 @@ def run(
             policy=functools.partial(parse_policy, label_budget) if label_budget else None,
             label_journal=label_journal,
             journal_days=journal_days,
+            max_ids=max_ids,
             samples=samples,
             sample_rate=sample_rate,
             sample_days=sample_days,
@@ -215,6 +220,10 @@ def run(
             source_rate=source_rate,
             max_series=max_series,
         )
+        for (name, version), watched in watch.models.items():
+            if watched.reference is None and not watched.classes.pairs:
+                told = "it has no reference; give its artifact, not a number of classes"
+                typer.echo(f"{name}:{version}: shifts of confidence are not detected, as {told}", err=True)
         address = f"[{host}]" if ":" in host else host
         typer.echo(f"watching {', '.join(models)} on http{'s' if tls_cert else ''}://{address}:{port}")
         serve_app(
@@ -227,12 +236,3 @@ def run(
             tls_key=tls_key,
         )
     typer.echo("stopped")
-
-
-def parse_model(text: str) -> tuple[tuple[str, str], Path | int]:
-    """``name:version=artifact folder`` or ``name:version=number of classes``."""
-    name, _, what = text.partition("=")
-    model, _, version = name.rpartition(":")
-    if not (model and version and what):
-        raise InputError(f"a model is NAME:VERSION=ARTIFACT or NAME:VERSION=CLASSES, got {text!r}")
-    return (model, version), int(what) if what.isdecimal() else Path(what)

@@ -31,7 +31,7 @@ class Dataset:
 
     Of a multi-label model ``labels`` are (n, L), 0 or 1.
 
-    ``pictures``: how pictures became the inputs, where they did.
+    ``pictures``: how pictures became the inputs, where they did; ``remarks``: what to know of them.
 
     >>> len(Dataset(np.zeros((3, 8)), np.array([0, 1, 0])))
     3
@@ -41,6 +41,7 @@ class Dataset:
     labels: NDArray[np.intp]
     class_names: tuple[str, ...] = ()
     pictures: Preprocessing | None = None
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.inputs.ndim < 2:

@@ -15,6 +15,7 @@ from torch import nn
 from calib_serve.errors import ModelError
 from calib_serve.files import named, sha256
 from calib_serve.model.face import Classifier
+from calib_serve.model.hugging_face import is_folder, load_folder
 from calib_serve.model.torch_classifier import from_module
 from calib_serve.scores import Outputs
 
@@ -34,23 +35,33 @@ def load_model(
     mixed_precision: bool = False,
     outputs: Outputs | None = None,
 ) -> Classifier:
-    """The classifier of ``spec``: a TorchScript file, a .pt2 of torch.export, an ONNX file, or a factory.
+    """The classifier of ``spec``: a TorchScript, .pt2 (torch.export) or ONNX file, a folder, or a factory.
 
-    A factory is ``package.module:name`` or ``path/to/file.py:name``, a function without arguments
-    that returns an ``nn.Module``; ``weights`` is its .safetensors file, or a state_dict that
-    ``torch.load`` reads with ``weights_only=True``. ``input_shape`` is one input's shape without
-    the batch; .pt2 and ONNX files know it. The other options are those of ``from_module``. Loading
-    TorchScript or a factory runs its code: load trusted models only. Raises ModelError for a model that
-    cannot be loaded or is not a classifier.
+    A folder is one that Hugging Face's ``save_pretrained`` wrote, of a sequence or image classifier: its
+    safetensors and settings alone are read, and no code of its own is run. A factory is
+    ``package.module:name`` or ``path/to/file.py:name``, a function without arguments that returns an
+    ``nn.Module``; ``weights`` is its .safetensors file, or a state_dict that ``torch.load`` reads with
+    ``weights_only=True``. ``input_shape`` is one input's shape without the batch; .pt2 and ONNX files know
+    it. The other options are those of ``from_module``. Loading TorchScript or a factory runs its code: load
+    trusted models only. Raises ModelError for a model that cannot be loaded or is not a classifier.
     """
     path = Path(spec)
     options: dict[str, Any] = {"last_linear": last_linear, "device": device, "batch_size": batch_size}
     options["outputs"] = outputs
     if mixed_precision:
         options["mixed_precision"] = True
+    if is_folder(path):
+        if weights is not None:
+            raise ModelError(
+                f"{path} holds its own weights; give weights with a factory, package.module:name"
+            )
+        return load_folder(path, input_shape=input_shape, **options)
     if not path.is_file():
         if ":" not in str(spec):
-            raise ModelError(f"there is no model file {path}; a factory is written package.module:name")
+            raise ModelError(
+                f"there is no model file {path}, and no folder with a config.json; a factory is written "
+                "package.module:name"
+            )
         if input_shape is None:
             raise ModelError(f"a factory does not say what its model takes: give input_shape for {spec}")
         options["input_shape"] = input_shape

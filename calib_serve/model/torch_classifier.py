@@ -29,7 +29,8 @@ _MIXED_TOLERANCE = 5e-3  # of a probability
 class TorchClassifier:
     """See ``Classifier`` for what it does; made by ``load_model`` or ``from_module``.
 
-    ``last`` is the last linear layer, or the reason why there is none to replace.
+    ``last`` is the last linear layer, or the reason why there is none to replace. ``continuous``: the inputs
+    are not ids, which have no gradient and cannot be shifted.
     """
 
     network: nn.Module
@@ -42,11 +43,12 @@ class TorchClassifier:
     device: torch.device
     batch_size: int = 256
     mixed_precision: bool = False
+    continuous: bool = True
 
     @property
     def differentiable(self) -> bool:
-        """Torch gives input gradients."""
-        return True
+        """Torch gives input gradients, but for ids."""
+        return self.continuous
 
     @property
     def head(self) -> Head:
@@ -58,8 +60,9 @@ class TorchClassifier:
         return ModelFacts(
             sha256=self.fingerprint,
             source=self.source,
-            input_shape=self.input_shape,
-            input_dtype="float32",
+            # Ids are of texts of any length.
+            input_shape=self.input_shape if self.continuous else None,
+            input_dtype="float32" if self.continuous else "int64",
             outputs=self.outputs,
             last_linear=None if isinstance(self.last, str) else self.last.name,
             mixed_precision=self.mixed_precision,
@@ -83,6 +86,7 @@ class TorchClassifier:
         self, inputs: Floats, loss: Loss, *, shift: InputShift | None = None, progress: Progress | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """The summed loss's gradient with respect to one shift shared by all inputs, and the logits."""
+        self._refuse_shift()
         total = np.zeros(self.input_shape)
         logits = np.empty((len(inputs), self.classes), np.float32)
         delta = _delta(shift, self.input_shape, self.device)
@@ -99,6 +103,13 @@ class TorchClassifier:
         if not (np.isfinite(total).all() and np.isfinite(logits).all()):
             raise ModelError("the model's gradient or logits are NaN or infinite; is its file intact?")
         return total, logits
+
+    def _refuse_shift(self) -> None:
+        if not self.continuous:
+            raise ModelError(
+                "the model takes ids, as of words: whole numbers cannot be shifted and have no gradient; "
+                "take an output method or a new head instead of Neural Clamping"
+            )
 
     def _last(self) -> LastLinear:
         if isinstance(self.last, str):
@@ -123,6 +134,8 @@ class TorchClassifier:
         progress: Progress | None,
         width: int,
     ) -> NDArray[np.float32]:
+        if shift is not None:
+            self._refuse_shift()
         out = np.empty((len(inputs), width), np.float32)
         delta = None if shift is None else _delta(shift, self.input_shape, self.device)
         with torch.inference_mode(), _precision(self.device, self.mixed_precision):
@@ -151,14 +164,17 @@ def from_module(
     outputs: Outputs | None = None,
     fingerprint: str | None = None,
     source: str = "module",
+    probe: Tensor | None = None,
+    continuous: bool = True,
 ) -> TorchClassifier:
     """A classifier of any torch module that maps (n, *input_shape) to (n, K); the module is copied.
 
     ``last_linear`` names the last linear layer instead of finding it by measurement.
     ``outputs`` says what it returns, where numbers do not show it, as of labels. ``device`` defaults to CUDA
     where there is one. ``mixed_precision`` runs logits and features in
-    bfloat16, never gradients, and is refused where a probability moves by more than 0.005. Raises
-    ModelError for a module in training mode or one that is not a classifier of such inputs.
+    bfloat16, never gradients, and is refused where a probability moves by more than 0.005. ``probe``: a few
+    inputs to measure on, where made-up numbers cannot be the model's; ``continuous`` is False where inputs
+    are ids. Raises ModelError for a module in training mode or one that is not a classifier of such inputs.
     """
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}")
@@ -168,7 +184,7 @@ def from_module(
         raise ModelError("the model is in training mode; call model.eval() before loading or exporting it")
     network = frozen_copy(module).to(where)
     shape = tuple(int(size) for size in input_shape)
-    probe = probe_inputs(shape, where)
+    probe = probe_inputs(shape, where) if probe is None else probe.to(where)
     outputs, classes = measured_outputs(network, probe, outputs)
     if mixed_precision:
         _refuse_imprecision(network, probe, where)
@@ -190,6 +206,7 @@ def from_module(
         where,
         batch_size,
         mixed_precision,
+        continuous,
     )
 
 

@@ -19,7 +19,7 @@ from calib_serve.pictures.preprocessing import Preprocessing
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["MAX_PIXELS", "read_picture"]
+__all__ = ["MAX_PIXELS", "check_picture", "read_picture"]
 
 MAX_PIXELS = 25_000_000
 """The most pixels of a picture, before and after it is resized, unless told otherwise."""
@@ -47,8 +47,7 @@ def read_picture(
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(file) as picture:
-                _check_size("the picture has", picture.size, max_pixels)
-                _check_depth(picture.mode)
+                check_picture(picture, max_pixels)
                 whole = _converted(picture, shape[0] or how.channels)
                 found = _cropped(_resized(whole, how, max_pixels), how)
     except InputError:
@@ -63,6 +62,14 @@ def read_picture(
     return (scaled - mean) / std
 
 
+def check_picture(picture: Image, max_pixels: int) -> None:
+    """InputError for a picture of more than ``max_pixels``, or of more than 8 bits a channel."""
+    _check_size("the picture has", picture.size, max_pixels)
+    # Pillow cuts such pictures off at 255 where it makes them RGB.
+    if picture.mode in ("I", "F") or picture.mode.startswith("I;"):
+        raise InputError("the picture has more than 8 bits a channel; send 8 bits, or an array")
+
+
 def _check_size(what: str, size: tuple[int, int], max_pixels: int) -> None:
     if size[0] * size[1] > max_pixels:
         raise InputError(f"{what} {size[0]} x {size[1]} pixels, more than the {max_pixels} allowed")
@@ -74,12 +81,6 @@ def _check_shape(found: tuple[int, int], wanted: Sequence[int | None]) -> None:
             f"the picture makes an input of height and width {found}, the model takes {tuple(wanted)}; send "
             "it in that size, or let the model's owner say how pictures are resized and cropped"
         )
-
-
-def _check_depth(mode: str) -> None:
-    # Pillow cuts such pictures off at 255 where it makes them RGB.
-    if mode in ("I", "F") or mode.startswith("I;"):
-        raise InputError("the picture has more than 8 bits a channel; send 8 bits, or an array")
 
 
 def _converted(picture: Image, channels: int | None) -> Image:

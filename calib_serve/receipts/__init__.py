@@ -7,9 +7,9 @@ holds all that is needed to count the label, so no prediction has to be looked u
 from calib_serve.receipts.keyring import SKEW, Keyring, KeyTimes, told_time
 from calib_serve.receipts.live import LiveKeyring
 from calib_serve.receipts.receipt import DAY, Label, Receipt, SignedReceipt, group_number
-from calib_serve.receipts.wire import VERSION
+from calib_serve.receipts.wire import VERSION, Mark
 
 __all__ = [
-    "DAY", "SKEW", "VERSION", "KeyTimes", "Keyring", "Label", "LiveKeyring", "Receipt", "SignedReceipt",
-    "group_number", "told_time",
+    "DAY", "SKEW", "VERSION", "KeyTimes", "Keyring", "Label", "LiveKeyring", "Mark", "Receipt",
+    "SignedReceipt", "group_number", "told_time",
 ]  # fmt: skip

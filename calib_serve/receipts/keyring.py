@@ -15,7 +15,8 @@ from calib_serve.files import alone, private_folder
 from calib_serve.nonces import Nonces
 from calib_serve.receipts.keyfile import read_keyring_file, write_keyring_file
 from calib_serve.receipts.receipt import DAY, Receipt, SignedReceipt
-from calib_serve.receipts.wire import MAC, decoded, encoded, packed, parsed
+from calib_serve.receipts.signer import Signer, no_memory
+from calib_serve.receipts.wire import DOMAIN, MAC, Mark, decoded, parsed
 
 __all__ = ["SKEW", "KeyTimes", "Keyring", "told_time"]
 
@@ -23,8 +24,8 @@ SKEW = 300.0
 """How far a receipt's time may lie ahead of the verifier's clock, seconds."""
 
 _KEY = 32
-_DOMAIN = b"calib-serve receipt\x00"
 _NONCES = Nonces()
+_SIGNERS = 1024  # model versions whose signer is kept
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,9 @@ class Keyring:
     active: str
     keys: Mapping[str, bytes]
     times: Mapping[str, KeyTimes] = field(default_factory=dict)
+    _signers: dict[tuple[str, str], Signer] = field(
+        default_factory=dict, init=False, compare=False, repr=False, hash=False
+    )
 
     def __post_init__(self) -> None:
         if self.active not in self.keys:
@@ -63,6 +67,10 @@ class Keyring:
 
     def __repr__(self) -> str:
         return f"Keyring(active={self.active!r}, keys={sorted(self.keys)})"  # never the secrets
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """As it was made, for copies and other processes."""
+        return Keyring, (self.active, dict(self.keys), dict(self.times))
 
     def current(self) -> Keyring:
         """Itself: what a ``LiveKeyring`` says of its file."""
@@ -83,20 +91,23 @@ class Keyring:
         group: int = 0,
     ) -> SignedReceipt:
         """A signed receipt with these fields; ``time`` defaults to now, ``nonce`` to a new one."""
-        body = packed(
-            key_id=self.active,
-            model=model,
-            version=version,
+        (receipt,) = self.signer(model, version).sign(
+            [(predicted, confidence)],
+            [_NONCES.draw() if nonce is None else nonce],
             time=_time.time() if time is None else time,
-            nonce=_NONCES.draw() if nonce is None else nonce,
-            predicted=predicted,
-            confidence=confidence,
-            segment=segment,
-            inclusion=inclusion,
-            wanted=wanted,
-            group=group,
+            marks=[Mark(segment, inclusion, wanted, group)],
         )
-        return SignedReceipt(encoded(body + _mac(self.keys[self.active], body)), wanted=wanted)
+        return receipt
+
+    def signer(self, model: str, version: str) -> Signer:
+        """What signs with the active key for this model version."""
+        found = self._signers.get((model, version))
+        if found is None:
+            if len(self._signers) >= _SIGNERS:
+                self._signers.clear()
+            found = Signer(self.active, self.keys[self.active], model=model, version=version)
+            self._signers[model, version] = found
+        return found
 
     def verify(self, token: str, *, now: float | None = None, ttl: float = 30 * DAY) -> Receipt:
         """The receipt in ``token``; raises Refused with the reason.
@@ -280,11 +291,11 @@ def _name(key: bytes) -> str:
 
 
 def _mac(key: bytes, body: bytes) -> bytes:
-    return _hmac(key, _DOMAIN + body)[:MAC]
+    return _hmac(key, DOMAIN + body)[:MAC]
 
 
 def _hmac(key: bytes, message: bytes) -> bytes:
     try:
         return hmac.digest(key, message, "sha256")
     except ValueError as error:  # so OpenSSL says that it could not allocate
-        raise KeyringError(f"nothing can be signed or verified: {error}; is memory short?") from error
+        raise no_memory(error) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-__all__ = ["DAY", "GROUPS", "Label", "Receipt", "SignedReceipt", "group_number"]
+__all__ = ["DAY", "GROUPS", "Label", "Receipt", "SignedReceipt", "UnwantedReceipt", "group_number"]
 
 DAY = 86_400.0
 
@@ -35,15 +35,17 @@ class Receipt:
 
 
 class SignedReceipt(str):
-    """A receipt as it is sent; ``wanted``: whether its label is asked for."""
+    """A receipt as it is sent, of a signed token; ``wanted``: whether its label is asked for."""
 
-    wanted: bool
+    __slots__ = ()
+    wanted = True
 
-    def __new__(cls, token: str, *, wanted: bool = True) -> SignedReceipt:
-        """Of a signed token."""
-        made = super().__new__(cls, token)
-        made.wanted = wanted
-        return made
+
+class UnwantedReceipt(SignedReceipt):
+    """One whose label is not asked for."""
+
+    __slots__ = ()
+    wanted = False
 
 
 @dataclass(frozen=True)

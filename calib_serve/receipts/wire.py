@@ -16,12 +16,13 @@ import base64
 import binascii
 import functools
 import struct
+from typing import NamedTuple
 
 from calib_serve.errors import InputError, Refused
 from calib_serve.nonces import NONCE_BYTES
 from calib_serve.receipts.receipt import GROUPS, Receipt
 
-__all__ = ["MAC", "VERSION", "decoded", "encoded", "packed", "parsed"]
+__all__ = ["DOMAIN", "MAC", "PLAIN", "VERSION", "Mark", "Packer", "decoded", "encoded", "parsed"]
 
 VERSION = 2
 """The first byte of every receipt."""
@@ -29,48 +30,71 @@ VERSION = 2
 MAC = 16
 """Bytes of a signature."""
 
+DOMAIN = b"calib-serve receipt\x00"
+"""What is signed before each receipt, so that a signature of it is one of nothing else."""
+
 _TAIL = struct.Struct(f">Q{NONCE_BYTES}sId")
 _TAIL_1 = struct.Struct(">Q12sId")
 _INCLUSION, _GROUP = struct.Struct(">d"), struct.Struct(">Q")
 _SAMPLED, _UNWANTED, _GROUPED = 1, 2, 4
+_HEADS = 1024  # segments of which the first bytes are kept: a server signs for the same few
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _LONGEST = base64.urlsafe_b64encode(bytes(2 + 4 * 256 + _TAIL.size + 16 + MAC)).__len__()
 
 
-def packed(
-    *,
-    key_id: str,
-    model: str,
-    version: str,
-    time: float,
-    nonce: bytes,
-    predicted: int,
-    confidence: float,
-    segment: str,
-    inclusion: float,
-    wanted: bool,
-    group: int,
-) -> bytes:
-    """What is signed, of a Receipt's fields; InputError for what a receipt cannot hold."""
-    if not 0 <= confidence <= 1:
-        raise InputError(f"confidence must be in [0, 1], got {confidence}")
-    if not 0 < inclusion <= 1:
-        raise InputError(f"inclusion is a probability in (0, 1], got {inclusion}")
-    if not 0 <= group < GROUPS:
-        raise InputError(f"group is a number in [0, 2**63), see group_number, got {group}")
-    if len(nonce) != NONCE_BYTES:
-        raise InputError(f"nonce must be {NONCE_BYTES} bytes, got {len(nonce)}")
-    flags = _SAMPLED * (inclusion < 1) | _UNWANTED * (not wanted) | _GROUPED * (group > 0)
-    body = _head(key_id, model, version, segment, flags)
-    body += _TAIL.pack(round(time * 1000), nonce, predicted, confidence)
-    body += _INCLUSION.pack(inclusion) if inclusion < 1 else b""
-    return body + (_GROUP.pack(group) if group else b"")
+class Mark(NamedTuple):
+    """What a receipt says beyond its prediction: the last four fields of a ``Receipt``."""
+
+    segment: str = ""
+    inclusion: float = 1.0
+    wanted: bool = True
+    group: int = 0
 
 
-@functools.lru_cache(maxsize=1024)
-def _head(key_id: str, model: str, version: str, segment: str, flags: int) -> bytes:
-    # Cached: a server signs for the same few models.
-    names = _short(key_id, "key id") + _short(model, "model name") + _short(version, "model version")
-    return bytes([VERSION, flags]) + names + _short(segment, "segment", least=0)
+PLAIN = Mark()
+
+
+class Packer:
+    """Packs what is signed of the predictions of one model version, under one key.
+
+    InputError for names that a receipt cannot hold.
+    """
+
+    def __init__(self, key_id: str, model: str, version: str) -> None:
+        self._names = (
+            _short(key_id, "key id") + _short(model, "model name") + _short(version, "model version")
+        )
+        self._heads: dict[tuple[int, str], bytes] = {}
+        self._plain = self._head(0, ""), b""
+
+    def body(self, milliseconds: int, nonce: bytes, predicted: int, confidence: float, mark: Mark) -> bytes:
+        """Of one prediction; InputError for what no receipt holds."""
+        if not 0 <= confidence <= 1:  # also NaN
+            raise InputError(f"confidence must be in [0, 1], got {confidence}")
+        if len(nonce) != NONCE_BYTES:
+            raise InputError(f"nonce must be {NONCE_BYTES} bytes, got {len(nonce)}")
+        head, more = self._plain if mark is PLAIN else self._around(*mark)
+        try:
+            return head + _TAIL.pack(milliseconds, nonce, predicted, confidence) + more
+        except struct.error as error:
+            raise InputError(f"no receipt holds class {predicted} at {milliseconds} ms") from error
+
+    def _around(self, segment: str, inclusion: float, wanted: bool, group: int) -> tuple[bytes, bytes]:
+        if not 0 < inclusion <= 1:
+            raise InputError(f"inclusion is a probability in (0, 1], got {inclusion}")
+        if not 0 <= group < GROUPS:
+            raise InputError(f"group is a number in [0, 2**63), see group_number, got {group}")
+        flags = _SAMPLED * (inclusion < 1) | _UNWANTED * (not wanted) | _GROUPED * (group > 0)
+        head = self._heads.get((flags, segment)) or self._head(flags, segment)
+        more = _INCLUSION.pack(inclusion) if inclusion < 1 else b""
+        return head, more + (_GROUP.pack(group) if group else b"")
+
+    def _head(self, flags: int, segment: str) -> bytes:
+        if len(self._heads) >= _HEADS:
+            self._heads.clear()  # segments may be anybody's texts
+        head = bytes([VERSION, flags]) + self._names + _short(segment, "segment", least=0)
+        self._heads[flags, segment] = head
+        return head
 
 
 def _short(text: str, what: str, *, least: int = 1) -> bytes:
@@ -82,7 +106,7 @@ def _short(text: str, what: str, *, least: int = 1) -> bytes:
 
 def encoded(raw: bytes) -> str:
     """base64url without padding."""
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+    return binascii.b2a_base64(raw, newline=False).translate(_URL_SAFE).rstrip(b"=").decode()
 
 
 def decoded(token: str) -> tuple[bytes, bytes]:

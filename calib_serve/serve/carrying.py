@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Union
 
 from calib_serve.receipts import SignedReceipt
+from calib_serve.reporter.decisions import Decision
 from calib_serve.serve.decided import NOTHING, Decided, as_dict, insides
-from calib_serve.serve.decisions import Decision
 from calib_serve.serve.protocols import Message
 
 __all__ = [

@@ -22,12 +22,13 @@ from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ModelError
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.pictures import is_picture_shape
+from calib_serve.reporter.decisions import decisions
+from calib_serve.reporter.recorder import Tag
 from calib_serve.scores import measured, to_logits
 from calib_serve.serve.decided import decide_rows
-from calib_serve.serve.decisions import decisions
 from calib_serve.serve.envelope import check_requests, take_place
 from calib_serve.serve.inputs import Payload, decode, decode_lists
-from calib_serve.serve.observer import Tag, observe
+from calib_serve.serve.observer import observe
 from calib_serve.serve.protocols import Message, end_stream, read_messages
 from calib_serve.serve.replies import (
     in_full,

@@ -18,11 +18,10 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping
 
 from calib_serve.errors import InputError
+from calib_serve.reporter.recorder import Key, zeros
 from calib_serve.serve.metric_lines import BY_NAME, label_value, metric_line
 
 __all__ = ["Emitter", "to_stdout", "wait_until_counted"]
-
-Key = tuple[str, tuple[str, ...]]
 
 _ERRORS = "calib_monitor_errors_total"
 _AHEAD = 32 << 10  # bytes; the server reads 17 kB ahead of the line that it counts, at most
@@ -73,7 +72,7 @@ class Emitter:
     r"""Sums counters and keeps the last value of gauges until the next flush.
 
     ``interval``: seconds between flushes; ``limit``: pending updates that trigger an early flush. ``write``
-    gets one text of whole lines.
+    gets one text of whole lines. ``before_flush`` is called first, to add what others hold back.
 
     >>> sent = []
     >>> emitter = Emitter(write=sent.append, host="h", clock=lambda: 0.0)
@@ -103,6 +102,7 @@ class Emitter:
         # Re-entrant: SIGTERM may flush on the very thread that is adding.
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
+        self.before_flush: Callable[[], None] = lambda: None
 
     def add(self, name: str, value: float, *labels: str) -> None:
         """Add ``value`` to a counter."""
@@ -129,15 +129,13 @@ class Emitter:
             self._waiting[name, labels] = value
 
     def create(self, names: Iterable[str], *, model: str, version: str, bins: int) -> None:
-        """Start counters of a model at 0, in every bin: PromQL drops a bin that was never seen."""
-        for name in names:
-            labels = BY_NAME[name].labels
-            for index in range(bins) if "bin" in labels else (None,):
-                self.add(name, 0, model, version, *(() if index is None else (str(index),)))
+        """Start counters of a model at 0, in every bin."""
+        self.add_all(zeros(names, model=model, version=version, bins=bins))
 
     def flush(self) -> int:
         """Send pending updates; returns the number of lines. A line that fails counts as an error."""
         with self._lock:
+            self.before_flush()
             waiting, self._waiting, self._updates = self._waiting, {}, 0
             lines, second = [], int(self._clock())
             for (name, labels), value in waiting.items():

@@ -9,8 +9,8 @@ import numpy as np
 
 from calib_serve.artifact import Artifact
 from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET, ModelOptions, from_environment
+from calib_serve.reporter.decisions import Decision
 from calib_serve.serve.decided import as_dict, insides
-from calib_serve.serve.decisions import Decision
 from calib_serve.serve.protocols import Message, Tensor
 from calib_serve.serve.results import AnyPrediction, LabelsPrediction, Prediction
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calib_serve.errors import InputError
-from calib_serve.serve.observer import Tag
+from calib_serve.reporter.recorder import Tag
 from calib_serve.serve.protocols import Message, Tensor, as_text, read_headers, read_tensors
 from calib_serve.watch.slices import LONGEST_SEGMENT
 

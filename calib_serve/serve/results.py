@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.receipts import SignedReceipt
+from calib_serve.reporter.decisions import Decision
 from calib_serve.serve.decided import NOTHING, Decided
-from calib_serve.serve.decisions import Decision
 
 __all__ = ["AnyPrediction", "Failure", "LabelsPrediction", "Prediction", "Result", "all_or_none"]
 

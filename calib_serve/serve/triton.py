@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import importlib
 import json
-import math
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,14 +18,13 @@ from numpy.typing import NDArray
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import KEYRING, from_environment
 from calib_serve.receipts import LiveKeyring
+from calib_serve.reporter.recorder import ROUNDING, Key, Recorder, Tag
 from calib_serve.serve.metric_lines import BY_NAME
-from calib_serve.watch.series import PUBLISHED
 
 __all__ = ["Monitor", "TritonPythonModel", "open_triton"]
 
 Array = NDArray[Any]
 
-_PREDICTIONS = tuple(one for one in PUBLISHED if one.of == "predictions")
 _VERSION = "calib_serve.version"
 
 
@@ -66,7 +63,7 @@ class TritonPythonModel:
         version = self._version
         if self._told:
             version = str(int(self._array(request, _VERSION).flat[0]))
-        seen = [self._array(request, name) for name in ("confidence", "predicted", "bin")]
+        seen = [self._array(request, name) for name in ("confidence", "predicted")]
         receipts = self._monitor.receipts(version, *seen)
         made = [self._triton.Tensor(name, self._array(request, name)) for name in self._names]
         return self._triton.InferenceResponse([*made, self._triton.Tensor("receipt", receipts)])
@@ -81,94 +78,76 @@ class Monitor:
 
     def __init__(self, triton: Any, *, model: str, bins: int, multilabel: bool = False) -> None:
         path = from_environment(KEYRING)
-        self._keyring = None if path is None else LiveKeyring(path)
-        self._triton, self._model, self._bins, self._multilabel = triton, model, bins, multilabel
-        self._families: dict[str, Any] = {}  # a counter lives as long as its family
-        self._versions: dict[str, _Counters] = {}
-        stages = ("record", "receipt", "keyring")
-        errors = self._create("calib_monitor_errors_total", [{"stage": stage} for stage in stages])
-        self._errors = dict(zip(stages, errors, strict=True))
-        if self._keyring is not None:
-            self._keyring.failed = lambda: self._count(self._errors["keyring"], 1)
+        self._sink = _TritonSink(triton)
+        self._keyring = (
+            None if path is None else LiveKeyring(path, failed=lambda: self._sink.failed("keyring"))
+        )
+        self._model, self._bins, self._multilabel = model, bins, multilabel
+        self._versions: dict[str, Recorder] = {}
 
-    def start(self, version: str) -> _Counters:
-        """The series of a version, each at 0 for every bin."""
+    def start(self, version: str) -> Recorder:
+        """The recorder of a version, whose series begin at 0 for every bin."""
         if version not in self._versions:
-            own = {"model": self._model, "version": version}
-            labels = [{**own, "bin": str(b)} for b in range(self._bins)]
-            sums = [(one, self._create(one.name, labels)) for one in _PREDICTIONS]
-            (invalid,) = self._create("calib_invalid_outputs_total", [own])
-            self._versions[version] = _Counters(sums, invalid)
+            self._versions[version] = Recorder(
+                self._sink, model=self._model, version=version, bins=self._bins, keyring=self._keyring
+            )
         return self._versions[version]
 
     def receipts(
-        self, version: str, confidence: Array, predicted: Array, index: Array, *, sign: bool = True
+        self, version: str, confidence: Array, predicted: Array, *, sign: bool = True
     ) -> NDArray[np.object_]:
         """One receipt per prediction, of the arrays' shape: (n, 1), or one column a label; b"" for none.
 
         Of labels, a receipt is of a decision, and the decisions of a row are a group (``watch.decisions``).
         """
-        counters = self.start(version)
-        groups = np.zeros(confidence.shape, np.int64)
+        recorder, tags = self.start(version), list[Tag]()
         if self._multilabel:
-            predicted = 2 * np.arange(predicted.shape[-1]) + predicted
-            drawn = [(secrets.randbits(63) or 1) for _ in range(confidence.size // confidence.shape[-1])]
-            groups = groups + np.array(drawn, np.int64).reshape(*confidence.shape[:-1], 1)
-        numbers = confidence.astype(np.float64).ravel().tolist()
-        rows = zip(numbers, predicted.ravel(), index.ravel(), groups.ravel(), strict=True)
-        tokens = [
-            self._served(version, counters, c, int(k), int(b), group=int(group) if sign else None)
-            for c, k, b, group in rows
-        ]
-        return np.array([t.encode() for t in tokens], np.object_).reshape(confidence.shape)
-
-    def _served(
-        self,
-        version: str,
-        counters: _Counters,
-        confidence: float,
-        predicted: int,
-        index: int,
-        *,
-        group: int | None,
-    ) -> str:
-        """Count a prediction; its receipt, if it is to have one: then it has a ``group``, 0 for none."""
-        if not math.isfinite(confidence):
-            self._count(counters.invalid, 1)
-            return ""
-        for one, metrics in counters.sums:
-            self._count(metrics[index], one.adds(confidence, 0, 1))
-        if self._keyring is None or group is None:
-            return ""
-        try:
-            return self._keyring.current().sign(
-                model=self._model, version=version, predicted=predicted, confidence=confidence, group=group
-            )
-        except Exception:  # fails open
-            self._count(self._errors["receipt"], 1)
-            return ""
-
-    def _create(self, name: str, labels: Sequence[dict[str, str]]) -> list[Any]:
-        """The counters of one series, each at 0."""
-        if name not in self._families:
-            self._families[name] = self._triton.MetricFamily(
-                name=name, description=BY_NAME[name].help, kind=self._triton.MetricFamily.COUNTER
-            )
-        return [self._families[name].Metric(labels=one) for one in labels]
-
-    def _count(self, metric: Any, amount: float) -> None:
-        try:
-            metric.increment(amount)
-        except Exception:  # fails open
-            self._errors["record"].increment(1)
+            labels = predicted.shape[-1]
+            predicted = 2 * np.arange(labels) + predicted
+            rows = [f"row {secrets.randbits(64):x}" for _ in range(confidence.size // labels)]
+            tags = [Tag(group=row) for row in rows for _ in range(labels)]
+        numbers = confidence.astype(np.float64).ravel()
+        numbers[(numbers > 1) & (numbers <= 1 + ROUNDING)] = 1.0
+        at = np.flatnonzero((numbers >= 0) & (numbers <= 1)).tolist()
+        tokens = recorder.served(
+            list(zip(predicted.ravel()[at].tolist(), numbers[at].tolist(), strict=True)),
+            tags=[tags[i] for i in at] if tags else (),
+            invalid=len(numbers) - len(at),
+            sign=sign,
+        )
+        recorder.settle()
+        found = np.full(len(numbers), b"", np.object_)
+        found[at] = [(token or "").encode() for token in tokens]
+        return found.reshape(confidence.shape)
 
 
-@dataclass(frozen=True)
-class _Counters:
-    """The series of one version: a metric per bin for each sum, and one of predictions that are none."""
+class _TritonSink:
+    """Counters of Triton; one lives as long as its family."""
 
-    sums: list[tuple[Any, list[Any]]]
-    invalid: Any
+    def __init__(self, triton: Any) -> None:
+        self._triton = triton
+        self._families: dict[str, Any] = {}
+        self._counters: dict[Key, Any] = {}
+
+    def add_all(self, changes: Mapping[Key, float]) -> None:
+        """See Sink."""
+        for key, value in changes.items():
+            self._counter(key).increment(value)
+
+    def failed(self, *stages: str, times: int = 1) -> None:
+        """See Sink."""
+        self.add_all({("calib_monitor_errors_total", (stage,)): times for stage in stages})
+
+    def _counter(self, key: Key) -> Any:
+        if key not in self._counters:
+            name, values = key
+            if name not in self._families:
+                self._families[name] = self._triton.MetricFamily(
+                    name=name, description=BY_NAME[name].help, kind=self._triton.MetricFamily.COUNTER
+                )
+            labels = dict(zip(BY_NAME[name].labels, values, strict=True))
+            self._counters[key] = self._families[name].Metric(labels=labels)
+        return self._counters[key]
 
 
 def open_triton() -> Any:

@@ -90,7 +90,7 @@ class TritonPythonModel:
     def _response(self, wanted: set[str], made: Arrays | Exception) -> Any:
         if isinstance(made, Exception):
             return self._refused(f"the model does not take this input: {made}")
-        seen = [made[name] for name in ("confidence", "predicted", "bin")]
+        seen = [made[name] for name in ("confidence", "predicted")]
         invalid = ~np.isfinite(seen[0].astype(np.float64))
         if invalid.any():
             self._receipts([array[invalid] for array in seen], sign=False)
@@ -101,7 +101,7 @@ class TritonPythonModel:
         return self._triton.InferenceResponse(tensors)
 
     def _receipts(self, seen: Sequence[NDArray[Any]], *, sign: bool) -> Arrays:
-        """Count predictions (confidence, predicted, bin); their receipts, where the model has any."""
+        """Count predictions (confidence, predicted); their receipts, where the model has any."""
         if self._monitor is None:
             return {}
         return {"receipt": self._monitor.receipts(self._version, *seen, sign=sign)}

@@ -17,6 +17,8 @@ from typing import Any
 from calib_serve.artifact import Artifact
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import TRIAL, ModelOptions
+from calib_serve.reporter.decisions import decisions
+from calib_serve.reporter.recorder import Tag
 from calib_serve.seam import INFERENCE, Form, Request, ask, load_handler, put_around
 from calib_serve.serve.carrying import (
     ASKING,
@@ -29,9 +31,8 @@ from calib_serve.serve.carrying import (
     in_protocol,
 )
 from calib_serve.serve.decided import decide_rows
-from calib_serve.serve.decisions import decisions
 from calib_serve.serve.envelope import surround
-from calib_serve.serve.observer import Tag, observe
+from calib_serve.serve.observer import observe
 from calib_serve.serve.passing import Passing, Row
 from calib_serve.serve.protocols import Message, end_stream, read_messages
 from calib_serve.serve.requests import message_tag

@@ -9,17 +9,21 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Union
 
 import numpy as np
 
 from calib_serve.errors import LedgerError, Refused
 from calib_serve.nonces import PER_EPOCH
-from calib_serve.receipts import Keyring, SignedReceipt, group_number
+from calib_serve.receipts import Keyring, Receipt, SignedReceipt, group_number
 from calib_serve.watch.ledger import Once, Version
 from calib_serve.watch.policy import LabelPolicy
 
-__all__ = ["ServedPrediction", "chances_of", "named_batch", "nonces_of", "noted_chances", "signed"]
+__all__ = [
+    "Carried", "Item", "ServedPrediction", "ServedReceipt", "carried", "chances_of", "named_batch",
+    "nonces_of", "noted_chances", "signed",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,8 @@ class ServedPrediction:
     Of a multi-label model, each label is one, as ``decisions`` has it, without logits.
 
     ``group``: the name that predictions share whose outcomes depend on one another, such as a patient's, a
-    match's or a session's; only a hash of it is kept.
+    match's or a session's; only a hash of it is kept. ``id``: the user's own name of the prediction, by which
+    its label may come.
     """
 
     model: str
@@ -39,12 +44,50 @@ class ServedPrediction:
     segment: str = ""
     group: str = ""
     logits: tuple[float, ...] | None = None
+    id: str = field(default="", repr=False)  # not part of what a batch that is sent again is known by
 
 
-Item = ServedPrediction | Refused
+@dataclass(frozen=True)
+class ServedReceipt:
+    """A prediction that was signed where it was made: its receipt says what it was.
+
+    ``id``: the caller's own name of it, or none.
+    """
+
+    receipt: str
+    id: str = ""
+    logits: tuple[float, ...] | None = None
 
 
-def chances_of(items: Sequence[Item], policies: Mapping[Version, LabelPolicy]) -> list[float]:
+@dataclass(frozen=True)
+class Carried:
+    """A prediction of a receipt that was verified, and what of the receipt is kept with it."""
+
+    item: ServedPrediction
+    receipt: SignedReceipt
+    nonce: bytes
+    time: float
+
+
+Item = Union[ServedPrediction, ServedReceipt, Refused]
+"""What a batch holds: what is to be signed, what was, and what is refused already."""
+
+
+def carried(item: ServedReceipt, receipt: Receipt) -> Carried:
+    """The prediction that ``receipt``, which ``item`` holds, was signed for."""
+    served = ServedPrediction(
+        receipt.model,
+        receipt.version,
+        receipt.predicted,
+        receipt.confidence,
+        receipt.segment,
+        logits=item.logits,
+        id=item.id,
+    )
+    return Carried(served, SignedReceipt(item.receipt), receipt.nonce, receipt.time)
+
+
+def chances_of(items: Sequence[Item | Carried], policies: Mapping[Version, LabelPolicy]) -> list[float]:
     """The chance that the label of each item is asked for; 1 where no policy says less."""
     chances = [1.0] * len(items)
     for version, policy in policies.items():

@@ -13,13 +13,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from calib_serve.errors import InputError, Reason, Refused
 from calib_serve.naming import By, Naming, shown
 from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring
 from calib_serve.watch.caps import SourceShare
 from calib_serve.watch.decisions import decision_names
+from calib_serve.watch.ids import LONGEST_ID, ReceiptIds, is_id, receipt_of
 from calib_serve.watch.journal import LabelJournal
 from calib_serve.watch.ledger import Entry, Fate, Ledger, Version
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
@@ -118,7 +119,8 @@ class Intake:
     ``ttl``: seconds after its prediction for which a label is accepted. ``slices``: in which slices of
     its version each label counts. ``detect``: whether labels wait for a drift detector (``DriftFeed``).
     ``source_share``: the most that one source may send of a version's labels of a day (``SourceShare``).
-    ``journal``: where labels are written before they are counted.
+    ``journal``: where labels are written before they are counted. ``ids``: the receipts of labels that name
+    their prediction by the user's own id.
     ``on_counted`` is called with what is counted but of single labels, for samples.
     ``refused`` counts refusals by reason since this object was made; ``ahead``: by how many seconds the last
     receipt that was dated ahead of the clock was so, and when it came, by ``time.monotonic``.
@@ -137,12 +139,13 @@ class Intake:
         detect: bool = True,
         source_share: float | None = None,
         journal: LabelJournal | None = None,
+        ids: ReceiptIds | None = None,
     ) -> None:
         self.keyring, self.ledger, self.models = keyring, ledger, dict(models)
         self.refused: Counter[Reason] = Counter()
         self.ahead = (0.0, -math.inf)
         self._ttl, self._clock, self._on_counted, self._detect = ttl, clock, on_counted, detect
-        self._journal = journal
+        self._journal, self._ids = journal, ids
         self._cap = None if source_share is None else SourceShare(ledger, source_share, clock=clock)
         self._slices = slices or Slices({version: one.count for version, one in models.items()})
 
@@ -150,11 +153,13 @@ class Intake:
         """Count every item that is right; one outcome an item, in order.
 
         An item is a mapping ``{"receipt": token, "label": see Classes}``; it may have ``by``, "id" or "name",
-        and ``segment``. ``source``: who sent them, or who sent each; "" where that is not known. Raises
-        LedgerError when the ledger cannot keep them: send all again, and each is counted once.
+        and ``segment``. Without a receipt it has ``id``, the user's own of the prediction, and ``model`` if
+        predictions of two models have that id. ``source``: who sent them, or who sent each; "" where that is
+        not known. Raises LedgerError when the ledger cannot keep them, or ids cannot be looked up: send all
+        again, and each is counted once.
         """
-        now = self._clock()
-        checked = [self._check(item, now) for item in items]
+        now, found = self._clock(), self._found(items)
+        checked = [self._check(item, now, found) for item in items]
         senders = [source] * len(items) if isinstance(source, str) else source
         entries = [
             Entry(one, now, self._slices.of_label(one.receipt, segment=_segment(item), source=who), who)
@@ -176,9 +181,16 @@ class Intake:
         count = functools.partial(self.ledger.accept, entries, detect=self._detect)
         return self._journal.count(entries, lambda mark: count(mark=mark)) if self._journal else count()
 
-    def _check(self, item: object, now: float) -> Label | Outcome:
+    def _found(self, items: Sequence[object]) -> dict[str, dict[str, str]]:
+        """The receipts, by model, of each id that an item names."""
+        ids = {item["id"]: None for item in items if _names_id(item) and is_id(item["id"])}
+        if not ids or self._ids is None:
+            return {}
+        return dict(zip(ids, self._ids.find(list(ids)), strict=True))
+
+    def _check(self, item: object, now: float, found: Mapping[str, Mapping[str, str]]) -> Label | Outcome:
         try:
-            return self._label(item, now)
+            return self._label(item, now, found)
         except Refused as refusal:
             self._note_ahead(refusal.ahead)
             return Outcome(False, refusal.reason, str(refusal))
@@ -187,15 +199,19 @@ class Intake:
         if seconds > _AHEAD:
             self.ahead = (seconds, time.monotonic())
 
-    def _label(self, item: object, now: float) -> Label:
-        """The label of an item, or Refused."""
-        if not isinstance(item, Mapping) or "receipt" not in item or "label" not in item:
-            raise Refused("malformed", 'an item is {"receipt": "...", "label": class id or name}')
+    def _label(self, item: object, now: float, found: Mapping[str, Mapping[str, str]]) -> Label:
+        """The label of an item, or Refused; ``found``: receipts of ids."""
+        if not isinstance(item, Mapping) or not item.keys() & {"receipt", "id"} or "label" not in item:
+            raise Refused(
+                "malformed",
+                'an item is {"receipt": "...", "label": class id or name}, or has "id" for "receipt"',
+            )
         if "segment" in item and not is_segment(item["segment"]):
             raise Refused("malformed", f"a segment is a text of at most {LONGEST_SEGMENT} characters")
         if item.get("by") not in (None, "id", "name"):
             raise Refused("malformed", 'what a label is "by" is "id" or "name"')
-        receipt = self.keyring.verify(item["receipt"], now=now, ttl=self._ttl)
+        token = self._receipt(item, found) if _names_id(item) else item["receipt"]
+        receipt = self.keyring.verify(token, now=now, ttl=self._ttl)
         self._note_ahead(receipt.time - now)
         classes = self.models.get((receipt.model, receipt.version))
         if classes is None:
@@ -203,6 +219,18 @@ class Intake:
         if not receipt.wanted:
             raise Refused("not_wanted", "no label was asked for: counting it would bend what is estimated")
         return Label(receipt, classes.find(item["label"], receipt.predicted, item.get("by")))
+
+    def _receipt(self, item: Mapping[str, Any], found: Mapping[str, Mapping[str, str]]) -> str:
+        if not is_id(item["id"]):
+            raise Refused("malformed", f"an id is a text of 1 to {LONGEST_ID} characters")
+        if self._ids is None:
+            raise Refused("unknown_id", "no ids of predictions are kept here; send the receipt")
+        return receipt_of(found[item["id"]], id=item["id"], model=item.get("model") or None)
+
+
+def _names_id(item: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether an item names its prediction by an id: where it has a receipt, that counts alone."""
+    return isinstance(item, Mapping) and "id" in item and item.get("receipt") in (None, "")
 
 
 def _segment(item: object) -> str:

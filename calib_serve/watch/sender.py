@@ -7,7 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -18,13 +18,32 @@ from calib_serve.errors import InputError, ServerError
 from calib_serve.files import read_private
 from calib_serve.naming import By
 
-__all__ = ["Sent", "read_labels", "read_token", "send_label_file", "send_labels"]
+__all__ = [
+    "LABEL_COLUMNS", "Rejected", "Sent", "Unanswered", "post_body", "post_items", "read_labels", "read_token",
+    "send_label_file", "send_labels",
+]  # fmt: skip
+
+LABEL_COLUMNS = ("receipt", "id", "model", "label", "by", "segment")
+"""What may be said of a label: its prediction's receipt, or its id (and model); the class; a segment."""
 
 _RETRY = (429, 500, 502, 503, 504)
+_NOT_LET_IN = (401, 403, 404)  # until somebody mends the token or the address
 _ROWS = 1_000  # of Parquet, read at once
 _LONGEST = 1 << 16  # bytes of a text in it
 _LONGEST_PAUSE = 60.0  # seconds between two tries
 _LONGEST_ASKED = 600.0  # the longest that a server is obeyed which says when to come again
+
+
+class Unanswered(ServerError):
+    """A batch that was not answered for; it may be sent again."""
+
+
+class Rejected(ServerError):
+    """A batch that the server will not take however often it comes; ``status``: its HTTP status."""
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass
@@ -49,7 +68,8 @@ def send_label_file(
 ) -> Sent:
     """Send the labels of a CSV or Parquet file to ``url``; safe to repeat.
 
-    The file has a column of receipts, one of labels (class ids or names) and, if wanted, ``segment``.
+    The file has a column of receipts, or one of ``id``, the user's own of predictions (and ``model``, where
+    those of two models have one id), one of labels (class ids or names) and, if wanted, ``segment``.
     ``by`` says that labels are ids, or names, where a text of digits may be both. ``batch``: labels a
     request; ``tries``: how often a request is tried. ``progress`` is called with (done, total). Raises
     InputError where a row cannot be read, before anything is sent, and ServerError where a request failed or
@@ -84,18 +104,32 @@ def read_token(path: str | Path) -> str:
 def read_labels(
     path: Path, *, receipt: str = "receipt", label: str = "label", by: By | None = None
 ) -> Iterator[dict[str, Any]]:
-    """The labels in a CSV or Parquet file with columns ``receipt``, ``label`` and, if there, ``segment``.
+    """The labels in a CSV or Parquet file: ``receipt`` or ``id``, ``label``, and more of ``LABEL_COLUMNS``.
 
-    ``by``: whether labels are ids or names. Where it is not said, a number of Parquet is an id, and a text,
-    which is all that CSV has, a name, else the digits of an id; the server refuses what may be both.
+    A row without a receipt goes by its id, of which a whole number becomes a text. ``by``: whether labels are
+    class ids or names. Where it is not said, by the column ``by`` if there is one; else a number of Parquet
+    is an id, and a text, which is all that CSV has, a name, else the digits of an id; the server refuses
+    what may be both.
     """
-    columns = (receipt, label, "segment")
+    columns = (receipt, label, *(one for one in LABEL_COLUMNS if one not in ("receipt", "label")))
     names, rows = _parquet(path, columns) if path.suffix.lower() == ".parquet" else csv_rows(path)
-    if not {receipt, label} <= set(names):
-        raise InputError(f"{path} needs columns {receipt!r} and {label!r}, got {sorted(names)}"[:500])
+    if label not in names or not {receipt, "id"} & set(names):
+        told = f"{path} needs columns {receipt!r} and {label!r}, or 'id' for the first, got {sorted(names)}"
+        raise InputError(told[:500])
     for number, row in enumerate(rows, 1):
-        segment = {"segment": row["segment"]} if row.get("segment") else {}
-        yield {"receipt": row[receipt], **_label(row[label], by, f"{path} row {number}"), **segment}
+        more = {"segment": row["segment"]} if row.get("segment") else {}
+        if row.get("by") in ("id", "name"):  # a column of that name may also say who labelled
+            more["by"] = row["by"]
+        yield {**_named(row, receipt), **more, **_label(row[label], by, f"{path} row {number}")}
+
+
+def _named(row: dict[str, Any], receipt: str) -> dict[str, Any]:
+    """What says of which prediction a label is."""
+    if row.get(receipt) or row.get("id") in (None, ""):
+        return {"receipt": row.get(receipt)}
+    name = row["id"]
+    whole = isinstance(name, int) and not isinstance(name, bool)
+    return {"id": str(name) if whole else name, **({"model": row["model"]} if row.get("model") else {})}
 
 
 def _label(value: Any, by: By | None, where: str) -> dict[str, Any]:
@@ -148,10 +182,7 @@ def send_labels(
     """
     sent, rest = Sent(), iter(items)
     while rows := list(islice(rest, batch)):
-        answer = _post(url, rows, token=token, tries=tries, sleep=sleep)
-        outcomes = answer.get("items", answer.get("outcomes"))
-        if not isinstance(outcomes, list) or len(outcomes) != len(rows):
-            raise ServerError(f"{url} did not answer for each label; is it a label endpoint of calib-serve?")
+        outcomes = post_items(url, rows, token=token, tries=tries, sleep=sleep)
         sent.accepted += sum(bool(one["accepted"]) for one in outcomes)
         sent.refused.update(one["reason"] for one in outcomes if not one["accepted"])
         progress(len(rows))
@@ -166,26 +197,74 @@ def _authorization(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
+def post_items(url: str, items: Sequence[Mapping[str, Any]], **how: Any) -> list[dict[str, Any]]:
+    """POST one batch to ``url`` and return what it says of each item; ``how``: see ``post_body``."""
+    return post_body(url, json.dumps({"items": list(items)}).encode(), count=len(items), **how)
+
+
+def post_body(
+    url: str,
+    body: bytes,
+    *,
+    count: int,
+    token: str = "",
+    tries: int = 8,
+    sleep: Callable[[float], None] = time.sleep,
+    seconds: float = 60.0,
+    once: str = "",
+    failed: Callable[[str], None] = lambda _why: None,
+) -> list[dict[str, Any]]:
+    """POST ``body``, the JSON of a batch of ``count`` items, and return what is said of each.
+
+    ``seconds``: to wait for an answer, each time. ``once``: the ``Idempotency-Key``, under which predictions
+    count once. ``failed`` is told why before each further try. Raises Unanswered where it failed ``tries``
+    times, Rejected where it was refused as a whole, and ServerError where the answer is none of calib-serve.
+    """
+    headers = _headers(token, once)
+    answer = _post(url, body, headers=headers, tries=tries, sleep=sleep, seconds=seconds, failed=failed)
+    outcomes = answer.get("items", answer.get("outcomes"))
+    if not isinstance(outcomes, list) or len(outcomes) != count:
+        raise ServerError(f"{url} did not answer for each item; is it an endpoint of calib-serve?")
+    return outcomes
+
+
+def _headers(token: str, once: str) -> dict[str, str]:
+    headers = {"Content-Type": "application/json"} | _authorization(token.strip())
+    return {**headers, "Idempotency-Key": once} if once else headers
+
+
 def _post(
-    url: str, rows: list[dict[str, Any]], *, token: str, tries: int, sleep: Callable[[float], None]
+    url: str,
+    body: bytes,
+    *,
+    headers: dict[str, str],
+    tries: int,
+    sleep: Callable[[float], None],
+    seconds: float,
+    failed: Callable[[str], None],
 ) -> dict[str, Any]:
     if not url.startswith(("http://", "https://")):
         raise InputError(f"the address must start with http:// or https://, got {url!r}")
-    headers = {"Content-Type": "application/json"} | _authorization(token.strip())
-    request = urllib.request.Request(url, json.dumps({"items": rows}).encode(), headers)  # noqa: S310  checked above
+    request = urllib.request.Request(url, body, headers)  # noqa: S310  checked above
     why, asked = "", 0.0
     for attempt in range(tries):
         if attempt:
-            sleep(max(min(0.5 * 2**attempt, _LONGEST_PAUSE), asked))
+            failed(why)
+            sleep(max(min(0.5 * 2 ** min(attempt, 10), _LONGEST_PAUSE), asked))
         try:
-            with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=seconds) as answer:  # noqa: S310
                 return dict(json.load(answer))
         except urllib.error.HTTPError as error:
             why = f"{error.code} {error.read(300).decode('utf-8', 'replace')}"
             after = error.headers.get("Retry-After") or ""
             asked = min(float(after), _LONGEST_ASKED) if after.isdecimal() else 0.0
             if error.code not in _RETRY:
-                raise ServerError(f"{url} refused the batch: {why}") from error
+                told = f"{url} refused the batch: {why}"
+                if error.code in _NOT_LET_IN:
+                    raise Unanswered(told) from error
+                raise Rejected(told, status=error.code) from error
         except (OSError, ValueError) as error:
             why = str(error)
-    raise ServerError(f"{url} failed {tries} times, last with: {why}; run the command again to continue")
+    raise Unanswered(
+        f"{url} failed {tries} times, last with: {why}; send it again, what was counted is not counted twice"
+    )

@@ -178,7 +178,9 @@ DELAYS: tuple[float, ...] = tuple(float(2**k) for k in range(1, 24))
 SERIES: tuple[Series, ...] = (
     *(one.series for one in PUBLISHED),
     Series("calib_feedback_refused_total", "counter", ("reason",), "Labels refused, by reason."),
-    Series("calib_invalid_outputs_total", "counter", _MODEL, "Model outputs with NaN or infinity."),
+    Series(
+        "calib_invalid_outputs_total", "counter", _MODEL, "Model outputs that are no prediction, such as NaN."
+    ),
     Series("calib_monitor_errors_total", "counter", ("stage",), "Failures of the monitoring itself."),
     Series("calib_reference_share", "gauge", _BIN, "Share of confidences in the artifact's reference."),
     Series("calib_drift_alarms_total", "counter", _MODEL, "Alarms of the drift detector."),
@@ -196,7 +198,7 @@ SERIES: tuple[Series, ...] = (
 WORKERS: tuple[Series, ...] = (
     Series("calib_uncalibrated_total", "counter", _MODEL, "Requests answered without calibration."),
 )
-"""Published by TorchServe's workers alone."""
+"""Published by TorchServe's workers and by ``calib-serve gateway``."""
 
 SEGMENTS: tuple[Series, ...] = tuple(one.segment_series for one in PUBLISHED if one.by_segment)
 """Published by ``calib-serve watch`` for versions whose predictions or labels name a segment."""
@@ -276,6 +278,8 @@ WATCH: tuple[Series, ...] = (
         ("series",),
         "Versions of which series are left out of a scrape, as there are too many: all, segments, windows.",
     ),
+    Series("calib_prediction_ids_total", "counter", ("fate",), "Ids of predictions, by what became of them."),
+    Series("calib_prediction_ids", "gauge", (), "Ids of predictions by which labels may come."),
     Series("calib_request_seconds_total", "counter", ("route",), "Seconds spent answering."),
     Series("calib_requests_total", "counter", ("route", "status"), "Requests answered."),
 )

@@ -24,7 +24,11 @@ from calib_serve.errors import InputError, LedgerError, Refused
 from calib_serve.nonces import Nonces
 from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring, SignedReceipt
 from calib_serve.watch.batch import (
+    Carried,
+    Item,
     ServedPrediction,
+    ServedReceipt,
+    carried,
     chances_of,
     named_batch,
     nonces_of,
@@ -35,6 +39,16 @@ from calib_serve.watch.checks import Checks
 from calib_serve.watch.drift import ARL, BLOCK, TOLERANCE, ConfidenceShift, Detector
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.host_checks import counting_checks, drift_check, file_check, samples_check
+from calib_serve.watch.ids import (
+    LONGEST_ID,
+    MOST_IDS,
+    Binder,
+    Binding,
+    ReceiptIds,
+    UnboundReceipt,
+    is_id,
+    open_ids,
+)
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.intake import Classes, Intake, Outcome
 from calib_serve.watch.journal import LabelJournal
@@ -95,8 +109,9 @@ class Watch:
     names them; ``max_classes``: how many predicted classes are counted apart. ``source_share``: the most that
     one source may send of a version's labels of a day, after the first thousand. ``samples`` keeps a sample
     of logits and labels to refit on, of predictions that come with logits. ``journal`` keeps who sent each
-    label, so that a source can be taken back; the watch closes it. ``publication``: under which writer's name
-    its sums are published; by default the ledger's, which no other process may publish.
+    label, so that a source can be taken back; the watch closes it. ``ids`` keeps receipts by the users' own
+    ids of predictions, so that labels may name these; the watch closes it. ``publication``: under which
+    writer's name its sums are published; by default the ledger's, which no other process may publish.
 
     Nothing is acknowledged before the ledger holds it; LedgerError means that nothing of the batch was
     counted, and that it may be sent again; UnknownFate, that whether it was counted is not known: labels may
@@ -136,6 +151,7 @@ class Watch:
         volatile: bool = False,
         publication: Publication | None = None,
         journal: LabelJournal | None = None,
+        ids: ReceiptIds | None = None,
     ) -> None:
         if not models:
             raise InputError("no model to watch; give at least one model and version")
@@ -145,7 +161,7 @@ class Watch:
         self.counts = _Counts()
         if isinstance(keyring, LiveKeyring):
             keyring.failed = self._keyring_failed
-        self._clock = clock
+        self._clock, self._ttl = clock, ttl
         self._lock = threading.RLock()
         self._nonces = Nonces()
         self._sizes: tuple[float, dict[Version, tuple[float, float]]] = (-math.inf, {})
@@ -171,7 +187,9 @@ class Watch:
             detect=detector is not None,
             source_share=source_share,
             journal=journal,
+            ids=ids,
         )
+        self.ids = None if ids is None else Binder(ids, unknown=lambda: self.intake.refused["unknown_id"])
         self.feed.also(self._tell_policies, every=_TELL_EVERY)
         self.checks = Checks(
             *counting_checks(
@@ -180,6 +198,7 @@ class Watch:
             drift_check(self.feed),
             *([file_check("keyring", keyring)] if isinstance(keyring, LiveKeyring) else []),
             *([samples_check(samples)] if samples is not None else []),
+            *([self.ids.check] if self.ids is not None else []),
         )
         # Its promise is of independent predictions, which decisions about labels of one sample are not.
         self.shifts = {
@@ -213,6 +232,7 @@ class Watch:
         allow_volatile: bool = False,
         label_journal: str | Path | None = None,
         journal_days: float = 90.0,
+        max_ids: int = MOST_IDS,
     ) -> Watch:
         """A watch over files; close it, or use it as a context manager.
 
@@ -222,8 +242,9 @@ class Watch:
         this process counts and publishes under, and InputError if another one does; by default a free one.
         ``arl``, ``tolerance``, ``block``: those of the drift ``Detector``. ``samples``: a folder
         for a share ``sample_rate`` of logits and labels, each kept for ``sample_days``.
-        ``label_journal``: a folder for who sent each label, kept for ``journal_days``. The others are those
-        of the constructor. Detector options, keyring, models and samples are validated before the ledger
+        ``label_journal``: a folder for who sent each label, kept for ``journal_days``. ``max_ids``: of how
+        many predictions the users' own ids are kept beside the ledger; 0: of none. The others are those of
+        the constructor. Detector options, keyring, models and samples are validated before the ledger
         is opened. ``allow_volatile``: a Redis may be used that loses acknowledged labels when it restarts,
         which is refused with LedgerError by default.
         """
@@ -240,6 +261,10 @@ class Watch:
             journal = None if label_journal is None else LabelJournal(label_journal, book, days=journal_days)
             if journal is not None:
                 on_error.callback(journal.close)
+            ids = None
+            if max_ids:
+                ids = open_ids(str(ledger), most=max_ids, ttl=ttl, password_file=ledger_password_file)
+                on_error.callback(ids.close)
             watch = cls(
                 ring,
                 book,
@@ -256,6 +281,7 @@ class Watch:
                 volatile=allow_volatile,
                 publication=Publication(book, lease),
                 journal=journal,
+                ids=ids,
             )
             watch.checks.run()
             watch.may_acknowledge()
@@ -274,6 +300,8 @@ class Watch:
         if self.journal is not None:
             self.journal.close()
         self.ledger.close()
+        if self.ids is not None:
+            self.ids.store.close()
         if self.samples is not None:
             self.samples.close()
 
@@ -284,23 +312,27 @@ class Watch:
         self.close()
 
     def predictions(
-        self, items: Sequence[ServedPrediction | Refused], *, once: bytes | None = None, source: str = ""
+        self, items: Sequence[Item], *, once: bytes | None = None, source: str = ""
     ) -> list[SignedReceipt | Refused]:
         """Count served predictions; a signed receipt for each, or why it was not counted.
 
+        One that comes with its receipt, a ``ServedReceipt``, is counted as that says, and gets no other. It
+        counts once in each batch that it is in.
         ``once``: a batch that the same ``source`` sends again under this name is counted once. Its receipts
         are then the same ones, so that the label of a prediction counts once as well, and is wanted or not
         as before. ConflictError, and nothing is counted, where another batch was sent under it.
         """
         self.may_acknowledge()
         now = self._clock()
-        found = [item if isinstance(item, Refused) else self._admit(item) for item in items]
+        found = [item if isinstance(item, Refused) else self._admit(item, now) for item in items]
         places = [i for i, one in enumerate(found) if isinstance(one, ServedPrediction)]
         good = [one for one in found if isinstance(one, ServedPrediction)]
-        chances, sums = chances_of(found, self.policies), self._sums(good)
+        came = [one for one in found if isinstance(one, Carried)]
+        made = now if good or not came else min(now, max(one.time for one in came))
+        chances, sums = chances_of(found, self.policies), self._sums([*good, *(one.item for one in came)])
         batch = None if once is None else named_batch(once, items, chances, source=source, time=now)
         with self._lock:
-            if self.ledger.add(sums, time=now, once=batch):
+            if self.ledger.add(sums, time=made, once=batch):
                 self._look_for_shift(sums)
                 self._counted(key.of for key in sums)
             elif batch is not None:
@@ -312,10 +344,12 @@ class Watch:
             nonces = nonces_of(repr((batch.name, batch.content, now)), places)
         else:  # remembered from before names stood for a content
             nonces = nonces_of(repr((once, good)), range(len(good)))
-        self._beside("samples", lambda: self._sample(good, nonces, now))
+        kept = [*((one, nonce, now) for one, nonce in zip(good, nonces, strict=True))]
+        kept += [(one.item, one.nonce, one.time) for one in came]
+        self._beside("samples", lambda: self._sample(kept))
         ring, own = self.keyring.current(), [chances[i] for i in places]
         receipts = signed(good, nonces, own, ring=ring, time=now)
-        return [item if isinstance(item, Refused) else next(receipts) for item in found]
+        return self._bound(found, [_told(one) or next(receipts) for one in found])
 
     def labels(self, items: Sequence[object], *, source: str = "") -> list[Outcome]:
         """Count late labels, ``{"receipt": ..., "label": ..., "segment": optional}``, once each.
@@ -388,7 +422,19 @@ class Watch:
         mature = served if not self.feed.maturity(version).seconds else self.window(version, name)
         return traffic_shares(served, mature, watched.before, tuple(watched.classes.names))
 
-    def _admit(self, item: ServedPrediction) -> ServedPrediction | Refused:
+    def _admit(
+        self, item: ServedPrediction | ServedReceipt, now: float
+    ) -> ServedPrediction | Carried | Refused:
+        if isinstance(item, ServedPrediction):
+            return self._refusal(item) or item
+        try:
+            found = carried(item, self.keyring.verify(item.receipt, now=now, ttl=self._ttl))
+        except Refused as refusal:
+            return refusal
+        return self._refusal(found.item) or found
+
+    def _refusal(self, item: ServedPrediction) -> Refused | None:  # noqa: PLR0911  a list of reasons
+        """Why it cannot be counted."""
         version = (item.model, item.version)
         watched = self.models.get(version)
         if watched is None:
@@ -402,11 +448,35 @@ class Watch:
             )
         if not is_segment(item.segment):
             return Refused("malformed", f"a segment is a text of at most {LONGEST_SEGMENT} characters")
+        if item.id and not is_id(item.id):
+            return Refused("malformed", f"an id is a text of 1 to {LONGEST_ID} characters")
         logits = 0 if watched.classes.pairs else watched.classes.count
         if item.logits is not None and len(item.logits) != logits:
             none = "; of a multi-label model none are kept" if watched.classes.pairs else ""
             return Refused("malformed", f"logits must be {logits}, got {len(item.logits)}{none}")
-        return item
+        return None
+
+    def _bound(
+        self, items: Sequence[ServedPrediction | Carried | Refused], told: list[SignedReceipt | Refused]
+    ) -> list[SignedReceipt | Refused]:
+        """Bind the ids of what was counted to its receipts; where that fails, they say so."""
+        named: dict[int, Binding] = {}
+        for i, (one, receipt) in enumerate(zip(items, told, strict=True)):
+            item = one.item if isinstance(one, Carried) else one
+            if isinstance(item, ServedPrediction) and item.id and isinstance(receipt, SignedReceipt):
+                named[i] = Binding(item.model, item.id, receipt)
+        bound = [False] * len(named)
+        if named and (ids := self.ids):
+
+            def bind() -> None:
+                bound[:] = ids.bind(list(named.values()))
+
+            self._beside("ids", bind)
+        for i, is_bound in zip(named, bound, strict=True):
+            receipt = told[i]
+            if not is_bound and isinstance(receipt, SignedReceipt):
+                told[i] = UnboundReceipt(receipt)
+        return told
 
     def _beside(self, stage: str, work: Callable[[], None]) -> None:
         """Run ``work``; its failure is counted and logged, and does not undo what was acknowledged."""
@@ -424,17 +494,17 @@ class Watch:
         if samples := self.samples:
             self._beside("samples", lambda: samples.labelled(labels))
 
-    def _sample(self, items: Sequence[ServedPrediction], nonces: Sequence[bytes], now: float) -> None:
+    def _sample(self, served: Sequence[tuple[ServedPrediction, bytes, float]]) -> None:
         if self.samples is None:
             return
-        by_version: dict[tuple[Version, int], list[tuple[bytes, tuple[float, ...]]]] = {}
-        for item, nonce in zip(items, nonces, strict=True):
+        by_version: dict[tuple[Version, int], list[tuple[bytes, float, tuple[float, ...]]]] = {}
+        for item, nonce, made in served:
             if item.logits is not None:
                 key = ((item.model, item.version), len(item.logits))
-                by_version.setdefault(key, []).append((nonce, item.logits))
+                by_version.setdefault(key, []).append((nonce, made, item.logits))
         for ((model, version), _), rows in by_version.items():
-            kept, logits = zip(*rows, strict=True)
-            self.samples.predicted(model, version, kept, logits, times=[now] * len(kept))
+            nonces, times, logits = zip(*rows, strict=True)
+            self.samples.predicted(model, version, nonces, logits, times=times)
 
     def _sums(self, items: Sequence[ServedPrediction]) -> dict[Key, Sums]:
         """What the predictions add to each slice; to random groups only labels do."""
@@ -457,3 +527,10 @@ class Watch:
         for version, more in merge_slices(sums).items():
             if version in self.shifts and self.shifts[version].update(more.predictions):
                 self.counts.shifts[version] += 1
+
+
+def _told(one: ServedPrediction | Carried | Refused) -> SignedReceipt | Refused | None:
+    """What is answered of it, but for its receipt where that is yet to be signed."""
+    if isinstance(one, Carried):
+        return one.receipt
+    return one if isinstance(one, Refused) else None

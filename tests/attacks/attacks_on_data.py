@@ -80,27 +80,32 @@ def logits() -> dict[str, bytes]:
     }
 
 
+def parquet(**columns: Any) -> bytes:
+    """A table of these columns."""
+    import pyarrow as pa
+    from pyarrow.parquet import write_table
+
+    stream = io.BytesIO()
+    write_table(pa.table(columns), stream)
+    return stream.getvalue()
+
+
 def parquets() -> dict[str, bytes]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    def table(**columns: Any) -> bytes:
-        stream = io.BytesIO()
-        pq.write_table(pa.table(columns), stream)
-        return stream.getvalue()
-
     twice = io.BytesIO()
     pq.write_table(pa.Table.from_arrays([pa.array([1.0]), pa.array([2.0])], names=["a", "a"]), twice)
     return {
-        "sound.parquet": table(label=[0, 1], a=[0.5, 1.5], b=[1.0, 2.0], split=["cal", "cal"]),
-        "missing values.parquet": table(label=[0, None], a=[0.5, None], split=["cal", None]),
-        "lists.parquet": table(label=[0], a=[[1.0, 2.0]]),
-        "texts.parquet": table(label=[0], a=["x"]),
-        "bytes.parquet": table(label=[0], a=[b"\xff"], split=[b"\xff"]),
-        "times.parquet": table(label=[0], a=pa.array([0], pa.timestamp("ms"))),
+        "sound.parquet": parquet(label=[0, 1], a=[0.5, 1.5], b=[1.0, 2.0], split=["cal", "cal"]),
+        "missing values.parquet": parquet(label=[0, None], a=[0.5, None], split=["cal", None]),
+        "lists.parquet": parquet(label=[0], a=[[1.0, 2.0]]),
+        "texts.parquet": parquet(label=[0], a=["x"]),
+        "bytes.parquet": parquet(label=[0], a=[b"\xff"], split=[b"\xff"]),
+        "times.parquet": parquet(label=[0], a=pa.array([0], pa.timestamp("ms"))),
         "doubled columns.parquet": twice.getvalue(),
-        "no columns.parquet": table(),
-        "a column of maps.parquet": table(label=[0], a=[{"x": 1}]),
+        "no columns.parquet": parquet(),
+        "a column of maps.parquet": parquet(label=[0], a=[{"x": 1}]),
     }
 
 
@@ -143,6 +148,39 @@ def texts() -> dict[str, bytes]:
         "label of many letters.csv": b"receipt,label\nabc," + b"9" * 20_000 + b"\n",
         "odd digits.csv": "receipt,label\nabc,\u0661\u0662\nabc,\u00b2\n".encode(),
         **{f"logits, {n}": c for n, c in logits().items() if n.endswith(".parquet")},
+    }
+
+
+def labelled_texts() -> dict[str, bytes]:
+    import pyarrow as pa
+
+    row = b'{"text": "a", "label": 1}'
+    return {
+        "sound.jsonl": row + b'\n{"text": "b", "text_pair": "c", "label": ["x", "y"], "split": "cal"}',
+        "sound.csv": b"text,label,split\na,0,cal\nb,1,test\n",
+        "deep.jsonl": b'{"text": ' + b"[" * 100_000,
+        "deep after sound.jsonl": row + b"\n" + b'{"a":' * 50_000,
+        "a label of many digits.jsonl": b'{"text": "a", "label": ' + b"9" * 6000 + b"}",
+        "half a character.jsonl": b'{"text": "\\ud800", "label": "\\udfff"}',
+        "half a character in a label.jsonl": b'{"text": "a", "label": "\\udfff"}',
+        "twice.jsonl": b'{"text": "a", "text": "b", "label": 1}',
+        "infinite.jsonl": b'{"text": "a", "label": Infinity}',
+        "a list.jsonl": b"[1, 2]",
+        "no newline and no end.jsonl": row[:-1],
+        "utf-16.jsonl": row.decode().encode("utf-16"),
+        "nul.csv": b"text,label\n\0,1\n",
+        "text beyond the limit.csv": b"text,label\n" + b"a" * 200_000 + b",1\n",
+        "quote that never ends.csv": b'text,label\n"a,1\n' * 3,
+        "doubled columns.csv": b"text,label,label\na,1,2\n",
+        "ragged.csv": b"text,label\na,b,1\n",
+        "no rows.csv": b"text,label\n",
+        "magic alone.parquet": b"PAR1PAR1",
+        "footer length that lies.parquet": b"PAR1" + bytes(20) + b"\xff\xff\xff\x7fPAR1",
+        "sound.parquet": parquet(text=["a", "b"], label=[["x"], []]),
+        "missing values.parquet": parquet(text=["a", None], label=[0, None]),
+        "bytes.parquet": parquet(text=[b"\xff"], label=[0]),
+        "times.parquet": parquet(text=["a"], label=pa.array([0], pa.timestamp("ms"))),
+        "maps.parquet": parquet(text=["a"], label=[{"x": 1}]),
     }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from attack_bytes import DEEP, Owned
 from attacks_on_archives import mar_manifests, mars, model_configs
 from attacks_on_artifacts import keyrings, manifests, params, receipts
-from attacks_on_data import calibration_sets, logits, shards, texts
+from attacks_on_data import calibration_sets, labelled_texts, logits, shards, texts
 from attacks_on_graphs import graphs
 from attacks_on_servers import bodies, items, served_items
 
@@ -151,6 +151,7 @@ def every_attack() -> dict[str, dict[str, bytes]]:
         "logits+samples+checkpoint": {n: c for n, c in logits().items() if n.endswith(".npz")},
         "logits": {n: c for n, c in logits().items() if not n.endswith(".npz")},
         "data": calibration_sets(),
+        "labelled_texts": labelled_texts(),
         "keyring": keyrings(),
         "properties": settings(),
         "labels_file": texts(),

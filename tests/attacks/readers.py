@@ -303,6 +303,23 @@ def data(path: Path) -> None:
         load_data(folder, pictures={"mean": 0, "std": 1} if (folder / "labels.csv").is_file() else None)
 
 
+def labelled_texts(path: Path) -> None:
+    """A table of texts and their labels."""
+    from calib_serve.data import read_texts
+    from calib_serve.errors import CalibServeError
+
+    errors = []
+    for split in (None, "cal"):
+        try:
+            found = read_texts(path, split)
+            assert all(text.strip() for text in found.texts)
+            assert len(found.labels) == len(found)
+        except CalibServeError as error:
+            errors.append(error)
+    if len(errors) == 2:
+        raise errors[0]
+
+
 @functools.cache
 def tiny_png() -> bytes:
     import io
@@ -438,8 +455,8 @@ READERS: dict[str, Reader] = {
     one.__name__: one
     for one in (
         manifest, params, receipt, mar, model_config, mar_manifest, labels, predictions, body, onnx, logits,
-        data, keyring, properties, samples, ledger, detector, checkpoint, labels_file, tokens, models_list,
-        weights,
+        data, labelled_texts, keyring, properties, samples, ledger, detector, checkpoint, labels_file, tokens,
+        models_list, weights,
     )
 }  # fmt: skip
 

@@ -17,7 +17,11 @@ TOOL = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = TOOL["project"]
 HERE = {"sys_platform": "linux", "platform_machine": "x86_64", "python_version": "3.11"}
 
-TOOLS = {f"tools/{path.stem}": path.read_text() for path in (ROOT / "lock" / "tools").glob("*.txt")}
+TOOLS = {
+    f"{folder}/{path.stem}": path.read_text()
+    for folder in ("tools", "servers")
+    for path in (ROOT / "lock" / folder).glob("*.txt")
+}
 
 each_lock = pytest.mark.parametrize("name", sorted(LOCKS))
 

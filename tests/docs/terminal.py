@@ -23,10 +23,10 @@ from doc_blocks import ROOT
 from calib_serve.serve.java import find_java
 from calib_serve.serve.properties import read_properties
 
-PORTS = (8080, 8081, 8082, 7070, 7071, 9300, 9090)  # those that pages name
+PORTS = (8000, 8080, 8081, 8082, 7070, 7071, 9300, 9090)  # those that pages name
 _NUMBER = re.compile(rf"(?<![\d.])({'|'.join(map(str, PORTS))})(?!\d)")
 _ELIDED = re.compile(r"AQ\w+\.\.\.")  # a receipt as pages write it
-_RECEIPT = re.compile(r'"receipt": ?"([^"]{40,})"')
+_RECEIPT = re.compile(r'"receipt": ?\[?"([^"]{40,})"')
 
 
 def http_ok(url: str, *, has: Sequence[str] = ("",)) -> bool:
@@ -35,6 +35,11 @@ def http_ok(url: str, *, has: Sequence[str] = ("",)) -> bool:
         answer = httpx.get(url, timeout=5, trust_env=False)
         return answer.status_code == 200 and all(text in answer.text for text in has)
     return False
+
+
+def http_text(url: str) -> str:
+    """What ``url`` answers."""
+    return httpx.get(url, timeout=30, trust_env=False).raise_for_status().text
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,12 @@ SERVERS = (
         9300,
         lambda t: f" --port {t.ports[9300]}",
         lambda t, _: http_ok(t.url(9300, "healthz")),
+    ),
+    ServerCommand(
+        "uvicorn ",
+        8000,
+        lambda _: "",
+        lambda t, _: http_ok(t.url(8000, "openapi.json")),
     ),
     ServerCommand("prometheus --config", 9090, lambda _: "", lambda t, _: http_ok(t.url(9090, "-/ready"))),
 )
@@ -144,7 +155,8 @@ class Terminal:
 
     def python(self, program: str) -> None:
         """Run a program."""
-        self._run([str(self._python), "-W", "ignore", "-c", self.here(program)])
+        python = [str(self._python), "-W", "ignore", "-c", self.here(program)]
+        self._run(["bash", "-c", 'set -a; . "$T/env"; exec "$@"', "bash", *python])
 
     def answer(self) -> Any:
         """What the last command printed, as JSON."""

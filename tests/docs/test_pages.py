@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,13 +20,17 @@ import numpy as np
 import pytest
 import yaml
 from doc_blocks import DOCS, ROOT, blocks, commands, markdown, pages, without_blocks
+from live_server import total
 from PIL import Image
 from real_servers import needed
 from sizes import nightly
-from terminal import Terminal, http_ok
+from terminal import Terminal, http_ok, http_text
 
+from calib_serve.collect.opening import _topic
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.receipts import Keyring
+
+COLLECT = "calib_serve/cli/collect.py"
 
 # --- what is not run here, why, and what is held of it instead -------------------------------------
 
@@ -37,6 +42,31 @@ def is_a_target(t: Terminal, command: str) -> None:
 def installs_known_extras(t: Terminal, command: str) -> None:
     (extras,) = re.findall(r"\[(.+)\]", command)
     assert all(f"\n{extra} = [" in (ROOT / "pyproject.toml").read_text() for extra in extras.split(","))
+
+
+def installs_locked_packages(t: Terminal, command: str) -> None:
+    """Those that the environment of a server has, beside what is built here and its extras."""
+    locks = "\n".join(path.read_text() for path in (ROOT / "lock" / "servers").glob("*.txt"))
+    own, *packages = [re.sub(r"\[serve\]", "", one) for one in shlex.split(plain(command))[2:]]
+    assert own.startswith("calib-serve"), command
+    if "[" in own:
+        installs_known_extras(t, own)
+    assert all(re.search(rf"^{package}\b", locks, re.MULTILINE) for package in packages), command
+
+
+def starts_an_example_of_a_server(t: Terminal, command: str) -> None:
+    if command.startswith("mlserver"):
+        assert "calibrated.Digits" in (t.folder / "model-settings.json").read_text()
+        return
+    (name,) = re.findall(r"\bcalibrated\b", command)
+    assert list((ROOT / "examples" / "servers").glob(f"*/{name}.py"))
+
+
+def is_run_by_its_test(t: Terminal, command: str) -> None:
+    """With each of the options that have a value there, too."""
+    program, *_ = shlex.split(plain(command))
+    text = (ROOT / "tests" / "servers" / f"test_{program}.py").read_text()
+    assert all(f'"{word}"' in text for word in shlex.split(plain(command))[:5]), command
 
 
 def names_files_that_are_there(t: Terminal, command: str) -> None:
@@ -79,6 +109,13 @@ def composes(t: Terminal, command: str) -> None:
     assert asked is None or asked[1] in services
 
 
+def has_an_address(t: Terminal, command: str) -> None:
+    words = shlex.split(command)
+    assert set(words[3::2]) <= set(re.findall(r'"(--[a-z-]+)"', (ROOT / COLLECT).read_text()))
+    if words[2].startswith("kafka:"):
+        assert _topic(words[2]).group
+
+
 @dataclass(frozen=True)
 class NotRun:
     """Commands with ``has`` in them are not run, for ``why``; ``holds`` checks what can be checked."""
@@ -92,6 +129,22 @@ NOT_RUN = (
     NotRun(
         "pip install '.[", "installs from a package index; `make setup` does the same", installs_known_extras
     ),
+    NotRun(
+        "pip install ",
+        "installs from a package index; scripts/server_environments.sh does the same",
+        installs_locked_packages,
+    ),
+    *(
+        NotRun(
+            command,
+            "needs a server of an environment of its own; tests/servers runs it",
+            starts_an_example_of_a_server,
+        )
+        for command in ("python calibrated.py", "bentoml serve ", "serve run ", "mlserver start ")
+    ),
+    NotRun(
+        "mlflow models serve", "needs an environment of its own; tests/servers runs it", is_run_by_its_test
+    ),
     NotRun("make demo", "three minutes; tests/test_demo.py runs the demo", is_a_target),
     NotRun("make test", "it is what runs this test", is_a_target),
     NotRun("make check", "runs beside this test, in CI", is_a_target),
@@ -102,7 +155,12 @@ NOT_RUN = (
     NotRun("docker build", "needs a container engine and a registry", builds_from_files_that_are_there),
     NotRun("docker compose", "needs a container engine and a registry", composes),
     NotRun("kubectl ", "needs a cluster", names_files_that_are_there),
+    NotRun('calib-serve collect "kafka:', "needs a Kafka; tests/collect has one", has_an_address),
+    NotRun("calib-serve collect s3:", "needs a bucket; tests/collect has one", has_an_address),
 )
+
+# Files that a page shows whole: tests/servers runs each by its own server, and holds them equal.
+OF_SERVERS = {path.read_text("utf-8") for path in (ROOT / "examples" / "servers").rglob("*.py")}
 
 # Commands that take minutes as they stand: these options, typed behind, make them short.
 SHORTENED = {
@@ -116,6 +174,9 @@ RUN_ELSEWHERE = {
     ("docs/report.md", "calib-serve report"): "docs/quickstart.md",
     ("model_store/README.md", "calib-serve serve"): "docs/serving.md",
 }
+
+# Pages that a test of their own follows, as their server is not one of ours.
+FOLLOWED_ELSEWHERE = {DOCS / "how-to" / "gateway.md": "tests/gateway/test_gateway_page.py"}
 
 # --- what a page finds in its folder besides the quickstart's files, or just before a command ------
 
@@ -150,6 +211,17 @@ def a_model_of_letters(t: Terminal) -> None:
     fit_temperature(3 * rng.standard_normal((500, 2)), rng.integers(0, 2, 500)).save(t.folder / "fitted")
     t.copy("config.properties", "handlers")
     shutil.copy(ROOT / "examples" / "own_handler.py", t.folder)
+
+
+def a_text_classifier(t: Terminal) -> None:
+    """A classifier of Hugging Face that is three times too sure, and labelled texts of two splits."""
+    from hugging_face import NAMES, classifier, drawn, logits, sentences, table
+
+    t.type(f"export PYTHONPATH={Path(__file__).parents[1] / 'support' / 'torchvision_ops'}")
+    classifier(t.folder / "model")
+    texts = sentences(700)
+    labels = [NAMES[y] for y in drawn(logits(t.folder / "model", texts, at_once=50))]
+    table(t.folder / "reviews.csv", texts, labels, split=["cal"] * 400 + ["test"] * 300)
 
 
 def late_labels(t: Terminal) -> None:
@@ -190,11 +262,21 @@ def a_changed_world(t: Terminal) -> None:
     t.stop(9300)  # it writes its log once a minute, and when it ends
 
 
+def a_linear_model(t: Terminal) -> None:
+    """The examples of FastAPI, and the weights that they serve."""
+    rng = np.random.default_rng(0)
+    np.savez(t.folder / "weights.npz", W=rng.normal(size=(3, 10)), b=rng.normal(size=10))
+    for path in (ROOT / "examples" / "servers" / "fastapi").glob("*.py"):
+        (t.folder / path.name).write_text(t.here(path.read_text("utf-8")), "utf-8")
+
+
 BEFORE_PAGE: dict[str, Callable[[Terminal], object]] = {
     "README.md": a_newcomers_files,
     "docs/serving.md": a_model_of_letters,
     "docs/monitoring.md": lambda t: t.copy("deploy"),
     "docs/how-to/batch-labels.md": a_watch_with_tokens,
+    "docs/how-to/hugging-face.md": a_text_classifier,
+    "docs/how-to/fastapi.md": a_linear_model,
     "docs/how-to/migration.md": image,
     "examples/own_handler.py": a_model_of_letters,
     "examples/scikit_learn.py": lambda t: t.copy("examples"),
@@ -247,10 +329,16 @@ def the_new_version_serves(t: Terminal) -> None:
     assert http_ok(query, has=('"success"',))
 
 
+def one_label_came_home(t: Terminal) -> None:
+    assert total(http_text(t.url(8000, "calibration/metrics")), "calib_feedback_total", model="digits") == 1
+    assert total(http_text(t.url(9300, "metrics")), "calib_feedback_total", model="digits") == 1
+
+
 AFTER_PAGE = {
     "README.md": a_served_watched_and_reported_model,
     "docs/quickstart.md": the_quickstarts_files,
     "docs/serving.md": the_own_handler_answers,
+    "docs/how-to/fastapi.md": one_label_came_home,
     "docs/monitoring.md": the_new_version_serves,
 }
 
@@ -278,7 +366,8 @@ def follow(page: Path, t: Terminal) -> None:
             for command in commands(block):
                 type_or_check(name, command, t)
         elif block.language == "python":
-            t.python(block.text)
+            if block.text not in OF_SERVERS:
+                t.python(block.text)
         elif block.language == "json":
             shown, came = (set(re.findall(r'"(\w+)":', text)) for text in (block.text, t.output))
             assert shown == came, f"{name} shows\n{block.text}\nand this came\n{t.output}"
@@ -331,7 +420,12 @@ LONG = {
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(one, marks=[nightly] if one in LONG else [], id=name_of(one)) for one in pages()]
+    "page",
+    [
+        pytest.param(one, marks=[nightly] if one in LONG else [], id=name_of(one))
+        for one in pages()
+        if one not in FOLLOWED_ELSEWHERE
+    ],
 )
 def test_every_block_runs(page: Path, quickstart: Path, installed: Path, tmp_path: Path) -> None:
     if page == DOCS / "quickstart.md":
@@ -355,6 +449,8 @@ def test_no_exception_is_left_of_a_command_that_is_gone() -> None:
         assert any(skipped.has in command for _, command in typed), skipped
     for start in SHORTENED:
         assert any(command.startswith(start) for _, command in typed), start
+    for page, test in FOLLOWED_ELSEWHERE.items():
+        assert page.name in (ROOT / test).read_text("utf-8")
     for name, start in (*BEFORE_COMMAND, *RUN_ELSEWHERE):
         assert any(page == name and command.startswith(start) for page, command in typed), start
 

@@ -175,7 +175,7 @@ def test_labels_are_decisions_of_a_row(tmp_path, monkeypatch):
     ring.save(tmp_path / "keyring.json")
     monkeypatch.setenv("CALIB_SERVE_KEYRING", str(tmp_path / "keyring.json"))
     monitor = Monitor(Mock(), model="one", bins=15, multilabel=True)
-    signed = monitor.receipts("1", made["confidence"], made["predicted"], made["bin"])
+    signed = monitor.receipts("1", made["confidence"], made["predicted"])
     told = [[ring.verify(token.decode()) for token in row] for row in signed]
     assert [[r.predicted for r in row] for row in told] == (2 * np.arange(K) + made["predicted"]).tolist()
     groups = [{r.group for r in row} for row in told]

@@ -173,7 +173,7 @@ def test_a_standalone_worker_s_files_are_few_and_enough() -> None:
     files = set(package_files("calib_serve.serve.classifier"))
     assert {"calib_serve/__init__.py", "calib_serve/fuse/sessions.py", "calib_serve/bins.py"} <= files
     assert not {
-        f for f in files if f.startswith(("calib_serve/fit", "calib_serve/cli", "calib_serve/report"))
+        f for f in files if f.startswith(("calib_serve/fit", "calib_serve/cli", "calib_serve/report/"))
     }
 
 

@@ -135,7 +135,7 @@ def broken(*_: object, **__: object) -> None:
     raise Broken
 
 
-@pytest.mark.parametrize("part", ["_emitter", "_keyring", "_sums"])
+@pytest.mark.parametrize("part", ["_emitter", "_keyring", "_waiting"])
 def test_whatever_breaks_in_it_the_observer_does_not(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
     observer = Observer(Emitter(write=sent.append), model="m", version="1", bins=15, keyring=None)
@@ -144,7 +144,7 @@ def test_whatever_breaks_in_it_the_observer_does_not(part: str, monkeypatch: pyt
     elif part == "_keyring":
         observer._keyring = object()  # type: ignore[assignment]
     else:
-        observer._sums = []
+        observer._waiting = object()  # type: ignore[assignment]
     assert observer.served([(1, 0.5), (2, 0.9)], invalid=1) == [None, None]
     if part != "_emitter":
         observer.flush()

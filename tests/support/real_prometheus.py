@@ -147,6 +147,7 @@ class Published(Collector):
         "check": ("ledger",),
         "series": ("windows",),
         "batch": ("labels",),
+        "fate": ("bound",),
         "route": ("/v1/labels",),
         "status": ("200",),
         "model_name": ("m",),

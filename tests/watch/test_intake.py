@@ -78,11 +78,14 @@ def test_every_refusal_has_its_reason_and_spoils_nothing(intake):
             {"receipt": good},
             {"receipt": 5, "label": 1},
             {"receipt": "!", "label": 1},
+            {"id": "order-17"},
+            {"id": 17, "label": 1},
         ],
         "unknown_key": [{"receipt": token(stranger), "label": 1}],
         "bad_signature": [{"receipt": token(forger), "label": 1}],
         "expired": [{"receipt": token(time=NOW - 31 * 86400), "label": 1}],
         "dated_ahead": [{"receipt": token(time=NOW + 999), "label": 1}],
+        "unknown_id": [{"id": "order-17", "label": 1}],
         "unknown_version": [{"receipt": token(version="2.0"), "label": 1}],
         "bad_label": [
             {"receipt": token(), "label": bad} for bad in (3, -1, True, 1.0, "three", None, [1], 10**40)

@@ -16,9 +16,10 @@ from calib_serve import Artifact, LogitMap
 from calib_serve.errors import InputError
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.receipts import Keyring
-from calib_serve.serve.decisions import MOST, decisions
+from calib_serve.reporter.decisions import MOST, decisions
+from calib_serve.reporter.recorder import Tag
 from calib_serve.serve.emit import Emitter
-from calib_serve.serve.observer import Observer, Tag
+from calib_serve.serve.observer import Observer
 from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.decisions import decide
 from calib_serve.watch.http.page import render

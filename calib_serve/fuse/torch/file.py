@@ -287,6 +287,11 @@ def _device(name: str) -> torch.device:
 
 
 def _kind(path: Path) -> Kind:
+    if path.is_dir():
+        raise ModelError(
+            f"{path} is a folder, not a model file; load its model, such as Hugging Face's, and take "
+            "calibrated(model, artifact, example=...)"
+        )
     if not path.is_file():
         raise ModelError(f"there is no model file {path}")
     names = []

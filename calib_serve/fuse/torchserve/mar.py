@@ -129,6 +129,11 @@ def _resolve(model: str, weights: str | Path | None) -> tuple[Kind, Path, str | 
 
 
 def _file(path: str | Path) -> Path:
+    if Path(path).is_dir():
+        raise FuseError(
+            f"{path} is a folder; an archive is packed of a model file, and around a handler of your own for "
+            "any other model, such as Hugging Face's (--from)"
+        )
     if not Path(path).is_file():
         raise FuseError(f"there is no file {path}")
     return Path(path)

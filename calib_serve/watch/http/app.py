@@ -24,7 +24,7 @@ from calib_serve.errors import (
     Refused,
 )
 from calib_serve.receipts import SignedReceipt
-from calib_serve.watch.batch import ServedPrediction
+from calib_serve.watch.batch import Item, ServedPrediction, ServedReceipt
 from calib_serve.watch.caps import SourceRate
 from calib_serve.watch.http.access import SCHEMES, Guard, Tokens, secured, source_of
 from calib_serve.watch.http.body import Bodies, parser_of, read_one
@@ -44,9 +44,11 @@ from calib_serve.watch.http.wire import (
     PredictionIn,
     PredictionsIn,
     PredictionsOut,
+    SignedIn,
     answers,
     body,
 )
+from calib_serve.watch.ids import UnboundReceipt
 from calib_serve.watch.service import Watch
 from calib_serve.watch.windows import WINDOWS
 
@@ -75,7 +77,7 @@ _SECURE = {
 }
 
 
-_PREDICTION = TypeAdapter(PredictionIn)
+_PREDICTION, _SIGNED = TypeAdapter(PredictionIn), TypeAdapter(SignedIn)
 _LEDGER_ASKED = 1.0  # seconds for which what /healthz found of the ledger is told again
 
 
@@ -187,7 +189,7 @@ class _Routes:
         def count() -> Response:
             items = [_prediction(item) for item in parse(content)]
             receipts = self._watch.predictions(items, once=once, source=source)
-            return JSONResponse({"items": [_answer(one) for one in receipts]})
+            return JSONResponse({"items": list(map(_answer, items, receipts))})
 
         batch: Batch = "predictions_without_key" if once is None else "predictions"
         try:
@@ -282,23 +284,29 @@ def _invalid(_: Request, error: RequestValidationError) -> Response:
     return Response(json.dumps({"detail": told}), 422, media_type="application/json")
 
 
-def _prediction(item: object) -> ServedPrediction | Refused:
+def _prediction(item: object) -> Item:
+    kind: TypeAdapter[Any] = _SIGNED if isinstance(item, dict) and "receipt" in item else _PREDICTION
     try:
-        one = _PREDICTION.validate_python(item)
+        one = kind.validate_python(item)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "item"
         return Refused("malformed", f"{where}: {first['msg']}")
     logits = None if one.logits is None else tuple(one.logits)
+    if isinstance(one, SignedIn):
+        return ServedReceipt(one.receipt, one.id, logits)
     return ServedPrediction(
-        one.model, one.version, one.predicted, one.confidence, one.segment, one.group, logits
+        one.model, one.version, one.predicted, one.confidence, one.segment, one.group, logits, one.id
     )
 
 
-def _answer(one: SignedReceipt | Refused) -> dict[str, Any]:
-    if isinstance(one, SignedReceipt):
-        return {"receipt": one, **({} if one.wanted else {"label_wanted": False})}
-    return {"accepted": False, "reason": one.reason, "message": str(one)}
+def _answer(item: Item, one: SignedReceipt | Refused) -> dict[str, Any]:
+    if isinstance(one, Refused):
+        return {"accepted": False, "reason": one.reason, "message": str(one)}
+    bound = {"id_bound": False} if isinstance(one, UnboundReceipt) else {}
+    if isinstance(item, ServedReceipt):
+        return {"accepted": True, **bound}
+    return {"receipt": one, **({} if one.wanted else {"label_wanted": False}), **bound}
 
 
 def _observed(

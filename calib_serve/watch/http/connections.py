@@ -16,6 +16,8 @@ except ImportError as error:
 
 __all__ = ["Loop", "connections"]
 
+_TOGETHER = 1 << 16  # bytes
+
 
 class Loop(asyncio.SelectorEventLoop):
     """An event loop whose servers wait ``seconds`` for a TLS handshake, not a minute."""
@@ -50,7 +52,7 @@ class _Connection(H11Protocol):
     _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        super().connection_made(_Together(transport, self.loop))  # type: ignore[arg-type]
         self._waiting = time.monotonic()
         self._arm()
         if len(self.connections) > self.most:
@@ -104,3 +106,31 @@ class _Connection(H11Protocol):
         if self._late is not None:
             self._late.cancel()
             self._late = None
+
+
+class _Together:
+    """A transport that sends together what is written in one turn of the loop: a head and its body."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop, self._held = transport, loop, bytearray()
+
+    def write(self, data: bytes) -> None:
+        """Send it with what comes after it, or once it is much."""
+        if not self._held and data:
+            self._loop.call_soon(self._flush)
+        self._held += data
+        if len(self._held) > _TOGETHER:
+            self._flush()
+
+    def close(self) -> None:
+        """Send what is held, then close."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        held, self._held = self._held, bytearray()
+        if held:
+            self._transport.write(held)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)

@@ -8,6 +8,7 @@ versions, segments and windows is left out of it is a gauge of its own.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -21,6 +22,7 @@ from calib_serve.watch.checks import Check
 from calib_serve.watch.drift.statistics import expected_accuracy
 from calib_serve.watch.http.gauges import WINDOWS, WindowGauges
 from calib_serve.watch.http.room import MAX_SERIES, Room
+from calib_serve.watch.ids import FATES
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.ledger import Key, Sums, Version, merge_slices
 from calib_serve.watch.series import PUBLISHED, SEGMENTS, SERIES, WATCH, Series
@@ -45,7 +47,7 @@ Batch = Literal["labels", "predictions", "predictions_without_key"]
 _BY_NAME = {series.name: series for series in (*SERIES, *SEGMENTS, *WATCH)}
 _NONE: Mapping[str, str] = MappingProxyType({})
 _LEFT_OUT = ("all", "segments", "windows")
-_STAGES = ("keyring", "lease", "ledger", "samples", "scrape", "tokens")
+_STAGES = ("ids", "keyring", "lease", "ledger", "samples", "scrape", "tokens")
 
 
 class Requests:
@@ -186,10 +188,18 @@ class WatchCollector(Collector):
         yield _family("calib_ledger_rollbacks_total", [((), self._watch.publication.rollbacks)])
         unknown = [((batch,), counts.unknown[batch]) for batch in get_args(Batch)]
         yield _family("calib_batches_unknown_total", unknown)
+        yield from self._ids()
         found = self._watch.checks.reasons().items()
         yield _family("calib_check_ok", [((name,), float(reason is None)) for name, reason in found])
         yield _family("calib_requests_total", [(route, n) for route, n in list(requests.count.items())])
         yield _family("calib_request_seconds_total", [((r,), s) for r, s in list(requests.seconds.items())])
+
+    def _ids(self) -> Iterator[Metric]:
+        ids = self._watch.ids
+        fates = ids.fates() if ids is not None else dict.fromkeys(FATES, 0)
+        yield _family("calib_prediction_ids_total", [((fate,), n) for fate, n in fates.items()])
+        with contextlib.suppress(LedgerError):  # its check says so
+            yield _family("calib_prediction_ids", [((), ids.store.size() if ids is not None else 0)])
 
 
 def _open(incidents: Iterable[Incident]) -> Iterator[Metric]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from calib_serve.errors import InputError, MissingDependency
 from calib_serve.signals import interruptible
@@ -19,7 +21,6 @@ except ImportError:  # Windows has no such limit
 
 try:
     import uvicorn
-    from fastapi import FastAPI
 except ImportError as error:
     raise MissingDependency("uvicorn", "watch") from error
 
@@ -32,11 +33,11 @@ _BACKLOG = 128  # connections that wait to be accepted, and are accepted at once
 _FILES = 128 + 4 * _BACKLOG  # open files beside: ledger, samples, log, connections just made or ended
 _LEAST = 16  # connections
 _HEAD = 16 << 10  # bytes of a request's line and headers
-_LOGGERS = ("asyncio", "uvicorn.error", "calib_serve.watch.http.app")
+_LOGGERS = ("asyncio", "uvicorn.error", "calib_serve.watch.http.app", "calib_serve.gateway")
 
 
 def serve_app(
-    app: FastAPI,
+    app: Callable[..., Any],
     *,
     host: str = "127.0.0.1",
     port: int = 9300,
@@ -45,7 +46,7 @@ def serve_app(
     tls_cert: str | Path | None = None,
     tls_key: str | Path | None = None,
 ) -> None:
-    """Serve ``app`` and return after SIGINT or SIGTERM, once the requests in hand are answered.
+    """Serve the ASGI ``app`` and return after SIGINT or SIGTERM, once the requests in hand are answered.
 
     Also where SIGINT was ignored, as for a process that a shell started in the background. It speaks
     HTTP/1.1, without WebSockets. At most ``max_connections`` are open: one more takes the place of the one

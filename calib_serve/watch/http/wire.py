@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from calib_serve.errors import MissingDependency, Reason
 from calib_serve.naming import By
+from calib_serve.watch.ids import LONGEST_ID
 from calib_serve.watch.items import MOST_ITEMS
 from calib_serve.watch.slices import LONGEST_SEGMENT
 
@@ -21,8 +22,22 @@ except ImportError as error:
 __all__ = [
     "ClassShareOut", "ClassSharesOut", "CloseIn", "ErrorOut", "HealthOut", "IncidentOut",
     "IncidentsOut", "LabelIn", "LabelsIn", "LabelsOut", "OutcomeOut", "PredictionIn", "PredictionsIn",
-    "PredictionsOut", "ReceiptOut", "answers", "body",
+    "PredictionsOut", "ReceiptOut", "SignedIn", "answers", "body",
 ]  # fmt: skip
+
+
+Logits = Annotated[
+    list[Annotated[float, Field(allow_inf_nan=False)]] | None,
+    Field(description="what the output calibration was applied to; kept among the samples, if any"),
+]
+
+
+OwnId = Annotated[
+    str, Field(max_length=LONGEST_ID, description="your own of the prediction; its label may name it")
+]
+
+
+IdBound = Annotated[bool, Field(description="whether the label may come by the prediction's id")]
 
 
 class PredictionIn(BaseModel):
@@ -42,22 +57,32 @@ class PredictionIn(BaseModel):
         str,
         Field(max_length=255, description="what predictions share whose outcomes depend on one another"),
     ] = ""
-    logits: Annotated[
-        list[Annotated[float, Field(allow_inf_nan=False)]] | None,
-        Field(description="what the output calibration was applied to; kept among the samples, if any"),
-    ] = None
+    logits: Logits = None
+    id: OwnId = ""
+
+
+class SignedIn(BaseModel):
+    """One served prediction that was signed where it was made, with a key of the same keyring."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    receipt: Annotated[str, Field(min_length=1)]
+    id: OwnId = ""
+    logits: Logits = None
 
 
 class PredictionsIn(BaseModel):
     """A batch of predictions."""
 
-    items: Annotated[list[PredictionIn], Field(max_length=MOST_ITEMS)]
+    items: Annotated[list[PredictionIn | SignedIn], Field(max_length=MOST_ITEMS)]
 
 
 class LabelIn(BaseModel):
-    """The true class of one prediction."""
+    """The true class of one prediction, which its receipt names, or its id."""
 
-    receipt: str
+    receipt: str = ""
+    id: OwnId = ""
+    model: Annotated[str, Field(description="of the prediction, where those of two models have one id")] = ""
     label: Annotated[
         bool | int | str,
         Field(description="class id or class name; of a multi-label model 0, 1, false, true, or a name"),
@@ -81,6 +106,7 @@ class ReceiptOut(BaseModel):
 
     receipt: Annotated[str, Field(description="send it back with the label")]
     label_wanted: Annotated[bool, Field(description="whether the label policy asks for the label")] = True
+    id_bound: IdBound = True
 
 
 class OutcomeOut(BaseModel):
@@ -91,12 +117,16 @@ class OutcomeOut(BaseModel):
     accepted: bool
     reason: Reason | None = None
     message: str = ""
+    id_bound: IdBound = True
 
 
 class PredictionsOut(BaseModel):
     """One answer a prediction, in order."""
 
-    items: list[ReceiptOut | OutcomeOut]
+    items: Annotated[
+        list[ReceiptOut | OutcomeOut],
+        Field(description="a receipt for each that came without one; accepted or why not for the others"),
+    ]
 
 
 class LabelsOut(BaseModel):
@@ -206,7 +236,13 @@ def body(model: type[BaseModel]) -> dict[str, Any]:
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     parts = schema.pop("$defs", {})
+
+    def inline(item: dict[str, Any]) -> dict[str, Any]:
+        return parts[item["$ref"].rpartition("/")[2]] if "$ref" in item else item
+
     for item in schema.get("properties", {}).values():
-        if "$ref" in item.get("items", {}):
-            item["items"] = parts[item["items"]["$ref"].rpartition("/")[2]]
+        if "items" in item:
+            item["items"] = inline(item["items"])
+            if "anyOf" in item["items"]:
+                item["items"]["anyOf"] = [inline(one) for one in item["items"]["anyOf"]]
     return schema

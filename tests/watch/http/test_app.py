@@ -160,7 +160,9 @@ def test_responses_forbid_scripts_of_others(client):
 def test_openapi_says_what_bodies_hold(client):
     paths = client.get("/openapi.json").json()["paths"]
     body = paths["/v1/labels"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert set(body["properties"]["items"]["items"]["properties"]) == {"receipt", "label", "by", "segment"}
+    assert set(body["properties"]["items"]["items"]["properties"]) == {
+        *("receipt", "id", "model", "label", "by", "segment")
+    }
 
 
 def test_every_bin_of_every_version_is_there_from_the_first_scrape(client):

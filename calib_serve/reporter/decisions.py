@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.receipts import SignedReceipt
-from calib_serve.serve.observer import Observer, Tag
+from calib_serve.reporter.recorder import Recorder, Tag
 from calib_serve.watch.decisions import decide
 
 __all__ = ["MOST", "Decision", "decisions"]
@@ -38,7 +38,7 @@ class Decision(NamedTuple):
 
 
 def decisions(
-    observer: Observer,
+    recorder: Recorder,
     probs: Sequence[NDArray[np.float64]],
     *,
     threshold: float,
@@ -51,7 +51,7 @@ def decisions(
     on one another, so that a row is a group where its ``tags`` name none.
     """
     if not probs:
-        observer.served([], invalid=invalid)
+        recorder.served([], invalid=invalid)
         return []
     classes, confidence = decide(np.stack(probs), threshold)
     rows, labels = classes.shape
@@ -60,7 +60,7 @@ def decisions(
     given = tags if len(tags) == rows else [Tag()] * rows
     own = [Tag(one.segment, one.group or f"row {random.getrandbits(64):x}") for one in given]
     receipts = iter(
-        observer.served(
+        recorder.served(
             [(int(classes[i]), float(confidence[i])) for i in at],
             tags=[own[row] for row, _ in at],
             invalid=invalid,

@@ -1,0 +1,267 @@
+"""Sends labels to the watch until each is settled: counted, refused for good, or a dead letter.
+
+A label that is refused for something that may pass, such as an id that is not known yet, is held back and
+tried again. A source is told that a piece is settled when all its labels are; whatever ends this process
+before leads to labels that are sent again, which the watch counts once.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from calib_serve.collect.dead_letters import DeadLetter, DeadLetters
+from calib_serve.collect.source import Piece, Source
+from calib_serve.errors import ServerError
+from calib_serve.watch.sender import Rejected, Unanswered, post_items
+
+__all__ = ["FOR_GOOD", "LATER", "Collector", "Totals"]
+
+log = logging.getLogger(__name__)
+
+FOR_GOOD = frozenset({"duplicate", "not_wanted", "expired", "forgotten"})
+"""Why a label is refused where nothing is left to do."""
+
+LATER = frozenset({"unknown_id", "unknown_key", "unknown_version", "dated_ahead", "source_cap"})
+"""Why a label is refused that may be counted later: its prediction, a key, a version or the time comes."""
+
+_FIRST, _LONGEST = 1.0, 60.0  # seconds until a label that is held back is tried again
+_TOO_MUCH = (400, 413, 422)  # of a batch: then one of its labels is to blame, or there are too many
+_BYTES = 1 << 20  # of a request
+_TELL_EVERY = 60.0  # seconds between summaries in the log
+_IDLE = 1.0  # seconds to wait for more
+
+
+@dataclass
+class Totals:
+    """What became of labels since this process began; safe to read at any time.
+
+    ``labels``: by ``accepted``, or the reason of the refusal that settled them. ``dead``: dead letters by
+    reason. ``failures``: by what failed, and was tried again. ``held``: labels that wait to be tried again.
+    ``sent_at``: when the watch last answered, seconds since 1970.
+    """
+
+    labels: Counter[str] = field(default_factory=Counter)
+    dead: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    held: int = 0
+    sent_at: float = 0.0
+
+    def __str__(self) -> str:
+        """A summary for people."""
+        refused = ", ".join(f"{n} {why}" for why, n in self.labels.most_common() if why != "accepted")
+        dead = ", ".join(f"{n} {why}" for why, n in self.dead.most_common())
+        told = [f"{self.labels['accepted']} counted"]
+        told += [f"refused: {refused}"] * bool(refused) + [f"dead letters: {dead}"] * bool(dead)
+        return "; ".join(told + [f"{self.held} wait"] * bool(self.held))
+
+
+class _Item(NamedTuple):
+    row: dict[str, Any]
+    piece: Piece
+    since: float | None = None  # when it was first refused
+    pause: float = _FIRST
+
+
+class _Stopped(Exception):
+    pass
+
+
+class Collector:
+    """Sends what comes from ``source`` to ``url``, and what cannot be counted to ``dead``.
+
+    ``token``: gives the bearer token, asked before each batch. ``wait``: seconds for which a label is held
+    back that may be counted later; then it is a dead letter. ``batch``: labels a request. ``most_held``:
+    labels that are held back, beyond which nothing more is taken. ``stop``: set it to end. The source and
+    the dead letters stay yours to close.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        url: str,
+        dead: DeadLetters,
+        *,
+        token: Callable[[], str] = str,
+        wait: float = 600.0,
+        batch: int = 1000,
+        most_held: int = 100_000,
+        stop: threading.Event | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.totals, self.sending = Totals(), False
+        self._source, self._url, self._dead, self._token = source, url, dead, token
+        self._wait, self._batch, self._most_held, self._clock = wait, batch, most_held, clock
+        self._stop = stop or threading.Event()
+        self._held: list[tuple[float, int, _Item]] = []
+        self._numbers = itertools.count()
+        self._told = (clock(), "")
+
+    def run(self, *, once: bool = False) -> Totals:
+        """Go on until ``stop``; with ``once`` until all that is there is settled.
+
+        ServerError where what answers at the address is no watch.
+        """
+        try:
+            while not self._stop.is_set():
+                self._round()
+                if once and not self._held and self._source.drained():
+                    break
+        except _Stopped:
+            pass
+        self._tell(at_once=True)
+        return self.totals
+
+    def _round(self) -> None:
+        items = self._due()
+        if len(self._held) < self._most_held:
+            pieces = self._source.take(0.0 if items else self._idle())
+            for piece in pieces:
+                piece.stream.begin(piece.position, labels=len(piece.labels) + len(piece.dead))
+            self._bury([(letter, piece) for piece in pieces for letter in piece.dead])
+            items += [_Item(row, piece) for piece in pieces for row in piece.labels]
+        elif not items:
+            self._source.alive()
+            self._stop.wait(self._idle())
+        for batch in self._batches(items):
+            self._settle(batch)
+        self._source.commit()
+        self._tell()
+
+    def _batches(self, items: Sequence[_Item]) -> Iterator[list[_Item]]:
+        """As many as a request may have, and not so long that a watch hangs up on it."""
+        batch: list[_Item] = []
+        size = 0
+        for item in items:
+            more = len(json.dumps(item.row)) + 2
+            if batch and (len(batch) == self._batch or size + more > _BYTES):
+                yield batch
+                batch, size = [], 0
+            batch.append(item)
+            size += more
+        if batch:
+            yield batch
+
+    def _idle(self) -> float:
+        return min(_IDLE, max(self._held[0][0] - self._clock(), 0.0)) if self._held else _IDLE
+
+    def _due(self) -> list[_Item]:
+        """Held labels whose time has come."""
+        found: list[_Item] = []
+        while self._held and self._held[0][0] <= self._clock() and len(found) < self._batch:
+            found.append(heapq.heappop(self._held)[2])
+        self.totals.held = len(self._held)
+        return found
+
+    def _settle(self, items: Sequence[_Item]) -> None:
+        """Send them, and settle or hold back each; those of streams that were given up are dropped."""
+        items = [one for one in items if not one.piece.stream.given_up]
+        if not items:
+            return
+        buried = []
+        for item, outcome in zip(items, self._send([one.row for one in items]), strict=True):
+            reason = "" if outcome["accepted"] else str(outcome["reason"])
+            if not reason or reason in FOR_GOOD:
+                self.totals.labels[reason or "accepted"] += 1
+                self._done(item.piece)
+            elif reason in LATER and self._hold(item):
+                pass
+            else:
+                told = str(outcome.get("message", ""))
+                buried.append((DeadLetter(reason, told, item.piece.where, item=item.row), item.piece))
+        self._bury(buried)
+
+    def _hold(self, item: _Item) -> bool:
+        """Hold a label back, unless it was for long enough."""
+        now = self._clock()
+        since = now if item.since is None else item.since
+        if now - since >= self._wait:
+            return False
+        due = min(now + item.pause, since + self._wait)
+        again = item._replace(since=since, pause=min(2 * item.pause, _LONGEST))
+        heapq.heappush(self._held, (due, next(self._numbers), again))
+        self.totals.held = len(self._held)
+        return True
+
+    def _done(self, piece: Piece) -> None:
+        if not piece.stream.given_up:
+            piece.stream.settle(piece.position)
+
+    def _send(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        try:
+            self.sending = True
+            found = self._post(rows)
+        except Rejected as error:
+            if error.status not in _TOO_MUCH:
+                raise
+            if len(rows) == 1:
+                return [{"accepted": False, "reason": "malformed", "message": str(error)}]
+            middle = len(rows) // 2
+            return self._send(rows[:middle]) + self._send(rows[middle:])
+        finally:
+            self.sending = False
+        self.totals.sent_at = time.time()
+        return found
+
+    def _post(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """What the watch says of each, however long it takes to hear it."""
+        pause = _FIRST
+        while True:
+            try:
+                return post_items(
+                    self._url, rows, token=self._token(), tries=10**9, sleep=self._pause, failed=self._failed
+                )
+            except Unanswered as error:  # a token that is not known, or no more
+                self._failed(str(error))
+                self._pause(pause)
+                pause = min(2 * pause, _LONGEST)
+
+    def _bury(self, letters: Sequence[tuple[DeadLetter, Piece]]) -> None:
+        """Keep dead letters, however long that takes: they settle their pieces."""
+        pause = _FIRST
+        while letters:
+            try:
+                self._dead.put([letter for letter, _ in letters])
+                break
+            except ServerError as error:
+                self._failed(str(error), what="dead_letter")
+                self._pause(pause)
+                pause = min(2 * pause, _LONGEST)
+        for letter, piece in letters:
+            self.totals.dead[letter.reason] += 1
+            self._done(piece)
+
+    def _failed(self, why: str, *, what: str = "watch") -> None:
+        self.totals.failures[what] += 1
+        log.warning("%s; it is tried again", why)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, and say to the source that this process is there."""
+        until = self._clock() + seconds
+        while (left := until - self._clock()) > 0:
+            self._source.alive()
+            if self._stop.wait(min(left, _IDLE)):
+                raise _Stopped
+
+    def stop(self) -> None:
+        """End soon: what was sent and is not answered yet will be sent again by the next start."""
+        self._stop.set()
+
+    def interrupt(self) -> None:
+        """End now, from a signal's handler: raises where a request waits for its answer."""
+        if self.sending and self._stop.is_set():
+            raise _Stopped
+
+    def _tell(self, *, at_once: bool = False) -> None:
+        at, before = self._told
+        if (at_once or self._clock() - at > _TELL_EVERY) and (told := str(self.totals)) != before:
+            log.info("%s", told)
+            self._told = (self._clock(), told)

@@ -1,0 +1,190 @@
+"""One model version behind the gateway: its scores calibrated, and what a reply gets beside them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Artifact
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.gateway.tensors import Tensor
+from calib_serve.receipts import SignedReceipt
+from calib_serve.scores import ONE_COLUMN, Outputs, from_probs, to_logits, to_probs
+
+__all__ = ["ADDED", "About", "Calibrated", "Calibration", "Calibrations", "Counts", "Reports"]
+
+log = logging.getLogger("calib_serve.gateway")
+
+Array = NDArray[Any]
+
+ADDED = ("confidence", "receipt", "abstain", "set", "label_wanted")
+"""The outputs that a reply may get."""
+
+_MOST_VERSIONS = 64  # that are told apart in a series
+
+
+class About(NamedTuple):
+    """What a request says of itself in its headers ``x-calib-segment``, ``x-calib-group``, ``x-calib-id``."""
+
+    segment: str = ""
+    group: str = ""
+    id: str = ""
+
+
+class Reports(Protocol):
+    """Where predictions are counted and receipts come from: a ``Reporter``."""
+
+    def served(
+        self,
+        probs: Array,
+        *,
+        segment: str | Sequence[str] = "",
+        group: str | Sequence[str] = "",
+        id: str | Sequence[str] = "",
+        logits: Array | None = None,
+    ) -> list[SignedReceipt | None]:
+        """One receipt a row."""
+
+
+class Calibrated(NamedTuple):
+    """The output as it goes on, of the shape and datatype that it came in, and what is added."""
+
+    values: Array
+    added: list[Tensor]
+
+
+class Counts:
+    """What is counted of the gateway itself: answers without a calibration, by model and version."""
+
+    def __init__(self) -> None:
+        self.uncalibrated: Counter[tuple[str, str]] = Counter()
+        self._lock = threading.Lock()
+
+    def passed(self, model: str, version: str) -> None:
+        """Count a reply that went out as the server gave it."""
+        with self._lock:
+            known = (model, version) in self.uncalibrated or len(self.uncalibrated) < _MOST_VERSIONS
+            self.uncalibrated[model, version if known else "other"] += 1
+
+
+class Calibration:
+    """Calibrates the output ``output`` of a model version; ``kind`` is what the model gives there.
+
+    ``what``: the artifact, or the number of classes of a model whose output is calibrated already, which
+    then stays as it is. Raises InputError for an artifact that cannot act on an output alone.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        version: str,
+        what: Artifact | int,
+        *,
+        output: str,
+        kind: Outputs,
+        reports: Reports,
+    ) -> None:
+        self.model, self.version, self.output, self.kind = model, version, output, kind
+        self.artifact = what if isinstance(what, Artifact) else None
+        self.classes = what if isinstance(what, int) else what.classes
+        self._reports = reports
+        if kind in ("label_logits", "label_probabilities"):
+            raise InputError(f"the gateway serves models of one class a sample, and {model} is of labels")
+        if self.artifact is None:
+            return
+        if self.artifact.model_steps:
+            raise InputError(
+                f"the calibration of {model} changes the model itself; put it in with calib-serve fuse, and "
+                f"say {model}:{version}={self.classes} here: its output is calibrated then"
+            )
+        self.artifact.check_takes(kind, f"the scores of {model}")
+
+    def __call__(self, raw: Array, about: About) -> Calibrated:
+        """The output ``raw``, (n, K), (K,) or with further axes of 1; InputError for any other shape."""
+        rows = self._rows(raw)
+        scores = rows.astype(np.float64)
+        logits = to_logits(scores, self.kind)
+        finite = np.asarray(np.isfinite(logits).all(axis=1))
+        probs = self._probs(scores, logits, finite)
+        values = raw
+        if self.artifact is not None:
+            made = from_probs(probs, scores, self.kind)
+            values = made.reshape(raw.shape).astype(raw.dtype)
+        probs[~finite] = np.nan
+        return Calibrated(values, self._added(probs, self._receipts(probs, logits, about)))
+
+    def _probs(self, scores: Array, logits: Array, finite: NDArray[np.bool_]) -> NDArray[np.float64]:
+        whole = bool(finite.all())
+        if self.artifact is None:
+            return to_probs(scores if whole else np.where(finite[:, None], scores, 0.5), self.kind)
+        return self.artifact.probs(logits if whole else np.where(finite[:, None], logits, 0.0))
+
+    def _rows(self, raw: Array) -> Array:
+        columns = 1 if self.kind in ONE_COLUMN else self.classes
+        if raw.ndim > 1 and raw.size == len(raw) * columns and columns in (*raw.shape[1:], 1):
+            return raw.reshape(len(raw), columns)
+        if raw.ndim == 1 and (columns == 1 or len(raw) == columns):
+            return raw.reshape(-1, columns)
+        raise ShapeError(f"{self.output} must be (n, {columns}), got {raw.shape}")
+
+    def _receipts(self, probs: Array, logits: Array, about: About) -> list[SignedReceipt | None]:
+        n = len(probs)
+        ids: str | list[str] = about.id
+        if about.id and n > 1:
+            ids = [f"{about.id}:{i}" for i in range(n)]
+        return self._reports.served(probs, segment=about.segment, group=about.group, id=ids, logits=logits)
+
+    def _added(self, probs: NDArray[np.float64], receipts: Sequence[SignedReceipt | None]) -> list[Tensor]:
+        added = [Tensor("confidence", "FP64", probs.max(axis=1))]
+        if any(one is not None for one in receipts):
+            signed = [b"" if one is None else one.encode() for one in receipts]
+            added.append(Tensor("receipt", "BYTES", np.array(signed, object)))
+            wanted = [one is not None and one.wanted for one in receipts]
+            if not all(wanted):
+                added.append(Tensor("label_wanted", "BOOL", np.array(wanted)))
+        if self.artifact is not None and self.artifact.abstain is not None:
+            added.append(Tensor("abstain", "BOOL", self.artifact.abstain(probs)))
+        if self.artifact is not None and self.artifact.sets is not None:
+            # What is not finite has no set: all classes are in it.
+            found = np.isnan(probs).any(axis=1, keepdims=True)
+            inside = self.artifact.sets(np.where(found, 1 / self.classes, probs))
+            added.append(Tensor("set", "BOOL", inside | found))
+        return added
+
+
+class Calibrations:
+    """The calibrations of all models, found by name and by the version that a reply names.
+
+    A reply that names no version is that of the one version that is calibrated, if there is one alone.
+    """
+
+    def __init__(self, all_of_them: Iterable[Calibration]) -> None:
+        self._of: dict[str, dict[str, Calibration]] = {}
+        for one in all_of_them:
+            versions = self._of.setdefault(one.model, {})
+            if one.version in versions:
+                raise InputError(f"{one.model}:{one.version} is given twice")
+            if versions and one.output != next(iter(versions.values())).output:
+                raise InputError(f"all versions of {one.model} must have one output to calibrate")
+            versions[one.version] = one
+
+    def __iter__(self) -> Any:
+        return (one for versions in self._of.values() for one in versions.values())
+
+    def output_of(self, model: str) -> str | None:
+        """The name of the output that is calibrated, None for a model that passes as it is."""
+        versions = self._of.get(model)
+        return None if versions is None else next(iter(versions.values())).output
+
+    def find(self, model: str, version: str) -> Calibration | None:
+        """That of a reply."""
+        versions = self._of.get(model, {})
+        if not version and len(versions) == 1:
+            return next(iter(versions.values()))
+        return versions.get(version)

@@ -1,0 +1,232 @@
+"""The gateway over gRPC: ModelInfer of calibrated models is read, all other calls pass byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from calib_serve.errors import InputError, MissingDependency
+from calib_serve.gateway.calibration import Calibrations, Counts
+from calib_serve.gateway.headers import about, as_metadata
+from calib_serve.gateway.infer import UNCALIBRATED, found, why_not
+from calib_serve.gateway.infer_messages import asked, calibrated_reply, read_infer, read_reply, scores_of
+from calib_serve.gateway.waiting import Full, Waiting
+
+try:
+    import grpc
+    import grpc.aio
+except ImportError as error:
+    raise MissingDependency("grpcio", "gateway") from error
+
+__all__ = ["GrpcGateway"]
+
+log = logging.getLogger("calib_serve.gateway")
+
+_SERVICE = "GRPCInferenceService"
+_SMALL = 1 << 16  # bytes
+_CHECK = "/grpc.health.v1.Health/Check"
+_HEALTH = ("ServerLive", "ServerReady", "Check")
+_DETAILS = "grpc-status-details-bin"  # more about an error
+_PATIENCE = 10.0  # seconds that calls in hand have to end
+
+
+class GrpcGateway:
+    """Listens on ``listen`` and calls ``upstream``, HOST:PORT each, or grpcs://HOST:PORT for TLS there.
+
+    ``timeout``: seconds that a call may take, or less where the client says so; streams last as long as the
+    client lets them. ``tls``: the certificate and its key, PEM, to listen with.
+    """
+
+    def __init__(
+        self,
+        calibrations: Calibrations,
+        *,
+        upstream: str,
+        listen: str,
+        waiting: Waiting,
+        counts: Counts,
+        timeout: float,
+        tls: tuple[bytes, bytes] | None = None,
+    ) -> None:
+        self._calibrations, self._waiting, self._counts = calibrations, waiting, counts
+        self._upstream, self._listen, self._timeout, self._tls = upstream, listen, timeout, tls
+        self._server: Any = None
+        self._channel: Any = None
+
+    async def open(self) -> None:
+        """Listen; InputError where the address cannot be used."""
+        sizes = [
+            ("grpc.max_receive_message_length", self._waiting.most),
+            ("grpc.max_send_message_length", -1),
+        ]
+        secure = self._upstream.startswith("grpcs://")
+        address = self._upstream.removeprefix("grpcs://")
+        large = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+        self._channel = (
+            grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(), options=large)
+            if secure
+            else grpc.aio.insecure_channel(address, options=large)
+        )
+        self._server = grpc.aio.server(options=[*sizes, ("grpc.so_reuseport", 0)])
+        self._server.add_generic_rpc_handlers((_Handler(self),))
+        try:
+            if self._tls is None:
+                self._server.add_insecure_port(self._listen)
+            else:
+                cert, key = self._tls
+                self._server.add_secure_port(self._listen, grpc.ssl_server_credentials([(key, cert)]))
+        except RuntimeError as error:
+            raise InputError(f"cannot listen on {self._listen}: {error}") from error
+        await self._server.start()
+
+    async def close(self) -> None:
+        """Answer what is in hand, and end."""
+        if self._server is not None:
+            await self._server.stop(_PATIENCE)
+        if self._channel is not None:
+            await self._channel.close()
+
+    async def unary(self, method: str, raw: bytes, context: Any) -> bytes:
+        """A call of one message for one."""
+        if method.rpartition("/")[2] in _HEALTH:
+            return await self._call(method, raw, context)
+        try:
+            with self._waiting.one():
+                if method.rpartition("/")[2] == "ModelInfer":
+                    return await self._infer(method, raw, context)
+                return await self._call(method, raw, context)
+        except Full as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        raise AssertionError("abort raises")
+
+    async def stream(self, method: str, requests: Any, context: Any) -> AsyncIterator[bytes]:
+        """A call of many messages for many; an inference among them passes as it is, and is counted."""
+        try:
+            with self._waiting.one():
+                async for message in self._streamed(method, requests, context):
+                    yield message
+        except Full as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+
+    async def _streamed(self, method: str, requests: Any, context: Any) -> AsyncIterator[bytes]:
+        infers = method.rpartition("/")[2] == "ModelStreamInfer"
+
+        async def sent() -> AsyncIterator[bytes]:
+            async for message in requests:
+                if infers:
+                    self._count_streamed(message)
+                yield message
+
+        call = self._channel.stream_stream(method)(
+            sent(), metadata=_forwarded(context), timeout=context.time_remaining()
+        )
+        try:
+            async for message in call:
+                yield message
+        except grpc.aio.AioRpcError as error:
+            await _abort(context, error)
+        finally:
+            call.cancel()
+        context.set_trailing_metadata(_as_given(await call.trailing_metadata()))
+
+    def _count_streamed(self, message: bytes) -> None:
+        request = read_infer(message)
+        if request is not None and self._calibrations.output_of(request.model_name) is not None:
+            self._counts.passed(request.model_name, request.model_version)
+
+    async def _call(self, method: str, raw: bytes, context: Any, *more: tuple[str, str]) -> bytes:
+        """The server's answer; its metadata and its errors become those of ``context``."""
+        left = context.time_remaining()
+        call = self._channel.unary_unary(method)(
+            raw,
+            metadata=_forwarded(context),
+            timeout=self._timeout if left is None else min(left, self._timeout),
+        )
+        try:
+            reply: bytes = await call
+        except grpc.aio.AioRpcError as error:
+            await _abort(context, error)
+        first = _as_given(await call.initial_metadata())
+        if first:
+            await context.send_initial_metadata(first)
+        context.set_trailing_metadata((*_as_given(await call.trailing_metadata()), *more))
+        return reply
+
+    async def _infer(self, method: str, raw: bytes, context: Any) -> bytes:
+        request = read_infer(raw)
+        output = None if request is None else self._calibrations.output_of(request.model_name)
+        if output is None:
+            return await self._call(method, raw, context)
+        model, version = request.model_name, request.model_version
+        try:
+            said = about(as_metadata(context.invocation_metadata()))
+            ask = asked(raw, request, output)
+        except InputError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        answer = await self._call(method, ask.message, context)
+
+        def made() -> bytes:
+            reply = read_reply(answer)
+            named = reply.model_version or version
+            calibration, scores = found(self._calibrations, model, named, scores_of(reply, output))
+            return calibrated_reply(ask, reply, output, calibration(scores.values, said))
+
+        try:
+            return made() if len(answer) < _SMALL else await asyncio.to_thread(made)
+        except Exception as error:  # fails open, and is counted
+            self._counts.passed(model, version)
+            told = (UNCALIBRATED, why_not(error, model, version))
+            context.set_trailing_metadata((*(context.trailing_metadata() or ()), told))
+            return answer
+
+
+class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Every method of every service, its messages as bytes."""
+
+    def __init__(self, gateway: GrpcGateway) -> None:
+        self._gateway = gateway
+
+    def service(self, details: Any) -> Any:
+        """What handles a call."""
+        method: str = details.method
+        service, _, name = method.rpartition("/")
+        if method == _CHECK or (service.endswith(_SERVICE) and name != "ModelStreamInfer"):
+            return grpc.unary_unary_rpc_method_handler(_bound(self._gateway.unary, method))
+        return grpc.stream_stream_rpc_method_handler(_streamed(self._gateway.stream, method))
+
+
+def _bound(work: Callable[..., Any], method: str) -> Callable[..., Any]:
+    async def handle(request: bytes, context: Any) -> Any:
+        return await work(method, request, context)
+
+    return handle
+
+
+def _streamed(work: Callable[..., Any], method: str) -> Callable[..., Any]:
+    async def handle(requests: Any, context: Any) -> Any:
+        async for message in work(method, requests, context):
+            yield message
+
+    return handle
+
+
+def _forwarded(context: Any) -> tuple[tuple[str, Any], ...]:
+    """The client's metadata, without what gRPC says for itself."""
+    return tuple(
+        (name, value)
+        for name, value in context.invocation_metadata() or ()
+        if name != "user-agent" and not name.startswith((":", "grpc-"))
+    )
+
+
+def _as_given(metadata: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple(
+        (name, value) for name, value in metadata or () if name == _DETAILS or not name.startswith("grpc-")
+    )
+
+
+async def _abort(context: Any, error: Any) -> None:
+    """The server's error as it is."""
+    await context.abort(error.code(), error.details() or "", _as_given(error.trailing_metadata()))

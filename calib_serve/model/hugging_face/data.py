@@ -1,0 +1,87 @@
+"""The calibration data of a Hugging Face classifier, as it takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.data import Dataset, LabelledRequests, load_data, read_requests, read_texts
+from calib_serve.errors import InputError
+from calib_serve.model.hugging_face.folder import Folder, read_folder
+from calib_serve.model.hugging_face.photos import prepared
+from calib_serve.model.hugging_face.words import read_words
+from calib_serve.scores import LABELS
+
+__all__ = ["data_of"]
+
+
+def data_of(model: str | Path, data: str | Path, splits: Sequence[str | None]) -> list[Dataset]:
+    """Each of ``splits`` (None: all) of ``data`` as the classifier in the folder ``model`` takes it.
+
+    Of texts: a table that ``read_texts`` reads, made token ids by the folder's tokenizer, (n, planes, length)
+    with -1 behind a text's end. Of pictures: files that ``read_requests`` lists, or arrays of ``load_data``,
+    which are taken for pixels that its image processor made. Labels are found by id or by the names of
+    id2label. ``remarks`` say how many texts had to be truncated. Raises InputError for data that cannot be
+    read or have other labels, ModelError for a folder that cannot be loaded.
+    """
+    folder = read_folder(Path(model))
+    if folder.takes == "texts":
+        return _texts(folder, data, splits)
+    return [_pictures(folder, data, split) for split in splits]
+
+
+def _texts(folder: Folder, data: str | Path, splits: Sequence[str | None]) -> list[Dataset]:
+    read = [read_texts(data, split) for split in splits]
+    # Labels first: they are wrong more often than texts, and quick to look at.
+    labels = [
+        _labels(folder, LabelledRequests(one.source, one.labels, rows=np.empty((len(one), 0))))
+        for one in read
+    ]
+    words = read_words(folder)
+    encoded = [words.encode(one) for one in read]
+    length = max(row.shape[1] for rows, _ in encoded for row in rows)
+    return [
+        Dataset(
+            words.padded(rows, length), y, folder.names, remarks=_said(cut, len(rows), words.limit, split)
+        )
+        for (rows, cut), y, split in zip(encoded, labels, splits, strict=True)
+    ]
+
+
+def _said(cut: int, texts: int, limit: int | None, split: str | None) -> tuple[str, ...]:
+    if not cut:
+        return ()
+    of = f" of split {split}" if split else ""
+    return (
+        f"{cut} of {texts} texts{of} were truncated to the model's {limit} tokens; it is calibrated for "
+        "texts that are truncated so",
+    )
+
+
+def _pictures(folder: Folder, data: str | Path, split: str | None) -> Dataset:
+    path = Path(data)
+    if (path.is_dir() and not any(path.glob("*.npy"))) or path.suffix == ".csv":
+        read = read_requests(data, split)
+        labels = _labels(folder, read)
+        return Dataset(prepared(folder, read.files), labels, folder.names)
+    arrays = load_data(data, split)
+    if arrays.class_names and arrays.class_names != folder.names:
+        raise InputError(
+            f"{data} names its classes {', '.join(arrays.class_names[:3])} ..., the model "
+            f"{', '.join(folder.names[:3])} ... (id2label): which is which is not known; leave "
+            "class_names out where the ids are the model's"
+        )
+    return Dataset(arrays.inputs, arrays.labels, folder.names)
+
+
+def _labels(folder: Folder, given: LabelledRequests) -> NDArray[np.intp]:
+    known = [[name] for name in folder.names]
+    if folder.returns in LABELS:
+        return given.label_sets(folder.classes, known)
+    for i, label in enumerate(given.labels):
+        if not label.strip():
+            raise InputError(f"{given.called(i)}: the label is missing; leave such rows out")
+    return given.class_ids(folder.classes, known)

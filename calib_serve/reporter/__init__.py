@@ -1,0 +1,1 @@
+"""What every server does with a prediction: count it, and sign its receipt."""

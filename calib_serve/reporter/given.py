@@ -1,0 +1,91 @@
+"""What callers give a reporter, read and checked."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.artifact import Artifact
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.receipts import Keyring, LiveKeyring
+from calib_serve.reporter.recorder import Tag
+
+__all__ = [
+    "KEYRING", "are_probabilities", "array_of", "artifact_of", "each_of", "keyring_of", "logits_of",
+    "tags_of",
+]  # fmt: skip
+
+log = logging.getLogger(__name__)
+
+KEYRING = "CALIB_SERVE_KEYRING"
+"""The variable that names a keyring where none is given."""
+
+_SUM_TOLERANCE = 0.02  # of what the probabilities of a row add up to, in half precision
+
+
+def artifact_of(what: Artifact | str | Path | int) -> Artifact | None:
+    """The artifact, or None where the number of classes is given."""
+    if isinstance(what, int):
+        if what < 2:
+            raise InputError(f"a classifier has at least 2 classes, got {what}")
+        return None
+    return what if isinstance(what, Artifact) else Artifact.load(what)
+
+
+def keyring_of(given: Keyring | LiveKeyring | str | Path | None) -> Keyring | LiveKeyring | None:
+    """The keyring that is given, or named by the environment; None, and a warning, where none is."""
+    if given is None and not (given := os.environ.get(KEYRING)):
+        log.warning(
+            "receipts are off: no keyring is given, and %s names none (calib-serve keys new FILE)", KEYRING
+        )
+        return None
+    return LiveKeyring(given) if isinstance(given, (str, Path)) else given
+
+
+def array_of(probs: ArrayLike) -> NDArray[Any]:
+    """Numbers in an array; InputError for what is none."""
+    try:
+        p = np.asarray(probs)
+    except Exception as error:  # tensors that need gradients, or are on a GPU, raise types of their own
+        raise InputError(f"probs are no array: {error}") from error
+    if p.dtype.kind not in "fiu":
+        raise InputError(f"probs must be numbers, got an array of {p.dtype}")
+    return p
+
+
+def are_probabilities(p: NDArray[Any]) -> bool:
+    """Whether finite rows (n, K) or (K,) are; what is not finite is counted as it comes."""
+    if not p.size:
+        return True
+    sums = np.atleast_1d(p.sum(axis=-1, dtype=np.float64))
+    sums = sums[np.isfinite(sums)]
+    return bool((np.abs(sums - 1) <= _SUM_TOLERANCE).all())
+
+
+def logits_of(logits: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float64]:
+    """Logits of this shape; ShapeError for any other."""
+    z = np.atleast_2d(np.asarray(logits, np.float64))
+    if z.shape != shape:
+        raise ShapeError(f"logits must have the shape of probs, {shape}, got {z.shape}")
+    return z
+
+
+def tags_of(segment: str | Sequence[str], group: str | Sequence[str], count: int) -> list[Tag]:
+    """The tag of each of ``count`` predictions."""
+    return list(map(Tag, each_of(segment, "segment", count), each_of(group, "group", count)))
+
+
+def each_of(given: str | Sequence[str], what: str, count: int) -> Sequence[str]:
+    """One for each of ``count`` predictions; a single text is that of all of them, but ids differ."""
+    found = [given] * count if isinstance(given, str) else list(given)
+    if len(found) != count or (what == "id" and given and isinstance(given, str) and count > 1):
+        raise InputError(f"give one {what} for each of {count} predictions")
+    if not all(isinstance(one, str) and len(one.encode()) <= 255 for one in found):
+        raise InputError(f"a {what} is a text of at most 255 bytes")
+    return found

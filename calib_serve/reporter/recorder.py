@@ -1,0 +1,220 @@
+"""Counts and receipts of served predictions, for every server: it never raises, and waits for nothing.
+
+Monitoring fails open: a failure here does not change the prediction, and ``calib_monitor_errors_total``
+counts it. What is counted waits in memory until ``settle`` adds it up and hands it to the sink.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.nonces import Nonces
+from calib_serve.receipts import Keyring, LiveKeyring, Mark, SignedReceipt, group_number
+from calib_serve.watch.policy import LabelPolicy
+from calib_serve.watch.samples import SampleLog
+from calib_serve.watch.series import PUBLISHED, SERIES, WORKERS
+
+__all__ = ["ROUNDING", "SERVED", "Key", "Recorder", "Sink", "Tag", "zeros"]
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, tuple[str, ...]]
+"""A series: its name, and the values of its labels in their order."""
+
+ROUNDING = 1e-6
+"""How far above 1 a probability may be, by rounding; it is taken as 1."""
+
+_PREDICTIONS = tuple(one for one in PUBLISHED if one.of == "predictions")
+_INVALID, _UNCALIBRATED = "calib_invalid_outputs_total", "calib_uncalibrated_total"
+_STAGES = ("record", "receipt", "keyring", "samples")
+_LABELS = {one.name: one.labels for one in (*SERIES, *WORKERS)}
+_MOST = 100_000  # predictions that wait to be added up; beyond, the one that comes adds them up
+
+SERVED = (*(one.name for one in _PREDICTIONS), _INVALID, _UNCALIBRATED)
+"""The counters that predictions feed, by model and version."""
+
+
+class Tag(NamedTuple):
+    """What a request says of its prediction: a segment, and a group of outcomes that hang together."""
+
+    segment: str = ""
+    group: str = ""
+
+
+_NO_TAG = Tag()
+
+
+class Sink(Protocol):
+    """Where counts go; ``add_all`` and ``failed`` may be called from any thread."""
+
+    def add_all(self, changes: Mapping[Key, float]) -> None:
+        """Add to counters."""
+
+    def failed(self, *stages: str, times: int = 1) -> None:
+        """Count failures of the monitoring itself; ``times`` 0 starts their series."""
+
+
+def zeros(names: Iterable[str], *, model: str, version: str, bins: int) -> dict[Key, float]:
+    """Counters of a model version at 0, in every bin: PromQL drops a bin that was never seen.
+
+    >>> zeros(["calib_invalid_outputs_total"], model="m", version="1", bins=15)
+    {('calib_invalid_outputs_total', ('m', '1')): 0.0}
+    """
+    return {
+        (name, (model, version, *place)): 0.0
+        for name in names
+        for place in ([(str(b),) for b in range(bins)] if "bin" in _LABELS[name] else [()])
+    }
+
+
+class Recorder:
+    """Counts the predictions of one model version into ``sink`` and signs them.
+
+    ``keyring`` None: no receipts. ``samples`` keeps logits of signed predictions for a later refit;
+    ``policy`` says whose labels are wanted. ``counts`` False: predictions are signed, and counted elsewhere.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        *,
+        model: str,
+        version: str,
+        bins: int,
+        keyring: Keyring | LiveKeyring | None,
+        samples: SampleLog | None = None,
+        policy: LabelPolicy | None = None,
+        counts: bool = True,
+    ) -> None:
+        self.model, self.version, self.bins = model, version, bins
+        self._sink, self._keyring, self._policy, self._counts = sink, keyring, policy, counts
+        self._samples = samples if keyring else None  # labels find their samples by receipts
+        self._nonces = Nonces()
+        self._waiting: deque[tuple[int, float]] = deque()
+        self._inner = np.linspace(0, 1, bins + 1)[1:-1]
+        sink.add_all(zeros(SERVED if counts else SERVED[-2:], model=model, version=version, bins=bins))
+        sink.failed(*_STAGES, times=0)
+
+    @property
+    def signs(self) -> bool:
+        """Whether predictions get receipts."""
+        return self._keyring is not None
+
+    def served(
+        self,
+        predictions: Sequence[tuple[int, float]],
+        *,
+        logits: Sequence[NDArray[Any]] = (),
+        tags: Sequence[Tag] = (),
+        invalid: int = 0,
+        counted: NDArray[np.float64] | None = None,
+        sign: bool = True,
+    ) -> list[SignedReceipt | None]:
+        """Count (predicted class, confidence) pairs and sign a receipt for each.
+
+        ``logits`` (K,) of each are what the output calibration was applied to; ``tags``: what
+        their requests name, or none where rows are not requests. ``counted`` (m,): the confidences of all
+        that is predicted, where ``predictions`` are drawn from it, each with the same chance. ``sign``
+        False: they get none this time.
+        """
+        if invalid:
+            self._add(_INVALID, invalid)
+        if self._counts:
+            self._wait(predictions, counted)
+        if self._keyring is None or not sign:
+            return [None] * len(predictions)
+        share = 1.0 if counted is None else len(predictions) / max(len(counted), 1)
+        try:
+            now = time.time()
+            nonces = [self._nonces.draw()] if len(predictions) == 1 else self._nonces.draws(len(predictions))
+            marks = self._marks(predictions, tags, share) if tags or self._policy or share != 1 else ()
+            signer = self._keyring.current().signer(self.model, self.version)
+            receipts: list[Any] = signer.sign(predictions, nonces, time=now, marks=marks)
+        except Exception as error:  # fails open
+            self.broken("receipt", error, times=len(predictions))
+            return [None] * len(predictions)
+        if self._samples and nonces:
+            self._keep(self._samples, nonces, logits, now)
+        return receipts
+
+    def uncalibrated(self, requests: int) -> None:
+        """Count requests whose answer went out as the model gave it."""
+        self._add(_UNCALIBRATED, requests)
+
+    def settle(self) -> None:
+        """Add up what waits, and hand it to the sink."""
+        try:
+            waiting = self._waiting
+            taken = np.array([waiting.popleft()[1] for _ in range(len(waiting))], np.float64)
+            at = np.searchsorted(self._inner, taken)
+            changes: dict[Key, float] = {
+                (one.name, (self.model, self.version, str(b))): float(np.sum(one.adds(taken[at == b], 0, 1)))
+                for b in np.unique(at).tolist()
+                for one in _PREDICTIONS
+            }
+            if changes:
+                self._sink.add_all(changes)
+        except Exception as error:  # fails open
+            self.broken("record", error)
+
+    def flush(self) -> None:
+        """Settle, and write the samples that wait."""
+        self.settle()
+        try:
+            if self._samples:
+                self._samples.flush()
+        except Exception as error:  # fails open
+            self.broken("samples", error)
+
+    def broken(self, stage: str, error: Exception | None = None, *, times: int = 1) -> None:
+        """Count a failure of the monitoring at ``stage``, by ``error`` if by one; never raises."""
+        try:
+            self._sink.failed(stage, times=times)
+        except Exception:  # the counter itself failed: only log it
+            log.warning("monitoring failed at %s: %s", stage, type(error).__name__)
+
+    def after_fork(self) -> None:
+        """Forget what the parent counts."""
+        self._waiting = deque()
+
+    def _wait(self, predictions: Sequence[tuple[int, float]], counted: NDArray[np.float64] | None) -> None:
+        try:
+            self._waiting.extend(predictions if counted is None else zip(repeat(0), counted.tolist()))
+            if len(self._waiting) > _MOST:
+                self.settle()
+        except Exception as error:  # fails open
+            self.broken("record", error, times=len(predictions))
+
+    def _add(self, name: str, times: int) -> None:
+        try:
+            self._sink.add_all({(name, (self.model, self.version)): times})
+        except Exception as error:  # fails open
+            self.broken("record", error)
+
+    def _marks(
+        self, predictions: Sequence[tuple[int, float]], tags: Sequence[Tag], share: float
+    ) -> list[Mark]:
+        count = len(predictions)
+        wanted, inclusion = [True] * count, [share] * count
+        if self._policy is not None:
+            drawn, chance = self._policy.draw([confidence for _, confidence in predictions])
+            wanted, inclusion = drawn.tolist(), (chance * share).tolist()
+        given = tags if len(tags) == count else [_NO_TAG] * count
+        return [
+            Mark(tag.segment, pi, asked, group_number(tag.group))
+            for tag, pi, asked in zip(given, inclusion, wanted, strict=True)
+        ]
+
+    def _keep(self, samples: SampleLog, nonces: list[bytes], logits: Sequence[Any], now: float) -> None:
+        try:
+            samples.predicted(self.model, self.version, nonces, np.stack(logits), times=[now] * len(nonces))
+        except Exception as error:  # fails open
+            self.broken("samples", error)

@@ -1,0 +1,320 @@
+"""A reporter: receipts and counts of predictions, for any Python process that serves a classifier."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.artifact import Artifact
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.naming import By
+from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt
+from calib_serve.reporter.background import Background
+from calib_serve.reporter.decisions import MOST, Decision, decisions
+from calib_serve.reporter.given import (
+    KEYRING,
+    are_probabilities,
+    array_of,
+    artifact_of,
+    each_of,
+    keyring_of,
+    logits_of,
+    tags_of,
+)
+from calib_serve.reporter.home import Served, home_of
+from calib_serve.reporter.queue import HomewardQueue
+from calib_serve.reporter.recorder import ROUNDING, Recorder
+from calib_serve.reporter.sinks import MeterSink, RegistrySink
+from calib_serve.watch.intake import Outcome
+from calib_serve.watch.policy import LabelPolicy, parse_policy
+from calib_serve.watch.samples import SampleLog
+from calib_serve.watch.service import Watch
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+    from prometheus_client import CollectorRegistry
+
+__all__ = ["Reporter"]
+
+_CHECKED = 100  # calls of which every row is checked to be probabilities; later, one a second is
+
+
+class Reporter:
+    """Counts the predictions of one model version and signs their receipts; safe to use from threads.
+
+    ``what``: an artifact, its folder, or the number of classes. ``keyring``: keys, or their file, which is
+    read again when it changes; None takes the file that ``CALIB_SERVE_KEYRING`` names, and without that there
+    are no receipts.
+
+    Predictions are counted in one place: by ``watch``, the address of a ``calib-serve watch`` (``token``: one
+    of the scopes ``predict`` and ``label``) or a ``Watch`` of this process; else in ``meter``, of
+    OpenTelemetry; else in ``registry``, of prometheus-client (None: the one that applications expose by
+    default). Failures of the monitoring are counted in ``meter`` or ``registry`` in any case.
+
+    ``policy`` says whose labels are wanted, such as "500/day"; ``workers``: how many processes share it.
+    ``samples``: a folder for a share ``sample_rate`` of logits, for a later refit. ``most``: predictions that
+    may wait for the watch; ``flush_seconds``: between two looks at what waits.
+
+    A forked process begins anew, and so does a spawned one that the reporter is sent to. What waits is
+    counted when the process ends by itself, within five seconds.
+
+    >>> from prometheus_client import CollectorRegistry
+    >>> where = {"keyring": Keyring.new(), "registry": CollectorRegistry()}
+    >>> reporter = Reporter(3, model="pets", version="1", **where)
+    >>> receipts = reporter.served([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]])
+    >>> reporter.flush()
+    0
+    >>> labels = {"model": "pets", "version": "1", "bin": "10"}
+    >>> reporter.registry.get_sample_value("calib_predictions_total", labels)
+    1.0
+    >>> reporter.close()
+    """
+
+    def __init__(
+        self,
+        what: Artifact | str | Path | int,
+        *,
+        model: str,
+        version: str,
+        keyring: Keyring | LiveKeyring | str | Path | None = None,
+        watch: str | Watch | None = None,
+        token: str = "",
+        registry: CollectorRegistry | None = None,
+        meter: Meter | None = None,
+        policy: LabelPolicy | str | None = None,
+        workers: int = 1,
+        samples: str | Path | None = None,
+        sample_rate: float = 0.1,
+        most: int = 100_000,
+        flush_seconds: float = 0.5,
+    ) -> None:
+        self._options = {name: value for name, value in locals().items() if name not in ("self", "what")}
+        if registry is not None and meter is not None:
+            raise InputError("counts go to a registry or to a meter; give one of them")
+        self.artifact = artifact_of(what)
+        self.classes = what if isinstance(what, int) else self.artifact.classes if self.artifact else 0
+        ring = keyring_of(keyring)
+        if watch is not None and ring is None:
+            raise InputError(
+                f"a watch counts receipts, and no keyring signs them: give keyring=FILE or set {KEYRING}"
+            )
+        self._sink = RegistrySink(registry) if meter is None else MeterSink(meter)
+        self.registry = self._sink.registry if isinstance(self._sink, RegistrySink) else None
+        if isinstance(ring, LiveKeyring):
+            ring.failed = functools.partial(self._sink.failed, "keyring")
+        home = None if watch is None else home_of(watch, token)
+        self._home = home
+        self._queue = None if home is None else HomewardQueue(home, self._sink.failed, most=most)
+        reference = None if self.artifact is None else self.artifact.reference
+        self._recorder = Recorder(
+            self._sink,
+            model=model,
+            version=version,
+            bins=15 if reference is None else len(reference),
+            keyring=ring,
+            samples=None if samples is None else SampleLog(samples, rate=sample_rate),
+            policy=parse_policy(policy, workers=workers) if isinstance(policy, str) else policy,
+            counts=home is None,
+        )
+        self._sink.failed("scores", "queue", "watch", "refused", "lost", times=0)
+        if reference is not None and reference.n and home is None:
+            # The calibration set's bins: the reference for drift, which a watch has of its own.
+            self._sink.set_all(
+                {
+                    ("calib_reference_share", (model, version, str(b))): count / reference.n
+                    for b, count in enumerate(reference.count.tolist())
+                }
+            )
+        self._seen = 0
+        self._background = Background(self._recorder, self._queue, self._sink, seconds=flush_seconds)
+        # Where nobody holds the reporter any more, what waits is counted, and its thread ends.
+        weakref.finalize(self, self._background.let_go).atexit = False
+
+    def served(
+        self,
+        probs: ArrayLike,
+        *,
+        segment: str | Sequence[str] = "",
+        group: str | Sequence[str] = "",
+        id: str | Sequence[str] = "",
+        logits: ArrayLike | None = None,
+    ) -> list[SignedReceipt | None]:
+        """Count predictions; a signed receipt for each, whose ``wanted`` says if its label is asked for.
+
+        ``probs``: calibrated probabilities (n, K), or (K,) of one prediction. ``segment``: by which they are
+        counted apart; ``group``: what predictions share whose outcomes depend on one another; ``id``: your
+        own name of the prediction, which its label may come by; each one text, or n. ``logits``: of the same
+        shape, what the output calibration was applied to, for samples.
+
+        It does not wait for anything. A row that is no prediction, such as NaN, has None and is counted as
+        invalid. Raises ShapeError or InputError for what the caller has wrong in every call, such as a wrong
+        number of classes, or logits instead of probabilities.
+        """
+        p = probs if isinstance(probs, np.ndarray) else array_of(probs)
+        predictions, valid = self._top(p)
+        if not self._background.started or self._seen < _CHECKED:
+            self._begin(p)
+        self._background.latest = p
+        if valid and not (segment or group or id) and logits is None:
+            receipts = self._recorder.served(predictions)
+            if self._queue is not None and None not in receipts:
+                self._queue.put(receipts)  # type: ignore[arg-type]  # none is None
+            return receipts
+        return self._record(predictions, segment, group, id, logits)
+
+    def served_labels(
+        self,
+        probs: ArrayLike,
+        *,
+        threshold: float = 0.5,
+        segment: str | Sequence[str] = "",
+        group: str | Sequence[str] = "",
+    ) -> list[list[Decision]]:
+        """The same of a multi-label model: ``probs`` (n, L), each label's own; the decisions of each row.
+
+        A label is true where its probability is ``threshold`` or more. Every decision is counted, and at most
+        32 of each row are signed. A row that is no probabilities has no decisions, and counts as invalid.
+        """
+        p = np.atleast_2d(array_of(probs))
+        if self.artifact is None or not self.artifact.is_multilabel or p.shape[1:] != (self.classes,):
+            raise ShapeError(
+                f"labels need the artifact of a multi-label model, and (n, {self.classes}) probs"
+            )
+        if self._queue is not None and self.classes > MOST:
+            raise InputError(f"a watch counts receipts, and a row has {MOST} at most: leave out watch=")
+        tags = tags_of(segment, group, len(p))
+        if not self._background.started:
+            self._background.start()
+        good = np.asarray(((p >= 0) & (p <= 1)).all(axis=1))
+        found = iter(
+            decisions(
+                self._recorder,
+                list(p[good]),
+                threshold=threshold,
+                tags=[tag for tag, ok in zip(tags, good.tolist(), strict=True) if ok],
+                invalid=int(np.sum(~good)),
+            )
+        )
+        rows = [next(found) if ok else [] for ok in good.tolist()]
+        if self._queue is not None:
+            self._queue.put([one.receipt for row in rows for one in row if one.receipt is not None])
+        return rows
+
+    def label(
+        self,
+        receipt: str | None = None,
+        label: int | str | bool | None = None,
+        *,
+        id: str = "",
+        by: By | None = None,
+    ) -> Outcome:
+        """Send the true class of one prediction home, by its receipt or your own ``id`` of it.
+
+        See ``labels``; ``by``: whether a text is a class's "name" or "id".
+        """
+        if (receipt is None) == (not id) or label is None:
+            raise InputError("give a label, and either its receipt or the id of its prediction")
+        item: dict[str, Any] = {"id": id} if id else {"receipt": receipt}
+        (outcome,) = self.labels([{**item, "label": label, **({"by": by} if by else {})}])
+        return outcome
+
+    def labels(self, items: Sequence[Mapping[str, Any]]) -> list[Outcome]:
+        """Send labels home, {"receipt" or "id", "label", "by" and "segment" optional}; what became of each.
+
+        It waits until the watch has counted them; from an event loop, call it by ``asyncio.to_thread``.
+        Raises ServerError where the watch did not answer: send them again, and each is counted once.
+        """
+        if self._home is None:
+            raise InputError("labels go home to a watch: give the reporter watch=")
+        return self._home.labels(items)
+
+    def flush(self) -> int:
+        """Count what waits now; how many predictions still wait, as the watch does not take them."""
+        return self._background.flush()
+
+    def close(self) -> None:
+        """Count what waits, within five seconds; what is lost is logged and counted."""
+        self._background.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A reporter of the same options, which begins anew, for processes that are spawned."""
+        local = [name for name in ("watch", "registry", "meter", "keyring", "policy") if self._is_local(name)]
+        if local:
+            raise InputError(
+                f"a reporter whose {local[0]} is of one process stays there: make it in that process"
+            )
+        what = self.classes if self.artifact is None else self.artifact
+        return _made, (what, self._options)
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _is_local(self, name: str) -> bool:
+        return not isinstance(self._options[name], (type(None), str, Path, Keyring))
+
+    def _top(self, p: NDArray[Any]) -> tuple[list[tuple[int, float]], bool]:
+        """The class and the probability of each row; whether each is a prediction."""
+        if p.shape in ((self.classes,), (1, self.classes)):
+            k = int(p.argmax())  # most requests are one row, and calls of numpy cost most
+            c: float = p.item(k)
+            return [(k, c)], 0 <= c <= 1
+        if p.ndim == 2 and p.shape[1] == self.classes:
+            best = p.argmax(axis=1)
+            c_of_each = p[np.arange(len(p)), best]
+            valid = bool(((c_of_each >= 0) & (c_of_each <= 1)).all())
+            return list(zip(best.tolist(), c_of_each.tolist(), strict=True)), valid
+        raise ShapeError(f"probs must be (n, {self.classes}) or ({self.classes},), got {p.shape}")
+
+    def _record(
+        self,
+        predictions: Sequence[tuple[int, float]],
+        segment: str | Sequence[str],
+        group: str | Sequence[str],
+        id: str | Sequence[str],
+        logits: ArrayLike | None,
+    ) -> list[SignedReceipt | None]:
+        """Those of ``predictions`` that are, with what is said of them."""
+        count = len(predictions)
+        if id and self._queue is None:
+            raise InputError("an id is bound to its receipt by a watch: give the reporter watch=")
+        tags, ids = tags_of(segment, group, count), each_of(id, "id", count)
+        z = None if logits is None else logits_of(logits, (count, self.classes))
+        clipped = [(k, min(c, 1.0) if c <= 1 + ROUNDING else c) for k, c in predictions]
+        good = [i for i, (_, c) in enumerate(clipped) if 0 <= c <= 1]
+        rows: Sequence[NDArray[np.float64]] = [] if z is None else [z[i] for i in good]
+        receipts = self._recorder.served(
+            [clipped[i] for i in good],
+            logits=rows,
+            tags=[tags[i] for i in good],
+            invalid=count - len(good),
+        )
+        found: list[SignedReceipt | None] = [None] * count
+        homeward = []
+        for place, (i, receipt) in enumerate(zip(good, receipts, strict=True)):
+            found[i] = receipt
+            if receipt is not None:
+                homeward.append(Served(receipt, ids[i], tuple(rows[place].tolist()) if rows else None))
+        if self._queue is not None:
+            self._queue.put(homeward)
+        return found
+
+    def _begin(self, p: NDArray[Any]) -> None:
+        """What is done in the first calls; InputError where finite rows are no probabilities."""
+        if not self._background.started:
+            self._background.start()
+        self._seen += 1
+        if self._seen <= _CHECKED and not are_probabilities(p):
+            raise InputError("probs must be probabilities, which add up to 1 in each row; not logits")
+
+
+def _made(what: Artifact | int, options: Mapping[str, Any]) -> Reporter:
+    return Reporter(what, **options)

@@ -1,0 +1,274 @@
+"""``--model FOLDER``: a classifier of Hugging Face from its folder to an artifact that its users apply."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hugging_face import (
+    NAMES,
+    WORDS,
+    classifier,
+    drawn,
+    logits,
+    photographs,
+    sentences,
+    table,
+    transformers,
+    vision,
+)
+from typer.testing import CliRunner
+
+from calib_serve.artifact import Artifact
+from calib_serve.cli import app
+from calib_serve.errors import InputError, ModelError
+from calib_serve.fuse.torch import calibrated
+from calib_serve.metrics import softmax
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A text classifier three times too sure, and a table of three splits, labels by name."""
+    where = tmp_path_factory.mktemp("texts")
+    classifier(where / "model")
+    texts = sentences(900)
+    texts[-1] = " ".join(WORDS * 5)  # of the split test
+    labels = drawn(logits(where / "model", texts, at_once=64))
+    splits = ["train"] * 200 + ["cal"] * 400 + ["test"] * 300
+    table(where / "data.csv", texts, [NAMES[y] for y in labels], split=splits)
+    return where
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(app, [str(one) for one in arguments])
+
+
+def fit(folder: Path, out: Path, *more: object):
+    return run(
+        "fit", "--model", folder / "model", "--data", folder / "data.csv", "--split", "cal",
+        "--device", "cpu", "-o", out, "--json", *more,
+    )  # fmt: skip
+
+
+def of_split(folder: Path, split: str) -> tuple[list[str], np.ndarray]:
+    import csv
+
+    with (folder / "data.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["split"] == split]
+    return [row["text"] for row in rows], np.array([NAMES.index(row["label"]) for row in rows])
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "steps"),
+    [
+        ("temperature", [], ["logit_map"]),
+        ("auto", ["--candidates", "temperature,vector"], None),
+        ("masked-head", ["--train-split", "train", "--checkpoints", "KEPT"], ["head"]),
+        ("tuned-head", [], ["head", "logit_map"]),
+    ],
+)
+def test_a_text_classifier_is_calibrated_by_its_folder(folder, tmp_path, method, options, steps) -> None:
+    more = [part.replace("KEPT", str(tmp_path / "kept")) for part in options]
+    done = fit(folder, tmp_path / "fitted", "--method", method, "--eval-split", "test", *more)
+    assert done.exit_code == 0, done.output
+    artifact = Artifact.load(tmp_path / "fitted")
+    assert artifact.class_names == NAMES
+    assert artifact.model.last_linear == "classifier"
+    assert artifact.model.source == "model"
+    assert steps is None or [step["kind"] for step in json.loads(done.stdout)["steps"]] == steps
+    assert artifact.after["nll"]["value"] < artifact.before["nll"]["value"]
+    (remark,) = (one for one in artifact.fit["remarks"] if "truncated" in one)
+    assert remark.startswith("1 of 300 texts of split test were truncated to the model's 24 tokens")
+
+
+def test_the_artifact_is_applied_to_the_librarys_own_logits(folder, tmp_path) -> None:
+    fit(folder, tmp_path / "fitted", "--method", "temperature")
+    artifact = Artifact.load(tmp_path / "fitted")
+    texts, y = of_split(folder, "test")
+    z = logits(folder / "model", texts, at_once=32)
+    plain, better = softmax(z), artifact.probs(z)
+    assert -np.log(better[np.arange(len(y)), y]).mean() < -np.log(plain[np.arange(len(y)), y]).mean()
+    assert 2.4 < artifact.fit["temperature"] < 3.6
+    # And the same inside of the model, with all that its users pass to it.
+    found = transformers()
+    model = found.AutoModelForSequenceClassification.from_pretrained(folder / "model")
+    words = found.AutoTokenizer.from_pretrained(folder / "model")
+    given = dict(words(texts[:9], padding=True, truncation=True, return_tensors="pt"))
+    with torch.no_grad():
+        inside = calibrated(model, artifact, example=given)(**given).numpy()
+    np.testing.assert_allclose(inside, better[:9], atol=1e-5)
+
+
+def test_a_pipeline_gives_the_logits(folder, tmp_path) -> None:
+    fit(folder, tmp_path / "fitted", "--method", "temperature")
+    artifact = Artifact.load(tmp_path / "fitted")
+    texts, _ = of_split(folder, "test")
+    pipe = transformers().pipeline("text-classification", model=str(folder / "model"), device="cpu")
+    rows = pipe(texts[:20], top_k=None, function_to_apply="none", truncation=True)
+    scores = [{one["label"]: one["score"] for one in row} for row in rows]
+    z = np.array([[row[name] for name in artifact.class_names] for row in scores])
+    np.testing.assert_allclose(z, logits(folder / "model", texts[:20]), atol=1e-4)
+
+
+def test_report_decide_and_study_take_the_folder(folder, tmp_path) -> None:
+    fit(folder, tmp_path / "fitted", "--method", "tuned-head")
+    on = ["--model", folder / "model", "--data", folder / "data.csv"]
+    page = tmp_path / "report.html"
+    done = run(
+        "report", *on, "--split", "test", "--artifact", tmp_path / "fitted", "-o", page, "--replicates", 0
+    )
+    assert done.exit_code == 0, done.output
+    assert "1 of 300 texts of split test were truncated" in done.stderr
+    assert "praise" in page.read_text()
+    done = run(
+        "decide", tmp_path / "fitted", *on, "--split", "test", "--coverage", 0.9, "-o", tmp_path / "decided"
+    )
+    assert done.exit_code == 0, done.output
+    done = run("study", "bins", *on, "--fit-split", "cal", "--methods", "none,tuned-head", "--json")
+    assert done.exit_code == 0, done.output
+
+
+def test_what_ids_cannot_do_is_said(folder, tmp_path) -> None:
+    def said(*more: str) -> BaseException:
+        done = fit(folder, tmp_path / "never", *more)
+        assert done.exit_code == 1
+        assert not (tmp_path / "never").exists()
+        return done.exception
+
+    for method in ("neural-clamping", "neural-clamping-efficient"):
+        error = said("--method", method)
+        assert isinstance(error, ModelError)
+        assert "whole numbers cannot be shifted" in str(error)
+    assert "image processor in" in str(said("--mean", "0", "--std", "1"))
+    assert isinstance(said("--split", "nowhere"), InputError)
+    assert "its own weights" in str(said("--weights", str(folder / "model" / "model.safetensors")))
+
+
+def test_what_takes_a_file_says_what_to_do_with_a_folder(folder, tmp_path) -> None:
+    fit(folder, tmp_path / "fitted", "--method", "temperature")
+    model, fitted, out = folder / "model", tmp_path / "fitted", tmp_path / "out"
+    packed = run("pack", "--model", model, "--artifact", fitted, "--name", "m", "-o", out)
+    assert "around a handler of your own" in str(packed.exception)
+    fused = run("fuse", "torch", model, fitted, "-o", out / "out.pt")
+    assert "calibrated(model, artifact, example=...)" in str(fused.exception)
+
+
+def test_an_onnx_export_takes_the_calibration_of_the_folder(folder, tmp_path) -> None:
+    import onnxruntime
+
+    fit(folder, tmp_path / "fitted", "--method", "temperature")
+    found = transformers()
+    model = found.AutoModelForSequenceClassification.from_pretrained(folder / "model").eval()
+    words = found.AutoTokenizer.from_pretrained(folder / "model")
+    texts = ["good film", "the very odd plot was bad"]
+    encoded = words(texts, padding=True, return_tensors="pt")
+    # The exporter names inputs in the order of the model's own signature.
+    given = {name: encoded[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+    model.config.return_dict = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            model, (), tmp_path / "exported.onnx", kwargs=given, input_names=list(given), opset_version=17,
+            dynamo=False, dynamic_axes={name: {0: "n", 1: "length"} for name in given},
+        )  # fmt: skip
+    done = run(
+        "fuse", "onnx", tmp_path / "exported.onnx", tmp_path / "fitted", "-o", tmp_path / "fused.onnx",
+        "--force", "--returns", "probabilities",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    session = onnxruntime.InferenceSession(tmp_path / "fused.onnx", providers=["CPUExecutionProvider"])
+    (probs,) = session.run(None, {name: value.numpy() for name, value in given.items()})
+    expected = Artifact.load(tmp_path / "fitted").probs(logits(folder / "model", texts))
+    np.testing.assert_allclose(probs, expected, atol=1e-5)
+
+
+def test_labels_of_a_multi_label_classifier(tmp_path) -> None:
+    classifier(tmp_path / "model", problem_type="multi_label_classification")
+    texts = sentences(500)
+    z = logits(tmp_path / "model", texts, at_once=50) / 3
+    true = np.random.default_rng(0).random(z.shape) < 1 / (1 + np.exp(-z))
+    labels = [[name for name, is_true in zip(NAMES, row, strict=True) if is_true] for row in true]
+    data = table(tmp_path / "data.parquet", texts, labels)
+    done = run(
+        "fit", "--model", tmp_path / "model", "--data", data, "--method", "platt", "-o", tmp_path / "fitted"
+    )
+    assert done.exit_code == 0, done.output
+    artifact = Artifact.load(tmp_path / "fitted")
+    assert artifact.is_multilabel
+    assert artifact.class_names == NAMES
+    assert artifact.after["nll"]["value"] < artifact.before["nll"]["value"]
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> Path:
+    where = tmp_path_factory.mktemp("pictures")
+    vision(where / "model")
+    paths = photographs(where / "data", 240)
+    rows = zip(paths, drawn(pixels_logits(where / "model", paths)), strict=True)
+    names = ("ant", "bee", "cat")
+    lines = [f"{path.name},{names[y]},{'cal' if i % 2 else 'test'}" for i, (path, y) in enumerate(rows)]
+    (where / "data" / "labels.csv").write_text("\n".join(["file,label,split", *lines]))
+    return where
+
+
+def pixels_logits(folder: Path, paths: list[Path]) -> np.ndarray:
+    """By the library's own pipeline."""
+    pipe = transformers().pipeline("image-classification", model=str(folder), device="cpu")
+    rows = pipe([str(path) for path in paths], top_k=3, function_to_apply="none")
+    scores = [{one["label"]: one["score"] for one in row} for row in rows]
+    return np.array([[row[name] for name in ("ant", "bee", "cat")] for row in scores])
+
+
+def test_pictures_are_prepared_as_the_librarys_pipeline_prepares_them(pictures) -> None:
+    from calib_serve.model import load_model
+    from calib_serve.workflows.model_data import model_data
+
+    (given,) = model_data(pictures / "model", pictures / "data", ["cal"])
+    model = load_model(pictures / "model", input_shape=given.inputs.shape[1:], device="cpu")
+    paths = [pictures / "data" / f"0-{i}.png" for i in range(1, 240, 2)]
+    np.testing.assert_allclose(
+        model.logits(given.inputs), pixels_logits(pictures / "model", paths), atol=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "steps"),
+    [
+        ("neural-clamping", ["input_shift", "logit_map"]),
+        ("tuned-head", ["head", "logit_map"]),
+        ("temperature", ["logit_map"]),
+    ],
+)
+def test_an_image_classifier_is_calibrated_by_its_folder(pictures, tmp_path, method, steps) -> None:
+    more = ["--resolution", "2"] if method == "neural-clamping" else []
+    done = run(
+        "fit", "--model", pictures / "model", "--data", pictures / "data", "--split", "cal",
+        "--device", "cpu", "--eval-split", "test", "--method", method, "-o", tmp_path / "fitted",
+        "--json", *more,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert [step["kind"] for step in json.loads(done.stdout)["steps"]] == steps
+    artifact = Artifact.load(tmp_path / "fitted")
+    assert artifact.class_names == ("ant", "bee", "cat")
+    assert artifact.model.input_shape == (3, 16, 16)
+    assert artifact.after["nll"]["value"] < artifact.before["nll"]["value"]
+
+
+def test_pictures_that_are_none_are_refused(pictures, tmp_path) -> None:
+    from PIL import Image
+
+    def said(name: str) -> str:
+        (tmp_path / "labels.csv").write_text(f"file,label\n{name},ant")
+        done = run("fit", "--model", pictures / "model", "--data", tmp_path, "-o", tmp_path / "never")
+        assert isinstance(done.exception, InputError)
+        return str(done.exception)
+
+    (tmp_path / "cut.png").write_bytes((pictures / "data" / "0-1.png").read_bytes()[:40])
+    assert "cannot read the picture" in said("cut.png")
+    Image.fromarray(np.zeros((9, 9), np.uint16)).save(tmp_path / "deep.png")
+    assert "more than 8 bits" in said("deep.png")
+    assert "lies outside" in said("../model/config.json")

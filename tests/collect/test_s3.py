@@ -1,0 +1,93 @@
+"""Labels from a bucket that speaks S3."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+from collecting import by_receipt, collecting, counted, until
+from processes import started
+from real_servers import Server
+
+if os.environ.get("CI") != "true":  # which must not skip
+    pytest.importorskip("s3fs", reason="pip install s3fs")
+    pytest.importorskip("moto", reason="pip install 'moto[server]'")
+
+
+@pytest.fixture
+def bucket(tmp_path, free_port, monkeypatch):
+    """A server of S3, and what its clients read from the environment."""
+    url = f"http://127.0.0.1:{free_port}"
+    for name, value in (
+        ("AWS_ENDPOINT_URL", url),
+        ("AWS_ACCESS_KEY_ID", "tests"),
+        ("AWS_SECRET_ACCESS_KEY", "tests"),
+        ("AWS_DEFAULT_REGION", "us-east-1"),
+    ):
+        monkeypatch.setenv(name, value)
+    command = [sys.executable, "-m", "moto.server", "-p", str(free_port)]
+    with started(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+        until(lambda: _answers(url))
+        yield url
+
+
+def _answers(url):
+    try:
+        return httpx.get(url, timeout=1).status_code < 500
+    except httpx.TransportError:
+        return False
+
+
+PUT = """
+import sys, s3fs
+fs = s3fs.S3FileSystem()
+if not fs.exists("labels"): fs.mkdir("labels")
+fs.pipe_file(sys.argv[1], sys.stdin.buffer.read())
+"""
+READ = """
+import s3fs
+fs = s3fs.S3FileSystem()
+for path in fs.find("labels/dead"): print(fs.cat(path).decode(), end="")
+"""
+
+
+def put(path, labels):
+    text = "".join(json.dumps(one) + "\n" for one in labels)
+    subprocess.run([sys.executable, "-c", PUT, path], input=text.encode(), check=True, timeout=60)
+
+
+def test_objects_are_read_once_and_again_where_they_change(bucket, tmp_path):
+    with Server(tmp_path) as server:
+        labels = by_receipt(tmp_path, 300)
+        put("labels/in/a.jsonl", labels[:100])
+        put("labels/in/day=2/b.csv.tmp", labels[:1])
+        log = tmp_path / "log"
+        options = (
+            "--dead-letter",
+            "s3://labels/dead",
+            "--state",
+            tmp_path / "s.db",
+            "--settle",
+            1,
+            "--every",
+            0.5,
+        )
+        with log.open("w") as file, collecting("s3://labels/in", server, *options, log=file):
+            until(lambda: counted(server) == 100, what=log.read_text())
+            put("labels/in/a.jsonl", labels[:200])
+            put("labels/in/day=2/b.jsonl", [*labels[200:], {"id": 7}])
+            until(lambda: counted(server) == 300)
+            time.sleep(3)
+        found = subprocess.check_output([sys.executable, "-c", READ], text=True, timeout=60)
+        (letter,) = map(json.loads, found.splitlines())
+        assert letter["dead"]["reason"] == "malformed"
+        with (
+            log.open("w") as file,
+            collecting("s3://labels/in", server, *options, "--once", log=file) as again,
+        ):
+            assert again.wait(60) == 0
+        assert "0 counted" in log.read_text()
+        assert "duplicate" not in log.read_text()

@@ -1,0 +1,163 @@
+"""Tensors and bodies as they are on the wire: equal to other libraries', and never more than was said."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from gateways import artifact, logits, probs
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from tritonclient.utils import serialize_byte_tensor
+
+from calib_serve.errors import InputError
+from calib_serve.gateway.calibration import About, Calibration
+from calib_serve.gateway.coding import decoded, encoded
+from calib_serve.gateway.rest import Ask, Reply, read_request
+from calib_serve.gateway.routes import read_route
+from calib_serve.gateway.tensors import Tensor, of_list, of_raw, raw_of
+from calib_serve.gateway.waiting import Full, TooLarge, Waiting
+
+
+class Unsigned:
+    """Reports to nobody."""
+
+    def served(self, probs: np.ndarray, **_: Any) -> list[Any]:
+        return [None] * len(probs)
+
+
+@given(arrays(np.float32, st.integers(0, 50), elements=st.floats(width=32)))
+def test_bf16_is_rounded_as_ml_dtypes_rounds_it(values: np.ndarray) -> None:
+    raw = raw_of(Tensor("z", "BF16", values))
+    with np.errstate(over="ignore", invalid="ignore"):
+        theirs = values.astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(of_raw("BF16", [len(values)], raw), theirs.astype("f4"))
+
+
+@given(st.lists(st.binary(max_size=20), max_size=5))
+def test_texts_are_written_as_tritons_client_writes_them(texts: list[bytes]) -> None:
+    values = np.array(texts, object)
+    theirs = serialize_byte_tensor(values)
+    assert raw_of(Tensor("t", "BYTES", values)) == (theirs.item() if theirs.size else b"")
+
+
+@pytest.mark.parametrize(("shape", "data"), [([2, 2], [1, 2, 3, 4]), ([2, 2], [[1, 2], [3, 4]])])
+def test_json_data_are_flat_or_nested(shape: list[int], data: Any) -> None:
+    assert of_list("FP32", shape, data).tolist() == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "shape", "data"),
+    [
+        ("FP32", [2], [1]),
+        ("FP32", [1 << 62, 4], []),
+        ("FP32", [-1], [1]),
+        ("FP32", [True], [1]),
+        ("FP32", "ab", [1]),
+        ("INT64", [1], [1]),
+        ("FP32", [1], ["a"]),
+        ("FP32", [2], [[1], [2, 3]]),
+        ("FP32", [1], None),
+        ("FP32", [1], [None]),
+        ("FP32", [1], ["1"]),
+        ("FP32", [1], "1"),
+        ("FP32", [1], [True]),
+        ("FP32", [1], 10**400),
+    ],
+)
+def test_what_is_no_tensor_is_refused(datatype: str, shape: Any, data: Any) -> None:
+    with pytest.raises(InputError):
+        of_list(datatype, shape, data)
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "BF16", "FP32", "FP64"])
+def test_every_datatype_of_scores_comes_back_as_it_came(datatype: str) -> None:
+    z = of_raw(datatype, [5, 3], raw_of(Tensor("z", datatype, logits())))
+    made = Calibration("m", "1", artifact(), output="z", kind="logits", reports=Unsigned())(z, About())
+    again = of_raw(datatype, [5, 3], raw_of(Tensor("z", datatype, made.values))).astype("f8")
+    e = np.exp(again)
+    error = {"FP16": 2e-3, "BF16": 2e-2}.get(datatype, 1e-6)
+    np.testing.assert_allclose(e / e.sum(axis=1, keepdims=True), probs(), atol=error)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (5, 3, 1), (5, 1, 3), (5, 3, 1, 1)])
+def test_axes_of_one_stay_where_they_are(shape: tuple[int, ...]) -> None:
+    calibration = Calibration("m", "1", artifact(), output="z", kind="logits", reports=Unsigned())
+    made = calibration(logits().reshape(shape), About())
+    assert made.values.shape == shape
+    np.testing.assert_allclose(np.exp(made.values.reshape(5, 3)), probs(), atol=1e-6)
+    assert calibration(logits()[0], About()).values.shape == (3,)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (15,), (1, 5, 3), (5, 3, 2), ()])
+def test_other_shapes_are_no_scores_of_the_model(shape: tuple[int, ...]) -> None:
+    calibration = Calibration("m", "1", artifact(), output="z", kind="logits", reports=Unsigned())
+    with pytest.raises(InputError):
+        calibration(np.zeros(shape, "f4"), About())
+
+
+@given(st.binary(max_size=300), st.sampled_from(["", "identity", "gzip", "deflate"]))
+def test_a_body_comes_out_of_its_coding(body: bytes, coding: str) -> None:
+    assert decoded(encoded(body, coding), coding, most=300) == body
+
+
+def test_several_members_of_gzip_are_one_body_and_bounded_together() -> None:
+    parts = gzip.compress(b"a" * 60) * 2
+    assert decoded(parts, "gzip", most=120) == b"a" * 120
+    for bad in (parts, parts + b"x", gzip.compress(b"a")[:-1], zlib.compress(b"a")[1:], b""):
+        if bad:
+            with pytest.raises(InputError):
+                decoded(bad, "gzip", most=119)
+
+
+@given(st.binary(max_size=60))
+def test_any_address_is_read_or_refused(path: bytes) -> None:
+    try:
+        route = read_route("POST", b"/" + path)
+    except InputError:
+        return
+    assert "/" not in route.model + route.version
+
+
+@given(st.binary(max_size=200))
+def test_any_request_goes_on_as_it_is_or_is_understood(body: bytes) -> None:
+    ask = read_request(body, None, "logits")
+    assert ask.body == body or json.loads(ask.body)["outputs"]
+
+
+@given(st.binary(max_size=200), st.one_of(st.none(), st.integers(0, 200)))
+def test_any_reply_is_read_or_refused(body: bytes, length: int | None) -> None:
+    try:
+        Reply.read(body, length)
+    except InputError:
+        return
+
+
+def test_a_name_in_other_letters_of_json_is_found() -> None:
+    escaped = b'{"\\u006futputs": [{"name": "best"}], "inputs": []}'
+    asked = read_request(escaped, None, "logits")
+    assert [one["name"] for one in json.loads(asked.body)["outputs"]] == ["best", "logits"]
+    assert asked == Ask(asked.body, None, returned=False, added=None)
+
+
+def test_what_is_held_is_given_back() -> None:
+    waiting = Waiting(1, most=10)
+    with waiting.one(), pytest.raises(Full), waiting.one():
+        pass
+    for _ in range(50):
+        with waiting.body() as held:
+            waiting.add(held, b"a" * 10)
+            with pytest.raises(TooLarge):
+                waiting.add(held, b"a")
+    bodies = [waiting.body() for _ in range(17)]
+    held_ones = [one.__enter__() for one in bodies]
+    for one in held_ones[:16]:
+        waiting.add(one, b"a" * 10)
+    with pytest.raises(Full):
+        waiting.add(held_ones[16], b"a")

@@ -1,0 +1,368 @@
+"""What no client and no server may do to the gateway: other servers, other models, other readings, floods."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from gateways import Running, artifact, gateway, probs
+from gateways import logits as model_logits
+from recording_server import Recording, recording, reply
+from test_conformance import message, raw
+from typer.testing import CliRunner
+
+from calib_serve import Artifact, Keyring, LogitMap
+from calib_serve.cli import app
+from calib_serve.errors import InputError
+
+pytestmark = pytest.mark.server
+
+INFER = "/v2/models/digits/infer"
+ROWS = 5
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Recording]:
+    with recording() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, server: Recording) -> Iterator[Running]:
+    folder = tmp_path_factory.mktemp("hostile")
+    artifact().save(folder / "artifact")
+    limits = ["--timeout", "2", "--max-megabytes", "1", "--max-waiting", "4", "--request-seconds", "3"]
+    with gateway(
+        folder, server.url, "--output", "logits", *limits, models=(f"digits={folder / 'artifact'}",)
+    ) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def fresh(server: Recording) -> None:
+    server.requests.clear()
+    server.answer = lambda _: reply(document())
+
+
+def document(**more: Any) -> bytes:
+    """A reply of the model."""
+    z = model_logits()
+    output = {"name": "logits", "datatype": "FP32", "shape": list(z.shape), "data": z.ravel().tolist()}
+    found = {"model_name": "digits", "model_version": "1", "outputs": [{**output, **more.pop("output", {})}]}
+    return json.dumps({**found, **more}).encode()
+
+
+def post(
+    running: Running, content: bytes = b'{"inputs": []}', path: str = INFER, **more: Any
+) -> httpx.Response:
+    return running.client.post(running.http + path, content=content, **more)
+
+
+def status(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "http://127.0.0.1:1/v2",
+        "//127.0.0.1:1/v2",
+        "@127.0.0.1:1/",
+        "*",
+        "127.0.0.1:443",
+        "/v2/models/%2e%2e/models/digits/infer",
+        "/v2/models/other/../digits/infer",
+        "/v2/./models/digits/infer",
+        "/v2//models/digits/infer",
+        "/v2/models/other%2f..%2fdigits/infer",
+        "/v2/models/other\\digits/infer",
+        "/v2/models/%5cdigits/infer",
+        "/v2/models/d%2569gits/infer",
+        "/v2/models/digits;v=1/infer",
+        "/v2/models/digits%00/infer",
+        "/v2/models/digits%0a/infer",
+        "/v2/models/%ff/infer",
+        "/v2/models/digits/infer#/ready",
+    ],
+)
+def test_addresses_of_others_and_addresses_with_two_readings_are_refused(
+    running: Running, server: Recording, path: str
+) -> None:
+    assert status(raw(running.http, message("POST", path, b"{}"))) == 400
+    assert not server.requests
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        INFER,
+        "/v2/models/d%69gits/infer",
+        "/v2/models/digits/infer/",
+        "/v2/models/digits/versions/1/infer",
+        "/v2/models/digits/infer?x=1",
+    ],
+)
+def test_every_spelling_of_a_calibrated_model_is_calibrated_and_goes_on_as_written(
+    running: Running, server: Recording, path: str
+) -> None:
+    found = post(running, path=path).json()
+    assert [one["name"] for one in found["outputs"]][1:] == ["confidence", "receipt", "abstain", "set"]
+    assert server.requests[0].startswith(f"POST {path} HTTP/1.1\r\n".encode())
+
+
+def smuggled(body: bytes, *headers: str) -> bytes:
+    return "\r\n".join([f"POST {INFER} HTTP/1.1", "Host: a", *headers, "", ""]).encode() + body
+
+
+HIDDEN = b"POST /hidden HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        smuggled(b"0\r\n\r\n" + HIDDEN, "Content-Length: 4", "Transfer-Encoding: chunked"),
+        smuggled(b"{}" + HIDDEN, "Content-Length: 2", "Content-Length: 90"),
+        smuggled(b"{}" + HIDDEN, "Content-Length: 2, 90"),
+        smuggled(b"{}" + HIDDEN, "Content-Length: +2"),
+        smuggled(b"0\r\n\r\n" + HIDDEN, "Transfer-Encoding: xchunked"),
+        smuggled(b"0\r\n\r\n" + HIDDEN, "Transfer-Encoding: chunked, identity"),
+        smuggled(b"0\r\n\r\n" + HIDDEN, "Transfer-Encoding : chunked"),
+        smuggled(b"0\r\n\r\n" + HIDDEN, "Transfer-Encoding: chunked", "Transfer-Encoding: chunked"),
+        smuggled(b"2\r\n{}\r\nx\r\n\r\n" + HIDDEN, "Transfer-Encoding: chunked"),
+        smuggled(b"{}", "Content-Length: 2", " folded: 1"),
+        smuggled(b"{}", "Content-Length: 2", "a\x00b: 1"),
+        smuggled(b"{}", "Content-Length: 2", "a: " + "b" * (1 << 17)),
+        smuggled(b"{}", "Content-Length: 2", "Inference-Header-Content-Length: 9"),
+        smuggled(b"{}", "Content-Length: 2", "Inference-Header-Content-Length: -1"),
+        smuggled(b"{}", "Content-Length: 2", *["Inference-Header-Content-Length: 1"] * 2),
+    ],
+    ids=range(15),
+)
+def test_a_request_that_two_servers_would_read_differently_reaches_nobody(
+    running: Running, server: Recording, sent: bytes
+) -> None:
+    try:
+        assert status(raw(running.http, sent)) in (400, 431, 501)
+    except ConnectionResetError:
+        assert len(sent) > 1 << 16  # it is cut off while it is being sent
+    assert not server.requests
+
+
+def test_headers_of_one_connection_stay_there_and_others_go_on(running: Running, server: Recording) -> None:
+    for path in (INFER, "/v2/models/other/infer"):
+        headers = ["Connection: close, X-Mine", "X-Mine: 1", "TE: trailers", "Upgrade: h2c", "Keep-Alive: 5"]
+        headers += ["Proxy-Authorization: Basic eA==", "Authorization: Bearer mine", "X-Other: 1"]
+        raw(running.http, message("POST", path, b"{}", *headers, chunked=True, close=False))
+        head = server.requests[-1].partition(b"\r\n\r\n")[0].lower()
+        assert b"authorization: bearer mine" in head
+        assert b"x-other: 1" in head
+        assert f"host: 127.0.0.1:{server.port}".encode() in head
+        for gone in (b"x-mine", b"te:", b"upgrade", b"keep-alive", b"proxy-", b"host: localhost"):
+            assert gone not in head, gone
+        assert not (b"content-length" in head and b"transfer-encoding" in head)
+
+
+def test_a_servers_redirect_and_its_cookies_are_the_clients(running: Running, server: Recording) -> None:
+    headers = ("Location: http://127.0.0.1:1/", "Set-Cookie: a=1", "Set-Cookie: b=2")
+    server.answer = lambda _: reply(b"", *headers, status="307 Temporary Redirect")
+    for path in ("/anything", INFER):
+        found = post(running, path=path)
+        assert (found.status_code, found.headers["location"]) == (307, "http://127.0.0.1:1/")
+        assert found.headers.get_list("set-cookie") == ["a=1", "b=2"]
+    running.client.cookies.clear()
+    post(running, path="/anything")
+    assert b"cookie" not in server.requests[-1].lower()
+
+
+def bodies() -> dict[str, tuple[bytes, tuple[str, ...]]]:
+    """Replies that cannot be calibrated: bodies, and headers."""
+    length = "Inference-Header-Content-Length: "
+    z = model_logits().astype("f4")
+    binary = document(output={"data": None, "parameters": {"binary_data_size": z.nbytes}})
+    return {
+        "no JSON": (b"{", ()),
+        "a list": (b"[]", ()),
+        "too deep": (b"[" * 100_000, ()),
+        "no outputs": (b"{}", ()),
+        "outputs of texts": (b'{"outputs": ["logits"]}', ()),
+        "another output": (document(output={"name": "z"}), ()),
+        "another version": (document(model_version="7"), ()),
+        "too few numbers": (document(output={"data": [1.0]}), ()),
+        "texts": (document(output={"data": ["a"] * 15}), ()),
+        "a negative size": (document(output={"shape": [-5, -3]}), ()),
+        "a huge size": (document(output={"shape": [1 << 40, 1 << 40]}), ()),
+        "no shape": (document(output={"shape": None}), ()),
+        "another number of classes": (document(output={"shape": [3, 5]}), ()),
+        "another datatype": (document(output={"datatype": "INT8"}), ()),
+        "an unknown datatype": (document(output={"datatype": None}), ()),
+        "fewer bytes": (binary + z.tobytes()[:-1], (f"{length}{len(binary)}",)),
+        "more bytes": (binary + z.tobytes() + b"x", (f"{length}{len(binary)}",)),
+        "a wrong length": (binary + z.tobytes(), (f"{length}{10**9}",)),
+        "a bomb": (gzip.compress(bytes(1 << 25)), ("Content-Encoding: gzip",)),
+        "half a gzip": (gzip.compress(document())[:-9], ("Content-Encoding: gzip",)),
+        "another coding": (document(), ("Content-Encoding: br",)),
+    }
+
+
+@pytest.mark.parametrize("name", bodies())
+def test_a_reply_that_cannot_be_calibrated_passes_as_it_is_says_so_and_is_counted(
+    running: Running, server: Recording, name: str
+) -> None:
+    body, headers = bodies()[name]
+    server.answer = lambda _: reply(body, *headers)
+    before = running.counted("calib_uncalibrated_total")
+    answer = raw(running.http, message("POST", INFER, b"{}"))
+    head, _, content = answer.partition(b"\r\n\r\n")
+    assert (status(answer), content) == (200, body)
+    assert b"x-calib-uncalibrated: " in head
+    assert running.counted("calib_uncalibrated_total") == before + 1
+
+
+def test_rows_that_are_not_finite_stay_and_have_no_receipt(running: Running, server: Recording) -> None:
+    z = model_logits().copy()
+    z[1, 0] = np.nan
+    server.answer = lambda _: reply(document(output={"data": z.ravel().tolist()}))
+    before = running.counted("calib_invalid_outputs_total")
+    found = {one["name"]: one["data"] for one in post(running).json()["outputs"]}
+    assert [bool(one) for one in found["receipt"]] == [True, False, True, True, True]
+    assert np.isnan(np.reshape(found["logits"], z.shape)[1, 0])
+    np.testing.assert_allclose(
+        np.delete(found["confidence"], 1), np.delete(probs().max(axis=1), 1), atol=1e-7
+    )
+    until = time.monotonic() + 10
+    while running.counted("calib_invalid_outputs_total") != before + 1:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def test_a_body_is_bounded_before_and_after_it_is_decompressed(running: Running, server: Recording) -> None:
+    large = b'{"inputs": []}' + b" " * (1 << 20)
+    assert post(running, large).status_code == 413
+    bomb = gzip.compress(b'{"outputs": []}' + b" " * (1 << 22))
+    assert post(running, bomb, headers={"Content-Encoding": "gzip"}).status_code == 400
+    assert post(running, b"x", headers={"Content-Encoding": "br"}).status_code == 400
+    assert post(running, b"x", headers={"Content-Encoding": "gzip"}).status_code == 400
+    assert not server.requests
+    assert post(running, large * 4, path="/v2/models/other/infer").status_code == 200
+
+
+@pytest.mark.parametrize("name", ["segment", "group", "id"])
+def test_what_a_request_says_of_itself_is_bounded(running: Running, server: Recording, name: str) -> None:
+    assert post(running, headers={f"x-calib-{name}": "a" * 300}).status_code == 400
+    assert post(running, headers=[(f"x-calib-{name}", "a")] * 2).status_code == 400
+    assert post(running, headers={f"x-calib-{name}": b"\xff"}).status_code == 400
+    assert not server.requests
+    assert post(running, headers={f"x-calib-{name}": "ü".encode()}).status_code == 200
+
+
+def test_a_server_that_is_late_is_504_and_one_that_hangs_up_is_502(
+    running: Running, server: Recording
+) -> None:
+    server.answer = lambda _: None
+    for path in (INFER, "/v2/models/other/infer"):
+        began = time.monotonic()
+        assert post(running, path=path).status_code == 504
+        assert time.monotonic() - began < 10
+    server.answer = lambda _: b""
+    for path in (INFER, "/v2/models/other/infer"):
+        assert post(running, path=path).status_code in (502, 504)
+    server.answer = lambda _: b"nonsense\r\n\r\n"
+    for path in (INFER, "/v2/models/other/infer"):
+        found = post(running, path=path)
+        assert found.status_code == 502
+        assert set(found.json()) == {"error"}
+
+
+def test_an_answer_that_is_cut_off_is_cut_off_for_the_client(running: Running, server: Recording) -> None:
+    server.answer = lambda _: b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
+    assert post(running).status_code == 502
+    answer = raw(running.http, message("GET", "/stream"))
+    assert b"hello" in answer
+    assert not answer.endswith(b"0\r\n\r\n")
+
+
+def test_requests_beyond_the_bound_are_429_and_health_still_answers(
+    running: Running, server: Recording
+) -> None:
+    server.answer = lambda sent: reply(b"") if b"/health/" in sent else None
+    codes: list[int] = []
+    threads = [
+        threading.Thread(
+            target=lambda: codes.append(httpx.post(running.http + INFER, content=b"{}").status_code)
+        )
+        for _ in range(4)
+    ]
+    for one in threads:
+        one.start()
+    until = time.monotonic() + 5
+    while len(server.requests) < 4 and time.monotonic() < until:
+        time.sleep(0.02)
+    refused = post(running)
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert running.client.get(f"{running.http}/v2/health/live").status_code == 200
+    for one in threads:
+        one.join()
+    assert codes == [504] * 4
+
+
+def test_a_client_that_sends_no_end_is_let_go(running: Running, server: Recording) -> None:
+    began = time.monotonic()
+    raw(running.http, message("POST", INFER, b"{}", close=False).replace(b"Length: 2", b"Length: 3"))
+    assert time.monotonic() - began < 20
+    assert not server.requests
+
+
+def test_a_stream_comes_as_it_is_made(running: Running, server: Recording) -> None:
+    host, port = running.http.removeprefix("http://").split(":")
+    server.answer = lambda _: b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n"
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(message("POST", "/v2/models/other/generate_stream", b"{}"))
+        found = b""
+        while b"data: 1" not in found:
+            found += connection.recv(1000)
+    assert b"text/event-stream" in found
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (["--upstream", "ftp://a"], "http://HOST:PORT"),
+        (["--upstream", "http://a:b@c"], "without user"),
+        (["--listen", "nowhere"], "HOST:PORT"),
+        (["--listen", "0.0.0.0:0"], "--token-file"),
+        (["--output", "digits=z", "--output", "digits=y"], "once each"),
+        (["--output", "nobody=z"], "nobody"),
+        (["--scores", "label_logits"], "of labels"),
+        (["--scores", "probabilities"], "fitted on logits"),
+        (["--scores", "odds"], "must be one of"),
+        (["--watch", "http://127.0.0.1:1"], "where to count"),
+        (["--grpc-listen", "127.0.0.1:0"], "both"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_before_it_starts(
+    tmp_path: Path, wrong: list[str], says: str
+) -> None:
+    biased(tmp_path / "a")
+    Keyring.new().save(tmp_path / "keys.json")
+    right = {"--upstream": "http://127.0.0.1:1", "--listen": "127.0.0.1:0", "--output": "logits"}
+    told = [p for pair in right.items() if pair[0] not in wrong[::2] or pair[0] == "--output" for p in pair]
+    files = ["--keyring", str(tmp_path / "keys.json"), "--ledger", str(tmp_path / "ledger.db")]
+    arguments = ["gateway", f"digits={tmp_path / 'a'}", *told, *files, *wrong]
+    with pytest.raises(InputError, match=re.escape(says)):
+        CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+def biased(path: Path) -> None:
+    """An artifact for which it matters whether scores are logits."""
+    step = LogitMap(np.array([0.5, 1.0, 2.0]), np.zeros(3))
+    Artifact((step,), method="vector", classes=3, model={"outputs": "logits"}).save(path)

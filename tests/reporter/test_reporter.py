@@ -1,0 +1,428 @@
+"""What a reporter says and counts in one process, with a real ``calib-serve watch`` or a real registry."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from live_server import until
+from prometheus_client import CollectorRegistry
+from real_servers import Server
+
+from calib_serve import Artifact, Bins, Keyring, LogitMap, ModelFacts, Reporter, Watch
+from calib_serve.errors import InputError, ServerError
+
+MODEL = {"model": "digits", "version": "1.0"}
+P = np.array([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.34, 0.33, 0.33]])
+
+
+@pytest.fixture
+def ring() -> Keyring:
+    return Keyring.new()
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+def counted(
+    registry: CollectorRegistry, name: str = "calib_predictions_total", **labels: str
+) -> dict[str, float]:
+    """The series of a counter by bin, but those at 0."""
+    return {
+        one.labels.get("bin", one.labels.get("stage", "")): one.value
+        for family in registry.collect()
+        for one in family.samples
+        if one.name == name and one.value and labels.items() <= one.labels.items()
+    }
+
+
+def errors(registry: CollectorRegistry) -> dict[str, float]:
+    return counted(registry, "calib_monitor_errors_total")
+
+
+def test_each_prediction_is_signed_and_counted_in_the_bin_that_its_label_will_be(
+    ring: Keyring, registry: CollectorRegistry
+) -> None:
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(5) / 2, 2000)
+    p[0] = [0.6, 0.4, 0, 0, 0]  # on an edge
+    p[1] = [1, 0, 0, 0, 0]
+    with Reporter(5, **MODEL, keyring=ring, registry=registry) as reporter:
+        receipts = [*reporter.served(p[:1500]), *(one for row in p[1500:] for one in reporter.served(row))]
+    found = [ring.verify(str(one)) for one in receipts]
+    assert [(one.predicted, one.confidence) for one in found] == [(row.argmax(), row.max()) for row in p]
+    assert len({one.nonce for one in found}) == 2000
+    # Right-closed bins, the first of which holds 0, written out.
+    b = np.clip(np.ceil(p.max(axis=1) * 15).astype(int) - 1, 0, 14)
+    assert counted(registry) == {str(k): n for k, n in enumerate(np.bincount(b, minlength=15).tolist()) if n}
+    sums = counted(registry, "calib_predictions_confidence_total")
+    assert sums == pytest.approx({str(k): p.max(axis=1)[b == k].sum() for k in np.unique(b).tolist()})
+    assert not errors(registry)
+
+
+@pytest.mark.parametrize(
+    "make", [np.float16, np.float32, torch.tensor, np.ndarray.tolist], ids=lambda f: f.__name__
+)
+def test_probabilities_of_any_kind_are_taken(make: Any, ring: Keyring, registry: CollectorRegistry) -> None:
+    with Reporter(3, **MODEL, keyring=ring, registry=registry) as reporter:
+        receipts = reporter.served(make(P))
+    assert [ring.verify(str(one)).predicted for one in receipts] == [0, 2, 0]
+
+
+def test_rows_that_are_no_prediction_have_no_receipt_and_are_counted_as_invalid(
+    ring: Keyring, registry: CollectorRegistry
+) -> None:
+    rows = [[0.5, 0.5, 0.0], [np.nan] * 3, [np.inf, 0, 0], [1 + 5e-7, 0, 0], [-1.0, -1.0, -1.0]]
+    with Reporter(3, **MODEL, keyring=ring, registry=registry) as reporter:
+        reporter._seen = 1000  # later than the first calls, in which wrong rows are refused
+        receipts = reporter.served(rows, segment=list("abcde"))
+    assert [one is not None for one in receipts] == [True, False, False, True, False]
+    assert ring.verify(str(receipts[3])).confidence == 1.0
+    assert ring.verify(str(receipts[3])).segment == "d"
+    assert counted(registry, "calib_invalid_outputs_total") == {"": 3.0}
+    assert sum(counted(registry).values()) == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda r: r.served([[1.0, 2.0, -3.0]]), "add up to 1"),
+        (lambda r: r.served([0.5, 0.5]), r"\(n, 3\)"),
+        (lambda r: r.served(np.ones((2, 2, 3)) / 3), r"\(n, 3\)"),
+        (lambda r: r.served(0.5), r"\(n, 3\)"),
+        (lambda r: r.served([["a", "b", "c"]]), "numbers"),
+        (lambda r: r.served(torch.ones(3, requires_grad=True) / 3), "no array"),
+        (lambda r: r.served(P, segment=["a"]), "one segment"),
+        (lambda r: r.served(P, group="g" * 256), "at most 255"),
+        (lambda r: r.served(P, id=["1", "2", "3"]), "watch="),
+        (lambda r: r.served(P, logits=np.zeros((3, 4))), "shape of probs"),
+        (lambda r: r.label("receipt", 1), "watch="),
+        (lambda r: r.label(label=1), "either its receipt or the id"),
+        (lambda r: r.served_labels(P), "multi-label"),
+    ],
+)
+def test_what_a_caller_has_wrong_is_said_at_once(
+    wrong: Any, told: str, ring: Keyring, registry: CollectorRegistry
+) -> None:
+    with (
+        Reporter(3, **MODEL, keyring=ring, registry=registry) as reporter,
+        pytest.raises(InputError, match=told),
+    ):
+        wrong(reporter)
+    assert not counted(registry)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"what": 1}, "at least 2 classes"),
+        ({"watch": "http://localhost:1", "keyring": None}, "no keyring signs"),
+        ({"meter": object(), "registry": CollectorRegistry()}, "give one of them"),
+        ({"policy": "many"}, "label policy"),
+        ({"what": "nowhere"}, "nowhere"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_it_is_made(
+    options: dict[str, Any], told: str, ring: Keyring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CALIB_SERVE_KEYRING", raising=False)
+    with pytest.raises(Exception, match=told) as caught:
+        Reporter(**{"what": 3, **MODEL, "keyring": ring, **options})
+    assert caught.type.__module__ == "calib_serve.errors"
+
+
+def test_without_a_keyring_predictions_are_counted_and_the_log_says_that_receipts_are_off(
+    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CALIB_SERVE_KEYRING", raising=False)
+    with Reporter(3, **MODEL, registry=registry) as reporter:
+        assert reporter.served(P) == [None] * 3
+    assert sum(counted(registry).values()) == 3
+    assert "receipts are off" in caplog.text
+
+
+def test_the_keyring_of_the_environment_is_followed_when_it_changes(
+    tmp_path: Path, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keyring.json"
+    Keyring.create(path)
+    monkeypatch.setenv("CALIB_SERVE_KEYRING", str(path))
+    with Reporter(3, **MODEL, registry=registry) as reporter:
+        (before,) = reporter.served(P[0])
+        changed = Keyring.edit(path, lambda ring: ring.rotated())
+        until(lambda: changed.verify(str(reporter.served(P[0])[0])).key_id == changed.active)
+        assert changed.verify(str(before)).key_id != changed.active
+        path.write_text("{")
+        until(lambda: reporter.served(P[0]) and errors(registry).get("keyring"))
+        assert reporter.served(P[0]) != [None]
+
+
+def test_two_models_share_a_registry_and_the_reference_is_published(
+    ring: Keyring, registry: CollectorRegistry
+) -> None:
+    reference = Bins.tally(P.max(axis=1), np.array([1, 0, 1]))
+    artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3, reference=reference)
+    with (
+        Reporter(artifact, **MODEL, keyring=ring, registry=registry) as first,
+        Reporter(3, model="pets", version="2", keyring=ring, registry=registry) as second,
+    ):
+        first.served(artifact.probs(np.log(P)))
+        second.served(P[0])
+    assert sum(counted(registry, model="digits").values()) == 3
+    assert sum(counted(registry, model="pets").values()) == 1
+    share = counted(registry, "calib_reference_share")
+    assert share == {str(b): n / 3 for b, n in enumerate(reference.count.tolist()) if n}
+
+
+def test_threads_lose_and_repeat_nothing(ring: Keyring, registry: CollectorRegistry) -> None:
+    kept: list[str] = []
+    with Reporter(3, **MODEL, keyring=ring, registry=registry, flush_seconds=0.001) as reporter:
+
+        def serve() -> None:
+            for _ in range(500):
+                kept.extend(map(str, reporter.served(P)))
+                kept.extend(map(str, reporter.served(P[0])))
+
+        threads = [threading.Thread(target=serve) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len({ring.verify(one).nonce for one in kept}) == 16_000
+    assert sum(counted(registry).values()) == 16_000
+
+
+def test_labels_of_a_policy_are_asked_for_with_the_chance_that_the_receipt_says(
+    ring: Keyring, registry: CollectorRegistry
+) -> None:
+    with Reporter(3, **MODEL, keyring=ring, registry=registry, policy="0.75:1,1:0.25") as reporter:
+        receipts = reporter.served(np.tile([[0.9, 0.05, 0.05], [0.4, 0.3, 0.3]], (1000, 1)))
+    found = [(one, ring.verify(str(one))) for one in receipts if one]
+    assert all(one.wanted == receipt.wanted for one, receipt in found)
+    assert {receipt.inclusion for _, receipt in found} == {0.25, 1.0}
+    assert 180 < sum(one.wanted for one in receipts[::2] if one) < 320
+
+
+def test_a_policy_or_keyring_that_breaks_costs_receipts_and_no_prediction(
+    ring: Keyring, registry: CollectorRegistry
+) -> None:
+    with Reporter(3, **MODEL, keyring=ring, registry=registry) as reporter:
+        reporter._recorder._keyring = object()  # type: ignore[assignment]
+        assert reporter.served(P) == [None] * 3
+    assert sum(counted(registry).values()) == 3
+    assert errors(registry) == {"receipt": 3.0}
+
+
+def test_scores_that_become_logits_later_are_counted_as_a_failure(
+    ring: Keyring, registry: CollectorRegistry
+) -> None:
+    with Reporter(3, **MODEL, keyring=ring, registry=registry, flush_seconds=0.01) as reporter:
+        for _ in range(100):
+            reporter.served(P)
+        reporter.served([0.1, 0.9, -5.0])
+        until(lambda: errors(registry).get("scores", 0) >= 1)
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Iterator[Server]:
+    with Server(tmp_path) as server:
+        yield server
+
+
+def home(server: Server, registry: CollectorRegistry, **options: Any) -> Reporter:
+    return Reporter(
+        3, **MODEL, keyring=server.folder / "keys.json", watch=server.url, registry=registry, **options
+    )
+
+
+def at_watch(server: Server, name: str = "calib_predictions_total") -> float:
+    text = httpx.get(f"{server.url}/metrics").text
+    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name + "{"))
+
+
+@pytest.mark.server
+def test_a_watch_counts_predictions_and_labels_each_once(watch: Server, registry: CollectorRegistry) -> None:
+    with home(watch, registry) as reporter:
+        receipts = [one for _ in range(1000) for one in reporter.served(P, segment=["a", "b", ""])]
+        assert reporter.flush() == 0
+        assert at_watch(watch) == 3000
+        assert at_watch(watch, "calib_segment_predictions_total") == 2000
+        assert not sum(counted(registry).values()), "it is counted in one place"
+        items = [{"receipt": one, "label": 0} for one in receipts]
+        first, again = reporter.labels(items), reporter.labels(items)
+        assert all(one.accepted for one in first)
+        assert {one.reason for one in again} == {"duplicate"}
+        outcome = reporter.label(receipts[0], 7)
+        assert (outcome.accepted, outcome.reason) == (False, "bad_label")
+    assert at_watch(watch, "calib_feedback_total") == 3000
+    assert not errors(registry)
+
+
+@pytest.mark.server
+def test_predictions_wait_for_a_watch_that_is_down_and_are_counted_once(
+    tmp_path: Path, registry: CollectorRegistry
+) -> None:
+    server = Server(tmp_path)
+    with home(server, registry) as reporter:
+        began = time.perf_counter()
+        for _ in range(100):
+            assert None not in reporter.served(P)
+        assert time.perf_counter() - began < 2.0, "it waits for nothing"
+        assert reporter.flush() == 300
+        with pytest.raises(ServerError):
+            reporter.label(reporter.served(P)[0], 1)
+        with server:
+            until(lambda: reporter.flush() == 0)
+            server.stop()
+            reporter.served(P)
+            assert reporter.flush() == 3
+            server.start()
+            until(lambda: reporter.flush() == 0)
+            assert at_watch(server) == 306
+    assert errors(registry)["watch"] >= 1
+
+
+@pytest.mark.server
+def test_a_batch_whose_answer_was_lost_is_counted_once(
+    watch: Server, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with home(watch, registry, flush_seconds=60) as reporter:
+        reporter.served(P)
+        queue = reporter._queue
+        assert queue is not None
+        real, lost = queue._home, []
+
+        class Cut:
+            def predictions(self, batch: Any, *, once: str) -> Any:
+                outcomes = real.predictions(batch, once=once)
+                if not lost:
+                    lost.append(once)
+                    from calib_serve.watch.sender import Unanswered
+
+                    raise Unanswered("the answer was cut off")
+                return outcomes
+
+        queue._home = Cut()  # type: ignore[assignment]
+        assert reporter.flush() == 3
+        reporter.served(P)
+        assert reporter.flush() == 0
+        assert at_watch(watch) == 6
+
+
+@pytest.mark.server
+def test_what_does_not_fit_the_queue_or_is_refused_is_counted_and_logged(
+    watch: Server, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    with home(watch, registry, most=4, flush_seconds=60) as reporter:
+        assert None not in reporter.served(P) + reporter.served(P)
+        assert reporter.flush() == 0
+        assert at_watch(watch) == 4
+        assert errors(registry) == {"queue": 2.0}
+    other = Reporter(
+        3,
+        model="unknown",
+        version="1",
+        keyring=watch.folder / "keys.json",
+        watch=watch.url,
+        registry=registry,
+    )
+    with other, caplog.at_level(logging.WARNING):
+        other.served(P)
+        assert other.flush() == 0
+    assert errors(registry)["refused"] == 3
+    assert "no model 'unknown'" in caplog.text
+    forged = Reporter(3, **MODEL, keyring=Keyring.new(), watch=watch.url, registry=registry)
+    with forged:
+        forged.served(P)
+        forged.flush()
+    assert errors(registry)["refused"] == 6
+    assert at_watch(watch) == 4
+
+
+@pytest.mark.server
+def test_a_wrong_token_keeps_predictions_until_it_is_mended(
+    tmp_path: Path, registry: CollectorRegistry
+) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"app predict,label {'a' * 32}\n")
+    tokens.chmod(0o600)
+    with Server(tmp_path, "--token-file", str(tokens)) as server:
+        wrong = home(server, registry, token="b" * 32)
+        wrong.served(P)
+        assert wrong.flush() == 3
+        with home(server, registry, token="a" * 32) as right:
+            right.served(P)
+            assert right.flush() == 0
+            assert right.label(right.served(P)[0], 0).accepted
+        tokens.write_text(f"app predict,label {'a' * 32}\nnew predict {'b' * 32}\n")
+        until(lambda: wrong.flush() == 0)
+        wrong.close()
+
+
+def test_a_watch_of_this_process_counts_and_keeps_samples(
+    tmp_path: Path, ring: Keyring, registry: CollectorRegistry
+) -> None:
+    models = {("digits", "1.0"): 3}
+    with (
+        Watch.open(
+            models, keyring=ring, ledger=tmp_path / "l.db", samples=tmp_path / "s", sample_rate=1
+        ) as watch,
+        Reporter(3, **MODEL, keyring=ring, watch=watch, registry=registry) as reporter,
+    ):
+        receipts = reporter.served(P, logits=np.log(P))
+        assert reporter.flush() == 0
+        assert watch.ledger.sums()["digits", "1.0"].predictions.sum() == 3
+        assert all(one.accepted for one in reporter.labels([{"receipt": r, "label": 0} for r in receipts]))
+        watch.samples.flush()  # type: ignore[union-attr]
+    from calib_serve import read_samples
+
+    found = read_samples(tmp_path / "s", **MODEL)
+    assert sorted(found.logits.tolist()) == [
+        pytest.approx(row, abs=1e-2) for row in sorted(np.log(P).tolist())
+    ]
+
+
+def test_a_reporter_that_nobody_holds_counts_what_waits_and_ends_its_thread(
+    ring: Keyring, registry: CollectorRegistry
+) -> None:
+    reporter = Reporter(3, **MODEL, keyring=ring, registry=registry, flush_seconds=60)
+    reporter.served(P)
+    threads = [one for one in threading.enumerate() if one.name == "calib-report"]
+    assert threads
+    del reporter
+    gc.collect()
+    until(lambda: not any(one.is_alive() for one in threads))
+    assert sum(counted(registry).values()) == 3
+
+
+def test_decisions_about_labels_are_counted_by_a_watch_as_well(
+    tmp_path: Path, ring: Keyring, registry: CollectorRegistry
+) -> None:
+    def tagger(labels: int) -> Artifact:
+        facts = ModelFacts(outputs="label_probabilities")
+        return Artifact((), method="none", classes=labels, model=facts)
+
+    own = {**MODEL, "keyring": ring, "registry": registry}
+    with (
+        Watch.open({("digits", "1.0"): tagger(2)}, keyring=ring, ledger=tmp_path / "l.db") as watch,
+        Reporter(tagger(2), **own, watch=watch) as reporter,
+        Reporter(tagger(33), **own, watch=watch) as wide,
+    ):
+        rows = reporter.served_labels([[0.9, 0.2], [np.nan, 0.5]])
+        assert [len(row) for row in rows] == [2, 0]
+        assert reporter.flush() == 0
+        assert watch.ledger.sums()["digits", "1.0"].predictions.sum() == 2
+        assert reporter.label(rows[0][0].receipt, True).accepted
+        with pytest.raises(InputError, match="32 at most"):
+            wide.served_labels(np.full((1, 33), 0.5))

@@ -1,0 +1,175 @@
+"""FastAPI by uvicorn's command line: one process or several, killed, ended, and without its watch."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from example_servers import Site, answers, rows, site_of
+from live_server import total, until
+from server_checks import (
+    Predict,
+    Reply,
+    check_a_killed_worker_loses_no_more_than_it_had_not_sent,
+    check_predictions_and_labels_are_counted_once,
+    check_the_watch_may_be_away,
+    check_the_watch_may_die_at_work,
+    check_what_was_served_is_counted_at_the_end,
+    served,
+    workers_of,
+)
+from sizes import nightly
+
+pytestmark = pytest.mark.server
+PORT = 8000
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = site_of("fastapi", tmp_path / "fastapi", PORT)
+    with made.watch:
+        yield made
+
+
+@contextmanager
+def uvicorn(site: Site, app: str, *options: str) -> Iterator[None]:
+    command = [sys.executable, "-m", "uvicorn", f"{app}:app", "--port", str(PORT), "--no-access-log"]
+    environ = site.environ()
+    with site.serving([*command, *options], answers(site.url(PORT, "openapi.json")), environ=environ):
+        yield
+
+
+def client(site: Site) -> Predict:
+    """A connection a request, so that every worker gets some."""
+
+    def predict(x: np.ndarray) -> list[Reply]:
+        answer = httpx.post(site.url(PORT, "predict"), json=x.tolist(), timeout=60)
+        assert answer.status_code == 200, answer.text
+        return [Reply(*values) for values in zip(*(answer.json()[name] for name in _NAMES), strict=True)]
+
+    return predict
+
+
+_NAMES = ("predicted", "confidence", "receipt")
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_each_prediction_and_each_label_is_counted_once(site: Site, processes: int) -> None:
+    with uvicorn(site, "calibrated", "--workers", str(processes)):
+        check_predictions_and_labels_are_counted_once(site, client(site))
+
+
+def test_labels_come_home_through_the_app(site: Site) -> None:
+    with uvicorn(site, "calibrated"):
+        replies = served(client(site), rows(20), at_once=5)
+        items = [{"receipt": reply.receipt, "label": 3} for reply in replies]
+        first, again = (httpx.post(site.url(PORT, "labels"), json=items, timeout=60).json() for _ in "12")
+        assert all(outcome["accepted"] for outcome in first)
+        assert {outcome["reason"] for outcome in again} == {"duplicate"}
+    assert site.counted("calib_feedback_total") == 20
+
+
+@pytest.mark.parametrize(("processes", "how"), [(1, signal.SIGTERM), (1, signal.SIGINT), (3, signal.SIGTERM)])
+def test_what_was_served_before_the_end_is_counted(site: Site, processes: int, how: signal.Signals) -> None:
+    with uvicorn(site, "calibrated", "--workers", str(processes)):
+        check_what_was_served_is_counted_at_the_end(site, client(site), how)
+
+
+def test_predictions_go_on_without_a_watch_and_are_counted_later(site: Site) -> None:
+    with uvicorn(site, "calibrated", "--workers", "2"):
+        check_the_watch_may_be_away(site, client(site))
+
+
+@nightly
+def test_a_watch_that_dies_at_work_counts_each_prediction_once(site: Site) -> None:
+    with uvicorn(site, "calibrated", "--workers", "2"):
+        check_the_watch_may_die_at_work(site, client(site))
+
+
+@nightly
+def test_a_worker_killed_at_work_loses_its_last_moments_alone(site: Site) -> None:
+    times: list[float] = []
+    failed, ended = 0, threading.Event()
+
+    def go_on() -> None:
+        nonlocal failed
+        while not ended.is_set():
+            try:
+                client(site)(rows(1))
+            except httpx.TransportError:
+                failed += 1
+            else:
+                times.append(time.monotonic())
+
+    with uvicorn(site, "calibrated", "--workers", "2"):
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(4):
+                pool.submit(go_on)
+            until(lambda: site.counted("calib_predictions_total") > 20, seconds=60)
+            time.sleep(2)
+            workers_of(site)[0].kill()
+            killed = time.monotonic()
+            time.sleep(1)
+            ended.set()
+        last = sum(killed - 2 < at < killed + 0.5 for at in times)  # half a second, and a batch at work
+        until(lambda: site.counted("calib_predictions_total") >= len(times) - last, seconds=30)
+        time.sleep(1)
+        assert len(times) - last <= site.counted("calib_predictions_total") <= len(times) + failed
+        assert len(times) > last > 0
+
+
+def test_a_killed_worker_loses_no_more_than_it_had_not_sent(site: Site) -> None:
+    with uvicorn(site, "calibrated", "--workers", "2"):
+        check_a_killed_worker_loses_no_more_than_it_had_not_sent(site, client(site))
+
+
+def test_labels_are_sent_again_where_the_watch_was_away(site: Site) -> None:
+    with uvicorn(site, "calibrated"):
+        replies = served(client(site), rows(20))
+        site.until_counted(20)
+        items = [{"receipt": reply.receipt, "label": 3} for reply in replies]
+        site.watch.stop()
+        assert httpx.post(site.url(PORT, "labels"), json=items, timeout=60).status_code == 500
+        site.watch.start()
+        outcomes = httpx.post(site.url(PORT, "labels"), json=items, timeout=60).json()
+        assert all(outcome["accepted"] for outcome in outcomes)
+    assert site.counted("calib_feedback_total") == 20
+
+
+def test_a_row_that_is_no_number_has_no_receipt_and_is_not_counted(site: Site) -> None:
+    with uvicorn(site, "calibrated"):
+        rows_that_overflow = [[1e308] * 16, [0.0] * 16]
+        answer = httpx.post(site.url(PORT, "predict"), json=rows_that_overflow, timeout=60)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["receipt"][0] is None
+        served(client(site), rows(5))
+        site.until_counted(6)
+
+
+def test_one_process_serves_predictions_labels_and_metrics(tmp_path: Path) -> None:
+    site = site_of("fastapi", tmp_path, PORT)
+    with uvicorn(site, "one_process"):
+        replies = served(client(site), rows(30), at_once=3)
+        items = [{"receipt": reply.receipt, "label": 3} for reply in replies]
+        home = site.url(PORT, "calibration/v1/labels")
+        first, again = (httpx.post(home, json={"items": items}, timeout=60).json() for _ in "12")
+        assert (first["accepted"], again["refused"]) == (30, 30)
+        assert httpx.get(site.url(PORT, "calibration/"), timeout=30).status_code == 200
+        elsewhere = {"host": "models.example.org"}
+        assert httpx.get(site.url(PORT, "calibration/metrics"), headers=elsewhere).status_code == 400
+        served(client(site), rows(30, seed=1))
+        site.processes[-1].send_signal(signal.SIGTERM)
+        site.processes[-1].wait(60)
+    with uvicorn(site, "one_process"):
+        text = httpx.get(site.url(PORT, "calibration/metrics"), timeout=30).text
+        assert total(text, "calib_predictions_total", model="digits", version="1") == 60
+        assert total(text, "calib_feedback_total", model="digits", version="1") == 30

@@ -1,0 +1,154 @@
+"""A real gateway before a real tritonserver, whose models are small and need numpy alone."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import numpy as np
+from processes import ended_on_failure, started
+from triton_server import free_port
+
+from calib_serve import Abstain, Artifact, Keyring, LogitMap, PredictionSets
+from calib_serve.metrics import softmax
+
+WIDTH, CLASSES = 4, 3
+WEIGHT = np.random.default_rng(0).normal(size=(WIDTH, CLASSES)).astype("f4") * 2
+X = np.random.default_rng(1).normal(size=(5, WIDTH)).astype("f4")
+
+_MODEL = """
+import time
+import numpy as np
+import triton_python_backend_utils as triton
+
+WEIGHT = np.array({weight}, "f4")
+
+class TritonPythonModel:
+    def execute(self, requests):
+        replies = []
+        for request in requests:
+            x = triton.get_input_tensor_by_name(request, "x").as_numpy()
+            z = x @ WEIGHT
+            time.sleep({seconds})
+            made = dict(
+                logits=z.astype("f4"),
+                half=z.astype("f2"),
+                best=z.argmax(axis=1).astype("i8"),
+                name=np.array([str(k).encode() for k in z.argmax(axis=1)], object),
+            )
+            replies.append(triton.InferenceResponse(
+                [triton.Tensor(name, made[name]) for name in request.requested_output_names()]
+            ))
+        return replies
+"""
+
+_CONFIG = """
+name: "{name}"
+backend: "python"
+max_batch_size: 64
+input [ {{ name: "x" data_type: TYPE_FP32 dims: [ {width} ] }} ]
+output [
+  {{ name: "logits" data_type: TYPE_FP32 dims: [ {classes} ] }},
+  {{ name: "half" data_type: TYPE_FP16 dims: [ {classes} ] }},
+  {{ name: "best" data_type: TYPE_INT64 dims: [ 1 ] reshape: {{ shape: [ ] }} }},
+  {{ name: "name" data_type: TYPE_STRING dims: [ 1 ] reshape: {{ shape: [ ] }} }}
+]
+instance_group [ {{ kind: KIND_CPU count: 1 }} ]
+version_policy: {{ all: {{ }} }}
+"""
+
+
+def repository(folder: Path, *names: str, versions: tuple[int, ...] = (1,), seconds: float = 0) -> Path:
+    """Models that give the same logits, in several datatypes, after so many seconds."""
+    for name in names:
+        for version in versions:
+            (folder / name / str(version)).mkdir(parents=True)
+            (folder / name / str(version) / "model.py").write_text(
+                _MODEL.format(weight=WEIGHT.tolist(), seconds=seconds)
+            )
+        config = _CONFIG.format(name=name, width=WIDTH, classes=CLASSES)
+        (folder / name / "config.pbtxt").write_text(config)
+    return folder
+
+
+def artifact(**more: object) -> Artifact:
+    """A temperature, prediction sets and abstention for these models."""
+    found = {
+        "model": {"outputs": "logits"},
+        "class_names": ("cat", "dog", "emu"),
+        "sets": PredictionSets(np.array(0.6), coverage=0.9),
+        "abstain": Abstain(0.5, risk=0.05),
+    }
+    return Artifact((LogitMap.temperature(2.0),), method="temperature", classes=CLASSES, **{**found, **more})
+
+
+def logits(x: np.ndarray = X) -> np.ndarray:
+    """What the models give."""
+    return x @ WEIGHT
+
+
+def probs(x: np.ndarray = X) -> np.ndarray:
+    """What the artifact makes of it."""
+    return softmax(logits(x).astype("f8") / 2.0)
+
+
+@dataclass
+class Running:
+    """A gateway that was started."""
+
+    process: subprocess.Popen[str]
+    http: str
+    grpc: str
+    client: httpx.Client
+
+    def series(self, name: str) -> dict[str, float]:
+        """Samples of a family by their labels, as they are written."""
+        lines = self.client.get(f"{self.http}/calibration/metrics").text.splitlines()
+        found = (line.removeprefix(name).rpartition(" ") for line in lines if line.startswith(f"{name}{{"))
+        return {labels: float(value) for labels, _, value in found}
+
+    def counted(self, name: str) -> float:
+        """Their sum."""
+        return sum(self.series(name).values())
+
+
+def command(*arguments: str) -> list[str]:
+    """``calib-serve gateway``."""
+    return [sys.executable, "-c", "from calib_serve.cli import main; main()", "gateway", *arguments]
+
+
+@contextmanager
+def gateway(
+    folder: Path, upstream: str, *options: str, models: tuple[str, ...], grpc: str = "", ledger: bool = True
+) -> Iterator[Running]:
+    """One before ``upstream``, ready; it counts in ``folder``."""
+    if not (folder / "keys.json").exists():
+        Keyring.new().save(folder / "keys.json")
+    port, other = free_port(), free_port()
+    told = ["--upstream", upstream, "--listen", f"127.0.0.1:{port}", "--keyring", str(folder / "keys.json")]
+    told += ["--ledger", str(folder / "ledger.db")] if ledger else []
+    told += ["--grpc-upstream", grpc, "--grpc-listen", f"127.0.0.1:{other}"] if grpc else []
+    scheme = "https" if "--tls-cert" in options else "http"
+    with (
+        started(command(*models, *told, *options), text=True) as process,
+        httpx.Client(timeout=60, verify=False) as client,
+        ended_on_failure(process),
+    ):
+        until = time.monotonic() + 90
+        while not _listens(port):
+            assert process.poll() is None, "the gateway ended"
+            assert time.monotonic() < until, "the gateway did not start within 90 s"
+            time.sleep(0.05)
+        yield Running(process, f"{scheme}://127.0.0.1:{port}", f"127.0.0.1:{other}", client)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,234 @@
+"""Labels that name their prediction by the user's own id, from the request that counted it on."""
+
+import json
+import sqlite3
+
+import httpx
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+from real_servers import Redis, Server
+from real_watch import RING, make_watch, talk_to
+
+from calib_serve import Reporter
+from calib_serve.receipts import Keyring
+from calib_serve.watch.batch import ServedPrediction
+from calib_serve.watch.ids import UnboundReceipt, open_ids
+from calib_serve.watch.intake import Classes
+from calib_serve.watch.service import Watched
+
+
+def prediction(id_="", **more):
+    return {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9, "id": id_} | more
+
+
+@pytest.fixture
+def watch(tmp_path):
+    with make_watch(tmp_path, ids=open_ids(str(tmp_path / "l.db"), most=100)) as watch:
+        yield watch
+
+
+@pytest.fixture
+def client(watch):
+    with talk_to(watch) as client:
+        yield client
+
+
+def predict(client, *items, **headers):
+    return client.post("/v1/predictions", json={"items": items}, headers=headers).json()["items"]
+
+
+def label(client, *items):
+    content = json.dumps({"items": items})
+    headers = {"Content-Type": "application/json"}
+    return client.post("/v1/labels", content=content, headers=headers).json()["items"]
+
+
+def scrape(client):
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(client.get("/metrics").text)
+        for sample in family.samples
+    }
+
+
+def test_a_label_may_name_the_id_that_its_prediction_came_with(client, watch):
+    answers = predict(client, prediction("order-17"), prediction("order-18"), prediction())
+    assert all(set(one) == {"receipt"} for one in answers)
+    sent = [{"id": "order-17", "label": 1}, {"id": "order-18", "label": "two", "by": "name", "model": "m"}]
+    assert label(client, *sent) == [{"accepted": True}] * 2
+    again = label(client, *sent, {"receipt": answers[0]["receipt"], "label": 1})
+    assert [one["reason"] for one in again] == ["duplicate"] * 3
+    assert watch.ledger.sums()["m", "1"].labels.sum() == 2
+    found = scrape(client)
+    assert found["calib_prediction_ids_total", "bound"] == found["calib_prediction_ids",] == 2
+
+
+def test_a_label_of_an_unknown_id_is_refused_for_that(client):
+    predict(client, prediction("order-17"))
+    wrong = [{"id": one, "label": 1} for one in ("order-18", "", 17, None, "x" * 256, ["a"], "\ud800")]
+    wrong += [{"id": "order-17", "label": 1, "model": "other"}, {"id": "order-17", "label": 1, "model": 7}]
+    reasons = [one["reason"] for one in label(client, *wrong)]
+    assert reasons == ["unknown_id", *["malformed"] * 6, "unknown_id", "malformed"]
+    assert scrape(client)["calib_feedback_refused_total", "unknown_id"] == 2
+    assert label(client, {"receipt": "", "id": "order-17", "model": "", "label": 1}) == [{"accepted": True}]
+
+
+def test_the_first_prediction_of_an_id_keeps_it_and_the_second_is_counted_and_told(client, watch):
+    (first,), (second,) = predict(client, prediction("a")), predict(client, prediction("a", predicted=2))
+    assert "id_bound" not in first
+    assert second["id_bound"] is False
+    assert label(client, {"id": "a", "label": 1}) == [{"accepted": True}]
+    assert watch.ledger.sums()["m", "1"]["calib_feedback_correct_total"].sum() == 1  # the first said 1
+    assert label(client, {"receipt": second["receipt"], "label": 2}) == [{"accepted": True}]
+    found = scrape(client)
+    assert found["calib_prediction_ids_total", "conflict"] == 1
+    assert sum(n for name, n in found.items() if name[0] == "calib_predictions_total") == 2
+
+
+def test_a_batch_that_is_sent_again_has_the_same_ids_also_after_keys_changed(client, watch):
+    batch, key = [prediction("a"), prediction("b")], {"Idempotency-Key": "k1"}
+    once = predict(client, *batch, **key)
+    assert predict(client, *batch, **key) == once
+    watch.keyring = watch.intake.keyring = Keyring("k2", {"k2": bytes([1]) * 32, "k": bytes(32)})
+    again = predict(client, *batch, **key)
+    assert again != once
+    assert all("id_bound" not in one for one in again)
+    assert scrape(client)["calib_prediction_ids_total", "conflict"] == 0
+    assert label(client, {"id": "a", "label": 1}) == [{"accepted": True}]
+    assert label(client, {"receipt": again[0]["receipt"], "label": 1})[0]["reason"] == "duplicate"
+
+
+def test_a_prediction_that_is_refused_binds_nothing(client):
+    answers = predict(client, prediction("a", confidence=7.0), prediction("x" * 256), prediction("b"))
+    assert [one.get("reason") for one in answers] == ["malformed", "malformed", None]
+    assert [one.get("reason") for one in label(client, *({"id": i, "label": 1} for i in "ab"))] == [
+        "unknown_id",
+        None,
+    ]
+
+
+def test_a_prediction_that_was_signed_elsewhere_is_bound_to_its_own_receipt(client, watch):
+    facts = {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9}
+    one, two, unwanted = RING.sign(**facts), RING.sign(**facts), RING.sign(**facts, wanted=False)
+    key = {"Idempotency-Key": "k1"}
+    for _ in range(2):
+        answers = predict(client, {"receipt": one, "id": "a"}, {"receipt": two}, **key)
+        assert answers == [{"accepted": True}] * 2
+    taken = predict(client, {"receipt": two, "id": "a"}, {"receipt": unwanted, "id": "b"})
+    assert taken == [{"accepted": True, "id_bound": False}, {"accepted": True}]
+    outcomes = label(client, {"id": "a", "label": 1}, {"receipt": one, "label": 1}, {"id": "b", "label": 1})
+    assert [one.get("reason") for one in outcomes] == [None, "duplicate", "not_wanted"]
+    assert watch.ledger.sums()["m", "1"].labels.sum() == 1
+
+
+def test_a_reporter_sends_ids_and_labels_come_by_them(tmp_path):
+    with Server(tmp_path) as server:
+        options = {"keyring": tmp_path / "keys.json", "watch": server.url}
+        with Reporter(3, model="digits", version="1.0", registry=CollectorRegistry(), **options) as reporter:
+            probs = np.tile([0.1, 0.8, 0.1], (300, 1))
+            receipts = reporter.served(probs, id=[f"order-{i}" for i in range(300)])
+            assert reporter.flush() == 0
+            assert reporter.label(id="order-17", label=1).accepted
+            items = [{"id": f"order-{i}", "label": 1} for i in range(300)]
+            outcomes = reporter.labels(
+                [*items, {"receipt": receipts[0], "label": 1}, {"id": "?", "label": 1}]
+            )
+        assert sum(one.accepted for one in outcomes) == 299
+        assert [outcomes[17].reason, *(one.reason for one in outcomes[300:])] == [
+            *("duplicate", "duplicate", "unknown_id")
+        ]
+
+
+def test_predictions_of_two_models_may_have_one_id(tmp_path):
+    watch = make_watch(tmp_path, ids=open_ids(str(tmp_path / "l.db"), most=100))
+    watch.models["n", "1"] = Watched(Classes(3))
+    watch.intake.models["n", "1"] = Classes(3)
+    watch._slices = watch.intake._slices = type(watch._slices)({("m", "1"): 3, ("n", "1"): 3})
+    with talk_to(watch) as client:
+        predict(client, prediction("a"), prediction("a", model="n"))
+        (refused,) = label(client, {"id": "a", "label": 1})
+        assert (refused["reason"], "2 models" in refused["message"]) == ("malformed", True)
+        assert label(client, *({"id": "a", "model": m, "label": 1} for m in "mn")) == [{"accepted": True}] * 2
+    watch.close()
+
+
+def test_a_watch_without_ids_says_so(tmp_path):
+    watch = make_watch(tmp_path)
+    with talk_to(watch) as client:
+        assert predict(client, prediction("a"))[0]["id_bound"] is False
+        (refused,) = label(client, {"id": "a", "label": 1})
+        assert refused["reason"] == "unknown_id"
+        assert scrape(client)["calib_prediction_ids",] == 0
+    watch.close()
+
+
+def test_a_store_that_is_gone_stops_no_prediction_and_no_label_of_a_receipt(client, watch, tmp_path):
+    (one,) = predict(client, prediction("a"))
+    (tmp_path / "l.db.ids").unlink()
+    (two,) = predict(client, prediction("b"))
+    assert two["id_bound"] is False
+    assert label(client, {"receipt": one["receipt"], "label": 1}) == [{"accepted": True}]
+    # Whether it is known cannot be said: nothing of the batch is counted, and all may be sent again.
+    sent = client.post("/v1/labels", json=[{"id": "a", "label": 1}, {"receipt": two["receipt"], "label": 1}])
+    assert sent.status_code == 503
+    assert label(client, {"receipt": two["receipt"], "label": 1}) == [{"accepted": True}]
+    found = scrape(client)
+    assert found["calib_prediction_ids_total", "failed"] == 1
+    assert found["calib_monitor_errors_total", "ids"] == 1
+    assert ("calib_prediction_ids",) not in found
+    watch.checks.run("ids")
+    assert "removed" in watch.checks.reasons()["ids"]
+    assert str(tmp_path) not in client.get("/healthz").text
+
+
+def test_labels_whose_ids_gave_way_are_an_alert_and_ids_that_nobody_names_are_none(client, watch):
+    predict(client, *(prediction(f"order-{i}") for i in range(150)))
+    watch.checks.run("ids")
+    assert watch.checks.reasons()["ids"] is None
+    assert scrape(client)["calib_prediction_ids_total", "evicted"] == 50
+    assert label(client, {"id": "order-0", "label": 1})[0]["reason"] == "unknown_id"
+    watch.checks.run("ids")
+    assert "--max-ids" in watch.checks.reasons()["ids"]
+    assert scrape(client)["calib_check_ok", "ids"] == 0
+
+
+def test_an_embedded_watch_binds_as_well(tmp_path):
+    watch = make_watch(tmp_path, ids=open_ids(str(tmp_path / "l.db"), most=100))
+    (receipt,) = watch.predictions([ServedPrediction("m", "1", 1, 0.9, id="a")])
+    assert not isinstance(receipt, UnboundReceipt)
+    assert RING.verify(receipt).predicted == 1
+    assert watch.labels([{"id": "a", "label": 1}])[0].accepted
+    watch.close()
+
+
+def test_ids_outlive_a_kill_of_the_real_watch(tmp_path):
+    with Server(tmp_path) as server:
+        items = [
+            {"model": "digits", "version": "1.0", "predicted": 1, "confidence": 0.9, "id": f"order-{i}"}
+            for i in range(100)
+        ]
+        assert httpx.post(f"{server.url}/v1/predictions", json=items, timeout=60).status_code == 200
+        server.stop(9)
+        server.start()
+        sent = [{"id": one["id"], "label": 1} for one in items]
+        assert httpx.post(f"{server.url}/v1/labels", json=sent, timeout=60).json()["accepted"] == 100
+        with sqlite3.connect(tmp_path / "ledger.db.ids") as db:
+            assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        db.close()
+
+
+def test_replicas_that_share_a_redis_know_each_others_ids(tmp_path):
+    (tmp_path / "redis").mkdir()
+    with Redis(tmp_path / "redis", durable=True) as redis:
+        options = ("--ledger", redis.url)
+        with Server(tmp_path, *options) as one, Server(tmp_path, *options, "--max-ids", "50") as other:
+            items = [
+                {"model": "digits", "version": "1.0", "predicted": 1, "confidence": 0.9, "id": f"order-{i}"}
+                for i in range(20)
+            ]
+            assert httpx.post(f"{one.url}/v1/predictions", json=items, timeout=60).status_code == 200
+            sent = [{"id": one["id"], "label": 1} for one in items]
+            assert httpx.post(f"{other.url}/v1/labels", json=sent, timeout=60).json()["accepted"] == 20
+            assert httpx.post(f"{one.url}/v1/labels", json=sent, timeout=60).json()["accepted"] == 0
