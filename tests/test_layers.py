@@ -24,6 +24,7 @@ GROUND = (
     "arrays",
     "files",
     "addresses",
+    "durations",
     "followed",
     "npz",
     "columns",

@@ -1,6 +1,7 @@
 """The artifact: the result of a fit, as steps that any runtime can execute."""
 
 from calib_serve.artifact.artifact import Artifact
+from calib_serve.artifact.contract import Clause, ClauseKind, Contract
 from calib_serve.artifact.decisions import Abstain, PredictionSets, SetScore
 from calib_serve.artifact.examples import Examples
 from calib_serve.artifact.facts import ModelFacts, read_outputs
@@ -11,6 +12,9 @@ from calib_serve.artifact.steps import Head, InputShift, LogitMap, Mixture, Prob
 __all__ = [
     "Abstain",
     "Artifact",
+    "Clause",
+    "ClauseKind",
+    "Contract",
     "DecisionsEvaluation",
     "Examples",
     "Head",

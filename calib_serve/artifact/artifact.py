@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_floats
+from calib_serve.artifact.contract import Contract
 from calib_serve.artifact.decisions import Abstain, PredictionSets
 from calib_serve.artifact.examples import Examples
 from calib_serve.artifact.facts import ModelFacts
@@ -92,9 +93,9 @@ class Artifact:
     model's bins on the calibration set, and ``reference_classes`` (K,) how often it predicted each
     class there, or empty where not counted; ``examples`` are a few of the fit's own scores with their
     calibrated probabilities; ``sets`` and ``abstain`` say what a prediction leads to, by its calibrated
-    probabilities, which they do not change. ``model.outputs`` in "label_logits" or "label_probabilities":
-    ``classes`` are labels, each with a sigmoid of its own, and there is neither Mixture nor map on
-    log-probabilities.
+    probabilities, which they do not change; ``contract``: what they promise in production.
+    ``model.outputs`` in "label_logits" or "label_probabilities": ``classes`` are labels, each with a sigmoid
+    of its own, and there is neither Mixture nor map on log-probabilities.
 
     >>> artifact = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
     >>> artifact.probs(np.array([[0.0, 0.0]])).tolist()
@@ -116,6 +117,7 @@ class Artifact:
     examples: Examples | None = None
     sets: PredictionSets | None = None
     abstain: Abstain | None = None
+    contract: Contract | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", tuple(self.steps))
@@ -137,6 +139,8 @@ class Artifact:
             raise InputError(
                 f"steps must be: input_shift, head, logit_map ..., mixture, prob_table; got {kinds}"
             )
+        if self.contract is not None:
+            self.contract.check_classes(self.classes)
         for step in self.steps:
             if step.classes not in (None, self.classes):
                 raise ShapeError(
@@ -167,6 +171,8 @@ class Artifact:
             raise InputError("a label is calibrated alone: by scales and biases (L,), or a table (L, B)")
         if self.sets is not None or self.abstain is not None:
             raise InputError("prediction sets and abstention are for one class a sample, not for labels")
+        if self.contract is not None:
+            raise InputError("a contract is for one class a sample, not for labels")
 
     @property
     def is_multilabel(self) -> bool:
@@ -238,7 +244,7 @@ class Artifact:
     def only(self, *steps: Step) -> Artifact:
         """With these steps alone, and without what belongs to the probabilities that all of them give."""
         fit = {name: value for name, value in self.fit.items() if name != "decisions"}
-        return replace(self, steps=steps, fit=fit, examples=None, sets=None, abstain=None)
+        return replace(self, steps=steps, fit=fit, examples=None, sets=None, abstain=None, contract=None)
 
     def _of(self, kind: type[S]) -> tuple[S, ...]:
         return tuple(step for step in self.steps if isinstance(step, kind))
@@ -363,6 +369,8 @@ class Artifact:
     @property
     def _schema(self) -> int:
         """The earliest version that can read it, so that artifacts of before keep their fingerprint."""
+        if self.contract is not None:
+            return 4
         if self.sets is not None or self.abstain is not None:
             return 3
         known = self.model.outputs in (None, "logits", "log_probs", "probabilities")
@@ -391,7 +399,7 @@ class Artifact:
         # Left out where empty, so that older artifacts keep their fingerprint.
         if self.reference_classes:
             content["reference_classes"] = list(self.reference_classes)
-        decisions = {"sets": self.sets, "abstain": self.abstain}
+        decisions = {"sets": self.sets, "abstain": self.abstain, "contract": self.contract}
         content |= {name: rule.facts for name, rule in decisions.items() if rule is not None}
         return {**content, "sha256": digest(content)}
 
@@ -399,7 +407,7 @@ class Artifact:
 def _build(manifest: Mapping[str, Any], params: bytes) -> Artifact:
     reference = manifest["reference"]
     steps, examples, sets = unpack(manifest["steps"], params, manifest.get("sets"))
-    abstain = manifest.get("abstain")
+    abstain, contract = manifest.get("abstain"), manifest.get("contract")
     return Artifact(
         steps,
         method=str(manifest["method"]),
@@ -413,6 +421,7 @@ def _build(manifest: Mapping[str, Any], params: bytes) -> Artifact:
         examples=examples,
         sets=sets,
         abstain=None if abstain is None else Abstain(**abstain),
+        contract=None if contract is None else Contract.of(contract),
     )
 
 

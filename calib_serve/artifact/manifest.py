@@ -44,7 +44,7 @@ __all__ = [
     "write_manifest",
 ]
 
-SCHEMA = 3
+SCHEMA = 4
 MANIFEST = "manifest.yaml"
 PARAMS = "params.safetensors"
 _MANIFEST_LIMIT = 1 << 20  # bytes; a manifest is a page or two

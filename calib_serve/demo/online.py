@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,11 +175,23 @@ class Counters:
     @classmethod
     def until(cls, server: Server, name: str, total: int) -> Counters:
         """The scrape in which a family adds up to ``total``; counters are flushed once a second."""
+        return cls._once(server, lambda now: now.total(name) >= total, f"{name} should be {total}")
+
+    @classmethod
+    def holding(cls, server: Server, bins: Bins) -> Counters:
+        """The scrape in which every feedback counter holds ``bins``.
+
+        TorchServe takes counters line by line, so a scrape may hold some of a flush.
+        """
+        return cls._once(server, lambda now: _same(now.feedback(), bins), f"the counters should hold {bins}")
+
+    @classmethod
+    def _once(cls, server: Server, reached: Callable[[Counters], bool], should: str) -> Counters:
         end = time.monotonic() + _PATIENCE
-        while (now := cls.scrape(server)).total(name) < total:
+        while not reached(now := cls.scrape(server)):
             if time.monotonic() > end:
                 raise ServerError(
-                    f"{name} should be {total} and is {now.total(name):.0f} after {_PATIENCE:.0f} s; "
+                    f"{should} after {_PATIENCE:.0f} s, and the feedback counters hold {now.feedback()}; "
                     f"see {server.log_file}"
                 )
             time.sleep(0.2)
@@ -202,3 +214,8 @@ class Counters:
         columns = [self.by(f"calib_feedback{part}_total", "bin") for part in ("", "_confidence", "_correct")]
         order = sorted(columns[0], key=int)
         return Bins(*(np.array([column.get(b, 0.0) for b in order]) for column in columns))
+
+
+def _same(counted: Bins, expected: Bins) -> bool:
+    whole = counted.n == expected.n and np.array_equal(counted.correct, expected.correct)
+    return whole and np.allclose(counted.confidence, expected.confidence, rtol=0, atol=1e-6 * expected.n)

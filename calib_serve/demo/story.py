@@ -152,7 +152,7 @@ def _predict_and_label(story: Story, server: Server, deployed: Deployed) -> Answ
     receipt = f"receipt {first['receipt'][:32]}..."
     story.say(f"  predicted {first['predicted']}, confidence {first['confidence']:.4f}, {receipt}")
     counted = sum(outcome["accepted"] for outcome in label(server, answers.items))
-    before = Counters.after(server, counted).feedback()
+    before = Counters.holding(server, answers.bins).feedback()
     story.say(f"{counted} labels counted")
     refused = refusals(server, answers)
     for attempt, outcome in refused.items():

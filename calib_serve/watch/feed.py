@@ -12,6 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from calib_serve.errors import InputError
 from calib_serve.watch.drift import Detector
@@ -19,7 +20,7 @@ from calib_serve.watch.incidents import IncidentLog
 from calib_serve.watch.ledger import Ledger, Noted, Version
 from calib_serve.watch.maturity import Maturity, learned_delay
 
-__all__ = ["DriftFeed", "detector_key"]
+__all__ = ["DriftFeed", "Follower", "detector_key"]
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +34,23 @@ _REST = 0.1  # of the time that labels wait anyway, to be mature
 _GROUPED = 300.0  # seconds of predictions that are fed at once, at least, where they name groups
 
 
+class Follower(Protocol):
+    """Whatever else is fed with labels; its state lies in the ledger, so that each label counts once."""
+
+    def feed(self, version: Version, rows: Sequence[Noted], *, now: float) -> None:
+        """Take labels in the order of their predictions, in the transaction that takes them out.
+
+        Store what is to be kept before returning. What is raised ends the step: the labels wait on.
+        """
+
+
 class DriftFeed:
     """Gives the labels that wait in ``ledger`` to the detectors of their versions, and keeps their state.
 
     ``detector`` makes the detector of a version whose first label comes in. ``maturity``: seconds after
     which the labels of a prediction are in; None: learned from their delays. With 0, labels are fed as they
-    come. Processes that share a ledger feed one detector between them. ``trouble``: why the last tick failed.
+    come. Processes that share a ledger feed one detector between them. ``followers`` are given the same
+    labels. ``trouble``: why the last tick failed.
     """
 
     def __init__(
@@ -48,6 +60,7 @@ class DriftFeed:
         detector: Callable[[], Detector] = Detector,
         maturity: float | None = None,
         clock: Callable[[], float] = time.time,
+        followers: Sequence[Follower] = (),
     ) -> None:
         self.incidents = IncidentLog(ledger)
         self.trouble: str | None = None
@@ -58,6 +71,7 @@ class DriftFeed:
         self._take_all = 0.0
         self._grouped: set[Version] = set()
         self._stop = threading.Event()
+        self._followers = tuple(followers)
         self._also: list[tuple[Callable[[], None], float]] = []
 
     def maturity(self, version: Version) -> Maturity:
@@ -164,7 +178,10 @@ class DriftFeed:
             until = self._until(version, now - maturity.seconds, maturity) if maturity.seconds else math.inf
             rows = self._ledger.take_waiting(version, until=until, most=_MOST)
             if rows:
-                self._feed(version, self._in_order(version, rows) if maturity.seconds else rows, now)
+                fed = self._in_order(version, rows) if maturity.seconds else rows
+                self._feed(version, fed, now)
+                for follower in self._followers:
+                    follower.feed(version, fed, now=now)
         return len(rows)
 
     def _until(self, version: Version, mature: float, maturity: Maturity) -> float:

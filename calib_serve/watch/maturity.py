@@ -7,12 +7,12 @@ ones are told sooner than right ones, the newest labels of a calibrated model lo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from calib_serve.errors import InputError
+from calib_serve.durations import parse_duration
 from calib_serve.watch.ledger import Dated
 from calib_serve.watch.series import DELAYS
 
@@ -75,14 +75,6 @@ def parse_maturity(text: str) -> float | None:
     >>> parse_maturity("6h"), parse_maturity("auto")
     (21600.0, None)
     """
-    units: Mapping[str, float] = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-    number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
     if text == AUTO:
         return None
-    try:
-        seconds = float(number) * units[unit]
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < math.inf:
-        raise InputError(f'a time is "auto" or a number with s, m, h or d, such as 6h; got {text!r}')
-    return seconds
+    return parse_duration(text, what='a time, if not "auto",')
