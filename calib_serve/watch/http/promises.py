@@ -26,6 +26,11 @@ _WORDS: Mapping[str, tuple[str, str, str]] = {
     "unknown": ("?", "Not yet known", ""),
 }
 """(sign, word, style) of each state: none is told by its colour alone."""
+_OF: Mapping[str, str] = {
+    "act": "are right of what is acted on",
+    "calibration": "is the error, less noise",
+    "coverage": "are as sure as that",
+}
 _VERDICTS: Mapping[str, tuple[str, str]] = {
     "better": ("Better", "calibrated"),
     "no worse": ("No worse", "calibrated"),
@@ -57,7 +62,7 @@ def _card(one: ClauseState, class_names: Sequence[str]) -> dict[str, Any]:
             (
                 f"Over {as_duration(one.clause.per)}",
                 percent(one.value),
-                "by labels, of all predictions" if math.isfinite(one.value) else "too few labels",
+                _OF[one.clause.kind] if math.isfinite(one.value) else "not known",
             ),
             ("At any time", _ends(one.low, one.high), "since it is watched, with 95 %"),
             ("Budget left", _left(one.budget_left), _runs_out(one)),

@@ -123,7 +123,7 @@ def test_each_state_is_a_word_and_what_is_not_known_is_said():
     assert "of class two" in silent["says"]
     assert numbers(kept) == {
         "Labels": ("12,345", "counted since this clause is watched"),
-        "Over 30d": ("99.1 %", "by labels, of all predictions"),
+        "Over 30d": ("99.1 %", "are right of what is acted on"),
         "At any time": ("98.4 to 99.5 %", "since it is watched, with 95 %"),
         "Budget left": ("43 %", "lasts at the present rate"),
     }
@@ -132,7 +132,7 @@ def test_each_state_is_a_word_and_what_is_not_known_is_said():
     assert numbers(soon)["Budget left"] == ("10 %", "runs out in 4 days")
     assert numbers(silent) == {
         "Labels": ("0", "counted since this clause is watched"),
-        "Over 30d": ("n/a", "too few labels"),
+        "Over 30d": ("n/a", "not known"),
         "At any time": ("n/a", "since it is watched, with 95 %"),
         "Budget left": ("n/a", "not known"),
     }
