@@ -8,8 +8,11 @@ import socket
 import threading
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
 
 import pytest
 import uvicorn
@@ -22,6 +25,7 @@ from calib_serve.watch.contracts import Burn, ClauseState
 from calib_serve.watch.http import create_app
 from calib_serve.watch.http.promise_charts import budget_bar, promise_bar
 from calib_serve.watch.http.promises import clause_cards
+from calib_serve.watch.ledger import Version
 from calib_serve.watch.service import Watch
 from calib_serve.watch.shadow import ShadowState
 
@@ -30,11 +34,18 @@ AT = 1_790_000_000.0
 
 
 def standing(
-    clause: Clause, state="unknown", *, ends=(NAN, NAN, NAN), left=NAN, runs_out=NAN, **more
+    clause: Clause,
+    state: Literal["kept", "broken", "unknown"] = "unknown",
+    *,
+    ends: tuple[float, float, float] = (NAN, NAN, NAN),
+    left: float = NAN,
+    runs_out: float = NAN,
+    labels: float = 0.0,
+    burn: Mapping[str, Burn] = MappingProxyType({}),
+    why: str = "",
 ) -> ClauseState:
     """``ends``: value, low, high."""
     said = None if state == "unknown" else AT
-    facts = {"labels": 0.0, "burn": {}, "why": ""} | more
     value, low, high = ends
     return ClauseState(
         clause=clause,
@@ -45,7 +56,9 @@ def standing(
         high=high,
         budget_left=left,
         runs_out=runs_out,
-        **facts,
+        labels=labels,
+        burn=burn,
+        why=why,
     )
 
 
@@ -90,15 +103,15 @@ SHADOWS = [
 class Standing(Watch):
     """A watch whose contract stands as it is given here: what makes it so is tested beside it."""
 
-    def contract_states(self, version):
+    def contract_states(self, version: Version) -> list[ClauseState]:
         return STATES
 
-    def shadow_states(self, version):
+    def shadow_states(self, version: Version) -> list[ShadowState]:
         return SHADOWS
 
 
 @pytest.fixture(scope="module")
-def watch(tmp_path_factory):
+def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
     watch = make_watch(tmp_path_factory.mktemp("watch"))
     watch.__class__ = Standing
     yield watch
@@ -108,11 +121,11 @@ def watch(tmp_path_factory):
 # --- numbers and words --------------------------------------------------------------------------------------
 
 
-def numbers(card) -> dict[str, tuple[str, str]]:
+def numbers(card: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {name: (value, means) for name, value, means in card["numbers"]}
 
 
-def test_each_state_is_a_word_and_what_is_not_known_is_said():
+def test_each_state_is_a_word_and_what_is_not_known_is_said() -> None:
     kept, broken, soon, silent = clause_cards(STATES, ("zero", "one", "two"))
     assert (kept["word"], broken["word"]) == (
         "Kept since 2026-09-21 14:13 UTC",
@@ -149,7 +162,7 @@ def test_each_state_is_a_word_and_what_is_not_known_is_said():
         (NAN, INF, "not known"),
     ],
 )
-def test_when_the_budget_runs_out_is_said_in_every_case(left, runs_out, told):
+def test_when_the_budget_runs_out_is_said_in_every_case(left: float, runs_out: float, told: str) -> None:
     (card,) = clause_cards([standing(ACT, left=left, runs_out=runs_out)])
     assert numbers(card)["Budget left"][1] == told
 
@@ -162,13 +175,13 @@ def x_of(figure: str, kind: str) -> list[tuple[float, float]]:
     found = []
     for node in ET.fromstring(figure).iter():
         if node.get("class") == kind:
-            x = float(node.get("x") or node.get("x1") or node.get("cx"))
-            found.append((x, x + float(node.get("width", 0))))
+            x = float(node.get("x") or node.get("x1") or node.get("cx") or "nan")
+            found.append((x, x + float(node.get("width", "0"))))
     return found
 
 
 @pytest.mark.parametrize("one", STATES)
-def test_a_bar_has_the_promise_the_interval_and_the_value_in_their_order(one):
+def test_a_bar_has_the_promise_the_interval_and_the_value_in_their_order(one: ClauseState) -> None:
     figure = promise_bar(one)
     ((promise, _),) = x_of(figure, "promise")
     ((kept_from, kept_to),) = x_of(figure, "floor")
@@ -188,13 +201,13 @@ def test_a_bar_has_the_promise_the_interval_and_the_value_in_their_order(one):
 
 @pytest.mark.parametrize("promise", [1e-6, 0.5, 1 - 1e-6])
 @pytest.mark.parametrize("ends", [(0.0, 0.0, 0.0), (1.0, 1.0, 1.0), (0.5, 0.0, 1.0), (NAN, 0.2, 1.0)])
-def test_a_bar_can_be_drawn_of_any_numbers(promise, ends):
+def test_a_bar_can_be_drawn_of_any_numbers(promise: float, ends: tuple[float, float, float]) -> None:
     figure = promise_bar(standing(Clause("act", promise), ends=ends))
     assert "nan" not in figure
     assert all(0 <= x <= 360.01 for kind in ("bar", "promise", "floor") for x in sum(x_of(figure, kind), ()))
 
 
-def test_a_budget_is_as_long_as_what_is_left_and_says_so():
+def test_a_budget_is_as_long_as_what_is_left_and_says_so() -> None:
     ((full, end),) = x_of(budget_bar(1.0), "left")
     ((_, half),) = x_of(budget_bar(0.5), "left")
     assert (half - full) * 2 == pytest.approx(end - full)
@@ -207,7 +220,7 @@ def test_a_budget_is_as_long_as_what_is_left_and_says_so():
 # --- the API and the page -----------------------------------------------------------------------------------
 
 
-def test_the_api_tells_the_same_and_null_for_what_is_not_known(watch):
+def test_the_api_tells_the_same_and_null_for_what_is_not_known(watch: Watch) -> None:
     with talk_to(watch) as client:
         told = client.get("/v1/contract", params={"model": "m", "version": "1"}).json()
         shadows = client.get("/v1/shadows", params={"model": "m", "version": "1"}).json()
@@ -234,7 +247,9 @@ def test_the_api_tells_the_same_and_null_for_what_is_not_known(watch):
     assert [one.status_code for one in gone] == [404, 404]
 
 
-def test_texts_of_users_are_no_html_and_a_version_without_a_contract_has_no_section(watch, tmp_path):
+def test_texts_of_users_are_no_html_and_a_version_without_a_contract_has_no_section(
+    watch: Watch, tmp_path: Path
+) -> None:
     with talk_to(watch) as client:
         page = client.get("/").text
     assert "segment &lt;de&gt;" in page
@@ -271,7 +286,7 @@ def served(watch: Watch) -> Iterator[str]:
 
 
 @pytest.mark.server
-def test_it_is_readable_on_every_screen_in_the_dark_and_without_scripts(watch):
+def test_it_is_readable_on_every_screen_in_the_dark_and_without_scripts(watch: Watch) -> None:
     with served(watch) as url, chromium(hosts="127.0.0.1") as browser:
         for width in (360, 768, 1100):
             for dark in (False, True):
