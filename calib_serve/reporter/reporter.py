@@ -168,6 +168,26 @@ class Reporter:
             return receipts
         return self._record(predictions, segment, group, id, logits)
 
+    def acts(self, probs: ArrayLike, *, segment: str | Sequence[str] = "") -> NDArray[np.bool_]:
+        """Whether each prediction may be acted on (n,), by the contract of the artifact.
+
+        ``probs`` and ``segment`` as ``served`` takes them; nothing is counted. A row that is no prediction
+        may not. InputError without an artifact, or where its contract does not say what may be acted on.
+        """
+        contract = None if self.artifact is None else self.artifact.contract
+        if contract is None or not contract.decides:
+            raise InputError(
+                "no contract says what may be acted on: give the reporter an artifact that has one, set with "
+                "calib-serve contract set"
+            )
+        predictions, _ = self._top(array_of(probs))
+        segments = each_of(segment, "segment", len(predictions))
+        found = [
+            contract.acts_on(c, k, of) and c <= 1 + ROUNDING
+            for (k, c), of in zip(predictions, segments, strict=True)
+        ]
+        return np.array(found, np.bool_)
+
     def served_labels(
         self,
         probs: ArrayLike,

@@ -36,6 +36,7 @@ from calib_serve.watch.batch import (
     signed,
 )
 from calib_serve.watch.checks import Checks
+from calib_serve.watch.contracts import ClauseState
 from calib_serve.watch.drift import ARL, BLOCK, TOLERANCE, ConfidenceShift, Detector
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.host_checks import counting_checks, drift_check, file_check, samples_check
@@ -58,6 +59,7 @@ from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.priors import LabelledBefore, TrafficShares, traffic_shares
 from calib_serve.watch.publication import Publication
 from calib_serve.watch.samples import SampleLog
+from calib_serve.watch.shadow import ShadowState
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
 from calib_serve.watch.windows import Window, read_window, read_windows
 
@@ -406,6 +408,14 @@ class Watch:
         """The same of several windows, of one moment."""
         maturity, now = self.feed.maturity(version), self._clock()
         return read_windows(self.ledger, version, names, maturity=maturity, now=now, provisional=provisional)
+
+    def contract_states(self, version: Version) -> list[ClauseState]:
+        """Stands in until the real one is there."""
+        return []
+
+    def shadow_states(self, version: Version) -> list[ShadowState]:
+        """Stands in until the real one is there."""
+        return []
 
     def class_shares(self, version: Version, name: str = "24h") -> TrafficShares:
         """The class shares of the predictions in a window of ``WINDOWS``, estimated without labels.
