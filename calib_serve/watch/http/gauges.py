@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from calib_serve.receipts import DAY
 from calib_serve.watch import windows
+from calib_serve.watch.contracts import ClauseState
 from calib_serve.watch.estimates import estimated_gap
 from calib_serve.watch.label_rate import rate_changes
 from calib_serve.watch.ledger import Version
@@ -28,6 +29,7 @@ WINDOWS = tuple(name for name, seconds in windows.WINDOWS.items() if math.isfini
 _SLICES = "24h"  # the window of segments and classes
 _KEEP = 15.0  # seconds for which they are not computed again: scrapes come from several servers
 _VERDICTS = {"off": 1.0, "calibrated": 0.0}
+_STATES = {"kept": 1.0, "unknown": 0.0, "broken": -1.0}
 
 
 class WindowGauges:
@@ -79,6 +81,9 @@ class WindowGauges:
             rows["calib_source_gap_difference_error"].append(((*version, one.name), one.se))
         for series, values in _shares(self._watch.class_shares(version, _SLICES)).items():
             rows[series] += [((*version, *more), value) for more, value in values]
+        for state in self._watch.contract_states(version):
+            for series, values in _promise(state).items():
+                rows[series] += [((*version, state.clause.name, *more), value) for more, value in values]
         moved = _rate_moved(found["7d"])
         rows["calib_label_rate_moved"].append((version, moved))
         return dict(rows)
@@ -102,6 +107,25 @@ def _numbers(window: Window) -> Mapping[str, float]:
         "immature_share": window.immature_share,
         "design_effect": found.design_effect,
         "verdict": _VERDICTS.get(window.verdict.level, math.nan),
+    }
+
+
+def _promise(one: ClauseState) -> Rows:
+    """A clause's series, by what comes after its name."""
+    numbers = {
+        "promise": one.clause.promise,
+        "value": one.value,
+        "low": one.low,
+        "high": one.high,
+        "state": _STATES[one.state],
+        "labels": one.labels,
+        "budget_left": one.budget_left,
+        "runs_out_seconds": one.runs_out,
+    }
+    return {
+        **{f"calib_contract_{name}": [((), value)] for name, value in numbers.items()},
+        "calib_contract_burn_rate": [((name,), each.rate) for name, each in one.burn.items()],
+        "calib_contract_burn_rate_low": [((name,), each.low) for name, each in one.burn.items()],
     }
 
 

@@ -22,7 +22,8 @@ except ImportError as error:
 __all__ = [
     "ClassShareOut", "ClassSharesOut", "ClauseOut", "CloseIn", "ContractOut", "ErrorOut", "HealthOut",
     "IncidentOut", "IncidentsOut", "LabelIn", "LabelsIn", "LabelsOut", "OutcomeOut",
-    "PredictionIn", "PredictionsIn", "PredictionsOut", "ReceiptOut", "ShadowOut", "ShadowsOut", "SignedIn", "answers", "body",
+    "PredictionIn", "PredictionsIn", "PredictionsOut", "ReceiptOut", "ShadowOut", "ShadowsOut",
+    "SignedIn", "answers", "body",
 ]  # fmt: skip
 
 
