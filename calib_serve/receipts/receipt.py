@@ -34,7 +34,6 @@ class Shadow(NamedTuple):
     tag: bytes
 
 
-
 @dataclass(frozen=True)
 class Receipt:
     """One served prediction: ``time`` in seconds since 1970, ``confidence`` in [0, 1].

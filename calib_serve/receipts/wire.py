@@ -8,8 +8,9 @@ On the wire, base64url without padding of::
          | shadow's confidence f32, its predicted u32, its tag 4 bytes, with flag 8
          | HMAC-SHA256, first 16 bytes
 
-Flag 2: no label is wanted. Programs from before flag 8 refuse receipts that have it, as malformed. Lengths are one byte, integers and floats big-endian, names UTF-8. Receipts of
-version 1, which have neither flags, segment, inclusion nor group and a nonce of 12 bytes, are still read.
+Flag 2: no label is wanted. Programs from before flag 8 refuse receipts that have it, as malformed. Lengths
+are one byte, integers and floats big-endian, names UTF-8. Receipts of version 1, which have neither flags,
+segment, inclusion nor group and a nonce of 12 bytes, are still read.
 """
 
 from __future__ import annotations

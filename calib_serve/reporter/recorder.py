@@ -226,9 +226,7 @@ class Recorder:
             )
         ]
 
-    def _shadows(
-        self, said: Sequence[tuple[int, float] | None], count: int
-    ) -> Sequence[Shadow | None]:
+    def _shadows(self, said: Sequence[tuple[int, float] | None], count: int) -> Sequence[Shadow | None]:
         """What receipts keep of the shadow; never raises."""
         if len(said) != count or len(self._shadow_tag) != TAG:
             log.warning("receipts go without their shadows: %d of %d predictions", len(said), count)
