@@ -28,7 +28,7 @@ Fate = Literal["counted", "duplicate", "forgotten"]
 SPANS: tuple[tuple[float, float], ...] = ((300.0, 2 * DAY), (3600.0, 35 * DAY), (DAY, 400 * DAY))
 """Widths of the spans of prediction time, and the age until which each is kept; seconds."""
 
-_SHADOWED = struct.Struct(f">f?{TAG}s")
+_SHADOWED = struct.Struct(f">fB{TAG}s")
 _TAG = f"[0-9a-f]{{{2 * TAG}}}"
 
 
@@ -88,16 +88,17 @@ class Dated(NamedTuple):
 class Shadowed(NamedTuple):
     """What a label says of the shadow's prediction: its confidence, whether it was right, and its tag.
 
-    ``tag``: eight hex digits, of ``receipts.shadow_tag``.
+    ``same``: whether it is that of the served one; ``tag``: eight hex digits, of ``receipts.shadow_tag``.
     """
 
     confidence: float
     correct: bool
+    same: bool
     tag: str
 
     def packed(self) -> bytes:
         """As SQLite ledgers keep it, in 9 bytes."""
-        return _SHADOWED.pack(self.confidence, self.correct, bytes.fromhex(self.tag))
+        return _SHADOWED.pack(self.confidence, self.correct + 2 * self.same, bytes.fromhex(self.tag))
 
     @classmethod
     def unpacked(cls, kept: bytes) -> Shadowed | None:
@@ -105,17 +106,19 @@ class Shadowed(NamedTuple):
         if not kept:
             return None
         try:
-            confidence, correct, tag = _SHADOWED.unpack(kept)
+            confidence, bits, tag = _SHADOWED.unpack(kept)
         except struct.error as error:
             raise ValueError(f"a shadow is kept in {_SHADOWED.size} bytes, got {len(kept)}") from error
-        return cls.of(confidence, correct, tag.hex())
+        if bits > 3:
+            raise ValueError(f"a shadow is kept with bits {bits}")
+        return cls.of(confidence, bool(bits & 1), bool(bits & 2), tag.hex())
 
     @classmethod
-    def of(cls, confidence: float, correct: bool, tag: str) -> Shadowed:
+    def of(cls, confidence: float, correct: bool, same: bool, tag: str) -> Shadowed:
         """A sound one, else ValueError."""
         if not 0 <= confidence <= 1 or not re.fullmatch(_TAG, tag):
-            raise ValueError(f"a shadow of the journal reads {(confidence, correct, tag)}")
-        return cls(float(confidence), bool(correct), tag)
+            raise ValueError(f"a shadow of the journal reads {(confidence, correct, same, tag)}")
+        return cls(float(confidence), bool(correct), bool(same), tag)
 
 
 class Noted(NamedTuple):
@@ -181,7 +184,12 @@ def noted(entry: Entry, *, writer: str) -> Noted:
         entry.slices,
         None
         if beside is None
-        else Shadowed(beside.confidence, beside.predicted == entry.label.label, beside.tag.hex()),
+        else Shadowed(
+            beside.confidence,
+            beside.predicted == entry.label.label,
+            beside.predicted == one.predicted,
+            beside.tag.hex(),
+        ),
     )
 
 

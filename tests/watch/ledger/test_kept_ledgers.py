@@ -165,7 +165,7 @@ def test_labels_that_waited_before_there_were_shadows_are_taken_out_with_those_o
             rows = ledger.take_waiting(("pets", "1"), until=WHEN + 10, most=100)
     assert len(rows) == 1 + sum(n for _, v, n in expected.get("waiting", []) if v == "1")
     assert [row.time for row in rows] == sorted(row.time for row in rows)
-    assert [row.shadow for row in rows if row.shadow] == [Shadowed(0.75, True, "0a00ff01")]
+    assert [row.shadow for row in rows if row.shadow] == [Shadowed(0.75, True, False, "0a00ff01")]
 
 
 def test_a_row_that_was_damaged_in_format_3_is_still_seen_to_be(tmp_path: Path) -> None:
