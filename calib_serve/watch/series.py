@@ -234,6 +234,16 @@ WATCH: tuple[Series, ...] = (
     ),
     Series("calib_slice_gap", "gauge", (*_MODEL, "kind", "slice"), "Gap of a segment or class over 24 h."),
     Series("calib_slice_gap_error", "gauge", (*_MODEL, "kind", "slice"), "Its standard error."),
+    *(
+        Series(f"calib_shadow_{name}", "gauge", (*_MODEL, "tag"), told)
+        for name, told in (
+            ("labels", "Labels of predictions that this shadow made, too."),
+            ("gain", "How much better its log score is than the served one, nats a prediction."),
+            ("gain_low", "Lower end of its 95 % confidence sequence."),
+            ("gain_high", "Upper end of its 95 % confidence sequence."),
+            ("verdict", "The shadow is: 1 better; 0.5 no worse; -1 worse; 0 not yet known."),
+        )
+    ),
     Series("calib_source_labels_total", "counter", (*_MODEL, "source"), "Labels counted, by who sent them."),
     Series(
         "calib_source_gap_difference",

@@ -15,6 +15,7 @@ from calib_serve.watch.label_rate import rate_changes
 from calib_serve.watch.ledger import Version
 from calib_serve.watch.priors import TrafficShares
 from calib_serve.watch.service import Watch
+from calib_serve.watch.shadow import ShadowState
 from calib_serve.watch.sources import source_gaps
 from calib_serve.watch.windows import Window
 
@@ -28,6 +29,7 @@ WINDOWS = tuple(name for name, seconds in windows.WINDOWS.items() if math.isfini
 _SLICES = "24h"  # the window of segments and classes
 _KEEP = 15.0  # seconds for which they are not computed again: scrapes come from several servers
 _VERDICTS = {"off": 1.0, "calibrated": 0.0}
+_SHADOWS = {"better": 1.0, "no worse": 0.5, "unknown": 0.0, "worse": -1.0}
 
 
 class WindowGauges:
@@ -79,6 +81,9 @@ class WindowGauges:
             rows["calib_source_gap_difference_error"].append(((*version, one.name), one.se))
         for series, values in _shares(self._watch.class_shares(version, _SLICES)).items():
             rows[series] += [((*version, *more), value) for more, value in values]
+        for state in self._watch.shadow_states(version):
+            for series, value in _of_shadow(state).items():
+                rows[series].append(((*version, state.tag), value))
         moved = _rate_moved(found["7d"])
         rows["calib_label_rate_moved"].append((version, moved))
         return dict(rows)
@@ -102,6 +107,16 @@ def _numbers(window: Window) -> Mapping[str, float]:
         "immature_share": window.immature_share,
         "design_effect": found.design_effect,
         "verdict": _VERDICTS.get(window.verdict.level, math.nan),
+    }
+
+
+def _of_shadow(state: ShadowState) -> Mapping[str, float]:
+    return {
+        "calib_shadow_labels": state.labels,
+        "calib_shadow_gain": state.gain,
+        "calib_shadow_gain_low": state.low,
+        "calib_shadow_gain_high": state.high,
+        "calib_shadow_verdict": _SHADOWS[state.verdict],
     }
 
 

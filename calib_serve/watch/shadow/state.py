@@ -44,7 +44,7 @@ class ShadowState:
             "unknown": "is not yet known to be better, no worse or worse",
         }
         return (
-            f"Shadow {self.tag} {words[self.verdict]} after {self.labels:,.0f} labels: its log score is better"
-            f" by {self.gain:.5f} nats ({self.low:.5f} to {self.high:.5f}), its accuracy by"
+            f"Shadow {self.tag} {words[self.verdict]} after {self.labels:,.0f} labels: its log score is"
+            f" {self.gain:.5f} nats better ({self.low:.5f} to {self.high:.5f}), its accuracy"
             f" {signed_points(self.accuracy_difference)} points."
         )
