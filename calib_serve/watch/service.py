@@ -22,7 +22,7 @@ from calib_serve.artifact import Artifact, Contract
 from calib_serve.bins import Bins
 from calib_serve.errors import InputError, LedgerError, Refused
 from calib_serve.nonces import Nonces
-from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring, SignedReceipt
+from calib_serve.receipts import DAY, TAG, Keyring, Label, LiveKeyring, Shadow, SignedReceipt
 from calib_serve.watch.batch import (
     Carried,
     Item,
@@ -59,7 +59,7 @@ from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.priors import LabelledBefore, TrafficShares, traffic_shares
 from calib_serve.watch.publication import Publication
 from calib_serve.watch.samples import SampleLog
-from calib_serve.watch.shadow import ShadowState
+from calib_serve.watch.shadow import ShadowFollower, ShadowState, shadow_states
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
 from calib_serve.watch.windows import Window, read_window, read_windows
 
@@ -185,7 +185,7 @@ class Watch:
             detector=detector,
             maturity=maturity,
             clock=clock,
-            followers=[ContractFollower(ledger, self._contracts)],
+            followers=[ContractFollower(ledger, self._contracts), ShadowFollower(ledger)],
         )
         self.intake = Intake(
             keyring,
@@ -427,8 +427,8 @@ class Watch:
         return contract_states(self.ledger, version, contract, maturity=maturity, now=self._clock())
 
     def shadow_states(self, version: Version) -> list[ShadowState]:
-        """Stands in until the real one is there."""
-        return []
+        """What labels say of each shadow that ran beside this model version."""
+        return shadow_states(self.ledger, version)
 
     def class_shares(self, version: Version, name: str = "24h") -> TrafficShares:
         """The class shares of the predictions in a window of ``WINDOWS``, estimated without labels.
@@ -471,6 +471,8 @@ class Watch:
             )
         if not is_segment(item.segment):
             return Refused("malformed", f"a segment is a text of at most {LONGEST_SEGMENT} characters")
+        if item.shadow is not None and (wrong := _wrong_shadow(item.shadow, watched.classes.count)):
+            return Refused("malformed", wrong)
         if item.id and not is_id(item.id):
             return Refused("malformed", f"an id is a text of 1 to {LONGEST_ID} characters")
         logits = 0 if watched.classes.pairs else watched.classes.count
@@ -556,6 +558,15 @@ class Watch:
         for version, more in merge_slices(sums).items():
             if version in self.shifts and self.shifts[version].update(more.predictions):
                 self.counts.shifts[version] += 1
+
+
+def _wrong_shadow(shadow: Shadow, classes: int) -> str:
+    """Why no receipt may say this of a shadow; empty if it may."""
+    if not 0 <= shadow.confidence <= 1:
+        return f"the shadow's confidence must be in [0, 1], got {shadow.confidence}"
+    if not 0 <= shadow.predicted < classes:
+        return f"the shadow's predicted must be in [0, {classes}), got {shadow.predicted}"
+    return "" if len(shadow.tag) == TAG else f"the shadow's tag must be {TAG} bytes, got {len(shadow.tag)}"
 
 
 def _told(one: ServedPrediction | Carried | Refused) -> SignedReceipt | Refused | None:

@@ -16,6 +16,7 @@ from calib_serve.watch.label_rate import rate_changes
 from calib_serve.watch.ledger import Version
 from calib_serve.watch.priors import TrafficShares
 from calib_serve.watch.service import Watch
+from calib_serve.watch.shadow import ShadowState
 from calib_serve.watch.sources import source_gaps
 from calib_serve.watch.windows import Window
 
@@ -30,6 +31,7 @@ _SLICES = "24h"  # the window of segments and classes
 _KEEP = 15.0  # seconds for which they are not computed again: scrapes come from several servers
 _VERDICTS = {"off": 1.0, "calibrated": 0.0}
 _STATES = {"kept": 1.0, "unknown": 0.0, "broken": -1.0}
+_SHADOWS = {"better": 1.0, "no worse": 0.5, "unknown": 0.0, "worse": -1.0}
 
 
 class WindowGauges:
@@ -81,9 +83,12 @@ class WindowGauges:
             rows["calib_source_gap_difference_error"].append(((*version, one.name), one.se))
         for series, values in _shares(self._watch.class_shares(version, _SLICES)).items():
             rows[series] += [((*version, *more), value) for more, value in values]
-        for state in self._watch.contract_states(version):
-            for series, values in _promise(state).items():
-                rows[series] += [((*version, state.clause.name, *more), value) for more, value in values]
+        for clause in self._watch.contract_states(version):
+            for series, values in _of_clause(clause).items():
+                rows[series] += [((*version, clause.clause.name, *more), value) for more, value in values]
+        for shadow in self._watch.shadow_states(version):
+            for series, value in _of_shadow(shadow).items():
+                rows[series].append(((*version, shadow.tag), value))
         moved = _rate_moved(found["7d"])
         rows["calib_label_rate_moved"].append((version, moved))
         return dict(rows)
@@ -110,7 +115,7 @@ def _numbers(window: Window) -> Mapping[str, float]:
     }
 
 
-def _promise(one: ClauseState) -> Rows:
+def _of_clause(one: ClauseState) -> Rows:
     """A clause's series, by what comes after its name."""
     numbers = {
         "promise": one.clause.promise,
@@ -126,6 +131,16 @@ def _promise(one: ClauseState) -> Rows:
         **{f"calib_contract_{name}": [((), value)] for name, value in numbers.items()},
         "calib_contract_burn_rate": [((name,), each.rate) for name, each in one.burn.items()],
         "calib_contract_burn_rate_low": [((name,), each.low) for name, each in one.burn.items()],
+    }
+
+
+def _of_shadow(state: ShadowState) -> Mapping[str, float]:
+    return {
+        "calib_shadow_labels": state.labels,
+        "calib_shadow_gain": state.gain,
+        "calib_shadow_gain_low": state.low,
+        "calib_shadow_gain_high": state.high,
+        "calib_shadow_verdict": _SHADOWS[state.verdict],
     }
 
 
