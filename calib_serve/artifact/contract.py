@@ -124,6 +124,11 @@ class Clause:
         text = json.dumps([self.kind, self.promise, self.above, self.per, self.segment, self.predicted])
         return f"{self.name} #{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
+    @property
+    def is_scoped(self) -> bool:
+        """Whether it is of a segment or a class, and not of all predictions."""
+        return bool(self.segment) or self.predicted is not None
+
     def concerns(self, predicted: int, segment: str) -> bool:
         """Whether it is of predictions of this class in this segment."""
         return (not self.segment or self.segment == segment) and self.predicted in (None, predicted)
@@ -249,13 +254,18 @@ class Contract:
         return bool(confidence >= self.bound(predicted, segment))
 
     def counts(self, confidence: float, predicted: int, segment: str = "") -> tuple[Clause, ...]:
-        """The act clauses whose promise this prediction is part of, and the coverage clauses it fulfils."""
+        """The clauses that count this prediction apart.
+
+        Act clauses count what is acted on, coverage clauses what fulfils them, and those of the calibration
+        of a segment or class what lies in it.
+        """
         acted = self.acts_on(confidence, predicted, segment)
         return tuple(
             one
             for one in self.clauses
             if one.concerns(predicted, segment)
-            and (acted if one.kind == "act" else one.kind == "coverage" and confidence >= one.above)
+            and (acted if one.kind == "act" else confidence >= one.above)
+            and (one.kind != "calibration" or one.is_scoped)
         )
 
     def check_classes(self, count: int) -> None:

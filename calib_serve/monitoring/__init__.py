@@ -3,6 +3,7 @@
 ``monitoring_files`` makes them and ``export_monitoring`` writes them; those in deploy/ are written that way.
 """
 
+from calib_serve.monitoring.contract_rules import recorded_clause_series
 from calib_serve.monitoring.files import PARTS, Part, export_monitoring, monitoring_files
 from calib_serve.monitoring.options import MonitoringOptions
 from calib_serve.monitoring.queries import REPLICA_LABELS, WINDOWS
@@ -16,6 +17,7 @@ __all__ = [
     "Part",
     "export_monitoring",
     "monitoring_files",
+    "recorded_clause_series",
     "recorded_series",
     "rules_file",
 ]

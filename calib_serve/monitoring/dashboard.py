@@ -11,9 +11,10 @@ import json
 from typing import Any
 
 from calib_serve.monitoring.chosen import CONFIDENCE, VERSION, gauge, number, per_bin
+from calib_serve.monitoring.contract_panels import contract, shadow
 from calib_serve.monitoring.lines import detectors, errors, workings
 from calib_serve.monitoring.options import MonitoringOptions
-from calib_serve.monitoring.panels import SOURCE, Panel, bars, heat, placed, table, tile
+from calib_serve.monitoring.panels import SOURCE, Panel, bars, heat, placed, row, table, tile
 from calib_serve.monitoring.queries import SAME
 
 __all__ = ["dashboard_file"]
@@ -81,6 +82,7 @@ def _variables(options: MonitoringOptions) -> list[dict[str, Any]]:
         f"label_values({{{series}{chosen}}}, {name})"
         for name, chosen in (("model", ""), ("version", ', model="$model"'))
     )
+    clause = f"label_values(calib_contract_promise{{{VERSION}}}, clause)"
     return [
         _variable("datasource", "datasource", "Data source", query="prometheus"),
         _variable("query", "model", "Model", query=model, **of_one),
@@ -93,6 +95,7 @@ def _variables(options: MonitoringOptions) -> list[dict[str, Any]]:
             options=windows,
             current=shown,
         ),
+        _variable("query", "clause", "Clause", query=clause, **of_one),
         _variable("adhoc", "filters", "Only", datasource=SOURCE),
         _variable("textbox", "runbook", "Runbooks", query=options.runbooks),
     ]
@@ -120,6 +123,10 @@ def _incidents() -> dict[str, Any]:
     }
 
 
+def _all_else(options: MonitoringOptions) -> tuple[Panel, ...]:
+    return (row("Over time"), *errors(options), *detectors(), *workings())
+
+
 def dashboard_file(options: MonitoringOptions) -> str:
     """The file."""
     histogram = heat("Confidences over time, share by bin", per_bin("share"), "{{bin}}")
@@ -141,6 +148,6 @@ def dashboard_file(options: MonitoringOptions) -> str:
             _link("Drift", "calibrationdrift"),
         ],
         "templating": {"list": _variables(options)},
-        "panels": placed((*top, *errors(options), *detectors(), *workings())),
+        "panels": placed((*top, *contract(), *shadow(), *_all_else(options))),
     }
     return json.dumps(board, indent=2, sort_keys=True) + "\n"

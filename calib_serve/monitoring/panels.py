@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
-__all__ = ["SOURCE", "WHERE", "Panel", "bars", "curves", "heat", "placed", "query", "table", "tile"]
+__all__ = [
+    "SOURCE", "WHERE", "Panel", "bars", "curves", "heat", "placed", "query", "row", "shown_as", "table",
+    "tile", "timeline",
+]  # fmt: skip
 
 Panel = dict[str, Any]
 
@@ -14,6 +18,7 @@ SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 WHERE = "{{namespace}} {{env}} {{tenant}}"
 
 _WIDTH = 24
+_AS_THEY_ARE: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 _LETTERS = string.ascii_uppercase  # names of queries
 
 
@@ -35,15 +40,16 @@ def _columns(names: Iterable[str]) -> dict[str, str]:
 
 
 def _panel(kind: str, title: str, targets: list[Panel], *, width: int, height: int, **more: Any) -> Panel:
-    """``more``: ``says``, a unit and the least and largest value, transformations of the tables, options."""
-    defaults = {name: more[name] for name in ("unit", "min", "max", "noValue") if name in more}
+    """``more``: ``says``, unit, least and largest value, words for values, transformations, options."""
+    known = ("unit", "min", "max", "noValue", "mappings", "thresholds", "color")
+    defaults = {name: more[name] for name in known if name in more}
     panel: Panel = {
         "type": kind,
         "title": title,
         "datasource": SOURCE,
         "gridPos": {"w": width, "h": height, "x": 0, "y": 0},
         "targets": targets,
-        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "fieldConfig": {"defaults": defaults, "overrides": more.get("overrides", [])},
         "options": more.get("options", {}),
         "transformations": [{"id": step, "options": how} for step, how in more.get("steps", {}).items()],
     }
@@ -80,17 +86,78 @@ def heat(title: str, expression: str, legend: str) -> Panel:
     return _panel("heatmap", title, [query(expression, legend)], width=12, height=9)
 
 
-def table(title: str, says: str, columns: Mapping[str, str], hidden: Iterable[str], first: str) -> Panel:
-    """A row for each series, those with the largest value of the column ``first`` on top."""
+def shown_as(words: Mapping[float, tuple[str, str]]) -> list[dict[str, Any]]:
+    """Mappings of values to words and their colours."""
+    options = {
+        f"{value:g}": {"text": text, "color": colour, "index": i}
+        for i, (value, (text, colour)) in enumerate(words.items())
+    }
+    return [{"type": "value", "options": options}]
+
+
+def timeline(
+    title: str, says: str, expression: str, legend: str, words: Mapping[float, tuple[str, str]]
+) -> Panel:
+    """States over time, a line for each series, in words."""
+    look = {
+        "mappings": shown_as(words),
+        "color": {"mode": "thresholds"},
+        "options": {"showValue": "auto", "mergeValues": True},
+    }
+    return _panel(
+        "state-timeline",
+        title,
+        [query(expression, f"{legend} {WHERE}")],
+        width=12,
+        height=8,
+        says=says,
+        **look,
+    )
+
+
+def row(title: str) -> Panel:
+    """A heading over the panels that follow."""
+    return {
+        "type": "row",
+        "title": title,
+        "collapsed": False,
+        "panels": [],
+        "gridPos": {"w": _WIDTH, "h": 1, "x": 0, "y": 0},
+    }
+
+
+def table(
+    title: str,
+    says: str,
+    columns: Mapping[str, str],
+    hidden: Iterable[str],
+    first: str,
+    *,
+    least: bool = False,
+    looks: Mapping[str, Mapping[str, Any]] = _AS_THEY_ARE,
+) -> Panel:
+    """A row for each series, those with the largest value of the column ``first`` on top, or the ``least``.
+
+    ``looks``: properties of columns: units, words for values.
+    """
     steps = {
         "merge": {},
         "organize": {
             "excludeByName": dict.fromkeys(hidden, True),
             "renameByName": _columns(columns),
         },
-        "sortBy": {"sort": [{"field": first, "desc": True}]},
+        "sortBy": {"sort": [{"field": first, "desc": not least}]},
     }
-    return _panel("table", title, _rows(columns), width=24, height=8, says=says, steps=steps)
+    overrides = [
+        {
+            "matcher": {"id": "byName", "options": column},
+            "properties": [{"id": name, "value": value} for name, value in properties.items()],
+        }
+        for column, properties in looks.items()
+    ]
+    return _panel(
+        "table", title, _rows(columns), width=24, height=8, says=says, steps=steps, overrides=overrides
+    )
 
 
 def placed(panels: Iterable[Panel]) -> list[Panel]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from calib_serve.monitoring.contract_rules import contract_rules
 from calib_serve.monitoring.queries import SAME, SUM, WINDOWS, bin_column, recorded, watch_window
 
 __all__ = ["FEWEST", "recorded_series", "rules_file"]
@@ -143,4 +144,4 @@ def rules_file(windows: Mapping[str, tuple[str, str]] = WINDOWS) -> str:
         f"  - name: calib_{window}\n    interval: {interval}\n    rules:\n{_rules(window, reads)}"
         for window, (reads, interval) in windows.items()
     )
-    return f"# Written by calib-serve export monitoring.\ngroups:\n{groups}"
+    return f"# Written by calib-serve export monitoring.\ngroups:\n{groups}{contract_rules()}"

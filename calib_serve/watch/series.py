@@ -14,7 +14,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["DELAYS", "PUBLISHED", "SEGMENTS", "SERIES", "SUMS", "WATCH", "Series", "Sum"]
+__all__ = [
+    "CONTRACTS",
+    "DELAYS",
+    "PUBLISHED",
+    "SEGMENTS",
+    "SERIES",
+    "SHADOWS",
+    "SUMS",
+    "WATCH",
+    "Series",
+    "Sum",
+]
 
 _BIN = ("model", "version", "bin")
 _MODEL = ("model", "version")
@@ -284,3 +295,31 @@ WATCH: tuple[Series, ...] = (
     Series("calib_requests_total", "counter", ("route", "status"), "Requests answered."),
 )
 """Published by ``calib-serve watch`` alone."""
+
+_CLAUSE = (*_MODEL, "clause")
+
+CONTRACTS: tuple[Series, ...] = (
+    Series("calib_contract_promise", "gauge", _CLAUSE, "What a clause of the contract promises."),
+    Series("calib_contract_value", "gauge", _CLAUSE, "What it is over the clause's time, by labels."),
+    Series("calib_contract_low", "gauge", _CLAUSE, "Lower end of its 95 % confidence sequence."),
+    Series("calib_contract_high", "gauge", _CLAUSE, "Upper end of its 95 % confidence sequence."),
+    Series("calib_contract_state", "gauge", _CLAUSE, "1: kept; 0: not yet known; -1: broken."),
+    Series("calib_contract_labels", "gauge", _CLAUSE, "Labels that say so."),
+    Series("calib_contract_budget_left", "gauge", _CLAUSE, "Share of the error budget that is left."),
+    Series("calib_contract_burn_rate", "gauge", (*_CLAUSE, "window"), "Errors over those promised."),
+    Series("calib_contract_burn_rate_low", "gauge", (*_CLAUSE, "window"), "Its lower 95 % end."),
+    Series("calib_contract_runs_out_seconds", "gauge", _CLAUSE, "Until the budget is spent, at this rate."),
+)
+"""Of versions with a contract, published by ``calib-serve watch``."""
+
+SHADOWS: tuple[Series, ...] = tuple(
+    Series(f"calib_shadow_{name}", "gauge", (*_MODEL, "tag"), told)
+    for name, told in (
+        ("labels", "Labels of predictions that this shadow made, too."),
+        ("gain", "How much better its log score is than the served one, nats a prediction."),
+        ("gain_low", "Lower end of its 95 % confidence sequence."),
+        ("gain_high", "Upper end of its 95 % confidence sequence."),
+        ("verdict", "The shadow is: 1 better; 0.5 no worse; -1 worse; 0 not yet known."),
+    )
+)
+"""Of versions whose predictions have a shadow, published by ``calib-serve watch``."""

@@ -34,6 +34,8 @@ OPERATIONS = [
     ("/v1/predictions", "POST"),
     ("/v1/labels", "POST"),
     ("/v1/class-shares", "GET"),
+    ("/v1/contract", "GET"),
+    ("/v1/shadows", "GET"),
     ("/v1/incidents", "GET"),
     ("/v1/incidents/{number}/close", "POST"),
     ("/metrics", "GET"),

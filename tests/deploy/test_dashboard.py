@@ -16,7 +16,7 @@ from rules_by_numpy import by_numpy
 from sizes import sized
 
 from calib_serve.watch.ledger.sums import Sums
-from calib_serve.watch.series import SERIES, WATCH, WORKERS, Series
+from calib_serve.watch.series import CONTRACTS, SERIES, SHADOWS, WATCH, WORKERS, Series
 
 pytestmark = pytest.mark.server
 
@@ -27,6 +27,9 @@ OF_TORCHSERVE = tuple(
     for name in ("latency_microseconds", "requests_total")
 )
 WINDOW = {"calib_window_accuracy": 0.81, "calib_window_gap": 0.04, "calib_window_ece": 0.05}
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+ROWS = {"Contract", "Shadow"}
+"""Of versions that have one."""
 DEPLOYMENTS = ("torchserve", "watch", "triton")
 EVEN = np.ones(15)
 
@@ -51,7 +54,7 @@ def there(sent, tmp_path_factory):
     """Each deployment in an environment of its own, under the same model name."""
     even = {"calib_reference_share": 1 / len(EVEN)}
     torchserve = Published((*SERIES, *WORKERS, *OF_TORCHSERVE), even)
-    watch = Published((*SERIES, *WATCH), {**WINDOW, **even})
+    watch = Published((*SERIES, *WATCH, *CONTRACTS, *SHADOWS), {**WINDOW, **even})
     triton = Published(SERIES[:2], {})
     # What watch says where Triton counts the predictions: nothing that is weighed by predictions.
     labels = Published((*SERIES, *WATCH), {**WINDOW, **even, "calib_window_predictions": 0})
@@ -113,17 +116,30 @@ def becomes(there, expression, env, wanted):
 
 
 def filled(expression, window):
-    for name, value in (("$window", window), ("$model", "m"), ("$version", "1")):
+    for name, value in (
+        ("$window", window),
+        ("$model", "m"),
+        ("$version", "1"),
+        ("$clause", "act"),
+    ):
         expression = expression.replace(name, value)
     assert "$" not in expression.replace("$1", "")
     return expression
 
 
+def outside(rows):
+    """The panels that stand below none of these rows."""
+    found, below = [], ""
+    for panel in DASHBOARD["panels"]:
+        below = panel["title"] if panel["type"] == "row" else below
+        found += [panel] if panel["type"] != "row" and below not in rows else []
+    return found
+
+
 @pytest.mark.parametrize("window", sized(ci=["24h"], nightly=["1h", "24h", "7d"]))
 def test_no_panel_is_empty_whichever_server_publishes(there, window):
-    panels = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-    assert len(panels) > 20
-    for name in ("torchserve", "watch"):
+    assert len(PANELS) > 30
+    for name, panels in (("torchserve", outside(ROWS)), ("watch", PANELS)):
         for panel in panels:
             rows = [there.query(filled(one["expr"], window), env=name) for one in panel["targets"]]
             assert any(rows), f"{panel['title']} is empty with {name} alone"
@@ -131,7 +147,7 @@ def test_no_panel_is_empty_whichever_server_publishes(there, window):
 
 @pytest.mark.parametrize("window", ["1h", "24h", "7d"])
 def test_every_query_finds_something_in_some_deployment(there, window):
-    for panel in DASHBOARD["panels"]:
+    for panel in PANELS:
         for one in panel["targets"]:
             assert there.query(filled(one["expr"], window)), f"{panel['title']}: {one['expr']}"
     for one in DASHBOARD["annotations"]["list"]:
@@ -161,11 +177,38 @@ def test_bins_sort_as_numbers(there):
 
 
 def test_classes_and_segments_stand_beside_all_predictions(there):
-    (panel,) = [panel for panel in DASHBOARD["panels"] if panel["type"] == "table"]
+    (panel,) = [panel for panel in PANELS if panel["title"].startswith("Classes and segments")]
     for one in panel["targets"]:
         for name, kinds in (("watch", {"all", "class"}), ("torchserve", {"all"})):
             rows = there.query(filled(one["expr"], "24h"), env=name)
             assert {row["metric"]["kind"] for row in rows} == kinds
+
+
+def test_a_clause_has_one_row_of_all_its_numbers_whatever_the_replicas(there):
+    """Columns are joined by labels: where these differ, a clause would have several rows."""
+    (panel,) = [panel for panel in PANELS if panel["title"] == "Promises"]
+    rows = [there.query(filled(one["expr"], "24h"), env="watch") for one in panel["targets"]]
+    assert {len(one) for one in rows} == {1}
+    assert len({json.dumps(one[0]["metric"], sort_keys=True) for one in rows}) == 1
+
+
+def test_every_state_and_verdict_has_a_word_and_not_only_a_colour():
+    words = {
+        panel["title"]: panel["fieldConfig"]["defaults"]["mappings"][0]["options"]
+        for panel in PANELS
+        if panel["type"] == "state-timeline"
+    }
+    assert {v: one["text"] for v, one in words["Kept, broken or not yet known"].items()} == {
+        "-1": "broken",
+        "0": "not yet known",
+        "1": "kept",
+    }
+    assert {v: one["text"] for v, one in words["Against the served version"].items()} == {
+        "-1": "worse",
+        "0": "not yet known",
+        "0.5": "no worse",
+        "1": "better",
+    }
 
 
 def test_one_version_is_chosen_at_a_time():
@@ -173,7 +216,7 @@ def test_one_version_is_chosen_at_a_time():
     for name in ("model", "version"):
         assert not variables[name]["multi"]
         assert not variables[name]["includeAll"]
-    assert not any("=~" in one["expr"] for panel in DASHBOARD["panels"] for one in panel["targets"])
+    assert not any("=~" in one["expr"] for panel in PANELS for one in panel["targets"])
 
 
 def test_links_lead_to_sections_of_the_runbooks():

@@ -95,5 +95,5 @@ def test_windows_agree_up_to_the_extrapolation_of_increase(deployment):
 def test_rules_load_and_none_fails(deployment):
     groups = deployment.prometheus.get("rules")["groups"]
     failing = [rule["name"] for group in groups for rule in group["rules"] if rule["health"] == "err"]
-    assert len(groups) == 4
+    assert len(groups) == 5
     assert failing == []

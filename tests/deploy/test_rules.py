@@ -8,8 +8,14 @@ import pytest
 import real_servers
 import yaml
 
-from calib_serve.monitoring import REPLICA_LABELS, monitoring_files, recorded_series
-from calib_serve.watch.series import SEGMENTS, SERIES, WATCH, WORKERS
+from calib_serve.monitoring import (
+    REPLICA_LABELS,
+    monitoring_files,
+    recorded_clause_series,
+    recorded_series,
+)
+from calib_serve.monitoring.contract_alerts import BURN_ALERTS
+from calib_serve.watch.series import CONTRACTS, SEGMENTS, SERIES, SHADOWS, WATCH, WORKERS
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "prometheus"
@@ -70,10 +76,13 @@ def _reads(text, series):
 
 
 def test_the_number_of_recorded_series_is_what_the_docs_say():
+    rules = [rule["record"] for group in yaml.safe_load(RULES)["groups"] for rule in group["rules"]]
+    of_clauses = [name for name in rules if name.startswith("model_version_clause:")]
+    assert len(of_clauses) == recorded_clause_series()
+    told = f"**{recorded_clause_series()} recorded series** for each clause"
+    assert told in (ROOT / "docs" / "monitoring.md").read_text().replace("\n", " ")
     counted = sum(
-        15 if rule["record"].startswith("model_version_bin:") else 1
-        for group in yaml.safe_load(RULES)["groups"]
-        for rule in group["rules"]
+        15 if name.startswith("model_version_bin:") else 1 for name in rules if name not in of_clauses
     )
     assert counted == recorded_series()
     budget = (ROOT / "docs" / "scaling.md").read_text()
@@ -107,14 +116,14 @@ def test_every_series_that_rules_and_dashboards_read_is_a_declared_one():
         if word.startswith("calib_")
     }
     used |= {word for text in expressions for word in re.findall(r"\b(?:up|prometheus_\w+)\b", text)}
-    groups = {f"calib_{window}" for window in ("1h", "24h", "7d")}
-    declared = {series.name for series in (*SERIES, *WORKERS, *SEGMENTS, *WATCH)}
+    groups = {f"calib_{window}" for window in ("1h", "24h", "7d")} | {"calib_contracts"}
+    declared = {series.name for series in (*SERIES, *WORKERS, *SEGMENTS, *WATCH, *CONTRACTS, *SHADOWS)}
     assert used - groups - {"calib_"} <= declared | OF_OTHERS
 
 
 def test_no_label_but_those_of_replicas_is_dropped_anywhere():
     """Opposite errors of staging and production must not cancel."""
-    own = {"model", "version", "bin", "window", "reason", "status"}
+    own = {"model", "version", "bin", "window", "reason", "status", "clause"}
     for text in (RULES, ALERTS, DASHBOARD):
         assert not re.search(r"\b(by|on)\s*\(", text)
         dropped = {
@@ -134,6 +143,15 @@ def test_every_alert_has_a_runbook_with_its_name_and_says_where_it_is():
         assert alert["annotations"]["description"].endswith(f"Runbook: {link}")
         assert f"### {alert['alert']}\n" in runbook
         assert f"| `{alert['alert']}`" in runbook, "the table of alerts lacks it"
+
+
+def test_the_bounds_of_burn_rates_are_those_of_the_sre_workbook():
+    """2 % of 30 days' budget in an hour, 5 % in six, 10 % in three days; short windows are a twelfth."""
+    hours = {"5m": 1 / 12, "30m": 1 / 2, "1h": 1, "6h": 6, "3d": 72}
+    for (rate, long, short, severity), share in zip(BURN_ALERTS, (0.02, 0.05, 0.10), strict=True):
+        assert rate == pytest.approx(share * 30 * 24 / hours[long])
+        assert hours[long] / hours[short] == pytest.approx(12)
+        assert severity == ("warning" if share == 0.10 else "critical")
 
 
 def _words(text):

@@ -71,7 +71,7 @@ def rules(*, since_start: tuple[str, ...] = ()) -> str:
 
     Those of a day and a week read every sample here, as there are only seconds of them.
     """
-    text = rules_file({window: (window, "1s") for window in WINDOWS})
+    text = rules_file({window: (window, "1s") for window in WINDOWS}).replace("interval: 1m", "interval: 1s")
     for window in since_start:
         text = re.sub(rf"increase\((\w+)\[{window}\]\)", r"\1", text)
     return text
@@ -137,11 +137,13 @@ class Published(Collector):
         "model": ("m",),
         "version": ("1",),
         "bin": tuple(str(b) for b in range(15)),
-        "window": ("1h", "24h", "7d"),
+        "window": ("5m", "30m", "1h", "6h", "24h", "3d", "7d"),
         "kind": ("class",),
         "slice": ("7",),
         "class": ("7",),
         "source": ("team",),
+        "clause": ("act",),
+        "tag": ("0123abcd",),
         "reason": ("expired",),
         "stage": ("ledger",),
         "check": ("ledger",),

@@ -23,7 +23,7 @@ from calib_serve.errors import (
     MissingDependency,
     Refused,
 )
-from calib_serve.receipts import SignedReceipt
+from calib_serve.receipts import Shadow, SignedReceipt
 from calib_serve.watch.batch import Item, ServedPrediction, ServedReceipt
 from calib_serve.watch.caps import SourceRate
 from calib_serve.watch.http.access import SCHEMES, Guard, Tokens, secured, source_of
@@ -31,11 +31,13 @@ from calib_serve.watch.http.body import Bodies, parser_of, read_one
 from calib_serve.watch.http.exporter import Batch, Requests, export
 from calib_serve.watch.http.gate import NOT_READ, Gate
 from calib_serve.watch.http.page import STATIC, render
+from calib_serve.watch.http.promises import clause_facts, shadow_facts
 from calib_serve.watch.http.room import MAX_SERIES
 from calib_serve.watch.http.tokens import Scope
 from calib_serve.watch.http.wire import (
     ClassSharesOut,
     CloseIn,
+    ContractOut,
     HealthOut,
     IncidentOut,
     IncidentsOut,
@@ -44,6 +46,7 @@ from calib_serve.watch.http.wire import (
     PredictionIn,
     PredictionsIn,
     PredictionsOut,
+    ShadowsOut,
     SignedIn,
     answers,
     body,
@@ -131,6 +134,11 @@ def create_app(
     app.get("/v1/class-shares", **looking, responses=answers(ClassSharesOut, 400, 401, 403, 404, 429, 503))(
         routes.class_shares
     )
+    for name, told, look in (
+        ("contract", ContractOut, routes.contract),
+        ("shadows", ShadowsOut, routes.shadows),
+    ):
+        app.get(f"/v1/{name}", **looking, responses=answers(told, 401, 403, 404, 429, 503))(look)
     app.get("/v1/incidents", **looking, responses=answers(IncidentsOut, 401, 403, 429, 503))(routes.incidents)
     closing = needs("admin")
     closing["openapi_extra"] |= body(CloseIn)
@@ -225,12 +233,28 @@ class _Routes:
 
     async def class_shares(self, model: str, version: str, window: str = "24h") -> Response:
         """The class shares of a version's predictions, estimated without labels, and whether they moved."""
-        if (model, version) not in self._watch.models:
-            raise HTTPException(404, "no such model and version here")
+        self._check_known(model, version)
         if window not in WINDOWS:
             raise HTTPException(400, f"a window is one of {', '.join(WINDOWS)}")
         work = functools.partial(self._watch.class_shares, (model, version), window)
         return JSONResponse((await self._gate.run(work)).as_dict())
+
+    async def contract(self, model: str, version: str) -> Response:
+        """How the clauses of a version's contract stand; none where it has none."""
+        self._check_known(model, version)
+        found = await self._gate.run(lambda: self._watch.contract_states((model, version)))
+        names = self._watch.models[model, version].classes.names
+        return JSONResponse({"model": model, "version": version, "clauses": clause_facts(found, names)})
+
+    async def shadows(self, model: str, version: str) -> Response:
+        """How the shadows of a version compare with it."""
+        self._check_known(model, version)
+        found = await self._gate.run(lambda: self._watch.shadow_states((model, version)))
+        return JSONResponse({"model": model, "version": version, "shadows": shadow_facts(found)})
+
+    def _check_known(self, model: str, version: str) -> None:
+        if (model, version) not in self._watch.models:
+            raise HTTPException(404, "no such model and version here")
 
     async def incidents(self) -> Response:
         """The latest drift incidents, oldest first."""
@@ -295,8 +319,19 @@ def _prediction(item: object) -> Item:
     logits = None if one.logits is None else tuple(one.logits)
     if isinstance(one, SignedIn):
         return ServedReceipt(one.receipt, one.id, logits)
+    shadow = None
+    if one.shadow is not None:
+        shadow = Shadow(one.shadow.predicted, one.shadow.confidence, bytes.fromhex(one.shadow.tag))
     return ServedPrediction(
-        one.model, one.version, one.predicted, one.confidence, one.segment, one.group, logits, one.id
+        one.model,
+        one.version,
+        one.predicted,
+        one.confidence,
+        one.segment,
+        one.group,
+        logits,
+        one.id,
+        shadow,
     )
 
 

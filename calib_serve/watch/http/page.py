@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,10 @@ from calib_serve.errors import MissingDependency
 from calib_serve.judgement import Verdict
 from calib_serve.receipts import DAY
 from calib_serve.watch.drift.statistics import auroc, expected_accuracy, psi
-from calib_serve.watch.estimates import BinRow, Estimates, Number, estimate
+from calib_serve.watch.estimates import BinRow, Estimates, estimate
 from calib_serve.watch.http import charts
+from calib_serve.watch.http.promises import clause_cards, shadow_rows
+from calib_serve.watch.http.texts import between, count, duration, interval, percent, plain, signed, when
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.label_rate import rate_changes
 from calib_serve.watch.ledger import Dated, Key, Kind, Sums, Version
@@ -100,6 +101,8 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
         curve=Markup(_curve(looked, segment, incidents)),  # noqa: S704
         narrow=Markup(_curve(looked, segment, incidents, narrow=True)),  # noqa: S704
         incidents=[_incident(one) for one in reversed(incidents[-10:])],
+        clauses=clause_cards(watch.contract_states(chosen) if watched else [], names),
+        shadows=shadow_rows(watch.shadow_states(chosen) if watched else []),
         versions=[_row(watch, v, looked) for v in versions[:_VERSIONS]],
         more=len(versions) - _VERSIONS,
         shares=_class_shares(watch, chosen, looked.name),
@@ -134,9 +137,9 @@ def _timing(window: Window) -> str:
             "may be told sooner than right ones. It is known once the longest usual delay has been seen, or "
             "by --maturity."
         )
-    wait = _duration(window.maturity.seconds)
+    wait = duration(window.maturity.seconds)
     learned = "given" if window.maturity.given else "learned from earlier ones"
-    said = f"Predictions made until {_when(window.until)}"
+    said = f"Predictions made until {when(window.until)}"
     if not window.maturity.seconds:
         return f"{said}; labels are taken as they come."
     young = window.immature_share
@@ -174,10 +177,10 @@ def _sources(window: Window) -> list[dict[str, Any]]:
     return [
         {
             "name": one.name,
-            "labels": _count(one.labels),
-            "share": _percent(one.share, 0),
-            "gap": _signed(one.gap),
-            "others": _signed(one.others),
+            "labels": count(one.labels),
+            "share": percent(one.share, 0),
+            "gap": signed(one.gap),
+            "others": signed(one.others),
             "difference": "n/a"
             if math.isnan(one.difference)
             else f"{one.difference * 100:+.1f} ({one.low * 100:.1f} to {one.high * 100:.1f})",
@@ -191,12 +194,12 @@ def _sources(window: Window) -> list[dict[str, Any]]:
 def _cells(shown: _Shown) -> dict[str, Any]:
     found = shown.found
     return {
-        "predictions": _count(found.served),
-        "labels": _count(found.labels),
-        "accuracy": _percent(found.accuracy.value),
-        "gap": _interval(found.gap),
-        "ece": _percent(found.ece.value),
-        "coverage": _percent(found.coverage, 0),
+        "predictions": count(found.served),
+        "labels": count(found.labels),
+        "accuracy": percent(found.accuracy.value),
+        "gap": interval(found.gap),
+        "ece": percent(found.ece.value),
+        "coverage": percent(found.coverage, 0),
         "verdict": shown.verdict,
     }
 
@@ -210,12 +213,12 @@ def _class_shares(watch: Watch, version: Version, window: str) -> dict[str, Any]
     rows = [
         {
             "name": one.name,
-            "old": _percent(one.old),
-            "share": f"{_percent(one.share)} ({100 * one.low:.1f} to {100 * one.high:.1f})",
-            "expected": _percent(one.expected),
+            "old": percent(one.old),
+            "share": f"{percent(one.share)} ({100 * one.low:.1f} to {100 * one.high:.1f})",
+            "expected": percent(one.expected),
             "labelled": "n/a"
             if math.isnan(one.labelled.value)
-            else f"{_percent(one.labelled.value)} ({_range(one.labelled)})",
+            else f"{percent(one.labelled.value)} ({between(one.labelled)})",
         }
         for one in found.classes
         if one in moved and found.kind != "other"
@@ -232,25 +235,29 @@ def _numbers(shown: _Shown, window: Window, reference: Bins | None) -> list[tupl
     e, expected = shown.found, expected_accuracy(shown.sums)
     served = shown.sums.predictions if shown.sums.predictions.any() else shown.sums.labels
     shift = psi(served, reference.count) if reference else math.nan
-    effective = f"tell as much as {_count(e.effective)} drawn evenly" if e.labels else "counted, each once"
+    effective = f"tell as much as {count(e.effective)} drawn evenly" if e.labels else "counted, each once"
     return [
-        ("Predictions", _count(e.served), "served in this window"),
-        ("Labels", _count(e.labels), effective),
+        ("Predictions", count(e.served), "served in this window"),
+        ("Labels", count(e.labels), effective),
         (
             "Accuracy",
-            _percent(e.accuracy.value),
-            f"{_range(e.accuracy)}; confidence {_percent(e.confidence)}",
+            percent(e.accuracy.value),
+            f"{between(e.accuracy)}; confidence {percent(e.confidence)}",
         ),
-        ("Gap", _signed(e.gap.value), f"{_range(e.gap)}: confidence minus accuracy"),
-        ("ECE", _percent(e.ece.value), f"{_range(e.ece)}; noise alone would show {_percent(e.noise_floor)}"),
-        ("Coverage", _percent(e.coverage, 0), "of predictions lie where there are enough labels"),
-        ("Refinement AUROC", _plain(auroc(shown.sums.feedback)), "right above wrong, by confidence"),
-        ("Brier", _plain(e.brier.value), "top label; smaller is better"),
-        ("Confidence PSI", _plain(shift), "against the reference; above 0.2 is a shift"),
+        ("Gap", signed(e.gap.value), f"{between(e.gap)}: confidence minus accuracy"),
+        (
+            "ECE",
+            percent(e.ece.value),
+            f"{between(e.ece)}; noise alone would show {percent(e.noise_floor)}",
+        ),
+        ("Coverage", percent(e.coverage, 0), "of predictions lie where there are enough labels"),
+        ("Refinement AUROC", plain(auroc(shown.sums.feedback)), "right above wrong, by confidence"),
+        ("Brier", plain(e.brier.value), "top label; smaller is better"),
+        ("Confidence PSI", plain(shift), "against the reference; above 0.2 is a shift"),
         (
             "Expected accuracy",
-            _percent(expected.accuracy),
-            f"± {_percent(2 * expected.standard_error)}, without labels, while calibrated",
+            percent(expected.accuracy),
+            f"± {percent(2 * expected.standard_error)}, without labels, while calibrated",
         ),
     ]
 
@@ -258,10 +265,10 @@ def _numbers(shown: _Shown, window: Window, reference: Bins | None) -> list[tupl
 def _bin(row: BinRow) -> tuple[str, ...]:
     return (
         f"{row.lower:.0%} to {row.upper:.0%}",
-        _count(row.served),
-        _count(row.labels),
-        _percent(row.confidence),
-        f"{_percent(row.accuracy)} ({_percent(row.low)} to {_percent(row.high)})",
+        count(row.served),
+        count(row.labels),
+        percent(row.confidence),
+        f"{percent(row.accuracy)} ({percent(row.low)} to {percent(row.high)})",
         "" if row.covered else "too few labels",
     )
 
@@ -293,53 +300,16 @@ def _point(rows: Sequence[Dated], start: float, end: float) -> charts.Point:
 def _incident(one: Incident) -> dict[str, Any]:
     bins = ", ".join(f"{b['low']:.0%} to {b['high']:.0%}" for b in one.bins[:4])
     classes = ", ".join(_OTHERS if c["predicted"] is None else str(c["predicted"]) for c in one.classes[:4])
-    state = "open, " + one.trend if one.open else f"closed {_when(one.closed or math.nan)} by {one.closed_by}"
+    state = "open, " + one.trend if one.open else f"closed {when(one.closed or math.nan)} by {one.closed_by}"
     return {
         "id": one.id,
-        "opened": _when(one.opened),
-        "onset": _when(one.onset),
-        "says": f"{one.direction}, {_signed(one.gap)} so far",
+        "opened": when(one.opened),
+        "onset": when(one.onset),
+        "says": f"{one.direction}, {signed(one.gap)} so far",
         "where": bins + (f"; classes {classes}" if classes else ""),
-        "labels": _count(one.labels),
-        "alarms": _count(one.alarms),
+        "labels": count(one.labels),
+        "alarms": count(one.alarms),
         "state": state,
         "note": one.note,
         "open": one.open,
     }
-
-
-def _when(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds)) if math.isfinite(seconds) else "unknown"
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("days", DAY), ("hours", 3600.0), ("minutes", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} seconds"
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}" if math.isfinite(value) else "n/a"
-
-
-def _percent(value: float, digits: int = 1) -> str:
-    return "n/a" if math.isnan(value) else f"{value * 100:.{digits}f} %"
-
-
-def _signed(value: float) -> str:
-    return "n/a" if math.isnan(value) else f"{value * 100:+.1f} points"
-
-
-def _range(number: Number) -> str:
-    if math.isnan(number.low):
-        return "not known"
-    return f"{number.low * 100:.1f} to {number.high * 100:.1f}"
-
-
-def _interval(number: Number) -> str:
-    return "n/a" if math.isnan(number.value) else f"{number.value * 100:+.1f} ({_range(number)})"
-
-
-def _plain(value: float) -> str:
-    return "n/a" if math.isnan(value) else f"{value:.3f}"

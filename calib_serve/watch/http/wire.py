@@ -20,9 +20,10 @@ except ImportError as error:
     raise MissingDependency("pydantic", "watch") from error
 
 __all__ = [
-    "ClassShareOut", "ClassSharesOut", "CloseIn", "ErrorOut", "HealthOut", "IncidentOut",
-    "IncidentsOut", "LabelIn", "LabelsIn", "LabelsOut", "OutcomeOut", "PredictionIn", "PredictionsIn",
-    "PredictionsOut", "ReceiptOut", "SignedIn", "answers", "body",
+    "ClassShareOut", "ClassSharesOut", "ClauseOut", "CloseIn", "ContractOut", "ErrorOut", "HealthOut",
+    "IncidentOut", "IncidentsOut", "LabelIn", "LabelsIn", "LabelsOut", "OutcomeOut",
+    "PredictionIn", "PredictionsIn", "PredictionsOut", "ReceiptOut", "ShadowOut", "ShadowsOut",
+    "SignedIn", "answers", "body",
 ]  # fmt: skip
 
 
@@ -38,6 +39,18 @@ OwnId = Annotated[
 
 
 IdBound = Annotated[bool, Field(description="whether the label may come by the prediction's id")]
+
+
+class ShadowIn(BaseModel):
+    """What a shadow of the served artifact said of the same input."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    predicted: Annotated[int, Field(ge=0, lt=2**32, description="class id")]
+    confidence: Annotated[float, Field(ge=0, le=1, description="its probability")]
+    tag: Annotated[
+        str, Field(pattern="^[0-9a-f]{8}$", description="first 8 hex digits of its artifact's SHA-256")
+    ]
 
 
 class PredictionIn(BaseModel):
@@ -59,6 +72,7 @@ class PredictionIn(BaseModel):
     ] = ""
     logits: Logits = None
     id: OwnId = ""
+    shadow: ShadowIn | None = None
 
 
 class SignedIn(BaseModel):
@@ -187,6 +201,54 @@ class ClassSharesOut(BaseModel):
     classes: list[ClassShareOut]
 
 
+class ClauseOut(BaseModel):
+    """A clause of the contract and how it stands: kept, broken or unknown; what is not known is null."""
+
+    model_config = ConfigDict(extra="allow")
+
+    clause: str
+    says: str
+    promise: float
+    state: Literal["kept", "broken", "unknown"]
+    labels: float
+    value: float | None
+    low: float | None
+    high: float | None
+    budget_left: float | None
+    runs_out_seconds: float | None
+    burn: dict[str, dict[str, float | None]]
+
+
+class ContractOut(BaseModel):
+    """The clauses of a version's contract; none where it has none."""
+
+    model: str
+    version: str
+    clauses: list[ClauseOut]
+
+
+class ShadowOut(BaseModel):
+    """A shadow of the served version: better, no worse, worse or unknown; what is not known is null."""
+
+    model_config = ConfigDict(extra="allow")
+
+    tag: str
+    verdict: Literal["better", "no worse", "worse", "unknown"]
+    says: str
+    labels: float
+    gain: float | None
+    low: float | None
+    high: float | None
+
+
+class ShadowsOut(BaseModel):
+    """The shadows of a version, by the tags of their artifacts."""
+
+    model: str
+    version: str
+    shadows: list[ShadowOut]
+
+
 class CloseIn(BaseModel):
     """Who closes an incident, and why."""
 
@@ -237,12 +299,13 @@ def body(model: type[BaseModel]) -> dict[str, Any]:
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     parts = schema.pop("$defs", {})
 
-    def inline(item: dict[str, Any]) -> dict[str, Any]:
-        return parts[item["$ref"].rpartition("/")[2]] if "$ref" in item else item
+    def inline(told: Any) -> Any:
+        if isinstance(told, list):
+            return [inline(one) for one in told]
+        if not isinstance(told, dict):
+            return told
+        if "$ref" in told:
+            return inline(parts[told["$ref"].rpartition("/")[2]])
+        return {name: inline(one) for name, one in told.items()}
 
-    for item in schema.get("properties", {}).values():
-        if "items" in item:
-            item["items"] = inline(item["items"])
-            if "anyOf" in item["items"]:
-                item["items"]["anyOf"] = [inline(one) for one in item["items"]["anyOf"]]
-    return schema
+    return dict(inline(schema))

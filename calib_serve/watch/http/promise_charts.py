@@ -1,0 +1,99 @@
+"""Two small figures of a clause as SVG: what labels say against its promise, and what its budget is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from calib_serve.watch.contracts import ClauseState
+
+__all__ = ["budget_bar", "promise_bar"]
+
+_WIDE, _PAD = 360.0, 6.0
+_LEAST = 0.02  # of what is shown, so that the ends of a narrow interval can be told apart
+_AROUND = 0.25  # of it on either side
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Maps shares in [low, high] to the drawing."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, *shares: float) -> _Scale:
+        known = [one for one in shares if math.isfinite(one)]
+        span = max(max(known) - min(known), _LEAST)
+        return cls(max(min(known) - _AROUND * span, 0.0), min(max(known) + _AROUND * span, 1.0))
+
+    def x(self, share: float) -> float:
+        inside = min(max((share - self.low) / (self.high - self.low), 0.0), 1.0)
+        return round(_PAD + inside * (_WIDE - 2 * _PAD), 2)
+
+
+def promise_bar(one: ClauseState) -> str:
+    """The value with its confidence sequence, and the promise; shaded: where it is kept."""
+    promise, at_most = one.clause.promise, one.clause.kind == "calibration"
+    scale = _Scale.around(promise, one.value, one.low, one.high)
+    line, middle = scale.x(promise), (_PAD + _WIDE - _PAD) / 2
+    kept = (_PAD, line) if at_most else (line, _WIDE - _PAD)
+    parts = [
+        f'<rect class="floor" x="{kept[0]:g}" y="20" width="{kept[1] - kept[0]:.2f}" height="22"/>',
+        f'<line class="grid" x1="{_PAD}" x2="{_WIDE - _PAD}" y1="31" y2="31"/>',
+    ]
+    if math.isfinite(one.low) and math.isfinite(one.high):
+        low, high = scale.x(one.low), scale.x(one.high)
+        parts.append(f'<rect class="bar" x="{low}" y="26" width="{max(high - low, 1):.2f}" height="10"/>')
+        parts += [
+            f'<line class="interval fine" x1="{x}" x2="{x}" y1="24" y2="38"/>'
+            for x in dict.fromkeys((low, high))
+        ]
+    if math.isfinite(one.value):
+        parts.append(f'<circle class="dot fine" cx="{scale.x(one.value)}" cy="31" r="4"/>')
+    anchor = "start" if line < middle else "end"
+    parts += [
+        f'<line class="promise" x1="{line}" x2="{line}" y1="17" y2="44"/>',
+        f'<text class="tick" x="{line}" y="12" text-anchor="{anchor}">{_promised(promise, at_most)}</text>',
+        f'<text class="tick" x="{_PAD}" y="56">{scale.low:.1%}</text>',
+        f'<text class="tick" x="{_WIDE - _PAD}" y="56" text-anchor="end">{scale.high:.1%}</text>',
+    ]
+    return _svg(_told(one, at_most), 60, parts)
+
+
+def _promised(promise: float, at_most: bool) -> str:
+    return f"promised: {100 * promise:.4g} % or {'less' if at_most else 'more'}"
+
+
+def _told(one: ClauseState, at_most: bool) -> str:
+    told = _promised(one.clause.promise, at_most)
+    if math.isfinite(one.value):
+        told += f"; by labels {one.value:.1%}"
+    if math.isfinite(one.low) and math.isfinite(one.high):
+        told += f"; at any time between {one.low:.1%} and {one.high:.1%}"
+    return told
+
+
+def budget_bar(left: float) -> str:
+    """The share of the error budget that is left; nothing of one that is not known."""
+    if math.isnan(left):
+        return ""
+    wide = _WIDE - 2 * _PAD
+    parts = [f'<rect class="floor" x="{_PAD}" y="2" width="{wide}" height="12"/>']
+    if left > 0:
+        parts.append(f'<rect class="left" x="{_PAD}" y="2" width="{min(left, 1) * wide:.2f}" height="12"/>')
+    else:
+        parts.append(f'<rect class="spent" x="{_PAD}" y="2" width="{wide}" height="12"/>')
+    told = (
+        f"{left:.0%} of the error budget is left"
+        if left >= 0
+        else f"the error budget is overspent by {-left:.0%}"
+    )
+    return _svg(told, 16, parts)
+
+
+def _svg(title: str, high: int, parts: list[str]) -> str:
+    return (
+        f'<svg viewBox="0 0 {_WIDE:g} {high}" role="img" aria-label="{title}">'
+        f"<title>{title}</title>{''.join(parts)}</svg>"
+    )
