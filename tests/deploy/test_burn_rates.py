@@ -1,0 +1,78 @@
+"""A year of labels, drawn: burn-rate alerts page nobody for noise, and soon for what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import beta
+from sizes import sized
+
+from calib_serve.monitoring.contract_alerts import BURN_ALERTS
+
+HOURS = {"5m": 1 / 12, "30m": 0.5, "1h": 1.0, "6h": 6.0, "3d": 72.0}
+STEP = 1 / 12  # hours between evaluations
+YEAR = 365 * 24.0
+BUDGET = 0.02  # of a promise of 98 %
+
+Counts = NDArray[np.int64]
+Fires = NDArray[np.bool_]
+Windows = dict[str, tuple[Counts, Counts]]
+Rule = Callable[[Windows, float, str, str], Fires]
+
+
+def drawn(per_hour: float, wrong: float, *, hours: float = YEAR, seed: int = 0) -> Windows:
+    """(wrong labels, labels) of each window at each evaluation, from labels at random times."""
+    rng = np.random.default_rng(seed)
+    labels = rng.poisson(per_hour * STEP, round(hours / STEP))
+    errors = rng.binomial(labels, wrong)
+    ends = [np.concatenate(([0], np.cumsum(one))) for one in (errors, labels)]
+    found = {}
+    for name, size in HOURS.items():
+        back = np.maximum(np.arange(1, len(labels) + 1) - round(size / STEP), 0)
+        found[name] = (ends[0][1:] - ends[0][back], ends[1][1:] - ends[1][back])
+    return found
+
+
+def rates(k: Counts, n: Counts) -> NDArray[np.float64]:
+    """Burn rates; NaN without labels."""
+    return np.where(n > 0, k / np.maximum(n, 1), np.nan) / BUDGET
+
+
+def with_evidence(seen: Windows, rate: float, long: str, short: str) -> Fires:
+    """The rule of alerts.yml, the lower end being Clopper and Pearson's."""
+    k, n = seen[long]
+    low = np.where(k > 0, beta.ppf(0.05, np.maximum(k, 1), n - k + 1), 0) / BUDGET
+    return (low > rate) & ~(rates(*seen[short]) <= rate)
+
+
+def as_the_workbook_has_it(seen: Windows, rate: float, long: str, short: str) -> Fires:
+    """Both rates above the bound."""
+    return (rates(*seen[long]) > rate) & (rates(*seen[short]) > rate)
+
+
+def pages(seen: Windows, rule: Rule) -> int:
+    """How often one of the pages begins."""
+    fires = np.any([rule(seen, *one[:3]) for one in BURN_ALERTS if one[3] == "critical"], axis=0)
+    return int((fires[1:] & ~fires[:-1]).sum())
+
+
+@pytest.mark.parametrize("per_day", sized(ci=[48, 240], nightly=[24, 48, 240, 960, 9600]))
+def test_a_promise_that_is_just_kept_pages_nobody_for_a_year(per_day: int) -> None:
+    seen = drawn(per_day / 24, BUDGET)
+    assert pages(seen, with_evidence) == 0
+    if per_day <= 48:  # where noise is large, the workbook's own rule pages every day
+        assert pages(seen, as_the_workbook_has_it) > 200
+
+
+@pytest.mark.parametrize("per_day", sized(ci=[960], nightly=[240, 960, 9600]))
+def test_half_of_all_wrong_pages_within_an_hour_and_a_kept_promise_with_room_opens_no_ticket(
+    per_day: int,
+) -> None:
+    broken = drawn(per_day / 24, 0.5, hours=24)
+    first = [int(np.argmax(with_evidence(broken, *one[:3]))) * STEP for one in BURN_ALERTS[:2]]
+    assert min(first) <= 1.0
+    kept = drawn(per_day / 24, 0.5 * BUDGET)
+    assert with_evidence(kept, *BURN_ALERTS[2][:3]).mean() < 0.001
