@@ -21,8 +21,9 @@ except ImportError as error:
 
 __all__ = [
     "ClassShareOut", "ClassSharesOut", "ClauseOut", "CloseIn", "ContractOut", "ErrorOut", "HealthOut",
-    "IncidentOut", "IncidentsOut", "LabelIn", "LabelsIn", "LabelsOut", "OutcomeOut",
-    "PredictionIn", "PredictionsIn", "PredictionsOut", "ReceiptOut", "ShadowOut", "ShadowsOut", "SignedIn", "answers", "body",
+    "IncidentOut", "IncidentsOut", "LabelIn", "LabelsIn", "LabelsOut", "OutcomeOut", "PredictionIn",
+    "PredictionsIn", "PredictionsOut", "ReceiptOut", "ShadowOut", "ShadowsOut", "SignedIn", "answers",
+    "body",
 ]  # fmt: skip
 
 

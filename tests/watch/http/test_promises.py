@@ -152,6 +152,24 @@ def test_each_state_is_a_word_and_what_is_not_known_is_said() -> None:
 
 
 @pytest.mark.parametrize(
+    ("clause", "told"),
+    [
+        (Clause("act", 0.98), "99.9 %"),
+        (Clause("act", 0.999), "99.95 %"),
+        (Clause("coverage", 0.9999), "99.946 %"),
+        (Clause("coverage", 0.7), "99.9 %"),
+        (Clause("calibration", 0.03), "99.9 %"),
+        (Clause("calibration", 0.0005), "99.946 %"),
+    ],
+)
+def test_digits_are_enough_to_tell_what_is_promised_from_all(clause: Clause, told: str) -> None:
+    one = standing(clause, ends=(0.999456, 0.99, 1.0))
+    (card,) = clause_cards([one])
+    assert numbers(card)["Over 30d"][0] == told
+    assert f"promised: {100 * clause.promise:.10g} % or" in promise_bar(one)
+
+
+@pytest.mark.parametrize(
     ("left", "runs_out", "told"),
     [
         (0.0, 0.0, "it is spent"),
