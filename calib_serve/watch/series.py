@@ -310,6 +310,7 @@ CONTRACTS: tuple[Series, ...] = (
     Series("calib_contract_burn_rate_low", "gauge", (*_CLAUSE, "window"), "Its lower 95 % end."),
     Series("calib_contract_runs_out_seconds", "gauge", _CLAUSE, "Until the budget is spent, at this rate."),
 )
+"""Published by ``calib-serve watch`` for versions with a contract, by clause."""
 
 _TAG = (*_MODEL, "tag")
 
@@ -320,3 +321,4 @@ SHADOWS: tuple[Series, ...] = (
     Series("calib_shadow_gain_high", "gauge", _TAG, "Upper end of its 95 % confidence sequence."),
     Series("calib_shadow_verdict", "gauge", _TAG, "1: better; 0.5: no worse; 0: not known; -1: worse."),
 )
+"""Published by ``calib-serve watch`` for versions with shadows, by the tag of the shadow's artifact."""

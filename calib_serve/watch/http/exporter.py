@@ -25,7 +25,7 @@ from calib_serve.watch.http.room import MAX_SERIES, Room
 from calib_serve.watch.ids import FATES
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.ledger import Key, Sums, Version, merge_slices
-from calib_serve.watch.series import PUBLISHED, SEGMENTS, SERIES, WATCH, Series
+from calib_serve.watch.series import CONTRACTS, PUBLISHED, SEGMENTS, SERIES, SHADOWS, WATCH, Series
 from calib_serve.watch.service import Watch
 from calib_serve.watch.sources import labels_by_source
 
@@ -44,7 +44,7 @@ Row = tuple[tuple[str, ...], float]
 Batch = Literal["labels", "predictions", "predictions_without_key"]
 """What a batch holds; of predictions, whether they came without an ``Idempotency-Key``."""
 
-_BY_NAME = {series.name: series for series in (*SERIES, *SEGMENTS, *WATCH)}
+_BY_NAME = {series.name: series for series in (*SERIES, *SEGMENTS, *WATCH, *CONTRACTS, *SHADOWS)}
 _NONE: Mapping[str, str] = MappingProxyType({})
 _LEFT_OUT = ("all", "segments", "windows")
 _STAGES = ("ids", "keyring", "lease", "ledger", "samples", "scrape", "tokens")

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from calib_serve.receipts import DAY
 from calib_serve.watch import windows
 from calib_serve.watch.estimates import estimated_gap
+from calib_serve.watch.http.contract_gauges import contract_rows, shadow_rows
 from calib_serve.watch.label_rate import rate_changes
 from calib_serve.watch.ledger import Version
 from calib_serve.watch.priors import TrafficShares
@@ -79,6 +80,11 @@ class WindowGauges:
             rows["calib_source_gap_difference_error"].append(((*version, one.name), one.se))
         for series, values in _shares(self._watch.class_shares(version, _SLICES)).items():
             rows[series] += [((*version, *more), value) for more, value in values]
+        for told in (
+            contract_rows(version, self._watch.contract_states(version)),
+            shadow_rows(version, self._watch.shadow_states(version)),
+        ):
+            rows.update(told)
         moved = _rate_moved(found["7d"])
         rows["calib_label_rate_moved"].append((version, moved))
         return dict(rows)

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import pytest
 import uvicorn
 from chromium import chromium
+from prometheus_client.parser import text_string_to_metric_families
 from real_watch import make_watch, talk_to
 from test_page import CONTRAST
 
@@ -26,6 +27,8 @@ from calib_serve.watch.http import create_app
 from calib_serve.watch.http.promise_charts import budget_bar, promise_bar
 from calib_serve.watch.http.promises import clause_cards
 from calib_serve.watch.ledger import Version
+from calib_serve.watch.series import CONTRACTS
+from calib_serve.watch.series import SHADOWS as SHADOWS_DECLARED
 from calib_serve.watch.service import Watch
 from calib_serve.watch.shadow import ShadowState
 
@@ -263,6 +266,33 @@ def test_the_api_tells_the_same_and_null_for_what_is_not_known(watch: Watch) -> 
     ]
     assert shadows["shadows"][1]["log_evidence"] == {"better": 0.1, "worse": None}
     assert [one.status_code for one in gone] == [404, 404]
+
+
+def test_metrics_hold_every_declared_series_and_nothing_of_what_is_not_known(watch: Watch) -> None:
+    with talk_to(watch) as client:
+        families = text_string_to_metric_families(client.get("/metrics").text)
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for one in (sample for family in families for sample in family.samples):
+        if re.match("calib_(contract|shadow)_", one.name):
+            assert (one.labels["model"], one.labels["version"]) == ("m", "1")
+            rest = tuple(one.labels[name] for name in ("clause", "tag", "window") if name in one.labels)
+            found.setdefault(one.name, {})[rest] = one.value
+    assert set(found) == {one.name for one in (*CONTRACTS, *SHADOWS_DECLARED)}
+    names = [one.clause.name for one in STATES]
+    assert found["calib_contract_state"] == {(n,): s for n, s in zip(names, (1, -1, 0, 0), strict=True)}
+    assert found["calib_contract_promise"] == {(one.clause.name,): one.clause.promise for one in STATES}
+    # A budget that lasts, and one of which nothing is known, have no time at which they run out.
+    assert found["calib_contract_runs_out_seconds"] == {(names[1],): 0, (names[2],): 4 * DAY}
+    assert found["calib_contract_value"] == {
+        (n,): one.value for n, one in zip(names, STATES[:3], strict=False)
+    }
+    assert found["calib_contract_burn_rate_low"] == {
+        ("act", "1h"): 0.1,
+        ("act", "3d"): 0.31,
+        (names[1], "1h"): 2.1,
+    }
+    assert found["calib_shadow_verdict"] == {("0123abcd",): 1, ("ffff0000",): 0}
+    assert found["calib_shadow_gain_high"] == {("0123abcd",): 0.0038}
 
 
 def test_texts_of_users_are_no_html_and_a_version_without_a_contract_has_no_section(
