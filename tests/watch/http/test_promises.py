@@ -134,7 +134,8 @@ def test_each_state_is_a_word_and_what_is_not_known_is_said() -> None:
         "Kept since 2026-09-21 14:13 UTC",
         "Broken since 2026-09-21 14:13 UTC",
     )
-    assert (soon["word"], soon["style"], silent["word"]) == ("Not yet known", "", "Not yet known")
+    assert [one["style"] for one in (kept, broken, soon, silent)] == ["calibrated", "off", "", ""]
+    assert (soon["word"], silent["word"]) == ("Not yet known", "Not yet known")
     assert kept["says"] == ACT.says()
     assert "of class two" in silent["says"]
     assert numbers(kept) == {
