@@ -316,7 +316,7 @@ _TAG = (*_MODEL, "tag")
 
 SHADOWS: tuple[Series, ...] = (
     Series("calib_shadow_labels", "gauge", _TAG, "Labels of predictions with a shadow."),
-    Series("calib_shadow_gain", "gauge", _TAG, "Mean score of the served version less the shadow's."),
+    Series("calib_shadow_gain", "gauge", _TAG, "By how much its log score is better, in nats a prediction."),
     Series("calib_shadow_gain_low", "gauge", _TAG, "Lower end of its 95 % confidence sequence."),
     Series("calib_shadow_gain_high", "gauge", _TAG, "Upper end of its 95 % confidence sequence."),
     Series("calib_shadow_verdict", "gauge", _TAG, "1: better; 0.5: no worse; 0: not known; -1: worse."),

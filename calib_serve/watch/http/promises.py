@@ -58,7 +58,11 @@ def _card(one: ClauseState, class_names: Sequence[str]) -> dict[str, Any]:
         "bar": Markup(promise_bar(one)),  # noqa: S704
         "budget": Markup(budget_bar(one.budget_left)),  # noqa: S704
         "numbers": [
-            ("Labels", count(one.labels), "counted since this clause is watched"),
+            (
+                "Predictions" if one.clause.kind == "coverage" else "Labels",
+                count(one.labels),
+                "counted since this clause is watched",
+            ),
             (
                 f"Over {as_duration(one.clause.per)}",
                 percent(one.value, digits(one)),

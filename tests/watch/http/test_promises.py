@@ -90,11 +90,11 @@ SOON = standing(
     left=0.1,
     runs_out=4 * DAY,
     labels=640.0,
-    why="The labels so far allow both.",
+    why="640 labels are too few to be sure",
 )
 SILENT = standing(
     Clause("coverage", 0.7, above=0.9, predicted=2),
-    why="No prediction is counted here: <TorchServe> counts them.",
+    why="predictions are not counted here: <TorchServe> counts them",
 )
 STATES = [KEPT, BROKEN, SOON, SILENT]
 SHADOWS = [
@@ -148,7 +148,7 @@ def test_each_state_is_a_word_and_what_is_not_known_is_said() -> None:
     assert numbers(broken)["Budget left"] == ("190 % overspent", "it is spent")
     assert numbers(soon)["Budget left"] == ("10 %", "runs out in 4 days")
     assert numbers(silent) == {
-        "Labels": ("0", "counted since this clause is watched"),
+        "Predictions": ("0", "counted since this clause is watched"),
         "Over 30d": ("n/a", "not known"),
         "At any time": ("n/a", "since it is watched, with 95 %"),
         "Budget left": ("n/a", "not known"),
@@ -345,7 +345,13 @@ def test_it_is_readable_on_every_screen_in_the_dark_and_without_scripts(watch: W
                 assert browser.run("return document.querySelectorAll('article.clause').length") == 4
         assert browser.complaints() == []
         text = browser.run("return document.getElementById('contract').parentElement.innerText")
-        for said in ("Kept since", "Broken since", "Not yet known.", "190 % overspent", "runs out in 4 days"):
+        for said in (
+            "Kept since",
+            "Broken since",
+            "Not yet known: 640 labels",
+            "190 % overspent",
+            "runs out in 4 days",
+        ):
             assert said in text
         shadow = browser.run("return document.getElementById('shadow').parentElement.innerText")
         assert re.search(r"0123abcd\s+Better\s+20,000\s+\+0.0021", shadow)
