@@ -8,7 +8,7 @@ from typing import Literal
 
 from calib_serve.errors import InputError
 
-__all__ = ["By", "Naming", "check_names", "shown"]
+__all__ = ["By", "Naming", "check_names", "is_plain", "shown"]
 
 By = Literal["id", "name"]
 """What a label is, where it says so itself."""
@@ -73,11 +73,20 @@ def check_names(names: Sequence[object]) -> None:
     for k, name in enumerate(names):
         if not isinstance(name, str):
             raise InputError(f"class names must be strings, class {k} is {shown(name)}")
-        if len(name) > _LONGEST or _ODD.search(name):
+        if len(name) > _LONGEST or not is_plain(name):
             raise InputError(
                 f"class {k} is called {shown(name)}; a name has no control or half characters, "
                 f"{_LONGEST} at most"
             )
+
+
+def is_plain(text: str) -> bool:
+    r"""Whether files, pages and terminals can show it: no control characters, no halves of characters.
+
+    >>> is_plain("Zürich 北"), is_plain("a\0b"), is_plain("\ud800")
+    (True, False, False)
+    """
+    return not _ODD.search(text)
 
 
 def shown(value: object) -> str:

@@ -307,7 +307,10 @@ class Artifact:
         found = (self.metrics_before, self.metrics_after)
         line = as_text(self.method, self.classes, self.steps, *found, labels=self.is_multilabel)
         sets = "" if self.sets is None else f", sets of {self.sets.coverage:.4g} ({self.sets.score})"
-        return line + sets + (f", abstains below {self.abstain.threshold:.4g}" if self.abstain else "")
+        abstains = f", abstains below {self.abstain.threshold:.4g}" if self.abstain else ""
+        clauses = 0 if self.contract is None else len(self.contract.clauses)
+        contract = f", a contract of {clauses} clause{'s' * (clauses > 1)}" if clauses else ""
+        return line + sets + abstains + contract
 
     @property
     def fingerprint(self) -> str:

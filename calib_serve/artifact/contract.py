@@ -24,27 +24,35 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact.manifest import read_yaml
-from calib_serve.durations import as_duration, parse_duration
-from calib_serve.errors import InputError
+from calib_serve.artifact.contract_text import (
+    MOST_CLASSES,
+    PROMISES,
+    Scope,
+    clause_facts,
+    read_contract,
+    scopes_of,
+    written,
+)
+from calib_serve.durations import as_duration
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.naming import is_plain, shown
 
 __all__ = ["Clause", "ClauseKind", "Contract"]
 
 ClauseKind = Literal["act", "calibration", "coverage"]
 """What a clause promises: of what is acted on, of the calibration error, of the share that is sure enough."""
 
-FORMAT = 1
-_PER = "30d"
 _MOST = 64  # clauses of a contract: each has its own series
 _LONGEST = 63  # characters of a segment's name, as in receipts
-_PROMISES: Mapping[str, str] = {"act": "accuracy", "calibration": "error", "coverage": "at_least"}
+_SHORTEST_PER, _LONGEST_PER = 3600.0, 3650 * 86_400.0
 
 
 @dataclass(frozen=True)
@@ -52,8 +60,8 @@ class Clause:
     """One promise: accuracy at least ``promise``, an error of at most it, or a share of at least it.
 
     ``above``: the confidence from which predictions count, 0 for a calibration. ``per``: seconds over which
-    it is settled. ``segment`` and ``predicted``: the segment, or the predicted class, that it is of; "" and
-    None: of all.
+    it is settled. ``segment`` and ``predicted``: the segment, or the predicted class, that it is of, not
+    both; "" and None: of all.
     """
 
     kind: ClauseKind
@@ -65,16 +73,40 @@ class Clause:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(ClauseKind):
-            raise InputError(f"a clause is one of {', '.join(_PROMISES)}, got {self.kind!r}")
+            raise InputError(f"a clause is one of {', '.join(PROMISES)}, got {shown(self.kind)}")
+        for name in ("promise", "above", "per"):
+            object.__setattr__(self, name, _number(getattr(self, name), f"{name} of {self.kind}"))
         if not 0 < self.promise < 1:
             raise InputError(
-                f"{self.kind} promises {_PROMISES[self.kind]} between 0 and 1, not at the ends; "
-                f"got {self.promise}"
+                f"{self.kind} promises {PROMISES[self.kind]} between 0 and 1, and not the ends: 0.98 means "
+                f"98 %; got {self.promise:g}"
             )
         if not 0 <= self.above <= 1 or (self.kind == "calibration" and self.above):
-            raise InputError(f"above of {self.kind} must lie in [0, 1], and a calibration has none")
-        if not 3600 <= self.per < math.inf:
-            raise InputError(f"per must be an hour or more, got {as_duration(self.per)}")
+            raise InputError(
+                f"above of {self.kind} must lie in [0, 1], and a calibration has none; got {self.above:g}"
+            )
+        if not _SHORTEST_PER <= self.per <= _LONGEST_PER or self.per % 1:
+            raise InputError(
+                f"per of {self.kind} must be whole seconds from an hour to {as_duration(_LONGEST_PER)}, got "
+                f"{self.per:g} s"
+            )
+        self._check_scope()
+
+    def _check_scope(self) -> None:
+        name, predicted = self.segment, self.predicted
+        plain = isinstance(name, str) and is_plain(name) and not {"\t", "\n"} & set(name)
+        if not plain or len(name) > _LONGEST:
+            raise InputError(
+                f"a segment is a text of 1 to {_LONGEST} characters without control characters, got "
+                f"{shown(name)}"
+            )
+        if predicted is None:
+            return
+        if isinstance(predicted, bool) or not isinstance(predicted, (int, np.integer)) or predicted < 0:
+            raise InputError(f"predicted is the id of a class, got {shown(predicted)}")
+        object.__setattr__(self, "predicted", int(predicted))
+        if predicted >= MOST_CLASSES or name:
+            raise InputError(f"a clause is of a segment, or of a class below {MOST_CLASSES}, not of both")
 
     @property
     def name(self) -> str:
@@ -92,6 +124,11 @@ class Clause:
         text = json.dumps([self.kind, self.promise, self.above, self.per, self.segment, self.predicted])
         return f"{self.name} #{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
+    @property
+    def is_scoped(self) -> bool:
+        """Whether it is of a segment or a class, and not of all predictions."""
+        return bool(self.segment) or self.predicted is not None
+
     def concerns(self, predicted: int, segment: str) -> bool:
         """Whether it is of predictions of this class in this segment."""
         return (not self.segment or self.segment == segment) and self.predicted in (None, predicted)
@@ -102,18 +139,15 @@ class Clause:
         >>> Clause("act", 0.98, above=0.9).says()
         'Of predictions acted on (confidence 0.9 or more), 98 % or more are right, over 30d.'
         """
-        name = "" if self.predicted is None else _name(self.predicted, class_names)
-        of = f" of class {name}" if name else ""
+        of = "" if self.predicted is None else f" of class {_called(self.predicted, class_names)}"
         of += f" in segment {self.segment}" if self.segment else ""
-        share = f"{100 * self.promise:.4g} %"
+        share, least = f"{100 * self.promise:.10g} %", f"{self.above:.10g}"
         if self.kind == "act":
-            told = (
-                f"Of predictions{of} acted on (confidence {self.above:g} or more), {share} or more are right"
-            )
+            told = f"Of predictions{of} acted on (confidence {least} or more), {share} or more are right"
         elif self.kind == "calibration":
             told = f"The expected calibration error of predictions{of} is {share} or less"
         else:
-            told = f"Of predictions{of}, {share} or more have a confidence of {self.above:g} or more"
+            told = f"Of predictions{of}, {share} or more have a confidence of {least} or more"
         return f"{told}, over {as_duration(self.per)}."
 
 
@@ -131,141 +165,130 @@ class Contract:
     def __post_init__(self) -> None:
         object.__setattr__(self, "clauses", tuple(self.clauses))
         names = [one.name for one in self.clauses]
-        if not names or len(names) > _MOST or len(set(names)) < len(names):
-            raise InputError(f"a contract has 1 to {_MOST} clauses of different names, got {names}")
+        if not names:
+            raise InputError(f"a contract promises something: give it one of {', '.join(PROMISES)}")
+        if len(names) > _MOST:
+            raise InputError(
+                f"a contract has {_MOST} clauses at most, each with its own series; got {len(names)}"
+            )
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise InputError(f"a contract says {shown(twice)} twice; leave one of them out")
 
     @classmethod
     def read(cls, text: str | bytes, class_names: Sequence[str] = ()) -> Contract:
-        """The contract in a YAML document; classes by name or id. InputError says what is wrong in it."""
-        try:
-            content = read_yaml(text.encode() if isinstance(text, str) else text)
-        except ValueError as error:
-            raise InputError(f"the contract cannot be read: {error}") from error
-        return cls.of(content, class_names)
+        """The contract in a YAML document; classes by name or id. InputError says what is wrong in it.
+
+        A class is its name, or its id; in quotes, a text that is both is the name.
+        """
+        return cls.of(read_contract(text), class_names)
 
     @classmethod
     def of(cls, content: Any, class_names: Sequence[str] = ()) -> Contract:
         """Of what a YAML document holds, or a manifest's entry."""
-        top = _mapping(content, "the contract", {"contract", "per", *_PROMISES, "segments", "classes"})
-        if top.get("contract") != FORMAT or isinstance(top.get("contract"), bool):
-            raise InputError(f"a contract begins with 'contract: {FORMAT}', got {top.get('contract')!r}")
-        per = top.get("per", _PER)
-        clauses = _clauses(top, "the contract", per=per)
-        for name, entry in _mapping(top.get("segments", {}), "segments").items():
-            if not isinstance(name, str) or not 0 < len(name) <= _LONGEST:
-                raise InputError(f"a segment is a text of 1 to {_LONGEST} characters, got {name!r}")
-            clauses += _clauses(
-                _mapping(entry, f"segment {name}", set(_PROMISES)), f"segment {name}", per=per, segment=name
-            )
-        for name, entry in _mapping(top.get("classes", {}), "classes").items():
-            clauses += _clauses(
-                _mapping(entry, f"class {name}", set(_PROMISES)),
-                f"class {name}",
-                per=per,
-                predicted=_class_id(name, class_names),
-            )
-        return cls(tuple(clauses))
+        return cls(tuple(Clause(**one) for one in scopes_of(content, class_names)))
 
     @property
     def facts(self) -> dict[str, Any]:
         """The manifest's entry, of which ``of`` makes the contract again."""
-        found: dict[str, Any] = {"contract": FORMAT}
-        for one in self.clauses:
-            place = found
-            if one.segment:
-                place = found.setdefault("segments", {}).setdefault(one.segment, {})
-            elif one.predicted is not None:
-                place = found.setdefault("classes", {}).setdefault(str(one.predicted), {})
-            place[one.kind] = {_PROMISES[one.kind]: one.promise, "per": as_duration(one.per)}
-            if one.kind != "calibration":
-                place[one.kind]["above"] = one.above
-        return found
+        return clause_facts(self.clauses)
+
+    def text(self, class_names: Sequence[str] = ()) -> str:
+        r"""A YAML document, of which ``read`` with the same names makes the contract again.
+
+        >>> print(Contract((Clause("act", 0.98, above=0.9, predicted=1),)).text(["cat", "dog"]), end="")
+        contract: 1
+        classes:
+          dog:
+            act: {above: 0.9, accuracy: 0.98, per: 30d}
+        """
+        return written(self.clauses, class_names)
 
     @property
     def decides(self) -> bool:
         """Whether it says what may be acted on."""
         return any(one.kind == "act" for one in self.clauses)
 
+    @property
+    def segments(self) -> tuple[str, ...]:
+        """Those with an act clause of their own: what may be acted on depends on them."""
+        return tuple(dict.fromkeys(one.segment for one in self.clauses if one.kind == "act" and one.segment))
+
+    @cached_property
+    def _above(self) -> dict[Scope, float]:
+        """The thresholds of act clauses, by what they are of."""
+        return {(one.segment, one.predicted): one.above for one in self.clauses if one.kind == "act"}
+
+    def bound(self, predicted: int, segment: str = "") -> float:
+        """The confidence from which on a prediction may be acted on; infinite where no clause says so.
+
+        >>> Contract((Clause("act", 0.98, above=0.9, segment="de"),)).bound(0, "de")
+        0.9
+        """
+        found = [
+            self._above[place]
+            for place in {("", None), ("", predicted), (segment, None)}
+            if place in self._above
+        ]
+        return max(found, default=math.inf)
+
     def acts(
         self, confidence: ArrayLike, predicted: ArrayLike, segments: str | Sequence[str] = ""
     ) -> NDArray[np.bool_]:
         """Whether each prediction may be acted on (n,), of confidences (n,) and predicted class ids (n,).
 
-        ``segments``: of each, or of all. None where a confidence is NaN, or no act clause concerns it.
+        ``segments``: of each, or of all. False where a confidence is NaN, or no act clause concerns it.
         """
         c, k = np.asarray(confidence, np.float64), np.asarray(predicted)
-        of = [segments] * len(c) if isinstance(segments, str) else segments
-        return np.array(
-            [self.acts_on(*one) for one in zip(c.tolist(), k.tolist(), of, strict=True)], np.bool_
-        )
+        of = [segments] * len(k) if isinstance(segments, str) and k.ndim == 1 else list(segments)
+        if c.ndim != 1 or k.shape != c.shape or len(of) != len(c):
+            raise ShapeError(
+                f"confidences, predicted classes and segments must be (n,), got {c.shape}, {k.shape} and "
+                f"{len(of)}"
+            )
+        pairs = list(zip(k.tolist(), of, strict=True))
+        bounds = {pair: self.bound(*pair) for pair in set(pairs)}
+        return np.asarray(c >= np.array([bounds[pair] for pair in pairs], np.float64))
 
     def acts_on(self, confidence: float, predicted: int, segment: str = "") -> bool:
         """Whether one prediction may be acted on."""
-        bound = [one.above for one in self.clauses if one.kind == "act" and one.concerns(predicted, segment)]
-        return bool(bound) and confidence >= max(bound)
+        return bool(confidence >= self.bound(predicted, segment))
 
     def counts(self, confidence: float, predicted: int, segment: str = "") -> tuple[Clause, ...]:
-        """The act clauses whose promise this prediction is part of, and the coverage clauses it fulfils."""
+        """The clauses that count this prediction apart.
+
+        Act clauses count what is acted on, coverage clauses what fulfils them, and those of the calibration
+        of a segment or class what lies in it.
+        """
         acted = self.acts_on(confidence, predicted, segment)
         return tuple(
             one
             for one in self.clauses
             if one.concerns(predicted, segment)
-            and (acted if one.kind == "act" else one.kind == "coverage" and confidence >= one.above)
+            and (acted if one.kind == "act" else confidence >= one.above)
+            and (one.kind != "calibration" or one.is_scoped)
         )
 
     def check_classes(self, count: int) -> None:
         """InputError where a clause is of a class beyond ``count``."""
         for one in self.clauses:
-            if one.predicted is not None and not 0 <= one.predicted < count:
-                raise InputError(f"there is no class {one.predicted} among {count} classes")
+            if one.predicted is not None and not one.predicted < count:
+                raise InputError(
+                    f"the contract is of class {one.predicted}, and there are {count}: 0 to {count - 1}"
+                )
 
     def says(self, class_names: Sequence[str] = ()) -> list[str]:
         """In sentences."""
         return [one.says(class_names) for one in self.clauses]
 
 
-def _clauses(entry: Mapping[str, Any], where: str, *, per: Any, **scope: Any) -> list[Clause]:
-    found = []
-    for kind, promise in _PROMISES.items():
-        if kind not in entry:
-            continue
-        allowed = {promise, "per"} | ({"above"} if kind != "calibration" else set())
-        given = _mapping(entry[kind], f"{kind} of {where}", allowed)
-        missing = sorted(allowed - {"per"} - given.keys())
-        if missing:
-            raise InputError(f"{kind} of {where} has no {' and no '.join(missing)}")
-        numbers = {name: _number(given[name], f"{name} of {kind} of {where}") for name in allowed - {"per"}}
-        seconds = parse_duration(str(given.get("per", per)), what=f"per of {kind} of {where}")
-        found.append(Clause(kind, numbers.pop(promise), per=seconds, **numbers, **scope))  # type: ignore[arg-type]
-    return found
-
-
-def _mapping(value: Any, what: str, allowed: set[str] | None = None) -> Mapping[Any, Any]:
-    if not isinstance(value, Mapping):
-        raise InputError(f"{what} must be a mapping of names to values, got {value!r}")
-    unknown = [] if allowed is None else [str(key) for key in value if key not in allowed]
-    if unknown:
-        raise InputError(
-            f"{what} does not know {', '.join(unknown)}; it may have {', '.join(sorted(allowed or ()))}"
-        )
-    return value
-
-
 def _number(value: Any, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise InputError(f"{what} must be a number, got {value!r}")
-    return float(value)
+    try:
+        if not isinstance(value, bool):
+            return float(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise InputError(f"{what} must be a number, got {shown(value)}")
 
 
-def _class_id(name: Any, class_names: Sequence[str]) -> int:
-    text = str(name)
-    if text in class_names:
-        return list(class_names).index(text)
-    if text.isdecimal() and (not class_names or int(text) < len(class_names)):
-        return int(text)
-    raise InputError(f"there is no class {text!r}; give a name of the artifact's classes, or an id")
-
-
-def _name(predicted: int, class_names: Sequence[str]) -> str:
+def _called(predicted: int, class_names: Sequence[str]) -> str:
     return class_names[predicted] if predicted < len(class_names) else str(predicted)

@@ -98,6 +98,7 @@ def promises(artifact: Artifact) -> list[str]:
     return [
         *(_of_sets(sets, artifact, _facts(artifact, "sets")) if sets else ()),
         *(_of_abstain(abstain, _facts(artifact, "abstain")) if abstain else ()),
+        *(artifact.contract.says(artifact.class_names) if artifact.contract else ()),
     ]
 
 

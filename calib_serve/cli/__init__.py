@@ -26,6 +26,7 @@ _COMMANDS: tuple[tuple[str, str], ...] = (
     ("audit", "audit"),
     ("collect", "collect"),
     ("compare", "compare"),
+    ("contract", "contract"),
     ("decide", "decide"),
     ("demo", "demo"),
     ("evaluate", "evaluate"),

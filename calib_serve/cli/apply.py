@@ -25,9 +25,9 @@ def run(
     """Write calibrated probabilities, predictions and confidences of a file of logits.
 
     The npz holds probs (n, K), predictions and confidence (n,), where the artifact has them set (n, K),
-    whether each class is in it, and abstain (n,), and labels (n,) where the file has them; of a multi-label
-    model label_probs, predictions (0 or 1), confidence and labels (n, L). It can be read again as a file of
-    probabilities.
+    whether each class is in it, abstain and act (n,), and labels (n,) where the file has them; of a
+    multi-label model label_probs, predictions (0 or 1), confidence and labels (n, L). It can be read again as
+    a file of probabilities.
     """
     import numpy as np
 
@@ -58,6 +58,13 @@ def run(
         arrays = {"probs": probs, "predictions": probs.argmax(axis=1), "confidence": probs.max(axis=1)}
     decisions = {"set": artifact.sets, "abstain": artifact.abstain}
     arrays |= {name: decide(probs) for name, decide in decisions.items() if decide is not None}
+    contract = artifact.contract
+    if contract is not None and contract.segments:
+        typer.echo(
+            "calib-serve: act is left out, as it depends on segments, which the file has not", err=True
+        )
+    elif contract is not None and contract.decides:
+        arrays["act"] = contract.acts(arrays["confidence"], arrays["predictions"])
     if found.labels is not None:
         arrays["labels"] = np.asarray(found.labels)
     try:

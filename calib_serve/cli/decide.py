@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from calib_serve.cli import options
+from calib_serve.cli.held_out import check_given, held_out
 from calib_serve.errors import InputError
-
-if TYPE_CHECKING:
-    from calib_serve.artifact import Artifact
 
 __all__ = ["run"]
 
@@ -91,14 +89,19 @@ def run(
 
     if out.exists() and not force:
         raise InputError(f"{out} exists; give --force to replace it, or another --out")
-    if (logits is None) == (model is None):
-        raise InputError("say on what: --logits FILE, or --model MODEL with --data DATA")
+    check_given(logits, model)
     artifact = Artifact.load(folder)
     refuse_labels(artifact, outputs)
-    if logits is not None:
-        samples = _scores(artifact, logits, split=split, labels=labels, outputs=outputs)
-    else:
-        samples = _of_model(artifact, str(model), weights, data, split=split, outputs=outputs)
+    samples = held_out(
+        artifact,
+        logits=logits,
+        model=model,
+        weights=weights,
+        data=data,
+        split=split,
+        labels=labels,
+        outputs=outputs,
+    )
     found = decide(
         artifact,
         samples,
@@ -120,37 +123,3 @@ def run(
     for sentence in promises(found):
         typer.echo(sentence)
     typer.echo(f"written to {out}")
-
-
-def _scores(artifact: Artifact, path: Path, **how: Any) -> Any:
-    from calib_serve.data import read_labelled
-    from calib_serve.fit.samples import Samples
-    from calib_serve.workflows.decide import refuse_labels
-
-    if artifact.model_steps:
-        raise InputError(
-            "this calibration changes the model itself, which its logits cannot show; name the model and "
-            "data that the fit has not seen with --model and --data"
-        )
-    found = read_labelled(path, **how)
-    refuse_labels(artifact, found.outputs)
-    return Samples.of(found.scores, found.labels, outputs=found.outputs)
-
-
-def _of_model(
-    artifact: Artifact, model: str, weights: Path | None, data: str | None, *, split: str | None, outputs: Any
-) -> Any:
-    if data is None:
-        raise InputError("--model needs --data: images or arrays that the fit has not seen, and their labels")
-    from calib_serve.fit.samples import Samples
-    from calib_serve.model import load_model, logits_under
-    from calib_serve.workflows.model_data import model_data
-
-    of_pictures = Path(data, "labels.csv").is_file()
-    pictures = artifact.model.pictures if of_pictures else None
-    (samples,) = model_data(model, data, [split], pictures=pictures)
-    options.tell(samples.remarks)
-    classifier = load_model(model, weights=weights, input_shape=samples.inputs.shape[1:], outputs=outputs)
-    samples.check(classifier.input_shape, classifier.classes)
-    kind = "logits" if artifact.head is not None else classifier.outputs
-    return Samples.of_kind(logits_under(classifier, samples.inputs, artifact), samples.labels, kind)

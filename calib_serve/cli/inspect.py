@@ -114,6 +114,7 @@ def facts(artifact: Artifact) -> dict[str, Any]:
         "fit": artifact.fit,
         "sets": None if sets is None else {**sets.facts, "threshold": sets.threshold.tolist()},
         "abstain": None if artifact.abstain is None else artifact.abstain.facts,
+        "contract": None if artifact.contract is None else artifact.contract.facts,
         "data": artifact.data,
         "model": artifact.model.as_dict(),
         "before": artifact.before,

@@ -83,6 +83,7 @@ def for_shares(artifact: Artifact, new: Floats, *, how: str) -> Artifact:
         data={**artifact.data, **told, "confusion": {"unknown": _LOST}},
         reference=None,
         reference_classes=(),
+        contract=artifact.contract,  # a promise to users, whatever it is kept with
     )
     kept = artifact.examples
     if kept is None:

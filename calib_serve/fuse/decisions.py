@@ -1,4 +1,4 @@
-"""An artifact's prediction sets and abstention in the precision a model computes in, and their check."""
+"""An artifact's prediction sets, abstention and acts in the precision of a model, and their check."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from calib_serve.errors import FuseError
 
 __all__ = [
     "NAMES",
+    "act_least",
+    "check_decidable",
     "check_decisions",
     "decided",
     "lac_least",
@@ -24,26 +26,52 @@ __all__ = [
     "undecided",
 ]
 
-NAMES = ("set", "abstain")
-"""What fused models call them: which classes are in the set (n, K), and whether there is no answer (n,)."""
+NAMES = ("set", "abstain", "act")
+"""What fused models call them: which classes are in the set (n, K), whether there is no answer (n,), and
+whether a prediction may be acted on (n,)."""
 
 Floats = NDArray[np.floating[Any]]
 
 
 def decided(artifact: Artifact) -> tuple[str, ...]:
     """Which of ``NAMES`` the artifact decides."""
-    held = (artifact.sets, artifact.abstain)
-    return tuple(name for name, one in zip(NAMES, held, strict=True) if one is not None)
+    acts = artifact.contract is not None and artifact.contract.decides
+    held = (artifact.sets is not None, artifact.abstain is not None, acts)
+    return tuple(name for name, there in zip(NAMES, held, strict=True) if there)
+
+
+def check_decidable(artifact: Artifact, without: str) -> None:
+    """FuseError where what may be acted on depends on segments, which no model knows.
+
+    ``without``: what to do to fuse it all the same.
+    """
+    segments = () if artifact.contract is None else artifact.contract.segments
+    if segments:
+        raise FuseError(
+            f"the contract has thresholds of its own for {', '.join(segments)}, and a model does not know of "
+            f"which segment its input is: serve it with TorchServe, the gateway or a reporter, or {without}"
+        )
+
+
+def act_least(artifact: Artifact, dtype: Any) -> Floats:
+    """The smallest confidence of ``dtype`` to act on for each predicted class (K,); 2 where none suffices.
+
+    () where it is the same for all.
+    """
+    contract = artifact.contract
+    bounds = np.array([2.0 if contract is None else contract.bound(k) for k in range(artifact.classes)])
+    least = rounded_up(np.minimum(bounds, 2.0), dtype)
+    return least[0] if (least == least[0]).all() else least
 
 
 def undecided(artifact: Artifact) -> Artifact:
     """The same probabilities, and nothing decided by them."""
-    return replace(artifact, sets=None, abstain=None)
+    return replace(artifact, sets=None, abstain=None, contract=None)
 
 
 def left_out(artifact: Artifact, what: str) -> list[str]:
     """The sentence that says what ``what`` does not do, of an artifact that decides something."""
-    told = {"set": "prediction sets", "abstain": "abstention"}
+    told = {"set": "prediction sets", "abstain": "abstention", "act": "acts by its contract"}
     names = " and ".join(told[name] for name in decided(artifact))
     return [f"the artifact's {names} are left out: {what}"] if names else []
 
@@ -129,10 +157,12 @@ def check_decisions(
     tolerance: float,
     rows: NDArray[np.bool_],
     report: str,
+    shown: float | None = None,
 ) -> int:
     """Compare decisions by name with the artifact's of ``probs`` (n, K), whose logits may be off.
 
-    Only ``rows`` (n,) count. Returns how many decisions lie so close to their threshold that rounding may
+    Only ``rows`` (n,) count. ``shown``: the tolerance of confidences as they are returned, by which is acted;
+    the same if not given. Returns how many decisions lie so close to their threshold that rounding may
     turn them; raises FuseError, ending in ``report``, where another one differs.
     """
     relative, close = 2 * tolerance, 0
@@ -143,7 +173,21 @@ def check_decisions(
         top = np.max(probs, axis=1)
         sure = np.abs(top - artifact.abstain.threshold) > relative * top
         close += _compare("abstain", found, artifact.abstain(probs), sure, rows, report=report)
+    if artifact.contract is not None and artifact.contract.decides:
+        acts = artifact.contract.acts(np.max(probs, axis=1), np.argmax(probs, axis=1))
+        sure = _sure_acts(artifact, probs, relative if shown is None else 2 * shown)
+        close += _compare("act", found, acts, sure, rows, report=report)
     return close
+
+
+def _sure_acts(artifact: Artifact, probs: Floats, relative: float) -> NDArray[np.bool_]:
+    """Of which rows (n,) rounding changes neither the class, where thresholds differ, nor the act."""
+    least = np.broadcast_to(act_least(artifact, np.float64), artifact.classes)
+    ranked = np.sort(probs, axis=1)
+    top, second = ranked[:, -1], ranked[:, -2]
+    far = np.abs(top - least[np.argmax(probs, axis=1)]) > relative * top
+    alike = bool((least == least[0]).all())
+    return np.asarray(far & (alike | (top - second > relative * top)))
 
 
 def _compare(

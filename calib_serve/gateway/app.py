@@ -118,7 +118,8 @@ class Gateway:
                 await stream_through(self._upstream, scope, receive, send)
 
     async def _infer(self, route: Route, output: str, scope: Scope, receive: Receive, send: Send) -> None:
-        wanted = Wanted(route, output, about(scope["headers"]), self._waiting.most)
+        may_add = self._calibrations.added_to(route.model)
+        wanted = Wanted(route, output, about(scope["headers"]), self._waiting.most, may_add)
         with self._waiting.body() as held:
             await read_body(receive, held, self._waiting)
             ask = await _off_the_loop(len(held), wanted.ask, bytes(held), scope["headers"])

@@ -23,8 +23,8 @@ log = logging.getLogger("calib_serve.gateway")
 
 Array = NDArray[Any]
 
-ADDED = ("confidence", "receipt", "abstain", "set", "label_wanted")
-"""The outputs that a reply may get."""
+ADDED = frozenset(("confidence", "receipt", "abstain", "set", "label_wanted"))
+"""The outputs that a reply may get; ``act`` only where a contract says what may be acted on."""
 
 _MOST_VERSIONS = 64  # that are told apart in a series
 
@@ -117,7 +117,13 @@ class Calibration:
             made = from_probs(probs, scores, self.kind)
             values = made.reshape(raw.shape).astype(raw.dtype)
         probs[~finite] = np.nan
-        return Calibrated(values, self._added(probs, self._receipts(probs, logits, about)))
+        return Calibrated(values, self._added(probs, self._receipts(probs, logits, about), about.segment))
+
+    @property
+    def acts(self) -> bool:
+        """Whether a contract says which predictions may be acted on."""
+        contract = None if self.artifact is None else self.artifact.contract
+        return contract is not None and contract.decides
 
     def _probs(self, scores: Array, logits: Array, finite: NDArray[np.bool_]) -> NDArray[np.float64]:
         whole = bool(finite.all())
@@ -140,7 +146,9 @@ class Calibration:
             ids = [f"{about.id}:{i}" for i in range(n)]
         return self._reports.served(probs, segment=about.segment, group=about.group, id=ids, logits=logits)
 
-    def _added(self, probs: NDArray[np.float64], receipts: Sequence[SignedReceipt | None]) -> list[Tensor]:
+    def _added(
+        self, probs: NDArray[np.float64], receipts: Sequence[SignedReceipt | None], segment: str
+    ) -> list[Tensor]:
         added = [Tensor("confidence", "FP64", probs.max(axis=1))]
         if any(one is not None for one in receipts):
             signed = [b"" if one is None else one.encode() for one in receipts]
@@ -155,6 +163,9 @@ class Calibration:
             found = np.isnan(probs).any(axis=1, keepdims=True)
             inside = self.artifact.sets(np.where(found, 1 / self.classes, probs))
             added.append(Tensor("set", "BOOL", inside | found))
+        if self.acts and self.artifact is not None and self.artifact.contract is not None:
+            acts = self.artifact.contract.acts(probs.max(axis=1), probs.argmax(axis=1), segment)
+            added.append(Tensor("act", "BOOL", acts))
         return added
 
 
@@ -181,6 +192,11 @@ class Calibrations:
         """The name of the output that is calibrated, None for a model that passes as it is."""
         versions = self._of.get(model)
         return None if versions is None else next(iter(versions.values())).output
+
+    def added_to(self, model: str) -> frozenset[str]:
+        """The outputs that replies of a model may get; one of its own by another name passes as it is."""
+        acts = any(one.acts for one in self._of.get(model, {}).values())
+        return ADDED | {"act"} if acts else ADDED
 
     def find(self, model: str, version: str) -> Calibration | None:
         """That of a reply."""

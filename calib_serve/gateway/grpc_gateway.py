@@ -162,7 +162,7 @@ class GrpcGateway:
         model, version = request.model_name, request.model_version
         try:
             said = about(as_metadata(context.invocation_metadata()))
-            ask = asked(raw, request, output)
+            ask = asked(raw, request, output, self._calibrations.added_to(model))
         except InputError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         answer = await self._call(method, ask.message, context)

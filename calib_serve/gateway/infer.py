@@ -10,7 +10,7 @@ import logging
 from typing import NamedTuple
 
 from calib_serve.errors import CalibServeError, InputError
-from calib_serve.gateway.calibration import About, Calibration, Calibrations, Counts
+from calib_serve.gateway.calibration import ADDED, About, Calibration, Calibrations, Counts
 from calib_serve.gateway.coding import decoded, encoded
 from calib_serve.gateway.headers import JSON_LENGTH, Headers, at_most_one, forwarded, json_length_of, without
 from calib_serve.gateway.rest import Ask, Reply, read_request
@@ -37,18 +37,22 @@ class Asked(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """An inference of a model of which ``output`` is calibrated; ``most`` bytes are read of its body."""
+    """An inference of a model of which ``output`` is calibrated; ``most`` bytes are read of its body.
+
+    ``may_add``: the outputs that its replies may get.
+    """
 
     route: Route
     output: str
     about: About
     most: int
+    may_add: frozenset[str] = ADDED
 
     def ask(self, held: bytes, headers: Headers) -> Asked:
         """What to send for the body ``held``; InputError for what the gateway does not take."""
         coding = at_most_one(headers, b"content-encoding").lower()
         body = decoded(held, coding, most=self.most)
-        ask = read_request(body, json_length_of(headers, len(body)), self.output)
+        ask = read_request(body, json_length_of(headers, len(body)), self.output, self.may_add)
         sent = forwarded(headers, b"host", b"content-length")
         if ask.body is body:
             return Asked(held, [*sent, _length(held)], ask)

@@ -43,7 +43,7 @@ def read_infer(raw: bytes) -> Any:
         return None
 
 
-def asked(raw: bytes, request: Any, output: str) -> GrpcAsk:
+def asked(raw: bytes, request: Any, output: str, may_add: frozenset[str] = ADDED) -> GrpcAsk:
     """What is asked of a model of which ``output`` is calibrated; Unsupported as ``rest.read_request``."""
     names = [one.name for one in request.outputs]
     if not names:
@@ -51,7 +51,7 @@ def asked(raw: bytes, request: Any, output: str) -> GrpcAsk:
     for one in request.outputs:
         if one.name == output:
             check_parameters(output, one.parameters)
-    ours = frozenset(name for name in names if name in ADDED)
+    ours = frozenset(name for name in names if name in may_add)
     if output in names and not ours:
         return GrpcAsk(raw, request.model_name)
     kept = [one for one in request.outputs if one.name not in ours]
@@ -90,8 +90,8 @@ def scores_of(reply: Any, output: str) -> Tensor | None:
 
 
 def own_of(reply: Any) -> frozenset[str]:
-    """The model's outputs that are named as those that are added."""
-    return frozenset(one.name for one in reply.outputs) & frozenset(ADDED)
+    """The names of the model's outputs."""
+    return frozenset(one.name for one in reply.outputs)
 
 
 def calibrated_reply(ask: GrpcAsk, reply: Any, output: str, calibrated: Calibrated) -> bytes:

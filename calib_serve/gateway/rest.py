@@ -42,8 +42,8 @@ class Ask(NamedTuple):
         return [one for one in wanted if one.name not in own]
 
 
-def read_request(body: bytes, json_length: int | None, output: str) -> Ask:
-    """What is asked of a model of which ``output`` is calibrated.
+def read_request(body: bytes, json_length: int | None, output: str, may_add: frozenset[str] = ADDED) -> Ask:
+    """What is asked of a model of which ``output`` is calibrated, and whose replies get some of ``may_add``.
 
     Unsupported where the output is asked for in a form that cannot be calibrated. A body that is not of the
     protocol goes on as it is: the server says what is wrong with it.
@@ -59,7 +59,7 @@ def read_request(body: bytes, json_length: int | None, output: str) -> Ask:
     if not isinstance(outputs, list) or not outputs or not all(isinstance(one, dict) for one in outputs):
         return Ask(body, json_length)
     names = [one.get("name") for one in outputs]
-    ours = frozenset(name for name in names if name in ADDED)
+    ours = frozenset(name for name in names if name in may_add)
     added = ours or None
     for one in outputs:
         if one.get("name") == output:
@@ -134,8 +134,8 @@ class Reply:
         return None
 
     def own(self) -> frozenset[str]:
-        """The model's outputs that are named as those that are added."""
-        return frozenset(one.get("name") for one in self.document["outputs"]) & frozenset(ADDED)
+        """The names of the model's outputs."""
+        return frozenset(one.get("name") for one in self.document["outputs"])
 
     def write(self, ask: Ask, output: str, datatype: str, calibrated: Calibrated) -> tuple[bytes, int | None]:
         """The reply to the client, and the length of its JSON if there are bytes after it."""

@@ -5,6 +5,7 @@
 
 from calib_serve.judgement.conclude import CALIBRATE, DEPLOY
 from calib_serve.judgement.decide import judge
+from calib_serve.judgement.mean_evidence import Evidence, MeanSequence, share_sequence
 from calib_serve.judgement.verdict import Level, Tested, Verdict
 from calib_serve.judgement.words import MINUS, chance, percent, points, rounded_up, signed_points
 
@@ -12,7 +13,9 @@ __all__ = [
     "CALIBRATE",
     "DEPLOY",
     "MINUS",
+    "Evidence",
     "Level",
+    "MeanSequence",
     "Tested",
     "Verdict",
     "chance",
@@ -20,5 +23,6 @@ __all__ = [
     "percent",
     "points",
     "rounded_up",
+    "share_sequence",
     "signed_points",
 ]

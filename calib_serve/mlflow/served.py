@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +70,10 @@ class Calibrated:
         """A mapping for each row of ``model_input``, as ``inner`` takes it.
 
         ``predicted``, the class's id, with ``label``, its name, if it has one; ``confidence``;
-        ``probabilities`` (K,), calibrated; ``set`` and ``abstain`` where the artifact has them; ``receipt``,
-        and ``label_wanted`` where it is not. A row whose scores are not finite has None in place of all of
-        these. ``params``: ``segment`` and ``group`` of the request, and ``ids``, your own name of each row.
-        Raises InputError where the model returns something else than scores of these classes.
+        ``probabilities`` (K,), calibrated; ``set``, ``abstain`` and ``act`` where the artifact has them;
+        ``receipt``, and ``label_wanted`` where it is not. A row whose scores are not finite has None in place
+        of all of these. ``params``: ``segment`` and ``group`` of the request, and ``ids``, your own name of
+        each row. Raises InputError where the model returns something else than scores of these classes.
         """
         scores = self._scores(self._inner.predict(model_input))
         good = np.isfinite(scores.reshape(len(scores), -1)).all(axis=1)
@@ -81,8 +81,9 @@ class Calibrated:
         if good.any():
             probs[good] = self._artifact.probs(to_logits(scores[good], self._outputs))
         rows = [self._row(p) if ok else dict(_NOTHING) for p, ok in zip(probs, good.tolist(), strict=True)]
+        given = {name: value for name, value in (params or {}).items() if name in _PARAMS and len(value)}
+        self._act(rows, given.get("segment", ""))
         if self._reporter is not None:
-            given = {name: value for name, value in (params or {}).items() if name in _PARAMS and len(value)}
             known = {"id" if name == "ids" else name: value for name, value in given.items()}
             for row, receipt in zip(rows, self._reporter.served(probs, **known), strict=True):
                 if receipt is not None:
@@ -105,6 +106,18 @@ class Calibrated:
                 f"classes and {self._outputs}"
             )
         return found
+
+    def _act(self, rows: list[dict[str, Any]], segment: str | Sequence[str]) -> None:
+        """Say in each row that has a prediction whether it may be acted on, where a contract decides it."""
+        contract = self._artifact.contract
+        if contract is None or not contract.decides:
+            return
+        segments = [segment] * len(rows) if isinstance(segment, str) else list(segment)
+        if len(segments) != len(rows):
+            raise InputError(f"give one segment for each of {len(rows)} predictions")
+        for row, of in zip(rows, segments, strict=True):
+            if row["predicted"] is not None:
+                row["act"] = contract.acts_on(row["confidence"], row["predicted"], of)
 
     def _columns(self) -> int:
         return 1 if self._outputs in ("logit", "probability") else self._artifact.classes

@@ -6,10 +6,19 @@ holds all that is needed to count the label, so no prediction has to be looked u
 
 from calib_serve.receipts.keyring import SKEW, Keyring, KeyTimes, told_time
 from calib_serve.receipts.live import LiveKeyring
-from calib_serve.receipts.receipt import DAY, Label, Receipt, SignedReceipt, group_number
+from calib_serve.receipts.receipt import (
+    DAY,
+    TAG,
+    Label,
+    Receipt,
+    Shadow,
+    SignedReceipt,
+    group_number,
+    shadow_tag,
+)
 from calib_serve.receipts.wire import VERSION, Mark
 
 __all__ = [
-    "DAY", "SKEW", "VERSION", "KeyTimes", "Keyring", "Label", "LiveKeyring", "Mark", "Receipt",
-    "SignedReceipt", "group_number", "told_time",
+    "DAY", "SKEW", "TAG", "VERSION", "KeyTimes", "Keyring", "Label", "LiveKeyring", "Mark", "Receipt",
+    "Shadow", "SignedReceipt", "group_number", "shadow_tag", "told_time",
 ]  # fmt: skip

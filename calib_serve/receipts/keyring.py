@@ -14,7 +14,7 @@ from calib_serve.errors import KeyringError, Refused
 from calib_serve.files import alone, private_folder
 from calib_serve.nonces import Nonces
 from calib_serve.receipts.keyfile import read_keyring_file, write_keyring_file
-from calib_serve.receipts.receipt import DAY, Receipt, SignedReceipt
+from calib_serve.receipts.receipt import DAY, Receipt, Shadow, SignedReceipt
 from calib_serve.receipts.signer import Signer, no_memory
 from calib_serve.receipts.wire import DOMAIN, MAC, Mark, decoded, parsed
 
@@ -89,13 +89,14 @@ class Keyring:
         inclusion: float = 1.0,
         wanted: bool = True,
         group: int = 0,
+        shadow: Shadow | None = None,
     ) -> SignedReceipt:
         """A signed receipt with these fields; ``time`` defaults to now, ``nonce`` to a new one."""
         (receipt,) = self.signer(model, version).sign(
             [(predicted, confidence)],
             [_NONCES.draw() if nonce is None else nonce],
             time=_time.time() if time is None else time,
-            marks=[Mark(segment, inclusion, wanted, group)],
+            marks=[Mark(segment, inclusion, wanted, group, shadow)],
         )
         return receipt
 

@@ -4,10 +4,13 @@ On the wire, base64url without padding of::
 
     0x02 | flags | len key_id | key_id | len model | model | len version | version | len segment | segment
          | time ms u64 | nonce 10 bytes | predicted u32 | confidence f64
-         | inclusion f64, with flag 1 | group u64, with flag 4 | HMAC-SHA256, first 16 bytes
+         | inclusion f64, with flag 1 | group u64, with flag 4
+         | shadow's confidence f32, its predicted u32, its tag 4 bytes, with flag 8
+         | HMAC-SHA256, first 16 bytes
 
-Flag 2: no label is wanted. Lengths are one byte, integers and floats big-endian, names UTF-8. Receipts of
-version 1, which have neither flags, segment, inclusion nor group and a nonce of 12 bytes, are still read.
+Flag 2: no label is wanted. Programs from before flag 8 refuse receipts that have it, as malformed. Lengths
+are one byte, integers and floats big-endian, names UTF-8. Receipts of version 1, which have neither flags,
+segment, inclusion nor group and a nonce of 12 bytes, are still read.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import NamedTuple
 
 from calib_serve.errors import InputError, Refused
 from calib_serve.nonces import NONCE_BYTES
-from calib_serve.receipts.receipt import GROUPS, Receipt
+from calib_serve.receipts.receipt import GROUPS, TAG, Receipt, Shadow
 
 __all__ = ["DOMAIN", "MAC", "PLAIN", "VERSION", "Mark", "Packer", "decoded", "encoded", "parsed"]
 
@@ -36,19 +39,21 @@ DOMAIN = b"calib-serve receipt\x00"
 _TAIL = struct.Struct(f">Q{NONCE_BYTES}sId")
 _TAIL_1 = struct.Struct(">Q12sId")
 _INCLUSION, _GROUP = struct.Struct(">d"), struct.Struct(">Q")
-_SAMPLED, _UNWANTED, _GROUPED = 1, 2, 4
+_SHADOW = struct.Struct(f">fI{TAG}s")
+_SAMPLED, _UNWANTED, _GROUPED, _SHADOWED = 1, 2, 4, 8
 _HEADS = 1024  # segments of which the first bytes are kept: a server signs for the same few
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
-_LONGEST = base64.urlsafe_b64encode(bytes(2 + 4 * 256 + _TAIL.size + 16 + MAC)).__len__()
+_LONGEST = base64.urlsafe_b64encode(bytes(2 + 4 * 256 + _TAIL.size + 16 + _SHADOW.size + MAC)).__len__()
 
 
 class Mark(NamedTuple):
-    """What a receipt says beyond its prediction: the last four fields of a ``Receipt``."""
+    """What a receipt says beyond its prediction: the last five fields of a ``Receipt``."""
 
     segment: str = ""
     inclusion: float = 1.0
     wanted: bool = True
     group: int = 0
+    shadow: Shadow | None = None
 
 
 PLAIN = Mark()
@@ -79,15 +84,20 @@ class Packer:
         except struct.error as error:
             raise InputError(f"no receipt holds class {predicted} at {milliseconds} ms") from error
 
-    def _around(self, segment: str, inclusion: float, wanted: bool, group: int) -> tuple[bytes, bytes]:
+    def _around(
+        self, segment: str, inclusion: float, wanted: bool, group: int, shadow: Shadow | None
+    ) -> tuple[bytes, bytes]:
         if not 0 < inclusion <= 1:
             raise InputError(f"inclusion is a probability in (0, 1], got {inclusion}")
         if not 0 <= group < GROUPS:
             raise InputError(f"group is a number in [0, 2**63), see group_number, got {group}")
         flags = _SAMPLED * (inclusion < 1) | _UNWANTED * (not wanted) | _GROUPED * (group > 0)
+        flags |= _SHADOWED * (shadow is not None)
         head = self._heads.get((flags, segment)) or self._head(flags, segment)
         more = _INCLUSION.pack(inclusion) if inclusion < 1 else b""
-        return head, more + (_GROUP.pack(group) if group else b"")
+        if group:
+            more += _GROUP.pack(group)
+        return head, more if shadow is None else more + _packed_shadow(shadow)
 
     def _head(self, flags: int, segment: str) -> bytes:
         if len(self._heads) >= _HEADS:
@@ -95,6 +105,18 @@ class Packer:
         head = bytes([VERSION, flags]) + self._names + _short(segment, "segment", least=0)
         self._heads[flags, segment] = head
         return head
+
+
+def _packed_shadow(shadow: Shadow) -> bytes:
+    predicted, confidence, tag = shadow
+    if not 0 <= confidence <= 1:  # also NaN
+        raise InputError(f"a shadow's confidence must be in [0, 1], got {confidence}")
+    if len(tag) != TAG:
+        raise InputError(f"a shadow's tag is {TAG} bytes, see shadow_tag, got {len(tag)}")
+    try:
+        return _SHADOW.pack(confidence, predicted, tag)
+    except struct.error as error:
+        raise InputError(f"no receipt holds a shadow's class {predicted}") from error
 
 
 def _short(text: str, what: str, *, least: int = 1) -> bytes:
@@ -135,6 +157,8 @@ def parsed(body: bytes) -> Receipt:
     # Also true for NaN.
     if not (0 <= receipt.confidence <= 1 and 0 < receipt.inclusion <= 1 and receipt.group < GROUPS):
         raise Refused("malformed", "the receipt's confidence, inclusion or group is out of range")
+    if receipt.shadow is not None and not 0 <= receipt.shadow.confidence <= 1:
+        raise Refused("malformed", "the confidence of the receipt's shadow is out of range")
     return receipt
 
 
@@ -146,21 +170,27 @@ def _read_1(body: bytes) -> Receipt:
 
 def _read_2(body: bytes) -> Receipt:
     flags = body[1]
-    sampled, grouped = flags & _SAMPLED, flags & _GROUPED
-    after = _INCLUSION.size * bool(sampled) + _GROUP.size * bool(grouped)
+    sampled, grouped, shadowed = flags & _SAMPLED, flags & _GROUPED, flags & _SHADOWED
+    after = _INCLUSION.size * bool(sampled) + _GROUP.size * bool(grouped) + _SHADOW.size * bool(shadowed)
     end = len(body) - after
     at = end - _TAIL.size
-    if at < 2 or flags & ~(_SAMPLED | _UNWANTED | _GROUPED):
+    if at < 2 or flags & ~(_SAMPLED | _UNWANTED | _GROUPED | _SHADOWED):
         raise IndexError("shorter than a receipt, or of unknown flags")
     key_id, model, version, segment = _names(body[:at], 2, 4)
     milliseconds, nonce, predicted, confidence = _TAIL.unpack_from(body, at)
     inclusion = _INCLUSION.unpack_from(body, end)[0] if sampled else 1.0
-    group = _GROUP.unpack_from(body, len(body) - _GROUP.size)[0] if grouped else 0
+    group = _GROUP.unpack_from(body, end + _INCLUSION.size * bool(sampled))[0] if grouped else 0
+    shadow = _read_shadow(body) if shadowed else None
     wanted = not flags & _UNWANTED
     return Receipt(
         key_id, model, version, milliseconds / 1000, nonce, predicted, confidence, segment, inclusion, wanted,
-        group,
+        group, shadow,
     )  # fmt: skip
+
+
+def _read_shadow(body: bytes) -> Shadow:
+    confidence, predicted, tag = _SHADOW.unpack_from(body, len(body) - _SHADOW.size)
+    return Shadow(predicted, confidence, tag)
 
 
 _READERS = {1: _read_1, 2: _read_2}

@@ -103,7 +103,9 @@ def render(contents: Contents | LabelsContents) -> str:
 
 
 def _decisions(contents: Contents | LabelsContents) -> DecisionRows | None:
-    if isinstance(contents, LabelsContents) or not contents.artifact or not contents.decisions:
+    if isinstance(contents, LabelsContents) or not contents.artifact or contents.decisions is None:
+        return None
+    if not contents.decisions and contents.artifact.contract is None:
         return None
     return decision_rows(contents.artifact, contents.decisions, contents.class_names)
 

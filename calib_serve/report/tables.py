@@ -151,6 +151,7 @@ def artifact_facts(artifact: Artifact) -> tuple[tuple[str, str], ...]:
         "fit": artifact.fit,
         "prediction sets": None if artifact.sets is None else artifact.sets.facts,
         "abstention": None if artifact.abstain is None else artifact.abstain.facts,
+        "contract": None if artifact.contract is None else artifact.contract.says(artifact.class_names),
         "calibration data": artifact.data,
         "model": artifact.model.as_dict(),
         "versions": artifact.versions,

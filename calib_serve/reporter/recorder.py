@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.nonces import Nonces
-from calib_serve.receipts import Keyring, LiveKeyring, Mark, SignedReceipt, group_number
+from calib_serve.receipts import TAG, Keyring, LiveKeyring, Mark, Shadow, SignedReceipt, group_number
 from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.series import PUBLISHED, SERIES, WORKERS
@@ -80,6 +80,7 @@ class Recorder:
 
     ``keyring`` None: no receipts. ``samples`` keeps logits of signed predictions for a later refit;
     ``policy`` says whose labels are wanted. ``counts`` False: predictions are signed, and counted elsewhere.
+    ``shadow_tag``: of the artifact that runs in the shadow of the served one, see ``receipts.shadow_tag``.
     """
 
     def __init__(
@@ -93,15 +94,17 @@ class Recorder:
         samples: SampleLog | None = None,
         policy: LabelPolicy | None = None,
         counts: bool = True,
+        shadow_tag: bytes = b"",
     ) -> None:
         self.model, self.version, self.bins = model, version, bins
         self._sink, self._keyring, self._policy, self._counts = sink, keyring, policy, counts
+        self._shadow_tag = shadow_tag
         self._samples = samples if keyring else None  # labels find their samples by receipts
         self._nonces = Nonces()
         self._waiting: deque[tuple[int, float]] = deque()
         self._inner = np.linspace(0, 1, bins + 1)[1:-1]
         sink.add_all(zeros(SERVED if counts else SERVED[-2:], model=model, version=version, bins=bins))
-        sink.failed(*_STAGES, times=0)
+        sink.failed(*_STAGES, *(["shadow"] if shadow_tag else []), times=0)
 
     @property
     def signs(self) -> bool:
@@ -117,13 +120,15 @@ class Recorder:
         invalid: int = 0,
         counted: NDArray[np.float64] | None = None,
         sign: bool = True,
+        shadows: Sequence[tuple[int, float] | None] = (),
     ) -> list[SignedReceipt | None]:
         """Count (predicted class, confidence) pairs and sign a receipt for each.
 
         ``logits`` (K,) of each are what the output calibration was applied to; ``tags``: what
         their requests name, or none where rows are not requests. ``counted`` (m,): the confidences of all
         that is predicted, where ``predictions`` are drawn from it, each with the same chance. ``sign``
-        False: they get none this time.
+        False: they get none this time. ``shadows``: what the shadow says of each, (class, confidence); those
+        that are none, such as NaN, are counted as failures at "shadow" and left out of the receipts.
         """
         if invalid:
             self._add(_INVALID, invalid)
@@ -135,7 +140,9 @@ class Recorder:
         try:
             now = time.time()
             nonces = [self._nonces.draw()] if len(predictions) == 1 else self._nonces.draws(len(predictions))
-            marks = self._marks(predictions, tags, share) if tags or self._policy or share != 1 else ()
+            beside = self._shadows(shadows, len(predictions)) if shadows else ()
+            marked = tags or self._policy or share != 1 or beside
+            marks = self._marks(predictions, tags, share, beside) if marked else ()
             signer = self._keyring.current().signer(self.model, self.version)
             receipts: list[Any] = signer.sign(predictions, nonces, time=now, marks=marks)
         except Exception as error:  # fails open
@@ -200,7 +207,11 @@ class Recorder:
             self.broken("record", error)
 
     def _marks(
-        self, predictions: Sequence[tuple[int, float]], tags: Sequence[Tag], share: float
+        self,
+        predictions: Sequence[tuple[int, float]],
+        tags: Sequence[Tag],
+        share: float,
+        shadows: Sequence[Shadow | None],
     ) -> list[Mark]:
         count = len(predictions)
         wanted, inclusion = [True] * count, [share] * count
@@ -209,9 +220,35 @@ class Recorder:
             wanted, inclusion = drawn.tolist(), (chance * share).tolist()
         given = tags if len(tags) == count else [_NO_TAG] * count
         return [
-            Mark(tag.segment, pi, asked, group_number(tag.group))
-            for tag, pi, asked in zip(given, inclusion, wanted, strict=True)
+            Mark(tag.segment, pi, asked, group_number(tag.group), shadow)
+            for tag, pi, asked, shadow in zip(
+                given, inclusion, wanted, shadows or [None] * count, strict=True
+            )
         ]
+
+    def _shadows(self, said: Sequence[tuple[int, float] | None], count: int) -> Sequence[Shadow | None]:
+        """What receipts keep of the shadow; never raises."""
+        if len(said) != count or len(self._shadow_tag) != TAG:
+            log.warning("receipts go without their shadows: %d of %d predictions", len(said), count)
+            self.broken("shadow", times=count)
+            return ()
+        try:
+            found = [self._shadow(one) for one in said]
+        except Exception as error:  # fails open
+            self.broken("shadow", error, times=count)
+            return ()
+        if lost := found.count(None):
+            self.broken("shadow", times=lost)
+        return found
+
+    def _shadow(self, said: tuple[int, float] | None) -> Shadow | None:
+        if said is None:
+            return None
+        predicted, confidence = int(said[0]), float(said[1])
+        if 1 < confidence <= 1 + ROUNDING:
+            confidence = 1.0
+        sound = 0 <= confidence <= 1 and 0 <= predicted < 1 << 32
+        return Shadow(predicted, confidence, self._shadow_tag) if sound else None
 
     def _keep(self, samples: SampleLog, nonces: list[bytes], logits: Sequence[Any], now: float) -> None:
         try:

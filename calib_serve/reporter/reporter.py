@@ -30,6 +30,7 @@ from calib_serve.reporter.given import (
 from calib_serve.reporter.home import Served, home_of
 from calib_serve.reporter.queue import HomewardQueue
 from calib_serve.reporter.recorder import ROUNDING, Recorder
+from calib_serve.reporter.shadow import ReporterShadow
 from calib_serve.reporter.sinks import MeterSink, RegistrySink
 from calib_serve.watch.intake import Outcome
 from calib_serve.watch.policy import LabelPolicy, parse_policy
@@ -58,7 +59,9 @@ class Reporter:
     default). Failures of the monitoring are counted in ``meter`` or ``registry`` in any case.
 
     ``policy`` says whose labels are wanted, such as "500/day"; ``workers``: how many processes share it.
-    ``samples``: a folder for a share ``sample_rate`` of logits, for a later refit. ``most``: predictions that
+    ``samples``: a folder for a share ``sample_rate`` of logits, for a later refit. ``shadow``: an artifact, or
+    its folder, that runs in the shadow of ``what`` on the ``logits`` that come with predictions; or only its
+    fingerprint, where its probabilities come with them. ``most``: predictions that
     may wait for the watch; ``flush_seconds``: between two looks at what waits.
 
     A forked process begins anew, and so does a spawned one that the reporter is sent to. What waits is
@@ -91,6 +94,7 @@ class Reporter:
         workers: int = 1,
         samples: str | Path | None = None,
         sample_rate: float = 0.1,
+        shadow: Artifact | str | Path | None = None,
         most: int = 100_000,
         flush_seconds: float = 0.5,
     ) -> None:
@@ -99,6 +103,7 @@ class Reporter:
             raise InputError("counts go to a registry or to a meter; give one of them")
         self.artifact = artifact_of(what)
         self.classes = what if isinstance(what, int) else self.artifact.classes if self.artifact else 0
+        self._shadow = None if shadow is None else ReporterShadow(shadow, self.artifact or self.classes)
         ring = keyring_of(keyring)
         if watch is not None and ring is None:
             raise InputError(
@@ -121,6 +126,7 @@ class Reporter:
             samples=None if samples is None else SampleLog(samples, rate=sample_rate),
             policy=parse_policy(policy, workers=workers) if isinstance(policy, str) else policy,
             counts=home is None,
+            shadow_tag=b"" if self._shadow is None else self._shadow.tag,
         )
         self._sink.failed("scores", "queue", "watch", "refused", "lost", times=0)
         if reference is not None and reference.n and home is None:
@@ -144,29 +150,58 @@ class Reporter:
         group: str | Sequence[str] = "",
         id: str | Sequence[str] = "",
         logits: ArrayLike | None = None,
+        shadow: ArrayLike | None = None,
     ) -> list[SignedReceipt | None]:
         """Count predictions; a signed receipt for each, whose ``wanted`` says if its label is asked for.
 
         ``probs``: calibrated probabilities (n, K), or (K,) of one prediction. ``segment``: by which they are
         counted apart; ``group``: what predictions share whose outcomes depend on one another; ``id``: your
         own name of the prediction, which its label may come by; each one text, or n. ``logits``: of the same
-        shape, what the output calibration was applied to, for samples.
+        shape, what the output calibration was applied to, for samples and for the shadow. ``shadow``: the
+        shadow's probabilities, of the same shape, where they are not to be made of the logits.
 
         It does not wait for anything. A row that is no prediction, such as NaN, has None and is counted as
         invalid. Raises ShapeError or InputError for what the caller has wrong in every call, such as a wrong
-        number of classes, or logits instead of probabilities.
+        number of classes, or logits instead of probabilities. What is wrong with the shadow's is counted, as
+        ``calib_monitor_errors_total`` of the stage "shadow", and the receipts go without.
         """
         p = probs if isinstance(probs, np.ndarray) else array_of(probs)
         predictions, valid = self._top(p)
         if not self._background.started or self._seen < _CHECKED:
             self._begin(p)
         self._background.latest = p
-        if valid and not (segment or group or id) and logits is None:
+        if (
+            valid
+            and not (segment or group or id)
+            and logits is None
+            and shadow is None
+            and self._shadow is None
+        ):
             receipts = self._recorder.served(predictions)
             if self._queue is not None and None not in receipts:
                 self._queue.put(receipts)  # type: ignore[arg-type]  # none is None
             return receipts
-        return self._record(predictions, segment, group, id, logits)
+        return self._record(predictions, segment, group, id, logits=logits, shadow=shadow)
+
+    def acts(self, probs: ArrayLike, *, segment: str | Sequence[str] = "") -> NDArray[np.bool_]:
+        """Whether each prediction may be acted on (n,), by the contract of the artifact.
+
+        ``probs`` and ``segment`` as ``served`` takes them; nothing is counted. A row that is no prediction
+        may not. InputError without an artifact, or where its contract does not say what may be acted on.
+        """
+        contract = None if self.artifact is None else self.artifact.contract
+        if contract is None or not contract.decides:
+            raise InputError(
+                "no contract says what may be acted on: give the reporter an artifact that has one, set with "
+                "calib-serve contract set"
+            )
+        predictions, _ = self._top(array_of(probs))
+        segments = each_of(segment, "segment", len(predictions))
+        found = [
+            contract.acts_on(c, k, of) and c <= 1 + ROUNDING
+            for (k, c), of in zip(predictions, segments, strict=True)
+        ]
+        return np.array(found, np.bool_)
 
     def served_labels(
         self,
@@ -280,7 +315,9 @@ class Reporter:
         segment: str | Sequence[str],
         group: str | Sequence[str],
         id: str | Sequence[str],
+        *,
         logits: ArrayLike | None,
+        shadow: ArrayLike | None,
     ) -> list[SignedReceipt | None]:
         """Those of ``predictions`` that are, with what is said of them."""
         count = len(predictions)
@@ -296,6 +333,7 @@ class Reporter:
             logits=rows,
             tags=[tags[i] for i in good],
             invalid=count - len(good),
+            shadows=self._shadows(good, shadow, z),
         )
         found: list[SignedReceipt | None] = [None] * count
         homeward = []
@@ -306,6 +344,20 @@ class Reporter:
         if self._queue is not None:
             self._queue.put(homeward)
         return found
+
+    def _shadows(
+        self, good: Sequence[int], given: ArrayLike | None, z: NDArray[np.float64] | None
+    ) -> list[tuple[int, float]]:
+        """What the shadow says of the rows that are ``good``; fails open."""
+        if self._shadow is None and given is None:
+            return []
+        try:
+            if self._shadow is None:
+                raise InputError("the reporter was made without shadow=")
+            return self._shadow.says(good, probs=given, logits=z)
+        except Exception as error:  # fails open
+            self._recorder.broken("shadow", error, times=len(good))
+            return []
 
     def _begin(self, p: NDArray[Any]) -> None:
         """What is done in the first calls; InputError where finite rows are no probabilities."""

@@ -103,6 +103,8 @@ def in_headers(put: Callable[[str, str], None], said: Sequence[AnySaid]) -> bool
     decided = [one.decided for one in said if isinstance(one, Said)]
     if abstained := [str(one.abstain).lower() for one in decided if one.abstain is not None]:
         put("x-calib-abstain", ", ".join(abstained))
+    if acts := [str(one.act).lower() for one in decided if one.act is not None]:
+        put("x-calib-act", ", ".join(acts))
     sets = [one.in_set for one in decided if one.in_set is not None]
     if sum(map(len, sets)) > MOST_IDS:
         return False
@@ -114,8 +116,9 @@ def in_headers(put: Callable[[str, str], None], said: Sequence[AnySaid]) -> bool
 def in_protocol(reply: Any, message: Message, said: Sequence[AnySaid]) -> Any:
     """The reply of a KServe envelope with its rows' receipts and confidences beside the predictions.
 
-    v1: lists ``receipts``, ``confidences``, ``sets`` and ``abstentions``, or ``labels``. v2: ``parameters``
-    of each output, and over gRPC, which drops these, output tensors of these names. Any other reply as it is.
+    v1: lists ``receipts``, ``confidences``, ``sets``, ``abstentions`` and ``acts``, or ``labels``. v2:
+    ``parameters`` of each output, and over gRPC, which drops these, output tensors of these names. Any other
+    reply as it is.
     """
     body = _parsed(reply)
     if message.form == "v1" and isinstance(body, dict) and len(body.get("predictions") or ()) == len(said):
@@ -147,7 +150,7 @@ def _lists(said: Sequence[AnySaid]) -> dict[str, Any]:
     if all(one.receipt is not None for one in each):
         found["receipts"] = [str(one.receipt) for one in each]
     decided = [one.as_dict() for one in said]
-    for name, plural in (("set", "sets"), ("abstain", "abstentions")):
+    for name, plural in (("set", "sets"), ("abstain", "abstentions"), ("act", "acts")):
         if name in decided[0]:
             found[plural] = [one[name] for one in decided]
     return found
@@ -167,7 +170,7 @@ def _tensors(said: Sequence[AnySaid]) -> list[dict[str, Any]]:
 
 
 def _decided_tensors(said: Sequence[Said]) -> list[dict[str, Any]]:
-    """Sets (rows, K) and abstentions (rows,), where they are decided."""
+    """Sets (rows, K), abstentions and acts (rows,), where they are decided."""
     decided, found = [one.decided for one in said], list[dict[str, Any]]()
     if said and decided[0].in_set is not None:
         inside = insides(decided, said[0].classes)
@@ -176,6 +179,9 @@ def _decided_tensors(said: Sequence[Said]) -> list[dict[str, Any]]:
     if said and decided[0].abstain is not None:
         data = [bool(one.abstain) for one in decided]
         found.append({"name": "abstain", "datatype": "BOOL", "shape": [len(said)], "data": data})
+    if said and decided[0].act is not None:
+        data = [bool(one.act) for one in decided]
+        found.append({"name": "act", "datatype": "BOOL", "shape": [len(said)], "data": data})
     return found
 
 

@@ -255,7 +255,12 @@ class CalibratedClassifier:
         top = [int(p.argmax()) for p, _ in rows]
         said = [(k, min(float(p[k]), 1.0)) for (p, _), k in zip(rows, top, strict=True)]
         receipts = self._observer.served(said, logits=[z for _, z in rows], tags=tags, invalid=invalid)
-        found = decide_rows(self.artifact, [p for p, _ in rows], abstain_below=self.options.abstain_below)
+        found = decide_rows(
+            self.artifact,
+            [p for p, _ in rows],
+            abstain_below=self.options.abstain_below,
+            segments=[tag.segment for tag in tags],
+        )
         return [
             Prediction(p, *one, z, receipt, decided)
             for (p, z), one, receipt, decided in zip(rows, said, receipts, found, strict=True)

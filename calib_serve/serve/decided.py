@@ -1,4 +1,4 @@
-"""What a served prediction leads to: the set of classes that it may be, and whether there is an answer."""
+"""What a served prediction leads to: its set of classes, whether there is an answer, and whether to act."""
 
 from __future__ import annotations
 
@@ -14,20 +14,32 @@ __all__ = ["NOTHING", "Decided", "as_dict", "decide_rows", "insides"]
 
 
 class Decided(NamedTuple):
-    """The ids of the classes in the set, likeliest first, and whether to abstain; None where not decided."""
+    """The ids of the classes in the set, likeliest first; whether to abstain; whether it may be acted on.
+
+    None where not decided.
+    """
 
     in_set: tuple[int, ...] | None = None
     abstain: bool | None = None
+    act: bool | None = None
 
 
 NOTHING = Decided()
 
 
 def decide_rows(
-    artifact: Artifact, probs: Sequence[NDArray[np.float64]], *, abstain_below: float | None = None
+    artifact: Artifact,
+    probs: Sequence[NDArray[np.float64]],
+    *,
+    abstain_below: float | None = None,
+    segments: str | Sequence[str] = "",
 ) -> list[Decided]:
-    """What the artifact decides by calibrated probabilities, each (K,); ``abstain_below`` of the archive."""
-    if not probs or (artifact.sets is None and artifact.abstain is None and abstain_below is None):
+    """What the artifact decides by calibrated probabilities, each (K,); ``abstain_below`` of the archive.
+
+    ``segments`` of each, or of all: what may be acted on there may depend on them.
+    """
+    rules = (artifact.sets, artifact.abstain, abstain_below, artifact.contract)
+    if not probs or all(rule is None for rule in rules):
         return [NOTHING] * len(probs)
     p = np.stack(probs)
     sets: Sequence[Any] = [None] * len(p)
@@ -39,7 +51,10 @@ def decide_rows(
         below = artifact.abstain(p).tolist()
     elif abstain_below is not None:
         below = (p.max(axis=1) < abstain_below).tolist()
-    return [Decided(*one) for one in zip(sets, below, strict=True)]
+    acts: Sequence[Any] = [None] * len(p)
+    if artifact.contract is not None and artifact.contract.decides:
+        acts = artifact.contract.acts(p.max(axis=1), p.argmax(axis=1), segments).tolist()
+    return [Decided(*one) for one in zip(sets, below, acts, strict=True)]
 
 
 def _likeliest_first(probs: NDArray[np.float64], ids: NDArray[np.intp]) -> tuple[int, ...]:
@@ -49,14 +64,16 @@ def _likeliest_first(probs: NDArray[np.float64], ids: NDArray[np.intp]) -> tuple
 def as_dict(decided: Decided, names: Sequence[str]) -> dict[str, Any]:
     """For JSON: classes by their ``names``, or by their ids where there are none.
 
-    >>> as_dict(Decided((2, 0), False), ["cat", "dog", "emu"])
-    {'set': ['emu', 'cat'], 'abstain': False}
+    >>> as_dict(Decided((2, 0), False, True), ["cat", "dog", "emu"])
+    {'set': ['emu', 'cat'], 'abstain': False, 'act': True}
     """
     found: dict[str, Any] = {}
     if decided.in_set is not None:
         found["set"] = [names[k] if names else k for k in decided.in_set]
     if decided.abstain is not None:
         found["abstain"] = decided.abstain
+    if decided.act is not None:
+        found["act"] = decided.act
     return found
 
 

@@ -50,6 +50,7 @@ from calib_serve.watch.journal import LabelJournal
 from calib_serve.watch.ledger import Ledger, Version, WriterLease, open_ledger
 from calib_serve.watch.maturity import AUTO, parse_maturity
 from calib_serve.watch.samples import SampleLog
+from calib_serve.watch.shadow import ShadowFollower
 from calib_serve.watch.slices import OTHER
 from calib_serve.watch.sources import is_source
 
@@ -86,7 +87,10 @@ class CalibrationFeedback:
         )
         self._source = read_source()
         self._feed = DriftFeed(
-            self._ledger, detector=detector, maturity=parse_maturity(str(config.get("maturity", AUTO)))
+            self._ledger,
+            detector=detector,
+            maturity=parse_maturity(str(config.get("maturity", AUTO))),
+            followers=[ShadowFollower(self._ledger)],
         )
         self._samples = host_sample_log()
         # The workers of a server publish between them, by marks: they hold one name together.

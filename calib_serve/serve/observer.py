@@ -80,6 +80,7 @@ class Observer(Recorder):
         keyring: Keyring | LiveKeyring | None,
         samples: SampleLog | None = None,
         policy: LabelPolicy | None = None,
+        shadow_tag: bytes = b"",
     ) -> None:
         super().__init__(
             emitter,
@@ -89,6 +90,7 @@ class Observer(Recorder):
             keyring=keyring,
             samples=samples,
             policy=policy,
+            shadow_tag=shadow_tag,
         )
         self._emitter = emitter
         self.before_answer: Callable[[], None] = lambda: None

@@ -131,6 +131,8 @@ def prediction_columns(options: ModelOptions, artifact: Artifact) -> Columns:
         )
     if artifact.abstain is not None or options.abstain_below is not None:
         columns["abstain"] = lambda found: numbers("abstain", "BOOL", [one.decided.abstain for one in found])
+    if artifact.contract is not None and artifact.contract.decides:
+        columns["act"] = lambda found: numbers("act", "BOOL", [one.decided.act for one in found])
     return {**columns, **_receipt_columns()}
 
 

@@ -20,7 +20,8 @@ __all__ = ["AnyPrediction", "Failure", "LabelsPrediction", "Prediction", "Result
 class Prediction:
     """One prediction: ``probabilities`` (K,) float64 of ``logits``; ``receipt`` None if receipts are off.
 
-    ``decided``: the classes in its set and whether to abstain, where the artifact or the archive says so.
+    ``decided``: the classes in its set, whether to abstain and whether it may be acted on, where the artifact
+    or the archive says so.
     """
 
     probabilities: NDArray[np.float64]

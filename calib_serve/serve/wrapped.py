@@ -150,7 +150,9 @@ class CalibratedWrapper:
     def _of_classes(self, rows: Sequence[Row], tags: Sequence[Tag], invalid: int) -> Sequence[AnySaid]:
         top = [(int(row.probs.argmax()), min(float(row.probs.max()), 1.0)) for row in rows]
         receipts = self._observer.served(top, logits=[row.logits for row in rows], tags=tags, invalid=invalid)
-        found, names = decide_rows(self.artifact, [row.probs for row in rows]), self.artifact.class_names
+        segments = [tag.segment for tag in tags] if len(tags) == len(rows) else ""
+        found = decide_rows(self.artifact, [row.probs for row in rows], segments=segments)
+        names = self.artifact.class_names
         return [
             Said(confidence, receipt, decided, names, len(row.probs))
             for row, (_, confidence), receipt, decided in zip(rows, top, receipts, found, strict=True)

@@ -16,7 +16,7 @@ import numpy as np
 
 from calib_serve.errors import LedgerError, Refused
 from calib_serve.nonces import PER_EPOCH
-from calib_serve.receipts import Keyring, Receipt, SignedReceipt, group_number
+from calib_serve.receipts import Keyring, Receipt, Shadow, SignedReceipt, group_number
 from calib_serve.watch.ledger import Once, Version
 from calib_serve.watch.policy import LabelPolicy
 
@@ -34,7 +34,7 @@ class ServedPrediction:
 
     ``group``: the name that predictions share whose outcomes depend on one another, such as a patient's, a
     match's or a session's; only a hash of it is kept. ``id``: the user's own name of the prediction, by which
-    its label may come.
+    its label may come. ``shadow``: what a shadow of the served artifact said of the same input.
     """
 
     model: str
@@ -45,6 +45,7 @@ class ServedPrediction:
     group: str = ""
     logits: tuple[float, ...] | None = None
     id: str = field(default="", repr=False)  # not part of what a batch that is sent again is known by
+    shadow: Shadow | None = field(default=None, repr=False)  # part of it where there is one
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,9 @@ def named_batch(
 ) -> Once:
     """The batch under the client's own name, whatever others call theirs, with the chances noted."""
     name = hashlib.blake2b(repr((source, once)).encode(), digest_size=32, person=b"batch name").digest()
-    content = hashlib.blake2b(repr(list(items)).encode(), digest_size=32).digest()
+    shadows = [item.shadow if isinstance(item, ServedPrediction) else None for item in items]
+    told = repr(list(items)) + (repr(shadows) if any(shadows) else "")  # as before where none is
+    content = hashlib.blake2b(told.encode(), digest_size=32).digest()
     chosen = any(chance != 1 for chance in chances)
     note = zlib.compress(np.array(chances, "<f8").tobytes()) if chosen else b""
     return Once.of(name, content, time=time, note=note, earlier=once)
@@ -156,6 +159,7 @@ def signed(
             inclusion=chance,
             wanted=chance == 1 or _uniform(nonce) < chance,
             group=group_number(item.group),
+            shadow=item.shadow,
         )
 
 

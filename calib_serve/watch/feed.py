@@ -47,17 +47,17 @@ class Follower(Protocol):
 class DriftFeed:
     """Gives the labels that wait in ``ledger`` to the detectors of their versions, and keeps their state.
 
-    ``detector`` makes the detector of a version whose first label comes in. ``maturity``: seconds after
-    which the labels of a prediction are in; None: learned from their delays. With 0, labels are fed as they
-    come. Processes that share a ledger feed one detector between them. ``followers`` are given the same
-    labels. ``trouble``: why the last tick failed.
+    ``detector`` makes the detector of a version whose first label comes in; None: labels are fed to the
+    ``followers`` alone, which are given the same ones. ``maturity``: seconds after which the labels of a
+    prediction are in; None: learned from their delays. With 0, labels are fed as they come. Processes that
+    share a ledger feed one detector between them. ``trouble``: why the last tick failed.
     """
 
     def __init__(
         self,
         ledger: Ledger,
         *,
-        detector: Callable[[], Detector] = Detector,
+        detector: Callable[[], Detector] | None = Detector,
         maturity: float | None = None,
         clock: Callable[[], float] = time.time,
         followers: Sequence[Follower] = (),
@@ -178,8 +178,11 @@ class DriftFeed:
             until = self._until(version, now - maturity.seconds, maturity) if maturity.seconds else math.inf
             rows = self._ledger.take_waiting(version, until=until, most=_MOST)
             if rows:
+                if any(row.group for row in rows):
+                    self._grouped.add(version)
                 fed = self._in_order(version, rows) if maturity.seconds else rows
-                self._feed(version, fed, now)
+                if self._detector is not None:
+                    self._feed(version, fed, self._detector(), now)
                 for follower in self._followers:
                     follower.feed(version, fed, now=now)
         return len(rows)
@@ -203,8 +206,8 @@ class DriftFeed:
         self._ledger.store(key, repr(max(rows[-1].time, fed)).encode())
         return fresh
 
-    def _feed(self, version: Version, rows: Sequence[Noted], now: float) -> None:
-        detector = self._restored(version)
+    def _feed(self, version: Version, rows: Sequence[Noted], made: Detector, now: float) -> None:
+        detector = self._restored(version, made)
         first = detector.labels + 1
         alarms = detector.update(
             [row.confidence for row in rows],
@@ -213,8 +216,6 @@ class DriftFeed:
             predicted=[row.predicted for row in rows],
             group=[row.group for row in rows],
         )
-        if detector.grouped:
-            self._grouped.add(version)
         self._ledger.store(detector_key(version), detector.state())
         excess = [row.confidence - row.correct for row in rows]
         opened = self.incidents.observe(version, excess, alarms, first=first, now=now)
@@ -222,8 +223,7 @@ class DriftFeed:
         for one in opened:
             log.warning("%s %s: calibration drifted, %s: incident %d", *version, one.direction, one.id)
 
-    def _restored(self, version: Version) -> Detector:
-        made = self._detector()
+    def _restored(self, version: Version, made: Detector) -> Detector:
         state = self._ledger.load(detector_key(version))
         if state is None:
             return made

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from calib_serve.errors import InputError, LedgerError
 from calib_serve.receipts import DAY
-from calib_serve.watch.ledger import Entry, Fate, Key, Ledger, Mark, Noted, PartitionedLedger, noted
+from calib_serve.watch.ledger import Entry, Fate, Key, Ledger, Mark, Noted, PartitionedLedger, Shadowed, noted
 
 __all__ = ["JournalBatch", "LabelJournal", "Line", "read_journal"]
 
@@ -253,6 +253,7 @@ def _rows(files: Sequence[Path]) -> Iterator[dict[str, Any]]:
 def _line(batch: str, row: int, of: int, entry: Entry, ledger: Ledger) -> dict[str, Any]:
     one = noted(entry, writer=ledger.writer)
     told = {**one._asdict(), "nonce": one.nonce.hex(), "correct": bool(one.correct)}
+    told["shadow"] = one.shadow and list(one.shadow)
     told["slices"] = [[key.kind, key.name] for key in one.slices]
     return {
         "batch": batch, "row": row, "of": of, "source": entry.source, "label": entry.label.label,
@@ -262,9 +263,11 @@ def _line(batch: str, row: int, of: int, entry: Entry, ledger: Ledger) -> dict[s
 
 def _read(row: dict[str, Any]) -> Line:
     keys = tuple(Key(row["model"], row["version"], name, kind) for kind, name in row["slices"])
-    values = {name: row[name] for name in Noted._fields} | {
+    shadow = row.get("shadow")  # none in the lines of earlier versions
+    values = {name: row[name] for name in Noted._fields if name != "shadow"} | {
         "nonce": bytes.fromhex(row["nonce"]),
         "slices": keys,
+        "shadow": shadow and Shadowed.of(*shadow),
     }
     return Line(str(row["source"]), int(row["label"]), Noted(**values))
 

@@ -310,15 +310,16 @@ CONTRACTS: tuple[Series, ...] = (
     Series("calib_contract_burn_rate_low", "gauge", (*_CLAUSE, "window"), "Its lower 95 % end."),
     Series("calib_contract_runs_out_seconds", "gauge", _CLAUSE, "Until the budget is spent, at this rate."),
 )
-"""Published by ``calib-serve watch`` for versions with a contract, by clause."""
+"""Of versions with a contract, published by ``calib-serve watch``."""
 
-_TAG = (*_MODEL, "tag")
-
-SHADOWS: tuple[Series, ...] = (
-    Series("calib_shadow_labels", "gauge", _TAG, "Labels of predictions with a shadow."),
-    Series("calib_shadow_gain", "gauge", _TAG, "By how much its log score is better, in nats a prediction."),
-    Series("calib_shadow_gain_low", "gauge", _TAG, "Lower end of its 95 % confidence sequence."),
-    Series("calib_shadow_gain_high", "gauge", _TAG, "Upper end of its 95 % confidence sequence."),
-    Series("calib_shadow_verdict", "gauge", _TAG, "1: better; 0.5: no worse; 0: not known; -1: worse."),
+SHADOWS: tuple[Series, ...] = tuple(
+    Series(f"calib_shadow_{name}", "gauge", (*_MODEL, "tag"), told)
+    for name, told in (
+        ("labels", "Labels of predictions that this shadow made, too."),
+        ("gain", "How much better its log score is than the served one, nats a prediction."),
+        ("gain_low", "Lower end of its 95 % confidence sequence."),
+        ("gain_high", "Upper end of its 95 % confidence sequence."),
+        ("verdict", "The shadow is: 1 better; 0.5 no worse; -1 worse; 0 not yet known."),
+    )
 )
-"""Published by ``calib-serve watch`` for versions with shadows, by the tag of the shadow's artifact."""
+"""Of versions whose predictions have a shadow, published by ``calib-serve watch``."""

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from calib_serve.artifact import Artifact
+from calib_serve.artifact import Artifact, Contract
 from calib_serve.bins import Bins
 from calib_serve.errors import InputError, LedgerError, Refused
 from calib_serve.nonces import Nonces
-from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring, SignedReceipt
+from calib_serve.receipts import DAY, TAG, Keyring, Label, LiveKeyring, Shadow, SignedReceipt
 from calib_serve.watch.batch import (
     Carried,
     Item,
@@ -36,7 +36,7 @@ from calib_serve.watch.batch import (
     signed,
 )
 from calib_serve.watch.checks import Checks
-from calib_serve.watch.contracts import ClauseState
+from calib_serve.watch.contracts import ClauseState, ContractFollower, contract_states
 from calib_serve.watch.drift import ARL, BLOCK, TOLERANCE, ConfidenceShift, Detector
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.host_checks import counting_checks, drift_check, file_check, samples_check
@@ -59,7 +59,7 @@ from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.priors import LabelledBefore, TrafficShares, traffic_shares
 from calib_serve.watch.publication import Publication
 from calib_serve.watch.samples import SampleLog
-from calib_serve.watch.shadow import ShadowState
+from calib_serve.watch.shadow import ShadowFollower, ShadowState, shadow_states
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
 from calib_serve.watch.windows import Window, read_window, read_windows
 
@@ -80,6 +80,7 @@ class Watched:
     classes: Classes
     reference: Bins | None = None
     before: LabelledBefore = field(default_factory=LabelledBefore)
+    contract: Contract | None = None
 
     @classmethod
     def of(cls, what: Artifact | str | Path | int) -> Watched:
@@ -89,7 +90,7 @@ class Watched:
         artifact = what if isinstance(what, Artifact) else Artifact.load(what)
         made = Classes.of_labels if artifact.is_multilabel else Classes
         classes = made(artifact.classes, artifact.class_names)
-        return cls(classes, artifact.reference, LabelledBefore.of(artifact))
+        return cls(classes, artifact.reference, LabelledBefore.of(artifact), artifact.contract)
 
 
 @dataclass
@@ -169,15 +170,23 @@ class Watch:
         self._sizes: tuple[float, dict[Version, tuple[float, float]]] = (-math.inf, {})
         self._sizing = threading.Lock()
         self.counted_at: dict[Version, float] = {}
+        self._contracts = {v: w.contract for v, w in models.items() if w.contract is not None}
         self._slices = Slices(
             {version: watched.classes.count for version, watched in models.items()},
             segments=max_segments if segments is None else segments,
             classes=max_classes,
             known=lambda version, kind: ledger.slices(kind, version=version),
+            contracts=self._contracts,
         )
         self.policies = {version: policy() for version in models} if policy else {}
         self._tell_policies()
-        self.feed = DriftFeed(ledger, detector=detector or Detector, maturity=maturity, clock=clock)
+        self.feed = DriftFeed(
+            ledger,
+            detector=detector,
+            maturity=maturity,
+            clock=clock,
+            followers=[ContractFollower(ledger, self._contracts), ShadowFollower(ledger)],
+        )
         self.intake = Intake(
             keyring,
             ledger,
@@ -186,7 +195,7 @@ class Watch:
             clock=clock,
             on_counted=self._labels_counted,
             slices=self._slices,
-            detect=detector is not None,
+            detect=detector is not None or bool(self._contracts),
             source_share=source_share,
             journal=journal,
             ids=ids,
@@ -410,12 +419,16 @@ class Watch:
         return read_windows(self.ledger, version, names, maturity=maturity, now=now, provisional=provisional)
 
     def contract_states(self, version: Version) -> list[ClauseState]:
-        """Stands in until the real one is there."""
-        return []
+        """How the clauses of the version's contract stand, in their order; none where it has none."""
+        contract = self._contracts.get(version)
+        if contract is None:
+            return []
+        maturity = self.feed.maturity(version)
+        return contract_states(self.ledger, version, contract, maturity=maturity, now=self._clock())
 
     def shadow_states(self, version: Version) -> list[ShadowState]:
-        """Stands in until the real one is there."""
-        return []
+        """What labels say of each shadow that ran beside this model version."""
+        return shadow_states(self.ledger, version)
 
     def class_shares(self, version: Version, name: str = "24h") -> TrafficShares:
         """The class shares of the predictions in a window of ``WINDOWS``, estimated without labels.
@@ -458,6 +471,8 @@ class Watch:
             )
         if not is_segment(item.segment):
             return Refused("malformed", f"a segment is a text of at most {LONGEST_SEGMENT} characters")
+        if item.shadow is not None and (wrong := _wrong_shadow(item.shadow, watched.classes.count)):
+            return Refused("malformed", wrong)
         if item.id and not is_id(item.id):
             return Refused("malformed", f"an id is a text of 1 to {LONGEST_ID} characters")
         logits = 0 if watched.classes.pairs else watched.classes.count
@@ -520,7 +535,13 @@ class Watch:
         """What the predictions add to each slice; to random groups only labels do."""
         grouped: dict[Key, list[float]] = {}
         for item in items:
-            for key in self._slices.of(item.model, item.version, item.predicted, segment=item.segment):
+            for key in self._slices.of(
+                item.model,
+                item.version,
+                item.predicted,
+                confidence=item.confidence,
+                segment=item.segment,
+            ):
                 grouped.setdefault(key, []).append(item.confidence)
         return {key: Sums.served(c, bins=self.ledger.bins) for key, c in grouped.items()}
 
@@ -537,6 +558,15 @@ class Watch:
         for version, more in merge_slices(sums).items():
             if version in self.shifts and self.shifts[version].update(more.predictions):
                 self.counts.shifts[version] += 1
+
+
+def _wrong_shadow(shadow: Shadow, classes: int) -> str:
+    """Why no receipt may say this of a shadow; empty if it may."""
+    if not 0 <= shadow.confidence <= 1:
+        return f"the shadow's confidence must be in [0, 1], got {shadow.confidence}"
+    if not 0 <= shadow.predicted < classes:
+        return f"the shadow's predicted must be in [0, {classes}), got {shadow.predicted}"
+    return "" if len(shadow.tag) == TAG else f"the shadow's tag must be {TAG} bytes, got {len(shadow.tag)}"
 
 
 def _told(one: ServedPrediction | Carried | Refused) -> SignedReceipt | Refused | None:

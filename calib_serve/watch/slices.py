@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
+from calib_serve.artifact import Clause, Contract
 from calib_serve.receipts import Receipt
 from calib_serve.watch.ledger import Key, Kind, Version
 
@@ -86,7 +87,7 @@ class Slices:
     ``segments``: how many segments a version may have before the rest are ``other``, or their names.
     ``classes``: the same of predicted classes; where a version has more, the most served get a slice.
     ``known``: what is counted already of a version and kind. ``counts``: the number of classes of each
-    version.
+    version. ``contracts``: whose clauses count predictions apart.
 
     >>> slices = Slices({("digits", "1.0"): 10})
     >>> [(key.kind, key.name) for key in slices.of("digits", "1.0", 7, segment="north", group=33)]
@@ -100,7 +101,13 @@ class Slices:
         segments: int | Iterable[str] = 32,
         classes: int = 32,
         known: Callable[[Version, Kind], Iterable[Key]] = lambda _, __: (),
+        contracts: Mapping[Version, Contract] | None = None,
     ) -> None:
+        self._contracts = dict(contracts or {})
+        self._clauses: dict[Version, dict[Clause, Key]] = {
+            version: {one: Key(*version, one.id, "clause") for one in contract.clauses}
+            for version, contract in self._contracts.items()
+        }
         self._few = {version for version, count in counts.items() if count <= classes}
         self._made: dict[tuple[str, str, int, str], tuple[Key, ...]] = {}
         if isinstance(segments, int):
@@ -111,7 +118,14 @@ class Slices:
         self._classes = Names(classes, share=1 / (4 * classes), known=lambda version: known(version, "class"))
 
     def of(
-        self, model: str, version: str, predicted: int, *, segment: str = "", group: int = 0
+        self,
+        model: str,
+        version: str,
+        predicted: int,
+        *,
+        confidence: float = 0.0,
+        segment: str = "",
+        group: int = 0,
     ) -> tuple[Key, ...]:
         """The slices of a prediction, its segment's first."""
         asked = (model, version, predicted, segment)
@@ -125,6 +139,10 @@ class Slices:
                 if len(self._made) >= _MADE:
                     self._made.clear()
                 self._made[asked] = keys
+        if (model, version) in self._contracts:
+            own = self._clauses[model, version]
+            counted = self._contracts[model, version].counts(confidence, predicted, segment)
+            keys = (*keys, *(own[clause] for clause in counted))
         return (*keys, Key(model, version, str(group % GROUPS), "group")) if group else keys
 
     def of_label(self, receipt: Receipt, *, segment: str = "", source: str = "") -> tuple[Key, ...]:
@@ -136,6 +154,7 @@ class Slices:
             receipt.model,
             receipt.version,
             receipt.predicted,
+            confidence=receipt.confidence,
             segment=receipt.segment or segment,
             group=receipt.group,
         )

@@ -120,13 +120,17 @@ def read_windows(
     maturity: Maturity,
     now: float,
     provisional: bool = False,
+    lengths: Mapping[str, float] = WINDOWS,
 ) -> dict[str, Window]:
-    """Several windows by name, of one moment: what the longest holds is read once."""
+    """Several windows by name, of one moment: what the longest holds is read once.
+
+    ``lengths``: the windows that there are, in seconds.
+    """
     # A span counts when its last prediction is mature; without a wait, all that is there counts.
     whole = not maturity.seconds or (provisional and not maturity.known)
     until = math.inf if whole else now - maturity.seconds
     end = min(until, now) if maturity.known else now
-    since = {name: _start_of_span(end - _seconds(name), now=now) for name in names}
+    since = {name: _start_of_span(end - _seconds(name, lengths), now=now) for name in names}
     spans = list(ledger.dated(min(since.values(), default=now), math.inf, version=version))
     return {
         name: _window(
@@ -143,10 +147,10 @@ def read_windows(
     }
 
 
-def _seconds(name: str) -> float:
-    if name not in WINDOWS:
-        raise InputError(f"a window is one of {', '.join(WINDOWS)}, got {name!r}")
-    return WINDOWS[name]
+def _seconds(name: str, lengths: Mapping[str, float]) -> float:
+    if name not in lengths:
+        raise InputError(f"a window is one of {', '.join(lengths)}, got {name!r}")
+    return lengths[name]
 
 
 def _window(

@@ -16,7 +16,7 @@ from calib_serve.fit.samples import Samples
 from calib_serve.metrics.grouped import group_codes
 from calib_serve.scores import LABELS, Outputs
 
-__all__ = ["decide", "refuse_labels"]
+__all__ = ["decide", "refuse_labels", "refuse_seen"]
 
 _FOUND = 2  # of the samples that an artifact keeps; one may be another that looks the same
 _REPEATED = 0.1  # share of samples that occur twice, above which finding one again tells nothing
@@ -82,7 +82,7 @@ def decide(
     refuse_labels(artifact, outputs)
     samples = Samples.of(logits, labels, outputs=outputs)
     artifact.check_takes(samples.outputs, "the samples")
-    _refuse_seen(artifact, samples)
+    refuse_seen(artifact, samples)
     return _decided(artifact, samples, asked, groups)
 
 
@@ -138,7 +138,7 @@ def _used_for_threshold(asked: _Asked, codes: NDArray[np.intp] | None, n: int) -
     return n - int(kept_for_options(n, groups=codes, seed=asked.seed).sum()) if chosen else n
 
 
-def _refuse_seen(artifact: Artifact, samples: Samples) -> None:
+def refuse_seen(artifact: Artifact, samples: Samples) -> None:
     """InputError for the samples that the calibration was fitted on, in any order, or among others."""
     known = artifact.data.get("sha256")
     if known and known == data_fingerprint(samples.logits, samples.labels):

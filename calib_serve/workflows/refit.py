@@ -96,6 +96,11 @@ class Refitted:
                 f"the new one has no {' and no '.join(self.lost)}: those of the current one hold for its "
                 "own probabilities; fit them again"
             )
+        if self.artifact.contract is not None:
+            lines.append(
+                "the contract stays as it is; whether the new one keeps it, say labels that it has not seen: "
+                "calib-serve contract check"
+            )
         return "\n".join(lines)
 
 
@@ -272,4 +277,5 @@ def _fitted(
         steps=(*current.model_steps, *fresh.steps),
         model=current.model,
         data={**fresh.data, "refit_of": current.fingerprint},
+        contract=current.contract,  # a promise to users, whatever it is kept with
     )

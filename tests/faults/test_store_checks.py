@@ -25,6 +25,7 @@ from real_watch import RING, make_watch, talk_to
 
 from calib_serve.errors import LedgerError
 from calib_serve.watch.checks import Checks
+from calib_serve.watch.drift import Detector
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.intake import Classes
 from calib_serve.watch.ledger import Key, Sums
@@ -149,7 +150,7 @@ def test_labels_that_were_taken_out_for_a_detector_whose_state_was_not_kept_wait
     assert ledger.load("detector") is None
     feed = DriftFeed(ledger, maturity=0.0)
     feed.tick()
-    assert feed._restored(V).labels == 100, "the detector sees each of them, once"
+    assert feed._restored(V, Detector()).labels == 100, "the detector sees each of them, once"
     ledger.close()
 
 

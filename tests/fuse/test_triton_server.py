@@ -10,6 +10,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc
-from deciding import deciding
+from deciding import ACTS, acts_by_hand, deciding
 from fuse_graphs import run
 from live_server import until
 from onnx import TensorProto
@@ -60,8 +61,9 @@ def triton(folder: Path) -> Iterator[Triton]:
     fuse_triton(raw, STEP, repository, name="alone", settings=ALONE)
     one = Settings(device="cpu", backend="python")
     fuse_triton(model_file(half, kind=TensorProto.FLOAT16), STEP, repository, name="half", settings=one)
-    fuse_triton(raw, deciding(STEP, "aps"), repository, name="deciding", settings=CPU)
-    fuse_triton(raw, deciding(STEP, "aps"), repository, name="deciding-alone", settings=ALONE)
+    decides = replace(deciding(STEP, "aps"), contract=ACTS)
+    fuse_triton(raw, decides, repository, name="deciding", settings=CPU)
+    fuse_triton(raw, decides, repository, name="deciding-alone", settings=ALONE)
     shutil.copytree(KEPT / "triton" / "pets_receipts", repository / "pets_receipts")
     polling = ["--model-control-mode=poll", "--repository-poll-secs=1", "--exit-on-error=true"]
     with triton_on(repository, folder / "server", *polling) as triton:
@@ -127,11 +129,12 @@ def test_sets_and_abstention_pass_the_step_that_signs(
     assert fitted.sets is not None
     assert fitted.abstain is not None
     before, probs = predictions(triton, model), expected["probabilities"]
-    shown = given(post(triton, model, outputs=("set", "abstain")))
+    shown = given(post(triton, model, outputs=("set", "abstain", "act")))
     assert np.reshape(shown["set"], (-1, K)).tolist() == fitted.sets(probs).tolist()
     assert shown["abstain"] == fitted.abstain(probs).tolist()
+    assert shown["act"] == acts_by_hand(probs)
     also = over_grpc(triton, model, IMAGES)
-    assert set(also) == {*OUTPUTS, "set", "abstain"}
+    assert set(also) == {*OUTPUTS, "set", "abstain", "act"}
     assert (also["set"].tolist(), also["abstain"].ravel().tolist()) == (
         fitted.sets(probs).tolist(),
         shown["abstain"],

@@ -35,7 +35,7 @@ def test_what_the_page_says_is_what_happens(tmp_path: Path) -> None:
         c for kind, text in found if kind == "console" for c in typed(text)
     ]
     (shown,) = (json.loads(text) for kind, text in found if kind == "json")
-    artifact(sets=None, abstain=None).save(tmp_path / "artifact")
+    artifact(sets=None, abstain=None, contract=None).save(tmp_path / "artifact")
     repository(tmp_path / "models", "digits")
     with triton_on(tmp_path / "models", tmp_path / "server") as triton:
         ports = {"8080": str(free_port()), "8081": str(free_port())}

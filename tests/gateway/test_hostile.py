@@ -116,7 +116,7 @@ def test_every_spelling_of_a_calibrated_model_is_calibrated_and_goes_on_as_writt
     running: Running, server: Recording, path: str
 ) -> None:
     found = post(running, path=path).json()
-    assert [one["name"] for one in found["outputs"]][1:] == ["confidence", "receipt", "abstain", "set"]
+    assert [one["name"] for one in found["outputs"]][1:] == ["confidence", "receipt", "abstain", "set", "act"]
     assert server.requests[0].startswith(f"POST {path} HTTP/1.1\r\n".encode())
 
 

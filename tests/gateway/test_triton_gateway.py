@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
+from deciding import IN_SEGMENTS, acts_by_hand
 from gateways import CLASSES, Running, X, artifact, gateway, logits, probs, repository
 from live_server import until
 from triton_server import Triton, needs_tritonserver, triton_on
@@ -127,7 +128,9 @@ def test_the_named_output_is_calibrated_and_the_rest_is_added(
     running: Running, folder: Path, ask: Any
 ) -> None:
     found = ask(running)
-    assert {*found} - {"half"} == {"logits", "best", "name", "confidence", "receipt", "abstain", "set"}
+    assert {*found} - {"half"} == {
+        *("logits", "best", "name", "confidence", "receipt", "abstain", "set", "act")
+    }
     assert found["logits"].dtype == np.float32
     np.testing.assert_allclose(softmaxed(found["logits"]), probs(), atol=1e-6)
     np.testing.assert_array_equal(found["best"].ravel(), logits().argmax(axis=1))
@@ -136,6 +139,7 @@ def test_the_named_output_is_calibrated_and_the_rest_is_added(
     np.testing.assert_allclose(found["confidence"], probs().max(axis=1), atol=1e-7)
     assert found["confidence"].dtype == np.float64
     np.testing.assert_array_equal(found["abstain"], probs().max(axis=1) < 0.5)
+    np.testing.assert_array_equal(found["act"], acts_by_hand(probs()))
     assert found["set"].shape == (len(X), CLASSES)
     np.testing.assert_array_equal(found["set"], artifact().sets(probs()))
     ring = Keyring.load(folder / "keys.json")
@@ -143,6 +147,19 @@ def test_the_named_output_is_calibrated_and_the_rest_is_added(
         receipt = ring.verify(token)
         assert (receipt.model, receipt.predicted) == ("digits", probs()[row].argmax())
         assert receipt.confidence == pytest.approx(probs()[row].max(), abs=1e-7)
+
+
+@pytest.mark.parametrize("ask", [over_rest, over_grpc], ids=["rest", "grpc"])
+def test_what_may_be_acted_on_goes_by_the_segment_of_the_request(
+    running: Running, folder: Path, ask: Any
+) -> None:
+    x, ring = 3 * X, Keyring.load(folder / "keys.json")
+    for segment in ("", "nord", "sud"):
+        found = ask(running, x=x, headers={"x-calib-segment": segment} if segment else {})
+        assert found["act"].tolist() == acts_by_hand(probs(x), segment)
+        receipts = [ring.verify(token) for token in texts(found["receipt"])]
+        again = [IN_SEGMENTS.acts_on(one.confidence, one.predicted, one.segment) for one in receipts]
+        assert found["act"].tolist() == again
 
 
 @pytest.mark.parametrize("ask", [over_rest, over_grpc], ids=["rest", "grpc"])
@@ -155,7 +172,9 @@ def test_half_precision_is_calibrated_in_half_precision(running: Running, ask: A
 
 @each_way
 def test_only_what_is_asked_for_comes_and_the_scores_stay_behind(running: Running, ask: Any) -> None:
-    assert set(ask(running, outputs=("best",))) == {"best", "confidence", "receipt", "abstain", "set"}
+    assert set(ask(running, outputs=("best",))) == {
+        *("best", "confidence", "receipt", "abstain", "set", "act")
+    }
     assert set(ask(running, outputs=("best", "confidence"))) == {"best", "confidence"}
     assert set(ask(running, outputs=("receipt",))) == {"receipt"}
     found = ask(running, outputs=("logits", "set"))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from deciding import deciding
+from deciding import ACTS, acts_by_hand, deciding
 from foreign_handlers import FOREIGN, archive, artifact, probabilities
 from live_server import Running, inputs, serve, total, until
 from protocol_clients import model_infer, predictions
@@ -25,7 +26,7 @@ REQUEST = {"name": "x", "shape": [16], "datatype": "FP32", "data": [0.5] * 16}
 
 
 def fitted(name: str) -> Artifact:
-    return deciding(artifact(FOREIGN[name]), "aps", below=0.3)
+    return replace(deciding(artifact(FOREIGN[name]), "aps", below=0.3), contract=ACTS)
 
 
 def running_behind(folder: Path, envelope: str, name: str, **more: str) -> Iterator[Running]:
@@ -53,7 +54,7 @@ def v2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     yield from running_behind(folder, "kservev2", "kserve_v2", ts_open_inference_protocol="true")
 
 
-def check_decided(name: str, sets: list[Any], abstentions: list[bool], n: int) -> None:
+def check_decided(name: str, sets: list[Any], abstentions: list[bool], acts: list[bool], n: int) -> None:
     """Each is of its own row: ids of classes, likeliest first, or of each class whether it is in."""
     probs, made = probabilities(FOREIGN[name], X[:n]), fitted(name)
     assert made.sets is not None
@@ -65,6 +66,7 @@ def check_decided(name: str, sets: list[Any], abstentions: list[bool], n: int) -
     else:
         assert sets == inside.tolist()
     assert abstentions == made.abstain(probs).tolist()
+    assert acts == acts_by_hand(probs)
 
 
 def check(running: Running, name: str, confidences: list[float], receipts: list[str], n: int) -> None:
@@ -82,14 +84,15 @@ def check(running: Running, name: str, confidences: list[float], receipts: list[
 def test_kserve_v1_has_lists_beside_its_predictions(v1: Running, n: int) -> None:
     reply = v1.http.post("/v1/models/base_handler:predict", json={"instances": X[:n].tolist()})
     body = reply.json()
-    assert set(body) == {"predictions", "confidences", "receipts", "sets", "abstentions"}
+    assert set(body) == {"predictions", "confidences", "receipts", "sets", "abstentions", "acts"}
     wanted = probabilities(FOREIGN["base_handler"], X[:n])
     np.testing.assert_allclose(np.exp(body["predictions"]), wanted, atol=1e-6)
     assert reply.headers["x-calib-receipt"].split(", ") == body["receipts"]
     in_header = [[int(k) for k in ids.split()] for ids in reply.headers["x-calib-set"].split(", ")]
     assert in_header == body["sets"]
     assert json.loads(f"[{reply.headers['x-calib-abstain']}]") == body["abstentions"]
-    check_decided("base_handler", body["sets"], body["abstentions"], n)
+    assert json.loads(f"[{reply.headers['x-calib-act']}]") == body["acts"]
+    check_decided("base_handler", body["sets"], body["abstentions"], body["acts"], n)
     check(v1, "base_handler", body["confidences"], body["receipts"], n)
 
 
@@ -116,14 +119,15 @@ def test_kserve_v2_has_them_in_the_parameters_of_each_output(v2: Running, n: int
     said = [output["parameters"] for output in reply["outputs"]]
     assert [output["name"] for output in reply["outputs"]] == [f"x{i}" for i in range(n)]
     check(v2, "kserve_v2", [one["confidence"] for one in said], [one["receipt"] for one in said], n)
-    check_decided("kserve_v2", [json.loads(one["set"]) for one in said], [one["abstain"] for one in said], n)
+    sets = [json.loads(one["set"]) for one in said]
+    check_decided("kserve_v2", sets, *([one[name] for one in said] for name in ("abstain", "act")), n)
 
 
 def test_over_grpc_v2_has_them_in_tensors(v2: Running) -> None:
     tensors = [(f"x{i}", "FP32", [16], X[i].tolist()) for i in range(2)]
     found = model_infer(v2, "kserve_v2", *tensors)
     check(v2, "kserve_v2", found["confidence"], found["receipt"], 2)
-    check_decided("kserve_v2", found["set"], found["abstain"], 2)
+    check_decided("kserve_v2", found["set"], found["abstain"], found["act"], 2)
 
 
 def test_nothing_went_by_the_calibration(v1: Running, v2: Running) -> None:

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from deciding import deciding
+from deciding import IN_SEGMENTS, acts_by_hand, deciding
 from live_server import CLASSES, WIDTH, inputs, network, temperature_artifact, torchscript
 
 from calib_serve import Artifact, Keyring
+from calib_serve.artifact import Clause, Contract
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET
 from calib_serve.fuse.torchserve import pack, pack_around, recalibrated
@@ -134,6 +135,36 @@ def test_two_thresholds_of_abstention_are_refused_where_one_is_given(tmp_path: P
     old = pack(torchscript(tmp_path / "n.pt"), temperature_artifact(), tmp_path, name="n", abstain_below=0.9)
     with pytest.raises(ModelError, match="leave out --abstain-below"):
         recalibrated(old, fitted, tmp_path / "new", version="2")
+
+
+def test_a_reply_says_act_by_the_contract_and_the_segment_as_its_receipt_will_count(tmp_path: Path) -> None:
+    fitted = replace(temperature_artifact(), contract=IN_SEGMENTS)
+    handler, ctx = started(tmp_path, artifact=fitted, abstain_below=0.3)
+    x, ring = 3 * inputs(30, seed=3), Keyring.load(tmp_path / "keyring.json")  # larger, and more is sure
+    said = set()
+    for segment in ("", "nord", "süd"):
+        ctx.request_processor = [RequestProcessor({})]
+        body = {"instances": x.tolist(), **({"parameters": {"segment": segment}} if segment else {})}
+        (text,) = handler.handle([{"body": body}], ctx)
+        for reply in json.loads(text)["predictions"]:
+            receipt = ring.verify(reply["receipt"])
+            assert receipt.segment == segment
+            (by_hand,) = acts_by_hand(np.array([reply["probabilities"]]), segment)
+            assert (
+                reply["act"]
+                is by_hand
+                is fitted.contract.acts_on(receipt.confidence, receipt.predicted, receipt.segment)
+            )
+            said.add((segment, reply["act"]))
+    assert len(said) == 6, "both answers in every segment"
+
+
+def test_a_contract_that_does_not_say_what_to_act_on_adds_nothing_to_a_reply(tmp_path: Path) -> None:
+    silent = Contract((Clause("calibration", 0.03),))
+    handler, ctx = started(tmp_path, artifact=replace(temperature_artifact(), contract=silent))
+    ((status, reply),) = ask(handler, ctx, inputs(1)[0].tolist())
+    assert status == 200
+    assert "act" not in reply
 
 
 class Sure(torch.nn.Module):
@@ -336,7 +367,7 @@ def wrapped(
 
 
 def test_a_handler_of_torchserve_s_own_is_calibrated_by_name_and_in_its_envelope(tmp_path: Path) -> None:
-    fitted = deciding(temperature_artifact(), "aps", below=0.3)
+    fitted = replace(deciding(temperature_artifact(), "aps", below=0.3), contract=IN_SEGMENTS)
     handler, ctx = wrapped(tmp_path, "base_handler", fitted)
     with warnings.catch_warnings():  # its way of loading TorchScript is deprecated, its yaml stays open
         warnings.simplefilter("ignore")
@@ -362,6 +393,10 @@ def test_a_handler_of_torchserve_s_own_is_calibrated_by_name_and_in_its_envelope
         assert [row[0] for row in ids] == wanted[rows].argmax(axis=1).tolist()
         told = ctx.get_response_headers(0)["x-calib-abstain"]
         assert told == ", ".join(str(bool(one)).lower() for one in fitted.abstain(wanted[rows]))
+        acts = ctx.get_response_headers(0)["x-calib-act"]
+        assert acts == ", ".join(str(one).lower() for one in acts_by_hand(wanted[rows]))
+    assert "true" in acts
+    assert "false" in acts
 
 
 def test_sets_of_too_many_classes_for_a_header_are_in_the_body() -> None:

@@ -236,6 +236,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
+@nightly  # the other example is registered and served above
 def test_a_classifier_of_scikit_learn_is_registered_with_its_calibration(tmp_path: Path) -> None:
     program = (EXAMPLES / "mlflow" / "from_scikit_learn.py").read_text()
     ask = """

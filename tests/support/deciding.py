@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from calib_serve import Artifact
-from calib_serve.artifact import Abstain, PredictionSets
+from calib_serve.artifact import Abstain, Clause, Contract, PredictionSets
 
 SCORES = ("lac", "aps", "raps", "lac a class", "aps a class", "raps a class")
 
@@ -18,6 +18,18 @@ def sets_of(score: str, classes: int) -> PredictionSets:
     threshold = np.linspace(0.55, 0.9, classes) if each else np.array(0.8)
     raps = {"penalty": 0.07, "free_ranks": 1} if name == "raps" else {}
     return PredictionSets(threshold, coverage=0.9, score=name, **raps)
+
+
+ACTS = Contract((Clause("act", 0.9, above=0.45), Clause("act", 0.95, above=0.6, predicted=1)))
+"""A contract that lets act from one confidence on, and of class 1 from another."""
+IN_SEGMENTS = Contract((*ACTS.clauses, Clause("act", 0.99, above=0.8, segment="nord")))
+"""The same, with a segment where more is asked."""
+
+
+def acts_by_hand(probs: np.ndarray, segment: str = "") -> list[bool]:
+    """What ``IN_SEGMENTS`` says of probabilities (n, K), and of no segment ``ACTS``."""
+    least = [max(0.45, 0.6 if p.argmax() == 1 else 0, 0.8 if segment == "nord" else 0) for p in probs]
+    return [bool(p.max() >= one) for p, one in zip(probs, least, strict=True)]
 
 
 def deciding(artifact: Artifact, score: str = "lac", *, below: float = 0.5) -> Artifact:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import numpy as np
+from deciding import IN_SEGMENTS
 from processes import ended_on_failure, started
 from triton_server import free_port
 
@@ -79,12 +80,13 @@ def repository(folder: Path, *names: str, versions: tuple[int, ...] = (1,), seco
 
 
 def artifact(**more: object) -> Artifact:
-    """A temperature, prediction sets and abstention for these models."""
+    """A temperature, prediction sets, abstention and a contract for these models."""
     found = {
         "model": {"outputs": "logits"},
         "class_names": ("cat", "dog", "emu"),
         "sets": PredictionSets(np.array(0.6), coverage=0.9),
         "abstain": Abstain(0.5, risk=0.05),
+        "contract": IN_SEGMENTS,
     }
     return Artifact((LogitMap.temperature(2.0),), method="temperature", classes=CLASSES, **{**found, **more})
 

@@ -61,7 +61,7 @@ def watch(folder: Path) -> None:
 
     from calib_serve.bins import Bins
     from calib_serve.priors import Confusion
-    from calib_serve.receipts import Keyring
+    from calib_serve.receipts import Keyring, Shadow
     from calib_serve.watch.batch import ServedPrediction
     from calib_serve.watch.http.exporter import export
     from calib_serve.watch.intake import Classes
@@ -75,7 +75,8 @@ def watch(folder: Path) -> None:
     watched = Watched(Classes(3), Bins.tally(CONFIDENCES * 100, [1, 1, 0] * 100), before)
     models = {(MODEL, VERSION): watched}
     watch = Watch(Keyring.new(), ledger, models=models, maturity=0.0)
-    served = [ServedPrediction(MODEL, VERSION, 1, c, "north") for c in CONFIDENCES * 100]
+    shadow = Shadow(1, 0.99, b"\x0a\x1b\x2c\x3d")
+    served = [ServedPrediction(MODEL, VERSION, 1, c, "north", shadow=shadow) for c in CONFIDENCES * 100]
     receipts = watch.predictions(served)  # as many as a verdict needs
     for source, some in (("ours", receipts[:150]), ("theirs", receipts[150:])):
         watch.labels([{"receipt": one, "label": 1, "segment": "north"} for one in some], source=source)

@@ -7,6 +7,7 @@ import pytest
 from ledgers import open_one
 
 from calib_serve.errors import InputError
+from calib_serve.watch import incidents
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.incidents import IncidentLog
 from calib_serve.watch.ledger import SqliteLedger
@@ -67,19 +68,20 @@ def test_one_drift_with_many_alarms_is_one_incident_which_recovery_closes(stream
 
 def test_batches_of_any_size_tell_the_same_story(tmp_path):
     told = []
-    for batch in (1, 100, 4000):
+    n = 1000
+    for batch in (1, 100, n):
         ledger = SqliteLedger(tmp_path / f"{batch}.db")
         stream = Stream(ledger)
-        c = np.random.default_rng(5).uniform(0.6, 0.9, 4000)
-        y = np.random.default_rng(6).random(4000) < c - 0.2
-        for at in range(0, 4000, batch):
+        c = np.random.default_rng(5).uniform(0.6, 0.9, n)
+        y = np.random.default_rng(6).random(n) < c - 0.2
+        for at in range(0, n, batch):
             some = slice(at, at + batch)
             alarms = stream.detector.update(c[some], y[some], time=NOW + np.arange(at, at + len(c[some])))
             stream.log.observe(V, list(c[some] - y[some]), alarms, first=at + 1, now=NOW)
         (one,) = stream.log.latest()
         told.append((one.onset, one.alarms, one.took, one.labels, one.labels_since))
-        assert one.excess == pytest.approx((c - y)[4000 - one.labels :].sum(), rel=0.01)  # the onset is rough
-        assert one.excess_since == pytest.approx((c - y)[4000 - one.labels_since :].sum())
+        assert one.excess == pytest.approx((c - y)[n - one.labels :].sum(), rel=0.01)  # the onset is rough
+        assert one.excess_since == pytest.approx((c - y)[n - one.labels_since :].sum())
         ledger.close()
     assert told[0] == told[1] == told[2]
 
@@ -174,20 +176,21 @@ def test_a_field_of_another_kind_is_damage_as_well(stream, field, value):
     assert [one.as_dict()["id"] for one in stream.labels(500, 0.2)] == [1]
 
 
-def test_the_list_is_bounded_and_keeps_the_open_ones(tmp_path):
+def test_the_list_is_bounded_and_keeps_the_open_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(incidents, "_MOST", 40)
     ledger = SqliteLedger(tmp_path / "l.db")
     lasting = Stream(ledger, W)
     (still,) = lasting.labels(100, 0.5)
     stream = Stream(ledger)
-    for _ in range(230):
+    for _ in range(60):
         (*_, one) = stream.labels(100, 0.5)
         stream.log.close(one.id, by="Ada", now=stream.now)
     found = stream.log.latest()
-    assert len(found) == 200
+    assert len(found) == 40
     assert found[0].id == still.id
     assert found[0].open
-    assert len({one.id for one in found}) == 200
-    assert stream.log.counts()[1] == {W: 1, V: 230}
+    assert len({one.id for one in found}) == 40
+    assert stream.log.counts()[1] == {W: 1, V: 60}
     ledger.close()
 
 

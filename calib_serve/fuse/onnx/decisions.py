@@ -1,4 +1,4 @@
-"""Prediction sets and abstention in standard operators, from calibrated probabilities (n, K)."""
+"""Prediction sets, abstention and acts in standard operators, from calibrated probabilities (n, K)."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ import numpy as np
 import onnx_ir as ir
 
 from calib_serve.artifact import Abstain, Artifact, PredictionSets
-from calib_serve.fuse.decisions import NAMES, decided, lac_least, rank_offsets, rounded_up
+from calib_serve.fuse.decisions import NAMES, act_least, decided, lac_least, rank_offsets, rounded_up
 from calib_serve.fuse.edges import rounded_down
 from calib_serve.fuse.onnx.edit import Editor
-from calib_serve.fuse.onnx.probabilities import reduce
+from calib_serve.fuse.onnx.probabilities import cast, reduce
 
 __all__ = ["show_decisions"]
 
 _BOOL, _INT = ir.DataType.BOOL, ir.DataType.INT64
 
 
-def show_decisions(editor: Editor, probs: ir.Value, artifact: Artifact) -> str:
-    """Show what the artifact decides by ``probs``, float32 or float64, in outputs of its own; says so."""
+def show_decisions(editor: Editor, probs: ir.Value, artifact: Artifact, own: ir.DataType) -> str:
+    """Show what the artifact decides by ``probs``, float32 or float64, in outputs of its own; says so.
+
+    ``own``: the type that confidences are returned in, by which is acted.
+    """
     sets, abstain = artifact.sets, artifact.abstain
     made = (
         None if sets is None else _set(editor, probs, sets, artifact.classes),
         None if abstain is None else _abstain(editor, probs, abstain),
+        _act(editor, probs, artifact, own) if "act" in decided(artifact) else None,
     )
     for name, value in zip(NAMES, made, strict=True):
         if value is not None:
@@ -86,3 +90,17 @@ def _abstain(editor: Editor, probs: ir.Value, abstain: Abstain) -> ir.Value:
     least = editor.number(rounded_up(np.array(abstain.threshold), dtype.numpy()), dtype, "least_answered")
     answered = editor.node("GreaterOrEqual", [top, least], dtype=_BOOL, shape=rows)
     return editor.node("Not", [answered], dtype=_BOOL, shape=rows)  # also of NaN
+
+
+def _act(editor: Editor, probs: ir.Value, artifact: Artifact, own: ir.DataType) -> ir.Value:
+    """By the confidence as it is returned, which is what receipts carry and what is counted."""
+    dtype = probs.dtype or ir.DataType.FLOAT
+    rows = None if probs.shape is None else ir.Shape((probs.shape[0],))
+    shown = cast(editor, cast(editor, probs, own), dtype)
+    top = reduce(editor, "ReduceMax", shown, keepdims=0)
+    top.shape = rows
+    least = editor.number(act_least(artifact, dtype.numpy()), dtype, "least_acted_on")
+    if least.shape is not None and len(least.shape):
+        predicted = editor.node("ArgMax", [shown], {"axis": 1, "keepdims": 0}, dtype=_INT, shape=rows)
+        least = editor.node("Gather", [least, predicted], dtype=dtype, shape=rows)
+    return editor.node("GreaterOrEqual", [top, least], dtype=_BOOL, shape=rows)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.files import sha256
-from calib_serve.fuse.decisions import left_out, undecided
+from calib_serve.fuse.decisions import check_decidable, left_out, undecided
 from calib_serve.fuse.onnx.edit import Editor
 from calib_serve.fuse.onnx.files import MARK, pending, read, write
 from calib_serve.fuse.onnx.input_shift import Normalization
@@ -113,7 +113,8 @@ def fuse_onnx(
     ``inputs`` by name (or an npz of them), else on ``samples`` generated ones, on ``device`` ("cpu", "cuda",
     "cuda:1"). ``keep_raw`` keeps the raw scores in one more output, "raw_" and the output's name.
     ``decisions``: what the artifact decides goes into outputs of its own, behind all others: "set", bool
-    (n, K), whether each class is in the prediction set, and "abstain", bool (n,).
+    (n, K), whether each class is in the prediction set, "abstain", bool (n,), and "act", bool (n,), whether
+    the contract lets a prediction be acted on, by its confidence as it is returned.
 
     Raises ModelError for an invalid model file or a device that is not there, FuseError where a step cannot
     be put in, the artifact was fitted for another model (unless ``force``), or parity does not hold.
@@ -126,6 +127,8 @@ def fuse_onnx(
     source, out = Path(model_path), Path(out_path)
     model, hashed = read(source), sha256(source)
     check_owner(artifact, hashed, source, force=force)
+    if decisions:
+        check_decidable(artifact, "leave the decisions out: --no-decisions (decisions=)")
     acting = artifact if decisions else undecided(artifact)
     nodes_before, editor = len(model.graph), Editor(model)
     given = _arrays(inputs)

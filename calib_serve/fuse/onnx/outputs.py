@@ -130,12 +130,13 @@ class Finish:
         plain = self.returns == "same" and not self._steps()
         if plain and not decided(self.artifact):
             return tail, ""
-        before, done = set(editor.made), list[str]()
+        before, done, logits = set(editor.made), list[str](), tail.logits
         probs = _probabilities(editor, tail, self.artifact)
         if not plain:
             tail, done = self._finish(editor, tail, probs, editor.made - before)
         if decided(self.artifact):
-            done.append(show_decisions(editor, probs, self.artifact))
+            own = logits.dtype or ir.DataType.FLOAT
+            done.append(show_decisions(editor, probs, self.artifact, own))
         return tail, "; ".join(done)
 
     def _steps(self) -> list[Mixture | ProbTable]:

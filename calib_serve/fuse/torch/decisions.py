@@ -1,4 +1,4 @@
-"""Prediction sets and abstention as torch modules, by calibrated probabilities (n, K)."""
+"""Prediction sets, abstention and acts as torch modules, by calibrated probabilities (n, K)."""
 
 # mypy: disable-error-code="no-untyped-call"
 # No postponed annotations here: torch.jit.script reads them as they stand.
@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from calib_serve.artifact import Abstain, Artifact, PredictionSets
-from calib_serve.fuse.decisions import lac_least, rank_offsets, rounded_up
+from calib_serve.fuse.decisions import act_least, decided, lac_least, rank_offsets, rounded_up
 from calib_serve.fuse.torch.steps import edges
 
-__all__ = ["abstention", "sets"]
+__all__ = ["abstention", "acts", "sets"]
 
 
 class _ByProbability(nn.Module):
@@ -56,6 +56,19 @@ class _Abstention(nn.Module):
         return torch.logical_not(probs.amax(dim=1) >= self.least)  # also of NaN
 
 
+class _Acts(nn.Module):
+    least: Tensor
+
+    def __init__(self, artifact: Artifact, dtype: torch.dtype) -> None:
+        super().__init__()
+        least = np.broadcast_to(act_least(artifact, _numpy(dtype)), artifact.classes)
+        self.register_buffer("least", torch.tensor(least))
+
+    def forward(self, probs: Tensor) -> Tensor:
+        top, predicted = probs.max(dim=1)
+        return top.to(self.least.dtype) >= self.least[predicted]
+
+
 def sets(artifact: Artifact, dtype: torch.dtype) -> nn.Module:
     """Probabilities (n, K) to whether each class is in the set (n, K); nothing where there are no sets."""
     step = artifact.sets
@@ -67,6 +80,11 @@ def sets(artifact: Artifact, dtype: torch.dtype) -> nn.Module:
 def abstention(artifact: Artifact, dtype: torch.dtype) -> nn.Module:
     """Probabilities (n, K) to whether there is no answer (n,); nothing where the artifact always answers."""
     return nn.Identity() if artifact.abstain is None else _Abstention(artifact.abstain, dtype)
+
+
+def acts(artifact: Artifact, dtype: torch.dtype) -> nn.Module:
+    """Probabilities (n, K), as they are returned, to whether a prediction may be acted on (n,)."""
+    return _Acts(artifact, dtype) if "act" in decided(artifact) else nn.Identity()
 
 
 def _numpy(dtype: torch.dtype) -> type[np.floating]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FuseError, InputError
-from calib_serve.fuse.decisions import decided, undecided
+from calib_serve.fuse.decisions import check_decidable, decided, undecided
 from calib_serve.fuse.torch.example import Example
 from calib_serve.fuse.torch.kinds import Change, as_fitted, change_to_fitted, kind_of
 from calib_serve.fuse.torch.last_layer import evaluating, features_of, find_linear, home, replace_last
@@ -55,7 +55,8 @@ def calibrated(
     the model's scores unchanged where no step acts on them; "all" (an ``All``). Of labels each is (n, L).
     What else the model returns is left out. ``decisions``: a mapping by name instead, of what ``returns``
     says and of what the artifact decides: "set", bool (n, K), whether each class is in the prediction set,
-    and "abstain", bool (n,). Without it, they are not in the module.
+    "abstain", bool (n,), and "act", bool (n,), whether the contract lets it be acted on. Without it, they are
+    not in the module.
 
     ``example`` is one input with a batch, a tuple of inputs, or a mapping of them by name; by default it is
     made from the artifact's ``model.input_shape``. The model is run on it. Its scores must be as wide as the
@@ -207,6 +208,7 @@ def fused(
         tail_of = Unchanged
     decides = decisions and bool(decided(artifact))
     if decides:
+        check_decidable(artifact, "leave the decisions out: no --decisions (decisions=)")
         tail_of = partial(_deciding, returns)
     tail = tail_of(() if fold else maps, artifact, scores.dtype, scores.outputs, change)
     tail = tail.to(scores.device).eval()

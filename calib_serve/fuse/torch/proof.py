@@ -104,7 +104,13 @@ def compare(
         )
     artifact, found = decisions
     close = check_decisions(
-        artifact, expected.probs, found, tolerance=expected.near, rows=expected.sure, report=_REPORT
+        artifact,
+        expected.probs,
+        found,
+        tolerance=expected.near,
+        rows=expected.sure,
+        report=_REPORT,
+        shown=expected.tolerance,
     )
     return Parity(worst, expected.tolerance, len(probs), int((~expected.sure).sum()), close, engine)
 

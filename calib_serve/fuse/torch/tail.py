@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from calib_serve.artifact import Artifact
 from calib_serve.artifact.steps import LogitMap
 from calib_serve.errors import FuseError, ShapeError
-from calib_serve.fuse.torch.decisions import abstention, sets
+from calib_serve.fuse.torch.decisions import abstention, acts, sets
 from calib_serve.fuse.torch.kinds import Change
 from calib_serve.fuse.torch.steps import edges, mapped, probabilities
 from calib_serve.metrics.logits import LEAST
@@ -198,7 +198,7 @@ class Everything(_Whole):
 
 
 class Deciding(_Whole):
-    """A mapping by name: what ``returns`` says, and what the artifact decides, "set" and "abstain"."""
+    """A mapping by name: what ``returns`` says, and what the artifact decides: "set", "abstain", "act"."""
 
     def __init__(
         self,
@@ -214,10 +214,16 @@ class Deciding(_Whole):
         self.abstention = abstention(artifact, wide)
         self.has_sets = artifact.sets is not None
         self.abstains = artifact.abstain is not None
+        self.acts = acts(artifact, wide)
+        self.has_acts = artifact.contract is not None and artifact.contract.decides
         self.returns = "probabilities"
 
     def forward(self, scores: Tensor) -> Dict[str, Tensor]:  # noqa: UP006
-        """(n, K) to tensors by name; decisions are by the probabilities before these are rounded."""
+        """(n, K) to tensors by name.
+
+        Decisions are by the probabilities before these are rounded; acts by the confidence as it is returned,
+        which is what receipts carry.
+        """
         z = self.maps(self.read(scores))
         probs = self.probabilities(z)
         found: Dict[str, Tensor] = {}  # noqa: UP006
@@ -236,4 +242,6 @@ class Deciding(_Whole):
             found["set"] = self.sets(probs)
         if self.abstains:
             found["abstain"] = self.abstention(probs)
+        if self.has_acts:
+            found["act"] = self.acts(probs.to(scores.dtype))
         return found

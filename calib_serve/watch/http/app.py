@@ -23,7 +23,7 @@ from calib_serve.errors import (
     MissingDependency,
     Refused,
 )
-from calib_serve.receipts import SignedReceipt
+from calib_serve.receipts import Shadow, SignedReceipt
 from calib_serve.watch.batch import Item, ServedPrediction, ServedReceipt
 from calib_serve.watch.caps import SourceRate
 from calib_serve.watch.http.access import SCHEMES, Guard, Tokens, secured, source_of
@@ -319,8 +319,19 @@ def _prediction(item: object) -> Item:
     logits = None if one.logits is None else tuple(one.logits)
     if isinstance(one, SignedIn):
         return ServedReceipt(one.receipt, one.id, logits)
+    shadow = None
+    if one.shadow is not None:
+        shadow = Shadow(one.shadow.predicted, one.shadow.confidence, bytes.fromhex(one.shadow.tag))
     return ServedPrediction(
-        one.model, one.version, one.predicted, one.confidence, one.segment, one.group, logits, one.id
+        one.model,
+        one.version,
+        one.predicted,
+        one.confidence,
+        one.segment,
+        one.group,
+        logits,
+        one.id,
+        shadow,
     )
 
 

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 
 from calib_serve.receipts import DAY
 from calib_serve.watch import windows
+from calib_serve.watch.contracts import ClauseState
 from calib_serve.watch.estimates import estimated_gap
-from calib_serve.watch.http.contract_gauges import contract_rows, shadow_rows
 from calib_serve.watch.label_rate import rate_changes
 from calib_serve.watch.ledger import Version
 from calib_serve.watch.priors import TrafficShares
 from calib_serve.watch.service import Watch
+from calib_serve.watch.shadow import ShadowState
 from calib_serve.watch.sources import source_gaps
 from calib_serve.watch.windows import Window
 
@@ -29,6 +30,8 @@ WINDOWS = tuple(name for name, seconds in windows.WINDOWS.items() if math.isfini
 _SLICES = "24h"  # the window of segments and classes
 _KEEP = 15.0  # seconds for which they are not computed again: scrapes come from several servers
 _VERDICTS = {"off": 1.0, "calibrated": 0.0}
+_STATES = {"kept": 1.0, "unknown": 0.0, "broken": -1.0}
+_SHADOWS = {"better": 1.0, "no worse": 0.5, "unknown": 0.0, "worse": -1.0}
 
 
 class WindowGauges:
@@ -80,11 +83,12 @@ class WindowGauges:
             rows["calib_source_gap_difference_error"].append(((*version, one.name), one.se))
         for series, values in _shares(self._watch.class_shares(version, _SLICES)).items():
             rows[series] += [((*version, *more), value) for more, value in values]
-        for told in (
-            contract_rows(version, self._watch.contract_states(version)),
-            shadow_rows(version, self._watch.shadow_states(version)),
-        ):
-            rows.update(told)
+        for clause in self._watch.contract_states(version):
+            for series, values in _of_clause(clause).items():
+                rows[series] += [((*version, clause.clause.name, *more), value) for more, value in values]
+        for shadow in self._watch.shadow_states(version):
+            for series, value in _of_shadow(shadow).items():
+                rows[series].append(((*version, shadow.tag), value))
         moved = _rate_moved(found["7d"])
         rows["calib_label_rate_moved"].append((version, moved))
         return dict(rows)
@@ -108,6 +112,35 @@ def _numbers(window: Window) -> Mapping[str, float]:
         "immature_share": window.immature_share,
         "design_effect": found.design_effect,
         "verdict": _VERDICTS.get(window.verdict.level, math.nan),
+    }
+
+
+def _of_clause(one: ClauseState) -> Rows:
+    """A clause's series, by what comes after its name."""
+    numbers = {
+        "promise": one.clause.promise,
+        "value": one.value,
+        "low": one.low,
+        "high": one.high,
+        "state": _STATES[one.state],
+        "labels": one.labels,
+        "budget_left": one.budget_left,
+        "runs_out_seconds": one.runs_out,
+    }
+    return {
+        **{f"calib_contract_{name}": [((), value)] for name, value in numbers.items()},
+        "calib_contract_burn_rate": [((name,), each.rate) for name, each in one.burn.items()],
+        "calib_contract_burn_rate_low": [((name,), each.low) for name, each in one.burn.items()],
+    }
+
+
+def _of_shadow(state: ShadowState) -> Mapping[str, float]:
+    return {
+        "calib_shadow_labels": state.labels,
+        "calib_shadow_gain": state.gain,
+        "calib_shadow_gain_low": state.low,
+        "calib_shadow_gain_high": state.high,
+        "calib_shadow_verdict": _SHADOWS[state.verdict],
     }
 
 

@@ -21,9 +21,9 @@ except ImportError as error:
 
 __all__ = [
     "ClassShareOut", "ClassSharesOut", "ClauseOut", "CloseIn", "ContractOut", "ErrorOut", "HealthOut",
-    "IncidentOut", "IncidentsOut", "LabelIn", "LabelsIn", "LabelsOut", "OutcomeOut", "PredictionIn",
-    "PredictionsIn", "PredictionsOut", "ReceiptOut", "ShadowOut", "ShadowsOut", "SignedIn", "answers",
-    "body",
+    "IncidentOut", "IncidentsOut", "LabelIn", "LabelsIn", "LabelsOut", "OutcomeOut",
+    "PredictionIn", "PredictionsIn", "PredictionsOut", "ReceiptOut", "ShadowOut", "ShadowsOut",
+    "SignedIn", "answers", "body",
 ]  # fmt: skip
 
 
@@ -39,6 +39,18 @@ OwnId = Annotated[
 
 
 IdBound = Annotated[bool, Field(description="whether the label may come by the prediction's id")]
+
+
+class ShadowIn(BaseModel):
+    """What a shadow of the served artifact said of the same input."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    predicted: Annotated[int, Field(ge=0, lt=2**32, description="class id")]
+    confidence: Annotated[float, Field(ge=0, le=1, description="its probability")]
+    tag: Annotated[
+        str, Field(pattern="^[0-9a-f]{8}$", description="first 8 hex digits of its artifact's SHA-256")
+    ]
 
 
 class PredictionIn(BaseModel):
@@ -60,6 +72,7 @@ class PredictionIn(BaseModel):
     ] = ""
     logits: Logits = None
     id: OwnId = ""
+    shadow: ShadowIn | None = None
 
 
 class SignedIn(BaseModel):
@@ -286,12 +299,13 @@ def body(model: type[BaseModel]) -> dict[str, Any]:
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     parts = schema.pop("$defs", {})
 
-    def inline(item: dict[str, Any]) -> dict[str, Any]:
-        return parts[item["$ref"].rpartition("/")[2]] if "$ref" in item else item
+    def inline(told: Any) -> Any:
+        if isinstance(told, list):
+            return [inline(one) for one in told]
+        if not isinstance(told, dict):
+            return told
+        if "$ref" in told:
+            return inline(parts[told["$ref"].rpartition("/")[2]])
+        return {name: inline(one) for name, one in told.items()}
 
-    for item in schema.get("properties", {}).values():
-        if "items" in item:
-            item["items"] = inline(item["items"])
-            if "anyOf" in item["items"]:
-                item["items"]["anyOf"] = [inline(one) for one in item["items"]["anyOf"]]
-    return schema
+    return dict(inline(schema))

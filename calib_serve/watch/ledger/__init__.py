@@ -18,7 +18,7 @@ from calib_serve.watch.ledger.backup import (
     verify_ledger,
 )
 from calib_serve.watch.ledger.batches import Once
-from calib_serve.watch.ledger.entries import SPANS, Dated, Entry, Fate, Mark, Noted, noted
+from calib_serve.watch.ledger.entries import SPANS, Dated, Entry, Fate, Mark, Noted, Shadowed, noted
 from calib_serve.watch.ledger.files import quarantine
 from calib_serve.watch.ledger.generations import WENT_BACK, Generation, read_generation
 from calib_serve.watch.ledger.inspection import verify_file
@@ -32,8 +32,7 @@ from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, ad
 __all__ = [
     "REDIS_PASSWORD", "REDIS_PASSWORD_FILE", "SPANS", "WENT_BACK", "Dated", "Emission", "Entry", "Fate",
     "Generation", "Key", "Kind", "Ledger", "Mark", "Noted", "Once", "PartitionedLedger", "Pruned", "Restored",
-    "SqliteLedger",
-    "Sums", "Version", "WriterLease", "add_at", "backup_ledger", "check_address", "existing_ledger",
-    "is_redis", "merge_slices", "noted", "open_ledger", "prune_ledger", "quarantine", "read_generation",
-    "redis_password", "restore_ledger", "set_aside_rows", "verify_file", "verify_ledger",
+    "Shadowed", "SqliteLedger", "Sums", "Version", "WriterLease", "add_at", "backup_ledger", "check_address",
+    "existing_ledger", "is_redis", "merge_slices", "noted", "open_ledger", "prune_ledger", "quarantine",
+    "read_generation", "redis_password", "restore_ledger", "set_aside_rows", "verify_file", "verify_ledger",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from calib_serve.watch.ledger.entries import (
     Dated,
     Noted,
     Place,
+    Shadowed,
     coarser,
     holding,
     journal_sums,
@@ -195,7 +196,14 @@ class Book:
         # A number that was folded never comes again.
         first = max(self._last(), folded) + 1
         self._journal.add(
-            (i, *row[:-1], _slices(row.slices), int(detect)) for i, row in enumerate(rows, start=first)
+            (
+                i,
+                *row[:-2],
+                _slices(row.slices),
+                int(detect),
+                b"" if row.shadow is None else row.shadow.packed(),
+            )
+            for i, row in enumerate(rows, start=first)
         )
         if first + len(rows) - 1 - folded > _FOLD_AT:
             self.fold()
@@ -262,7 +270,7 @@ class Book:
             rows.delete("WHERE (model, version) = (?, ?)", version)
 
     def _noted(self, row: Sequence[Any]) -> Noted:
-        return self._read(functools.partial(_noted, row[1:-1]))
+        return self._read(functools.partial(_noted, row[1:]))
 
     def _unpacked(self, packed: bytes) -> Sums:
         return self._read(lambda: Sums.unpacked(packed, bins=self._bins))
@@ -305,9 +313,10 @@ def _keys(model: str, version: str, slices: str) -> tuple[Key, ...]:
 
 
 def _noted(row: Sequence[Any]) -> Noted:
-    *values, slices = row
+    *values, slices, _, shadow = row
     values[7] = bool(values[7])
-    noted = Noted._make([*values, _keys(values[1], values[2], slices)])
+    beside = Shadowed.unpacked(shadow) if shadow else None
+    noted = Noted._make([*values, _keys(values[1], values[2], slices), beside])
     if not (
         0 <= noted.confidence <= 1
         and 0 < noted.inclusion <= 1

@@ -8,17 +8,18 @@ journal later, many labels at a time. They are kept twice: over all time, for co
 from __future__ import annotations
 
 import math
+import re
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from calib_serve.receipts import DAY, Label
+from calib_serve.receipts import DAY, TAG, Label
 from calib_serve.watch.ledger.sums import Key, Sums, add_at, changes
 
 __all__ = [
-    "SPANS", "Dated", "Entry", "Fate", "Mark", "Noted", "Place", "coarser", "holding", "journal_sums",
-    "label_sums", "noted", "places",
-    "served",
+    "SPANS", "Dated", "Entry", "Fate", "Mark", "Noted", "Place", "Shadowed", "coarser", "holding",
+    "journal_sums", "label_sums", "noted", "places", "served",
 ]  # fmt: skip
 
 Fate = Literal["counted", "duplicate", "forgotten"]
@@ -26,6 +27,9 @@ Fate = Literal["counted", "duplicate", "forgotten"]
 
 SPANS: tuple[tuple[float, float], ...] = ((300.0, 2 * DAY), (3600.0, 35 * DAY), (DAY, 400 * DAY))
 """Widths of the spans of prediction time, and the age until which each is kept; seconds."""
+
+_SHADOWED = struct.Struct(f">fB{TAG}s")
+_TAG = f"[0-9a-f]{{{2 * TAG}}}"
 
 
 class Mark(NamedTuple):
@@ -81,10 +85,47 @@ class Dated(NamedTuple):
     sums: Sums
 
 
+class Shadowed(NamedTuple):
+    """What a label says of the shadow's prediction: its confidence, whether it was right, and its tag.
+
+    ``same``: whether it is that of the served one; ``tag``: eight hex digits, of ``receipts.shadow_tag``.
+    """
+
+    confidence: float
+    correct: bool
+    same: bool
+    tag: str
+
+    def packed(self) -> bytes:
+        """As SQLite ledgers keep it, in 9 bytes."""
+        return _SHADOWED.pack(self.confidence, self.correct + 2 * self.same, bytes.fromhex(self.tag))
+
+    @classmethod
+    def unpacked(cls, kept: bytes) -> Shadowed | None:
+        """The one behind ``packed``, None of no bytes; ValueError of others."""
+        if not kept:
+            return None
+        try:
+            confidence, bits, tag = _SHADOWED.unpack(kept)
+        except struct.error as error:
+            raise ValueError(f"a shadow is kept in {_SHADOWED.size} bytes, got {len(kept)}") from error
+        if bits > 3:
+            raise ValueError(f"a shadow is kept with bits {bits}")
+        return cls.of(confidence, bool(bits & 1), bool(bits & 2), tag.hex())
+
+    @classmethod
+    def of(cls, confidence: float, correct: bool, same: bool, tag: str) -> Shadowed:
+        """A sound one, else ValueError."""
+        if not 0 <= confidence <= 1 or not re.fullmatch(_TAG, tag):
+            raise ValueError(f"a shadow of the journal reads {(confidence, correct, same, tag)}")
+        return cls(float(confidence), bool(correct), bool(same), tag)
+
+
 class Noted(NamedTuple):
     """A label in the ledger's journal, from which sums are made and the drift detector is fed.
 
-    ``time`` of the prediction, and ``arrived``, when its label came; ``writer``: who counted it.
+    ``time`` of the prediction, and ``arrived``, when its label came; ``writer``: who counted it; ``shadow``:
+    what it says of the shadow's prediction, if one ran.
     """
 
     writer: str
@@ -99,6 +140,7 @@ class Noted(NamedTuple):
     inclusion: float
     group: int
     slices: tuple[Key, ...]
+    shadow: Shadowed | None = None
 
 
 def places(key: Key, *, time: float, now: float) -> list[Place]:
@@ -126,6 +168,7 @@ def coarser(start: float, width: float, *, now: float) -> tuple[float, float] | 
 def noted(entry: Entry, *, writer: str) -> Noted:
     """The label as the journal keeps it."""
     one = entry.label.receipt
+    beside = one.shadow
     return Noted(
         writer,
         one.model,
@@ -139,6 +182,14 @@ def noted(entry: Entry, *, writer: str) -> Noted:
         one.inclusion,
         one.group,
         entry.slices,
+        None
+        if beside is None
+        else Shadowed(
+            beside.confidence,
+            beside.predicted == entry.label.label,
+            beside.predicted == one.predicted,
+            beside.tag.hex(),
+        ),
     )
 
 

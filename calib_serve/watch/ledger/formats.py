@@ -1,6 +1,6 @@
 """Files of earlier formats, brought to that of today when they are opened.
 
-Format 1 kept nonces whole and sums without time; format 2 had no checksums.
+Format 1 kept nonces whole and sums without time; format 2 had no checksums; format 3 no shadows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from calib_serve.watch.ledger.tables import SCHEMA, TABLES
 
 __all__ = ["FORMAT", "convert"]
 
-FORMAT = 3
+FORMAT = 4
 _OLD = ("nonces", "epochs", "batches", "totals", "spans", "journal", "emitted", "state", "sums", "folded")
 _AT_ONCE = 5_000  # rows
 _NONCE_1 = 12  # bytes of a nonce in receipts of version 1
@@ -32,6 +32,9 @@ def convert(tables: Tables, found: int, *, bins: int) -> None:
     ValueError, TypeError, ShapeError or sqlite3.Error where a row of it cannot be.
     """
     db = tables.db
+    if found == 3:
+        _with_shadows(db)
+        return
     kept = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     for (name,) in db.execute(
         "SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
@@ -63,6 +66,16 @@ def convert(tables: Tables, found: int, *, bins: int) -> None:
         db.execute(f"DROP TABLE old_{name}")
 
 
+def _with_shadows(db: sqlite3.Connection) -> None:
+    """Add the journal's last column, empty; checksums stay, as nothing adds nothing to them."""
+    db.execute("DROP INDEX IF EXISTS journal_time")
+    db.execute("ALTER TABLE journal RENAME TO old_journal")
+    for statement in TABLES["journal"].schema:
+        db.execute(statement)
+    db.execute("INSERT INTO journal SELECT *, x'' FROM old_journal")
+    db.execute("DROP TABLE old_journal")
+
+
 def _rows(db: sqlite3.Connection, name: str, found: int, *, bins: int) -> Iterator[tuple[Any, ...]]:
     for row in db.execute(f"SELECT * FROM old_{name}"):  # noqa: S608
         if name == "emitted" and found == 1:
@@ -70,6 +83,8 @@ def _rows(db: sqlite3.Connection, name: str, found: int, *, bins: int) -> Iterat
         elif name == "epochs":
             epoch, expires, bits = row
             yield epoch, expires, -math.inf, bits
+        elif name == "journal":
+            yield *row, b""
         elif name == "state":
             key, value = row
             yield key, value.encode() if isinstance(value, str) else value  # stored by hand

@@ -16,6 +16,8 @@ from calib_serve.watch.ledger.rows import Tables
 
 __all__ = ["Inspection", "set_aside_in", "stopped_after", "verify_file"]
 
+_SET_ASIDE = 3  # the first format that keeps what was damaged
+
 
 class Inspection:
     """Goes through the ledger at ``path`` again and again, by a connection of its own that only reads."""
@@ -58,7 +60,7 @@ def verify_file(path: str | Path) -> list[str]:
             if wrong := structure(db, made=found == FORMAT):
                 return wrong
             if found != FORMAT:
-                return [f"it is of format {found}, which has no checksums; it gets them when it is opened"]
+                return [f"it is of format {found}, and can be verified once this program has opened it"]
             return [str(one) for one in look(Tables(db)) if one is not None]
     except (sqlite3.Error, UnicodeDecodeError) as error:
         return [f"it cannot be read: {error}"]
@@ -69,7 +71,7 @@ def set_aside_in(path: str | Path) -> list[str]:
     try:
         with closing(_reader(Path(path))) as db:
             (found,) = db.execute("PRAGMA user_version").fetchone()
-            return set_aside(Tables(db)) if found == FORMAT else []
+            return set_aside(Tables(db)) if found >= _SET_ASIDE else []
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise LedgerError(f"the ledger {path} cannot be read: {error}") from error
 

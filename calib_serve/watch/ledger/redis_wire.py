@@ -10,7 +10,7 @@ import numpy as np
 
 from calib_serve.nonces import NONCE_BYTES, split
 from calib_serve.watch.ledger.batches import Once
-from calib_serve.watch.ledger.entries import SPANS, Noted, Place, holding, label_sums
+from calib_serve.watch.ledger.entries import SPANS, Noted, Place, Shadowed, holding, label_sums
 from calib_serve.watch.ledger.redis_scripts import FEW
 from calib_serve.watch.ledger.sums import Key, Sums, Version, label_places
 
@@ -21,6 +21,8 @@ __all__ = [
 
 PUBLISHED = "published/"
 """Where the state begins that says what was published."""
+
+_PLAIN = len(Noted._fields) - 1  # numbers and texts of a row without a shadow
 
 
 def rows_and_sums(sums: Mapping[Place, Sums], *, writer: str) -> dict[str, Any]:
@@ -103,14 +105,17 @@ def packed(row: Noted) -> str:
     The nonce comes first, as by their order of arrival wrong ones might.
     """
     slices = [[key.kind, key.name] for key in row.slices]
-    return json.dumps([row.nonce.hex(), *row[:4], *row[5:-1], slices])
+    shadow = [] if row.shadow is None else [row.shadow]
+    return json.dumps([row.nonce.hex(), *row[:4], *row[5:-2], slices, *shadow])
 
 
 def unpacked(text: bytes) -> Noted:
     """The row behind ``packed``."""
-    nonce, writer, model, version, time, *row, slices = json.loads(text)
+    told = json.loads(text)
+    shadow = Shadowed.of(*told.pop()) if len(told) > _PLAIN else None
+    nonce, writer, model, version, time, *row, slices = told
     keys = tuple(Key(model, version, name, kind) for kind, name in slices)
-    return Noted._make([writer, model, version, time, bytes.fromhex(nonce), *row, keys])
+    return Noted._make([writer, model, version, time, bytes.fromhex(nonce), *row, keys, shadow])
 
 
 def published(consumer: str, version: Version) -> str:

@@ -91,7 +91,7 @@ class SqliteLedger(SqliteStore):
     def _prepare(self) -> None:
         with self.transaction():
             found = self._format()
-            if found in (1, 2):
+            if 0 < found < FORMAT:
                 try:
                     convert(self._tables, found, bins=self.bins)
                 except (ValueError, TypeError, struct.error) as error:

@@ -22,9 +22,10 @@ At = TypeVar("At", bound=Hashable)
 Version = tuple[str, str]
 """(model, version)."""
 
-Kind = Literal["segment", "class", "group", "source"]
+Kind = Literal["segment", "class", "group", "source", "clause"]
 """How predictions are sliced: by the segment they name ("" for none), which makes up all of them; by the
-predicted class; by random groups of the groups that they name; and labels by the source that sent them."""
+predicted class; by random groups of the groups that they name; labels by the source that sent them; and by
+the clauses of the contract that count them."""
 
 _PLACES = {"version": 1, "delay": len(DELAYS) + 1}
 _DIGITS = 1e-9  # sums that are made in another order differ by less, of themselves

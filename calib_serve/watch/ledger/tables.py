@@ -135,7 +135,7 @@ TABLES = {
             (
                 *("writer TEXT", "model TEXT", "version TEXT", "time REAL", "nonce BLOB", "arrived REAL"),
                 *("confidence REAL", "correct INTEGER", "predicted INTEGER", "inclusion REAL"),
-                *("grouped INTEGER", "slices TEXT", "detect INTEGER"),
+                *("grouped INTEGER", "slices TEXT", "detect INTEGER", "shadow BLOB"),
             ),
             indexed=("model", "version", "time"),
         ),

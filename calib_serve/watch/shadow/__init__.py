@@ -1,28 +1,13 @@
-"""How shadows compare with what is served."""
+"""A shadow of the served artifact: what labels say of both, and whether the shadow is better.
 
-from __future__ import annotations
+Receipts carry what the shadow said of the same input (``receipts.Shadow``), so one label counts for both.
+"""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from calib_serve.watch.shadow.follower import MOST_TAGS, ShadowFollower, shadow_states
+from calib_serve.watch.shadow.paired import ALPHA, LESS_RIGHT, MARGIN, ShadowTest
+from calib_serve.watch.shadow.state import ShadowState, Verdict
 
-__all__ = ["ShadowState"]
-
-
-@dataclass(frozen=True)
-class ShadowState:
-    """How one shadow compares."""
-
-    tag: str
-    labels: float
-    verdict: Literal["better", "no worse", "worse", "unknown"]
-    gain: float
-    low: float
-    high: float
-    accuracy_difference: float
-    log_evidence: Mapping[str, float]
-    since: float
-
-    def says(self) -> str:
-        """In a sentence."""
-        return f"The shadow {self.tag} is {self.verdict}."
+__all__ = [
+    "ALPHA", "LESS_RIGHT", "MARGIN", "MOST_TAGS", "ShadowFollower", "ShadowState", "ShadowTest", "Verdict",
+    "shadow_states",
+]  # fmt: skip

@@ -1,0 +1,193 @@
+"""What labels say of one clause since it is watched: evidence that it is broken, and bounds at all times.
+
+Labels come in the order of their predictions and once each. A promise that holds for every prediction, given
+those before, is said to be broken with a chance of at most ``ALPHA``, however often it is looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calib_serve.artifact import Clause
+from calib_serve.errors import InputError
+from calib_serve.judgement import Evidence, MeanSequence
+
+__all__ = ["ALPHA", "ClauseEvidence", "Labelled"]
+
+Floats = NDArray[np.float64]
+
+ALPHA = 0.05
+"""The chance with which a promise that is kept may ever be said to be broken; and of bounds to be wrong."""
+
+_SPREAD = 16.0  # the bets on shares are set for breaches of 3 % to eight times what may be wrong
+_TOGETHER = 256  # labels between looks at which way the bins are off
+
+
+class Labelled(NamedTuple):
+    """Labels (n,) that a clause is of: confidence, right or not, weight, bin and group (0: of none).
+
+    Weights make them stand for all that was predicted; their mean over all labels is 1.
+    """
+
+    confidence: Floats
+    correct: Floats
+    weight: Floats
+    bin: NDArray[np.intp]
+    group: NDArray[np.int64]
+
+    def part(self, of: slice | NDArray[np.bool_]) -> Labelled:
+        """Some of them."""
+        c, y, w, b, g = self
+        return Labelled(c[of], y[of], w[of], b[of], g[of])
+
+
+@dataclass(frozen=True, eq=False)
+class ClauseEvidence:
+    """Of an act or a calibration clause: begin with ``none``.
+
+    ``mean`` is of what is wrong beyond the promise. Of a calibration clause, ``off`` (bins,) are the sums of
+    confidence less outcome, which say on which side the next bets are, and ``by_bin`` the bounds of its
+    means. ``broken_at`` and ``kept_at``: when that was first known, seconds since 1970.
+    """
+
+    clause: Clause
+    labels: int
+    against: Evidence
+    mean: MeanSequence
+    off: Floats
+    by_bin: tuple[MeanSequence, ...]
+    broken_at: float | None = None
+    kept_at: float | None = None
+
+    @classmethod
+    def none(cls, clause: Clause, *, bins: int) -> ClauseEvidence:
+        """Before the first label."""
+        by_bin: tuple[MeanSequence, ...] = ()
+        if clause.kind == "calibration":
+            by_bin = tuple(MeanSequence(ALPHA / bins, 0.0) for _ in range(bins))
+        return cls(clause, 0, Evidence.none(), MeanSequence(ALPHA, 0.0), np.zeros(bins), by_bin)
+
+    def after(self, rows: Labelled, *, shares: Floats, now: float) -> ClauseEvidence:
+        """After more labels; ``shares`` (bins,) of all predictions that the clause is of."""
+        found = self
+        if self.clause.kind == "act":
+            allowed = 1 - self.clause.promise
+            worse = (1 - rows.correct) - allowed
+            payoffs, scales = _units(worse / allowed, rows.weight, rows.group)
+            numbers, bounds = _units(worse, rows.weight, rows.group, most=max(allowed, 1 - allowed))
+            found = replace(
+                self,
+                against=self.against.after(payoffs, scales * _SPREAD * allowed / (1 - allowed)),
+                mean=self.mean.after(numbers * bounds, bounds),
+            )
+        else:
+            for at in range(0, len(rows.confidence), _TOGETHER):
+                found = found._after_signed(rows.part(slice(at, at + _TOGETHER)))
+        found = replace(found, labels=self.labels + len(rows.confidence))
+        low, high = found.bounds(shares)
+        kept = low > self.clause.promise if self.clause.kind == "act" else high < self.clause.promise
+        return replace(
+            found,
+            broken_at=found.broken_at or (now if found.against.peak >= -math.log(ALPHA) else None),
+            kept_at=(found.kept_at or now) if kept else None,
+        )
+
+    def _after_signed(self, rows: Labelled) -> ClauseEvidence:
+        # Whatever the signs, the weighed mean of sign (c - y) is at most the calibration error.
+        sign = np.where(self.off >= 0, 1.0, -1.0)[rows.bin]
+        error, gap = self.clause.promise, rows.confidence - rows.correct
+        payoffs, scales = _units((sign * gap - error) / (1 + error), rows.weight, rows.group)
+        numbers, bounds = _units(sign * gap - error, rows.weight, rows.group, most=1 + error)
+        off, by_bin = self.off.copy(), list(self.by_bin)
+        np.add.at(off, rows.bin, gap)
+        for b in np.unique(rows.bin).tolist():
+            one = rows.part(rows.bin == b)
+            inside, ends = _units(one.confidence - one.correct, np.ones(len(one.bin)), one.group, most=1.0)
+            by_bin[b] = by_bin[b].after(inside * ends, ends)
+        return replace(
+            self,
+            against=self.against.after(payoffs, scales),
+            mean=self.mean.after(numbers * bounds, bounds),
+            off=off,
+            by_bin=tuple(by_bin),
+        )
+
+    def bounds(self, shares: Floats) -> tuple[float, float]:
+        """Low and high of the accuracy or the calibration error, since it is watched; NaN before any label.
+
+        Every label so far is in it alike. ``shares`` as in ``after``.
+        """
+        if not self.labels:
+            return math.nan, math.nan
+        low, high = self.mean.bounds
+        promise = self.clause.promise
+        if self.clause.kind == "act":
+            return max(promise - high, 0.0), min(promise - low, 1.0)
+        ends = np.array([one.bounds for one in self.by_bin])
+        most = float(shares @ np.abs(ends).max(axis=1)) if shares.any() else 1.0
+        return max(low + promise, 0.0), min(most, 1.0)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """For JSON; ``restored`` makes it again."""
+        return {
+            "labels": self.labels,
+            "against": [_text(v) for v in self.against.flat()],
+            "mean": self.mean.flat(),
+            "off": self.off.tolist(),
+            "by_bin": [one.flat() for one in self.by_bin],
+            "broken_at": self.broken_at,
+            "kept_at": self.kept_at,
+        }
+
+    def restored(self, state: Mapping[str, Any]) -> ClauseEvidence:
+        """The evidence of a state that was kept of this clause; InputError where that is none."""
+        try:
+            off = np.asarray(state["off"], np.float64)
+            by_bin = tuple(one.with_flat(v) for one, v in zip(self.by_bin, state["by_bin"], strict=True))
+            labels, times = int(state["labels"]), [state["broken_at"], state["kept_at"]]
+            if off.shape != self.off.shape or not np.isfinite(off).all() or labels < 0:
+                raise InputError("these are no sums over the bins")
+            return replace(
+                self,
+                labels=labels,
+                against=Evidence.from_flat([float(v) for v in state["against"]]),
+                mean=self.mean.with_flat(state["mean"]),
+                off=off,
+                by_bin=by_bin,
+                broken_at=None if times[0] is None else float(times[0]),
+                kept_at=None if times[1] is None else float(times[1]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"this is no evidence about a clause: {error!r}") from error
+
+
+def _text(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)  # JSON knows no infinity
+
+
+def _units(
+    numbers: Floats, weights: Floats, groups: NDArray[np.int64], *, most: float = 1.0
+) -> tuple[Floats, Floats]:
+    """What is bet on: labels, or the means of labels of one group, which may depend on each other.
+
+    Returns the weighed numbers over a bound, and that bound, which is known before any outcome.
+    """
+    if not groups.any():
+        return numbers / most, weights * most
+    lone = np.flatnonzero(groups == 0)
+    names = groups.copy()
+    names[lone] = -1 - np.arange(len(lone))
+    _, first, place, count = np.unique(names, return_index=True, return_inverse=True, return_counts=True)
+    order = np.argsort(first, kind="stable")
+    bound = np.zeros(len(count))
+    np.maximum.at(bound, place, weights)
+    total = np.bincount(place, weights * numbers) / count
+    scale = np.maximum(bound, 1e-300) * most
+    return (total / scale)[order], scale[order]

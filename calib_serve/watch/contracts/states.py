@@ -1,0 +1,196 @@
+"""How each clause of a contract stands: its promise since it is watched, and its budget over its time.
+
+A promise of 98 % may be wrong in 2 %: that is the error budget of what is acted on in the clause's time. The
+burn rate is how many times faster than that errors are made (Beyer et al., The Site Reliability Workbook,
+chapter 5); at a rate of 1 the budget is spent when the time is over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from calib_serve.artifact import Clause, Contract
+from calib_serve.durations import as_duration
+from calib_serve.judgement import share_sequence
+from calib_serve.receipts import DAY
+from calib_serve.watch.contracts.evidence import ALPHA, ClauseEvidence
+from calib_serve.watch.contracts.follower import clause_sums, is_sliced, kept_evidence, shares_of
+from calib_serve.watch.estimates import estimate
+from calib_serve.watch.ledger import Key, Kind, Ledger, Sums, Version
+from calib_serve.watch.maturity import Maturity
+from calib_serve.watch.windows import Window, read_windows
+
+__all__ = ["BURN_WINDOWS", "Burn", "ClauseState", "contract_states"]
+
+BURN_WINDOWS: Mapping[str, float] = {"5m": 300.0, "30m": 1800.0, "1h": 3600.0, "6h": 21_600.0, "3d": 3 * DAY}
+"""The windows that have a burn rate, in seconds; the clause's own time comes to them."""
+
+_NOW = ("6h", "3d")  # the window whose rate says when the budget runs out: the first that has one
+
+
+@dataclass(frozen=True)
+class Burn:
+    """A burn rate, and the lower end of its 95 % interval; NaN where labels do not tell it."""
+
+    rate: float
+    low: float
+
+
+@dataclass(frozen=True)
+class ClauseState:
+    """How one promise stands.
+
+    ``state``: "broken" once there is evidence that it does not hold, which is said of a promise that does
+    with a chance of at most 5 %, ever; "kept" while the bounds lie on its right side; else "unknown", and
+    ``why`` says what is missing. ``said_at``: since when, seconds since 1970. ``labels``: how many tell, or
+    predictions of a coverage clause. ``low`` and ``high``: bounds of the accuracy, error or share since it is
+    watched, right at all times at once with 95 %. ``value``: the same over the clause's time, estimated.
+    ``budget_left``: 1 untouched, 0 spent, below that overspent. ``burn`` by window. ``runs_out``: seconds
+    until the budget is spent at the rate of the latest hours, infinite where it lasts. NaN: not known.
+    """
+
+    clause: Clause
+    state: Literal["kept", "broken", "unknown"]
+    said_at: float | None
+    labels: float
+    value: float
+    low: float
+    high: float
+    budget_left: float
+    burn: Mapping[str, Burn]
+    runs_out: float
+    why: str
+
+
+def contract_states(
+    ledger: Ledger, version: Version, contract: Contract, *, maturity: Maturity, now: float
+) -> list[ClauseState]:
+    """How the clauses stand, in their order. Raises LedgerError where the ledger cannot be read."""
+    judged = [one for one in contract.clauses if one.kind != "coverage"]
+    evidence = kept_evidence(ledger, version, judged)
+    sums = clause_sums(ledger, version, contract.clauses)
+    lengths = {**BURN_WINDOWS, **{as_duration(one.per): one.per for one in contract.clauses}}
+    windows = read_windows(ledger, version, lengths, maturity=maturity, now=now, lengths=lengths)
+    found = []
+    for clause in contract.clauses:
+        if clause in evidence:
+            told = _judged(evidence[clause], sums[clause])
+        else:
+            told = _covered(clause, ledger, version)
+        found.append(_state(clause, told, windows, maturity))
+    return found
+
+
+class _Told(NamedTuple):
+    """What is said of a clause since it is watched."""
+
+    state: Literal["kept", "broken", "unknown"]
+    said_at: float | None
+    labels: float
+    low: float
+    high: float
+
+
+def _judged(evidence: ClauseEvidence, sums: Sums) -> _Told:
+    low, high = evidence.bounds(shares_of(sums))
+    said_at = evidence.broken_at or evidence.kept_at
+    state: Literal["kept", "broken", "unknown"] = "unknown"
+    if said_at:
+        state = "broken" if evidence.broken_at else "kept"
+    return _Told(state, said_at, float(evidence.labels), low, high)
+
+
+def _state(clause: Clause, told: _Told, windows: Mapping[str, Window], maturity: Maturity) -> ClauseState:
+    own = as_duration(clause.per)
+    amounts = {name: _amount(clause, windows[name]) for name in (*BURN_WINDOWS, own)}
+    allowed = clause.promise if clause.kind == "calibration" else 1 - clause.promise
+    burn = {name: Burn(one.rate / allowed, one.low / allowed) for name, one in amounts.items()}
+    used = amounts[own].rate
+    value = used if clause.kind == "calibration" else 1 - used
+    return ClauseState(
+        clause,
+        told.state,
+        told.said_at,
+        told.labels,
+        value,
+        told.low,
+        told.high,
+        1 - used / allowed,
+        burn,
+        _runs_out(clause, burn, own),
+        "" if told.state != "unknown" else _why(clause, told.labels, maturity),
+    )
+
+
+def _amount(clause: Clause, window: Window) -> Burn:
+    """What of the window is wrong, off or not covered: the estimate and its lower end; NaN if not known."""
+    if clause.kind == "coverage":
+        met, of = _coverage(clause, window.slices, window.version, window.bins)
+        return Burn(1 - met / of, 1 - met / of) if of else Burn(math.nan, math.nan)
+    key = Key(*window.version, clause.id, "clause")
+    sums = window.slices.get(key, Sums.zeros(window.bins)) if is_sliced(clause) else window.sums
+    if not sums.labels.any():
+        return Burn(math.nan, math.nan)
+    found = estimate(sums) if is_sliced(clause) else window.estimates
+    if clause.kind == "calibration":
+        return Burn(found.ece.value, found.ece.low)
+    return Burn(1 - found.accuracy.value, max(1 - found.accuracy.high, 0.0))
+
+
+def _coverage(clause: Clause, slices: Mapping[Key, Sums], version: Version, bins: int) -> tuple[float, float]:
+    """How many predictions fulfil the clause, and of how many."""
+    met = slices.get(Key(*version, clause.id, "clause"), Sums.zeros(bins))
+    if clause.predicted is not None:
+        scope: Sequence[Sums] = [
+            s for key, s in slices.items() if key.kind == "class" and key.name == str(clause.predicted)
+        ]
+    else:
+        scope = [
+            s
+            for key, s in slices.items()
+            if key.kind == "segment" and (not clause.segment or key.name == clause.segment)
+        ]
+    return float(met.predictions.sum()), float(sum(one.predictions.sum() for one in scope))
+
+
+def _covered(clause: Clause, ledger: Ledger, version: Version) -> _Told:
+    """Of a coverage clause: predictions are counted, whoever labels them."""
+    slices: dict[Key, Sums] = {}
+    kinds: tuple[Kind, ...] = ("clause", "segment", "class")
+    for kind in kinds:
+        slices |= ledger.slices(kind, version=version)
+    met, of = _coverage(clause, slices, version, ledger.bins)
+    if not of or met > of:
+        return _Told("unknown", None, of, math.nan, math.nan)
+    low, high = share_sequence(met, of, alpha=ALPHA)
+    if high < clause.promise:
+        return _Told("broken", None, of, low, high)
+    return _Told("kept" if low > clause.promise else "unknown", None, of, low, high)
+
+
+def _runs_out(clause: Clause, burn: Mapping[str, Burn], own: str) -> float:
+    """Of a time that goes on: what is oldest in it leaves at the rate of all of it."""
+    so_far = burn[own].rate
+    rate = next((burn[name].rate for name in _NOW if math.isfinite(burn[name].rate)), math.nan)
+    if math.isnan(so_far) or math.isnan(rate):
+        return math.nan
+    if so_far >= 1:
+        return 0.0
+    return clause.per * (1 - so_far) / (rate - so_far) if rate > 1 else math.inf
+
+
+def _why(clause: Clause, labels: float, maturity: Maturity) -> str:
+    if clause.kind == "coverage":
+        return (
+            "too few predictions to be sure"
+            if labels
+            else "predictions are not counted here: a coverage is known where they are"
+        )
+    if labels:
+        return f"{labels:.0f} labels are too few to be sure"
+    if not maturity.known:
+        return "how late labels come is not known yet"
+    return "no label that is mature is of it"

@@ -1,0 +1,238 @@
+"""Whether a contract can be kept, by held-out labels, and from which threshold on."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.artifact import Artifact, Clause, Contract
+from calib_serve.errors import InputError
+from calib_serve.metrics import Estimate, abstention, evaluate, exact_interval
+from calib_serve.metrics.exact import beta_binomial_at_most
+from calib_serve.metrics.grouped import design_effect, group_codes
+from calib_serve.metrics.intervals import quantile_of
+from calib_serve.metrics.scores import checked
+from calib_serve.metrics.tails import beta_below
+from calib_serve.workflows.contract_results import ClauseCheck, ContractCheck, Found
+
+__all__ = ["ClauseCheck", "ContractCheck", "check_contract", "read_contract"]
+
+_EXACT = 100_000  # predictions of a window, beyond which their chance adds nothing to what is not known
+_LARGEST = 1 << 20  # bytes of a contract
+_ECE = 50  # samples below which an ECE says nothing
+_NOTHING = Estimate(math.nan)
+
+Floats = NDArray[np.float64]
+
+
+def read_contract(path: Path, artifact: Artifact) -> Contract:
+    """The contract in a YAML file, for an artifact; InputError where it is none, or of other classes."""
+    if artifact.is_multilabel:
+        raise InputError(
+            "a contract is for one class a sample; this artifact is of labels, of which any number may be "
+            "true"
+        )
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise InputError(f"it has more than {_LARGEST} bytes, and a contract is a page")
+        found = Contract.read(path.read_bytes(), artifact.class_names)
+    except OSError as error:
+        raise InputError(f"cannot read the contract {path}: {error.strerror or error}") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    found.check_classes(artifact.classes)
+    return found
+
+
+def check_contract(
+    contract: Contract,
+    probs: ArrayLike,
+    labels: ArrayLike,
+    *,
+    segments: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    level: float = 0.95,
+    predictions_per_day: float | None = None,
+    replicates: int = 1000,
+    seed: int = 0,
+) -> ContractCheck:
+    """Whether each clause can be kept, by calibrated probabilities (n, K) and class ids (n,).
+
+    The probabilities must not have been fitted on these samples, which must be drawn as those that are
+    served. ``segments`` (n,) of each, or None: clauses of segments are then not checked. ``groups`` (n,) say
+    which samples belong together. Intervals of ``level`` are exact (Clopper and Pearson 1934), that of a
+    calibration error is of ``replicates`` draws.
+
+    The probability of an act or a coverage clause is by Jeffreys' posterior: of k right among n, the true
+    share is Beta(k + 1/2, n - k + 1/2), and the probability is that of a share of at least the promise. With
+    ``predictions_per_day``, it is that of the m predictions that one window will hold: the right ones among
+    them are beta-binomial, and at least the promised share of m is right. Of a calibration, it is normal with
+    the interval's own width. Thresholds are those of ``calib_serve.metrics.abstention``, at ``level``.
+
+    Raises InputError for arrays and options that cannot be right.
+
+    >>> found = check_contract(
+    ...     Contract((Clause("act", 0.9, above=0.8),)), [[0.9, 0.1], [0.6, 0.4]] * 100, [0, 1] * 100
+    ... )
+    >>> found.clauses[0].found, found.clauses[0].counted, found.clauses[0].value.value
+    ('can be kept', 100, 1.0)
+    """
+    if predictions_per_day is not None and not 0 < predictions_per_day < math.inf:
+        raise InputError(f"predictions a day must be a number above 0, got {predictions_per_day}")
+    p, y = checked(probs, labels)
+    contract.check_classes(p.shape[1])
+    named = _segments(segments, len(y))
+    samples = _Samples(
+        np.asarray(p, np.float64),
+        y,
+        None if named is None else np.array(named, object),
+        group_codes(groups, len(y)),
+        contract,
+        level=level,
+        per_day=predictions_per_day,
+        replicates=replicates,
+        seed=seed,
+    )
+    return ContractCheck(len(y), level, tuple(samples.check(one) for one in contract.clauses))
+
+
+def _segments(segments: ArrayLike | None, n: int) -> list[str] | None:
+    if segments is None:
+        return None
+    given = np.asarray(segments)
+    if given.shape != (n,) or given.dtype.kind not in "Uiu":
+        raise InputError(f"segments must be ({n},) texts, one a sample, got {given.shape} {given.dtype}")
+    return [str(one) for one in given.tolist()]
+
+
+class _Samples:
+    """Held-out samples, and how they are judged."""
+
+    def __init__(
+        self,
+        probs: Floats,
+        labels: NDArray[np.intp],
+        segments: NDArray[np.object_] | None,
+        codes: NDArray[np.intp] | None,
+        contract: Contract,
+        **how: Any,
+    ) -> None:
+        self.probs, self.labels, self.segments, self.codes = probs, labels, segments, codes
+        self.contract, self.how = contract, how
+        self.predicted = probs.argmax(axis=1)
+        self.confidence = np.minimum(probs[np.arange(len(probs)), self.predicted], 1.0)
+        of = "" if segments is None else [str(one) for one in segments]
+        self.acted = contract.acts(self.confidence, self.predicted, of)
+
+    def check(self, clause: Clause) -> ClauseCheck:
+        if clause.segment and self.segments is None:
+            note = "Of which segment the samples are was not given."
+            return ClauseCheck(clause, "not checked", 0, 0, _NOTHING, math.nan, note=note)
+        rows = np.ones(len(self.labels), np.bool_)
+        if clause.segment and self.segments is not None:
+            rows &= self.segments == clause.segment
+        if clause.predicted is not None:
+            rows &= self.predicted == clause.predicted
+        at = np.flatnonzero(rows)
+        if not len(at):
+            note = "None of the samples falls under it."
+            return ClauseCheck(clause, "not enough samples", 0, 0, _NOTHING, math.nan, note=note)
+        judge = {"act": self._act, "calibration": self._calibration, "coverage": self._coverage}
+        return judge[clause.kind](clause, at)
+
+    def _act(self, clause: Clause, at: NDArray[np.intp]) -> ClauseCheck:
+        right = self.predicted == self.labels
+        acted = at[self.acted[at]]
+        least = self._least(clause, at)
+        told: dict[str, Any] = {"threshold": least[0], "acted": least[1], "note": ""}
+        if self.segments is None and self.contract.segments:
+            told["note"] = (
+                "Measured as if no sample were of the segments "
+                f"{', '.join(self.contract.segments)}, which act from other thresholds."
+            )
+        if not len(acted):
+            told["note"] = "None of the samples would be acted on. " + told["note"]
+            return ClauseCheck(clause, "not enough samples", len(at), 0, _NOTHING, math.nan, **told)
+        return self._share(clause, right[acted], acted, len(at), **told)
+
+    def _coverage(self, clause: Clause, at: NDArray[np.intp]) -> ClauseCheck:
+        return self._share(clause, self.confidence[at] >= clause.above, at, len(at))
+
+    def _share(
+        self, clause: Clause, hits: NDArray[np.bool_], rows: NDArray[np.intp], samples: int, **told: Any
+    ) -> ClauseCheck:
+        """Of ``hits`` among ``rows``: the interval, and Jeffreys' posterior, of as many as groups leave."""
+        n, share = self._worth(hits, rows), float(hits.mean())
+        value = exact_interval(share * n, n, level=self.how["level"])
+        window = None
+        if self.how["per_day"] is not None:
+            window = self.how["per_day"] * clause.per / 86_400 * len(rows) / len(self.labels)
+        probability = _kept(share * n, n, clause.promise, window)
+        found: Found = "not enough samples"
+        if value.low >= clause.promise or value.high < clause.promise:
+            found = "can be kept" if value.low >= clause.promise else "cannot be kept"
+        return ClauseCheck(clause, found, samples, len(rows), value, probability, **told)
+
+    def _worth(self, hits: NDArray[np.bool_], rows: NDArray[np.intp]) -> float:
+        """As how many independent samples these count."""
+        if self.codes is None:
+            return float(len(hits))
+        codes = np.unique(self.codes[rows], return_inverse=True)[1]
+        groups = int(codes.max()) + 1
+        # Where all are alike, or of one group, nothing tells how groups vary: each counts once.
+        alike = groups == 1 or hits.all() or not hits.any()
+        return float(groups) if alike else len(hits) / design_effect(hits.astype(np.float64), codes)
+
+    def _least(self, clause: Clause, at: NDArray[np.intp]) -> tuple[float, float]:
+        """The smallest threshold with the guarantee, and the share acted on; NaN where none has it."""
+        groups = None if self.codes is None else self.codes[at]
+        if groups is not None and len(np.unique(groups)) < 2:
+            return math.nan, math.nan
+        found = abstention(
+            self.probs[at],
+            self.labels[at],
+            risk=1 - clause.promise,
+            level=self.how["level"],
+            groups=groups,
+            seed=self.how["seed"],
+        )
+        return (found.threshold, found.answered) if math.isfinite(found.threshold) else (math.nan, math.nan)
+
+    def _calibration(self, clause: Clause, at: NDArray[np.intp]) -> ClauseCheck:
+        groups = None if self.codes is None else self.codes[at]
+        if len(at) < _ECE or (groups is not None and len(np.unique(groups)) < 2):
+            note = f"A calibration error needs {_ECE} samples or more, of several groups."
+            return ClauseCheck(clause, "not enough samples", len(at), len(at), _NOTHING, math.nan, note=note)
+        how = {name: self.how[name] for name in ("level", "replicates", "seed")}
+        ece = evaluate(self.probs[at], self.labels[at], groups=groups, **how).ece
+        centre = ece.value if math.isnan(ece.debiased) else max(ece.debiased, 0.0)
+        value = Estimate(centre, ece.low, ece.high)
+        found: Found = "not enough samples"
+        if value.high <= clause.promise or value.low > clause.promise:
+            found = "can be kept" if value.high <= clause.promise else "cannot be kept"
+        probability = _normal(value, clause.promise, self.how["level"])
+        return ClauseCheck(clause, found, len(at), len(at), value, probability)
+
+
+def _kept(hits: float, n: float, promise: float, window: float | None) -> float:
+    """P(share >= promise) of Beta(hits + 1/2, n - hits + 1/2), or that of ``window`` draws by it."""
+    a, b = hits + 0.5, n - hits + 0.5
+    if window is None or window > _EXACT:
+        return 1 - beta_below(promise, a, b)
+    m = max(round(window), 1)
+    return 1 - beta_binomial_at_most(math.ceil(m * promise - 1e-9) - 1, m, a, b)
+
+
+def _normal(value: Estimate, promise: float, level: float) -> float:
+    """P(error <= promise), normal around the value, as wide as the interval is on the promise's side."""
+    end = value.high if promise >= value.value else value.low
+    if math.isnan(end) or math.isnan(value.value):
+        return math.nan
+    width = abs(end - value.value) / quantile_of(level)
+    if not width:
+        return float(promise >= value.value)
+    return 0.5 * (1 + math.erf((promise - value.value) / width / math.sqrt(2)))

@@ -1,0 +1,273 @@
+"""Contracts: what a YAML document says is what the artifact promises, or it is refused with a reason."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calib_serve import Artifact, LogitMap
+from calib_serve.artifact import Clause, Contract
+from calib_serve.artifact.manifest import digest
+from calib_serve.errors import CalibServeError, InputError, IntegrityError, SchemaError
+
+PLAIN = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3)
+ACT = "act: {above: 0.9, accuracy: 0.98}"
+WHOLE = """
+contract: 1
+per: 7d
+act: {above: 0.9, accuracy: 0.98, per: 30d}
+calibration: {error: 0.03}
+coverage: {above: 0.8, at_least: 0.7}
+segments:
+  de: {act: {above: 0.95, accuracy: 0.99}}
+classes:
+  cat: {act: {above: 0.97, accuracy: 0.999}}
+"""
+
+
+def contract(text: str, names: tuple[str, ...] = ()) -> Contract:
+    return Contract.read(f"contract: 1\n{text}", names)
+
+
+def test_what_it_says_is_what_it_holds() -> None:
+    found = Contract.read(WHOLE, ["ant", "bee", "cat"])
+    day = 86_400.0
+    assert found.clauses == (
+        Clause("act", 0.98, above=0.9, per=30 * day),
+        Clause("calibration", 0.03, per=7 * day),
+        Clause("coverage", 0.7, above=0.8, per=7 * day),
+        Clause("act", 0.99, above=0.95, per=7 * day, segment="de"),
+        Clause("act", 0.999, above=0.97, per=7 * day, predicted=2),
+    )
+    assert found.segments == ("de",)
+    assert found.decides
+
+
+def test_what_is_acted_on_meets_every_threshold_it_falls_under() -> None:
+    found = Contract.read(WHOLE, ["ant", "bee", "cat"])
+    # (confidence, predicted, segment): by hand
+    for given_, acts in {
+        (0.9, 0, ""): True,
+        (0.8999999, 0, ""): False,
+        (0.94, 0, "de"): False,
+        (0.95, 0, "de"): True,
+        (0.96, 2, "de"): False,
+        (0.96, 2, ""): False,
+        (0.97, 2, "de"): True,
+        (0.94, 0, "DE"): True,
+        (math.nan, 0, ""): False,
+    }.items():
+        assert found.acts_on(*given_) == acts, given_
+        assert found.acts([given_[0]], [given_[1]], given_[2]).tolist() == [acts]
+        assert found.acts([given_[0]], [given_[1]], [given_[2]]).tolist() == [acts]
+    only = contract("segments: {de: {act: {above: 0.5, accuracy: 0.9}}}")
+    assert only.acts([1.0, 1.0], [0, 0], ["fr", "de"]).tolist() == [False, True]
+    assert not contract("calibration: {error: 0.1}").acts_on(1.0, 0)
+
+
+def test_a_prediction_counts_where_it_is_acted_on_and_where_it_is_sure() -> None:
+    found = Contract.read(WHOLE, ["ant", "bee", "cat"])
+    assert [one.name for one in found.counts(0.96, 0, "de")] == ["act", "coverage", "act, segment de"]
+    assert [one.name for one in found.counts(0.94, 0, "de")] == ["coverage"]
+    assert [one.name for one in found.counts(0.5, 0, "")] == []
+
+
+@pytest.mark.parametrize(
+    ("confidence", "predicted", "segments"),
+    [([0.9], [0, 1], ""), (0.9, 0, ""), ([[0.9]], [[0]], ""), ([0.9, 0.9], [0, 0], ["de"])],
+)
+def test_arrays_of_other_shapes_are_refused(confidence: Any, predicted: Any, segments: Any) -> None:
+    with pytest.raises(InputError, match=r"must be \(n,\)"):
+        Contract.read(WHOLE, ["ant", "bee", "cat"]).acts(confidence, predicted, segments)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("", "must be a mapping"),
+        (ACT, "begins with 'contract: 1'"),
+        ("[]", "must be a mapping"),
+        ("contract: 1", "promises something"),
+        (f"contract: true\n{ACT}", "begins with"),
+        (f"contract: 1.0\n{ACT}", "begins with"),
+        (f"contract: 2\n{ACT}", "got '2'"),
+        (f"contract: 1\n{ACT}\n{ACT}", "twice"),
+        ("contract: 1\nact: {above: 0.5, above: 0.9, accuracy: 0.98}", "twice"),
+        ("contract: 1\nact: {<<: {above: 0.5}, accuracy: 0.98}", "merged"),
+        ("contract: 1\nact: &a {above: 0.9, accuracy: 0.98}\nsegments: {x: {act: *a}}", "aliases"),
+        (f"contract: 1\n{ACT}\n---\ncontract: 1", "cannot be read"),
+        ("contract: 1\nact: !!python/object/apply:os.getcwd []", "cannot be read"),
+        ("contract: 1\nact: " + "[" * 60 + "]" * 60, "nested deeper"),
+        (f"contract: 1\n{ACT}\nnonsense: 1", "does not know 'nonsense'"),
+        ("contract: 1\nact: {above: 0.9}", "has no accuracy"),
+        ("contract: 1\nact: {accuracy: 0.9}", "has no above"),
+        ("contract: 1\ncalibration: {error: 0.1, above: 0.9}", "does not know 'above'"),
+        ("contract: 1\nact: [0.9, 0.98]", "must be a mapping"),
+        ("contract: 1\nact: null", "must be a mapping"),
+        ("contract: 1\nact: {above: 0.9, accuracy: 98}", "0.98 means 98 %; got 98"),
+        ("contract: 1\nact: {above: 0.9, accuracy: 1}", "not the ends"),
+        ("contract: 1\nact: {above: 1.1, accuracy: 0.9}", r"\[0, 1\]"),
+        ("contract: 1\nact: {above: 0.9, accuracy: .nan}", "between 0 and 1"),
+        ("contract: 1\nact: {above: -.inf, accuracy: 0.9}", r"\[0, 1\]"),
+        ("contract: 1\nact: {above: true, accuracy: 0.9}", "must be a number"),
+        ("contract: 1\nact: {above: '0.9', accuracy: 0.9}", "must be a number"),
+        (f"contract: 1\nact: {{above: 0.9, accuracy: {'9' * 400}}}", "must be a number"),
+        (f"contract: 1\nact: {{above: 0.9, accuracy: {'9' * 4000}}}", "number of 4000"),
+        (f"contract: 1\nper: 30\n{ACT}", "with its unit"),
+        (f"contract: 1\nper: null\n{ACT}", "with its unit"),
+        (f"contract: 1\nper: 1:30\n{ACT}", "with its unit"),
+        (f"contract: 1\nper: 30m\n{ACT}", "from an hour"),
+        (f"contract: 1\nper: 4000d\n{ACT}", "to 3650d"),
+        (f"contract: 1\nper: 1e999d\n{ACT}", "such as 6h"),
+        (f"contract: 1\nper: 3600.5s\n{ACT}", "whole seconds"),
+        (f"contract: 1\nsegments: {{no: {{{ACT}}}}}", "put it in quotes"),
+        (f"contract: 1\nsegments: {{2024-01-01: {{{ACT}}}}}", "put it in quotes"),
+        (f"contract: 1\nsegments: {{'': {{{ACT}}}}}", "put it in quotes"),
+        (f"contract: 1\nsegments: {{{'x' * 64}: {{{ACT}}}}}", "1 to 63 characters"),
+        (f'contract: 1\nsegments: {{"a\\nb": {{{ACT}}}}}', "without control"),
+        (f'contract: 1\nsegments: {{"\\uD800": {{{ACT}}}}}', "without control|cannot be read"),
+        ("contract: 1\nsegments: {de: {}}", "promises nothing"),
+        ("contract: 1\nsegments: [de]", "must be a mapping"),
+        (f"contract: 1\nclasses: {{emu: {{{ACT}}}}}", "or one of"),
+        (f"contract: 1\nclasses: {{7: {{{ACT}}}}}", "from 0 to 2"),
+        (f"contract: 1\nclasses: {{-1: {{{ACT}}}}}", "from 0 to 2"),
+        (f"contract: 1\nclasses: {{yes: {{{ACT}}}}}", "put it in quotes"),
+        (f"contract: 1\nclasses: {{1.0: {{{ACT}}}}}", "put it in quotes"),
+        (f"contract: 1\nclasses: {{cat: {{{ACT}}}, 2: {{{ACT}}}}}", "'act, class 2' twice"),
+        ("contract: 1\nsegments: {" + ", ".join(f"s{i}: {{{ACT}}}" for i in range(65)) + "}", "64 clauses"),
+        (b"\xff\xfe\x00", "cannot be read"),
+        ("contract: 1\n\ud800: 1", "cannot be read"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_its_place(text: str | bytes, match: str) -> None:
+    with pytest.raises(InputError, match=match) as caught:
+        Contract.read(text, ["ant", "bee", "cat"])
+    assert len(str(caught.value)) < 400
+
+
+def test_a_text_that_is_a_name_and_an_id_is_the_name_only_in_quotes() -> None:
+    digits = ("1", "2", "0")
+    assert contract(f'classes: {{"1": {{{ACT}}}}}', digits).clauses[0].predicted == 0
+    with pytest.raises(InputError, match="in quotes it is the name"):
+        contract(f"classes: {{1: {{{ACT}}}}}", digits)
+    assert contract(f"classes: {{1: {{{ACT}}}}}", ("a", "b")).clauses[0].predicted == 1
+    assert contract(f"classes: {{1: {{{ACT}}}}}", ("0", "1")).clauses[0].predicted == 1
+    with pytest.raises(InputError, match="several classes"):
+        contract(f"classes: {{a: {{{ACT}}}}}", ("a", "a"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kind": "acts"},
+        {"predicted": -1},
+        {"predicted": True},
+        {"predicted": 1.0},
+        {"predicted": 2**32},
+        {"segment": None},
+        {"segment": "de", "predicted": 1},
+        {"promise": "much"},
+        {"per": math.inf},
+        {"above": math.nan},
+        {"kind": "calibration", "above": 0.5},
+    ],
+)
+def test_clauses_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        Clause(**{"kind": "act", "promise": 0.9, **wrong})
+
+
+def test_a_clause_is_known_by_all_that_it_says() -> None:
+    one = Clause("act", 0.98, above=0.9)
+    assert one.id == Clause("act", np.float64(0.98), above=np.float64(0.9), per=2_592_000).id
+    changed = [{"promise": 0.97}, {"above": 0.91}, {"per": 86_400.0}, {"segment": "de"}, {"predicted": 0}]
+    assert len({one.id, *(replace(one, **change).id for change in changed)}) == 6
+
+
+names = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Zp"]), min_size=1, max_size=63
+) | st.sampled_from(
+    ["no", "1", "~", "null", "<<", "2024-01-01", "0x1", ": ", "# a", "'", '"', " ", "é", "北"]
+)
+numbers = st.floats(1e-12, 1, exclude_max=True)
+scopes = st.tuples(names, st.none()) | st.tuples(st.just(""), st.none() | st.integers(0, 3))
+clauses = st.builds(
+    lambda kind, promise, above, per, scope: Clause(
+        kind, promise, 0.0 if kind == "calibration" else above, float(per), *scope
+    ),
+    st.sampled_from(["act", "calibration", "coverage"]),
+    numbers,
+    st.floats(0, 1),
+    st.integers(3600, 3650 * 86_400),
+    scopes,
+)
+
+
+@given(
+    st.lists(clauses, min_size=1, max_size=6, unique_by=lambda one: one.name),
+    st.lists(names, min_size=4, max_size=4) | st.just([]),
+)
+def test_what_is_written_reads_the_same(found: list[Clause], class_names: list[str]) -> None:
+    one = Contract(tuple(found))
+    assert set(Contract.of(json.loads(json.dumps(one.facts))).clauses) == set(found)
+    assert set(Contract.of(yaml.safe_load(yaml.safe_dump(one.facts))).clauses) == set(found)
+    if len(set(class_names)) == len(class_names):  # else ids may be other classes' names, and are refused
+        assert set(Contract.read(one.text(class_names), class_names).clauses) == set(found)
+
+
+def test_it_is_kept_in_the_artifact_and_hashed_with_it(tmp_path: Path) -> None:
+    one = replace(PLAIN, class_names=("ant", "bee", "cat"))
+    held = replace(one, contract=Contract.read(WHOLE, one.class_names))
+    found = Artifact.load(held.save(tmp_path / "a"))
+    assert found.contract == held.contract
+    assert found.fingerprint == held.fingerprint != one.fingerprint
+    manifest = tmp_path / "a" / "manifest.yaml"
+    manifest.write_text(manifest.read_text().replace("accuracy: 0.98", "accuracy: 0.58"))
+    with pytest.raises(IntegrityError):
+        Artifact.load(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    "entry", [{"contract": 1}, [], "act", {"contract": 1, "classes": {"7": {"calibration": {"error": 0.1}}}}]
+)
+def test_a_manifest_whose_contract_cannot_be_is_no_artifact(tmp_path: Path, entry: Any) -> None:
+    folder = PLAIN.save(tmp_path / "a")
+    manifest = yaml.safe_load((folder / "manifest.yaml").read_text())
+    del manifest["sha256"]
+    manifest |= {"contract": entry, "schema": 4}
+    (folder / "manifest.yaml").write_text(yaml.safe_dump({**manifest, "sha256": digest(manifest)}))
+    with pytest.raises(SchemaError):
+        Artifact.load(folder)
+
+
+def test_it_is_for_the_classes_there_are_and_not_for_labels() -> None:
+    with pytest.raises(CalibServeError, match="of class 3"):
+        replace(PLAIN, contract=Contract((Clause("act", 0.9, predicted=3),)))
+    with pytest.raises(CalibServeError, match="not for labels"):
+        Artifact(
+            (),
+            method="none",
+            classes=3,
+            model={"outputs": "label_logits"},
+            contract=Contract((Clause("act", 0.9),)),
+        )
+
+
+def test_it_says_what_it_promises() -> None:
+    assert Contract.read(WHOLE, ["ant", "bee", "cat"]).says(["ant", "bee", "cat"]) == [
+        "Of predictions acted on (confidence 0.9 or more), 98 % or more are right, over 30d.",
+        "The expected calibration error of predictions is 3 % or less, over 7d.",
+        "Of predictions, 70 % or more have a confidence of 0.8 or more, over 7d.",
+        "Of predictions in segment de acted on (confidence 0.95 or more), 99 % or more are right, over 7d.",
+        "Of predictions of class cat acted on (confidence 0.97 or more), 99.9 % or more are right, over 7d.",
+    ]
+    assert "0.999999 or more), 99.9999 %" in Clause("act", 0.999999, above=0.999999).says()

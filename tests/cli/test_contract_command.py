@@ -1,0 +1,206 @@
+"""``calib-serve contract``: written, set, shown, checked, and what other commands say of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from calib_serve import Abstain, Artifact, LogitMap, calibrate
+from calib_serve.artifact import Contract
+from calib_serve.cli import app
+from calib_serve.errors import CalibServeError, IntegrityError
+from calib_serve.fit.priors import for_shares
+from calib_serve.workflows.refit import refit
+
+NAMES = ("ant", "bee", "cat", "dog")
+TEXT = """
+contract: 1
+act: {above: 0.9, accuracy: 0.9}
+coverage: {above: 0.9, at_least: 0.9}
+classes: {cat: {act: {above: 0.5, accuracy: 0.999}}}
+"""
+
+
+def draw(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    z = 2 * rng.standard_normal((n, 4))
+    return (3 * z).astype(np.float32), (z + rng.gumbel(size=z.shape)).argmax(axis=1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    arrays = {}
+    for seed, (name, n) in enumerate({"cal": 400, "held": 1500}.items()):
+        arrays[f"{name}_logits"], arrays[f"{name}_labels"] = draw(n, seed)
+    np.savez(tmp_path / "z.npz", class_names=NAMES, **arrays)
+    fitted = calibrate(arrays["cal_logits"], arrays["cal_labels"], "temperature", cross_validate=False)
+    replace(fitted, class_names=NAMES).save(tmp_path / "artifact")
+    (tmp_path / "contract.yaml").write_text(TEXT)
+    return tmp_path
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
+
+
+def run(*arguments: object) -> str:
+    found = invoke(*arguments)
+    assert found.exit_code == 0, found.output
+    return found.stdout
+
+
+def test_what_is_set_is_shown_as_it_is_set_again(folder: Path, tmp_path: Path) -> None:
+    artifact = folder / "artifact"
+    before = Artifact.load(artifact)
+    told = run("contract", "set", artifact, folder / "contract.yaml", "-o", tmp_path / "out")
+    assert "Of predictions of class cat acted on (confidence 0.5 or more), 99.9 % or more are right" in told
+    assert Artifact.load(artifact).contract is None
+    found = Artifact.load(tmp_path / "out")
+    assert found.contract == Contract.read(TEXT, NAMES)
+    np.testing.assert_array_equal(found.probs(np.eye(4)), before.probs(np.eye(4)))
+    shown = run("contract", "show", tmp_path / "out").split("\n\n")[0]
+    (folder / "again.yaml").write_text(shown)
+    run("contract", "set", artifact, folder / "again.yaml")  # in place
+    assert Artifact.load(artifact).fingerprint == found.fingerprint
+    as_json = json.loads(run("contract", "show", artifact, "--json"))
+    assert as_json["contract"] == found.contract.facts
+    assert as_json["ids"] == [one.id for one in found.contract.clauses]
+    assert run("contract", "show", before.save(tmp_path / "none")).strip() == "no contract"
+
+
+def test_other_commands_say_it_too(folder: Path) -> None:
+    artifact, held = folder / "artifact", ("--logits", folder / "z.npz", "--split", "held")
+    run("contract", "set", artifact, folder / "contract.yaml")
+    assert json.loads(run("inspect", artifact, "--json"))["contract"]["act"]["accuracy"] == 0.9
+    assert repr(Artifact.load(artifact)).endswith(", a contract of 3 clauses)")
+    told = run("decide", artifact, *held, "--coverage", 0.9, "-o", folder / "decided")
+    assert "Of predictions acted on (confidence 0.9 or more), 90 % or more are right" in told
+    assert Artifact.load(folder / "decided").contract == Artifact.load(artifact).contract
+    run("report", *held, "--artifact", artifact, "-o", folder / "report.html", "--replicates", 0)
+    assert "90 % or more are right" in (folder / "report.html").read_text()
+    run("apply", artifact, *held, "-o", folder / "p.npz")
+    with np.load(folder / "p.npz") as made:
+        sure = made["confidence"] >= np.where(made["predictions"] == 2, 0.9, 0.9)
+        np.testing.assert_array_equal(made["act"], sure)
+
+
+def test_act_is_left_out_of_a_file_where_it_depends_on_segments(folder: Path) -> None:
+    (folder / "contract.yaml").write_text("contract: 1\nsegments: {de: {act: {above: 0.9, accuracy: 0.9}}}")
+    run("contract", "set", folder / "artifact", folder / "contract.yaml")
+    held = ("--logits", folder / "z.npz", "--split", "held")
+    found = invoke("apply", folder / "artifact", *held, "-o", folder / "p.npz")
+    assert "act is left out" in found.output
+    assert "act" not in np.load(folder / "p.npz")
+
+
+def test_check_says_what_can_be_kept_and_fails_where_something_cannot(folder: Path) -> None:
+    artifact, held = folder / "artifact", ("--logits", folder / "z.npz", "--split", "held")
+    asked = ("contract", "check", artifact, *held, "--contract", folder / "contract.yaml")
+    failed = invoke(*asked)
+    assert failed.exit_code == 1
+    shown = " ".join(failed.stdout.split())
+    assert "act: can be kept Of predictions acted on" in shown
+    assert "coverage: cannot be kept" in shown
+    told = json.loads(invoke(*asked, "--json").stdout)
+    assert [one["found"] for one in told["clauses"]] == [
+        "can be kept",
+        "cannot be kept",
+        "not enough samples",
+    ]
+    assert (told["broken"], told["proven"], told["samples"]) == (True, False, 1500)
+    line = told["clauses"][0]["line"]
+    (folder / "kept.yaml").write_text(f"contract: 1\n{line}")
+    kept = ("contract", "check", artifact, *held, "--contract", folder / "kept.yaml")
+    assert invoke(*kept).exit_code == 0
+    with pytest.raises(CalibServeError, match="has no contract"):
+        run("contract", "check", artifact, *held)
+    run("contract", "set", artifact, folder / "kept.yaml")
+    run("contract", "check", artifact, *held)
+
+
+def test_segments_come_from_a_file(folder: Path) -> None:
+    (folder / "contract.yaml").write_text(
+        "contract: 1\nsegments: {Zürich 北: {act: {above: 0.9, accuracy: 0.9}}}"
+    )
+    np.save(folder / "segments.npy", np.array(["Zürich 北", "de"] * 750))
+    asked = (
+        "contract",
+        "check",
+        folder / "artifact",
+        "--logits",
+        folder / "z.npz",
+        "--split",
+        "held",
+        "--json",
+    )
+    asked += ("--contract", folder / "contract.yaml")
+    assert json.loads(run(*asked))["clauses"][0]["found"] == "not checked"
+    (found,) = json.loads(run(*asked, "--segments", folder / "segments.npy"))["clauses"]
+    assert (found["samples"], found["found"]) == (750, "can be kept")
+
+
+def test_what_cannot_be_is_refused_and_writes_nothing(folder: Path, tmp_path: Path) -> None:
+    artifact, contract, out = folder / "artifact", folder / "contract.yaml", tmp_path / "out"
+    of_labels = Artifact((), method="none", classes=4, model={"outputs": "label_logits"}).save(
+        tmp_path / "labels"
+    )
+    (folder / "other.yaml").write_text("contract: 1\nclasses: {emu: {act: {above: 0.5, accuracy: 0.9}}}")
+    (folder / "huge.yaml").write_text("#" * (1 << 21))
+    (folder / "bytes.yaml").write_bytes(b"\xff\xfe\x00\x00")
+    held = ("--logits", folder / "z.npz", "--split", "held")
+    for match, asked in {
+        "one class a sample": ("set", of_labels, contract, "-o", out),
+        "or one of": ("set", artifact, folder / "other.yaml", "-o", out),
+        "contract is a page": ("set", artifact, folder / "huge.yaml", "-o", out),
+        "cannot be read": ("set", artifact, folder / "bytes.yaml", "-o", out),
+        "No such file": ("set", artifact, folder / "none.yaml", "-o", out),
+        "cannot read the contract": ("set", artifact, folder, "-o", out),
+        "give --force": ("set", artifact, contract, "-o", artifact),
+        "has not seen": (
+            "check",
+            artifact,
+            "--logits",
+            folder / "z.npz",
+            "--split",
+            "cal",
+            "--contract",
+            contract,
+        ),
+        "--logits FILE, or --model": ("check", artifact, "--contract", contract),
+        "any number may be true": ("check", of_labels, *held, "--contract", contract),
+    }.items():
+        with pytest.raises(CalibServeError, match=match):
+            run("contract", *asked)
+    assert not out.exists()
+    assert Artifact.load(artifact).contract is None
+
+
+def test_a_manifest_changed_by_hand_is_refused(folder: Path) -> None:
+    run("contract", "set", folder / "artifact", folder / "contract.yaml")
+    manifest = folder / "artifact" / "manifest.yaml"
+    manifest.write_text(manifest.read_text().replace("accuracy: 0.999", "accuracy: 0.009"))
+    with pytest.raises(IntegrityError):
+        run("contract", "show", folder / "artifact")
+
+
+def test_a_refit_and_other_class_shares_keep_it_as_users_were_promised_it() -> None:
+    z, y = draw(2000, 3)
+    contract = Contract.read("contract: 1\nact: {above: 0.9, accuracy: 0.9}")
+    old: Any = Artifact((LogitMap.temperature(0.3),), method="temperature", classes=4, contract=contract)
+    found = refit(replace(old, abstain=Abstain(0.5, risk=0.1)), z, y, method="temperature")
+    assert found.artifact is not None
+    assert found.artifact.contract == contract
+    assert found.artifact.abstain is None
+    assert "whether the new one keeps it" in found.says()
+    shares = for_shares(
+        replace(old, data={"class_shares": [0.25] * 4}), np.array([0.4, 0.2, 0.2, 0.2]), how="given"
+    )
+    assert shares.contract == contract
+    assert old.only(*old.steps).contract is None

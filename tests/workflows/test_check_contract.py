@@ -1,0 +1,168 @@
+"""What held-out labels say of a contract: exact intervals, a probability, and guaranteed thresholds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from calib_serve.artifact import Clause, Contract
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.workflows.contracts import ClauseCheck, check_contract
+
+
+def sure(c: list[float], right: list[bool], predicted: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Predictions of one class among 3, of these confidences, right or wrong."""
+    rest = (1 - np.array(c)) / 2
+    probs = np.stack([np.array(c), rest, rest], axis=1)
+    return np.roll(probs, predicted, axis=1), np.where(right, predicted, (predicted + 1) % 3)
+
+
+def one_of(clause: Clause, probs: np.ndarray, labels: np.ndarray, **how: Any) -> ClauseCheck:
+    (found,) = check_contract(Contract((clause,)), probs, labels, **how).clauses
+    return found
+
+
+ACT = Clause("act", 0.9, above=0.8)
+
+
+@pytest.mark.parametrize(
+    ("right", "said"), [(97, "can be kept"), (80, "cannot be kept"), (92, "not enough samples")]
+)
+def test_an_act_clause_is_judged_by_the_exact_interval_of_what_is_acted_on(right: int, said: str) -> None:
+    n = 150 if said != "not enough samples" else 100
+    probs, labels = sure([0.9] * n + [0.5] * 50, [i < right * n // 100 for i in range(n)] + [False] * 50)
+    found = one_of(ACT, probs, labels)
+    k = right * n // 100
+    interval = stats.binomtest(k, n).proportion_ci(0.95, "exact")
+    assert (found.samples, found.counted, found.found) == (n + 50, n, said)
+    assert found.value.value == pytest.approx(k / n)
+    assert (found.value.low, found.value.high) == pytest.approx((interval.low, interval.high))
+    assert found.probability == pytest.approx(stats.beta(k + 0.5, n - k + 0.5).sf(0.9))
+
+
+def test_over_one_window_the_probability_is_that_of_so_many_predictions() -> None:
+    probs, labels = sure([0.9] * 100 + [0.5] * 100, [i % 25 > 0 for i in range(200)])
+    found = one_of(Clause("act", 0.9, above=0.8, per=86_400.0), probs, labels, predictions_per_day=100)
+    m = 50  # half of them are acted on
+    assert found.probability == pytest.approx(stats.betabinom(m, 96.5, 4.5).sf(math.ceil(0.9 * m) - 1))
+    many = one_of(Clause("act", 0.9, above=0.8), probs, labels, predictions_per_day=1e9)
+    assert many.probability == pytest.approx(stats.beta(96.5, 4.5).sf(0.9))
+
+
+def test_coverage_is_the_share_that_is_sure_whatever_is_right() -> None:
+    probs, labels = sure([0.9] * 150 + [0.5] * 50, [False] * 200)
+    found = one_of(Clause("coverage", 0.6, above=0.8), probs, labels)
+    assert (found.counted, found.value.value, found.found) == (200, 0.75, "can be kept")
+    assert one_of(Clause("coverage", 0.9, above=0.8), probs, labels).found == "cannot be kept"
+
+
+def test_a_calibration_is_judged_by_its_debiased_error() -> None:
+    rng = np.random.default_rng(0)
+    c = rng.uniform(0.5, 1, 4000)
+    probs, labels = sure(c.tolist(), (rng.random(4000) < c).tolist())
+    calm = one_of(Clause("calibration", 0.05), probs, labels, replicates=200)
+    assert calm.found == "can be kept"
+    assert calm.probability > 0.99
+    probs, labels = sure(c.tolist(), (rng.random(4000) < c - 0.2).tolist())
+    off = one_of(Clause("calibration", 0.05), probs, labels, replicates=200)
+    assert off.found == "cannot be kept"
+    assert off.probability < 0.01
+    assert off.value.value == pytest.approx(0.2, abs=0.03)
+    few = one_of(Clause("calibration", 0.05), probs[:20], labels[:20])
+    assert few.found == "not enough samples"
+    assert "needs 50" in few.note
+
+
+def test_the_threshold_keeps_its_promise_on_new_samples_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(1)
+    clause = Clause("act", 0.9, above=0.999)
+    broken = named = 0
+    for _ in range(100):
+        c = rng.uniform(0.5, 1, 1500)
+        probs, labels = sure(c.tolist(), (rng.random(1500) < c).tolist())
+        found = one_of(clause, probs, labels)
+        if not math.isnan(found.threshold):
+            named += 1
+            # Right with the probability c, evenly spread: above t the share is (1 + t) / 2.
+            broken += (1 + max(found.threshold, 0.5)) / 2 < 0.9
+    assert named > 90
+    assert stats.binomtest(broken, 100, 0.05, alternative="greater").pvalue > 0.01, broken
+
+
+def test_the_line_is_a_clause_that_reads_and_acts_on_the_share_it_says() -> None:
+    probs, labels = sure(np.linspace(0.5, 1, 400).tolist(), [c > 0.7 for c in np.linspace(0.5, 1, 400)])
+    found = one_of(ACT, probs, labels)
+    again = Contract.read(f"contract: 1\n{found.line}")
+    assert again.acts(probs.max(axis=1), probs.argmax(axis=1)).mean() == pytest.approx(found.acted)
+    hopeless = one_of(Clause("act", 0.999, above=0.5), probs[:50], labels[:50])
+    assert (hopeless.line, math.isnan(hopeless.threshold)) == ("", True)
+    assert "No threshold" in " ".join(hopeless.says())
+
+
+def test_a_class_and_a_segment_are_judged_by_their_own_samples() -> None:
+    first, second = sure([0.9] * 100, [True] * 100), sure([0.9] * 60, [False] * 60, predicted=1)
+    probs, labels = np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
+    of = ["de"] * 30 + ["fr"] * 130
+    contract = Contract(
+        (
+            Clause("act", 0.9, above=0.8),
+            Clause("act", 0.9, above=0.85, predicted=0),
+            Clause("act", 0.9, above=0.95, segment="de"),
+            Clause("act", 0.9, above=0.5, segment="fr"),
+            Clause("act", 0.9, above=0.5, segment="it"),
+        )
+    )
+    found = check_contract(contract, probs, labels, segments=of).clauses
+    # 30 of "de" are below its own threshold: nobody acts on them, under any clause.
+    assert [one.counted for one in found] == [130, 70, 0, 130, 0]
+    assert [one.samples for one in found] == [160, 100, 30, 130, 0]
+    assert found[1].found == "can be kept"
+    assert "would be acted on" in found[2].note
+    assert "falls under it" in found[4].note
+    without = check_contract(contract, probs, labels).clauses
+    assert [one.found for one in without[2:]] == ["not checked"] * 3
+    assert [one.counted for one in without[:2]] == [160, 100]
+    assert "as if no sample were of the segments de, fr, it" in without[0].note
+
+
+def test_samples_of_a_group_count_as_often_as_they_differ() -> None:
+    probs, labels = sure([0.9] * 500, [i // 10 % 5 > 0 for i in range(500)])
+    alone, together = (one_of(ACT, probs, labels, groups=g) for g in (None, np.arange(500) // 10))
+    assert together.value.low < alone.value.low
+    # All of a group alike: 50 independent samples, but for the correction of few groups.
+    wanted = stats.binomtest(40, 50).proportion_ci(0.95, "exact").low
+    assert together.value.low == pytest.approx(wanted, abs=0.01)
+    perfect = one_of(ACT, *sure([0.9] * 500, [True] * 500), groups=np.arange(500) // 10)
+    assert perfect.value.low == pytest.approx(0.025 ** (1 / 50))
+
+
+@pytest.mark.parametrize(
+    ("how", "match"),
+    [
+        ({"segments": ["de"]}, "one a sample"),
+        ({"segments": [1.5] * 100}, "texts"),
+        ({"level": 1.0}, "level"),
+        ({"predictions_per_day": 0}, "above 0"),
+        ({"predictions_per_day": math.nan}, "above 0"),
+        ({"groups": [1] * 100}, "one group"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(how: dict[str, Any], match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        one_of(ACT, *sure([0.9] * 100, [True] * 100), **how)
+
+
+def test_arrays_that_cannot_be_are_refused() -> None:
+    probs, labels = sure([0.9] * 10, [True] * 10)
+    with pytest.raises(InputError):
+        one_of(ACT, probs[:0], labels[:0])
+    with pytest.raises(InputError):
+        one_of(ACT, np.full_like(probs, np.nan), labels)
+    with pytest.raises(ShapeError):
+        one_of(ACT, probs, labels[:5])
+    with pytest.raises(InputError, match="of class 7"):
+        one_of(Clause("act", 0.9, predicted=7), probs, labels)
