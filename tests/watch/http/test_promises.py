@@ -14,14 +14,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import uvicorn
 from chromium import chromium
 from prometheus_client.parser import text_string_to_metric_families
-from real_watch import make_watch, talk_to
+from real_watch import RING, make_watch, talk_to
 from test_page import CONTRAST
 
-from calib_serve.artifact import Clause
+from calib_serve.artifact import Artifact, Clause, Contract, LogitMap
+from calib_serve.receipts import Shadow
+from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.contracts import Burn, ClauseState
 from calib_serve.watch.http import create_app
 from calib_serve.watch.http.promise_charts import budget_bar, promise_bar
@@ -362,3 +365,40 @@ def test_it_is_readable_on_every_screen_in_the_dark_and_without_scripts(watch: W
         assert "promised: 98 % or more; by labels 99.1%; at any time between 98.4% and 99.5%" in told
         assert "43% of the error budget is left" in told
         assert "the error budget is overspent by 190%" in told
+
+
+def test_a_watch_of_a_broken_promise_says_so_everywhere_and_how_its_shadow_compares(tmp_path: Path) -> None:
+    text = "contract: 1\nact: {above: 0.9, accuracy: 0.98}\ncoverage: {above: 0.9, at_least: 0.5}"
+    artifact = Artifact(
+        (LogitMap.temperature(1.5),), method="temperature", classes=3, contract=Contract.read(text)
+    )
+    rng = np.random.default_rng(0)
+    models, ledger = {("m", "1"): artifact}, tmp_path / "l.db"
+    with (
+        Watch.open(models, keyring=RING, ledger=ledger, maturity=0) as watch,
+        talk_to(watch) as client,
+    ):
+        for _ in range(4):
+            confidence = rng.choice([0.6, 0.95], 500)
+            # Of those that are acted on 90 % are right, and the shadow knows it.
+            wrong = rng.random(500) < np.where(confidence > 0.9, 0.1, 0.4)
+            items = [
+                ServedPrediction("m", "1", 0, c, shadow=Shadow(0, min(c, 0.9), b"\x01\x23\xab\xcd"))
+                for c in confidence.tolist()
+            ]
+            receipts = watch.predictions(items)
+            watch.labels([{"receipt": r, "label": int(w)} for r, w in zip(receipts, wrong, strict=True)])
+            watch.feed.tick()
+        act, coverage = client.get("/v1/contract?model=m&version=1").json()["clauses"]
+        (shadow,) = client.get("/v1/shadows?model=m&version=1").json()["shadows"]
+        page, metrics = client.get("/").text, client.get("/metrics").text
+    assert (act["state"], act["low"] < 0.9 < act["high"] < 0.98) == ("broken", True)
+    assert act["budget_left"] == pytest.approx(1 - (1 - act["value"]) / 0.02)
+    assert coverage["state"] == "unknown"
+    assert "too few predictions" in coverage["why"]
+    assert (shadow["tag"], shadow["labels"]) == ("0123abcd", 2000)
+    assert "<strong>Broken since " in page
+    assert "<strong>Not yet known:</strong> too few predictions to be sure." in page
+    assert shadow["says"] in page
+    assert 'calib_contract_state{clause="act",model="m",version="1"} -1.0' in metrics
+    assert 'calib_shadow_labels{model="m",tag="0123abcd",version="1"} 2000.0' in metrics
