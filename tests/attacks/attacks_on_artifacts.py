@@ -146,6 +146,8 @@ def params() -> dict[str, bytes]:
 def receipts() -> dict[str, bytes]:
     from real_watch import RING
 
+    from calib_serve.receipts import Shadow
+
     def token(**changes: Any) -> str:
         facts = {
             "model": "m",
@@ -158,6 +160,8 @@ def receipts() -> dict[str, bytes]:
         return RING.sign(**{**facts, **changes})
 
     good, earlier = token(), receipt_of_version_1(RING.keys["k"])
+    shadowed = token(shadow=Shadow(1, 0.5, b"abcd"))
+    raw = base64.urlsafe_b64decode(shadowed + "=" * (-len(shadowed) % 4))
     older = alterations(earlier, names=1, nonce=12)
     every = {"inclusion": 0.25, "wanted": False, "group": 7, "segment": "north"}
     return {
@@ -165,7 +169,11 @@ def receipts() -> dict[str, bytes]:
         "good of version 1.txt": earlier.encode(),
         "sampled unwanted and grouped.txt": token(**every).encode(),
         "other flags.txt": altered(good, 1, 0b100),
-        "unknown flags.txt": altered(good, 1, 0b1000),
+        "unknown flags.txt": altered(good, 1, 0b10000),
+        "with a shadow.txt": shadowed.encode(),
+        "a shadow that is not there.txt": altered(good, 1, 0b1000),
+        "a shadow of nan.txt": altered(shadowed, -28, 0x7F, 0xC0, 0, 0),
+        "a shadow cut off.txt": base64.urlsafe_b64encode(raw[:-18]).rstrip(b"="),
         "a segment too long.txt": altered(good, 8, 255),
         **alterations(good, names=2, nonce=10),
         **{f"version 1 {name}": one for name, one in older.items()},
@@ -190,6 +198,7 @@ def receipt_of_version_1(key: bytes) -> str:
 def altered(token: str, at: int, *new: int) -> bytes:
     """The receipt with other bytes at a place."""
     raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+    at %= len(raw)
     return base64.urlsafe_b64encode(raw[:at] + bytes(new) + raw[at + len(new) :]).rstrip(b"=")
 
 
