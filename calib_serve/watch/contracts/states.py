@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from calib_serve.artifact import Clause, Contract
 from calib_serve.durations import as_duration
-from calib_serve.judgement import share_sequence
+from calib_serve.judgement import MeanBets
 from calib_serve.receipts import DAY
 from calib_serve.watch.contracts.evidence import ALPHA, ClauseEvidence
 from calib_serve.watch.contracts.follower import clause_sums, is_sliced, kept_evidence, shares_of
@@ -165,7 +165,7 @@ def _covered(clause: Clause, ledger: Ledger, version: Version) -> _Told:
     met, of = _coverage(clause, slices, version, ledger.bins)
     if not of or met > of:
         return _Told("unknown", None, of, math.nan, math.nan)
-    low, high = share_sequence(met, of, alpha=ALPHA)
+    low, high = MeanBets.of_successes(met, of).interval(alpha=ALPHA)
     if high < clause.promise:
         return _Told("broken", None, of, low, high)
     return _Told("kept" if low > clause.promise else "unknown", None, of, low, high)
