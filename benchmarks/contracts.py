@@ -1,12 +1,12 @@
 """How often is a contract that is kept said to be broken, and how soon one that is?
 
-Streams of a year are drawn from real confidences (test logits of a CIFAR-10 network, scaled by temperature),
-of which those from 0.9 on are acted on. Their accuracy is exactly what is promised, the hardest case, or that of
-the confidences themselves. Outcomes that are wrong are told three times sooner than right ones, and a label
-that comes after the maturity, behind which 99 % have come, is lost; or all of the unsure are labelled and 5 %
-of the others; or the labels come in groups of five, which are mostly right or wrong together. "Inside a bin"
-is a choice that cuts through one: nobody can repair it who does not know it, and receipts can note it. What is
-fed and weighed is what ``calib-serve watch`` feeds and weighs.
+Streams of a year are drawn from real confidences (test logits of a CIFAR-10 network, at its temperature),
+of which those from 0.9 on are acted on. Their accuracy is exactly what is promised, the hardest case, or
+that of the confidences themselves. Outcomes that are wrong are told three times sooner than right ones, and a
+label that comes after the maturity, behind which 99 % have come, is lost; or all of the unsure are labelled
+and 5 % of the others; or the labels come in groups of five, which are mostly right or wrong together.
+"Inside a bin" is a choice that cuts through one: nobody can repair it who does not know it, and receipts can
+note it. What is fed and weighed is what ``calib-serve watch`` feeds and weighs.
 
 A breach is 1 or 3 points, from the first label on or after 10,000 that were kept. Its labels are compared
 with those of the binomial test of the same level that is looked at once, after the number that gives it a
