@@ -224,6 +224,42 @@ def alterations(token: str, *, names: int, nonce: int) -> dict[str, bytes]:
     }
 
 
+def contracts() -> dict[str, bytes]:
+    act = "{act: {above: 0.9, accuracy: 0.98}}"
+
+    def holding(text: str) -> bytes:
+        return f"contract: 1\n{text}\n".encode()
+
+    many = ", ".join(f"s{i}: {act}" for i in range(5000))
+    return {
+        "sound.yaml": holding(f"per: 7d\nact: {{above: 0.9, accuracy: 0.98}}\nsegments: {{de: {act}}}"),
+        "empty.yaml": b"",
+        "nul.yaml": b"contract: 1\n\x00",
+        "alias bomb.yaml": holding("a: &a [x, x]\nb: &b [*a, *a]\nact: *b"),
+        "merge key.yaml": holding("act: {<<: {above: 0.1}, accuracy: 0.98}"),
+        "key twice.yaml": holding("act: {above: 0.9, above: 0.1, accuracy: 0.98}"),
+        "deep.yaml": b"contract: " + b"[" * 20_000,
+        "python tag.yaml": holding("act: !!python/object/apply:os.mkdir ['/tmp/calib-serve-was-owned']"),
+        "huge integer.yaml": holding(f"act: {{above: {'9' * 900}, accuracy: 0.98}}"),
+        "huge hexadecimal class.yaml": holding(f"classes: {{0x{'f' * 900}: {act}}}"),
+        "nan.yaml": holding("act: {above: .nan, accuracy: .inf}"),
+        "bool tag.yaml": holding("act: {above: !!bool maybe, accuracy: 0.98}"),
+        "norway.yaml": holding(f"segments: {{no: {act}}}\nclasses: {{no: {act}}}"),
+        "id or name.yaml": holding(f"classes: {{1: {act}}}"),
+        "name in quotes.yaml": holding(f'classes: {{"1": {act}, "2": {act}}}'),
+        "surrogate.yaml": holding(f'segments: {{"\\uD800": {act}}}'),
+        "ends of lines.yaml": holding(f'segments: {{"a\\nb\\u2028c": {act}}}'),
+        "looks like another clause.yaml": holding(
+            f'segments: {{"de, class 1": {act}}}\nclasses: {{"1": {act}}}'
+        ),
+        "list as a key.yaml": holding(f"segments: {{? [a] : {act}}}"),
+        "many segments.yaml": holding(f"segments: {{{many}}}"),
+        "long name.yaml": holding(f"segments: {{{'x' * 50_000}: {act}}}"),
+        "forever.yaml": holding("per: 1e308d\nact: {above: 0.9, accuracy: 0.98}"),
+        "infinite per.yaml": holding("per: infd\nact: {above: 0.9, accuracy: 0.98}"),
+    }
+
+
 def keyrings() -> dict[str, bytes]:
     key = base64.b64encode(bytes(32)).decode()
     return {

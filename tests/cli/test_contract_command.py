@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from calib_serve import Abstain, Artifact, LogitMap, calibrate
 from calib_serve.artifact import Contract
@@ -36,7 +35,7 @@ def draw(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for seed, (name, n) in enumerate({"cal": 400, "held": 1500}.items()):
         arrays[f"{name}_logits"], arrays[f"{name}_labels"] = draw(n, seed)
     np.savez(tmp_path / "z.npz", class_names=NAMES, **arrays)
@@ -130,17 +129,16 @@ def test_segments_come_from_a_file(folder: Path) -> None:
         "contract: 1\nsegments: {Zürich 北: {act: {above: 0.9, accuracy: 0.9}}}"
     )
     np.save(folder / "segments.npy", np.array(["Zürich 北", "de"] * 750))
+    held = ("--logits", folder / "z.npz", "--split", "held")
     asked = (
         "contract",
         "check",
         folder / "artifact",
-        "--logits",
-        folder / "z.npz",
-        "--split",
-        "held",
+        *held,
+        "--contract",
+        folder / "contract.yaml",
         "--json",
     )
-    asked += ("--contract", folder / "contract.yaml")
     assert json.loads(run(*asked))["clauses"][0]["found"] == "not checked"
     (found,) = json.loads(run(*asked, "--segments", folder / "segments.npy"))["clauses"]
     assert (found["samples"], found["found"]) == (750, "can be kept")

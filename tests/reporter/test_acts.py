@@ -21,8 +21,8 @@ WHERE = ["", "nord", "süd"] * 20
 
 
 def reporter(what: Artifact | int = FITTED, ring: Keyring | None = None) -> Reporter:
-    how = {"keyring": ring or Keyring.new(), "registry": CollectorRegistry()}
-    return Reporter(what, model="m", version="1", **how)
+    keyring, registry = ring or Keyring.new(), CollectorRegistry()
+    return Reporter(what, model="m", version="1", keyring=keyring, registry=registry)
 
 
 def by_hand(probs: np.ndarray = P) -> list[bool]:

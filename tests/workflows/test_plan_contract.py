@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calib_serve.watch.contracts.evidence import ClauseEvidence, Labelled
 from scipy import stats
 from sizes import sized
 
 from calib_serve.artifact import Clause, Contract
 from calib_serve.errors import InputError
 from calib_serve.judgement.mean_evidence import Evidence
+from calib_serve.watch.contracts.evidence import ClauseEvidence, Labelled
 from calib_serve.workflows import contract_plan
 from calib_serve.workflows.contract_plan import fixed_labels, labels_until_broken, plan_contract
 
