@@ -19,7 +19,7 @@ from calib_serve.metrics.tails import accuracy_at_least
 from calib_serve.receipts import DAY
 from calib_serve.watch.contracts.evidence import ALPHA, ClauseEvidence
 from calib_serve.watch.contracts.follower import clause_sums, is_sliced, kept_evidence, shares_of
-from calib_serve.watch.estimates import estimate
+from calib_serve.watch.estimates import estimate, estimated_accuracy
 from calib_serve.watch.ledger import Key, Kind, Ledger, Sums, Version
 from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.windows import Window, read_windows
@@ -139,10 +139,11 @@ def _amount(clause: Clause, window: Window) -> Burn:
     sums = window.slices.get(key, Sums.zeros(window.bins)) if is_sliced(clause) else window.sums
     if not sums.labels.any():
         return Burn(math.nan, math.nan)
-    found = estimate(sums) if is_sliced(clause) else window.estimates
     if clause.kind == "calibration":
-        return Burn(found.ece.value, found.ece.low)
-    return Burn(1 - found.accuracy.value, max(1 - found.accuracy.high, 0.0))
+        ece = (estimate(sums) if is_sliced(clause) else window.estimates).ece
+        return Burn(ece.value, ece.low)
+    accuracy = estimated_accuracy(sums)
+    return Burn(1 - accuracy.value, max(1 - accuracy.high, 0.0))
 
 
 def _coverage(clause: Clause, slices: Mapping[Key, Sums], version: Version, bins: int) -> tuple[float, float]:
