@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
 
-__all__ = ["FRACTIONS", "Evidence"]
+__all__ = ["FRACTIONS", "Evidence", "share_bets"]
 
 Floats = NDArray[np.float64]
 
@@ -24,6 +24,7 @@ FRACTIONS: Floats = np.geomspace(0.002, 0.512, 9)
 
 _AT_ONCE = 0.5  # the stake on a change at the first outcome; the rest is for changes that begin later
 _MOST_LOST = 0.9  # the most that an outcome may take of a bet
+_WIDEST = 16.0  # the largest bet on a share, in what may be wrong: for breaches of 3 % to eight times of it
 _ROWS = 4096  # outcomes advanced at once
 
 
@@ -34,7 +35,7 @@ class Evidence:
     Each of ``FRACTIONS`` is a bet. Half of the stake is set at once, and the rest bit by bit later: what
     begins after many good outcomes is found without winning back what these have cost (Shiryaev 1963).
     ``log_worth`` (J,): the logarithm of what each bet holds; ``peak``: the greatest ``log_evidence`` there
-    ever was.
+    ever was; ``heaviest``: the greatest weight.
 
     >>> none = Evidence.none()
     >>> none.log_evidence, none.after(np.ones(20)).log_evidence > math.log(20)
@@ -44,37 +45,41 @@ class Evidence:
     count: int
     log_worth: Floats
     peak: float
+    heaviest: float
 
     @classmethod
     def none(cls) -> Evidence:
         """Before the first payoff."""
-        return cls(0, np.full(len(FRACTIONS), -np.inf), 0.0)
+        return cls(0, np.full(len(FRACTIONS), -np.inf), 0.0, 0.0)
 
     @property
     def log_evidence(self) -> float:
         """The natural logarithm of all that is held."""
         return float(np.logaddexp(np.logaddexp.reduce(self.log_worth), _log_waiting(self.count)))
 
-    def after(self, payoffs: ArrayLike, scale: ArrayLike = 1.0) -> Evidence:
-        """After payoffs (n,) of -1 or more, in their order, each staked on ``scale`` times as much.
+    def after(self, payoffs: ArrayLike, scale: float = 1.0, *, weights: ArrayLike = 1.0) -> Evidence:
+        """After payoffs (n,) of -1 or more, in their order, whose mean is weighed by ``weights`` (n,) or ().
 
-        ``scale``: (n,) or (); it may depend on anything that was known before the outcome. ShapeError and
-        InputError for what no bet can take.
+        ``scale``: how much of ``FRACTIONS`` is staked at a weight of 1. Weights may depend on anything that
+        was known before the outcome; for the largest of them all bets are made smaller, as another bound for
+        each would weigh them otherwise. ShapeError and InputError for what no bet can take.
         """
         z = np.asarray(payoffs, np.float64)
-        r = np.broadcast_to(np.asarray(scale, np.float64), z.shape)
+        r = np.broadcast_to(np.asarray(weights, np.float64), z.shape)
         if z.ndim != 1:
             raise ShapeError(f"payoffs are (n,), got {z.shape}")
         if not ((z >= -1).all() and np.isfinite(z).all() and (r >= 0).all() and np.isfinite(r).all()):
-            raise InputError("payoffs must be finite and at least -1, and scales finite and not negative")
+            raise InputError("payoffs must be finite and at least -1, and weights finite and not negative")
         found = self
         for at in range(0, len(z), _ROWS):
-            found = found._advanced(z[at : at + _ROWS], r[at : at + _ROWS])
+            found = found._advanced(z[at : at + _ROWS], r[at : at + _ROWS], scale)
         return found
 
-    def _advanced(self, z: Floats, r: Floats) -> Evidence:
+    def _advanced(self, z: Floats, r: Floats, scale: float) -> Evidence:
         # A bet set before outcome s holds, after outcome t, its stake times the product of factors s to t.
-        stakes = np.minimum(FRACTIONS * r[:, None], _MOST_LOST)
+        heaviest = np.maximum.accumulate(np.append(self.heaviest, r))[1:]
+        most = _MOST_LOST / np.maximum(heaviest, 1e-300)
+        stakes = np.minimum(FRACTIONS * scale, most[:, None]) * r[:, None]
         grown = np.cumsum(np.log1p(stakes * z[:, None]), axis=0)
         before = np.concatenate([np.zeros((1, len(FRACTIONS))), grown[:-1]])
         places = self.count + np.arange(len(z))
@@ -82,21 +87,24 @@ class Evidence:
         held = np.logaddexp.accumulate(np.concatenate([self.log_worth[None], staked]), axis=0)[1:] + grown
         waiting = _log_waiting(places + 1)
         total = np.logaddexp(np.logaddexp.reduce(held, axis=1), waiting)
-        return Evidence(self.count + len(z), held[-1], max(self.peak, float(total.max())))
+        return Evidence(
+            self.count + len(z), held[-1], max(self.peak, float(total.max())), float(heaviest[-1])
+        )
 
     def flat(self) -> list[float]:
         """Everything, for stores; read back by ``from_flat``."""
-        return [float(self.count), self.peak, *self.log_worth.tolist()]
+        return [float(self.count), self.peak, self.heaviest, *self.log_worth.tolist()]
 
     @classmethod
     def from_flat(cls, flat: ArrayLike) -> Evidence:
         """The inverse; ShapeError or InputError for what is none."""
         v = np.asarray(flat, np.float64)
-        if v.shape != (2 + len(FRACTIONS),):
-            raise ShapeError(f"a state has {2 + len(FRACTIONS)} numbers, got {v.shape}")
-        if not (v[0] >= 0 and v[0] == int(v[0]) and v[1] >= 0) or np.isnan(v).any() or (v == np.inf).any():
+        if v.shape != (3 + len(FRACTIONS),):
+            raise ShapeError(f"a state has {3 + len(FRACTIONS)} numbers, got {v.shape}")
+        finite = not np.isnan(v).any() and (v < np.inf).all()
+        if not (finite and (v[:3] >= 0).all() and v[0] == int(v[0])):
             raise InputError("this is no state of evidence")
-        return cls(int(v[0]), v[2:], float(v[1]))
+        return cls(int(v[0]), v[3:], float(v[1]), float(v[2]))
 
 
 def _log_waiting(count: ArrayLike) -> Floats:
@@ -112,3 +120,15 @@ def _log_staked(place: NDArray[np.intp]) -> Floats:
     with np.errstate(divide="ignore"):
         found: Floats = np.log(np.maximum(before - after, 0))
     return found
+
+
+def share_bets(right: ArrayLike, promise: float) -> tuple[Floats, float]:
+    """Payoffs (n,) of bets that less than the share ``promise`` is right, of outcomes (n,), and their scale.
+
+    >>> payoffs, scale = share_bets([1, 0], 0.75)
+    >>> payoffs.tolist(), Evidence.none().after(payoffs, scale).count
+    ([-1.0, 3.0], 2)
+    """
+    allowed = 1 - promise
+    payoffs: Floats = ((1 - np.asarray(right, np.float64)) - allowed) / allowed
+    return payoffs, _WIDEST * allowed / promise

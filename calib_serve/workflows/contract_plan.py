@@ -12,7 +12,7 @@ import numpy as np
 from calib_serve.artifact import Clause, Contract
 from calib_serve.durations import as_duration
 from calib_serve.errors import InputError
-from calib_serve.judgement.mean_evidence import Evidence
+from calib_serve.judgement import Evidence, share_bets
 from calib_serve.metrics.tails import binomial_at_most
 
 __all__ = ["ClausePlan", "fixed_labels", "labels_until_broken", "plan_contract"]
@@ -25,7 +25,6 @@ _MOST = 2_000_000  # labels that are drawn of a stream
 _WINDOW = 0.04  # of the number, in which the power of a test may fall back
 _TRIED = 1000
 _BLOCK = 256  # labels fed at once, at first
-_GROWTH = 16.0  # the largest bet of the served test: as if the wrong share were so many times what is allowed
 
 
 @dataclass(frozen=True)
@@ -182,9 +181,8 @@ def _stop(evidence: Evidence, rng: np.random.Generator, promise: float, breach: 
 
 
 def _fed(evidence: Evidence, wrong: np.ndarray[Any, Any], promise: float) -> Evidence:
-    """As the watch feeds it: what is wrong beyond what the promise allows, in units of that."""
-    allowed = 1 - promise
-    return evidence.after((wrong - allowed) / allowed, _GROWTH * allowed / promise)
+    """As the watch feeds it."""
+    return evidence.after(*share_bets(~wrong, promise))
 
 
 def _broken(evidence: Evidence) -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Clause
 from calib_serve.errors import InputError
-from calib_serve.judgement import Evidence, MeanBets
+from calib_serve.judgement import Evidence, MeanBets, share_bets
 
 __all__ = ["ALPHA", "ClauseEvidence", "Labelled"]
 
@@ -25,7 +25,6 @@ Floats = NDArray[np.float64]
 ALPHA = 0.05
 """The chance with which a promise that is kept may ever be said to be broken; and of bounds to be wrong."""
 
-_SPREAD = 16.0  # the bets on shares are set for breaches of 3 % to eight times what may be wrong
 _TOGETHER = 256  # labels between looks at which way the bins are off
 
 
@@ -78,10 +77,10 @@ class ClauseEvidence:
         """After more labels; ``shares`` (bins,) of all predictions that the clause is of."""
         found = self
         if self.clause.kind == "act":
-            allowed = 1 - self.clause.promise
-            worse = (1 - rows.correct) - allowed
-            payoffs, scales = _units(worse / allowed, rows.weight, rows.group)
-            against = self.against.after(payoffs, scales * _SPREAD * allowed / (1 - allowed))
+            worse = self.clause.promise - rows.correct
+            payoffs, scale = share_bets(rows.correct, self.clause.promise)
+            payoffs, weights = _units(payoffs, rows.weight, rows.group)
+            against = self.against.after(payoffs, scale, weights=weights)
             found = replace(self, against=against)._seen(worse, rows)
         else:
             for at in range(0, len(rows.confidence), _TOGETHER):
@@ -106,7 +105,8 @@ class ClauseEvidence:
             one = rows.part(rows.bin == b)
             inside, _ = _units(one.confidence - one.correct, np.ones(len(one.bin)), one.group)
             by_bin[b] = by_bin[b].seen(inside)
-        against = self.against.after(*_units(worse, rows.weight, rows.group))
+        payoffs, weights = _units(worse, rows.weight, rows.group)
+        against = self.against.after(payoffs, weights=weights)
         return replace(self, against=against, off=off, by_bin=tuple(by_bin))._seen(worse, rows)
 
     def _seen(self, worse: Floats, rows: Labelled) -> ClauseEvidence:
