@@ -103,7 +103,7 @@ SILENT = standing(
 STATES = [KEPT, BROKEN, SOON, SILENT]
 SHADOWS = [
     ShadowState("0123abcd", 20_000.0, "better", 0.0021, 0.0004, 0.0038, 0.001, {"better": 4.1}, AT),
-    ShadowState("ffff0000", 12.0, "unknown", NAN, NAN, NAN, NAN, {"better": 0.1, "worse": -INF}, AT),
+    ShadowState("ffff0000", 0.0, "unknown", NAN, NAN, NAN, NAN, {"better": 0.1, "worse": -INF}, AT),
 ]
 
 
