@@ -20,6 +20,7 @@ import uvicorn
 from chromium import chromium
 from prometheus_client.parser import text_string_to_metric_families
 from real_watch import RING, make_watch, talk_to
+from scipy.stats import beta
 from test_page import CONTRAST
 
 from calib_serve.artifact import Artifact, Clause, Contract, LogitMap
@@ -102,7 +103,7 @@ SILENT = standing(
 STATES = [KEPT, BROKEN, SOON, SILENT]
 SHADOWS = [
     ShadowState("0123abcd", 20_000.0, "better", 0.0021, 0.0004, 0.0038, 0.001, {"better": 4.1}, AT),
-    ShadowState("ffff0000", 12.0, "unknown", NAN, NAN, NAN, NAN, {"better": 0.1, "worse": -INF}, AT),
+    ShadowState("ffff0000", 0.0, "unknown", NAN, NAN, NAN, NAN, {"better": 0.1, "worse": -INF}, AT),
 ]
 
 
@@ -378,8 +379,10 @@ def test_a_watch_of_a_broken_promise_says_so_everywhere_and_how_its_shadow_compa
         Watch.open(models, keyring=RING, ledger=ledger, maturity=0) as watch,
         talk_to(watch) as client,
     ):
+        unsure = 0
         for _ in range(4):
             confidence = rng.choice([0.6, 0.95], 500)
+            unsure += int((confidence < 0.9).sum())
             # Of those that are acted on 90 % are right, and the shadow knows it.
             wrong = rng.random(500) < np.where(confidence > 0.9, 0.1, 0.4)
             items = [
@@ -396,6 +399,8 @@ def test_a_watch_of_a_broken_promise_says_so_everywhere_and_how_its_shadow_compa
     assert act["budget_left"] == pytest.approx(1 - (1 - act["value"]) / 0.02)
     assert coverage["state"] == "unknown"
     assert "too few predictions" in coverage["why"]
+    low = beta.ppf(0.025, unsure, 2000 - unsure + 1) / 0.5  # Clopper and Pearson 1934
+    assert coverage["burn"]["1h"] == pytest.approx({"rate": unsure / 2000 / 0.5, "low": low})
     assert (shadow["tag"], shadow["labels"]) == ("0123abcd", 2000)
     assert "<strong>Broken since " in page
     assert "<strong>Not yet known:</strong> too few predictions to be sure." in page
