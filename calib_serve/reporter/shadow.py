@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.artifact import Artifact, Step
-from calib_serve.artifact.manifest import pack, step_facts
+from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.receipts import shadow_tag
 from calib_serve.reporter.given import array_of
@@ -35,15 +33,9 @@ class ReporterShadow:
             self.tag = shadow_tag(what)
             return
         shadow = what if isinstance(what, Artifact) else Artifact.load(what)
-        if shadow.classes != self.classes or shadow.is_multilabel:
-            raise InputError(f"a shadow has the {self.classes} classes of what is served, got {shadow!r}")
-        steps = () if isinstance(served, int) else served.model_steps
-        if _packed(shadow.model_steps) != _packed(steps):
-            raise InputError(
-                "the shadow changes the model in other ways than what is served, so its logits are others: "
-                "run it as a model of its own, and give its fingerprint here, and its probabilities with "
-                "each prediction"
-            )
+        shadow.check_beside(
+            Artifact((), method="none", classes=served) if isinstance(served, int) else served
+        )
         self.artifact, self.tag = shadow, shadow_tag(shadow.fingerprint)
 
     def says(
@@ -66,7 +58,3 @@ class ReporterShadow:
             raise ShapeError(f"the shadow's probabilities must be (n, {self.classes}), got {p.shape}")
         best = p[list(rows)].argmax(axis=1)
         return list(zip(best.tolist(), p[list(rows), best].tolist(), strict=True))
-
-
-def _packed(steps: Sequence[Step]) -> tuple[list[dict[str, Any]], bytes]:
-    return [step_facts(step) for step in steps], pack(steps)

@@ -149,6 +149,10 @@ class Intake:
         self._cap = None if source_share is None else SourceShare(ledger, source_share, clock=clock)
         self._slices = slices or Slices({version: one.count for version, one in models.items()})
 
+    def know(self, models: Mapping[Version, Classes], slices: Slices) -> None:
+        """Take labels of these versions from now on, and count them in these slices."""
+        self.models, self._slices = dict(models), slices
+
     def take(self, items: Sequence[object], *, source: str | Sequence[str] = "") -> list[Outcome]:
         """Count every item that is right; one outcome an item, in order.
 

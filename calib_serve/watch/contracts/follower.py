@@ -26,15 +26,15 @@ Floats = NDArray[np.float64]
 class ContractFollower:
     """A follower of the drift feed; the evidence lies in the ledger, so that each label is in it once.
 
-    ``contracts`` by version; versions without one are passed over.
+    ``contracts`` by version, which may be set anew; versions without one are passed over.
     """
 
     def __init__(self, ledger: Ledger, contracts: Mapping[Version, Contract]) -> None:
-        self._ledger, self._contracts = ledger, dict(contracts)
+        self._ledger, self.contracts = ledger, dict(contracts)
 
     def feed(self, version: Version, rows: Sequence[Noted], *, now: float) -> None:
         """Take labels in the order of their predictions, in the transaction that takes them out."""
-        contract = self._contracts.get(version)
+        contract = self.contracts.get(version)
         clauses = [one for one in contract.clauses if one.kind != "coverage"] if contract else []
         if not clauses or not rows:
             return
