@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.errors import REASONS, CalibServeError, InputError, LedgerError, ModelError, UnknownFate
+from calib_serve.followed import FollowedFile
 from calib_serve.fuse.mar_options import (
     ALLOW_VOLATILE,
     KEYRING,
@@ -72,7 +73,8 @@ class CalibrationFeedback:
             "version": str(ctx.manifest["model"]["modelVersion"]),
         }
         config = (ctx.model_yaml_config or {}).get(SECTION, {})
-        models = read_models(config)
+        self._listed = followed_models(config)
+        models = self._listed.current() if self._listed else read_models(config)
         detector = read_detector(config)
         self._ledger = _open_ledger(config, retention=float(config.get("ttl_days", 30)) * DAY)
         self._emitter = Emitter(interval=float(config.get("flush_seconds", 1.0)))
@@ -115,6 +117,7 @@ class CalibrationFeedback:
         ]
         try:
             self._may_acknowledge()
+            self._read_list()
             told = self._intake.take([item for item, _ in together], source=[who for _, who in together])
             outcomes = iter(told)
             lost = None
@@ -143,6 +146,13 @@ class CalibrationFeedback:
         self._before_answer()
         return replies
 
+    def _read_list(self) -> None:
+        """Whatever is in the host's list by now: a version is there before its first prediction is served."""
+        if self._listed and (models := self._listed.changed()) != self._intake.models:
+            for model, version in models.keys() - self._intake.models.keys():
+                self._emitter.create(FEEDBACK, model=model, version=version, bins=BINS)
+            self._intake.knows(models)
+
     def _made_checks(self, config: Mapping[str, Any]) -> Checks:
         """Checks that were made once: LedgerError where labels may not be acknowledged."""
         checks = Checks(
@@ -155,6 +165,7 @@ class CalibrationFeedback:
             ),
             drift_check(self._feed),
             file_check("keyring", self._keyring),
+            *([file_check("models", self._listed)] if self._listed else []),
             *([samples_check(self._samples)] if self._samples else []),
         )
         checks.run()
@@ -306,6 +317,12 @@ def _loads(body: bytes) -> object:
     if len(lines) < 2:
         raise InputError(f"the body is not JSON, nor NDJSON of at most {MOST_ITEMS} lines")
     return lines
+
+
+def followed_models(config: Mapping[str, Any]) -> FollowedFile[dict[Version, Classes]] | None:
+    """The host's list of ``read_models``, read again when it changes; None where the archive has its own."""
+    path = from_environment(MODELS)
+    return FollowedFile(path, lambda _: read_models(config)) if path else None
 
 
 def read_models(config: Mapping[str, Any]) -> dict[Version, Classes]:

@@ -141,13 +141,19 @@ class Intake:
         journal: LabelJournal | None = None,
         ids: ReceiptIds | None = None,
     ) -> None:
-        self.keyring, self.ledger, self.models = keyring, ledger, dict(models)
+        self.keyring, self.ledger = keyring, ledger
         self.refused: Counter[Reason] = Counter()
         self.ahead = (0.0, -math.inf)
         self._ttl, self._clock, self._on_counted, self._detect = ttl, clock, on_counted, detect
         self._journal, self._ids = journal, ids
         self._cap = None if source_share is None else SourceShare(ledger, source_share, clock=clock)
-        self._slices = slices or Slices({version: one.count for version, one in models.items()})
+        self._own_slices = slices
+        self.knows(models)
+
+    def knows(self, models: Mapping[Version, Classes]) -> None:
+        """Take labels of these versions from now on; those of slices that a caller gave stay as they are."""
+        self.models = dict(models)
+        self._slices = self._own_slices or Slices({version: one.count for version, one in models.items()})
 
     def take(self, items: Sequence[object], *, source: str | Sequence[str] = "") -> list[Outcome]:
         """Count every item that is right; one outcome an item, in order.
