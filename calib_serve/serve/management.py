@@ -66,6 +66,30 @@ class Management:
         if reply.is_error:
             raise ServerError(f"TorchServe did not scale {model} {version}: {_message(reply)}")
 
+    def register(self, archive: str, workers: int) -> None:
+        """Register ``archive`` of the model store; returns when all its workers are ready."""
+        query = {"url": archive, "initial_workers": workers, "synchronous": "true"}
+        reply = self._ask("POST", "/models", timeout=None, params=query)
+        if reply.status_code == httpx.codes.METHOD_NOT_ALLOWED:
+            raise ServerError(
+                f"TorchServe did not register {archive}: {_message(reply)} Start it with"
+                " enable_model_api=true in its config.properties"
+            )
+        if reply.is_error:
+            raise ServerError(f"TorchServe did not register {archive}: {_message(reply)}")
+
+    def set_default(self, model: str, version: str) -> None:
+        """Requests that name no version go to ``version`` from now on; those before it are still answered."""
+        reply = self._ask("PUT", f"/models/{model}/{version}/set-default")
+        if reply.is_error:
+            raise ServerError(f"TorchServe did not make {model} {version} the default: {_message(reply)}")
+
+    def unregister(self, model: str, version: str) -> None:
+        """Forget a version, with all requests that wait for it: see ``scaling`` for how none is lost."""
+        reply = self._ask("DELETE", f"/models/{model}/{version}", timeout=None)
+        if reply.is_error and reply.status_code != httpx.codes.NOT_FOUND:
+            raise ServerError(f"TorchServe did not unregister {model} {version}: {_message(reply)}")
+
     def ask_a_worker(self, model: str, version: str, header: str) -> int:
         """Send a request with ``header`` to whichever worker of ``model`` takes it; the reply's status."""
         query = {"customized": "true"}

@@ -1,0 +1,103 @@
+"""Versions that are exchanged on a real TorchServe under load: what its users lose, which is nothing."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from live_server import Running, foreign, inputs, serve, temperature_artifact, torchscript, until
+from sizes import nightly, sized
+
+from calib_serve.errors import ConflictError, ServerError
+from calib_serve.fuse.torchserve import Batching, pack, pack_feedback, recalibrated
+from calib_serve.promotion.host import Host
+from calib_serve.promotion.log import PromotionLog
+from calib_serve.promotion.swap import swap
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    store = tmp_path_factory.mktemp("store")
+    batching = Batching(workers=2, batch_size=4, delay=20)
+    pack(torchscript(store / "net.pt"), temperature_artifact(), store, name="digits", batching=batching)
+    pack_feedback(store)
+    models = ["digits.mar", "calibration_feedback.mar"]
+    yield from serve(store, models, store / "run", enable_model_api="true")
+
+
+class Load:
+    """Connections that predict and label what they got, until told to stop."""
+
+    def __init__(self, running: Running, connections: int = 4) -> None:
+        self.running, self.failed, self.refused, self.versions = running, [], [], []
+        self.receipts: list[str] = []
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run) for _ in range(connections)]
+
+    def _run(self) -> None:
+        x = inputs(1).tolist()[0]
+        with self.running.server.client(timeout=30) as http:
+            while not self._stop.is_set():
+                try:
+                    reply = http.post("/predictions/digits", json=x)
+                    if reply.status_code != 200:
+                        self.failed.append(reply.status_code)
+                        continue
+                    receipt = reply.json()["receipt"]
+                    self.versions.append(self.running.keyring.verify(receipt).version)
+                    told = http.post(
+                        "/predictions/calibration_feedback", json=[{"receipt": receipt, "label": 1}]
+                    )
+                    if told.status_code != 200 or told.json()["accepted"] != 1:
+                        self.refused.append(told.text)
+                except httpx.HTTPError as error:
+                    self.failed.append(type(error).__name__)
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        until(lambda: len(self.versions) > 20)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        n = len(self.versions)
+        until(lambda: len(self.versions) > n + 20 or self.failed)
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def host_of(running: Running) -> Host:
+    return Host.of(running.server.folder)
+
+
+def newer(running: Running, version: str, t: float = 1.5) -> Path:
+    store = running.server.store
+    return recalibrated(store / "digits.mar", temperature_artifact(t), store, version=version)
+
+
+def test_no_request_and_no_label_is_lost_by_versions_that_come_and_go(running: Running) -> None:
+    host, log = host_of(running), PromotionLog(running.server.folder / "promotions.jsonl")
+    before = running.predict(inputs(1)[0].tolist()).json()["receipt"]
+    archive = newer(running, "2.0")
+    with Load(running) as load:
+        assert swap(host, archive, log) == ("digits", "1.0")
+    assert (load.failed, load.refused) == ([], [])
+    assert set(load.versions) == {"1.0", "2.0"} and load.versions[-1] == "2.0"
+    assert running.label([{"receipt": before, "label": 1}]).json()["accepted"] == 1
+    with Load(running) as load:
+        assert swap(host, running.server.store / "digits.mar", log, retire=True) == ("digits", "2.0")
+    assert (load.failed, load.refused) == ([], [])
+    assert load.versions[-1] == "1.0" and list(host.versions("digits")) == ["1.0"]
+    told = [(one.step, one.version) for one in log.steps("digits")]
+    assert told == [
+        *(("listed", "2.0"), ("registered", "2.0"), ("default", "2.0")),
+        *(("listed", "1.0"), ("registered", "1.0"), ("default", "1.0"), ("retired", "2.0")),
+    ]
+    assert swap(host, running.server.store / "digits.mar", log) == ("digits", "1.0"), "done already"
