@@ -5,11 +5,13 @@
 Streams are drawn with replacement from real logits and labels of seven networks; the served artifact is a
 temperature, and so is the shadow. "gains 1 %": the served one is off, to either side, by as much as makes
 the NLL of its confidences (of being right) 1 % worse than the shadow's, which is the best there is. "loses 1
-%": the two change places. "as good": temperatures at both sides of the best one, with the same NLL. After
-every 100 labels of 20,000 the verdict is asked for, and a stream counts as promoted once it was ever
-"better"; a refusal is a shadow that gains and was not. The rivals bet on other scores with the same shares:
-the plain Brier score of the confidence, and the log score cut off at 1 %, without the limit of a nat; and
-"looking every day" is a paired t test of the log score at 5 %, asked as often.
+%": the two change places. "same NLL": temperatures at both sides of the best one, of the same NLL. "same
+score": one is as there, the other such that the mean of the score that is tested is 0, which is the null at
+its hardest; NLL is not that score, as a few confident errors make much of it. After every 100 labels of
+20,000 the verdict is asked for, and a stream counts as promoted once it was ever "better"; a refusal is a
+shadow that gains and was not. The rivals bet on other scores with the same shares: the plain Brier score of
+the confidence, and the log score cut off at 1 %, without the limit of a nat; and "looking every day" is a
+paired t test of the log score at 5 %, asked as often.
 
 A receipt's bytes are of the body that is signed. The cost of a label is that of ``labels.py``, processor
 seconds up to the drift detector and the shadow's test, with a shadow over without, turn by turn.
@@ -80,8 +82,20 @@ def cases(name: str) -> dict[str, list[tuple[np.ndarray, np.ndarray, np.ndarray]
     return {
         "gains 1 %": [(off, at(best), right) for off in sides],
         "loses 1 %": [(at(best), off, right) for off in sides],
-        "as good": [(sides[0], sides[1], right), (sides[1], sides[0], right)],
+        "same NLL": [(sides[0], sides[1], right), (sides[1], sides[0], right)],
+        "same score": [
+            (sides[0], at(brentq(lambda t: gain(sides[0], at(t), right), best - 2, best)), right),
+            (sides[1], at(brentq(lambda t: gain(sides[1], at(t), right), best, best + 2)), right),
+        ],
     }
+
+
+def gain(served: np.ndarray, shadow: np.ndarray, right: np.ndarray) -> float:
+    """The mean of the score that is tested, written out: log scores cut off at 1 %, a nat at most."""
+    a, b = served.clip(0.01, 0.99), shadow.clip(0.01, 0.99)
+    either = np.log(b / a), np.log((1 - b) / (1 - a))
+    most = np.maximum(np.abs(either[0]), np.abs(either[1]))
+    return float((np.where(right, *either) / np.maximum(most, 1)).mean())
 
 
 def rows_of(case: tuple[np.ndarray, np.ndarray, np.ndarray]) -> list[Noted]:
@@ -232,7 +246,7 @@ def main() -> None:
         name: promoted(name, args.streams, rng) for name in names
     }
     result: dict = vars(args).copy() | {"networks": networks, "summary": {}}
-    for what in ("gains 1 %", "loses 1 %", "as good"):
+    for what in ("gains 1 %", "loses 1 %", "same NLL", "same score"):
         told = {rule: share(networks, what, rule, np.mean) for rule in (OURS, BRIER, LOG, T_TEST)}
         worst = share(networks, what, OURS, np.min if what.startswith("gains") else np.max)
         result["summary"][what] = told | {"worst of a network": worst}

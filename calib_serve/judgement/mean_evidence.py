@@ -22,7 +22,8 @@ Floats = NDArray[np.float64]
 FRACTIONS: Floats = np.geomspace(0.002, 0.512, 9)
 """The shares of what it holds that each bet stakes on one outcome."""
 
-_AT_ONCE = 0.5  # the stake on a change at the first outcome; the rest is for changes that begin later
+_AT_ONCE = 0.7  # the stake on a change at the first outcome; the rest is for changes that begin later
+_SOON = 1000.0  # outcomes after which 30 % of the rest is set; later ones have ever less
 _MOST_LOST = 0.9  # the most that an outcome may take of a bet
 _WIDEST = 16.0  # the largest bet on a share, in what may be wrong: for breaches of 3 % to eight times of it
 _ROWS = 4096  # outcomes advanced at once
@@ -32,7 +33,7 @@ _ROWS = 4096  # outcomes advanced at once
 class Evidence:
     """Bets that payoffs have a mean above 0, after ``count`` of them; begin with ``Evidence.none()``.
 
-    Each of ``FRACTIONS`` is a bet. Half of the stake is set at once, and the rest bit by bit later: what
+    Each of ``FRACTIONS`` is a bet. Most of the stake is set at once, and the rest bit by bit later: what
     begins after many good outcomes is found without winning back what these have cost (Shiryaev 1963).
     ``log_worth`` (J,): the logarithm of what each bet holds; ``peak``: the greatest ``log_evidence`` there
     ever was; ``heaviest``: the greatest weight.
@@ -110,7 +111,7 @@ class Evidence:
 def _log_waiting(count: ArrayLike) -> Floats:
     """The logarithm of the stake that is not set after ``count`` outcomes."""
     n = np.asarray(count, np.float64)
-    later = math.log(1 - _AT_ONCE) - np.log1p(np.log(np.maximum(n, 1)))
+    later = math.log(1 - _AT_ONCE) - 0.5 * np.log1p(n / _SOON)
     return np.where(n < 1, 0.0, later)
 
 

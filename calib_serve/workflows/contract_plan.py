@@ -14,6 +14,7 @@ from calib_serve.durations import as_duration
 from calib_serve.errors import InputError
 from calib_serve.judgement import Evidence, share_bets
 from calib_serve.metrics.tails import binomial_at_most
+from calib_serve.watch.policy import LEAST_CHANCE
 
 __all__ = ["ClausePlan", "fixed_labels", "labels_until_broken", "plan_contract"]
 
@@ -233,6 +234,7 @@ def _check(promise: float, breach: float, power: Sequence[float]) -> None:
 
 
 def _up(rate: float) -> str:
-    """Two digits, rounded up."""
+    """Two digits, rounded up; at least what a policy may ask with."""
+    rate = max(rate, LEAST_CHANCE)
     digits = 1 - math.floor(math.log10(rate))
     return f"{math.ceil(rate * 10**digits) / 10**digits:.{max(digits, 0)}f}"

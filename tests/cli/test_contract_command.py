@@ -71,7 +71,11 @@ def test_what_is_set_is_shown_as_it_is_set_again(folder: Path, tmp_path: Path) -
     as_json = json.loads(run("contract", "show", artifact, "--json"))
     assert as_json["contract"] == found.contract.facts
     assert as_json["ids"] == [one.id for one in found.contract.clauses]
-    assert run("contract", "show", before.save(tmp_path / "none")).strip() == "no contract"
+    run("contract", "remove", artifact)
+    assert Artifact.load(artifact).fingerprint == before.fingerprint
+    assert run("contract", "show", artifact).strip() == "no contract"
+    with pytest.raises(CalibServeError, match="has no contract"):
+        run("contract", "remove", artifact)
 
 
 def test_other_commands_say_it_too(folder: Path) -> None:

@@ -14,8 +14,8 @@ from calib_serve.judgement.mean_evidence import FRACTIONS
 
 
 def written_out(payoffs: np.ndarray, scale: float) -> float:
-    """Half of the stake at once, the rest as 1 / (1 + log n) falls, each start's bets multiplied out."""
-    waiting = [1.0] + [0.5 / (1 + math.log(n)) for n in range(1, len(payoffs) + 1)]
+    """Seven tenths of the stake at once, the rest as 1 / sqrt(1 + n / 1000) falls, each start's bets multiplied out."""
+    waiting = [1.0] + [0.3 / math.sqrt(1 + n / 1000) for n in range(1, len(payoffs) + 1)]
     held = waiting[-1]
     for start in range(len(payoffs)):
         stake = (waiting[start] - waiting[start + 1]) / len(FRACTIONS)

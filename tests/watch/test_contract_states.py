@@ -110,6 +110,15 @@ def test_labels_that_are_chosen_by_confidence_do_not_break_what_is_kept(folder: 
     blind.ledger.close()
 
 
+def test_a_label_takes_no_prediction_out_of_a_promise(folder: Path) -> None:
+    contract = Contract((Clause("act", 0.9, above=0.8), Clause("act", 0.99, above=0.95, segment="de")))
+    stream = Stream(folder, contract)
+    receipts = stream.watch.predictions([ServedPrediction(*V, 1, 0.9)] * 50)
+    stream.watch.labels([{"receipt": one, "label": 2, "segment": "de"} for one in receipts])
+    stream.watch.feed.tick()
+    assert [(one.state, one.labels) for one in stream.states] == [("broken", 50), ("unknown", 0)]
+
+
 def test_labels_of_one_group_count_as_one(folder: Path) -> None:
     alone, together = Stream(folder, ACT), Stream(folder.parent, ACT)
     c, y = np.full(60, 0.9), np.zeros(60)
@@ -158,9 +167,10 @@ def test_each_label_counts_once_whatever_fails(folder: Path, monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr(stream.watch.feed, "tick", lambda: None)
         stream.serve(np.full(50, 0.9), np.ones(50))
-    with monkeypatch.context() as patch, pytest.raises(LedgerError):
+    with monkeypatch.context() as patch:
         patch.setattr(SqliteLedger, "store", fails)
-        stream.watch.feed.tick()
+        with pytest.raises(LedgerError):
+            stream.watch.feed.tick()
     stream.watch.feed.tick()
     assert stream.states[0].labels == 50
     stream.ledger.close()

@@ -15,6 +15,7 @@ from calib_serve.artifact import Clause, Contract
 from calib_serve.errors import InputError
 from calib_serve.judgement.mean_evidence import Evidence
 from calib_serve.watch.contracts.evidence import ClauseEvidence, Labelled
+from calib_serve.watch.policy import parse_policy
 from calib_serve.workflows import contract_plan
 from calib_serve.workflows.contract_plan import fixed_labels, labels_until_broken, plan_contract
 
@@ -89,7 +90,11 @@ def test_a_plan_counts_labels_by_day_and_by_prediction() -> None:
     assert of_class.as_dict()["rate"] is None
     (alone, _) = plan_contract(contract, acted={"act": 0.5}, predictions_per_day=10, **how)
     assert "There are not so many predictions" in " ".join(alone.says())
-    assert any("--label-budget 0." in line for line in whole.says())
+    for predictions in (1000, 10**9):
+        (one, _) = plan_contract(contract, acted={"act": 0.5}, predictions_per_day=predictions, **how)
+        (budget,) = [line.split("--label-budget ")[1] for line in one.says() if "--label-budget" in line]
+        chance = parse_policy(budget).chances([0.95])[0]
+        assert max(one.rate, 0.001) <= chance <= 1.1 * max(one.rate, 0.001)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ class ContractFollower:
         for clause in clauses:
             own = sums[clause]
             mine = labels.part(_of(clause, rows))
-            weight = mine.weight * _for_all(own)[mine.bin]
+            weight = mine.weight * for_all(own)[mine.bin]
             evidence[clause] = evidence[clause].after(
                 mine._replace(weight=weight), shares=shares_of(own), now=now
             )
@@ -121,7 +121,7 @@ def _of(clause: Clause, rows: Sequence[Noted]) -> NDArray[np.bool_]:
     )
 
 
-def _for_all(sums: Sums) -> Floats:
+def for_all(sums: Sums) -> Floats:
     """What to multiply weights by, in each bin, so that labels stand for all that was predicted.
 
     Bins are weighed by the predictions served in them, where these are counted; the mean over labels is 1.
