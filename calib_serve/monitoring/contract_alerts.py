@@ -66,7 +66,8 @@ CONTRACT_ALERTS = (
     Alert(
         "ContractBroken",
         "The promise is not kept: what labels say cannot be chance, whenever it is looked at (5 %).",
-        _BROKEN,
+        # A scrape that fails once must not page twice.
+        f"last_over_time({_STATE}[15m]) == -1",
         f"{NAME}: the contract is broken, {_CLAUSE}",
         _NUMBERS,
         severity="critical",

@@ -1,5 +1,6 @@
 """Two replicas, one killed and restarted, a real Prometheus: its numbers are those of numpy."""
 
+import re
 import signal
 import time
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import real_servers
 from real_prometheus import Prometheus, prometheus
 from rules_by_numpy import by_numpy
 
-from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.artifact import Artifact, Contract, LogitMap
 from calib_serve.bins import Bins
 
 pytestmark = pytest.mark.server
@@ -53,12 +54,18 @@ def deployment(tmp_path_factory):
     rng = np.random.default_rng(0)
     reference = Bins.tally(rng.beta(8, 2, 500), np.ones(500))
     folder = tmp_path_factory.mktemp("deployment")
-    artifact = Artifact((LogitMap.temperature(1.5),), method="temperature", classes=3, reference=reference)
+    # Of what is acted on, far fewer are right.
+    contract = Contract.read("contract: 1\nact: {above: 0.6, accuracy: 0.98}\ncalibration: {error: 0.5}")
+    temperature = LogitMap.temperature(1.5)
+    artifact = Artifact(
+        (temperature,), method="temperature", classes=3, reference=reference, contract=contract
+    )
     artifact.save(folder / "artifact")
     c = rng.beta(5, 2, 900)
     y = (rng.random(900) < c - 0.1).astype(int)
     places = [tmp_path_factory.mktemp(f"replica{i}") for i in range(2)]
-    replicas = [real_servers.Server(place, models=(f"digits:1.0={folder / 'artifact'}",)) for place in places]
+    models = (f"digits:1.0={folder / 'artifact'}",)
+    replicas = [real_servers.Server(place, "--maturity", "0", models=models) for place in places]
     try:
         for replica in replicas:
             replica.start()
@@ -97,3 +104,31 @@ def test_rules_load_and_none_fails(deployment):
     failing = [rule["name"] for group in groups for rule in group["rules"] if rule["health"] == "err"]
     assert len(groups) == 5
     assert failing == []
+
+
+def test_a_broken_promise_is_one_alert_whatever_the_replicas_and_a_kept_one_is_none(deployment):
+    firing = 'ALERTS{alertname=~"Contract.*",alertstate="firing"}'
+    one = 'ALERTS{alertname="ContractBroken",alertstate="firing"}'
+    deployment.prometheus.wait(one)
+    found = {
+        (each["metric"]["alertname"], each["metric"]["clause"])
+        for each in deployment.prometheus.query(firing)
+    }
+    (broken,) = deployment.prometheus.query(one)
+    assert {name: broken["metric"][name] for name in ("model", "version", "clause", "severity")} == {
+        "model": "digits",
+        "version": "1.0",
+        "clause": "act",
+        "severity": "critical",
+    }
+    assert {clause for _, clause in found} == {"act"}
+    (rule,) = [
+        one
+        for group in deployment.prometheus.get("rules")["groups"]
+        for one in group["rules"]
+        if one["name"] == "ContractBroken"
+    ]
+    told = rule["alerts"][0]["annotations"]["description"]
+    assert re.search(
+        r"Promised: 98%\. Over its time: [67]\d(\.\d+)?%\. Since it is watched, at least \d", told
+    )

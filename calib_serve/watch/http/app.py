@@ -37,7 +37,6 @@ from calib_serve.watch.http.tokens import Scope
 from calib_serve.watch.http.wire import (
     ClassSharesOut,
     CloseIn,
-    ContractOut,
     HealthOut,
     IncidentOut,
     IncidentsOut,
@@ -46,11 +45,11 @@ from calib_serve.watch.http.wire import (
     PredictionIn,
     PredictionsIn,
     PredictionsOut,
-    ShadowsOut,
     SignedIn,
     answers,
     body,
 )
+from calib_serve.watch.http.wire_promises import ContractOut, ShadowsOut
 from calib_serve.watch.ids import UnboundReceipt
 from calib_serve.watch.service import Watch
 from calib_serve.watch.windows import WINDOWS
