@@ -62,11 +62,12 @@ MAY_USE: dict[str, tuple[str, ...]] = {
     "audit": (*GROUND, "watch"),
     "serve": (*GROUND, "seam", "watch", "reporter", "fuse"),
     "workflows": (*GROUND, "seam", "model", "fit", "fuse", "watch", "report", "study"),
+    "promotion": (*GROUND, "fuse", "watch", "serve", "workflows"),
     "sklearn": (*GROUND, "fit", "fuse", "workflows"),
     "demo": (*GROUND, "model", "fit", "fuse", "watch", "report", "reporter", "serve", "workflows"),
     "cli": (
         *(*GROUND, "model", "fit", "fuse", "watch", "report", "study"),
-        *("audit", "reporter", "collect", "gateway", "serve", "workflows", "demo", "monitoring"),
+        *("audit", "reporter", "collect", "gateway", "serve", "workflows", "demo", "monitoring", "promotion"),
     ),
 }
 """Who stands on whom. A room may use itself, too."""
