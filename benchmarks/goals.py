@@ -336,6 +336,14 @@ _TWO_CORES = (
     "servers, clients and watch shared two cores, which the server alone fills: there each microsecond counts"
 )
 
+# contracts
+
+
+def repaired(case: str) -> bool:
+    """Whether what is labelled can be weighed: not where a choice inside a bin is known to nobody."""
+    return not case.endswith("inside a bin")
+
+
 BENCHMARKS = (
     Benchmark(
         "metrics",
@@ -1473,5 +1481,65 @@ BENCHMARKS = (
         ),
         needs_data=True,
         page="papers",
+    ),
+    Benchmark(
+        "contracts",
+        "How often is a contract that is kept said to be broken, and how soon one that is?",
+        (
+            Goal(
+                '"broken" said of a contract that is kept, most of all ways of labelling that can be repaired',
+                lambda r: max(found["broken"] for case, found in r["said"].items() if repaired(case)),
+                at_most=0.05,
+                show="{:.3f}",
+            ),
+            Goal(
+                "mean labels until a breach from the first label on is said, times those of the binomial test "
+                "of power 0.9 that is looked at once, most of all",
+                lambda r: max(one["times_fixed"]["0.9"] for one in r["breaches"] if not one["kept_before"]),
+                at_most=1.3,
+                show="{:.2f}",
+            ),
+            Goal(
+                "the same of a breach after 10,000 labels that were kept",
+                lambda r: max(one["times_fixed"]["0.9"] for one in r["breaches"] if one["kept_before"]),
+                at_most=1.3,
+                show="{:.2f}",
+                reason="it may begin at any label, and an error of 5 % over all time has its price; the "
+                "binomial test is told when the breach begins",
+            ),
+        ),
+        needs_data=True,
+    ),
+    Benchmark(
+        "shadow",
+        "Is a better shadow said to be better, and a worse one not? What does it cost?",
+        (
+            Goal(
+                "wrong promotions of a shadow that loses 1 % of the NLL, most of all networks",
+                lambda r: r["summary"]["loses 1 %"]["worst of a network"],
+                at_most=0.05,
+                show="{:.3f}",
+            ),
+            Goal(
+                "wrong promotions of a shadow with the same mean score, all networks",
+                lambda r: r["summary"]["same score"]["ours"],
+                at_most=0.05,
+                show="{:.3f}",
+            ),
+            Goal(
+                "wrong refusals at a gain of 1 % of the NLL and 20,000 labels, all networks",
+                lambda r: 1 - r["summary"]["gains 1 %"]["ours"],
+                at_most=0.2,
+                show="{:.3f}",
+            ),
+            Goal("bytes that a shadow adds to a receipt", lambda r: r["bytes"], at_most=12, show="{:.0f}"),
+            Goal(
+                "cost of a label with a shadow, times one without",
+                lambda r: max(one["times"] for one in r["label"].values()),
+                at_most=1.3,
+                show="{:.2f}",
+            ),
+        ),
+        needs_data=True,
     ),
 )
