@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import hmac
 import os
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 from calib_serve.errors import InputError, KeyringError, Refused
 from calib_serve.nonces import NONCE_BYTES
-from calib_serve.receipts import DAY, Keyring, Label, Receipt
+from calib_serve.receipts import DAY, Keyring, Label, Receipt, Shadow, shadow_tag
 from calib_serve.watch.intake import Classes, Intake
 from calib_serve.watch.ledger import SqliteLedger
 
@@ -230,3 +232,81 @@ def test_labels_by_name_and_by_id_are_the_same_label() -> None:
     assert Label(receipt, 7).correct
     assert not Label(replace(receipt, predicted=3), 7).correct
     assert isinstance(receipt, Receipt)
+
+
+@given(
+    shadow=st.builds(
+        Shadow, st.integers(0, 2**32 - 1), st.floats(0, 1, width=32), st.binary(min_size=4, max_size=4)
+    ),
+    inclusion=st.sampled_from([1.0, 0.25]),
+    group=st.integers(0, 2**63 - 1),
+    wanted=st.booleans(),
+)
+def test_a_shadow_comes_back_whole_in_twelve_bytes_beside_whatever_else_is_said(
+    shadow: Shadow, inclusion: float, group: int, wanted: bool
+) -> None:
+    more = {"inclusion": inclusion, "group": group, "wanted": wanted, "nonce": bytes(10)}
+    text = token(shadow=shadow, **more)
+    receipt = RING.verify(text, now=NOW)
+    assert receipt.shadow == shadow
+    assert (receipt.inclusion, receipt.group, receipt.wanted) == (inclusion, group, wanted)
+    plain = token(**more)
+    assert RING.verify(plain, now=NOW) == replace(receipt, shadow=None)
+    assert len(raw(text)) == len(raw(plain)) + 12
+
+
+def raw(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+def test_a_shadow_s_confidence_is_kept_in_single_precision_and_never_leaves_the_range() -> None:
+    for confidence in (0.1, 1 - 1e-12, 1e-50, 0.0, 1.0):
+        receipt = RING.verify(token(shadow=Shadow(1, confidence, b"abcd")), now=NOW)
+        assert receipt.shadow is not None
+        assert receipt.shadow.confidence == struct.unpack(">f", struct.pack(">f", confidence))[0]
+        assert 0 <= receipt.shadow.confidence <= 1
+
+
+@pytest.mark.parametrize(
+    "shadow",
+    [
+        Shadow(1, float("nan"), b"abcd"),
+        Shadow(1, 1.0000001, b"abcd"),
+        Shadow(1, -0.1, b"abcd"),
+        Shadow(-1, 0.5, b"abcd"),
+        Shadow(2**32, 0.5, b"abcd"),
+        Shadow(1, 0.5, b"abc"),
+        Shadow(1, 0.5, b""),
+    ],
+)
+def test_a_shadow_that_no_receipt_holds_is_not_signed(shadow: Shadow) -> None:
+    with pytest.raises(InputError, match="shadow"):
+        token(shadow=shadow)
+
+
+def test_every_change_of_a_byte_of_a_shadow_is_refused() -> None:
+    found = raw(token(shadow=Shadow(1, 0.5, b"abcd")))
+    for position in range(len(found) - 28, len(found) - 16):
+        forged = found[:position] + bytes([found[position] ^ 1]) + found[position + 1 :]
+        assert reason(base64.urlsafe_b64encode(forged).rstrip(b"=").decode()) == "bad_signature"
+
+
+@pytest.mark.parametrize("confidence", [float("nan"), float("inf"), -1.0, 1.5])
+def test_a_shadow_out_of_range_is_refused_even_under_a_right_signature(confidence: float) -> None:
+    body = raw(token(shadow=Shadow(1, 0.5, b"abcd")))[:-16]
+    body = body[:-12] + struct.pack(">f", confidence) + body[-8:]
+    mac = hmac.digest(RING.keys["k1"], b"calib-serve receipt\x00" + body, "sha256")[:16]
+    assert reason(base64.urlsafe_b64encode(body + mac).rstrip(b"=").decode()) == "malformed"
+
+
+def test_a_flag_of_a_shadow_without_its_bytes_is_refused() -> None:
+    body = bytearray(raw(token())[:-16])
+    body[1] |= 8
+    mac = hmac.digest(RING.keys["k1"], b"calib-serve receipt\x00" + bytes(body), "sha256")[:16]
+    assert reason(base64.urlsafe_b64encode(bytes(body) + mac).rstrip(b"=").decode()) == "malformed"
+
+
+@pytest.mark.parametrize("odd", ["", "sha256:", "0a1b2c3d", "g" * 64, "sha256:" + "A" * 64])
+def test_a_tag_is_of_a_fingerprint_alone(odd: str) -> None:
+    with pytest.raises(InputError, match="fingerprint"):
+        shadow_tag(odd)

@@ -190,7 +190,7 @@ class Contract:
     @property
     def facts(self) -> dict[str, Any]:
         """The manifest's entry, of which ``of`` makes the contract again."""
-        return clause_facts(self.clauses)
+        return clause_facts(map(vars, self.clauses))
 
     def text(self, class_names: Sequence[str] = ()) -> str:
         r"""A YAML document, of which ``read`` with the same names makes the contract again.
@@ -201,7 +201,7 @@ class Contract:
           dog:
             act: {above: 0.9, accuracy: 0.98, per: 30d}
         """
-        return written(self.clauses, class_names)
+        return written(map(vars, self.clauses), class_names)
 
     @property
     def decides(self) -> bool:

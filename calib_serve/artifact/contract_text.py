@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, Union
 
 import yaml
 
@@ -11,9 +11,6 @@ from calib_serve.artifact.manifest import read_yaml
 from calib_serve.durations import as_duration, parse_duration
 from calib_serve.errors import InputError
 from calib_serve.naming import Naming, shown
-
-if TYPE_CHECKING:
-    from calib_serve.artifact.contract import Clause
 
 __all__ = ["MOST_CLASSES", "PROMISES", "Scope", "clause_facts", "read_contract", "scopes_of", "written"]
 
@@ -24,6 +21,8 @@ PROMISES: Mapping[str, str] = {"act": "accuracy", "calibration": "error", "cover
 """What each kind of clause calls its promise."""
 Scope = tuple[str, Union[int, None]]
 """The segment, or "", and the predicted class, or None."""
+Fields = Mapping[str, Any]
+"""Those of a clause."""
 
 _PER = "30d"
 _TOLD = 5  # names in a message
@@ -126,22 +125,22 @@ def _class_id(name: Any, class_names: Sequence[str]) -> int:
         raise InputError(f"classes of the contract: {error}{quotes}") from error
 
 
-def clause_facts(clauses: Iterable[Clause]) -> dict[str, Any]:
-    """Of clauses, what ``scopes_of`` reads without class names."""
+def clause_facts(clauses: Iterable[Fields]) -> dict[str, Any]:
+    """Of the fields of clauses, what ``scopes_of`` reads without class names."""
     found: dict[str, Any] = {"contract": FORMAT}
     for one in clauses:
-        place = found
-        if one.segment:
-            place = found.setdefault("segments", {}).setdefault(one.segment, {})
-        elif one.predicted is not None:
-            place = found.setdefault("classes", {}).setdefault(str(one.predicted), {})
-        place[one.kind] = {PROMISES[one.kind]: one.promise, "per": as_duration(one.per)}
-        if one.kind != "calibration":
-            place[one.kind]["above"] = one.above
+        place, kind = found, one["kind"]
+        if one["segment"]:
+            place = found.setdefault("segments", {}).setdefault(one["segment"], {})
+        elif one["predicted"] is not None:
+            place = found.setdefault("classes", {}).setdefault(str(one["predicted"]), {})
+        place[kind] = {PROMISES[kind]: one["promise"], "per": as_duration(one["per"])}
+        if kind != "calibration":
+            place[kind]["above"] = one["above"]
     return found
 
 
-def written(clauses: Iterable[Clause], class_names: Sequence[str]) -> str:
+def written(clauses: Iterable[Fields], class_names: Sequence[str]) -> str:
     """The same for people: classes by their names where these are of one class each, else by their ids."""
     facts = clause_facts(clauses)
     if "classes" in facts:

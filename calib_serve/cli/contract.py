@@ -25,6 +25,10 @@ group = typer.Typer(
 group.command("plan")(plan)
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The artifact's folder.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("-o", "--out", help="The folder to write; the artifact itself if not given."),
+]
 
 
 @group.command("set")
@@ -32,10 +36,7 @@ def put(
     folder: Folder,
     file: Annotated[Path, typer.Argument(metavar="CONTRACT", help="The contract, a YAML file.")],
     *,
-    out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", help="The folder to write; the artifact itself if not given."),
-    ] = None,
+    out: Out = None,
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -44,19 +45,24 @@ def put(
     Classes are checked against the artifact's. Its probabilities stay as they are; its fingerprint changes,
     as the contract is part of it.
     """
-    from dataclasses import replace
-
     from calib_serve.artifact import Artifact
     from calib_serve.workflows.contracts import read_contract
 
-    if out is not None and out.exists() and not force:
-        raise InputError(f"{out} exists; give --force to replace it, or another --out")
     artifact = Artifact.load(folder)
-    found = replace(artifact, contract=read_contract(file, artifact))
-    found.save(out or folder)
-    _show(out or folder, found, as_json=as_json)
-    if not as_json:
-        typer.echo(f"written to {out or folder}")
+    _write(artifact, read_contract(file, artifact), folder, out, force=force, as_json=as_json)
+
+
+@group.command("remove")
+def remove(
+    folder: Folder, *, out: Out = None, force: options.Force = False, as_json: options.AsJson = False
+) -> None:
+    """Take the contract out of an artifact: what is served from then on promises nothing."""
+    from calib_serve.artifact import Artifact
+
+    artifact = Artifact.load(folder)
+    if artifact.contract is None:
+        raise InputError(f"{folder} has no contract")
+    _write(artifact, None, folder, out, force=force, as_json=as_json)
 
 
 @group.command("show")
@@ -162,6 +168,27 @@ def check(
         _tell(found, artifact.class_names)
     if found.broken:
         raise typer.Exit(1)
+
+
+def _write(
+    artifact: Artifact,
+    contract: Contract | None,
+    folder: Path,
+    out: Path | None,
+    *,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """The artifact with this contract, to ``out`` or else in its own place."""
+    from dataclasses import replace
+
+    if out is not None and out.exists() and not force:
+        raise InputError(f"{out} exists; give --force to replace it, or another --out")
+    found = replace(artifact, contract=contract)
+    found.save(out or folder)
+    _show(out or folder, found, as_json=as_json)
+    if not as_json:
+        typer.echo(f"written to {out or folder}")
 
 
 def _show(folder: Path, artifact: Artifact, *, as_json: bool) -> None:

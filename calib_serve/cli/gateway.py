@@ -73,6 +73,12 @@ def run(
     samples: Annotated[
         Path | None, typer.Option("--samples", help="Keep a share of logits here, to refit on.")
     ] = None,
+    shadow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shadow", help="An artifact's folder that runs in the shadow of a model's, DIR or MODEL=DIR."
+        ),
+    ] = None,
     timeout: Annotated[
         float,
         typer.Option(
@@ -149,6 +155,7 @@ def run(
                 if grpc_upstream and grpc_listen
                 else None,
                 samples=samples,
+                shadow=Named.read(shadow or [], "--shadow"),
                 limits=Limits(timeout, max_waiting, int(max_megabytes * 2**20)),
             )
         )

@@ -21,7 +21,7 @@ _TAKES = {
     | {"seam", "output", "probe", "no_probe", "receipts"},
     "--model": _ANY
     | {"model", "artifact", "weights", "input_shape", "handler", "extra"}
-    | {"workers", "batch_size", "batch_delay", "outputs", "threshold", "abstain_below"}
+    | {"workers", "batch_size", "batch_delay", "outputs", "threshold", "abstain_below", "shadow"}
     | {"transforms", "mean", "std", "image_size", "resize_shorter", "crop", "interpolation", "max_pixels"}
     | {"top", "probabilities", "threads", "flush_seconds"},
 }
@@ -75,6 +75,10 @@ def run(
     threshold: Annotated[
         float, typer.Option("--threshold", help="From which probability on a label of several is predicted.")
     ] = 0.5,
+    shadow: Annotated[
+        Path | None,
+        typer.Option("--shadow", help="Another artifact, of which receipts say what it would have served."),
+    ] = None,
     abstain_below: Annotated[
         float | None, typer.Option(min=0, max=1, help="Confidence under which a reply says abstain.")
     ] = None,
@@ -199,6 +203,7 @@ def run(
                 outputs=outputs,
                 threshold=threshold,
                 abstain_below=abstain_below,
+                shadow=shadow,
                 top=top,
                 probabilities=probabilities,
                 threads=threads,

@@ -68,7 +68,8 @@ class ModelOptions:
     reply lists; ``probabilities``: whether it lists all of them. ``abstain_below``: confidence under which a
     reply says so. ``pictures``: how a picture becomes an input, or a mapping of that; "unknown": pictures are
     refused; None in archives of before, which do not say: squeezed to the input's size, in [0, 1].
-    ``max_pixels``: the most of a picture.
+    ``max_pixels``: the most of a picture. ``shadow``: the folder of another artifact, which runs in the
+    shadow of the served one; "": none does.
     """
 
     kind: Kind
@@ -85,6 +86,7 @@ class ModelOptions:
     receipts: Literal["header", "body"] = "header"
     last_linear: str | None = None
     artifact: str = "artifact"
+    shadow: str = ""
     workers: int = 1
     threads: int | None = None
     top: int = 5

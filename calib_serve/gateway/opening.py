@@ -78,6 +78,9 @@ class Named:
                 raise InputError(f"{self.option} names {model!r}, which is none of the models given")
 
 
+NO_SHADOW = Named("--shadow", {})
+
+
 @contextlib.contextmanager
 def open_gateway(
     models: Mapping[Version, Artifact | str | Path | int],
@@ -93,17 +96,19 @@ def open_gateway(
     grpc: Ports | None = None,
     samples: str | Path | None = None,
     limits: Limits = Limits(),
+    shadow: Named = NO_SHADOW,
 ) -> Iterator[Gateway]:
     """The ASGI app before the server at ``upstream``, http://HOST:PORT; inside the context it may be served.
 
     ``models``: by (model, version), an artifact, its folder, or the number of classes of a model whose
-    output is calibrated already. ``output``: the name of the output that holds the scores; ``scores``: what
-    they are (``calib_serve.scores``), where the artifact does not say so. ``watch``: of this process, whose
-    app is then the gateway's as well, for whoever has one of the ``tokens``; or its address, with a token
-    for it. ``samples``: a folder for a share of logits, to refit on. InputError for what does not fit
-    together.
+    output is calibrated already. ``output``: the name of the output that holds the scores; ``scores``:
+    what they are (``calib_serve.scores``), where the artifact does not say so. ``watch``: of this
+    process, whose app is then the gateway's as well, for whoever has one of the ``tokens``; or its
+    address, with a token for it. ``samples``: a folder for a share of logits, to refit on. ``shadow``:
+    the folder of an artifact that runs in the shadow of a model's, on the same output. InputError for
+    what does not fit together.
     """
-    for named in (output, scores):
+    for named in (output, scores, shadow):
         named.check([model for model, _ in models])
     registry, counts = OneRegistry(), Counts()
     waiting = Waiting(limits.waiting, most=limits.body)
@@ -116,6 +121,9 @@ def open_gateway(
             name, kind = output.of(model), _kind(what, scores.of(model), model)
             if name is None:
                 raise InputError(f"say with --output which output of {model} holds its scores")
+            beside = None if (folder := shadow.of(model)) is None else Artifact.load(folder)
+            if beside is not None:
+                beside.check_takes(kind, f"the scores of {model}, in whose shadow it runs")
             reporter = Reporter(
                 what,
                 model=model,
@@ -125,6 +133,7 @@ def open_gateway(
                 token=watch_token,
                 registry=registry,
                 samples=samples,
+                shadow=beside,
             )
             opened.callback(reporter.close)
             found.append(Calibration(model, version, what, output=name, kind=kind, reports=reporter))

@@ -5,7 +5,8 @@
 
 from calib_serve.judgement.conclude import CALIBRATE, DEPLOY
 from calib_serve.judgement.decide import judge
-from calib_serve.judgement.mean_evidence import Evidence, MeanSequence, share_sequence
+from calib_serve.judgement.mean_bets import MeanBets
+from calib_serve.judgement.mean_evidence import Evidence, share_bets
 from calib_serve.judgement.verdict import Level, Tested, Verdict
 from calib_serve.judgement.words import MINUS, chance, percent, points, rounded_up, signed_points
 
@@ -15,7 +16,7 @@ __all__ = [
     "MINUS",
     "Evidence",
     "Level",
-    "MeanSequence",
+    "MeanBets",
     "Tested",
     "Verdict",
     "chance",
@@ -23,6 +24,6 @@ __all__ = [
     "percent",
     "points",
     "rounded_up",
-    "share_sequence",
+    "share_bets",
     "signed_points",
 ]

@@ -118,8 +118,8 @@ def shadow() -> tuple[Panel, ...]:
         ),
         curves(
             "What the shadow gains",
-            "Mean score of the served version less the shadow's, of the same labels, with its 95 % ends that "
-            "hold at every moment: above zero the shadow is better.",
+            "By how much its log score is better on the same labels, in nats a prediction, with its 95 % "
+            "ends that hold at every moment: above zero the shadow is better.",
             {
                 "gain {{tag}}": _of_shadow("gain"),
                 "at least {{tag}}": _of_shadow("gain_low"),

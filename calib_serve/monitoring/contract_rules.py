@@ -42,7 +42,7 @@ def burn(window: str) -> str:
 
 
 def burn_low(window: str) -> str:
-    """The least burn rate that the labels of the window leave, one-sided 95 %."""
+    """The least burn rate that the labels of the window leave, by their 95 % interval."""
     return clause_number(f"burn_rate_low:{window}")
 
 

@@ -59,10 +59,10 @@ class Reporter:
     default). Failures of the monitoring are counted in ``meter`` or ``registry`` in any case.
 
     ``policy`` says whose labels are wanted, such as "500/day"; ``workers``: how many processes share it.
-    ``samples``: a folder for a share ``sample_rate`` of logits, for a later refit. ``shadow``: an artifact, or
-    its folder, that runs in the shadow of ``what`` on the ``logits`` that come with predictions; or only its
-    fingerprint, where its probabilities come with them. ``most``: predictions that
-    may wait for the watch; ``flush_seconds``: between two looks at what waits.
+    ``samples``: a folder for a share ``sample_rate`` of logits, for a later refit. ``shadow``: an artifact,
+    or its folder, that runs in the shadow of ``what`` on the ``logits`` that come with predictions; or only
+    its fingerprint, where its probabilities come with them. ``most``: predictions that may wait for the
+    watch; ``flush_seconds``: between two looks at what waits.
 
     A forked process begins anew, and so does a spawned one that the reporter is sent to. What waits is
     counted when the process ends by itself, within five seconds.

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.artifact.manifest import pack
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.receipts import shadow_tag
 from calib_serve.reporter.given import array_of
@@ -34,20 +33,15 @@ class ReporterShadow:
             self.tag = shadow_tag(what)
             return
         shadow = what if isinstance(what, Artifact) else Artifact.load(what)
-        if shadow.classes != self.classes or shadow.is_multilabel:
-            raise InputError(f"a shadow has the {self.classes} classes of what is served, got {shadow!r}")
-        steps = () if isinstance(served, int) else served.model_steps
-        if pack(shadow.model_steps) != pack(steps):
-            raise InputError(
-                "the shadow changes the model in other ways than what is served, so its logits are others: run "
-                "it as a model of its own, and give its fingerprint here and its probabilities with predictions"
-            )
+        shadow.check_beside(
+            Artifact((), method="none", classes=served) if isinstance(served, int) else served
+        )
         self.artifact, self.tag = shadow, shadow_tag(shadow.fingerprint)
 
     def says(
         self, rows: Sequence[int], *, probs: ArrayLike | None, logits: NDArray[np.float64] | None
     ) -> list[tuple[int, float]]:
-        """Class and confidence of these rows: of its probabilities (n, K) or (K,), else made of logits (n, K).
+        """Class and confidence of these rows: of probabilities (n, K) or (K,), else made of logits (n, K).
 
         InputError or ShapeError where there is neither.
         """

@@ -81,7 +81,9 @@ class CalibratedClassifier:
         self._run = self._load(folder, ctx)
         self._batch_size = int(ctx.system_properties.get("batch_size") or 1)
         self._warm_up(self._batch_size)
-        self._observer = observe(self.options, self.artifact, model=self.name, version=self.version)
+        self._observer = observe(
+            self.options, self.artifact, model=self.name, version=self.version, folder=folder
+        )
         self._worker = str(os.getpid())
         if self.options.pictures is None and is_picture_shape(self.options.input_shape):
             log.warning(

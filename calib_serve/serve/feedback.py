@@ -15,8 +15,9 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from calib_serve.artifact import Contract
 from calib_serve.errors import REASONS, CalibServeError, InputError, LedgerError, ModelError, UnknownFate
 from calib_serve.followed import FollowedFile
 from calib_serve.fuse.mar_options import (
@@ -42,6 +43,7 @@ from calib_serve.serve.publish import Publisher, consumer_name
 from calib_serve.serve.replies import numbers, refusal, texts, v2_reply
 from calib_serve.serve.sampling import host_sample_log
 from calib_serve.watch.checks import Checks
+from calib_serve.watch.contracts import ContractFollower
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.host_checks import counting_checks, drift_check, file_check, samples_check
@@ -52,7 +54,7 @@ from calib_serve.watch.ledger import Ledger, Version, WriterLease, open_ledger
 from calib_serve.watch.maturity import AUTO, parse_maturity
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.shadow import ShadowFollower
-from calib_serve.watch.slices import OTHER
+from calib_serve.watch.slices import OTHER, Slices
 from calib_serve.watch.sources import is_source
 
 __all__ = ["CalibrationFeedback", "parse_items"]
@@ -73,8 +75,9 @@ class CalibrationFeedback:
             "version": str(ctx.manifest["model"]["modelVersion"]),
         }
         config = (ctx.model_yaml_config or {}).get(SECTION, {})
-        self._listed = followed_models(config)
-        models = self._listed.current() if self._listed else read_models(config)
+        path = from_environment(MODELS)
+        self._listed = None if path is None else FollowedFile(path, lambda _: read_models(config))
+        self._known = read_models(config) if self._listed is None else self._listed.current()
         detector = read_detector(config)
         self._ledger = _open_ledger(config, retention=float(config.get("ttl_days", 30)) * DAY)
         self._emitter = Emitter(interval=float(config.get("flush_seconds", 1.0)))
@@ -82,24 +85,26 @@ class CalibrationFeedback:
         self._intake = Intake(
             self._keyring,
             self._ledger,
-            models=models,
+            models=self._known.classes,
             ttl=float(config.get("ttl_days", 30)) * DAY,
             on_counted=self._keep,
+            slices=self._known.slices(),
             journal=_journal(self._ledger),
         )
         self._source = read_source()
+        self._contracts = ContractFollower(self._ledger, self._known.contracts)
         self._feed = DriftFeed(
             self._ledger,
             detector=detector,
             maturity=parse_maturity(str(config.get("maturity", AUTO))),
-            followers=[ShadowFollower(self._ledger)],
+            followers=[self._contracts, ShadowFollower(self._ledger)],
         )
         self._samples = host_sample_log()
         # The workers of a server publish between them, by marks: they hold one name together.
         lease = WriterLease(self._ledger, name=self._ledger.writer, shared=consumer_name(_writer()))
         self._publisher = Publisher(self._ledger, self._emitter, name=_writer(), feed=self._feed, lease=lease)
         self._checks = self._made_checks(config)
-        self._start_counters(models)
+        self._start_counters(self._known.classes)
         self._worker = str(os.getpid())
         self._before_answer = end_cleanly(self._flush)
 
@@ -116,8 +121,8 @@ class CalibrationFeedback:
             for item in items
         ]
         try:
+            self._look_for_models()
             self._may_acknowledge()
-            self._read_list()
             told = self._intake.take([item for item, _ in together], source=[who for _, who in together])
             outcomes = iter(told)
             lost = None
@@ -146,12 +151,15 @@ class CalibrationFeedback:
         self._before_answer()
         return replies
 
-    def _read_list(self) -> None:
-        """Whatever is in the host's list by now: a version is there before its first prediction is served."""
-        if self._listed and (models := self._listed.changed()) != self._intake.models:
-            for model, version in models.keys() - self._intake.models.keys():
-                self._emitter.create(FEEDBACK, model=model, version=version, bins=BINS)
-            self._intake.knows(models)
+    def _look_for_models(self) -> None:
+        """Know the versions that the host's list names by now: one may be promoted while this worker runs."""
+        found = self._known if self._listed is None else self._listed.changed()
+        if found is self._known:
+            return
+        for model, version in found.classes.keys() - self._known.classes.keys():
+            self._emitter.create(FEEDBACK, model=model, version=version, bins=BINS)
+        self._known, self._contracts.contracts = found, dict(found.contracts)
+        self._intake.know(found.classes, found.slices())
 
     def _made_checks(self, config: Mapping[str, Any]) -> Checks:
         """Checks that were made once: LedgerError where labels may not be acknowledged."""
@@ -319,13 +327,18 @@ def _loads(body: bytes) -> object:
     return lines
 
 
-def followed_models(config: Mapping[str, Any]) -> FollowedFile[dict[Version, Classes]] | None:
-    """The host's list of ``read_models``, read again when it changes; None where the archive has its own."""
-    path = from_environment(MODELS)
-    return FollowedFile(path, lambda _: read_models(config)) if path else None
+class Listed(NamedTuple):
+    """The model versions whose labels are accepted, and the contracts of those that have one."""
+
+    classes: Mapping[Version, Classes]
+    contracts: Mapping[Version, Contract]
+
+    def slices(self) -> Slices:
+        """What their labels count in."""
+        return Slices({v: one.count for v, one in self.classes.items()}, contracts=self.contracts)
 
 
-def read_models(config: Mapping[str, Any]) -> dict[Version, Classes]:
+def read_models(config: Mapping[str, Any]) -> Listed:
     """The model versions whose labels are accepted: from the host's list, else from the archive."""
     path = from_environment(MODELS)
     try:
@@ -336,6 +349,9 @@ def read_models(config: Mapping[str, Any]) -> dict[Version, Classes]:
             )
             for m in listed
         }
+        contracts = {
+            (str(m["name"]), str(m["version"])): Contract.of(m["contract"]) for m in listed if "contract" in m
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ModelError(
             f"the list of models whose labels are accepted cannot be read: {error!r}; "
@@ -343,7 +359,7 @@ def read_models(config: Mapping[str, Any]) -> dict[Version, Classes]:
         ) from error
     if not models:
         raise ModelError(f"no model is named to accept labels of; set {MODELS} or pack with --for X.mar")
-    return models
+    return Listed(models, contracts)
 
 
 def _setting(config: Mapping[str, Any], key: str, variable: str) -> str:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from calib_serve.artifact import Artifact
+from calib_serve.errors import CalibServeError
 from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET, SAMPLES, ModelOptions, from_environment
 from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt
 from calib_serve.reporter.recorder import Recorder
+from calib_serve.reporter.shadow import ReporterShadow
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.keys import live_keyring
 from calib_serve.serve.lifecycle import end_cleanly
@@ -38,8 +44,13 @@ _DROPPED = (
 )
 
 
-def observe(options: ModelOptions, artifact: Artifact, *, model: str, version: str) -> Observer:
-    """An observer for this worker, which sends its last counts when the worker ends."""
+def observe(
+    options: ModelOptions, artifact: Artifact, *, model: str, version: str, folder: Path | None = None
+) -> Observer:
+    """An observer for this worker, which sends its last counts when the worker ends.
+
+    ``folder``: where the archive lies, for the artifact that runs in the shadow of the served one, if any.
+    """
     path = from_environment(KEYRING)
     if path is None:
         log.warning("receipts are off: %s does not name a keyring (calib-serve keys new FILE)", KEYRING)
@@ -62,13 +73,30 @@ def observe(options: ModelOptions, artifact: Artifact, *, model: str, version: s
         keyring=None if path is None else live_keyring(path, emitter),
         samples=None if artifact.is_multilabel else host_sample_log(),
         policy=None if budget is None else parse_policy(budget, workers=options.workers),
+        shadow=_shadow(options, artifact, folder),
     )
+    if options.shadow and observer.shadow is None:
+        observer.broken("shadow")
     observer.before_answer = end_cleanly(observer.flush)
     return observer
 
 
+def _shadow(options: ModelOptions, artifact: Artifact, folder: Path | None) -> ReporterShadow | None:
+    """The archive's shadow; a broken one is said, and what is served goes on without."""
+    if not options.shadow or folder is None:
+        return None
+    try:
+        return ReporterShadow(folder / options.shadow, artifact)
+    except CalibServeError as error:
+        log.error("no shadow runs: %s", error)
+        return None
+
+
 class Observer(Recorder):
-    """A recorder into the ``emitter`` of a worker; ``before_answer`` is called before each reply."""
+    """A recorder into the ``emitter`` of a worker; ``before_answer`` is called before each reply.
+
+    ``shadow`` says of the logits that come with predictions what it would have served.
+    """
 
     def __init__(
         self,
@@ -80,7 +108,7 @@ class Observer(Recorder):
         keyring: Keyring | LiveKeyring | None,
         samples: SampleLog | None = None,
         policy: LabelPolicy | None = None,
-        shadow_tag: bytes = b"",
+        shadow: ReporterShadow | None = None,
     ) -> None:
         super().__init__(
             emitter,
@@ -90,9 +118,9 @@ class Observer(Recorder):
             keyring=keyring,
             samples=samples,
             policy=policy,
-            shadow_tag=shadow_tag,
+            shadow_tag=b"" if shadow is None else shadow.tag,
         )
-        self._emitter = emitter
+        self._emitter, self.shadow = emitter, shadow
         self.before_answer: Callable[[], None] = lambda: None
         emitter.before_flush = self.settle
         # The feedback model's series start here too, before its first label.
@@ -101,9 +129,17 @@ class Observer(Recorder):
         emitter.flush()
         emitter.start()
 
-    def served(self, *args: Any, **kwargs: Any) -> list[SignedReceipt | None]:
+    def served(
+        self, predictions: Sequence[tuple[int, float]], *, logits: Sequence[NDArray[Any]] = (), **more: Any
+    ) -> list[SignedReceipt | None]:
         """See Recorder."""
-        receipts = super().served(*args, **kwargs)
+        if self.shadow is not None and predictions:
+            try:
+                rows = range(len(predictions))
+                more["shadows"] = self.shadow.says(rows, probs=None, logits=np.stack(logits))
+            except Exception as error:  # fails open
+                self.broken("shadow", error, times=len(predictions))
+        receipts = super().served(predictions, logits=logits, **more)
         self.before_answer()
         return receipts
 

@@ -72,7 +72,11 @@ class CalibratedWrapper:
         self._check(folder, ctx)
         model = ctx.manifest["model"]
         self._observer = observe(
-            self.options, self.artifact, model=str(model["modelName"]), version=str(model["modelVersion"])
+            self.options,
+            self.artifact,
+            model=str(model["modelName"]),
+            version=str(model["modelVersion"]),
+            folder=folder,
         )
         self._worker = str(os.getpid())
 

@@ -23,7 +23,10 @@ from calib_serve.watch.drift.statistics import wilson
 from calib_serve.watch.ledger.sums import Sums
 from calib_serve.watch.noisy_ece import noisy_error
 
-__all__ = ["LEAST", "BinRow", "Bounds", "Estimates", "Number", "estimate", "estimated_gap", "t_quantile"]
+__all__ = [
+    "LEAST", "BinRow", "Bounds", "Estimates", "Number", "estimate", "estimated_accuracy", "estimated_gap",
+    "t_quantile",
+]  # fmt: skip
 
 Floats = NDArray[np.float64]
 Missing = Literal["chance", "unknown"]
@@ -126,9 +129,7 @@ def estimate(
     total, labels = float(found.served.sum()), float(found.labels.sum())
     part, coverage = _covered(found)
     confidence = _mean(found.confidence, found.served / total if total else found.served)
-    # Where few predictions are wrong, more may be than were seen wrong, but hardly fewer.
-    lean = np.nan_to_num(2 * found.accuracy - 1)
-    accuracy = part.number(found.accuracy, found.accuracy_noise, -lean, least=0.0)
+    accuracy, lean = part.accuracy, np.nan_to_num(2 * found.accuracy - 1)
     gap = part.gap
     ece, unclipped, observed = part.ece(gap)
     return Estimates(
@@ -161,6 +162,11 @@ def estimate(
 def estimated_gap(sums: Sums) -> Number:
     """The gap that ``estimate`` finds, alone: a small part of the work, for the many slices of a version."""
     return _covered(bin_gaps(sums))[0].gap
+
+
+def estimated_accuracy(sums: Sums) -> Number:
+    """The accuracy that ``estimate`` finds, alone: for the clauses of contracts, over many windows."""
+    return _covered(bin_gaps(sums))[0].accuracy
 
 
 def _covered(found: BinGaps) -> tuple[_Part, float]:
@@ -201,6 +207,12 @@ class _Part:
             return math.nan
         spread = np.sqrt(2 / math.pi * self.found.calibrated * self.design_effect)
         return float(self.share @ spread)
+
+    @property
+    def accuracy(self) -> Number:
+        # Where few predictions are wrong, more may be than were seen wrong, but hardly fewer.
+        lean = np.nan_to_num(2 * self.found.accuracy - 1)
+        return self.number(self.found.accuracy, self.found.accuracy_noise, -lean, least=0.0)
 
     @property
     def gap(self) -> Number:

@@ -141,19 +141,17 @@ class Intake:
         journal: LabelJournal | None = None,
         ids: ReceiptIds | None = None,
     ) -> None:
-        self.keyring, self.ledger = keyring, ledger
+        self.keyring, self.ledger, self.models = keyring, ledger, dict(models)
         self.refused: Counter[Reason] = Counter()
         self.ahead = (0.0, -math.inf)
         self._ttl, self._clock, self._on_counted, self._detect = ttl, clock, on_counted, detect
         self._journal, self._ids = journal, ids
         self._cap = None if source_share is None else SourceShare(ledger, source_share, clock=clock)
-        self._own_slices = slices
-        self.knows(models)
+        self._slices = slices or Slices({version: one.count for version, one in models.items()})
 
-    def knows(self, models: Mapping[Version, Classes]) -> None:
-        """Take labels of these versions from now on; those of slices that a caller gave stay as they are."""
-        self.models = dict(models)
-        self._slices = self._own_slices or Slices({version: one.count for version, one in models.items()})
+    def know(self, models: Mapping[Version, Classes], slices: Slices) -> None:
+        """Take labels of these versions from now on, and count them in these slices."""
+        self.models, self._slices = dict(models), slices
 
     def take(self, items: Sequence[object], *, source: str | Sequence[str] = "") -> list[Outcome]:
         """Count every item that is right; one outcome an item, in order.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from collections import Counter
@@ -123,11 +124,11 @@ class Slices:
         version: str,
         predicted: int,
         *,
-        confidence: float = 0.0,
+        confidence: float = math.nan,
         segment: str = "",
         group: int = 0,
     ) -> tuple[Key, ...]:
-        """The slices of a prediction, its segment's first."""
+        """The slices of a prediction, its segment's first; without its confidence, but for clauses."""
         asked = (model, version, predicted, segment)
         keys = self._made.get(asked)
         if keys is None:
@@ -139,28 +140,33 @@ class Slices:
                 if len(self._made) >= _MADE:
                     self._made.clear()
                 self._made[asked] = keys
-        if (model, version) in self._contracts:
-            own = self._clauses[model, version]
-            counted = self._contracts[model, version].counts(confidence, predicted, segment)
-            keys = (*keys, *(own[clause] for clause in counted))
+        keys = (*keys, *self._counting((model, version), predicted, confidence, segment))
         return (*keys, Key(model, version, str(group % GROUPS), "group")) if group else keys
+
+    def _counting(self, of: Version, predicted: int, confidence: float, segment: str) -> tuple[Key, ...]:
+        """The slices of the clauses that count a prediction."""
+        if of not in self._contracts:
+            return ()
+        own = self._clauses[of]
+        return tuple(own[one] for one in self._contracts[of].counts(confidence, predicted, segment))
 
     def of_label(self, receipt: Receipt, *, segment: str = "", source: str = "") -> tuple[Key, ...]:
         """The slices of a receipt's label, by who sent it as well, where that is known.
 
-        ``segment``: what the label names, for receipts that name none.
+        ``segment``: what the label names, for receipts that name none. Clauses go by the receipt alone, as
+        what was acted on did: a label takes no prediction out of a promise.
         """
+        of = (receipt.model, receipt.version)
         keys = self.of(
             receipt.model,
             receipt.version,
             receipt.predicted,
-            confidence=receipt.confidence,
             segment=receipt.segment or segment,
             group=receipt.group,
         )
+        keys = (*keys, *self._counting(of, receipt.predicted, receipt.confidence, receipt.segment))
         if not source:
             return keys
-        of = (receipt.model, receipt.version)
         return (*keys, Key(*of, self._sources.under(of, source), "source"))
 
 

@@ -12,6 +12,8 @@ from calib_serve.metrics import Estimate
 
 __all__ = ["ClauseCheck", "ContractCheck", "Found"]
 
+_SURE = 0.001
+
 Found = Literal["can be kept", "cannot be kept", "not enough samples", "not checked"]
 """By the interval: it lies on the promise's good side, on its bad side, on both, or there is none."""
 
@@ -64,7 +66,8 @@ class ClauseCheck:
             "calibration": f"is the error of {self.samples:,}",
             "coverage": f"of {self.samples:,} are as sure",
         }[clause.kind]
-        kept = "" if math.isnan(self.probability) else f"; kept with probability {self.probability:.3g}"
+        chance = _chance(self.probability)
+        kept = "" if math.isnan(self.probability) else f"; kept with a probability {chance}"
         return f"{100 * value.value:.2f} %{ends} {of}{kept}."
 
     def as_dict(self) -> dict[str, Any]:
@@ -118,6 +121,13 @@ class ContractCheck:
             "proven": self.proven,
             "clauses": [one.as_dict() for one in self.clauses],
         }
+
+
+def _chance(probability: float) -> str:
+    """For a person: what rounds to 0 or 1 is neither."""
+    if _SURE <= probability <= 1 - _SURE:
+        return f"of {probability:.3f}"
+    return f"above {1 - _SURE}" if probability > _SURE else f"below {_SURE}"
 
 
 def _percent(share: float) -> str:

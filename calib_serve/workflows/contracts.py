@@ -29,9 +29,9 @@ _NOTHING = Estimate(math.nan)
 Floats = NDArray[np.float64]
 
 
-def read_contract(path: Path, artifact: Artifact) -> Contract:
+def read_contract(path: Path, artifact: Artifact | None = None) -> Contract:
     """The contract in a YAML file, for an artifact; InputError where it is none, or of other classes."""
-    if artifact.is_multilabel:
+    if artifact is not None and artifact.is_multilabel:
         raise InputError(
             "a contract is for one class a sample; this artifact is of labels, of which any number may be "
             "true"
@@ -39,12 +39,13 @@ def read_contract(path: Path, artifact: Artifact) -> Contract:
     try:
         if path.stat().st_size > _LARGEST:
             raise InputError(f"it has more than {_LARGEST} bytes, and a contract is a page")
-        found = Contract.read(path.read_bytes(), artifact.class_names)
+        found = Contract.read(path.read_bytes(), () if artifact is None else artifact.class_names)
     except OSError as error:
         raise InputError(f"cannot read the contract {path}: {error.strerror or error}") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    found.check_classes(artifact.classes)
+    if artifact is not None:
+        found.check_classes(artifact.classes)
     return found
 
 

@@ -55,7 +55,7 @@ def test_what_it_says_is_what_it_holds() -> None:
 def test_what_is_acted_on_meets_every_threshold_it_falls_under() -> None:
     found = Contract.read(WHOLE, ["ant", "bee", "cat"])
     # (confidence, predicted, segment): by hand
-    for given_, acts in {
+    expected: dict[tuple[float, int, str], bool] = {
         (0.9, 0, ""): True,
         (0.8999999, 0, ""): False,
         (0.94, 0, "de"): False,
@@ -65,10 +65,12 @@ def test_what_is_acted_on_meets_every_threshold_it_falls_under() -> None:
         (0.97, 2, "de"): True,
         (0.94, 0, "DE"): True,
         (math.nan, 0, ""): False,
-    }.items():
-        assert found.acts_on(*given_) == acts, given_
-        assert found.acts([given_[0]], [given_[1]], given_[2]).tolist() == [acts]
-        assert found.acts([given_[0]], [given_[1]], [given_[2]]).tolist() == [acts]
+    }
+    for given_, acts in expected.items():
+        confidence, predicted, segment = given_
+        assert found.acts_on(confidence, predicted, segment) == acts, given_
+        assert found.acts([confidence], [predicted], segment).tolist() == [acts]
+        assert found.acts([confidence], [predicted], [segment]).tolist() == [acts]
     only = contract("segments: {de: {act: {above: 0.5, accuracy: 0.9}}}")
     assert only.acts([1.0, 1.0], [0, 0], ["fr", "de"]).tolist() == [False, True]
     assert not contract("calibration: {error: 0.1}").acts_on(1.0, 0)
@@ -189,7 +191,13 @@ def test_clauses_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
 def test_a_clause_is_known_by_all_that_it_says() -> None:
     one = Clause("act", 0.98, above=0.9)
     assert one.id == Clause("act", np.float64(0.98), above=np.float64(0.9), per=2_592_000).id
-    changed = [{"promise": 0.97}, {"above": 0.91}, {"per": 86_400.0}, {"segment": "de"}, {"predicted": 0}]
+    changed: list[dict[str, Any]] = [
+        {"promise": 0.97},
+        {"above": 0.91},
+        {"per": 86_400.0},
+        {"segment": "de"},
+        {"predicted": 0},
+    ]
     assert len({one.id, *(replace(one, **change).id for change in changed)}) == 6
 
 

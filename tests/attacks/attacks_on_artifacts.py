@@ -146,6 +146,8 @@ def params() -> dict[str, bytes]:
 def receipts() -> dict[str, bytes]:
     from real_watch import RING
 
+    from calib_serve.receipts import Shadow
+
     def token(**changes: Any) -> str:
         facts = {
             "model": "m",
@@ -158,6 +160,8 @@ def receipts() -> dict[str, bytes]:
         return RING.sign(**{**facts, **changes})
 
     good, earlier = token(), receipt_of_version_1(RING.keys["k"])
+    shadowed = token(shadow=Shadow(1, 0.5, b"abcd"))
+    raw = base64.urlsafe_b64decode(shadowed + "=" * (-len(shadowed) % 4))
     older = alterations(earlier, names=1, nonce=12)
     every = {"inclusion": 0.25, "wanted": False, "group": 7, "segment": "north"}
     return {
@@ -165,7 +169,11 @@ def receipts() -> dict[str, bytes]:
         "good of version 1.txt": earlier.encode(),
         "sampled unwanted and grouped.txt": token(**every).encode(),
         "other flags.txt": altered(good, 1, 0b100),
-        "unknown flags.txt": altered(good, 1, 0b1000),
+        "unknown flags.txt": altered(good, 1, 0b10000),
+        "with a shadow.txt": shadowed.encode(),
+        "a shadow that is not there.txt": altered(good, 1, 0b1000),
+        "a shadow of nan.txt": altered(shadowed, -28, 0x7F, 0xC0, 0, 0),
+        "a shadow cut off.txt": base64.urlsafe_b64encode(raw[:-18]).rstrip(b"="),
         "a segment too long.txt": altered(good, 8, 255),
         **alterations(good, names=2, nonce=10),
         **{f"version 1 {name}": one for name, one in older.items()},
@@ -190,6 +198,7 @@ def receipt_of_version_1(key: bytes) -> str:
 def altered(token: str, at: int, *new: int) -> bytes:
     """The receipt with other bytes at a place."""
     raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+    at %= len(raw)
     return base64.urlsafe_b64encode(raw[:at] + bytes(new) + raw[at + len(new) :]).rstrip(b"=")
 
 
@@ -212,6 +221,42 @@ def alterations(token: str, *, names: int, nonce: int) -> dict[str, bytes]:
         "length beyond the end.txt": altered(token, names, 255),
         "no key id.txt": altered(token, names, 0),
         "names that are no utf-8.txt": altered(token, names + 1, 0xFF),
+    }
+
+
+def contracts() -> dict[str, bytes]:
+    act = "{act: {above: 0.9, accuracy: 0.98}}"
+
+    def holding(text: str) -> bytes:
+        return f"contract: 1\n{text}\n".encode()
+
+    many = ", ".join(f"s{i}: {act}" for i in range(5000))
+    return {
+        "sound.yaml": holding(f"per: 7d\nact: {{above: 0.9, accuracy: 0.98}}\nsegments: {{de: {act}}}"),
+        "empty.yaml": b"",
+        "nul.yaml": b"contract: 1\n\x00",
+        "alias bomb.yaml": holding("a: &a [x, x]\nb: &b [*a, *a]\nact: *b"),
+        "merge key.yaml": holding("act: {<<: {above: 0.1}, accuracy: 0.98}"),
+        "key twice.yaml": holding("act: {above: 0.9, above: 0.1, accuracy: 0.98}"),
+        "deep.yaml": b"contract: " + b"[" * 20_000,
+        "python tag.yaml": holding("act: !!python/object/apply:os.mkdir ['/tmp/calib-serve-was-owned']"),
+        "huge integer.yaml": holding(f"act: {{above: {'9' * 900}, accuracy: 0.98}}"),
+        "huge hexadecimal class.yaml": holding(f"classes: {{0x{'f' * 900}: {act}}}"),
+        "nan.yaml": holding("act: {above: .nan, accuracy: .inf}"),
+        "bool tag.yaml": holding("act: {above: !!bool maybe, accuracy: 0.98}"),
+        "norway.yaml": holding(f"segments: {{no: {act}}}\nclasses: {{no: {act}}}"),
+        "id or name.yaml": holding(f"classes: {{1: {act}}}"),
+        "name in quotes.yaml": holding(f'classes: {{"1": {act}, "2": {act}}}'),
+        "surrogate.yaml": holding(f'segments: {{"\\uD800": {act}}}'),
+        "ends of lines.yaml": holding(f'segments: {{"a\\nb\\u2028c": {act}}}'),
+        "looks like another clause.yaml": holding(
+            f'segments: {{"de, class 1": {act}}}\nclasses: {{"1": {act}}}'
+        ),
+        "list as a key.yaml": holding(f"segments: {{? [a] : {act}}}"),
+        "many segments.yaml": holding(f"segments: {{{many}}}"),
+        "long name.yaml": holding(f"segments: {{{'x' * 50_000}: {act}}}"),
+        "forever.yaml": holding("per: 1e308d\nact: {above: 0.9, accuracy: 0.98}"),
+        "infinite per.yaml": holding("per: infd\nact: {above: 0.9, accuracy: 0.98}"),
     }
 
 

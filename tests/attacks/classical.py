@@ -16,7 +16,7 @@ from typing import Any
 
 from attack_bytes import DEEP, Owned
 from attacks_on_archives import mar_manifests, mars, model_configs
-from attacks_on_artifacts import keyrings, manifests, params, receipts
+from attacks_on_artifacts import contracts, keyrings, manifests, params, receipts
 from attacks_on_data import calibration_sets, labelled_texts, logits, shards, texts
 from attacks_on_graphs import graphs
 from attacks_on_servers import bodies, items, served_items
@@ -141,6 +141,7 @@ def every_attack() -> dict[str, dict[str, bytes]]:
     return {
         "manifest": manifests(),
         "params": params(),
+        "contract": contracts(),
         "receipt": receipts(),
         "mar": mars(),
         "mar_manifest": mar_manifests(),

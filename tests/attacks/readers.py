@@ -451,12 +451,32 @@ def linear() -> Any:
     return torch.nn.Sequential(torch.nn.Linear(4, 3))
 
 
+def contract(path: Path) -> None:
+    """A contract, set in an artifact of classes whose names look like ids, written and read again."""
+    from dataclasses import replace
+
+    from calib_serve import Artifact, LogitMap
+    from calib_serve.artifact import Contract
+    from calib_serve.workflows.contracts import read_contract
+
+    names = ("1", "no", "2")
+    fitted = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3, class_names=names)
+    found = read_contract(path, fitted)
+    with scratch() as folder:
+        again = Artifact.load(replace(fitted, contract=found).save(folder / "a")).contract
+    assert again is not None
+    assert {*again.clauses} == {*found.clauses} == {*Contract.read(found.text(names), names).clauses}
+    assert all(found.says(names))
+    json.dumps([one.id for one in found.clauses]).encode()
+    found.acts([0.0, 0.5, 1.0, float("nan")], [0, 1, 2, 0], ["", "de", "no", "x"])
+
+
 READERS: dict[str, Reader] = {
     one.__name__: one
     for one in (
         manifest, params, receipt, mar, model_config, mar_manifest, labels, predictions, body, onnx, logits,
         data, labelled_texts, keyring, properties, samples, ledger, detector, checkpoint, labels_file, tokens,
-        models_list, weights,
+        models_list, weights, contract,
     )
 }  # fmt: skip
 

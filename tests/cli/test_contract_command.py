@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from calib_serve import Abstain, Artifact, LogitMap, calibrate
 from calib_serve.artifact import Contract
@@ -36,7 +35,7 @@ def draw(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for seed, (name, n) in enumerate({"cal": 400, "held": 1500}.items()):
         arrays[f"{name}_logits"], arrays[f"{name}_labels"] = draw(n, seed)
     np.savez(tmp_path / "z.npz", class_names=NAMES, **arrays)
@@ -72,7 +71,11 @@ def test_what_is_set_is_shown_as_it_is_set_again(folder: Path, tmp_path: Path) -
     as_json = json.loads(run("contract", "show", artifact, "--json"))
     assert as_json["contract"] == found.contract.facts
     assert as_json["ids"] == [one.id for one in found.contract.clauses]
-    assert run("contract", "show", before.save(tmp_path / "none")).strip() == "no contract"
+    run("contract", "remove", artifact)
+    assert Artifact.load(artifact).fingerprint == before.fingerprint
+    assert run("contract", "show", artifact).strip() == "no contract"
+    with pytest.raises(CalibServeError, match="has no contract"):
+        run("contract", "remove", artifact)
 
 
 def test_other_commands_say_it_too(folder: Path) -> None:
@@ -130,17 +133,16 @@ def test_segments_come_from_a_file(folder: Path) -> None:
         "contract: 1\nsegments: {Zürich 北: {act: {above: 0.9, accuracy: 0.9}}}"
     )
     np.save(folder / "segments.npy", np.array(["Zürich 北", "de"] * 750))
+    held = ("--logits", folder / "z.npz", "--split", "held")
     asked = (
         "contract",
         "check",
         folder / "artifact",
-        "--logits",
-        folder / "z.npz",
-        "--split",
-        "held",
+        *held,
+        "--contract",
+        folder / "contract.yaml",
         "--json",
     )
-    asked += ("--contract", folder / "contract.yaml")
     assert json.loads(run(*asked))["clauses"][0]["found"] == "not checked"
     (found,) = json.loads(run(*asked, "--segments", folder / "segments.npy"))["clauses"]
     assert (found["samples"], found["found"]) == (750, "can be kept")
@@ -204,3 +206,41 @@ def test_a_refit_and_other_class_shares_keep_it_as_users_were_promised_it() -> N
     )
     assert shares.contract == contract
     assert old.only(*old.steps).contract is None
+
+
+def test_plan_says_how_many_labels_a_day_and_which_share_to_ask_for(folder: Path) -> None:
+    artifact, asked = folder / "artifact", ("--breach", 10, "--within", "12h", "--kept", 0)
+    run("contract", "set", artifact, folder / "contract.yaml")
+    held = ("--logits", folder / "z.npz", "--split", "held", "--predictions-per-day", 100_000)
+    shown = run("contract", "plan", artifact, *asked, *held)
+    assert "10 points below 90 %, in 90 % of cases" in shown
+    assert "--label-budget 0.0" in shown
+    told = json.loads(run("contract", "plan", artifact, *asked, *held, "--json"))
+    assert [one["clause"] for one in told] == ["act", "act, class 2"]
+    first = told[0]
+    assert first["per_day"] == pytest.approx(2 * first["labels"])
+    probs = Artifact.load(artifact).probs(np.load(folder / "z.npz")["held_logits"])
+    share = (probs.max(axis=1) >= 0.9).mean()
+    assert first["all_per_day"] == pytest.approx(first["per_day"] / share)
+    (folder / "contract.yaml").write_text("contract: 1\nact: {above: 0.9, accuracy: 0.9}")
+    (alone,) = json.loads(
+        run("contract", "plan", folder / "contract.yaml", *asked, "--acted-share", 0.5, "--json")
+    )
+    assert alone["labels"] == first["labels"]
+    assert alone["all_per_day"] == pytest.approx(2 * first["per_day"])
+
+
+def test_a_plan_that_cannot_be_is_refused(folder: Path) -> None:
+    artifact, contract = folder / "artifact", folder / "contract.yaml"
+    within = ("--breach", 5, "--within", "7d")
+    (folder / "named.yaml").write_text(TEXT)
+    (folder / "plain.yaml").write_text("contract: 1\nact: {above: 0.9, accuracy: 0.9}")
+    for match, asked in {
+        "has no contract": (artifact, *within),
+        "a label is a class id": (contract, *within),
+        "such as 6h": (folder / "plain.yaml", "--breach", 5, "--within", "soon"),
+        "between 0 and the promise": (folder / "plain.yaml", "--breach", -1, "--within", "7d"),
+        "name its folder": (folder / "plain.yaml", *within, "--logits", folder / "z.npz"),
+    }.items():
+        with pytest.raises(CalibServeError, match=match):
+            run("contract", "plan", *asked)

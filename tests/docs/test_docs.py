@@ -64,7 +64,7 @@ def test_the_cardinality_budget_is_that_of_the_published_series() -> None:
         if s.name.startswith(("calib_predictions", "calib_invalid", "calib_uncalibrated"))
     ]
     on_replica = sum(15 if "bin" in s.labels else 1 for s in served)
-    by_slice = {"slice", "class", "source"}
+    by_slice = {"slice", "class", "source", "tag"}
     of_watch = [s for s in WATCH if s.labels[:2] == ("model", "version") and not by_slice & {*s.labels}]
     of_incident = [s for s in of_watch if s.name.startswith("calib_incident_")]
     own = sum(3 if "window" in s.labels else 1 for s in of_watch if s not in of_incident)

@@ -412,7 +412,7 @@ LONG = {
     *(
         DOCS / "how-to" / f"{name}.md"
         for name in (
-            *("binary-and-labels", "class-shares", "existing-archive", "migration", "pictures"),
+            *("binary-and-labels", "class-shares", "contracts", "existing-archive", "migration", "pictures"),
             *("prediction-sets", "recalibration", "scikit-learn", "triton"),
         )
     ),

@@ -249,13 +249,13 @@ def test_thresholds_and_penalties_of_any_size_are_taken(score, penalty, threshol
 def test_a_graph_that_decides_otherwise_is_not_written(name, tmp_path, monkeypatch):
     from calib_serve.fuse.onnx import outputs
 
-    def wrong(editor, probs, fitted):
+    def wrong(editor, probs, fitted, *rest):
         other = replace(
             fitted,
             sets=PredictionSets(np.array(0.3), 0.9) if name == "set" else fitted.sets,
             abstain=Abstain(0.9, 0.1) if name == "abstain" else fitted.abstain,
         )
-        return done(editor, probs, other)
+        return done(editor, probs, other, *rest)
 
     done = outputs.show_decisions
     monkeypatch.setattr(outputs, "show_decisions", wrong)

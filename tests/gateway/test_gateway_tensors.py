@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from tritonclient.utils import serialize_byte_tensor
 
+from calib_serve import Artifact
 from calib_serve.errors import InputError
-from calib_serve.gateway.calibration import About, Calibration
+from calib_serve.gateway.calibration import ADDED, About, Calibration, Calibrations
 from calib_serve.gateway.coding import decoded, encoded
 from calib_serve.gateway.rest import Ask, Reply, read_request
 from calib_serve.gateway.routes import read_route
@@ -144,6 +145,29 @@ def test_a_name_in_other_letters_of_json_is_found() -> None:
     asked = read_request(escaped, None, "logits")
     assert [one["name"] for one in json.loads(asked.body)["outputs"]] == ["best", "logits"]
     assert asked == Ask(asked.body, None, returned=False, added=None)
+
+
+def test_a_model_s_own_output_is_left_alone_where_no_contract_adds_one_of_its_name() -> None:
+    body = b'{"outputs": [{"name": "act"}, {"name": "logits"}]}'
+    assert read_request(body, None, "logits") == Ask(body, None)
+    asked = read_request(body, None, "logits", ADDED | {"act"})
+    assert [one["name"] for one in json.loads(asked.body)["outputs"]] == ["logits"]
+    assert asked.added == {"act"}
+    plain, promising = artifact(contract=None), artifact()
+
+    class Nowhere:
+        def served(self, probs: np.ndarray, **_: object) -> list[None]:
+            return [None] * len(probs)
+
+    def calibration(version: str, what: Artifact) -> Calibration:
+        return Calibration("m", version, what, output="logits", kind="logits", reports=Nowhere())
+
+    assert Calibrations([calibration("1", plain)]).added_to("m") == ADDED
+    assert Calibrations([calibration("1", plain), calibration("2", promising)]).added_to("m") == ADDED | {
+        "act"
+    }
+    found = calibration("2", promising)(np.array([[9.0, 0, 0], [np.nan, 0, 0]]), About())
+    assert {one.name: one.values.tolist() for one in found.added}["act"] == [True, False]
 
 
 def test_what_is_held_is_given_back() -> None:

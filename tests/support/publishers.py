@@ -59,6 +59,7 @@ def watch(folder: Path) -> None:
     """A watch that serves and labels with a segment."""
     from prometheus_client import CollectorRegistry, generate_latest
 
+    from calib_serve.artifact import Clause, Contract
     from calib_serve.bins import Bins
     from calib_serve.priors import Confusion
     from calib_serve.receipts import Keyring, Shadow
@@ -71,8 +72,9 @@ def watch(folder: Path) -> None:
 
     ledger = open_ledger(str(folder / "watch.db"))
     labels = [0] * 300 + [1] * 300 + [2] * 300
+    contract = Contract((Clause("act", 0.9, above=0.5), Clause("coverage", 0.9, above=0.9)))
     before = LabelledBefore(Confusion.tally(labels, CONFIDENCES * 300, labels, classes=3))
-    watched = Watched(Classes(3), Bins.tally(CONFIDENCES * 100, [1, 1, 0] * 100), before)
+    watched = Watched(Classes(3), Bins.tally(CONFIDENCES * 100, [1, 1, 0] * 100), before, contract)
     models = {(MODEL, VERSION): watched}
     watch = Watch(Keyring.new(), ledger, models=models, maturity=0.0)
     shadow = Shadow(1, 0.99, b"\x0a\x1b\x2c\x3d")

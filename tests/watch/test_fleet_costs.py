@@ -10,7 +10,7 @@ from ledgers import NOW, entries, make_label
 
 from calib_serve.receipts import DAY
 from calib_serve.watch import feed as feeding
-from calib_serve.watch.estimates import estimate, estimated_gap
+from calib_serve.watch.estimates import estimate, estimated_accuracy, estimated_gap
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.ledger import Key, SqliteLedger, Sums
 from calib_serve.watch.maturity import Maturity
@@ -49,12 +49,13 @@ def test_windows_that_are_read_together_are_those_read_alone(ledger, maturity):
         assert alone.sums.labels.sum() > 0 or name == "1h"
 
 
-def test_a_gap_alone_is_that_of_all_estimates():
+def test_a_gap_or_an_accuracy_alone_is_that_of_all_estimates():
     rng = np.random.default_rng(0)
     for n in (0, 3, 200, 5000):
         c = rng.uniform(0.1, 1, n)
         sums = Sums.served(c) + Sums.labelled(c[: n // 2], rng.random(n // 2) < c[: n // 2] - 0.05)
         np.testing.assert_equal(vars(estimated_gap(sums)), vars(estimate(sums).gap))
+        np.testing.assert_equal(vars(estimated_accuracy(sums)), vars(estimate(sums).accuracy))
 
 
 def label_all(ledger, versions, *, age, first=0):

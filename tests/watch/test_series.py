@@ -14,7 +14,7 @@ from publishers import CONFIDENCES
 
 import calib_serve
 from calib_serve.serve.metric_lines import LINE
-from calib_serve.watch.series import PUBLISHED, SEGMENTS, SERIES, WATCH, WORKERS
+from calib_serve.watch.series import CONTRACTS, PUBLISHED, SEGMENTS, SERIES, SHADOWS, WATCH, WORKERS
 
 PACKAGE = Path(calib_serve.__file__).parent
 PROGRAM = Path(__file__).parents[1] / "support" / "publishers.py"
@@ -60,7 +60,9 @@ def test_torchserve_publishes_the_declared_series_and_no_other(
 
 
 def test_watch_publishes_the_declared_series_and_no_other(published: tuple[Published, Published]) -> None:
-    assert set(published[1]) == {(s.name, *sorted(s.labels)) for s in (*SERIES, *SEGMENTS, *WATCH)}
+    assert set(published[1]) == {
+        (s.name, *sorted(s.labels)) for s in (*SERIES, *SEGMENTS, *WATCH, *CONTRACTS, *SHADOWS)
+    }
 
 
 def test_every_publisher_adds_up_what_is_declared(published: tuple[Published, Published]) -> None:

@@ -18,6 +18,7 @@ from calib_serve.fuse.torchserve.archive import Archive, read_archive, scratch
 from calib_serve.fuse.torchserve.forms import is_archive, opened
 
 __all__ = [
+    "SHADOW",
     "Batching",
     "artifact_files",
     "artifact_of",
@@ -25,7 +26,12 @@ __all__ = [
     "is_calibrated",
     "load_artifact",
     "package_files",
+    "shadow_files",
+    "with_section",
 ]
+
+SHADOW = "shadow"
+"""Where in an archive the artifact lies that runs in the shadow of the served one."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,17 @@ def artifact_files(artifact: Artifact, folder: Path, *, name: str = "artifact") 
     return {f"{name}/{path.name}": path for path in sorted(saved.iterdir())}
 
 
+def shadow_files(
+    shadow: Artifact | str | Path | None, served: Artifact, folder: Path
+) -> dict[str, bytes | Path]:
+    """Those of the artifact in the shadow of ``served``, if any; InputError for one that cannot be that."""
+    if shadow is None:
+        return {}
+    found = shadow if isinstance(shadow, Artifact) else Artifact.load(shadow)
+    found.check_beside(served)
+    return artifact_files(found, folder, name=SHADOW)
+
+
 def package_files(entry: str) -> dict[str, bytes | Path]:
     """Every file of this package that ``entry`` needs, found by following its imports when it runs."""
     root = Path(calib_serve.__file__).parent
@@ -129,3 +146,9 @@ def config_file(batching: Batching, section: Mapping[str, Any]) -> bytes:
         "# Read by calib_serve alone; see calib_serve.fuse.mar_options.ModelOptions.\n"
         f"{text}"
     ).encode()
+
+
+def with_section(config: Mapping[str, Any], section: Mapping[str, Any]) -> bytes:
+    """A model-config.yaml with this section for this package."""
+    text: str = yaml.safe_dump({**config, SECTION: dict(section)}, sort_keys=False, allow_unicode=True)
+    return text.encode()

@@ -60,7 +60,9 @@ def pack_feedback(
 
 
 def labelled_models(archives: Sequence[str | Path]) -> list[dict[str, Any]]:
-    """Name, version, class count and names of every calibrated archive among ``archives``; ``multilabel``.
+    """Name, version, class count and names of every calibrated archive among ``archives``.
+
+    ``multilabel`` and the ``contract``, where it has one.
 
     The names are the artifact's, else those of the archive's index_to_name.json.
     """
@@ -76,6 +78,7 @@ def labelled_models(archives: Sequence[str | Path]) -> list[dict[str, Any]]:
                     "classes": artifact.classes,
                     "class_names": list(class_names(archive, artifact).names),
                     **({"multilabel": True} if artifact.is_multilabel else {}),
+                    **({"contract": artifact.contract.facts} if artifact.contract else {}),
                 }
             )
     return found

@@ -12,7 +12,14 @@ from calib_serve.errors import FuseError
 from calib_serve.files import sha256
 from calib_serve.fuse.mar_options import Kind, ModelOptions
 from calib_serve.fuse.torchserve.archive import CONFIG, scratch, write_archive
-from calib_serve.fuse.torchserve.contents import Batching, artifact_files, config_file, package_files
+from calib_serve.fuse.torchserve.contents import (
+    SHADOW,
+    Batching,
+    artifact_files,
+    config_file,
+    package_files,
+    shadow_files,
+)
 from calib_serve.fuse.torchserve.shipped_files import shipped
 from calib_serve.pictures import MAX_PIXELS, Preprocessing, is_picture_shape
 from calib_serve.scores import Outputs
@@ -45,6 +52,7 @@ def pack(
     flush_seconds: float = 1.0,
     pictures: Preprocessing | Mapping[str, Any] | None = None,
     max_pixels: int = MAX_PIXELS,
+    shadow: Artifact | str | Path | None = None,
 ) -> Path:
     """Write ``out/name.mar``; the same inputs give the same bytes.
 
@@ -54,9 +62,10 @@ def pack(
     ``standalone``: carry the files of this package that a worker needs. ``input_shape``,
     ``input_dtype``, ``outputs`` and ``last_linear`` default to what the artifact says. The others are
     those of ``ModelOptions``; ``pictures`` default to what the artifact says, too, and where that says
-    nothing, pictures are refused when they are sent. Raises FuseError when the model, or how pictures are
+    nothing, pictures are refused when they are sent. ``shadow``: another artifact for the same logits, of
+    which receipts say what it would have served. Raises FuseError when the model, or how pictures are
     prepared, is not what the artifact was fitted on, InputError for pictures that cannot be the model's
-    inputs.
+    inputs, and for a shadow that acts on other logits.
     """
     fitted = artifact if isinstance(artifact, Artifact) else Artifact.load(artifact)
     kind, path, factory, sources = _resolve(str(model), weights)
@@ -84,6 +93,7 @@ def pack(
             flush_seconds=flush_seconds,
             pictures=_pictures(pictures, shape, fitted),
             max_pixels=max_pixels,
+            shadow="" if shadow is None else SHADOW,
         )
         options.check_artifact(fitted)
         fitted.check_takes(outputs, "the model's scores")
@@ -92,6 +102,7 @@ def pack(
             entry.name: entry,
             CONFIG: config_file(batching, options.as_dict()),
             **artifact_files(fitted, folder),
+            **shadow_files(shadow, fitted, folder),
             **{Path(f).name: Path(f) for f in (*sources, *extra)},
             **(package_files("calib_serve.serve.classifier") if standalone else {}),
         }

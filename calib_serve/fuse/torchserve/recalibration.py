@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.fuse.torchserve.archive import new_file, read_archive, scratch, staged, write_archive
-from calib_serve.fuse.torchserve.contents import artifact_files, artifact_of, is_calibrated
+from calib_serve.fuse.torchserve.contents import (
+    SHADOW,
+    artifact_files,
+    artifact_of,
+    is_calibrated,
+    shadow_files,
+    with_section,
+)
 
 __all__ = ["recalibrated", "served_artifact"]
 
@@ -22,14 +30,22 @@ def served_artifact(source: str | Path) -> tuple[Artifact, str, str]:
 
 
 def recalibrated(
-    source: str | Path, artifact: Artifact, out: str | Path, *, version: str, force: bool = False
+    source: str | Path,
+    artifact: Artifact,
+    out: str | Path,
+    *,
+    version: str,
+    shadow: Artifact | None = None,
+    force: bool = False,
 ) -> Path:
     """Write ``out/NAME-VERSION.mar``: the model, handler and options of ``source``.
 
+    ``shadow`` runs in the shadow of ``artifact``; the one of ``source`` stays behind.
+
     Only output steps may differ: an input shift or a head is part of the model that is served. Sets and
     abstention are those of the new artifact, or none.
-    Raises FuseError where one does, where ``version`` is that of ``source``, and, without ``force``, where
-    another archive of that name is there.
+    Raises InputError for a shadow that acts on other logits, FuseError where an inner step differs, where
+    ``version`` is that of ``source``, and, without ``force``, where another archive of that name is there.
     """
     served, name, old_version = served_artifact(source)
     if version == old_version:
@@ -45,11 +61,21 @@ def recalibrated(
     target = new_file(source, out, name=name, version=version)
     options = ModelOptions.read(archive.config)
     options.check_artifact(artifact)
-    folder = options.artifact
+    beside = SHADOW if shadow is not None else ""
+    changed = {}
+    if options.shadow != beside:
+        section = replace(options, shadow=beside).as_dict()
+        changed[archive.manifest["model"]["configFile"]] = with_section(archive.config, section)
     with scratch() as copy, archive.contents() as kept, staged(out, force=force) as stage:
+        others = {name: file for name, file in kept.items() if not name.startswith(f"{SHADOW}/")}
         write_archive(
             stage / target.name,
-            {**kept, **artifact_files(artifact, copy, name=folder)},
+            {
+                **others,
+                **artifact_files(artifact, copy, name=options.artifact),
+                **shadow_files(shadow, artifact, copy),
+                **changed,
+            },
             name=name,
             version=version,
             manifest=archive.manifest,

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import yaml
-
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError
 from calib_serve.fuse.mar_options import SECTION, TRIAL, ModelOptions
@@ -23,7 +21,7 @@ from calib_serve.fuse.torchserve.archive import (
     unpack,
     write_archive,
 )
-from calib_serve.fuse.torchserve.contents import artifact_files, package_files
+from calib_serve.fuse.torchserve.contents import artifact_files, package_files, with_section
 from calib_serve.fuse.torchserve.names import check_names
 from calib_serve.fuse.torchserve.seam_trial import check_kind, find_seam, prove_seam
 from calib_serve.fuse.torchserve.shipped_files import shipped
@@ -132,7 +130,6 @@ def pack_around(
             flush_seconds=flush_seconds,
         )
         section.check_artifact(fitted)
-        text = yaml.safe_dump({**config, SECTION: section.as_dict()}, sort_keys=False, allow_unicode=True)
         added: dict[str, Content] = {
             **artifact_files(fitted, folder, name=_ARTIFACT),
             **(package_files("calib_serve.serve.wrapped") if standalone else {}),
@@ -142,7 +139,7 @@ def pack_around(
         kept.pop(config_name, None)
         written = write_archive(
             stage / target.name,
-            {**_joined(kept, added, extra), config_name: text.encode()},
+            {**_joined(kept, added, extra), config_name: with_section(config, section.as_dict())},
             name=name,
             version=version,
             manifest=old.manifest,

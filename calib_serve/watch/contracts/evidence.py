@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Clause
 from calib_serve.errors import InputError
-from calib_serve.judgement import Evidence, MeanSequence
+from calib_serve.judgement import Evidence, MeanBets, share_bets
 
 __all__ = ["ALPHA", "ClauseEvidence", "Labelled"]
 
@@ -25,7 +25,6 @@ Floats = NDArray[np.float64]
 ALPHA = 0.05
 """The chance with which a promise that is kept may ever be said to be broken; and of bounds to be wrong."""
 
-_SPREAD = 16.0  # the bets on shares are set for breaches of 3 % to eight times what may be wrong
 _TOGETHER = 256  # labels between looks at which way the bins are off
 
 
@@ -51,41 +50,38 @@ class Labelled(NamedTuple):
 class ClauseEvidence:
     """Of an act or a calibration clause: begin with ``none``.
 
-    ``mean`` is of what is wrong beyond the promise. Of a calibration clause, ``off`` (bins,) are the sums of
-    confidence less outcome, which say on which side the next bets are, and ``by_bin`` the bounds of its
-    means. ``broken_at`` and ``kept_at``: when that was first known, seconds since 1970.
+    ``mean`` is of what is wrong beyond the promise, weighed by up to 1: ``heaviest`` is the largest weight so
+    far, and ``units`` the sum of those that were bet on. Of a calibration clause, ``off`` (bins,) are the
+    sums of confidence less outcome, which say on which side the next bets are, and ``by_bin`` the same means
+    by bin. ``broken_at`` and ``kept_at``: when that was first known, seconds since 1970.
     """
 
     clause: Clause
     labels: int
     against: Evidence
-    mean: MeanSequence
+    mean: MeanBets
+    heaviest: float
+    units: float
     off: Floats
-    by_bin: tuple[MeanSequence, ...]
+    by_bin: tuple[MeanBets, ...]
     broken_at: float | None = None
     kept_at: float | None = None
 
     @classmethod
     def none(cls, clause: Clause, *, bins: int) -> ClauseEvidence:
         """Before the first label."""
-        by_bin: tuple[MeanSequence, ...] = ()
-        if clause.kind == "calibration":
-            by_bin = tuple(MeanSequence(ALPHA / bins, 0.0) for _ in range(bins))
-        return cls(clause, 0, Evidence.none(), MeanSequence(ALPHA, 0.0), np.zeros(bins), by_bin)
+        by_bin = tuple(MeanBets() for _ in range(bins)) if clause.kind == "calibration" else ()
+        return cls(clause, 0, Evidence.none(), MeanBets(), 0.0, 0.0, np.zeros(bins), by_bin)
 
     def after(self, rows: Labelled, *, shares: Floats, now: float) -> ClauseEvidence:
         """After more labels; ``shares`` (bins,) of all predictions that the clause is of."""
         found = self
         if self.clause.kind == "act":
-            allowed = 1 - self.clause.promise
-            worse = (1 - rows.correct) - allowed
-            payoffs, scales = _units(worse / allowed, rows.weight, rows.group)
-            numbers, bounds = _units(worse, rows.weight, rows.group, most=max(allowed, 1 - allowed))
-            found = replace(
-                self,
-                against=self.against.after(payoffs, scales * _SPREAD * allowed / (1 - allowed)),
-                mean=self.mean.after(numbers * bounds, bounds),
-            )
+            worse = self.clause.promise - rows.correct
+            payoffs, scale = share_bets(rows.correct, self.clause.promise)
+            payoffs, weights = _units(payoffs, rows.weight, rows.group)
+            against = self.against.after(payoffs, scale, weights=weights)
+            found = replace(self, against=against)._seen(worse, rows)
         else:
             for at in range(0, len(rows.confidence), _TOGETHER):
                 found = found._after_signed(rows.part(slice(at, at + _TOGETHER)))
@@ -102,20 +98,27 @@ class ClauseEvidence:
         # Whatever the signs, the weighed mean of sign (c - y) is at most the calibration error.
         sign = np.where(self.off >= 0, 1.0, -1.0)[rows.bin]
         error, gap = self.clause.promise, rows.confidence - rows.correct
-        payoffs, scales = _units((sign * gap - error) / (1 + error), rows.weight, rows.group)
-        numbers, bounds = _units(sign * gap - error, rows.weight, rows.group, most=1 + error)
+        worse = (sign * gap - error) / (1 + error)
         off, by_bin = self.off.copy(), list(self.by_bin)
         np.add.at(off, rows.bin, gap)
         for b in np.unique(rows.bin).tolist():
             one = rows.part(rows.bin == b)
-            inside, ends = _units(one.confidence - one.correct, np.ones(len(one.bin)), one.group, most=1.0)
-            by_bin[b] = by_bin[b].after(inside * ends, ends)
+            inside, _ = _units(one.confidence - one.correct, np.ones(len(one.bin)), one.group)
+            by_bin[b] = by_bin[b].seen(inside)
+        payoffs, weights = _units(worse, rows.weight, rows.group)
+        against = self.against.after(payoffs, weights=weights)
+        return replace(self, against=against, off=off, by_bin=tuple(by_bin))._seen(worse, rows)
+
+    def _seen(self, worse: Floats, rows: Labelled) -> ClauseEvidence:
+        """With numbers in [-1, 1] that say how much worse than promised each label is."""
+        heaviest = np.maximum.accumulate(np.append(self.heaviest, rows.weight))[1:]
+        weight = rows.weight / np.maximum(heaviest, 1e-300)
+        numbers, scales = _units(worse, weight, rows.group)
         return replace(
             self,
-            against=self.against.after(payoffs, scales),
-            mean=self.mean.after(numbers * bounds, bounds),
-            off=off,
-            by_bin=tuple(by_bin),
+            mean=self.mean.seen((numbers * scales).clip(-1, 1)),
+            heaviest=float(heaviest[-1]) if len(heaviest) else self.heaviest,
+            units=self.units + float(scales.sum()),
         )
 
     def bounds(self, shares: Floats) -> tuple[float, float]:
@@ -125,13 +128,14 @@ class ClauseEvidence:
         """
         if not self.labels:
             return math.nan, math.nan
-        low, high = self.mean.bounds
+        scale = self.units / self.mean.count if self.units else 1.0
+        low, high = (end / scale for end in self.mean.interval(alpha=ALPHA))
         promise = self.clause.promise
         if self.clause.kind == "act":
             return max(promise - high, 0.0), min(promise - low, 1.0)
-        ends = np.array([one.bounds for one in self.by_bin])
+        ends = np.array([one.interval(alpha=ALPHA / len(self.by_bin)) for one in self.by_bin])
         most = float(shares @ np.abs(ends).max(axis=1)) if shares.any() else 1.0
-        return max(low + promise, 0.0), min(most, 1.0)
+        return max(low * (1 + promise) + promise, 0.0), min(most, 1.0)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -139,9 +143,11 @@ class ClauseEvidence:
         return {
             "labels": self.labels,
             "against": [_text(v) for v in self.against.flat()],
-            "mean": self.mean.flat(),
+            "mean": _bets(self.mean),
+            "heaviest": self.heaviest,
+            "units": self.units,
             "off": self.off.tolist(),
-            "by_bin": [one.flat() for one in self.by_bin],
+            "by_bin": [_bets(one) for one in self.by_bin],
             "broken_at": self.broken_at,
             "kept_at": self.kept_at,
         }
@@ -150,15 +156,21 @@ class ClauseEvidence:
         """The evidence of a state that was kept of this clause; InputError where that is none."""
         try:
             off = np.asarray(state["off"], np.float64)
-            by_bin = tuple(one.with_flat(v) for one, v in zip(self.by_bin, state["by_bin"], strict=True))
+            by_bin = tuple(map(_bets_of, state["by_bin"]))
+            heaviest, units = float(state["heaviest"]), float(state["units"])
             labels, times = int(state["labels"]), [state["broken_at"], state["kept_at"]]
-            if off.shape != self.off.shape or not np.isfinite(off).all() or labels < 0:
+            sane = all(0 <= number < math.inf for number in (labels, heaviest, units))
+            if len(by_bin) != len(self.by_bin):
+                raise InputError("these are of other bins")
+            if off.shape != self.off.shape or not np.isfinite(off).all() or not sane:
                 raise InputError("these are no sums over the bins")
             return replace(
                 self,
                 labels=labels,
                 against=Evidence.from_flat([float(v) for v in state["against"]]),
-                mean=self.mean.with_flat(state["mean"]),
+                mean=_bets_of(state["mean"]),
+                heaviest=heaviest,
+                units=units,
                 off=off,
                 by_bin=by_bin,
                 broken_at=None if times[0] is None else float(times[0]),
@@ -172,15 +184,22 @@ def _text(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)  # JSON knows no infinity
 
 
-def _units(
-    numbers: Floats, weights: Floats, groups: NDArray[np.int64], *, most: float = 1.0
-) -> tuple[Floats, Floats]:
+def _bets(one: MeanBets) -> list[Any]:
+    return [one.count, one.up.tolist(), one.down.tolist()]
+
+
+def _bets_of(kept: Any) -> MeanBets:
+    count, up, down = kept
+    return MeanBets(float(count), np.asarray(up, np.float64), np.asarray(down, np.float64))
+
+
+def _units(numbers: Floats, weights: Floats, groups: NDArray[np.int64]) -> tuple[Floats, Floats]:
     """What is bet on: labels, or the means of labels of one group, which may depend on each other.
 
-    Returns the weighed numbers over a bound, and that bound, which is known before any outcome.
+    Returns numbers in the range of the given ones, and the weight of each, which is known before any outcome.
     """
     if not groups.any():
-        return numbers / most, weights * most
+        return numbers, weights
     lone = np.flatnonzero(groups == 0)
     names = groups.copy()
     names[lone] = -1 - np.arange(len(lone))
@@ -188,6 +207,5 @@ def _units(
     order = np.argsort(first, kind="stable")
     bound = np.zeros(len(count))
     np.maximum.at(bound, place, weights)
-    total = np.bincount(place, weights * numbers) / count
-    scale = np.maximum(bound, 1e-300) * most
-    return (total / scale)[order], scale[order]
+    mean = np.bincount(place, weights * numbers) / count
+    return (mean / np.maximum(bound, 1e-300))[order], bound[order]

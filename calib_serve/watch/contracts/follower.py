@@ -26,15 +26,15 @@ Floats = NDArray[np.float64]
 class ContractFollower:
     """A follower of the drift feed; the evidence lies in the ledger, so that each label is in it once.
 
-    ``contracts`` by version; versions without one are passed over.
+    ``contracts`` by version, which may be set anew; versions without one are passed over.
     """
 
     def __init__(self, ledger: Ledger, contracts: Mapping[Version, Contract]) -> None:
-        self._ledger, self._contracts = ledger, dict(contracts)
+        self._ledger, self.contracts = ledger, dict(contracts)
 
     def feed(self, version: Version, rows: Sequence[Noted], *, now: float) -> None:
         """Take labels in the order of their predictions, in the transaction that takes them out."""
-        contract = self._contracts.get(version)
+        contract = self.contracts.get(version)
         clauses = [one for one in contract.clauses if one.kind != "coverage"] if contract else []
         if not clauses or not rows:
             return
@@ -44,7 +44,7 @@ class ContractFollower:
         for clause in clauses:
             own = sums[clause]
             mine = labels.part(_of(clause, rows))
-            weight = mine.weight * _for_all(own)[mine.bin]
+            weight = mine.weight * for_all(own)[mine.bin]
             evidence[clause] = evidence[clause].after(
                 mine._replace(weight=weight), shares=shares_of(own), now=now
             )
@@ -121,7 +121,7 @@ def _of(clause: Clause, rows: Sequence[Noted]) -> NDArray[np.bool_]:
     )
 
 
-def _for_all(sums: Sums) -> Floats:
+def for_all(sums: Sums) -> Floats:
     """What to multiply weights by, in each bin, so that labels stand for all that was predicted.
 
     Bins are weighed by the predictions served in them, where these are counted; the mean over labels is 1.

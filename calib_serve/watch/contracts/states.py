@@ -14,11 +14,12 @@ from typing import Literal, NamedTuple
 
 from calib_serve.artifact import Clause, Contract
 from calib_serve.durations import as_duration
-from calib_serve.judgement import share_sequence
+from calib_serve.judgement import MeanBets
+from calib_serve.metrics.tails import accuracy_at_least
 from calib_serve.receipts import DAY
 from calib_serve.watch.contracts.evidence import ALPHA, ClauseEvidence
 from calib_serve.watch.contracts.follower import clause_sums, is_sliced, kept_evidence, shares_of
-from calib_serve.watch.estimates import estimate
+from calib_serve.watch.estimates import estimate, estimated_accuracy
 from calib_serve.watch.ledger import Key, Kind, Ledger, Sums, Version
 from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.windows import Window, read_windows
@@ -28,6 +29,7 @@ __all__ = ["BURN_WINDOWS", "Burn", "ClauseState", "contract_states"]
 BURN_WINDOWS: Mapping[str, float] = {"5m": 300.0, "30m": 1800.0, "1h": 3600.0, "6h": 21_600.0, "3d": 3 * DAY}
 """The windows that have a burn rate, in seconds; the clause's own time comes to them."""
 
+_RISK = 0.025  # the lower end of a two-sided 95 % interval
 _NOW = ("6h", "3d")  # the window whose rate says when the budget runs out: the first that has one
 
 
@@ -129,15 +131,19 @@ def _amount(clause: Clause, window: Window) -> Burn:
     """What of the window is wrong, off or not covered: the estimate and its lower end; NaN if not known."""
     if clause.kind == "coverage":
         met, of = _coverage(clause, window.slices, window.version, window.bins)
-        return Burn(1 - met / of, 1 - met / of) if of else Burn(math.nan, math.nan)
+        if not of or met > of:
+            return Burn(math.nan, math.nan)
+        # So that a few predictions of a quiet hour page nobody.
+        return Burn(1 - met / of, accuracy_at_least(of - met, of, risk=_RISK))
     key = Key(*window.version, clause.id, "clause")
     sums = window.slices.get(key, Sums.zeros(window.bins)) if is_sliced(clause) else window.sums
     if not sums.labels.any():
         return Burn(math.nan, math.nan)
-    found = estimate(sums) if is_sliced(clause) else window.estimates
     if clause.kind == "calibration":
-        return Burn(found.ece.value, found.ece.low)
-    return Burn(1 - found.accuracy.value, max(1 - found.accuracy.high, 0.0))
+        ece = (estimate(sums) if is_sliced(clause) else window.estimates).ece
+        return Burn(ece.value, ece.low)
+    accuracy = estimated_accuracy(sums)
+    return Burn(1 - accuracy.value, max(1 - accuracy.high, 0.0))
 
 
 def _coverage(clause: Clause, slices: Mapping[Key, Sums], version: Version, bins: int) -> tuple[float, float]:
@@ -165,7 +171,7 @@ def _covered(clause: Clause, ledger: Ledger, version: Version) -> _Told:
     met, of = _coverage(clause, slices, version, ledger.bins)
     if not of or met > of:
         return _Told("unknown", None, of, math.nan, math.nan)
-    low, high = share_sequence(met, of, alpha=ALPHA)
+    low, high = MeanBets.of_successes(met, of).interval(alpha=ALPHA)
     if high < clause.promise:
         return _Told("broken", None, of, low, high)
     return _Told("kept" if low > clause.promise else "unknown", None, of, low, high)

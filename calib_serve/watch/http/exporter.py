@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 
 from calib_serve.errors import REASONS, LedgerError, MissingDependency
 from calib_serve.watch.checks import Check
+from calib_serve.watch.contracts import BURN_WINDOWS
 from calib_serve.watch.drift.statistics import expected_accuracy
 from calib_serve.watch.http.gauges import WINDOWS, WindowGauges
 from calib_serve.watch.http.room import MAX_SERIES, Room
@@ -47,6 +48,8 @@ Batch = Literal["labels", "predictions", "predictions_without_key"]
 _BY_NAME = {series.name: series for series in (*SERIES, *SEGMENTS, *WATCH, *CONTRACTS, *SHADOWS)}
 _NONE: Mapping[str, str] = MappingProxyType({})
 _LEFT_OUT = ("all", "segments", "windows")
+_OF_CLAUSE = sum(len(BURN_WINDOWS) + 1 if "window" in one.labels else 1 for one in CONTRACTS)
+"""Series of a clause: of burn rates over these windows and its own time."""
 _STAGES = ("ids", "keyring", "lease", "ledger", "samples", "scrape", "tokens")
 
 
@@ -93,7 +96,7 @@ class WatchCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """The families of one scrape."""
         models = self._watch.models
-        sizes = dict.fromkeys(models, self._of_version)
+        sizes = {version: self._size(version) for version in models}
         versions = self._versions.choose(sizes, self._watch.counted_at, most=self._most)
         self._left_out = {"all": len(models) - len(versions), "segments": 0, "windows": 0}
         self._in_use = self._versions.crowded_out(sizes, self._watch.counted_at)
@@ -109,7 +112,9 @@ class WatchCollector(Collector):
             zeros, segments, more = Sums.zeros(self._watch.ledger.bins), published.sums, published.labels
             yield from _sums(dict.fromkeys(versions, zeros) | merge_slices(segments), more)
             self._note_merged(published.merged)
-            yield from _segments(self._fitting(segments, len(versions)), more)
+            yield from _segments(
+                self._fitting(segments, room=self._most - sum(sizes[v] for v in versions)), more
+            )
             yield _family("calib_source_labels_total", list(sources.items()), more)
             yield from told
         yield from self._troubles(versions)
@@ -119,11 +124,15 @@ class WatchCollector(Collector):
         self._left_out["segments"] = len(versions)
         self._in_use += len(self._versions.in_use(self._watch.counted_at).intersection(versions))
 
-    def _fitting(self, sums: Mapping[Key, Sums], versions: int) -> dict[Key, Sums]:
-        """The segments for which the versions leave room."""
+    def _size(self, version: Version) -> int:
+        """How many series a version has, with those of its contract."""
+        contract = self._watch.models[version].contract
+        return self._of_version + (_OF_CLAUSE * len(contract.clauses) if contract else 0)
+
+    def _fitting(self, sums: Mapping[Key, Sums], *, room: int) -> dict[Key, Sums]:
+        """The segments for which the versions leave ``room``."""
         named = {key: each for key, each in sums.items() if key.name}
         sizes = {v: n * self._of_segment for v, n in Counter(key.of for key in named).items()}
-        room = self._most - versions * self._of_version
         chosen = set(self._segments.choose(sizes, self._watch.counted_at, most=room))
         self._in_use += self._segments.crowded_out(sizes, self._watch.counted_at)
         self._left_out["segments"] += len(sizes) - len(chosen)

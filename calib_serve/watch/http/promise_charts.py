@@ -7,11 +7,17 @@ from dataclasses import dataclass
 
 from calib_serve.watch.contracts import ClauseState
 
-__all__ = ["budget_bar", "promise_bar"]
+__all__ = ["budget_bar", "digits", "promise_bar"]
 
 _WIDE, _PAD = 360.0, 6.0
-_LEAST = 0.02  # of what is shown, so that the ends of a narrow interval can be told apart
 _AROUND = 0.25  # of it on either side
+
+
+def digits(one: ClauseState) -> int:
+    """Of percent, as many as tell the errors that are promised apart: 1 for 98 %, 3 for 99.99 %."""
+    clause = one.clause
+    allowed = clause.promise if clause.kind == "calibration" else 1 - clause.promise
+    return max(math.ceil(-math.log10(allowed) - 1e-9) - 1, 1)
 
 
 @dataclass(frozen=True)
@@ -22,9 +28,9 @@ class _Scale:
     high: float
 
     @classmethod
-    def around(cls, *shares: float) -> _Scale:
+    def around(cls, *shares: float, least: float) -> _Scale:
         known = [one for one in shares if math.isfinite(one)]
-        span = max(max(known) - min(known), _LEAST)
+        span = max(max(known) - min(known), least)
         return cls(max(min(known) - _AROUND * span, 0.0), min(max(known) + _AROUND * span, 1.0))
 
     def x(self, share: float) -> float:
@@ -35,7 +41,8 @@ class _Scale:
 def promise_bar(one: ClauseState) -> str:
     """The value with its confidence sequence, and the promise; shaded: where it is kept."""
     promise, at_most = one.clause.promise, one.clause.kind == "calibration"
-    scale = _Scale.around(promise, one.value, one.low, one.high)
+    places = digits(one)
+    scale = _Scale.around(promise, one.value, one.low, one.high, least=2 * 10.0 ** -(places + 1))
     line, middle = scale.x(promise), (_PAD + _WIDE - _PAD) / 2
     kept = (_PAD, line) if at_most else (line, _WIDE - _PAD)
     parts = [
@@ -55,22 +62,22 @@ def promise_bar(one: ClauseState) -> str:
     parts += [
         f'<line class="promise" x1="{line}" x2="{line}" y1="17" y2="44"/>',
         f'<text class="tick" x="{line}" y="12" text-anchor="{anchor}">{_promised(promise, at_most)}</text>',
-        f'<text class="tick" x="{_PAD}" y="56">{scale.low:.1%}</text>',
-        f'<text class="tick" x="{_WIDE - _PAD}" y="56" text-anchor="end">{scale.high:.1%}</text>',
+        f'<text class="tick" x="{_PAD}" y="56">{scale.low:.{places}%}</text>',
+        f'<text class="tick" x="{_WIDE - _PAD}" y="56" text-anchor="end">{scale.high:.{places}%}</text>',
     ]
     return _svg(_told(one, at_most), 60, parts)
 
 
 def _promised(promise: float, at_most: bool) -> str:
-    return f"promised: {100 * promise:.4g} % or {'less' if at_most else 'more'}"
+    return f"promised: {100 * promise:.10g} % or {'less' if at_most else 'more'}"
 
 
 def _told(one: ClauseState, at_most: bool) -> str:
     told = _promised(one.clause.promise, at_most)
     if math.isfinite(one.value):
-        told += f"; by labels {one.value:.1%}"
+        told += f"; by labels {one.value:.{digits(one)}%}"
     if math.isfinite(one.low) and math.isfinite(one.high):
-        told += f"; at any time between {one.low:.1%} and {one.high:.1%}"
+        told += f"; at any time between {one.low:.{digits(one)}%} and {one.high:.{digits(one)}%}"
     return told
 
 

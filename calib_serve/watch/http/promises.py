@@ -9,7 +9,7 @@ from typing import Any
 from calib_serve.durations import as_duration
 from calib_serve.errors import MissingDependency
 from calib_serve.watch.contracts import ClauseState
-from calib_serve.watch.http.promise_charts import budget_bar, promise_bar
+from calib_serve.watch.http.promise_charts import budget_bar, digits, promise_bar
 from calib_serve.watch.http.texts import count, duration, percent, when
 from calib_serve.watch.shadow import ShadowState
 
@@ -58,13 +58,17 @@ def _card(one: ClauseState, class_names: Sequence[str]) -> dict[str, Any]:
         "bar": Markup(promise_bar(one)),  # noqa: S704
         "budget": Markup(budget_bar(one.budget_left)),  # noqa: S704
         "numbers": [
-            ("Labels", count(one.labels), "counted since this clause is watched"),
+            (
+                "Predictions" if one.clause.kind == "coverage" else "Labels",
+                count(one.labels),
+                "counted since this clause is watched",
+            ),
             (
                 f"Over {as_duration(one.clause.per)}",
-                percent(one.value),
+                percent(one.value, digits(one)),
                 _OF[one.clause.kind] if math.isfinite(one.value) else "not known",
             ),
-            ("At any time", _ends(one.low, one.high), "since it is watched, with 95 %"),
+            ("At any time", _ends(one), "since it is watched, with 95 %"),
             ("Budget left", _left(one.budget_left), _runs_out(one)),
         ],
         "burn": [
@@ -75,8 +79,10 @@ def _card(one: ClauseState, class_names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _ends(low: float, high: float) -> str:
-    return f"{low * 100:.1f} to {high * 100:.1f} %" if math.isfinite(low) and math.isfinite(high) else "n/a"
+def _ends(one: ClauseState) -> str:
+    if not (math.isfinite(one.low) and math.isfinite(one.high)):
+        return "n/a"
+    return f"{one.low * 100:.{digits(one)}f} to {percent(one.high, digits(one))}"
 
 
 def _left(left: float) -> str:

@@ -109,9 +109,9 @@ class Shadowed(NamedTuple):
             confidence, bits, tag = _SHADOWED.unpack(kept)
         except struct.error as error:
             raise ValueError(f"a shadow is kept in {_SHADOWED.size} bytes, got {len(kept)}") from error
-        if bits > 3:
-            raise ValueError(f"a shadow is kept with bits {bits}")
-        return cls.of(confidence, bool(bits & 1), bool(bits & 2), tag.hex())
+        if bits > 3 or not 0 <= confidence <= 1:
+            raise ValueError(f"a shadow of the journal reads {(confidence, bits, tag)}")
+        return cls(confidence, bool(bits & 1), bool(bits & 2), tag.hex())
 
     @classmethod
     def of(cls, confidence: float, correct: bool, same: bool, tag: str) -> Shadowed:

@@ -39,7 +39,7 @@ __all__ = ["ALPHA", "LESS_RIGHT", "MARGIN", "ShadowTest"]
 Floats = NDArray[np.float64]
 
 ALPHA = 0.05
-"""The chance, over all times, that a verdict is said which does not hold."""
+"""The chance, over all times, that a shadow is called what it is not: of each verdict."""
 
 MARGIN = 0.01
 """The share of the served log score that a shadow which is "no worse" may lose."""

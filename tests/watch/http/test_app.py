@@ -338,3 +338,39 @@ def test_it_mounts_in_another_app(watch):
     assert "Reliability" in client.get("/calibration/").text
     assert client.get("/calibration/static/page.css").status_code == 200
     assert client.post("/calibration/v1/predictions", json=[prediction()]).status_code == 200
+
+
+SHADOW = {"predicted": 2, "confidence": 0.625, "tag": "0a1b2c3d"}
+
+
+def test_what_a_shadow_said_is_signed_and_its_verdict_is_scraped(client, watch):
+    answer = client.post("/v1/predictions", json=[prediction(shadow=SHADOW)] * 400)
+    receipts = [one["receipt"] for one in answer.json()["items"]]
+    assert RING.verify(receipts[0]).shadow == (2, 0.625, bytes.fromhex("0a1b2c3d"))
+    client.post("/v1/labels", json=[{"receipt": one, "label": 2} for one in receipts])
+    watch.feed.tick()
+    at = (("model", "digits"), ("tag", "0a1b2c3d"), ("version", "1.0"))
+    found = {name: value for (name, *labels), value in scrape(client).items() if tuple(labels) == at}
+    # -log 0.1 + log 0.625 is the most of what could come out, and more than a nat: it counts as one.
+    assert found["calib_shadow_labels"] == 400
+    assert found["calib_shadow_gain"] == pytest.approx(1)
+    assert found["calib_shadow_gain_low"] < found["calib_shadow_gain"] <= found["calib_shadow_gain_high"]
+    assert found["calib_shadow_verdict"] == 1
+    assert len(found) == 5
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"confidence": 1.5}, {"confidence": -0.1}, {"confidence": float("nan")}, {"confidence": "0.9"},
+        {"predicted": 3}, {"predicted": -1}, {"predicted": 2**32}, {"tag": "0A1B2C3D"}, {"tag": "0a1b2c3"},
+        {"tag": "0a1b2c3d\n"}, {"tag": None}, {"extra": 1},
+    ],
+)  # fmt: skip
+def test_a_prediction_with_a_wrong_shadow_is_refused_alone(client, watch, wrong):
+    body = json.dumps([prediction(), prediction(shadow={**SHADOW, **wrong})])
+    answer = client.post("/v1/predictions", content=body, headers={"content-type": "application/json"})
+    good, bad = answer.json()["items"]
+    assert "receipt" in good
+    assert (bad["reason"], "shadow" in bad["message"]) == ("malformed", True)
+    assert watch.ledger.sums()["digits", "1.0"].predictions.sum() == 1

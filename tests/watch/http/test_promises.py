@@ -14,18 +14,25 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import uvicorn
 from chromium import chromium
-from real_watch import make_watch, talk_to
+from prometheus_client.parser import text_string_to_metric_families
+from real_watch import RING, make_watch, talk_to
+from scipy.stats import beta
 from test_page import CONTRAST
 
-from calib_serve.artifact import Clause
+from calib_serve.artifact import Artifact, Clause, Contract, LogitMap
+from calib_serve.receipts import Shadow
+from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.contracts import Burn, ClauseState
 from calib_serve.watch.http import create_app
 from calib_serve.watch.http.promise_charts import budget_bar, promise_bar
 from calib_serve.watch.http.promises import clause_cards
 from calib_serve.watch.ledger import Version
+from calib_serve.watch.series import CONTRACTS
+from calib_serve.watch.series import SHADOWS as SHADOWS_DECLARED
 from calib_serve.watch.service import Watch
 from calib_serve.watch.shadow import ShadowState
 
@@ -87,16 +94,16 @@ SOON = standing(
     left=0.1,
     runs_out=4 * DAY,
     labels=640.0,
-    why="The labels so far allow both.",
+    why="640 labels are too few to be sure",
 )
 SILENT = standing(
     Clause("coverage", 0.7, above=0.9, predicted=2),
-    why="No prediction is counted here: <TorchServe> counts them.",
+    why="predictions are not counted here: <TorchServe> counts them",
 )
 STATES = [KEPT, BROKEN, SOON, SILENT]
 SHADOWS = [
     ShadowState("0123abcd", 20_000.0, "better", 0.0021, 0.0004, 0.0038, 0.001, {"better": 4.1}, AT),
-    ShadowState("ffff0000", 12.0, "unknown", NAN, NAN, NAN, NAN, {"better": 0.1, "worse": -INF}, AT),
+    ShadowState("ffff0000", 0.0, "unknown", NAN, NAN, NAN, NAN, {"better": 0.1, "worse": -INF}, AT),
 ]
 
 
@@ -131,7 +138,8 @@ def test_each_state_is_a_word_and_what_is_not_known_is_said() -> None:
         "Kept since 2026-09-21 14:13 UTC",
         "Broken since 2026-09-21 14:13 UTC",
     )
-    assert (soon["word"], soon["style"], silent["word"]) == ("Not yet known", "", "Not yet known")
+    assert [one["style"] for one in (kept, broken, soon, silent)] == ["calibrated", "off", "", ""]
+    assert (soon["word"], silent["word"]) == ("Not yet known", "Not yet known")
     assert kept["says"] == ACT.says()
     assert "of class two" in silent["says"]
     assert numbers(kept) == {
@@ -144,11 +152,29 @@ def test_each_state_is_a_word_and_what_is_not_known_is_said() -> None:
     assert numbers(broken)["Budget left"] == ("190 % overspent", "it is spent")
     assert numbers(soon)["Budget left"] == ("10 %", "runs out in 4 days")
     assert numbers(silent) == {
-        "Labels": ("0", "counted since this clause is watched"),
+        "Predictions": ("0", "counted since this clause is watched"),
         "Over 30d": ("n/a", "not known"),
         "At any time": ("n/a", "since it is watched, with 95 %"),
         "Budget left": ("n/a", "not known"),
     }
+
+
+@pytest.mark.parametrize(
+    ("clause", "told"),
+    [
+        (Clause("act", 0.98), "99.9 %"),
+        (Clause("act", 0.999), "99.95 %"),
+        (Clause("coverage", 0.9999), "99.946 %"),
+        (Clause("coverage", 0.7), "99.9 %"),
+        (Clause("calibration", 0.03), "99.9 %"),
+        (Clause("calibration", 0.0005), "99.946 %"),
+    ],
+)
+def test_digits_are_enough_to_tell_what_is_promised_from_all(clause: Clause, told: str) -> None:
+    one = standing(clause, ends=(0.999456, 0.99, 1.0))
+    (card,) = clause_cards([one])
+    assert numbers(card)["Over 30d"][0] == told
+    assert f"promised: {100 * clause.promise:.10g} % or" in promise_bar(one)
 
 
 @pytest.mark.parametrize(
@@ -247,6 +273,33 @@ def test_the_api_tells_the_same_and_null_for_what_is_not_known(watch: Watch) -> 
     assert [one.status_code for one in gone] == [404, 404]
 
 
+def test_metrics_hold_every_declared_series_and_nothing_of_what_is_not_known(watch: Watch) -> None:
+    with talk_to(watch) as client:
+        families = text_string_to_metric_families(client.get("/metrics").text)
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for one in (sample for family in families for sample in family.samples):
+        if re.match("calib_(contract|shadow)_", one.name):
+            assert (one.labels["model"], one.labels["version"]) == ("m", "1")
+            rest = tuple(one.labels[name] for name in ("clause", "tag", "window") if name in one.labels)
+            found.setdefault(one.name, {})[rest] = one.value
+    assert set(found) == {one.name for one in (*CONTRACTS, *SHADOWS_DECLARED)}
+    names = [one.clause.name for one in STATES]
+    assert found["calib_contract_state"] == {(n,): s for n, s in zip(names, (1, -1, 0, 0), strict=True)}
+    assert found["calib_contract_promise"] == {(one.clause.name,): one.clause.promise for one in STATES}
+    # A budget that lasts, and one of which nothing is known, have no time at which they run out.
+    assert found["calib_contract_runs_out_seconds"] == {(names[1],): 0, (names[2],): 4 * DAY}
+    assert found["calib_contract_value"] == {
+        (n,): one.value for n, one in zip(names, STATES[:3], strict=False)
+    }
+    assert found["calib_contract_burn_rate_low"] == {
+        ("act", "1h"): 0.1,
+        ("act", "3d"): 0.31,
+        (names[1], "1h"): 2.1,
+    }
+    assert found["calib_shadow_verdict"] == {("0123abcd",): 1, ("ffff0000",): 0}
+    assert found["calib_shadow_gain_high"] == {("0123abcd",): 0.0038}
+
+
 def test_texts_of_users_are_no_html_and_a_version_without_a_contract_has_no_section(
     watch: Watch, tmp_path: Path
 ) -> None:
@@ -296,7 +349,13 @@ def test_it_is_readable_on_every_screen_in_the_dark_and_without_scripts(watch: W
                 assert browser.run("return document.querySelectorAll('article.clause').length") == 4
         assert browser.complaints() == []
         text = browser.run("return document.getElementById('contract').parentElement.innerText")
-        for said in ("Kept since", "Broken since", "Not yet known.", "190 % overspent", "runs out in 4 days"):
+        for said in (
+            "Kept since",
+            "Broken since",
+            "Not yet known: 640 labels",
+            "190 % overspent",
+            "runs out in 4 days",
+        ):
             assert said in text
         shadow = browser.run("return document.getElementById('shadow').parentElement.innerText")
         assert re.search(r"0123abcd\s+Better\s+20,000\s+\+0.0021", shadow)
@@ -307,3 +366,44 @@ def test_it_is_readable_on_every_screen_in_the_dark_and_without_scripts(watch: W
         assert "promised: 98 % or more; by labels 99.1%; at any time between 98.4% and 99.5%" in told
         assert "43% of the error budget is left" in told
         assert "the error budget is overspent by 190%" in told
+
+
+def test_a_watch_of_a_broken_promise_says_so_everywhere_and_how_its_shadow_compares(tmp_path: Path) -> None:
+    text = "contract: 1\nact: {above: 0.9, accuracy: 0.98}\ncoverage: {above: 0.9, at_least: 0.5}"
+    artifact = Artifact(
+        (LogitMap.temperature(1.5),), method="temperature", classes=3, contract=Contract.read(text)
+    )
+    rng = np.random.default_rng(0)
+    models, ledger = {("m", "1"): artifact}, tmp_path / "l.db"
+    with (
+        Watch.open(models, keyring=RING, ledger=ledger, maturity=0) as watch,
+        talk_to(watch) as client,
+    ):
+        unsure = 0
+        for _ in range(4):
+            confidence = rng.choice([0.6, 0.95], 500)
+            unsure += int((confidence < 0.9).sum())
+            # Of those that are acted on 90 % are right, and the shadow knows it.
+            wrong = rng.random(500) < np.where(confidence > 0.9, 0.1, 0.4)
+            items = [
+                ServedPrediction("m", "1", 0, c, shadow=Shadow(0, min(c, 0.9), b"\x01\x23\xab\xcd"))
+                for c in confidence.tolist()
+            ]
+            receipts = watch.predictions(items)
+            watch.labels([{"receipt": r, "label": int(w)} for r, w in zip(receipts, wrong, strict=True)])
+            watch.feed.tick()
+        act, coverage = client.get("/v1/contract?model=m&version=1").json()["clauses"]
+        (shadow,) = client.get("/v1/shadows?model=m&version=1").json()["shadows"]
+        page, metrics = client.get("/").text, client.get("/metrics").text
+    assert (act["state"], act["low"] < 0.9 < act["high"] < 0.98) == ("broken", True)
+    assert act["budget_left"] == pytest.approx(1 - (1 - act["value"]) / 0.02)
+    assert coverage["state"] == "unknown"
+    assert "too few predictions" in coverage["why"]
+    low = beta.ppf(0.025, unsure, 2000 - unsure + 1) / 0.5  # Clopper and Pearson 1934
+    assert coverage["burn"]["1h"] == pytest.approx({"rate": unsure / 2000 / 0.5, "low": low})
+    assert (shadow["tag"], shadow["labels"]) == ("0123abcd", 2000)
+    assert "<strong>Broken since " in page
+    assert "<strong>Not yet known:</strong> too few predictions to be sure." in page
+    assert shadow["says"] in page
+    assert 'calib_contract_state{clause="act",model="m",version="1"} -1.0' in metrics
+    assert 'calib_shadow_labels{model="m",tag="0123abcd",version="1"} 2000.0' in metrics

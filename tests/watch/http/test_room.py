@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
+from calib_serve.artifact import Clause, Contract
 from calib_serve.receipts import Keyring
 from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.http.exporter import export
@@ -17,11 +18,11 @@ VERSIONS = [("m", str(i)) for i in range(12)]
 A_VERSION = 300  # series, more than a version without segments has
 
 
-def make_watch(folder, versions=VERSIONS, **options):
+def make_watch(folder, versions=VERSIONS, contract=None, **options):
     return Watch(
         Keyring.new(),
         SqliteLedger(folder / "l.db"),
-        models={version: Watched(Classes(2)) for version in versions},
+        models={version: Watched(Classes(2), contract=contract) for version in versions},
         maturity=0.0,
         **options,
     )
@@ -85,6 +86,19 @@ def test_versions_in_use_come_first_and_the_rest_is_told(tmp_path, fit):
         watch.checks.run()
         assert "segments" in watch.checks.reasons()["series"]
         assert watch.checks.status == "degraded"
+
+
+def test_a_contract_takes_the_room_of_its_clauses(tmp_path):
+    contract = Contract(tuple(Clause("act", 0.98, above=0.9, segment=str(i)) for i in range(20)))
+    with make_watch(tmp_path, contract=contract) as watch:
+        serve(watch, VERSIONS)
+        most = len(VERSIONS) * A_VERSION
+        found = scraped(watch, most=most)()
+        assert 0 < len(found.versions()) < len(VERSIONS)
+        told = [one for one in found.samples if "version" in one.labels]
+        assert len(told) <= most
+        assert found.versions("calib_contract_promise")
+        assert found.left_out()["all"] == len(VERSIONS) - len(found.versions())
 
 
 def test_sums_go_on_where_they_stood_when_a_version_comes_back(tmp_path):

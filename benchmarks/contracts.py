@@ -1,0 +1,145 @@
+"""How often is a contract that is kept said to be broken, and how soon one that is?
+
+Streams of a year are drawn from real confidences (test logits of a CIFAR-10 network, at its temperature),
+of which those from 0.9 on are acted on. Their accuracy is exactly what is promised, the hardest case, or
+that of the confidences themselves. Outcomes that are wrong are told three times sooner than right ones, and a
+label that comes after the maturity, behind which 99 % have come, is lost; or all of the unsure are labelled
+and 5 % of the others; or the labels come in groups of five, which are mostly right or wrong together.
+"Inside a bin" is a choice that cuts through one: nobody can repair it who does not know it, and receipts can
+note it. What is fed and weighed is what ``calib-serve watch`` feeds and weighs.
+
+A breach is 1 or 3 points, from the first label on or after 10,000 that were kept. Its labels are compared
+with those of the binomial test of the same level that is looked at once, after the number that gives it a
+power of 80, 90 or 95 %. Writes benchmarks/results/contracts.json.
+
+    python benchmarks/contracts.py [--streams 1000] [--labels 20000] [--breaches 500]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import peers
+
+from calib_serve.artifact import Clause
+from calib_serve.bins import bin_index
+from calib_serve.metrics import softmax
+from calib_serve.watch.contracts.evidence import ClauseEvidence, Labelled
+from calib_serve.watch.contracts.follower import for_all, shares_of
+from calib_serve.watch.ledger import Sums
+from calib_serve.workflows.contract_plan import fixed_labels, labels_until_broken
+
+ABOVE, PROMISE, BINS = 0.9, 0.98, 15
+UNSURE = {"unsure ones chosen": 14 / BINS, "inside a bin": 0.97, "inside a bin, noted": 0.97}
+CASES = ("all labelled", "late by outcome", *UNSURE, "groups of five")
+QUANTILES = (0.5, 0.8, 0.9, 0.95)
+
+
+def confidences(name: str = "kull_resnet110_c10", temperature: float = 2.395) -> np.ndarray:
+    if not (folder := os.environ.get("CALIB_SERVE_DATA")):
+        sys.exit("CALIB_SERVE_DATA is not set: it names the folder of real logits")
+    with np.load(Path(folder) / "logits" / f"{name}.npz") as kept:
+        return softmax(kept["test_logits"].astype(float) / temperature).max(axis=1)
+
+
+def drawn(pool: np.ndarray, accuracy: str, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Confidences of what is acted on, and whether they are right."""
+    acted = pool[pool >= ABOVE]
+    c = rng.choice(acted, n)
+    # As sure ones are more often right, but all together as often as is promised.
+    chance = c if accuracy == "calibrated" else 1 - (1 - c) * (1 - PROMISE) / (1 - acted).mean()
+    return c, rng.random(n) < chance
+
+
+def year(case: str, accuracy: str, pool: np.ndarray, labels: int, rng: np.random.Generator) -> ClauseEvidence:
+    """What is known of the clause after ``labels`` of it, fed day by day."""
+    clause = Clause("act", PROMISE, above=ABOVE)
+    evidence, sums = ClauseEvidence.none(clause, bins=BINS), Sums.zeros(BINS)
+    share = 1.0 if case not in UNSURE else 0.05 + 0.95 * (pool[pool >= ABOVE] < UNSURE[case]).mean()
+    for _ in range(50):
+        n = round(labels / 50 / share)
+        c, y = drawn(pool, accuracy, n, rng)
+        group, inclusion, told = np.zeros(n, np.int64), np.ones(n), np.ones(n, bool)
+        if case == "late by outcome":
+            delay = rng.exponential(np.where(y, 3.0, 1.0))
+            told = delay <= np.quantile(delay, 0.99)
+        elif case in UNSURE:
+            inclusion = np.where(c < UNSURE[case], 1.0, 0.05)
+            told = rng.random(n) < inclusion
+            inclusion = inclusion if "noted" in case else np.ones(n)
+        elif case == "groups of five":
+            group = 1 + np.arange(n) // 5
+            follows = rng.random(n) < 0.8
+            y = np.where(follows, y[np.arange(n) // 5 * 5], y)
+        sums += Sums.served(c, bins=BINS)
+        sums += Sums.labelled(c[told], y[told], weight=1 / inclusion[told], bins=BINS)
+        bins = bin_index(c[told], bins=BINS)
+        rows = Labelled(
+            c[told], y[told].astype(float), for_all(sums)[bins] / inclusion[told], bins, group[told]
+        )
+        evidence = evidence.after(rows, shares=shares_of(sums), now=1.0)
+    return evidence
+
+
+def said(case: str, accuracy: str, pool: np.ndarray, streams: int, labels: int) -> dict:
+    found = [year(case, accuracy, pool, labels, np.random.default_rng(seed)) for seed in range(streams)]
+    return {
+        "broken": float(np.mean([one.broken_at is not None for one in found])),
+        "kept": float(np.mean([one.kept_at is not None for one in found])),
+        "labels": float(np.mean([one.labels for one in found])),
+    }
+
+
+def breached(promise: float, breach: float, kept: int, streams: int) -> dict:
+    """Labels until a breach is said, against the fixed test of each power."""
+    shares = np.linspace(0, 1, 201)[1:-1]
+    stops = labels_until_broken(promise, breach, power=shares.tolist(), kept=kept, streams=streams)
+    fixed = {f"{power:g}": fixed_labels(promise, breach, power=power) for power in QUANTILES[1:]}
+    mean = float(np.mean(stops))
+    at = dict(zip(shares.round(3).tolist(), stops, strict=True))
+    return {
+        "promise": promise,
+        "breach": breach,
+        "kept_before": kept,
+        "mean": mean,
+        "quantiles": {f"{q:g}": at[q] for q in QUANTILES},
+        "fixed": fixed,
+        "times_fixed": {power: mean / n for power, n in fixed.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--streams", type=int, default=1000)
+    parser.add_argument("--labels", type=int, default=20_000)
+    parser.add_argument("--breaches", type=int, default=500)
+    args = peers.arguments(parser, streams=50, labels=5000, breaches=50)
+    pool, result = confidences(), vars(args).copy()
+    result["said"] = {}
+    for accuracy in ("as promised", "calibrated"):
+        for case in CASES:
+            found = said(case, accuracy, pool, args.streams, args.labels)
+            result["said"][f"{accuracy}, {case}"] = found
+            print(
+                f"{accuracy:12} {case:20} broken {found['broken']:.3f} kept {found['kept']:.3f}", flush=True
+            )
+    result["breaches"] = []
+    for promise in (0.95, 0.98):
+        for breach in (0.01, 0.03):
+            for kept in (0, 10_000):
+                one = breached(promise, breach, kept, args.breaches)
+                result["breaches"].append(one)
+                times = ", ".join(f"{t:.2f} of power {p}" for p, t in one["times_fixed"].items())
+                print(
+                    f"{promise} {breach} after {kept}: mean {one['mean']:.0f}, {one['quantiles']}; {times}",
+                    flush=True,
+                )
+    peers.save("contracts", result, args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Evidence that a mean is above 0, against sums written out, and how often it errs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from sizes import sized
+
+from calib_serve.errors import InputError, ShapeError
+from calib_serve.judgement import Evidence, share_bets
+from calib_serve.judgement.mean_evidence import FRACTIONS
+
+
+def written_out(payoffs: np.ndarray, scale: float) -> float:
+    """Seven tenths of the stake at once, the rest as 1 / sqrt(1 + n / 1000) falls, each start's bets multiplied out."""
+    waiting = [1.0] + [0.3 / math.sqrt(1 + n / 1000) for n in range(1, len(payoffs) + 1)]
+    held = waiting[-1]
+    for start in range(len(payoffs)):
+        stake = (waiting[start] - waiting[start + 1]) / len(FRACTIONS)
+        for fraction in FRACTIONS:
+            bet = min(fraction * scale, 0.9)
+            held += stake * math.prod(1 + bet * z for z in payoffs[start:])
+    return held
+
+
+def test_it_is_the_sum_over_all_starts_of_the_product_of_what_bets_win() -> None:
+    z = np.random.default_rng(0).uniform(-1, 2, 40)
+    found, peaks = Evidence.none(), []
+    for i in range(40):
+        found = found.after(z[i : i + 1], 1.7)
+        peaks.append(written_out(z[: i + 1], 1.7))
+        assert found.log_evidence == pytest.approx(math.log(peaks[-1]), abs=1e-9)
+    assert found.peak == pytest.approx(max(0.0, math.log(max(peaks))), abs=1e-9)
+
+
+def test_batches_of_any_size_tell_the_same_and_a_store_keeps_all_of_it() -> None:
+    rng = np.random.default_rng(1)
+    z, r = rng.uniform(-1, 1.2, 5000), rng.uniform(0, 3, 5000)
+    whole, parts = Evidence.none().after(z, 0.7, weights=r), Evidence.none()
+    for some in np.split(np.arange(5000), [1, 2, 700, 4999]):
+        parts = Evidence.from_flat(parts.after(z[some], 0.7, weights=r[some]).flat())
+    assert parts.flat() == pytest.approx(whole.flat(), rel=1e-9)
+    assert Evidence.none().after([], 1.0).flat() == Evidence.none().flat()
+
+
+def test_a_promise_that_is_just_kept_is_hardly_ever_said_to_be_broken() -> None:
+    """At most one time in twenty, at whatever label one looks: and it could be said."""
+    rng, streams = np.random.default_rng(2), sized(ci=200, nightly=2000)
+    broken = sum(
+        Evidence.none().after(*share_bets(rng.random(4000) < 0.98, 0.98)).peak >= math.log(20)
+        for _ in range(streams)
+    )
+    assert 0 < broken <= 0.05 * streams + 2 * math.sqrt(0.05 * 0.95 * streams)
+
+
+def test_weights_weigh_alike_however_large_one_is() -> None:
+    """Rare good outcomes that stand for many make up for frequent bad ones: their weighed mean is below 0."""
+    rng, errors = np.random.default_rng(4), 0
+    for _ in range(100):
+        rare = rng.random(3000) < 0.1
+        right = rng.random(3000) < np.where(rare, 0.99, 0.78)  # 0.9 and more by weight
+        payoffs, scale = share_bets(right, 0.9)
+        errors += Evidence.none().after(payoffs, scale, weights=np.where(rare, 6.0, 0.4)).peak >= math.log(20)
+    assert errors <= 10
+
+
+@pytest.mark.parametrize("kept", [0, 20_000])
+def test_a_breach_is_found_whenever_it_begins(kept: int) -> None:
+    rng = np.random.default_rng(3)
+    good = Evidence.none().after(*share_bets(rng.random(kept) < 0.985, 0.98))
+    assert good.peak < math.log(20)
+    assert good.after(*share_bets(rng.random(3000) < 0.95, 0.98)).peak > math.log(20)
+
+
+@pytest.mark.parametrize(
+    ("payoffs", "weight"),
+    [([-1.5], 1.0), ([math.nan], 1.0), ([math.inf], 1.0), ([0.1], -1.0), ([0.1], math.nan)],
+)
+def test_what_no_bet_can_take_is_refused(payoffs: list[float], weight: float) -> None:
+    with pytest.raises(InputError, match="payoffs must be finite"):
+        Evidence.none().after(payoffs, weights=weight)
+
+
+def test_shapes_and_states_that_are_none_are_refused() -> None:
+    with pytest.raises(ShapeError, match=r"\(n,\)"):
+        Evidence.none().after([[0.1]])
+    good = Evidence.none().after([0.1, 0.2]).flat()
+    with pytest.raises(ShapeError, match="numbers"):
+        Evidence.from_flat(good[1:])
+    for i, wrong in ((0, -1.0), (0, 1.5), (1, -1.0), (2, -1.0), (3, math.nan), (3, math.inf)):
+        with pytest.raises(InputError, match="no state of evidence"):
+            Evidence.from_flat([*good[:i], wrong, *good[i + 1 :]])

@@ -1,0 +1,156 @@
+"""A reporter's shadow: what receipts say of it, and that whatever is wrong with it the reply goes out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from calib_serve import Artifact, InputShift, Keyring, LogitMap, Reporter
+from calib_serve.errors import InputError
+from calib_serve.receipts import Shadow
+from calib_serve.reporter.recorder import Recorder
+from calib_serve.reporter.sinks import RegistrySink
+
+MODEL = {"model": "digits", "version": "1.0"}
+Z = np.array([[2.0, 1.0, 0.0], [0.0, 0.5, 3.0], [1.0, 1.1, 0.9], [0.3, 0.2, 0.1]])
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    e = np.exp(z - z.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def temperature(t: float, classes: int = 3) -> Artifact:
+    return Artifact((LogitMap.temperature(t),), method="temperature", classes=classes)
+
+
+def tag(artifact: Artifact) -> bytes:
+    return bytes.fromhex(artifact.fingerprint.removeprefix("sha256:")[:8])
+
+
+@pytest.fixture
+def ring() -> Keyring:
+    return Keyring.new()
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+def failures(registry: CollectorRegistry) -> float | None:
+    return registry.get_sample_value("calib_monitor_errors_total", {"stage": "shadow"})
+
+
+def shadows(ring: Keyring, receipts: list[Any]) -> list[Shadow | None]:
+    return [ring.verify(str(one)).shadow for one in receipts]
+
+
+@pytest.mark.parametrize("form", ["artifact", "folder"])
+def test_an_artifact_in_the_shadow_is_applied_to_the_logits(
+    form: str, ring: Keyring, registry: CollectorRegistry, tmp_path: Path
+) -> None:
+    shadow = temperature(4.0)
+    what: Any = shadow if form == "artifact" else shadow.save(tmp_path / "shadow")
+    with Reporter(temperature(2.0), **MODEL, keyring=ring, registry=registry, shadow=what) as reporter:
+        found = shadows(ring, reporter.served(softmax(Z / 2), logits=Z))
+        one = shadows(ring, reporter.served(softmax(Z / 2)[0], logits=Z[0]))
+    p = softmax(Z / 4).astype("f4")
+    assert found == [
+        Shadow(int(k), pytest.approx(float(row[k])), tag(shadow))
+        for row, k in zip(p, p.argmax(1), strict=True)
+    ]
+    assert one == found[:1]
+    assert failures(registry) == 0
+
+
+def test_probabilities_of_a_shadow_elsewhere_come_with_predictions(
+    ring: Keyring, registry: CollectorRegistry
+) -> None:
+    shadow = temperature(4.0)
+    p = softmax(Z)
+    p[1] = np.nan  # no prediction: the others' shadows stay with them
+    with Reporter(3, **MODEL, keyring=ring, registry=registry, shadow=shadow.fingerprint) as reporter:
+        reporter._seen = 1000
+        receipts = reporter.served(p, shadow=softmax(-Z))
+    assert receipts[1] is None
+    q = softmax(-Z)
+    expected = [Shadow(int(row.argmax()), float(np.float32(row.max())), tag(shadow)) for row in q[[0, 2, 3]]]
+    assert shadows(ring, [receipts[i] for i in (0, 2, 3)]) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "lost"),
+    [
+        ({}, 4),  # neither logits nor probabilities
+        ({"shadow": np.ones((4, 2)) / 2}, 4),
+        ({"shadow": np.ones((3, 3)) / 3}, 4),
+        ({"shadow": [["a", "b", "c"]] * 4}, 4),
+        ({"shadow": [[0.5, 0.5, 0.0], [np.nan] * 3, [7.0, 0.0, 0.0], [0.2, 0.3, 0.5]]}, 2),
+        ({"logits": [[1.0, 2.0, 3.0], [np.nan] * 3, [1e308, -1e308, 0.0], [0.0, 0.0, 0.0]]}, None),
+    ],
+)
+def test_a_shadow_that_cannot_be_computed_is_counted_and_every_receipt_goes_out(
+    given: dict[str, Any], lost: int | None, ring: Keyring, registry: CollectorRegistry
+) -> None:
+    with Reporter(
+        temperature(2.0), **MODEL, keyring=ring, registry=registry, shadow=temperature(4.0)
+    ) as reporter:
+        found = shadows(ring, reporter.served(softmax(Z / 2), **given))
+    assert len(found) == 4
+    missing = found.count(None)
+    assert failures(registry) == missing
+    assert missing == lost if lost is not None else missing >= 1
+
+
+def test_probabilities_of_a_shadow_that_is_not_there_are_counted(
+    ring: Keyring, registry: CollectorRegistry
+) -> None:
+    with Reporter(3, **MODEL, keyring=ring, registry=registry) as reporter:
+        assert shadows(ring, reporter.served(softmax(Z), shadow=softmax(Z))) == [None] * 4
+    assert failures(registry) == 4
+
+
+@pytest.mark.parametrize(
+    ("shadow", "told"),
+    [
+        (temperature(2.0, classes=4), "3 classes"),
+        (
+            Artifact((InputShift(np.ones(2)), LogitMap.temperature(2.0)), method="x", classes=3),
+            "changes the model in other ways",
+        ),
+        ("nowhere", "nowhere"),
+    ],
+)
+def test_a_shadow_that_cannot_act_on_the_same_logits_is_refused(
+    shadow: Any, told: str, ring: Keyring
+) -> None:
+    for what in (3, temperature(1.0)):
+        with pytest.raises(Exception, match=told) as caught:
+            Reporter(what, **MODEL, keyring=ring, registry=CollectorRegistry(), shadow=shadow)
+        assert isinstance(caught.value, (InputError, OSError)) or "nowhere" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ([(1, 0.5), (2, 0.25)], [(1, 0.5), (2, 0.25)]),
+        ([(1, 0.5), None], [(1, 0.5), None]),
+        ([(1, float("nan")), (2, 1.2)], [None, None]),
+        ([(-1, 0.5), (2**32, 0.5)], [None, None]),
+        ([(1, 1 + 5e-7), (0, 0.0)], [(1, 1.0), (0, 0.0)]),
+        ([(1, 0.5)], [None, None]),
+        ([("a", 0.5), (1, 0.5)], [None, None]),
+    ],
+)
+def test_a_recorder_keeps_what_a_receipt_can_hold(
+    said: Any, kept: Any, ring: Keyring, registry: CollectorRegistry
+) -> None:
+    recorder = Recorder(RegistrySink(registry), **MODEL, bins=15, keyring=ring, shadow_tag=b"abcd")
+    found = shadows(ring, recorder.served([(1, 0.9), (2, 0.8)], shadows=said))
+    assert [one and (one.predicted, one.confidence) for one in found] == kept
+    assert failures(registry) == sum(one is None for one in kept)

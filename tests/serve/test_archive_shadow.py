@@ -1,0 +1,127 @@
+"""An archive with another artifact in the shadow of the served one, and a contract, on a real TorchServe."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from live_server import (
+    CLASSES,
+    Running,
+    inputs,
+    network,
+    serve,
+    temperature_artifact,
+    torchscript,
+    total,
+    until,
+)
+
+from calib_serve import Artifact, LogitMap
+from calib_serve.artifact import Clause, Contract, Head
+from calib_serve.errors import InputError
+from calib_serve.fuse.torchserve import pack, pack_feedback, recalibrated
+from calib_serve.metrics import softmax
+from calib_serve.receipts import shadow_tag
+from calib_serve.watch.contracts import contract_states
+from calib_serve.watch.ledger import open_ledger
+from calib_serve.watch.maturity import Maturity
+from calib_serve.watch.shadow import shadow_states
+
+V = ("digits", "1.0")
+CONTRACT = Contract((Clause("act", 0.5, above=0.6),))
+SERVED = temperature_artifact(2.0, contract=CONTRACT)
+SHADOW = temperature_artifact(0.5)
+X = inputs(60, seed=3)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shadows")
+    pack(torchscript(folder / "net.pt"), SERVED, folder / "store", name="digits", shadow=SHADOW)
+    pack_feedback(folder / "store", archives=[folder / "store" / "digits.mar"], maturity="0")
+    return folder / "store"
+
+
+@pytest.fixture(scope="module")
+def running(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    # A worker's own archive with a shadow that was damaged on its way.
+    damaged = tmp_path_factory.mktemp("damaged")
+    with zipfile.ZipFile(store / "digits.mar") as whole, zipfile.ZipFile(damaged / "d.mar", "w") as less:
+        for name in whole.namelist():
+            if not name.startswith("shadow/params"):
+                less.writestr(name, whole.read(name).replace(b'"digits"', b'"damaged"'))
+    shutil.move(damaged / "d.mar", store / "damaged.mar")
+    names = ["digits.mar", "damaged.mar", "calibration_feedback.mar"]
+    yield from serve(store, names, tmp_path_factory.mktemp("run"))
+
+
+@pytest.mark.server
+def test_receipts_say_what_the_shadow_would_have_and_labels_count_for_both(running: Running) -> None:
+    logits = network()(torch.from_numpy(X)).detach().numpy().astype(float)
+    replies = [reply.json() for reply in running.predict_all(X)]
+    receipts = [running.keyring.verify(one["receipt"]) for one in replies]
+    expected = softmax(logits / 0.5)
+    for one, p in zip(receipts, expected, strict=True):
+        assert one.shadow is not None
+        assert one.shadow.tag == shadow_tag(SHADOW.fingerprint)
+        assert one.shadow.predicted == p.argmax()
+        assert one.shadow.confidence == pytest.approx(p.max(), abs=1e-6)
+    acted = softmax(logits / 2.0).max(axis=1) >= 0.6
+    assert [one["act"] for one in replies] == acted.tolist()
+    assert 0 < acted.sum() < len(acted)
+    told = [{"receipt": one["receipt"], "label": one["predicted"]} for one in replies]
+    assert running.label(told).json()["accepted"] == len(X)
+    ledger = open_ledger(str(running.server.folder / "ledger.sqlite"))
+    try:
+        until(lambda: [one.labels for one in shadow_states(ledger, V)] == [len(X)])
+        (state,) = contract_states(ledger, V, CONTRACT, maturity=Maturity(0.0, given=True), now=2e9)
+        assert state.labels == acted.sum()
+    finally:
+        ledger.close()
+
+
+@pytest.mark.server
+def test_a_broken_shadow_is_counted_and_changes_no_reply(running: Running) -> None:
+    whole, broken = running.predict(X[0].tolist()).json(), running.predict(X[0].tolist(), "damaged").json()
+    same = ("predicted", "confidence", "act", "probabilities")
+    assert {name: whole[name] for name in same} == {name: broken[name] for name in same}
+    assert running.keyring.verify(broken["receipt"]).shadow is None
+    until(lambda: total(running.server.scrape(), "calib_monitor_errors_total", stage="shadow") >= 1)
+
+
+def test_another_calibration_takes_the_shadow_s_place_or_leaves_it(store: Path, tmp_path: Path) -> None:
+    promoted = recalibrated(store / "digits.mar", SHADOW, tmp_path, version="1.1")
+    with zipfile.ZipFile(promoted) as archive:
+        assert not [name for name in archive.namelist() if name.startswith("shadow")]
+        assert "shadow" not in yaml.safe_load(archive.read("model-config.yaml"))["calib_serve"]
+    again = recalibrated(promoted, SHADOW, tmp_path, version="1.2", shadow=SERVED)
+    with zipfile.ZipFile(again) as archive:
+        archive.extractall(tmp_path / "out")
+    assert Artifact.load(tmp_path / "out" / "shadow").fingerprint == SERVED.fingerprint
+    assert Artifact.load(tmp_path / "out" / "artifact").fingerprint == SHADOW.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("shadow", "why"),
+    [
+        (
+            Artifact((LogitMap.temperature(1.0),), method="t", classes=CLASSES + 1),
+            "classes of what is served",
+        ),
+        (
+            Artifact((Head((np.eye(CLASSES),), (np.zeros(CLASSES),)),), method="h", classes=CLASSES),
+            "other ways",
+        ),
+    ],
+)
+def test_a_shadow_that_acts_on_something_else_is_refused(tmp_path: Path, shadow: Artifact, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        pack(torchscript(tmp_path / "net.pt"), SERVED, tmp_path / "store", name="digits", shadow=shadow)
+    assert not (tmp_path / "store").exists() or not list((tmp_path / "store").iterdir())
