@@ -40,6 +40,7 @@ _COMMANDS: tuple[tuple[str, str], ...] = (
     ("ledger", "ledger"),
     ("pack", "pack"),
     ("prior", "prior"),
+    ("promote", "promote"),
     ("refit", "refit"),
     ("report", "report"),
     ("scale", "scale"),

@@ -1,4 +1,4 @@
-"""The server that versions are promoted on: its API, its store, its list of models, and one promoter at a time."""
+"""The server that versions are promoted on: its API, store and list of models; one promoter at a time."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Host:
 
     @contextmanager
     def sole(self, model: str) -> Iterator[None]:
-        """Inside, this process alone promotes versions of ``model`` here. ConflictError where another does."""
+        """Inside, this process alone promotes versions of ``model``; ConflictError where another does."""
         if fcntl is None:
             raise ServerError("versions are promoted on POSIX systems alone")
         file = os.open(self.folder / f".promoter-{model}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -86,7 +86,9 @@ class PromotionLog:
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 # Torn, where its writer was killed: the next line is a step again, or there is none.
                 if isinstance(error, json.JSONDecodeError) and line.startswith(b'{"time"'):
-                    log.warning("line %d of %s was not written to its end, and is left out", number, self.path)
+                    log.warning(
+                        "line %d of %s was not written to its end, and is left out", number, self.path
+                    )
                 else:
                     raise InputError(
                         f"line {number} of {self.path} is not a step of a promotion; move the file away to"

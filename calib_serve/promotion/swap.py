@@ -1,8 +1,8 @@
 """Another version of a model on a running TorchServe, without a lost request or label.
 
-Each version has a queue and workers of its own. So the new one is ready before it becomes the default, and the
-old one stays: what it took it answers, and it can be made the default again at once. Labels of both are taken
-from before the first prediction of the new one, see ``Host.listed``.
+Each version has a queue and workers of its own. So the new one is ready before it becomes the default, and
+the old one stays: what it took it answers, and it can be made the default again at once. Labels of both are
+taken from before the first prediction of the new one, see ``Host.listed``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,12 @@ def swap(
         return model, version
 
     def note(step: str, reason: str, of: str = version) -> None:
-        facts = {"archive": Path(archive).name, "before": before.version, "fingerprint": artifact.fingerprint}
+        facts = {
+            "archive": Path(archive).name,
+            "fingerprint": artifact.fingerprint,
+            "before": before.version,
+            "archive_before": before.archive,
+        }
         log.add(Step(clock(), step, model, of, reason, facts))
 
     try:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import threading
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from live_server import Running, foreign, inputs, serve, temperature_artifact, torchscript, until
-from sizes import nightly, sized
+from live_server import Running, inputs, serve, temperature_artifact, torchscript, until
 
 from calib_serve.errors import ConflictError, ServerError
 from calib_serve.fuse.torchserve import Batching, pack, pack_feedback, recalibrated
@@ -89,15 +91,74 @@ def test_no_request_and_no_label_is_lost_by_versions_that_come_and_go(running: R
     with Load(running) as load:
         assert swap(host, archive, log) == ("digits", "1.0")
     assert (load.failed, load.refused) == ([], [])
-    assert set(load.versions) == {"1.0", "2.0"} and load.versions[-1] == "2.0"
+    assert set(load.versions) == {"1.0", "2.0"}
+    assert load.versions[-1] == "2.0"
     assert running.label([{"receipt": before, "label": 1}]).json()["accepted"] == 1
     with Load(running) as load:
         assert swap(host, running.server.store / "digits.mar", log, retire=True) == ("digits", "2.0")
     assert (load.failed, load.refused) == ([], [])
-    assert load.versions[-1] == "1.0" and list(host.versions("digits")) == ["1.0"]
+    assert load.versions[-1] == "1.0"
+    assert list(host.versions("digits")) == ["1.0"]
     told = [(one.step, one.version) for one in log.steps("digits")]
     assert told == [
         *(("listed", "2.0"), ("registered", "2.0"), ("default", "2.0")),
         *(("listed", "1.0"), ("registered", "1.0"), ("default", "1.0"), ("retired", "2.0")),
     ]
     assert swap(host, running.server.store / "digits.mar", log) == ("digits", "1.0"), "done already"
+
+
+def edited(source: Path, target: Path, name: str, content: str) -> Path:
+    """An archive with another file in it."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        files = {one: old.read(one) for one in old.namelist()} | {name: content.encode()}
+        hashes = json.loads(files.pop("MAR-INF/SHA256.json"))
+        hashes[name] = hashlib.sha256(content.encode()).hexdigest()
+        for one, data in {**files, "MAR-INF/SHA256.json": json.dumps(hashes).encode()}.items():
+            new.writestr(one, data)
+    return target
+
+
+def test_a_version_whose_workers_do_not_start_is_not_promoted_and_leaves_nothing(running: Running) -> None:
+    host, log = host_of(running), PromotionLog(running.server.folder / "broken.jsonl")
+    good = newer(running, "3.0")
+    broken = edited(good, running.server.store / "broken.mar", "calibration_handler.py", "1 / 0\n")
+    with Load(running) as load, pytest.raises(ServerError, match=r"not promoted: .*1\.0 is still served"):
+        swap(host, broken, log)
+    assert (load.failed, load.refused) == ([], [])
+    assert set(load.versions) == {"1.0"}
+    assert list(host.versions("digits")) == ["1.0"]
+    assert [one.step for one in log.steps()] == ["listed", "failed"]
+    assert swap(host, good, log) == ("digits", "1.0"), "the same version, from an archive that works"
+    assert swap(host, running.server.store / "digits.mar", log, retire=True) == ("digits", "3.0")
+
+
+def test_what_cannot_be_promoted_is_said_and_changes_nothing(running: Running, tmp_path: Path) -> None:
+    host, log = host_of(running), PromotionLog(tmp_path / "log.jsonl")
+    same = edited(running.server.store / "digits.mar", tmp_path / "other.mar", "more.txt", "more")
+    with pytest.raises(ConflictError, match=r"registered already, with digits\.mar"):
+        swap(host, same, log)
+    (tmp_path / "digits.mar").write_bytes(same.read_bytes())
+    with pytest.raises(ConflictError, match="another archive of that name"):
+        swap(host, tmp_path / "digits.mar", log)
+    known = host.models_file.read_bytes()
+    host.models_file.write_text("[")
+    with pytest.raises(ServerError, match="list of models"):
+        swap(host, newer(running, "4.0"), log)
+    host.models_file.write_bytes(known)
+    with (
+        host.sole("digits"),
+        pytest.raises(ConflictError, match=f"process {os.getpid()}"),
+        host.sole("digits"),
+    ):
+        pass
+    keys = running.server.key_file.read_text()
+    running.server.key_file.write_text(keys.replace(running.server.tokens.management, "wrong"))
+    with pytest.raises(ServerError, match="its token is not taken"):
+        host.default("digits")
+    running.server.key_file.write_text(keys)
+    with pytest.raises(ServerError, match="no model cats"):
+        host.default("cats")
+    with pytest.raises(ServerError, match="cannot read"):
+        Host.of(tmp_path)
+    assert host.default("digits").version == "1.0"
+    assert running.predict(inputs(1)[0].tolist()).status_code == 200
