@@ -1487,14 +1487,14 @@ BENCHMARKS = (
         "How often is a contract that is kept said to be broken, and how soon one that is?",
         (
             Goal(
-                '"broken" said of a contract that is kept, most of all ways of labelling that can be repaired',
+                '"broken" said of a contract that is kept, most of all ways to label that can be repaired',
                 lambda r: max(found["broken"] for case, found in r["said"].items() if repaired(case)),
                 at_most=0.05,
                 show="{:.3f}",
             ),
             Goal(
-                "mean labels until a breach from the first label on is said, times those of the binomial test "
-                "of power 0.9 that is looked at once, most of all",
+                "mean labels until a breach from the first label on is said, times those of the binomial "
+                "test of power 0.9 that is looked at once, most of all",
                 lambda r: max(one["times_fixed"]["0.9"] for one in r["breaches"] if not one["kept_before"]),
                 at_most=1.3,
                 show="{:.2f}",
