@@ -39,13 +39,13 @@ def swap(
     version before is still the default. ConflictError where that version is there with another archive.
     """
     artifact, model, version = served_artifact(archive)
-    before = host.default(model)
-    if before.version == version and before.archive == Path(archive).name:
+    before, name = host.default(model), host.stored(Path(archive))
+    if before.version == version and before.archive == name:
         return model, version
 
     def note(step: str, reason: str, of: str = version) -> None:
         facts = {
-            "archive": Path(archive).name,
+            "archive": name,
             "fingerprint": artifact.fingerprint,
             "before": before.version,
             "archive_before": before.archive,
@@ -53,7 +53,6 @@ def swap(
         log.add(Step(clock(), step, model, of, reason, facts))
 
     try:
-        name = host.stored(Path(archive))
         host.listed(Path(archive))
         note("listed", f"Labels of {version} are taken; {before.version} is served.")
         _ready(host, model, version, name, before)

@@ -121,7 +121,7 @@ def edited(source: Path, target: Path, name: str, content: str) -> Path:
 def test_a_version_whose_workers_do_not_start_is_not_promoted_and_leaves_nothing(running: Running) -> None:
     host, log = host_of(running), PromotionLog(running.server.folder / "broken.jsonl")
     good = newer(running, "3.0")
-    broken = edited(good, running.server.store / "broken.mar", "calibration_handler.py", "1 / 0\n")
+    broken = edited(good, running.server.store / "broken.mar", "calibrated_classifier.py", "1 / 0\n")
     with Load(running) as load, pytest.raises(ServerError, match=r"not promoted: .*1\.0 is still served"):
         swap(host, broken, log)
     assert (load.failed, load.refused) == ([], [])
