@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 from calib_serve import Keyring
 from calib_serve.artifact import Contract
 from calib_serve.cli import app as cli
-from calib_serve.fuse.torchserve import Batching, pack, pack_feedback
+from calib_serve.errors import ConflictError, InputError, LedgerError
+from calib_serve.fuse.torchserve import Batching, pack, pack_feedback, recalibrated
 from calib_serve.metrics import softmax
 from calib_serve.promotion import Host, Limits, PromotionLog, Rounds, Step
 from calib_serve.serve.properties import Ports
@@ -117,7 +118,8 @@ def next_step(running: Running) -> Step:
         time.sleep(0.3)
         return rounds_of(running).step()
 
-    return until(asked, seconds=60)
+    done: Step = until(asked, seconds=60)
+    return done
 
 
 def test_drift_is_followed_by_a_promotion_and_a_broken_promise_by_the_way_back(running: Running) -> None:
@@ -130,7 +132,7 @@ def test_drift_is_followed_by_a_promotion_and_a_broken_promise_by_the_way_back(r
         until(lambda: "1.0-p2" in users.versions[at:])
         users.wrong = True
         rolling = next_step(running)
-        while rolling.step in ("drift", "refit"):  # the same labels are a drift, too
+        while rolling.step in ("drift", "refit", "shadow"):  # the same labels are a drift, too
             rolling = next_step(running)
         assert rolling.step == "rolling back", rolling
         assert next_step(running).step == "rolled back"
@@ -142,3 +144,41 @@ def test_drift_is_followed_by_a_promotion_and_a_broken_promise_by_the_way_back(r
     shown = CliRunner().invoke(cli, ["promote", "--show", "--folder", str(host.folder)]).output
     assert "1.0-p2 broke its contract, and 1.0-p1 did not" in shown
     assert "digits 1.0-p2  better: Shadow" in shown
+
+
+def test_a_promotion_by_hand_waits_for_the_verdict_and_is_taken_back_by_hand(running: Running) -> None:
+    host = Host.of(running.server.folder)
+
+    def promote(*arguments: str) -> tuple[int, str]:
+        done = CliRunner().invoke(cli, ["promote", *arguments, "--folder", str(host.folder)])
+        if done.exception and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done.exit_code, done.output
+
+    better, current = temperature_artifact(4.0), temperature_artifact(1.0)
+    beside = recalibrated(host.store / "digits.mar", current, host.store, version="1.1", shadow=better)
+    new = recalibrated(host.store / "digits.mar", better, host.store, version="2.0")
+    code, told = promote(str(new))
+    assert code == 1
+    assert "No label says anything of shadow" in told
+    with pytest.raises(LedgerError, match="there is no ledger"):
+        promote(str(new), "--ledger", str(host.folder / "nowhere.sqlite"))
+    assert promote(str(beside), "--force") == (0, "digits 1.1 is served, 1.0 before\n")
+    with Users(running) as users:
+        until(lambda: promote(str(new))[0] == 0, seconds=60)
+        until(lambda: users.versions[-1] == "2.0")
+        assert promote("--back", "--model", "digits") == (0, "digits 1.1 is served, 2.0 before\n")
+        until(lambda: users.versions[-1] == "1.1")
+    assert users.lost == []
+    with host.sole("digits"), pytest.raises(ConflictError, match="promotes versions of digits"):
+        promote(str(new), "--force")
+    assert host.default("digits").version == "1.1"
+
+
+@pytest.mark.parametrize("arguments", [(), ("a.mar", "--back"), ("--back",), ("--auto", "--model", "m")])
+def test_a_command_that_says_too_little_or_too_much_is_refused(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "config.properties").write_text("model_store=/nowhere\n")
+    done = CliRunner().invoke(cli, ["promote", *arguments, "--folder", str(tmp_path)])
+    assert isinstance(done.exception, InputError)

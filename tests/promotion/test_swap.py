@@ -37,8 +37,10 @@ class Load:
     """Connections that predict and label what they got, until told to stop."""
 
     def __init__(self, running: Running, connections: int = 4) -> None:
-        self.running, self.failed, self.refused, self.versions = running, [], [], []
-        self.receipts: list[str] = []
+        self.running = running
+        self.failed: list[object] = []
+        self.refused: list[str] = []
+        self.versions: list[str] = []
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run) for _ in range(connections)]
 
