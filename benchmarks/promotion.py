@@ -1,7 +1,7 @@
 """How long is it from the first drifted label to the promoted version, and what do users lose meanwhile?
 
-The digits' network, calibrated, on a real TorchServe with two workers; a few connections predict and label all
-the time, with the images of the calibration and test splits; after some seconds they are turned and noisy
+The digits' network, calibrated, on a real TorchServe with two workers; a few connections predict and label
+all the time, with the images of the test split; after some seconds these are turned and noisy
 (``demo.digits.shifted``). ``Rounds`` does all else: drift, refit, shadow, promotion. Seconds count from the
 first drifted label that was acknowledged; a request that is not answered with 200 is lost, and a label that
 is not accepted. The NLL of the confidences of being right, before and after the promotion, is of drifted
@@ -32,7 +32,6 @@ from calib_serve.demo import offline  # noqa: E402
 from calib_serve.demo.digits import shifted  # noqa: E402
 from calib_serve.fit.output import fit_temperature  # noqa: E402
 from calib_serve.fuse.torchserve import Batching, pack, pack_feedback  # noqa: E402
-from calib_serve.model import Classifier  # noqa: E402
 from calib_serve.promotion import Host, Limits, PromotionLog, Rounds  # noqa: E402
 from calib_serve.serve.properties import Ports  # noqa: E402
 from calib_serve.serve.server import Server  # noqa: E402
@@ -42,9 +41,11 @@ CALM, MOST = 5.0, 300.0  # seconds before the drift, and in which it must be ove
 
 
 class Users:
-    """Connections that predict and label; ``rows``: (when, version, confidence, right, drifted) of each label."""
+    """They predict and label; ``rows``: (when, version, confidence, right, drifted) of each label."""
 
-    def __init__(self, server: Server, keyring: Keyring, calm: tuple, drifted: tuple, connections: int) -> None:
+    def __init__(
+        self, server: Server, keyring: Keyring, calm: tuple, drifted: tuple, connections: int
+    ) -> None:
         self.server, self.keyring, self.sets = server, keyring, (calm, drifted)
         self.rows: list[tuple[float, str, float, bool, bool]] = []
         self.lost_requests = self.lost_labels = 0
@@ -93,8 +94,7 @@ class Users:
 def one(deployed: offline.Deployed, folder: Path, seed: int, connections: int) -> dict[str, object]:
     """A server, a drift, and what came of it."""
     split, rng = deployed.digits, np.random.default_rng(seed)
-    logits = logits_of(deployed.classifier, split.calibration.images)
-    artifact = fit_temperature(logits, split.calibration.labels)
+    artifact = fit_temperature(deployed.classifier.logits(split.calibration.images), split.calibration.labels)
     store, run = folder / "store", folder / "run"
     run.mkdir(parents=True)
     batching = Batching(workers=2, batch_size=8, delay=5)
@@ -136,8 +136,7 @@ def one(deployed: offline.Deployed, folder: Path, seed: int, connections: int) -
         time.sleep(3)
     drifted = [row for row in users.rows if row[4]]
     began = drifted[0][0]
-    served = host_version(times)
-    after = [row for row in drifted if served and row[1].endswith("-p2")]
+    after = [row for row in drifted if row[1].endswith("-p2")]
     before = [row for row in drifted if not row[1].endswith("-p2")]
     return {
         "seconds": {name: at - began for name, at in times.items()},
@@ -150,10 +149,6 @@ def one(deployed: offline.Deployed, folder: Path, seed: int, connections: int) -
     }
 
 
-def host_version(times: dict[str, float]) -> bool:
-    return "promoted" in times
-
-
 def nll(rows: list[tuple[float, str, float, bool, bool]]) -> float | None:
     """Of being right."""
     if not rows:
@@ -161,10 +156,6 @@ def nll(rows: list[tuple[float, str, float, bool, bool]]) -> float | None:
     c = np.clip([row[2] for row in rows], 1e-6, 1 - 1e-6)
     right = np.array([row[3] for row in rows])
     return float(-np.log(np.where(right, c, 1 - c)).mean())
-
-
-def logits_of(classifier: Classifier, images: np.ndarray) -> np.ndarray:
-    return np.asarray(classifier.logits(images))
 
 
 def main() -> None:

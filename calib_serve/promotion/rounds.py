@@ -90,28 +90,31 @@ class Rounds:
         steps = self._log.steps(self._model)
         last = next((one for one in reversed(steps) if one.step in _STAGES), None)
         served = self._host.default(self._model)
+        if (ours := self._forgotten(served, steps)) is not None:
+            why = f"{ours.version} is served again; the server had begun anew."
+            return self._swapped(ours, steps, "restored", why, always=True)
         if (broken := self._watched(served, steps)) is not None:
             return broken
         if last is None or last.step in _ENDS:
             return self._drifted(served, steps, last)
-        if self._is_gone(last, served):
-            why = f"{last.version} is served again; the server had begun anew."
-            return self._swapped(last, steps, last.step, why)
         if served.version not in {last.version, last.facts["served"] if last.step in _SWAPS else None}:
             why = f"Somebody made {served.version} the default; this round is left as it is."
             return self._note("left", served.version, why)
         if last.step in _SWAPS:
             done, why = _SWAPS[last.step]
-            return self._swapped(last, steps, done, why.format(new=last.version, old=last.facts["served"]))
+            told = why.format(new=last.version, old=last.facts["served"])
+            return self._swapped(last, steps, done, told, always=last.step == "rolling back")
         return self._compared(last, served) if last.step == "shadow" else self._drifted(served, steps, last)
 
-    def _is_gone(self, last: Step, served: Running) -> bool:
-        """Whether the server has forgotten the version, as it does when it starts again."""
-        return (
-            last.step in ("shadow", "promoted")
-            and served.version != last.version
-            and last.version not in self._host.versions(self._model)
-        )
+    def _forgotten(self, served: Running, steps: list[Step]) -> Step | None:
+        """What was served by us, where the server has forgotten the version, as it does when it starts."""
+        ours = [one for one in steps if one.step in ("shadow", "promoted", "rolled back", "left")]
+        if not ours or ours[-1].step == "left" or ours[-1].version == served.version:
+            return None
+        last = next((one for one in reversed(steps) if one.step in _SWAPS), None)
+        if last is not None and last.version == served.version:
+            return None  # served, and not written down yet
+        return None if ours[-1].version in self._host.versions(self._model) else ours[-1]
 
     def _note(self, step: str, version: str, reason: str, **facts: Any) -> Step:
         return self._log.add(Step(self._clock(), step, self._model, version, reason, facts))
@@ -220,10 +223,12 @@ class Rounds:
                 return self._note("rolling back", before, why, served=served.version, archive=archive)
         return None
 
-    def _swapped(self, last: Step, steps: list[Step], done: str, why: str) -> Step | None:
-        """Swap, or give the round up after some tries; a way back is never given up."""
+    def _swapped(
+        self, last: Step, steps: list[Step], done: str, why: str, *, always: bool = False
+    ) -> Step | None:
+        """Swap, or give the round up after some tries; with ``always`` it is tried on and on."""
         failed = [one for one in steps[steps.index(last) :] if one.step == "failed"]
-        if failed and len(failed) >= self._limits.tries and last.step != "rolling back":
+        if failed and len(failed) >= self._limits.tries and not always:
             return self._note("dropped", last.version, f"It could not be served: {failed[-1].reason}")
         rest = min(self._limits.rest * 2 ** (len(failed) - 1), _LONGEST_REST)
         if failed and self._clock() - failed[-1].time < rest:
