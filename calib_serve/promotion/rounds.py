@@ -52,14 +52,15 @@ class Limits:
     """When a round is given up, and when all are.
 
     ``tries`` of a step that fails, and rounds that come to nothing within ``within`` seconds, before a person
-    must look. ``patience``: seconds in which the shadow must turn out better. ``rest``: seconds after a step
-    that failed, doubled each time. ``unless_worse``: "no worse" is enough. ``method`` and ``alpha``: those of
-    ``refit``.
+    must look. ``patience``: seconds in which the shadow must turn out better. ``probation``: seconds in which
+    a broken contract takes a promotion back. ``rest``: seconds after a step that failed, doubled each time.
+    ``unless_worse``: "no worse" is enough. ``method`` and ``alpha``: those of ``refit``.
     """
 
     tries: int = 3
     within: float = 7 * DAY
     patience: float = 30 * DAY
+    probation: float = 30 * DAY
     rest: float = 10.0
     unless_worse: bool = False
     method: str = "auto"
@@ -89,28 +90,31 @@ class Rounds:
         steps = self._log.steps(self._model)
         last = next((one for one in reversed(steps) if one.step in _STAGES), None)
         served = self._host.default(self._model)
+        if (ours := self._forgotten(served, steps)) is not None:
+            why = f"{ours.version} is served again; the server had begun anew."
+            return self._swapped(ours, steps, "restored", why, always=True)
+        if (broken := self._watched(served, steps)) is not None:
+            return broken
         if last is None or last.step in _ENDS:
             return self._drifted(served, steps, last)
-        if self._is_gone(last, served):
-            why = f"{last.version} is served again; the server had begun anew."
-            return self._swapped(last, steps, last.step, why)
         if served.version not in {last.version, last.facts["served"] if last.step in _SWAPS else None}:
             why = f"Somebody made {served.version} the default; this round is left as it is."
             return self._note("left", served.version, why)
         if last.step in _SWAPS:
             done, why = _SWAPS[last.step]
-            return self._swapped(last, steps, done, why.format(new=last.version, old=last.facts["served"]))
-        if last.step == "shadow":
-            return self._compared(last, served)
-        return self._watched(last, served) or self._drifted(served, steps, last)
+            told = why.format(new=last.version, old=last.facts["served"])
+            return self._swapped(last, steps, done, told, always=last.step == "rolling back")
+        return self._compared(last, served) if last.step == "shadow" else self._drifted(served, steps, last)
 
-    def _is_gone(self, last: Step, served: Running) -> bool:
-        """Whether the server has forgotten the version, as it does when it starts again."""
-        return (
-            last.step in ("shadow", "promoted")
-            and served.version != last.version
-            and last.version not in self._host.versions(self._model)
-        )
+    def _forgotten(self, served: Running, steps: list[Step]) -> Step | None:
+        """What was served by us, where the server has forgotten the version, as it does when it starts."""
+        ours = [one for one in steps if one.step in ("shadow", "promoted", "rolled back", "left")]
+        if not ours or ours[-1].step == "left" or ours[-1].version == served.version:
+            return None
+        last = next((one for one in reversed(steps) if one.step in _SWAPS), None)
+        if last is not None and last.version == served.version:
+            return None  # served, and not written down yet
+        return None if ours[-1].version in self._host.versions(self._model) else ours[-1]
 
     def _note(self, step: str, version: str, reason: str, **facts: Any) -> Step:
         return self._log.add(Step(self._clock(), step, self._model, version, reason, facts))
@@ -194,27 +198,37 @@ class Rounds:
             return self._note("dropped", last.version, why, numbers=told.numbers)
         return None
 
-    def _watched(self, last: Step, served: Running) -> Step | None:
-        contract = served_artifact(self._host.store / served.archive)[0].contract
-        before = str(last.facts["served"])
-        broken = broken_promises(
-            self._ledger,
-            (self._model, served.version),
-            contract,
-            before=(self._model, before),
-            now=self._clock(),
-        )
-        if not broken:
+    def _watched(self, served: Running, steps: list[Step]) -> Step | None:
+        """Back to the version before the last promotion, where its contract is broken, at any time."""
+        turns = [one for one in steps if one.step in ("promoted", "rolling back", "left")]
+        if not turns or turns[-1].step != "promoted":
             return None
-        why = f"{served.version} broke its contract, and {before} did not: {'; '.join(broken)}."
-        return self._note(
-            "rolling back", before, why, served=served.version, archive=last.facts["archive_before"]
-        )
+        promoted = turns[-1]
+        later = {one.version for one in steps[steps.index(promoted) :] if one.step in ("promoted", "shadow")}
+        if served.version not in later or self._clock() - promoted.time > self._limits.probation:
+            return None
+        before = str(promoted.facts["served"])
+        contract = served_artifact(self._host.store / served.archive)[0].contract
+        for version in dict.fromkeys((promoted.version, served.version)):
+            broken = broken_promises(
+                self._ledger,
+                (self._model, version),
+                contract,
+                before=(self._model, before),
+                now=self._clock(),
+            )
+            if broken:
+                why = f"{version} broke its contract, and {before} did not: {'; '.join(broken)}."
+                archive = promoted.facts["archive_before"]
+                return self._note("rolling back", before, why, served=served.version, archive=archive)
+        return None
 
-    def _swapped(self, last: Step, steps: list[Step], done: str, why: str) -> Step | None:
-        """Swap, or give the round up after some tries; a way back is never given up."""
+    def _swapped(
+        self, last: Step, steps: list[Step], done: str, why: str, *, always: bool = False
+    ) -> Step | None:
+        """Swap, or give the round up after some tries; with ``always`` it is tried on and on."""
         failed = [one for one in steps[steps.index(last) :] if one.step == "failed"]
-        if failed and len(failed) >= self._limits.tries and last.step != "rolling back":
+        if failed and len(failed) >= self._limits.tries and not always:
             return self._note("dropped", last.version, f"It could not be served: {failed[-1].reason}")
         rest = min(self._limits.rest * 2 ** (len(failed) - 1), _LONGEST_REST)
         if failed and self._clock() - failed[-1].time < rest:

@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 import torch
 from live_server import CLASSES, Running, inputs, network, temperature_artifact, torchscript, until
+from sizes import nightly
 from typer.testing import CliRunner
 
 from calib_serve import Keyring
 from calib_serve.artifact import Contract
 from calib_serve.cli import app as cli
-from calib_serve.fuse.torchserve import Batching, pack, pack_feedback
+from calib_serve.errors import ConflictError, InputError, LedgerError, ServerError
+from calib_serve.fuse.torchserve import Batching, pack, pack_feedback, recalibrated
 from calib_serve.metrics import softmax
-from calib_serve.promotion import Host, Limits, PromotionLog, Rounds, Step
+from calib_serve.promotion import Host, Limits, PromotionLog, Rounds, Step, swap
 from calib_serve.serve.properties import Ports
 from calib_serve.serve.server import Server
 from calib_serve.watch.ledger import open_ledger
@@ -117,7 +119,8 @@ def next_step(running: Running) -> Step:
         time.sleep(0.3)
         return rounds_of(running).step()
 
-    return until(asked, seconds=60)
+    done: Step = until(asked, seconds=60)
+    return done
 
 
 def test_drift_is_followed_by_a_promotion_and_a_broken_promise_by_the_way_back(running: Running) -> None:
@@ -130,7 +133,7 @@ def test_drift_is_followed_by_a_promotion_and_a_broken_promise_by_the_way_back(r
         until(lambda: "1.0-p2" in users.versions[at:])
         users.wrong = True
         rolling = next_step(running)
-        while rolling.step in ("drift", "refit"):  # the same labels are a drift, too
+        while rolling.step in ("drift", "refit", "shadow"):  # the same labels are a drift, too
             rolling = next_step(running)
         assert rolling.step == "rolling back", rolling
         assert next_step(running).step == "rolled back"
@@ -142,3 +145,83 @@ def test_drift_is_followed_by_a_promotion_and_a_broken_promise_by_the_way_back(r
     shown = CliRunner().invoke(cli, ["promote", "--show", "--folder", str(host.folder)]).output
     assert "1.0-p2 broke its contract, and 1.0-p1 did not" in shown
     assert "digits 1.0-p2  better: Shadow" in shown
+
+
+@nightly
+def test_a_promotion_by_hand_waits_for_the_verdict_and_is_taken_back_by_hand(running: Running) -> None:
+    host = Host.of(running.server.folder)
+
+    def promote(*arguments: str) -> tuple[int, str]:
+        done = CliRunner().invoke(cli, ["promote", *arguments, "--folder", str(host.folder)])
+        if done.exception and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done.exit_code, done.output
+
+    better, current = temperature_artifact(4.0), temperature_artifact(1.0)
+    beside = recalibrated(host.store / "digits.mar", current, host.store, version="1.1", shadow=better)
+    new = recalibrated(host.store / "digits.mar", better, host.store, version="2.0")
+    code, told = promote(str(new))
+    assert code == 1
+    assert "No label says anything of shadow" in told
+    with pytest.raises(LedgerError, match="there is no ledger"):
+        promote(str(new), "--ledger", str(host.folder / "nowhere.sqlite"))
+    assert promote(str(beside), "--force") == (0, "digits 1.1 is served, 1.0 before\n")
+    with Users(running) as users:
+        until(lambda: promote(str(new))[0] == 0, seconds=60)
+        until(lambda: users.versions[-1] == "2.0")
+        assert promote("--back", "--model", "digits") == (0, "digits 1.1 is served, 2.0 before\n")
+        until(lambda: users.versions[-1] == "1.1")
+    assert users.lost == []
+    with host.sole("digits"), pytest.raises(ConflictError, match="promotes versions of digits"):
+        promote(str(new), "--force")
+    assert host.default("digits").version == "1.1"
+
+
+def packed(running: Running, version: str, t: float) -> Path:
+    store = running.server.store
+    return recalibrated(store / "digits.mar", temperature_artifact(t), store, version=version)
+
+
+@nightly
+def test_a_server_that_dies_in_the_middle_is_said_and_the_round_goes_on_when_it_is_back(
+    running: Running,
+) -> None:
+    host, server = Host.of(running.server.folder), running.server
+
+    class Dying(PromotionLog):
+        def add(self, step: Step) -> Step:
+            if step.step == "registered":
+                server.stop()
+            return super().add(step)
+
+    log = PromotionLog(host.folder / "promotions.jsonl")
+    archive = packed(running, "1.0-p1", 2.0)
+    facts = {"served": "1.0", "archive": archive.name, "shadow": "sha256:" + 64 * "0"}
+    log.add(Step(time.time(), "refit", "digits", "1.0-p1", "It is better.", facts))
+    with pytest.raises(ServerError, match="not known what is served"):
+        swap(host, archive, Dying(log.path))
+    with pytest.raises(ServerError, match="cannot read the tokens"):
+        rounds_of(running).step()
+    server.start()
+    assert host.default("digits").version == "1.0"
+    until(lambda: time.time() > log.steps()[-1].time + Limits().rest, seconds=20)
+    assert next_step(running).step == "shadow"
+    assert host.default("digits").version == "1.0-p1"
+    assert rounds_of(running).step() is None, "no label yet"
+    server.stop()
+    server.start()
+    assert next_step(running).step == "restored"
+    assert host.default("digits").version == "1.0-p1"
+    host.api.set_default("digits", "1.0")
+    assert next_step(running).step == "left"
+    assert rounds_of(running).step() is None
+    assert host.default("digits").version == "1.0", "what a person decided stays"
+
+
+@pytest.mark.parametrize("arguments", [(), ("a.mar", "--back"), ("--back",), ("--auto", "--model", "m")])
+def test_a_command_that_says_too_little_or_too_much_is_refused(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "config.properties").write_text("model_store=/nowhere\n")
+    done = CliRunner().invoke(cli, ["promote", *arguments, "--folder", str(tmp_path)])
+    assert isinstance(done.exception, InputError)
