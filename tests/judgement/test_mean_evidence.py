@@ -14,7 +14,7 @@ from calib_serve.judgement.mean_evidence import FRACTIONS
 
 
 def written_out(payoffs: np.ndarray, scale: float) -> float:
-    """0.7 of the stake at once, the rest as 1 / sqrt(1 + n / 1000) falls; the bets of each start multiplied."""
+    """0.7 of the stake at once, the rest as 1 / sqrt(1 + n / 1000) falls; each start multiplied out."""
     waiting = [1.0] + [0.3 / math.sqrt(1 + n / 1000) for n in range(1, len(payoffs) + 1)]
     held = waiting[-1]
     for start in range(len(payoffs)):
