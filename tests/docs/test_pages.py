@@ -413,7 +413,7 @@ LONG = {
         DOCS / "how-to" / f"{name}.md"
         for name in (
             *("binary-and-labels", "class-shares", "contracts", "existing-archive", "migration", "pictures"),
-            *("prediction-sets", "recalibration", "scikit-learn", "triton"),
+            *("prediction-sets", "promote", "recalibration", "scikit-learn", "triton"),
         )
     ),
 }
