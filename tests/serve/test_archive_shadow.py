@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import yaml
 from live_server import (
     CLASSES,
     Running,
+    foreign,
     inputs,
     network,
     serve,
@@ -25,8 +27,9 @@ from live_server import (
 
 from calib_serve import Artifact, LogitMap
 from calib_serve.artifact import Clause, Contract, Head
-from calib_serve.errors import InputError
-from calib_serve.fuse.torchserve import pack, pack_feedback, recalibrated
+from calib_serve.errors import FuseError, InputError
+from calib_serve.fuse.torchserve import pack, pack_around, pack_feedback, recalibrated
+from calib_serve.fuse.torchserve.archive import write_archive
 from calib_serve.metrics import softmax
 from calib_serve.receipts import shadow_tag
 from calib_serve.watch.contracts import contract_states
@@ -106,6 +109,36 @@ def test_another_calibration_takes_the_shadow_s_place_or_leaves_it(store: Path, 
         archive.extractall(tmp_path / "out")
     assert Artifact.load(tmp_path / "out" / "shadow").fingerprint == SERVED.fingerprint
     assert Artifact.load(tmp_path / "out" / "artifact").fingerprint == SHADOW.fingerprint
+
+
+def test_files_of_the_archive_s_own_in_a_folder_of_that_name_stay(tmp_path: Path) -> None:
+    code = (
+        "class H:\n"
+        "    def initialize(self, context): pass\n"
+        "    def inference(self, x): return x\n"
+        "    def handle(self, data, context): return []\n"
+    )
+    source = foreign(tmp_path, "plain", code)
+    with zipfile.ZipFile(source, "a") as archive:
+        archive.writestr("shadow/palette.txt", "its own")
+    wrapped = pack_around(source, SERVED, tmp_path / "one", trial=False)
+    with zipfile.ZipFile(recalibrated(wrapped, SHADOW, tmp_path / "two", version="2")) as archive:
+        assert archive.read("shadow/palette.txt") == b"its own"
+    with pytest.raises(FuseError, match=r"shadow/palette\.txt"):
+        recalibrated(wrapped, SHADOW, tmp_path / "two", version="3", shadow=SERVED)
+
+
+def test_an_archive_that_carries_the_package_gets_the_one_that_knows_shadows(tmp_path: Path) -> None:
+    made = pack(torchscript(tmp_path / "net.pt"), SERVED, tmp_path, name="old", standalone=True)
+    with zipfile.ZipFile(made) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    manifest = json.loads(files.pop("MAR-INF/MANIFEST.json"))
+    files.pop("MAR-INF/SHA256.json")
+    options = "calib_serve/fuse/mar_options.py"
+    now, files[options] = files[options], b"raise ImportError('of before')\n"
+    write_archive(made, files, name="old", version="1.0", manifest=manifest)
+    with zipfile.ZipFile(recalibrated(made, SHADOW, tmp_path, version="2", shadow=SERVED)) as archive:
+        assert archive.read(options) == now
 
 
 @pytest.mark.parametrize(

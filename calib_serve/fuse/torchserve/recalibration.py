@@ -14,11 +14,14 @@ from calib_serve.fuse.torchserve.contents import (
     artifact_files,
     artifact_of,
     is_calibrated,
+    package_files,
     shadow_files,
     with_section,
 )
 
 __all__ = ["recalibrated", "served_artifact"]
+
+_PACKAGE = "calib_serve/"
 
 
 def served_artifact(source: str | Path) -> tuple[Artifact, str, str]:
@@ -67,11 +70,21 @@ def recalibrated(
         section = replace(options, shadow=beside).as_dict()
         changed[archive.manifest["model"]["configFile"]] = with_section(archive.config, section)
     with scratch() as copy, archive.contents() as kept, staged(out, force=force) as stage:
-        others = {name: file for name, file in kept.items() if not name.startswith(f"{SHADOW}/")}
+        gone = _folders(options.shadow)
+        if carried := [name for name in kept if name.startswith(_PACKAGE)]:
+            # The package that it carries may be of before, and know no shadows or contracts.
+            gone += (_PACKAGE,)
+        others = {name: file for name, file in kept.items() if not name.startswith(gone)}
+        if own := [name for name in others if name.startswith(_folders(beside))]:
+            raise FuseError(
+                f"{source} has files of its own where a shadow lies, such as {own[0]}; rename them"
+            )
+        entry = "calib_serve.serve.wrapped" if options.wraps else "calib_serve.serve.classifier"
         write_archive(
             stage / target.name,
             {
                 **others,
+                **(package_files(entry) if carried else {}),
                 **artifact_files(artifact, copy, name=options.artifact),
                 **shadow_files(shadow, artifact, copy),
                 **changed,
@@ -81,6 +94,11 @@ def recalibrated(
             manifest=archive.manifest,
         )
     return target
+
+
+def _folders(name: str) -> tuple[str, ...]:
+    """What the names of the files in a folder of the archive begin with; none of no folder."""
+    return (f"{name}/",) if name else ()
 
 
 def _inner(artifact: Artifact) -> str:
