@@ -99,13 +99,19 @@ def _promote(
     force: bool,
     retire: bool,
 ) -> None:
-    from calib_serve.fuse.torchserve import served_artifact
+    from calib_serve.fuse.torchserve import same_model, served_artifact
     from calib_serve.promotion import Step, judged, swap
 
     artifact, model, version = served_artifact(archive)
     with host.sole(model):
-        served = host.default(model).version
+        running = host.default(model)
+        served = running.version
         if not force and served != version:
+            if not same_model(archive, host.store / running.archive):
+                raise InputError(
+                    f"{archive} holds another model file than {running.archive}, in whose shadow only its "
+                    "calibration ran: labels say nothing of it; look at it yourself, then give --force"
+                )
             opened = _opened(ledger or host.ledger)
             told = judged(opened, (model, served), artifact.fingerprint, unless_worse=unless_worse)
             facts = {"served": served, "verdict": told.verdict, "numbers": told.numbers}

@@ -61,7 +61,7 @@ class PromotionLog:
             try:
                 size = os.fstat(file).st_size
                 whole = not size or os.pread(file, 1, size - 1) == b"\n"
-                os.write(file, line if whole else b"\n" + line)
+                _write(file, line if whole else b"\n" + line)
                 os.fsync(file)
             finally:
                 os.close(file)
@@ -95,6 +95,12 @@ class PromotionLog:
                         " begin a new log"
                     ) from error
         return [one for one in found if model in ("", one.model)]
+
+
+def _write(file: int, line: bytes) -> None:
+    """All of it: a disk that is full takes a part, and says so at the next try."""
+    while line:
+        line = line[os.write(file, line) :]
 
 
 def _step(line: bytes) -> Step:

@@ -7,6 +7,7 @@ taken from before the first prediction of the new one, see ``Host.listed``.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,7 @@ def swap(
     artifact, model, version = served_artifact(archive)
     before, name = host.default(model), host.stored(Path(archive))
     if before.version == version and before.archive == name:
+        _tell_late(log, model, version, clock())
         return model, version
 
     def note(step: str, reason: str, of: str = version) -> None:
@@ -62,15 +64,27 @@ def swap(
             raise ServerError(f"TorchServe goes on with {before.version}")
     except (CalibServeError, httpx.HTTPError) as error:
         why = f"{model} {version} is not promoted: {error}; {_still(host, model, before.version)}"
-        note("failed", why)
+        with contextlib.suppress(InputError):  # the log itself may be what failed
+            note("failed", why)
         if isinstance(error, InputError):
             raise type(error)(why) from error
         raise ServerError(why) from error
-    note("default", f"{version} is served instead of {before.version}.")
+    try:
+        note("default", f"{version} is served instead of {before.version}.")
+    except InputError as error:
+        raise InputError(f"{model} {version} is served, and this is not in the log: {error}") from error
     if retire:
         _retire(host, model, before.version)
         note("retired", f"{before.version} is gone, after its last answer.", before.version)
     return model, before.version
+
+
+def _tell_late(log: PromotionLog, model: str, version: str, time: float) -> None:
+    """Write that ``version`` is served, where a swap to it ended before it could."""
+    mine = [one for one in log.steps(model) if one.version == version]
+    if mine and mine[-1].step == "registered":
+        why = f"{version} is served instead of {mine[-1].facts['before']}; its swap was cut short."
+        log.add(Step(time, "default", model, version, why, mine[-1].facts))
 
 
 def _ready(host: Host, model: str, version: str, archive: str, like: Running) -> None:

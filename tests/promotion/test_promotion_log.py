@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,29 @@ def test_a_log_that_cannot_be_written_is_said(tmp_path: Path) -> None:
         PromotionLog(tmp_path / "file" / "log.jsonl").add(FIRST)
     with pytest.raises(InputError, match="cannot be read"):
         PromotionLog(tmp_path).steps()
+
+
+def test_a_disk_that_is_full_loses_no_step_in_silence(tmp_path: Path) -> None:
+    """A file may grow by 40 bytes more: a part of the line is written, and then nothing."""
+    program = """
+import resource, signal, sys
+from calib_serve.errors import InputError
+from calib_serve.promotion import PromotionLog, Step
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+log, step = PromotionLog(sys.argv[1]), Step(1.0, "default", "digits", "2.0", "It answers.", {})
+log.add(step)
+resource.setrlimit(resource.RLIMIT_FSIZE, (log.path.stat().st_size + 40, resource.RLIM_INFINITY))
+try:
+    log.add(step)
+except InputError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+log.add(step)
+print(len(log.steps()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "log")], capture_output=True, text=True, check=True
+    )
+    said, steps = done.stdout.splitlines()
+    assert "the log of promotions cannot be written" in said
+    assert steps == "2"

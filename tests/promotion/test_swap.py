@@ -19,7 +19,7 @@ from calib_serve.cli import app as cli
 from calib_serve.errors import ConflictError, ServerError
 from calib_serve.fuse.torchserve import Batching, pack, pack_feedback, recalibrated
 from calib_serve.promotion.host import Host
-from calib_serve.promotion.log import PromotionLog
+from calib_serve.promotion.log import PromotionLog, Step
 from calib_serve.promotion.swap import swap
 
 pytestmark = pytest.mark.server
@@ -109,6 +109,10 @@ def test_no_request_and_no_label_is_lost_by_versions_that_come_and_go(running: R
         *(("listed", "1.0"), ("registered", "1.0"), ("default", "1.0"), ("retired", "2.0")),
     ]
     assert swap(host, running.server.store / "digits.mar", log) == ("digits", "1.0"), "done already"
+    log.add(Step(1.0, "registered", "digits", "1.0", "", {"before": "2.0", "archive_before": "2"}))
+    assert swap(host, running.server.store / "digits.mar", log) == ("digits", "1.0")
+    assert log.steps("digits")[-1].step == "default", "the way back is told, where a swap was cut short"
+    assert log.steps("digits")[-1].facts["archive_before"] == "2"
 
 
 def edited(source: Path, target: Path, name: str, content: str) -> Path:

@@ -28,7 +28,7 @@ from live_server import (
 from calib_serve import Artifact, LogitMap
 from calib_serve.artifact import Clause, Contract, Head
 from calib_serve.errors import FuseError, InputError
-from calib_serve.fuse.torchserve import pack, pack_around, pack_feedback, recalibrated
+from calib_serve.fuse.torchserve import pack, pack_around, pack_feedback, recalibrated, same_model
 from calib_serve.fuse.torchserve.archive import write_archive
 from calib_serve.metrics import softmax
 from calib_serve.receipts import shadow_tag
@@ -126,6 +126,22 @@ def test_files_of_the_archive_s_own_in_a_folder_of_that_name_stay(tmp_path: Path
         assert archive.read("shadow/palette.txt") == b"its own"
     with pytest.raises(FuseError, match=r"shadow/palette\.txt"):
         recalibrated(wrapped, SHADOW, tmp_path / "two", version="3", shadow=SERVED)
+
+
+def test_archives_of_one_model_are_told_from_those_of_another(store: Path, tmp_path: Path) -> None:
+    again = recalibrated(store / "digits.mar", SHADOW, tmp_path, version="1.1")
+    other = torch.nn.Linear(16, CLASSES)
+    pack(torchscript(tmp_path / "other.pt", other), SERVED, tmp_path, name="digits", version="1.2")
+    assert same_model(store / "digits.mar", again)
+    assert not same_model(store / "digits.mar", tmp_path / "digits.mar")
+    code = "class H:\n    def initialize(self, context): pass\n    def inference(self, x): return x\n"
+    code += "    def handle(self, data, context): return []\n"
+    wrapped = [
+        pack_around(foreign(tmp_path, name, f"{code}# {name}"), SERVED, tmp_path / name, trial=False)
+        for name in ("one", "two")
+    ]
+    assert same_model(wrapped[0], recalibrated(wrapped[0], SHADOW, tmp_path, version="2", shadow=SERVED))
+    assert not same_model(*wrapped)
 
 
 def test_an_archive_that_carries_the_package_gets_the_one_that_knows_shadows(tmp_path: Path) -> None:

@@ -93,7 +93,8 @@ class Site:
         """Waits until a family of the watch comes to ``n``; fails where it comes to something else."""
         with suppress(AssertionError):
             until(lambda: self.counted(name) >= n, seconds=seconds)
-        assert self.counted(name) == n
+        counted = self.counted(name)
+        assert counted == n, f"{counted} of {n} are counted in {name}"
 
     def keys(self) -> dict[str, str]:
         """The variable that names the keyring, which the watch has, too."""

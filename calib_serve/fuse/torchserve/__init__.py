@@ -8,7 +8,7 @@ from calib_serve.fuse.torchserve.foreign import ForeignArchive, unpacked
 from calib_serve.fuse.torchserve.forms import is_archive, stored_archives
 from calib_serve.fuse.torchserve.mar import pack
 from calib_serve.fuse.torchserve.names import check_names
-from calib_serve.fuse.torchserve.recalibration import recalibrated, served_artifact
+from calib_serve.fuse.torchserve.recalibration import recalibrated, same_model, served_artifact
 from calib_serve.fuse.torchserve.repacking import pack_around
 from calib_serve.fuse.torchserve.seam_trial import Seam, find_seam
 from calib_serve.fuse.torchserve.shipped_files import shipped
@@ -30,6 +30,7 @@ __all__ = [
     "read_archive",
     "recalibrated",
     "remarks",
+    "same_model",
     "served_artifact",
     "shipped",
     "staged",

@@ -19,7 +19,7 @@ from calib_serve.fuse.torchserve.contents import (
     with_section,
 )
 
-__all__ = ["recalibrated", "served_artifact"]
+__all__ = ["recalibrated", "same_model", "served_artifact"]
 
 _PACKAGE = "calib_serve/"
 
@@ -30,6 +30,24 @@ def served_artifact(source: str | Path) -> tuple[Artifact, str, str]:
     if not is_calibrated(archive):
         raise FuseError(f"{source} is not calibrated; pack it with: calib-serve pack --from {source}")
     return artifact_of(archive), archive.name, archive.version
+
+
+def same_model(one: str | Path, other: str | Path) -> bool:
+    """Whether two archives that ``calib-serve pack`` wrote hold the same model, by the SHA-256 of its file.
+
+    Of a wrapped handler that names no model file, by those of all files but our own.
+    """
+    return _model(Path(one)) == _model(Path(other))
+
+
+def _model(path: Path) -> str | dict[str, str]:
+    archive = read_archive(path, verify=False)
+    options = ModelOptions.read(archive.config)
+    ours = (f"{options.artifact}/", _PACKAGE, "MAR-INF/", *_folders(options.shadow))
+    config = archive.manifest["model"]["configFile"]
+    return options.sha256 or {
+        name: told for name, told in archive.hashes.items() if name != config and not name.startswith(ours)
+    }
 
 
 def recalibrated(
