@@ -12,7 +12,7 @@ from calib_serve.artifact import Clause, Contract
 from calib_serve.receipts import Receipt
 from calib_serve.watch.ledger import Key, Kind, Version
 
-__all__ = ["GROUPS", "LONGEST_SEGMENT", "OTHER", "SOURCES", "Names", "Slices", "is_segment"]
+__all__ = ["GROUPS", "LONGEST_SEGMENT", "OTHER", "SOURCES", "Names", "Slices", "is_segment", "scope_of"]
 
 OTHER = "other"
 """The slice that counts what has none of its own."""
@@ -147,8 +147,15 @@ class Slices:
         """The slices of the clauses that count a prediction."""
         if of not in self._contracts:
             return ()
-        own = self._clauses[of]
-        return tuple(own[one] for one in self._contracts[of].counts(confidence, predicted, segment))
+        own, contract = self._clauses[of], self._contracts[of]
+        met = tuple(own[one] for one in contract.counts(confidence, predicted, segment))
+        # Both from the same moment on, when the contract was set: the share of them is the coverage.
+        scope = (
+            Key(*of, scope_of(one), "clause")
+            for one in contract.clauses
+            if one.kind == "coverage" and not math.isnan(confidence) and one.concerns(predicted, segment)
+        )
+        return (*met, *scope)
 
     def of_label(self, receipt: Receipt, *, segment: str = "", source: str = "") -> tuple[Key, ...]:
         """The slices of a receipt's label, by who sent it as well, where that is known.
@@ -168,6 +175,11 @@ class Slices:
         if not source:
             return keys
         return (*keys, Key(*of, self._sources.under(of, source), "source"))
+
+
+def scope_of(clause: Clause) -> str:
+    """The name of the slice of all that a coverage clause is of, beside that of what fulfils it."""
+    return f"{clause.id}, of all"
 
 
 def is_segment(name: object) -> bool:

@@ -156,6 +156,48 @@ def test_coverage_needs_no_label(folder: Path) -> None:
     assert (north.state, north.value) == ("broken", 0.7)
 
 
+def test_what_nobody_labels_is_left_open(folder: Path) -> None:
+    """The unsure are never labelled, or they alone: neither says what all of them are."""
+    sure, unsure = Stream(folder, ACT), Stream(folder.parent, ACT)
+    c = np.repeat([0.82, 0.99], [300, 700])
+    y = np.concatenate([np.arange(300) % 10 < 8, np.ones(700)])  # 94 % in all
+    sure.serve(c, y, labelled=c > 0.9)
+    unsure.serve(c, y, labelled=c < 0.9)
+    (kept,), (broken,) = sure.states, unsure.states
+    assert (kept.state, broken.state) == ("unknown", "unknown")
+    assert kept.low < 0.7 < 0.98 < kept.high
+    assert broken.low < 0.3 < 0.94 < broken.high
+    unsure.ledger.close()
+
+
+def test_a_coverage_is_of_what_came_since_it_was_promised(folder: Path) -> None:
+    before = Stream(folder, ACT)
+    before.watch.predictions([ServedPrediction(*V, 1, 0.95)] * 3000)
+    before.ledger.close()
+    stream = Stream(folder, Contract((Clause("coverage", 0.7, above=0.9),)))
+    stream.watch.predictions([ServedPrediction(*V, 1, c) for c in [0.95] * 400 + [0.5] * 100])
+    (state,) = stream.states
+    assert (state.state, state.labels, state.value) == ("kept", 500, pytest.approx(0.8))
+
+
+def test_a_group_tells_no_bet_on_itself(folder: Path) -> None:
+    """Each group is off to one side or the other, as it happens, and calibrated all together."""
+    broken = 0
+    for seed in range(6):
+        (folder / str(seed)).mkdir()
+        stream = Stream(folder / str(seed), Contract((Clause("calibration", 0.03),)))
+        stream.rng = np.random.default_rng(seed)
+        items = [ServedPrediction(*V, 1, 0.75, group=f"g{i % 20}") for i in range(4000)]
+        right = np.tile(np.repeat([True, False], [15, 5])[stream.rng.permutation(20)], 200)
+        receipts = stream.watch.predictions(items)
+        told = [{"receipt": r, "label": 1 if y else 2} for r, y in zip(receipts, right, strict=True)]
+        stream.watch.labels(told)
+        stream.watch.feed.tick()
+        broken += stream.states[0].state == "broken"
+        stream.ledger.close()
+    assert broken == 0
+
+
 def test_each_label_counts_once_whatever_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Stream(folder, ACT)
     store = SqliteLedger.store

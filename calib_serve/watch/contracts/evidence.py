@@ -73,20 +73,28 @@ class ClauseEvidence:
         by_bin = tuple(MeanBets() for _ in range(bins)) if clause.kind == "calibration" else ()
         return cls(clause, 0, Evidence.none(), MeanBets(), 0.0, 0.0, np.zeros(bins), by_bin)
 
-    def after(self, rows: Labelled, *, shares: Floats, now: float) -> ClauseEvidence:
-        """After more labels; ``shares`` (bins,) of all predictions that the clause is of."""
+    def after(self, rows: Labelled, *, shares: Floats, now: float, unlabelled: float = 0.0) -> ClauseEvidence:
+        """After more labels; ``shares`` (bins,) of all predictions that the clause is of.
+
+        ``unlabelled``: the share of predictions in bins without a label. Whatever these are is left open: so
+        much worse must the others be than promised.
+        """
         found = self
         if self.clause.kind == "act":
             worse = self.clause.promise - rows.correct
-            payoffs, scale = share_bets(rows.correct, self.clause.promise)
-            payoffs, weights = _units(payoffs, rows.weight, rows.group)
-            against = self.against.after(payoffs, scale, weights=weights)
+            against, least = self.against, (self.clause.promise - unlabelled) / max(1 - unlabelled, 1e-9)
+            if least > 0:
+                payoffs, scale = share_bets(rows.correct, least)
+                payoffs, weights = _units(payoffs, rows.weight, rows.group)
+                against = against.after(payoffs, scale, weights=weights)
             found = replace(self, against=against)._seen(worse, rows)
         else:
-            for at in range(0, len(rows.confidence), _TOGETHER):
-                found = found._after_signed(rows.part(slice(at, at + _TOGETHER)))
+            # Labels of a group are one: none of them says on which side the others are to be bet on.
+            together = max(len(rows.group), 1) if rows.group.any() else _TOGETHER
+            for at in range(0, len(rows.confidence), together):
+                found = found._after_signed(rows.part(slice(at, at + together)), unlabelled)
         found = replace(found, labels=self.labels + len(rows.confidence))
-        low, high = found.bounds(shares)
+        low, high = found.bounds(shares, unlabelled)
         kept = low > self.clause.promise if self.clause.kind == "act" else high < self.clause.promise
         return replace(
             found,
@@ -94,7 +102,7 @@ class ClauseEvidence:
             kept_at=(found.kept_at or now) if kept else None,
         )
 
-    def _after_signed(self, rows: Labelled) -> ClauseEvidence:
+    def _after_signed(self, rows: Labelled, unlabelled: float) -> ClauseEvidence:
         # Whatever the signs, the weighed mean of sign (c - y) is at most the calibration error.
         sign = np.where(self.off >= 0, 1.0, -1.0)[rows.bin]
         error, gap = self.clause.promise, rows.confidence - rows.correct
@@ -105,7 +113,8 @@ class ClauseEvidence:
             one = rows.part(rows.bin == b)
             inside, _ = _units(one.confidence - one.correct, np.ones(len(one.bin)), one.group)
             by_bin[b] = by_bin[b].seen(inside)
-        payoffs, weights = _units(worse, rows.weight, rows.group)
+        most = error / max(1 - unlabelled, 1e-9)
+        payoffs, weights = _units((sign * gap - most) / (1 + most), rows.weight, rows.group)
         against = self.against.after(payoffs, weights=weights)
         return replace(self, against=against, off=off, by_bin=tuple(by_bin))._seen(worse, rows)
 
@@ -121,10 +130,10 @@ class ClauseEvidence:
             units=self.units + float(scales.sum()),
         )
 
-    def bounds(self, shares: Floats) -> tuple[float, float]:
+    def bounds(self, shares: Floats, unlabelled: float = 0.0) -> tuple[float, float]:
         """Low and high of the accuracy or the calibration error, since it is watched; NaN before any label.
 
-        Every label so far is in it alike. ``shares`` as in ``after``.
+        Every label so far is in it alike. ``shares`` and ``unlabelled`` as in ``after``.
         """
         if not self.labels:
             return math.nan, math.nan
@@ -132,10 +141,11 @@ class ClauseEvidence:
         low, high = (end / scale for end in self.mean.interval(alpha=ALPHA))
         promise = self.clause.promise
         if self.clause.kind == "act":
-            return max(promise - high, 0.0), min(promise - low, 1.0)
+            told = 1 - unlabelled
+            return max(promise - high, 0.0) * told, min(promise - low, 1.0) * told + unlabelled
         ends = np.array([one.interval(alpha=ALPHA / len(self.by_bin)) for one in self.by_bin])
         most = float(shares @ np.abs(ends).max(axis=1)) if shares.any() else 1.0
-        return max(low * (1 + promise) + promise, 0.0), min(most, 1.0)
+        return max(low * (1 + promise) + promise, 0.0) * (1 - unlabelled), min(most, 1.0)
 
     @property
     def state(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from calib_serve.errors import InputError
 from calib_serve.watch.contracts.evidence import ClauseEvidence, Labelled
 from calib_serve.watch.ledger import Key, Ledger, Noted, Sums, Version, merge_slices
 
-__all__ = ["ContractFollower", "clause_sums", "is_sliced", "kept_evidence", "shares_of"]
+__all__ = ["ContractFollower", "clause_sums", "is_sliced", "kept_evidence", "shares_of", "unlabelled"]
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class ContractFollower:
             mine = labels.part(_of(clause, rows))
             weight = mine.weight * for_all(own)[mine.bin]
             evidence[clause] = evidence[clause].after(
-                mine._replace(weight=weight), shares=shares_of(own), now=now
+                mine._replace(weight=weight), shares=shares_of(own), now=now, unlabelled=unlabelled(own)
             )
         kept = {clause.id: one.state for clause, one in evidence.items()}
         self._ledger.store(_key(version), json.dumps(kept).encode())
@@ -136,6 +136,12 @@ def for_all(sums: Sums) -> Floats:
     share = np.divide(weight, weight.sum(), out=np.ones(sums.bins), where=weight > 0)
     found: Floats = np.where(weight > 0, mean * served / served.sum() / share, mean)
     return found
+
+
+def unlabelled(sums: Sums) -> float:
+    """The share of predictions in bins of which no label has come; 0 where predictions are not counted."""
+    served = sums.predictions
+    return float(served[sums.labels == 0].sum() / served.sum()) if served.any() else 0.0
 
 
 def shares_of(sums: Sums) -> Floats:

@@ -8,7 +8,7 @@ chapter 5); at a rate of 1 the budget is spent when the time is over.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -18,10 +18,11 @@ from calib_serve.judgement import MeanBets
 from calib_serve.metrics.tails import accuracy_at_least
 from calib_serve.receipts import DAY
 from calib_serve.watch.contracts.evidence import ALPHA, ClauseEvidence
-from calib_serve.watch.contracts.follower import clause_sums, is_sliced, kept_evidence, shares_of
+from calib_serve.watch.contracts.follower import clause_sums, is_sliced, kept_evidence, shares_of, unlabelled
 from calib_serve.watch.estimates import estimate, estimated_accuracy
-from calib_serve.watch.ledger import Key, Kind, Ledger, Sums, Version
+from calib_serve.watch.ledger import Key, Ledger, Sums, Version
 from calib_serve.watch.maturity import Maturity
+from calib_serve.watch.slices import scope_of
 from calib_serve.watch.windows import Window, read_windows
 
 __all__ = ["BURN_WINDOWS", "Burn", "ClauseState", "contract_states"]
@@ -97,7 +98,7 @@ class _Told(NamedTuple):
 
 
 def _judged(evidence: ClauseEvidence, sums: Sums) -> _Told:
-    low, high = evidence.bounds(shares_of(sums))
+    low, high = evidence.bounds(shares_of(sums), unlabelled(sums))
     said_at = evidence.broken_at or evidence.kept_at
     state: Literal["kept", "broken", "unknown"] = "unknown"
     if said_at:
@@ -148,26 +149,15 @@ def _amount(clause: Clause, window: Window) -> Burn:
 
 def _coverage(clause: Clause, slices: Mapping[Key, Sums], version: Version, bins: int) -> tuple[float, float]:
     """How many predictions fulfil the clause, and of how many."""
-    met = slices.get(Key(*version, clause.id, "clause"), Sums.zeros(bins))
-    if clause.predicted is not None:
-        scope: Sequence[Sums] = [
-            s for key, s in slices.items() if key.kind == "class" and key.name == str(clause.predicted)
-        ]
-    else:
-        scope = [
-            s
-            for key, s in slices.items()
-            if key.kind == "segment" and (not clause.segment or key.name == clause.segment)
-        ]
-    return float(met.predictions.sum()), float(sum(one.predictions.sum() for one in scope))
+    met, of = (
+        slices.get(Key(*version, name, "clause"), Sums.zeros(bins)) for name in (clause.id, scope_of(clause))
+    )
+    return float(met.predictions.sum()), float(of.predictions.sum())
 
 
 def _covered(clause: Clause, ledger: Ledger, version: Version) -> _Told:
     """Of a coverage clause: predictions are counted, whoever labels them."""
-    slices: dict[Key, Sums] = {}
-    kinds: tuple[Kind, ...] = ("clause", "segment", "class")
-    for kind in kinds:
-        slices |= ledger.slices(kind, version=version)
+    slices = ledger.slices("clause", version=version)
     met, of = _coverage(clause, slices, version, ledger.bins)
     if not of or met > of:
         return _Told("unknown", None, of, math.nan, math.nan)
