@@ -206,16 +206,20 @@ class Artifact:
                 f"probabilities of them; fit it on {outputs}, or say with --outputs what they are"
             )
 
+    def has_model_steps_of(self, other: Artifact) -> bool:
+        """Whether its input shift and head are those of ``other``, so that both act on the same logits."""
+        own, others = (
+            ([step_facts(step) for step in one.model_steps], pack(one.model_steps)) for one in (self, other)
+        )
+        return own == others
+
     def check_beside(self, served: Artifact) -> None:
         """InputError where it cannot run in the shadow of ``served``: on the logits that this acts on."""
         if self.classes != served.classes or self.is_multilabel or served.is_multilabel:
             raise InputError(
                 f"a shadow has the {served.classes} classes of what is served, one a sample; got {self!r}"
             )
-        own, others = (
-            ([step_facts(step) for step in one.model_steps], pack(one.model_steps)) for one in (self, served)
-        )
-        if own != others:
+        if not self.has_model_steps_of(served):
             raise InputError(
                 "the shadow changes the model in other ways than what is served, so its logits are others: "
                 "run it as a model of its own, and give a reporter its fingerprint, and its probabilities "

@@ -432,7 +432,7 @@ def models_list(path: Path) -> None:
 
     os.environ["CALIB_SERVE_MODELS"] = str(path)
     try:
-        assert read_models({})
+        assert read_models({}).classes
     finally:
         del os.environ["CALIB_SERVE_MODELS"]
 

@@ -74,7 +74,7 @@ def recalibrated(
             f"{source} is version {version} already; receipts tell versions apart, so name a new one"
         )
     same = artifact.model.sha256 in (None, served.model.sha256)
-    if not same or _inner(artifact) != _inner(served):
+    if not same or artifact.classes != served.classes or not artifact.has_model_steps_of(served):
         raise FuseError(
             f"the artifact changes more than the output of the model in {source}; pack it from --model"
         )
@@ -117,8 +117,3 @@ def recalibrated(
 def _folders(name: str) -> tuple[str, ...]:
     """What the names of the files in a folder of the archive begin with; none of no folder."""
     return (f"{name}/",) if name else ()
-
-
-def _inner(artifact: Artifact) -> str:
-    """The fingerprint of the artifact's steps before the logits."""
-    return Artifact(artifact.model_steps, method="", classes=artifact.classes).fingerprint

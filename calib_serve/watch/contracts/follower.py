@@ -70,14 +70,12 @@ def kept_evidence(
 
 def clause_sums(ledger: Ledger, version: Version, clauses: Sequence[Clause]) -> dict[Clause, Sums]:
     """The sums over all time of what each clause is of; of a coverage clause, of what fulfils it."""
-    found = ledger.slices("clause", version=version)
-    none, found_all = Sums.zeros(ledger.bins), merge_slices(ledger.slices("segment", version=version))
-    return {
-        clause: found.get(Key(*version, clause.id, "clause"), none)
-        if is_sliced(clause)
-        else found_all.get(version, none)
-        for clause in clauses
-    }
+    apart, none = ledger.slices("clause", version=version), Sums.zeros(ledger.bins)
+    found = {clause: apart.get(Key(*version, clause.id, "clause"), none) for clause in clauses}
+    if of_all := [clause for clause in clauses if not is_sliced(clause)]:
+        whole = merge_slices(ledger.slices("segment", version=version)).get(version, none)
+        found |= dict.fromkeys(of_all, whole)
+    return found
 
 
 def is_sliced(clause: Clause) -> bool:
