@@ -2,12 +2,14 @@
 
     python scripts/docs_pictures.py
 
-Needs the extras fit and report, and chromium with chromedriver for the photographs.
+Needs the extras fit and report, and chromium with chromedriver for the photographs. The README's picture is of a
+ResNet-56 on CIFAR-10, whose logits are read from the folder that CALIB_SERVE_DATA names; without it that picture stays.
 """
 
 from __future__ import annotations
 
 import base64
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -20,10 +22,18 @@ from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from sklearn.datasets import load_digits
 
+from calib_serve import calibrate, evaluate
 from calib_serve.bins import Bins
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.metrics import softmax
-from calib_serve.report import confidence_density, plot_density, plot_reliability, reliability, write_report
+from calib_serve.report import (
+    confidence_density,
+    plot_counts,
+    plot_density,
+    plot_reliability,
+    reliability,
+    write_report,
+)
 from calib_serve.report.curves import draw_curves
 from calib_serve.report.plot import PALETTE
 from calib_serve.report.svg import drawing
@@ -81,6 +91,24 @@ def three_diagrams(test: Predictions, t: float) -> Figure:
     return figure
 
 
+def before_and_after(cal: Predictions, test: Predictions) -> Figure:
+    """What a fit on one half of CIFAR-10's test set does to the other half."""
+    artifact = calibrate(*cal)
+    sides = (("as trained", softmax(test[0]), "before"), ("calibrated", artifact.probs(test[0]), "after"))
+    with drawing():
+        figure = Figure(figsize=(9.6, 5.6), layout="constrained")
+        axes = figure.subplots(2, 2, sharex=True, height_ratios=(4, 1))
+        for (diagram, counts), (name, probs, color) in zip(axes.T, sides, strict=True):
+            data, found = reliability(probs, test[1]), evaluate(probs, test[1], replicates=0)
+            title = f"{name}: ECE {data.ece:.1%}"
+            plot_reliability(diagram, data, color=PALETTE[color], title=title)
+            said = f"says {found.mean_confidence:.1%}, is right {found.accuracy:.1%}"
+            diagram.text(0.03, 0.93, said, fontsize=10.5, color=PALETTE[color])
+            diagram.set_xlabel("")
+            plot_counts(counts, data, color=PALETTE[color])
+        return figure
+
+
 def noise_floor_by_size() -> Figure:
     """ECE of calibrated predictions, drawn 200 times at each size."""
     rng = np.random.default_rng(0)
@@ -129,6 +157,10 @@ def photograph(report: Path) -> None:
 def main() -> None:
     """Everything in docs/images."""
     IMAGES.mkdir(parents=True, exist_ok=True)
+    if folder := os.environ.get("CALIB_SERVE_DATA"):
+        real = np.load(Path(folder) / "logits" / "akamaster_resnet56_c10.npz")
+        parts = [(real[f"{split}_logits"], real[f"{split}_labels"]) for split in ("cal", "test")]
+        save(before_and_after(*parts), "before-after")
     cal, test = digits_network()
     artifact = fit_temperature(*cal)
     t = float(artifact.fit["temperature"])

@@ -58,19 +58,53 @@ def without_blocks(page: Path) -> str:
 
 def commands(block: Block) -> Iterator[str]:
     """The commands of a shell block, each as many lines as bash needs to read it."""
-    lines = block.text.splitlines()
-    if block.language == "console":  # what is typed follows a prompt, the rest is what is printed
-        lines = [line.removeprefix("$ ") for line in lines if line.startswith(("$ ", "> "))]
-    typed: list[str] = []
-    for line in lines:
-        typed.append(line)
-        text = "\n".join(typed)
+    for command, _ in typed(block):
+        yield command
+
+
+def typed(block: Block) -> Iterator[tuple[str, list[str]]]:
+    """The commands of a shell block, and under each the lines that the page shows of what it prints."""
+    console = block.language == "console"  # what is typed follows a prompt, the rest is what is printed
+    command: list[str] = []
+    found: list[tuple[str, list[str]]] = []
+    for line in block.text.splitlines():
+        if console and not command and not line.startswith("$ "):
+            assert found, f"{line!r} stands before any command"
+            found[-1][1].append(line)
+            continue
+        command.append(line.removeprefix("> " if command else "$ ") if console else line)
+        text = "\n".join(command)
         if line.endswith("\\") or not _complete(text):
             continue
         if text.strip() and not text.lstrip().startswith("#"):
-            yield text
-        typed = []
-    assert not typed, f"bash cannot read {typed}"
+            found.append((text, []))
+        command = []
+    assert not command, f"bash cannot read {command}"
+    yield from found
+
+
+_A_NUMBER = re.compile(r"[-+\N{MINUS SIGN}]?\d[\d,]*(\.\d+)?(e-?\d+)?")
+_DRAWN = re.compile(r"[\s\u2500-\u259f|]+")  # boxes, bars and how far words are apart
+
+
+def unlike(shown: list[str], printed: str) -> str | None:
+    """The first line that is ``shown`` and was not printed in its turn; ``...`` stands for any lines.
+
+    Numbers need not be the same, and neither are boxes, bars and the ends of lines compared.
+    """
+
+    def plain(text: str) -> str:
+        return _DRAWN.sub(" ", _A_NUMBER.sub("#", text)).strip()
+
+    rest = plain(printed)
+    for passage in "\n".join(shown).split("\n...\n"):
+        wanted = plain(passage.removesuffix("\n..."))
+        at = rest.find(wanted)
+        if at < 0:
+            lines = [line for line in passage.splitlines() if plain(line) not in rest]
+            return lines[0] if lines else passage
+        rest = rest[at + len(wanted) :]
+    return None
 
 
 def _complete(text: str) -> bool:

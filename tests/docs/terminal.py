@@ -143,6 +143,7 @@ class Terminal:
         for server in SERVERS:
             if server.starts in command:
                 self._start(server, command + server.more(self))
+                self.output = self._log(server.port).read_text("utf-8", "replace")
                 return
         self._run(
             [

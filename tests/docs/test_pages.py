@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from doc_blocks import DOCS, ROOT, blocks, commands, markdown, pages, without_blocks
+from doc_blocks import DOCS, ROOT, blocks, commands, markdown, pages, typed, unlike, without_blocks
 from live_server import total
 from PIL import Image
 from real_servers import needed
@@ -174,6 +174,9 @@ RUN_ELSEWHERE = {
     ("docs/report.md", "calib-serve report"): "docs/quickstart.md",
     ("model_store/README.md", "calib-serve serve"): "docs/serving.md",
 }
+
+# Pages that begin in an empty folder; the others go on in that of the quickstart.
+FROM_NOTHING = {DOCS / "quickstart.md", *DOCS.glob("tutorials/*.md")}
 
 # Pages that a test of their own follows, as their server is not one of ours.
 FOLLOWED_ELSEWHERE = {DOCS / "how-to" / "gateway.md": "tests/gateway/test_gateway_page.py"}
@@ -334,11 +337,19 @@ def one_label_came_home(t: Terminal) -> None:
     assert total(http_text(t.url(9300, "metrics")), "calib_feedback_total", model="digits") == 1
 
 
+def the_page_of_the_watch_has_a_verdict(t: Terminal) -> None:
+    assert http_ok(t.url(9300, ""), has=("digits 1.0", "tell as much as", "Reliability"))
+    served = http_text(t.url(8082, "metrics"))
+    assert total(served, "calib_feedback_total", model="digits") == 897  # as many as pictures, though sent twice
+    assert total(served, "calib_predictions_total", model="digits") == 898
+
+
 AFTER_PAGE = {
     "README.md": a_served_watched_and_reported_model,
     "docs/quickstart.md": the_quickstarts_files,
     "docs/serving.md": the_own_handler_answers,
     "docs/how-to/fastapi.md": one_label_came_home,
+    "docs/tutorials/torchserve.md": the_page_of_the_watch_has_a_verdict,
     "docs/monitoring.md": the_new_version_serves,
 }
 
@@ -357,14 +368,16 @@ def name_of(page: Path) -> str:
 def follow(page: Path, t: Terminal) -> None:
     """Do what a reader of ``page`` does, block by block."""
     name = name_of(page)
-    for program in ("curl", "prometheus"):
+    for program in ("curl", "prometheus", "promtool"):
         if any(where == name and f"{program} " in command for where, command in every_command()):
             needed(program, program)
     BEFORE_PAGE.get(name, BEFORE_PAGE.get(name.split("/")[0], lambda _: None))(t)
     for block in blocks(page):
         if block.language in ("bash", "console"):
-            for command in commands(block):
-                type_or_check(name, command, t)
+            for command, shown in typed(block):
+                is_run = type_or_check(name, command, t)
+                missing = unlike(shown, t.output) if shown and is_run else None
+                assert missing is None, f"{name} shows\n{missing}\nand {command} printed\n{t.output}"
         elif block.language == "python":
             if block.text not in OF_SERVERS:
                 t.python(block.text)
@@ -376,20 +389,22 @@ def follow(page: Path, t: Terminal) -> None:
     AFTER_PAGE.get(name, lambda _: None)(t)
 
 
-def type_or_check(name: str, command: str, t: Terminal) -> None:
+def type_or_check(name: str, command: str, t: Terminal) -> bool:
+    """Whether it was typed."""
     for skipped in NOT_RUN:
         if skipped.has in command:
             skipped.holds(t, command)
-            return
+            return False
     for (page, start), other in RUN_ELSEWHERE.items():
         if page == name and command.startswith(start):
             assert (other, plain(command)) in {(p, plain(c)) for p, c in every_command()}, command
-            return
+            return False
     for (page, start), prepare in BEFORE_COMMAND.items():
         if page == name and command.startswith(start):
             prepare(t)
     more = next((more for start, more in SHORTENED.items() if command.startswith(start)), "")
     t.type(plain(command) + more if more else command)
+    return True
 
 
 def plain(command: str) -> str:
@@ -431,7 +446,10 @@ def test_every_block_runs(page: Path, quickstart: Path, installed: Path, tmp_pat
     if page == DOCS / "quickstart.md":
         return  # the fixture has followed it
     folder = tmp_path / "folder"
-    shutil.copytree(quickstart, folder, ignore=shutil.ignore_patterns("serving", "logs"))
+    if page in FROM_NOTHING:
+        folder.mkdir()
+    else:
+        shutil.copytree(quickstart, folder, ignore=shutil.ignore_patterns("serving", "logs"))
     with Terminal(folder, installed) as t:
         follow(page, t)
 
