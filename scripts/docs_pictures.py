@@ -2,8 +2,9 @@
 
     python scripts/docs_pictures.py
 
-Needs the extras fit and report, and chromium with chromedriver for the photographs. The README's picture is of a
-ResNet-56 on CIFAR-10, whose logits are read from the folder that CALIB_SERVE_DATA names; without it that picture stays.
+Needs the extras fit and report, and chromium with chromedriver for the photographs. The README's picture is
+of a ResNet-56 on CIFAR-10: its logits are in the folder that CALIB_SERVE_DATA names, and without it that
+picture stays as it is.
 """
 
 from __future__ import annotations

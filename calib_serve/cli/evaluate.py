@@ -64,9 +64,10 @@ def run(
     tolerance: options.Tolerance = 0.02,
     class_tolerance: options.ClassTolerance = None,
     seed: options.Seed = 0,
+    every: Annotated[bool, typer.Option("--all", help="Show every metric.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Measure calibration and refinement, each metric with its interval, and give a verdict."""
+    """Give a verdict, and measure calibration and refinement, each metric with its interval."""
     from calib_serve.artifact import Artifact
     from calib_serve.data import read_labelled
     from calib_serve.judgement import judge
@@ -121,9 +122,10 @@ def run(
 
     console = Console(markup=False)
     title = (file or source or Path()).name
+    show_verdict(console, verdict)
     if isinstance(result, Evaluation):
         counts = f"{result.n} predictions, {result.classes} classes"
-        console.print(metrics_table(result, title=f"{title}: {counts}", level=level))
+        console.print(metrics_table(result, title=f"{title}: {counts}", level=level, every=every))
         if parts is not None:
             console.print(parts.says(), highlight=False)
         console.print(reliability_table(result.bins))
@@ -131,13 +133,11 @@ def run(
             console.print(reliability_table(result.positive_bins, of=_POSITIVE))
         for sentence in decisions.says(found.class_names) if decisions else ():
             console.print(sentence, highlight=False)
-        show_verdict(console, verdict)
         return
     counts = f"{result.n} samples, {len(result.labels)} labels"
-    console.print(metrics_table(result, title=f"{title}: {counts}", level=level))
+    console.print(metrics_table(result, title=f"{title}: {counts}", level=level, every=every))
     console.print(labels_table(result, found.class_names))
     console.print(reliability_table(result.bins, of=_DECISIONS))
-    show_verdict(console, verdict)
 
 
 def _probabilities(found: LabelledScores, calibration: Artifact | None) -> Floats:
@@ -194,17 +194,21 @@ def _decomposed(
     return recalibrated_losses(logits, found.labels, level=level, seed=seed)
 
 
-def metrics_table(result: Evaluation | LabelsEvaluation, *, title: str, level: float) -> Table:
-    """Each metric and its interval; shares and errors in percent."""
+def metrics_table(
+    result: Evaluation | LabelsEvaluation, *, title: str, level: float, every: bool = True
+) -> Table:
+    """The metrics to know first, or every one, and their intervals; shares and errors in percent."""
     from rich.table import Table
 
-    from calib_serve.cli.inspect import metric
+    from calib_serve.cli.inspect import FIRST, metric
 
     table = Table(title=title)
     table.add_column("metric")
     for name in ("value", "debiased", f"{level:.4g} low", "high"):
         table.add_column(name, justify="right")
     for name, estimate in result.estimates().items():
+        if not every and name not in FIRST:
+            continue
         ends = (estimate.value, estimate.debiased, estimate.low, estimate.high)
         table.add_row(name, *("" if math.isnan(x) else metric(name, x) for x in ends))
     return table

@@ -81,7 +81,9 @@ def run(
     ] = None,
     seed: options.Seed = 0,
     force: options.Force = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show certificates and all facts.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Show candidates, certificates and all metrics.")
+    ] = False,
     as_json: options.AsJson = False,
     candidates: Annotated[
         Any, _option("--candidates", "Methods to try.", _AUTO, parse.names, "NAMES")
@@ -320,7 +322,8 @@ def _end_other_ranks() -> None:
 
 
 def _show(artifact: Artifact, out: Path, *, as_json: bool, verbose: bool) -> None:
-    from calib_serve.cli.inspect import facts, tables
+    from calib_serve.cli.inspect import facts, measured_table, tables
+    from calib_serve.cli.verdict import show_verdict
     from calib_serve.workflows.measure import verdict
 
     found = verdict(artifact)
@@ -330,10 +333,21 @@ def _show(artifact: Artifact, out: Path, *, as_json: bool, verbose: bool) -> Non
     from rich.console import Console
 
     console = Console(highlight=False, markup=False)
-    for table in tables(artifact, verbose=verbose):
-        console.print(table)
+    show_verdict(console, found, reasons=True)
     for remark in artifact.fit.get("remarks", ()):
         console.print(f"note: {remark}", soft_wrap=True)
-    for sentence in (found.headline, *found.reasons, *found.do):
-        console.print(sentence)
-    console.print(f"written to {out}", soft_wrap=True)
+    if verbose:
+        for table in tables(artifact):
+            console.print(table)
+    elif artifact.before or artifact.after:
+        console.print(measured_table(artifact))
+    console.print(f"{_fitted(artifact)}; written to {out}", soft_wrap=True)
+    console.print(f"all that is known of it: calib-serve inspect {out}", soft_wrap=True)
+
+
+def _fitted(artifact: Artifact) -> str:
+    """The method, and on what it was fitted."""
+    tried = len(artifact.fit.get("selection", {}).get("scores", ()))
+    chosen = f", chosen from {tried} methods," if tried > 1 else ""
+    samples = artifact.data.get("samples")
+    return f"{artifact.method}{chosen} fitted" + (f" on {samples:,} samples" if samples else "")

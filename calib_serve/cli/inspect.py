@@ -17,42 +17,23 @@ if TYPE_CHECKING:
 
     from calib_serve.artifact import Artifact, Step
 
-__all__ = ["facts", "metric", "run", "tables"]
+__all__ = ["FIRST", "facts", "measured_table", "metric", "run", "tables"]
 
-_MAIN = (
+FIRST = (
     "accuracy",
-    "nll",
-    "brier",
+    "mean_confidence",
+    "signed_gap",
     "ece",
-    "adaptive_ece",
-    "classwise_ece",
     "noise_floor",
-    "refinement_auroc",
     "positive_ece",
     "positive_noise_floor",
     "positive_gap",
+    "nll",
+    "brier",
     "positive_brier",
+    "refinement_auroc",
 )
-_SHORT = (
-    "temperature",
-    "lambda",
-    "lam",
-    "mu",
-    "strength",
-    "bins",
-    "of",
-    "q",
-    "epochs",
-    "delta_norm",
-    "gamma",
-    "weight",
-    "bias",
-    "a",
-    "b",
-    "c",
-    "shared_temperature",
-    "kept_temperature",
-)
+"""The metrics that are shown where not all are asked for."""
 
 
 def run(
@@ -98,7 +79,7 @@ def run(
     from rich.console import Console
 
     console = Console(markup=False)
-    for table in tables(artifact, verbose=True):
+    for table in tables(artifact):
         console.print(table)
 
 
@@ -126,8 +107,8 @@ def facts(artifact: Artifact) -> dict[str, Any]:
     }
 
 
-def tables(artifact: Artifact, *, verbose: bool) -> list[Table]:
-    """The same for people: facts (``verbose``: with certificates), candidates, and metrics."""
+def tables(artifact: Artifact) -> list[Table]:
+    """The same for people: facts with certificates, candidates, and metrics."""
     from rich.table import Table
 
     known = facts(artifact)
@@ -136,11 +117,6 @@ def tables(artifact: Artifact, *, verbose: bool) -> list[Table]:
     if scores:
         selection = {k: v for k, v in known["fit"]["selection"].items() if k != "scores"}
         known["fit"] = {**known["fit"], "selection": selection}
-    if not verbose:
-        fit = {name: value for name, value in known["fit"].items() if name in _SHORT}
-        steps = ", ".join(step["kind"] for step in known["steps"])
-        outputs = artifact.model.outputs
-        known = {"steps": steps, "outputs": outputs, "fit": fit, "samples": known["data"].get("samples")}
     what = "labels" if artifact.is_multilabel else "classes"
     table = Table(
         "fact", "value", title=f"{artifact.method}, {artifact.classes} {what}", title_justify="left"
@@ -149,15 +125,20 @@ def tables(artifact: Artifact, *, verbose: bool) -> list[Table]:
         for key, text in _lines(name, value):
             table.add_row(key, text)
     shown = [table, *([_candidates(scores)] if scores else [])]
-    if not before and not after:
-        return shown
+    return [*shown, measured_table(artifact, of=tuple(after or before))] if before or after else shown
+
+
+def measured_table(artifact: Artifact, *, of: tuple[str, ...] = FIRST) -> Table:
+    """Metrics before and after, with their intervals."""
+    from rich.table import Table
+
     on = artifact.data.get("measured_on", "held-out samples")
-    measured = Table("metric", "before", "after", title=f"measured on {on}", title_justify="left")
-    for name in after or before:
-        if not verbose and name not in _MAIN:
-            continue
-        measured.add_row(name, _estimate(name, before.get(name)), _estimate(name, after.get(name)))
-    return [*shown, measured]
+    table = Table("metric", "before", "after", title=f"measured on {on}", title_justify="left")
+    known = artifact.after or artifact.before
+    for name in (name for name in of if name in known):
+        ends = (artifact.before.get(name), artifact.after.get(name))
+        table.add_row(name, *(_estimate(name, end) for end in ends))
+    return table
 
 
 def metric(name: str, value: float) -> str:

@@ -14,8 +14,8 @@ __all__ = ["show_verdict"]
 _COLORS = {"calibrated": "green", "unproven": "yellow", "off": "red"}
 
 
-def show_verdict(console: Console, verdict: Verdict) -> None:
-    """The headline in its colour, then what changed and what to do, a line each."""
+def show_verdict(console: Console, verdict: Verdict, *, reasons: bool = False) -> None:
+    """The headline in its colour, then its reasons if asked for, what changed and what to do, a line each."""
     console.print(verdict.headline, style=f"bold {_COLORS[verdict.level]}", markup=False)
-    for sentence in (*verdict.changed, *verdict.do):
+    for sentence in (*(verdict.reasons if reasons else ()), *verdict.changed, *verdict.do):
         console.print(f"- {sentence}", markup=False)

@@ -65,9 +65,13 @@ class Dataset:
         Checks labels and shapes only; input values are checked batch by batch.
         """
         if self.inputs.shape[1:] != tuple(input_shape):
-            raise ShapeError(f"the model takes inputs of {tuple(input_shape)}, got {self.inputs.shape[1:]}")
+            raise ShapeError(
+                f"the model takes inputs of {tuple(input_shape)}, got {self.inputs.shape[1:]}"
+                + _hint(self.inputs.shape[1:], tuple(input_shape))
+            )
         if multilabel != (self.labels.ndim == 2):
-            wanted = f"(n, {classes}) of 0 and 1" if multilabel else "(n,) class ids, not one-hot"
+            ids = "(n,) class ids, not one-hot (labels.argmax(axis=1))"
+            wanted = f"(n, {classes}) of 0 and 1" if multilabel else ids
             raise ShapeError(
                 f"labels must be {wanted}, got {self.labels.shape}; of a multi-label model say --outputs "
                 "label_logits or label_probabilities (outputs=)"
@@ -79,11 +83,26 @@ class Dataset:
         if multilabel:
             return
         if self.labels.max() >= classes:
-            raise InputError(f"labels go up to {self.labels.max()}, the model has classes 0..{classes - 1}")
+            from_one = self.labels.min() == 1 and self.labels.max() == classes
+            raise InputError(
+                f"labels go up to {self.labels.max()}, the model has classes 0..{classes - 1}"
+                + ("; these seem to begin at 1: take 1 off each" if from_one else "")
+            )
         if self.labels.min() == self.labels.max():
             raise InputError(
                 f"all {len(self)} samples are of class {self.labels[0]}; calibrate on every class served"
             )
+
+
+def _hint(given: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """What to do about inputs of another layout."""
+    if (1, *given) == wanted:
+        return "; the channel is missing: add it by inputs[:, None]"
+    if len(given) == len(wanted) == 3 and (given[2], *given[:2]) == wanted:
+        return "; the channel comes first: turn them by inputs.transpose(0, 3, 1, 2)"
+    if len(given) == len(wanted) == 3 and (*given[1:], given[0]) == wanted:
+        return "; the channel comes last: turn them by inputs.transpose(0, 2, 3, 1)"
+    return ""
 
 
 def load_data(
@@ -114,7 +133,12 @@ def load_data(
             "and std, belongs to a folder of pictures with labels.csv"
         )
     if path.is_dir():
-        return _of_arrays(_mapped(path), split, path)
+        if not (arrays := _mapped(path)):
+            raise InputError(
+                f"{path} holds neither .npy files nor labels.csv; a folder of pictures has one, with the "
+                "columns file and label, and split if it holds several"
+            )
+        return _of_arrays(arrays, split, path)
     return _of_npz(path, split) if path.is_file() else _called(str(spec), split)
 
 
@@ -225,8 +249,13 @@ def _of_arrays(
     def one_of(names: Sequence[str]) -> NDArray[Any]:
         found = [arrays[prefix + name] for name in names if prefix + name in arrays]
         if len(found) != 1:
-            wanted = " or ".join(prefix + name for name in names)
-            raise InputError(f"{path} must hold one of {wanted}, it holds {sorted(seen or arrays)}")
+            wanted, held = " or ".join(prefix + name for name in names), sorted(seen or arrays)
+            scores = [name for name in held if name.removeprefix(prefix) in ("logits", "probs", "log_probs")]
+            raise InputError(
+                f"{path} must hold one of {wanted}, it holds {held}"
+                + (f"; {scores[0]} need no model: give the file as --logits" if scores else "")
+                + _splits(held, names)
+            )
         return found[0]
 
     names = arrays.get("class_names", np.array([], str))
@@ -235,10 +264,20 @@ def _of_arrays(
     return Dataset(one_of(_INPUTS), one_of(_LABELS), tuple(str(name) for name in names.tolist()))
 
 
+def _splits(held: Sequence[str], names: Sequence[str]) -> str:
+    """The splits that there are, where another one was asked for."""
+    ends = tuple(f"_{name}" for name in names)
+    found = sorted({name.rpartition("_")[0] for name in held if name.endswith(ends)})
+    return f"; name a split: {', '.join(found)} (--split, split=)" if found else ""
+
+
 def _class_ids(labels: NDArray[Any], n: int) -> NDArray[np.intp]:
     y = np.asarray(labels)
     if y.shape != (n,):
-        raise ShapeError(f"labels must be ({n},) class ids, or (n, L) of 0 and 1 of labels; got {y.shape}")
+        column = "; take labels[:, 0]" if y.shape == (n, 1) else ""
+        raise ShapeError(
+            f"labels must be ({n},) class ids, or (n, L) of 0 and 1 of labels; got {y.shape}{column}"
+        )
     if y.dtype.kind not in "iu":
         raise InputError(f"labels must be class ids (whole numbers), got {y.dtype}")
     if y.min() < 0:

@@ -76,7 +76,9 @@ def read_labelled(
         path, split=split, labels=labels, outputs=outputs, engine=engine, password_file=password_file
     )
     if found.labels is None:
-        where = f"{path} has no labels" if split is None else f"the split {split!r} of {path} has no labels"
+        table = Path(path).suffix in (".csv", ".parquet")
+        what = "column label" if table else "labels"
+        where = f"{path} has no {what}" if split is None else f"the split {split!r} of {path} has no {what}"
         raise InputError(f"{where}; add them to the file, or name an npy file of labels (labels=, --labels)")
     try:
         return LabelledScores(Path(path).stem, found.scores, found.labels, found.class_names, found.outputs)

@@ -122,6 +122,11 @@ def _check(path: Path, found: LogitsFile) -> None:
     shape = None if found.labels is None else found.labels.shape
     wanted = scores.shape if found.outputs in LABELS else scores.shape[:1]
     if shape == scores.shape and len(shape) == 2 and shape[1] > 1 and found.outputs is None:
+        if (np.asarray(found.labels).sum(axis=1) == 1).all():
+            raise ShapeError(
+                f"{path} has labels {shape}, one-hot: save class ids, labels.argmax(axis=1); of a "
+                f"multi-label model say --outputs {' or '.join(LABELS)} (outputs=)"
+            )
         raise ShapeError(
             f"{path} has labels {shape}, as many as scores: they are of a multi-label model; say --outputs "
             f"{' or '.join(LABELS)} (outputs=)"
@@ -129,7 +134,8 @@ def _check(path: Path, found: LogitsFile) -> None:
     if wanted[1:] == (1,) and shape == wanted[:1]:  # of one label
         shape = wanted
     if scores.ndim not in (1, 2) or shape not in (None, wanted):
-        raise ShapeError(f"{path}: logits {scores.shape} and labels {shape} are not (n, K) and (n,)")
+        column = "; take labels[:, 0]" if shape == (len(scores), 1) else ""
+        raise ShapeError(f"{path}: logits {scores.shape} and labels {shape} are not (n, K) and (n,){column}")
     if found.outputs in PROBABILITIES:
         _check_probabilities(path, scores, sums=found.outputs == "probabilities")
 
@@ -175,9 +181,11 @@ def _from_arrays(
 ) -> LogitsFile:
     named = next((score for score in _SCORES if _named(score, split) in names), None)
     if named is None:
+        inputs = [name for name in names if name.endswith(("inputs", "images"))]
         raise InputError(
             f"{path} has no array {_named('logits', split)}; it has {', '.join(sorted(names)) or 'none'}"
             + (f", so name a split: {', '.join(_splits(names))}" if split is None and _splits(names) else "")
+            + ("; inputs need their model: --model MODEL --data FILE" if inputs else "")
         )
     labels = get(_named("labels", split)) if _named("labels", split) in names else None
     class_names = tuple(map(str, get("class_names"))) if "class_names" in names else ()

@@ -186,7 +186,8 @@ def checked_labels(labels: ArrayLike, n: int, classes: int) -> Ints:
     if y.dtype.kind == "f" and np.isnan(y).any():
         raise InputError(f"label {int(np.isnan(y).argmax())} is missing (NaN); drop samples without a label")
     if y.dtype.kind not in "iub":
-        raise InputError(f"labels must be integer class ids, got dtype {y.dtype}; convert with .astype(int)")
+        how = "give each name its number" if y.dtype.kind in "USO" else "convert with .astype(int)"
+        raise InputError(f"labels must be integer class ids, got dtype {y.dtype}; {how}")
     if n and not (y.min() >= 0 and y.max() < classes):
         raise InputError(
             f"labels must lie in [0, {classes}), got {y.min()} to {y.max()}; count classes from 0"

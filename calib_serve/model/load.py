@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickletools
 import warnings
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +22,19 @@ from calib_serve.model.torch_classifier import from_module
 from calib_serve.scores import Outputs
 
 __all__ = ["load_model"]
+
+_OTHERS = {
+    ".h5": "a Keras model",
+    ".keras": "a Keras model",
+    ".pb": "a TensorFlow model",
+    ".tflite": "a TensorFlow Lite model",
+    ".joblib": "a pickled estimator",
+    ".pkl": "a pickle",
+    ".pickle": "a pickle",
+}
+"""Files that people have, by their ending."""
+
+_START = 4096  # bytes of a pickle, in which its class is named
 
 Kind = Literal["onnx", "torchscript", "exported", "state_dict"]
 
@@ -41,9 +56,10 @@ def load_model(
     safetensors and settings alone are read, and no code of its own is run. A factory is
     ``package.module:name`` or ``path/to/file.py:name``, a function without arguments that returns an
     ``nn.Module``; ``weights`` is its .safetensors file, or a state_dict that ``torch.load`` reads with
-    ``weights_only=True``. ``input_shape`` is one input's shape without the batch; .pt2 and ONNX files know
-    it. The other options are those of ``from_module``. Loading TorchScript or a factory runs its code: load
-    trusted models only. Raises ModelError for a model that cannot be loaded or is not a classifier.
+    ``weights_only=True``; without it, the factory has to return trained weights by itself, and one that makes
+    others every time is refused. ``input_shape`` is one input's shape without the batch; .pt2 and ONNX
+    files know it. The other options are those of ``from_module``. Loading TorchScript or a factory runs its
+    code: load trusted models only. Raises ModelError for a model that cannot be loaded or is no classifier.
     """
     path = Path(spec)
     options: dict[str, Any] = {"last_linear": last_linear, "device": device, "batch_size": batch_size}
@@ -75,7 +91,9 @@ def load_model(
         return load_onnx(path, fingerprint=file_fingerprint(path), input_shape=input_shape, **options)
     if kind == "state_dict":
         raise ModelError(
-            f"{path} holds weights alone; name the code too: load_model('module:name', weights=)"
+            f"{path} holds weights alone, not the network: name the function that makes that too, as "
+            f"package.module:name or file.py:name, with these as its weights (--model net.py:make --weights "
+            f"{path.name}; weights=)"
         )
     network, known = _torchscript(path) if kind == "torchscript" else _exported(path)
     options["input_shape"] = input_shape or known
@@ -98,8 +116,13 @@ def _kind(path: Path) -> Kind:
         return "onnx"
     if path.suffix == ".safetensors":
         return "state_dict"
+    if path.suffix in _OTHERS:
+        raise ModelError(
+            f"{path} is {_OTHERS[path.suffix]}, which is not read: export it to ONNX, or write its logits "
+            "and labels into a file (fit --logits, calibrate)"
+        )
     if not zipfile.is_zipfile(path):
-        raise ModelError(f"{path} is no TorchScript, .pt2, ONNX or weights file; was it cut off?")
+        raise ModelError(f"{path} is no .pt2, ONNX, TorchScript or weights file; was it cut off?")
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     inner = {name.partition("/")[2] for name in names}
@@ -107,7 +130,30 @@ def _kind(path: Path) -> Kind:
         return "torchscript"
     if path.suffix == ".pt2" or any(name.startswith("models/") for name in inner):
         return "exported"
+    if _is_pickled_module(path):
+        raise ModelError(
+            f"{path} is a pickled module, which is not read, as unpickling runs its code: export it by "
+            "torch.export (.pt2) or to ONNX, or save its state_dict() and name the function that makes the "
+            "network (--model net.py:make --weights FILE; weights=)"
+        )
     return "state_dict"
+
+
+def _is_pickled_module(path: Path) -> bool:
+    """Whether torch.save wrote a network there, and not its weights; nothing is unpickled."""
+    with zipfile.ZipFile(path) as archive:
+        data = next((name for name in archive.namelist() if name.endswith("/data.pkl")), None)
+        if data is None:
+            return False
+        with archive.open(data) as file:
+            start = file.read(_START)
+    with suppress(ValueError):  # cut off, or no pickle
+        for op, what, _ in pickletools.genops(start):
+            if (
+                op.name != "PROTO"
+            ):  # then comes the class of what was saved; weights are a dict or OrderedDict
+                return op.name == "GLOBAL" and what != "collections OrderedDict"
+    return False
 
 
 def _torchscript(path: Path) -> tuple[nn.Module, tuple[int, ...] | None]:
@@ -135,6 +181,11 @@ def _from_factory(spec: str, weights: Path | None, options: Mapping[str, Any]) -
     network = _made(spec)
     if weights is not None:
         _load_weights(network, weights)
+    elif not _same_weights(network, _made(spec)):
+        raise ModelError(
+            f"{spec} makes other weights every time, so they are random, not trained: give the file of the "
+            "trained ones (--weights, weights=)"
+        )
     fingerprint = None if weights is None else file_fingerprint(weights)
     return from_module(network.eval(), fingerprint=fingerprint, source=spec, **options)
 
@@ -147,6 +198,12 @@ def _made(spec: str) -> nn.Module:
     if not isinstance(made, nn.Module):
         raise ModelError(f"{spec} must return an nn.Module, got {type(made).__name__}")
     return made
+
+
+def _same_weights(first: nn.Module, second: nn.Module) -> bool:
+    """Whether a factory made the same network twice: trained weights do not depend on chance."""
+    one, other = first.state_dict(), second.state_dict()
+    return one.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in one.items())
 
 
 def _load_weights(network: nn.Module, path: Path) -> None:

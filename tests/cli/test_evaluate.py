@@ -97,8 +97,15 @@ def test_an_artifact_calibrates_first(tmp_path: Path, file: Path, logits) -> Non
 def test_the_table_shows_the_metrics_and_a_reliability_sketch(file: Path) -> None:
     result = evaluate(file, "--split", "test")
     assert result.exit_code == 0
+    assert result.stdout.startswith("Not calibrated: overconfident")  # the verdict, before any number
+    rows = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("│")]
+    assert rows[:8] == [
+        *("accuracy", "mean_confidence", "signed_gap", "ece", "noise_floor", "nll", "brier"),
+        "refinement_auroc",
+    ]
+    every = evaluate(file, "--split", "test", "--all").stdout
     for name in KEYS:
-        assert name in result.stdout
+        assert name in every
     assert "200 predictions, 5 classes" in result.stdout
     assert "█" in result.stdout
     assert "0.933-1.000" in result.stdout

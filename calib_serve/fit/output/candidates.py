@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -67,6 +68,9 @@ CANDIDATES: Mapping[str, Fitter] = MappingProxyType(
 """Name -> fitter, by rising flexibility: one number, a vector, a matrix, a table."""
 
 
+_OF_MODELS = ("neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head")
+"""What ``calibrate_model`` fits: people ask for it with logits, too."""
+
 TWO_CLASSES: Mapping[str, Fitter] = MappingProxyType({"platt": fit_platt, "beta": fit_beta})
 """Those of two classes alone."""
 
@@ -114,6 +118,16 @@ def options_of(method: str) -> list[str]:
 
 def _fitter(method: str) -> Fitter:
     known = {**CANDIDATES, **TWO_CLASSES}
+    if method in _OF_MODELS:
+        raise InputError(
+            f"{method} changes the model, so logits are not enough: give the model and its inputs "
+            "(fit --model MODEL --data DATA, or calibrate_model)"
+        )
     if method not in known:
-        raise InputError(f"there is no method {method!r}; choose one of {', '.join(known)}")
+        near = difflib.get_close_matches(method, (*known, *_OF_MODELS), 1)
+        meant = f", did you mean {near[0]}?" if near else ""
+        raise InputError(
+            f"there is no method {method!r}{meant}; choose one of {', '.join(known)}, or of a model "
+            f"{', '.join(_OF_MODELS)}"
+        )
     return known[method]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,7 +53,8 @@ def _load(path: Path) -> tuple[onnx.ModelProto, ir.Model]:
         raw = onnx.load(path, load_external_data=False)
         return raw, _model(raw, path)
     except Exception as error:  # protobuf and onnx-ir raise unrelated types
-        raise ModelError(f"{path} is not an ONNX model: {error or type(error).__name__}") from error
+        other = "; a torch file takes fuse torch (fuse_torch)" if zipfile.is_zipfile(path) else ""
+        raise ModelError(f"{path} is not an ONNX model: {error or type(error).__name__}{other}") from error
 
 
 def _model(raw: onnx.ModelProto, path: Path) -> ir.Model:

@@ -1,0 +1,174 @@
+"""What goes wrong in a newcomer's first minutes is told with what to do about it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from calib_serve.cli import app
+from calib_serve.errors import CalibServeError
+
+rng = np.random.default_rng(0)
+LOGITS, Y = rng.normal(size=(60, 3)), rng.permutation(np.repeat([0, 1, 2], 20))
+PIXELS = rng.random((60, 1, 4, 4)).astype("float32")
+
+
+def said(*words: object) -> str:
+    """The message that a command ends with."""
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert isinstance(done.exception, CalibServeError), done.output or done.exception
+    return str(done.exception)
+
+
+def scores(folder: Path, **arrays: object) -> Path:
+    np.savez(folder / "scores.npz", **{"logits": LOGITS, "labels": Y, **arrays})
+    return folder / "scores.npz"
+
+
+def inputs(folder: Path, **arrays: object) -> Path:
+    np.savez(folder / "data.npz", **{"inputs": PIXELS, "labels": Y, **arrays})
+    return folder / "data.npz"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network of pictures (1, 4, 4), as torch.export writes it."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(8, 3))
+    batch = {0: torch.export.Dim("n")}
+    path = tmp_path_factory.mktemp("model") / "model.pt2"
+    example = (torch.zeros(2, 1, 4, 4),)
+    torch.export.save(torch.export.export(network.eval(), example, dynamic_shapes=(batch,)), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("labels", "advice"),
+    [
+        (np.eye(3, dtype=int)[Y], "labels.argmax(axis=1)"),
+        (np.eye(3)[Y], "labels.argmax(axis=1)"),
+        (Y + 1, "count classes from 0"),
+        (Y[:, None], "labels[:, 0]"),
+        (Y[:-1], "(59,)"),
+        (np.array(["cat", "dog", "fox"])[Y], "give each name its number"),
+    ],
+)
+def test_labels_in_another_form(tmp_path: Path, labels: np.ndarray, advice: str) -> None:
+    assert advice in said("evaluate", scores(tmp_path, labels=labels))
+
+
+def test_a_table_without_labels_names_the_column(tmp_path: Path) -> None:
+    (tmp_path / "scores.csv").write_text("a,b,c\n1,2,3\n")
+    assert "column label" in said("evaluate", tmp_path / "scores.csv")
+
+
+def test_inputs_are_no_logits_and_logits_are_no_inputs(tmp_path: Path, model: Path) -> None:
+    assert "--model MODEL --data FILE" in said("evaluate", inputs(tmp_path))
+    assert "--model MODEL --data FILE" in said("fit", "--logits", inputs(tmp_path), "-o", tmp_path / "a")
+    assert "--logits" in said("fit", "--model", model, "--data", scores(tmp_path), "-o", tmp_path / "a")
+
+
+def test_a_split_that_was_forgotten_is_named(tmp_path: Path, model: Path) -> None:
+    np.savez(tmp_path / "split.npz", cal_inputs=PIXELS, cal_labels=Y, test_inputs=PIXELS, test_labels=Y)
+    message = said("fit", "--model", model, "--data", tmp_path / "split.npz", "-o", tmp_path / "a")
+    assert "name a split: cal, test (--split" in message
+
+
+@pytest.mark.parametrize(
+    "method", ["neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head"]
+)
+def test_methods_that_need_the_model_say_so(tmp_path: Path, method: str) -> None:
+    message = said("fit", "--logits", scores(tmp_path), "--method", method, "-o", tmp_path / "a")
+    assert "--model MODEL --data DATA" in message
+    assert "no method" not in message
+
+
+def test_a_misspelt_method_is_guessed(tmp_path: Path) -> None:
+    message = said("fit", "--logits", scores(tmp_path), "--method", "temprature", "-o", tmp_path / "a")
+    assert "did you mean temperature?" in message
+
+
+@pytest.mark.parametrize(
+    ("turned", "advice"),
+    [
+        (lambda x: x[:, 0], "inputs[:, None]"),
+        (lambda x: x.transpose(0, 2, 3, 1), "inputs.transpose(0, 3, 1, 2)"),
+    ],
+)
+def test_pictures_with_their_channel_elsewhere(
+    tmp_path: Path, model: Path, turned: Callable[[np.ndarray], np.ndarray], advice: str
+) -> None:
+    data = inputs(tmp_path, inputs=turned(PIXELS))
+    assert advice in said("fit", "--model", model, "--data", data, "-o", tmp_path / "a")
+
+
+def test_a_folder_of_pictures_without_a_list(tmp_path: Path, model: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "1.png").touch()
+    message = said("fit", "--model", model, "--data", tmp_path / "pictures", "-o", tmp_path / "a")
+    assert "labels.csv" in message
+
+
+def test_weights_alone_and_pickles_are_no_model(tmp_path: Path) -> None:
+    data, network = inputs(tmp_path), torch.nn.Linear(16, 3)
+    torch.save(network.state_dict(), tmp_path / "weights.pth")
+    torch.save({"epoch": 3, "state_dict": network.state_dict()}, tmp_path / "checkpoint.pt")
+    torch.save(network, tmp_path / "whole.pt")
+    (tmp_path / "forest.pkl").write_bytes(pickle.dumps([1]))
+    (tmp_path / "net.keras").touch()
+    messages = {
+        name: said("fit", "--model", tmp_path / name, "--data", data, "-o", tmp_path / "a")
+        for name in ("weights.pth", "checkpoint.pt", "whole.pt", "forest.pkl", "net.keras")
+    }
+    assert "--model net.py:make --weights weights.pth" in messages["weights.pth"]
+    assert "--weights checkpoint.pt" in messages["checkpoint.pt"]
+    assert "pickled module" in messages["whole.pt"]
+    assert "pickle" in messages["forest.pkl"]
+    assert "ONNX" in messages["forest.pkl"]
+    assert "a Keras model" in messages["net.keras"]
+
+
+FACTORY = """
+import torch
+def make():
+    {first}
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3)).eval()
+"""
+
+
+def test_a_factory_of_random_weights_is_refused(tmp_path: Path) -> None:
+    """Calibrated in silence, an untrained network would be served."""
+    data = inputs(tmp_path)
+    (tmp_path / "random_net.py").write_text(FACTORY.format(first="pass"))
+    options = ("--data", data, "--method", "temperature", "-o", tmp_path / "a")
+    assert "random, not trained" in said("fit", "--model", tmp_path / "random_net.py:make", *options)
+    assert not (tmp_path / "a").exists()
+    (tmp_path / "own_net.py").write_text(FACTORY.format(first="torch.manual_seed(0)"))
+    done = CliRunner().invoke(app, ["fit", "--model", str(tmp_path / "own_net.py:make"), *map(str, options)])
+    assert done.exit_code == 0, done.exception
+
+
+def test_a_torch_file_is_not_fused_as_onnx(tmp_path: Path, model: Path) -> None:
+    scored = scores(tmp_path)
+    CliRunner().invoke(
+        app, ["fit", "--logits", str(scored), "--method", "temperature", "-o", str(tmp_path / "a")]
+    )
+    assert "fuse torch" in said("fuse", "onnx", model, tmp_path / "a", "-o", tmp_path / "c.onnx")
+
+
+def test_fit_says_the_verdict_first_and_the_facts_only_when_asked(tmp_path: Path) -> None:
+    words = ["fit", "--logits", str(scores(tmp_path)), "--method", "temperature", "-o", str(tmp_path / "a")]
+    lines = CliRunner().invoke(app, words).stdout.splitlines()
+    assert lines[0].startswith(("Too few samples", "Not calibrated", "Confidence"))
+    assert lines[1].startswith("- ECE")
+    assert f"temperature fitted on 60 samples; written to {tmp_path / 'a'}" in lines
+    assert not any("fingerprint" in line or "steps" in line for line in lines)
+    every = CliRunner().invoke(app, [*words, "--force", "--verbose"]).stdout
+    assert "fingerprint" in every
+    assert "steps" in every
