@@ -199,7 +199,7 @@ def a_newcomers_files(t: Terminal) -> None:
         arrays = {key: inputs[f"{part}_{key}"] for key in ("inputs", "labels")}
         np.savez(t.folder / f"{name}.npz", logits=logits[f"{part}_logits"], **arrays)
     for path in t.folder.iterdir():
-        if path.name not in {"model.pt", "model.onnx", "calibration.npz", "test.npz", "image.png"}:
+        if path.name not in {"model.pt2", "model.onnx", "calibration.npz", "test.npz", "image.png"}:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
