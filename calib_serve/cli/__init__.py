@@ -29,6 +29,7 @@ _COMMANDS: tuple[tuple[str, str], ...] = (
     ("contract", "contract"),
     ("decide", "decide"),
     ("demo", "demo"),
+    ("doctor", "doctor"),
     ("evaluate", "evaluate"),
     ("export", "export"),
     ("fit", "fit"),
