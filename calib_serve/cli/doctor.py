@@ -66,7 +66,7 @@ def run(
         typer.echo(json.dumps({**count, "findings": [one.as_dict() for one in found]}))
     else:
         _show(found)
-        typer.echo(f"{count['ok']} ok, {count['note']} notes, {count['wrong']} wrong")
+        typer.echo(f"{count['ok']} ok, {count['note']} to note, {count['wrong']} wrong")
     if count["wrong"]:
         raise typer.Exit(1)
 

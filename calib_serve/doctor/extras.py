@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.metadata import Distribution
 
+from calib_serve.doctor.asked_for import OWN, lines, of_extra
 from calib_serve.doctor.finding import Asked, Finding, note, ok, wrong
-from calib_serve.doctor.installed import OWN, installed, lines, of_extra
 from calib_serve.doctor.requirement import Requirement, canonical, meets
 from calib_serve.doctor.world import World
 
@@ -19,14 +19,14 @@ _TWINS = {"onnx": "gpu", "gpu": "onnx"}
 
 def known_extras(world: World) -> list[str]:
     """The extras of a user, as the metadata of this package names them; none where it has no metadata."""
-    own = installed(world).get(OWN)
+    own = world.installed.get(OWN)
     named = own.metadata.get_all("Provides-Extra") if own is not None else None
     return sorted(set(map(str, named or ())) - set(_OF_DEVELOPERS))
 
 
 def missing(extra: str, world: World) -> list[str]:
     """The packages of an extra that are not installed."""
-    found = installed(world)
+    found = world.installed
     own = found.get(OWN)
     return [] if own is None else sorted({r.name for r in of_extra(own, extra, world)} - set(found))
 
@@ -39,7 +39,7 @@ def chosen(asked: Asked, world: World) -> tuple[str, ...]:
 def python(asked: Asked, world: World) -> Iterator[Finding]:
     """The version of Python."""
     number = ".".join(map(str, world.python))
-    own = installed(world).get(OWN)
+    own = world.installed.get(OWN)
     wanted = str(own.metadata["Requires-Python"] or "") if own is not None else ""
     if meets(number, wanted):
         yield ok("python", number)
@@ -51,7 +51,7 @@ def python(asked: Asked, world: World) -> Iterator[Finding]:
 
 def extras(asked: Asked, world: World) -> Iterator[Finding]:
     """What calib-serve itself asks for, then each extra."""
-    found = installed(world)
+    found = world.installed
     own = found.get(OWN)
     if own is None:
         yield wrong(
@@ -98,7 +98,7 @@ def _packages(
 
 def numpy_for_all(asked: Asked, world: World) -> Iterator[Finding]:
     """Whether a package that is installed says that it does not work with this numpy."""
-    found = installed(world)
+    found = world.installed
     if "numpy" not in found:
         return  # which is said by what calib-serve itself asks for
     version = found["numpy"].version

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from calib_serve.distributions import RUNTIMES
 from calib_serve.doctor.extras import chosen
 from calib_serve.doctor.finding import Asked, Finding, note, ok, wrong
-from calib_serve.doctor.installed import installed
 from calib_serve.doctor.tries import PACKAGES, Tried, tried
 from calib_serve.doctor.world import World
 
@@ -74,7 +73,7 @@ def _torch(tried: Tried, world: World) -> Iterator[Finding]:
 
 def _onnxruntime(tried: Tried, world: World) -> Iterator[Finding]:
     """One package of onnxruntime, and its GPU."""
-    found = installed(world)
+    found = world.installed
     packages = {name: found[name].version for name in RUNTIMES if name in found}
     shown = " and ".join(f"{name} {number}" for name, number in packages.items())
     if len(packages) > 1:

@@ -99,7 +99,8 @@ def _meets(version: str, comparison: str) -> bool:
         return within if operator == "==" else not within
     here, there = _key(version), _key(wanted)
     if operator == "~=":
-        return here >= there and _begins(version, _release(wanted).rpartition(".")[0])
+        epoch, release = _release(wanted)
+        return here >= there and _begins(version, f"{epoch}!{'.'.join(map(str, release[:-1]))}")
     if operator in ("==", "!="):
         return (here == there) is (operator == "==")
     if operator in ("<=", ">="):
@@ -132,16 +133,16 @@ def _is_early(key: _Key) -> bool:
     return key[2][0] < 3 or key[4] != _LATE
 
 
-def _release(version: str) -> str:
+def _begins(version: str, prefix: str) -> bool:
+    """Whether the release begins with the numbers of ``prefix``: 0.12.3 with 0.12."""
+    (epoch, have), (of_prefix, wanted) = _release(version), _release(prefix)
+    have += [0] * (len(wanted) - len(have))
+    return epoch == of_prefix and have[: len(wanted)] == wanted
+
+
+def _release(version: str) -> tuple[int, list[int]]:
+    """Epoch and the numbers of the release, as many as are written."""
     found = _VERSION.fullmatch(version)
     if found is None:
         raise ValueError(f"no version: {version!r}")
-    return found[2]
-
-
-def _begins(version: str, prefix: str) -> bool:
-    """Whether the release begins with the numbers of ``prefix``: 0.12.3 with 0.12."""
-    wanted = [int(n) for n in _release(prefix).split(".")]
-    have = [int(n) for n in _release(version).split(".")]
-    have += [0] * (len(wanted) - len(have))
-    return have[: len(wanted)] == wanted
+    return int(found[1] or 0), [int(n) for n in found[2].split(".")]

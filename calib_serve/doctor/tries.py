@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.distributions import RUNTIMES
-from calib_serve.doctor.installed import installed
 from calib_serve.doctor.world import World
 
 __all__ = ["PACKAGES", "Tried", "tried"]
@@ -55,7 +54,7 @@ class Tried:
 
 def tried(extras: Sequence[str], world: World) -> Tried:
     """Numpy and the modules of the ``extras``, those whose packages are installed."""
-    found = installed(world)
+    found = world.installed
 
     def is_there(module: str) -> bool:
         return any(

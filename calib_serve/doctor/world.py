@@ -6,7 +6,11 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
+
+from calib_serve.doctor.requirement import canonical
 
 __all__ = ["World"]
 
@@ -35,6 +39,16 @@ class World:
             executable=sys.executable,
             user=os.geteuid() if hasattr(os, "geteuid") else None,
         )
+
+    @cached_property
+    def installed(self) -> dict[str, Distribution]:
+        """Each package by its canonical name; of two in different folders the one that is imported."""
+        found: dict[str, Distribution] = {}
+        for one in distributions(path=list(self.packages)):
+            name = one.metadata["Name"] if one.metadata is not None else None
+            if name:  # a folder of metadata that is left of a broken installation has none
+                found.setdefault(canonical(name), one)
+        return found
 
     def text(self, name: str) -> str | None:
         """What the file ``name`` below the root says, such as "proc/self/mountinfo"; None where it is not."""
