@@ -42,6 +42,7 @@ _COMMANDS: tuple[tuple[str, str], ...] = (
     ("pack", "pack"),
     ("prior", "prior"),
     ("promote", "promote"),
+    ("quickstart", "quickstart"),
     ("refit", "refit"),
     ("report", "report"),
     ("scale", "scale"),
