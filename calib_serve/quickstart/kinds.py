@@ -40,7 +40,7 @@ KINDS: dict[str, Kind] = {
             "python train.py",
             "calib-serve fit --model model.pt2 --data loader.py:batches --split cal --eval-split test "
             "-o artifact",
-            "calib-serve fuse onnx model.onnx artifact -o calibrated.onnx --returns probabilities",
+            "calib-serve fuse onnx model.onnx artifact -o calibrated.onnx --returns probabilities --force",
         ),
     ),
     "sklearn": Kind(
