@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from calib_serve.columns import check_header, open_parquet
-from calib_serve.data.table_logits import read_table
+from calib_serve.data.table_logits import LISTS, read_table
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.naming import Naming
 from calib_serve.npz import ZIP_ERRORS, map_npy, read_npz
@@ -92,7 +92,7 @@ def _read(
 ) -> LogitsFile:
     path = Path(where)
     many = path.is_dir() or (not path.is_file() and any(c in str(where) for c in "*?["))
-    if engine is not None or many:
+    if engine is not None or many or _holds_lists(path):
         return _read_table(str(where), split, engine, password_file)
     if path.suffix not in _ENDINGS:
         raise InputError(f"logits are read from {', '.join(_ENDINGS)} files, got {path.name!r}")
@@ -104,6 +104,15 @@ def _read(
         raise
     except (*ZIP_ERRORS, SafetensorError, csv.Error) as error:
         raise InputError(f"cannot read {path}: {str(error) or type(error).__name__}") from error
+
+
+def _holds_lists(path: Path) -> bool:
+    """Whether a Parquet file has its scores in one column of lists, which tables are read for."""
+    if path.suffix != ".parquet" or not path.is_file():
+        return False
+    with open_parquet(path) as file:
+        types = {one.name: str(one.type) for one in file.schema_arrow}
+    return any("list" in types.get(name, "") for name in LISTS)
 
 
 def _read_table(
@@ -246,7 +255,8 @@ def _from_table(path: Path, columns: dict[str, NDArray[Any]], split: str | None)
     if of is not None:
         known = sorted(set(map(str, of.tolist())))
         if split not in known:
-            raise InputError(f"{path} has the splits {', '.join(known)}, got {split!r}")
+            told = "; name one (--split, split=)" if split is None else f", got {split!r}"
+            raise InputError(f"{path} has the splits {', '.join(known)}{told}")
         columns = {name: values[of == split] for name, values in columns.items()}
         labels = None if labels is None else labels[of == split]
     # Class by class, to make only one copy of all columns.

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from calib_serve.engines import Engine, open_engine
 from calib_serve.errors import InputError
 
-__all__ = ["TableScores", "read_table"]
+__all__ = ["LISTS", "TableScores", "read_table"]
 
-_LISTS = ("logits", "log_probs", "probs")
+LISTS = ("logits", "log_probs", "probs")
+"""Columns of lists: a row is a sample's scores."""
 
 
 class TableScores(NamedTuple):
@@ -70,7 +71,7 @@ def _of_split(engine: Engine, rows: Any, table: str, split: str) -> Any:
 def _scores_of(rows: Any, table: str) -> tuple[list[str], str]:
     """The columns of scores; what they are, where they are lists, else an empty text."""
     types = rows.schema()
-    lists = [name for name in _LISTS if name in types and types[name].is_array()]
+    lists = [name for name in LISTS if name in types and types[name].is_array()]
     if len(lists) > 1:
         raise InputError(f"{table} has the columns {' and '.join(lists)}: leave one of them out")
     if lists:

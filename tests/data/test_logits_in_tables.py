@@ -58,6 +58,14 @@ def test_a_folder_of_parquet_fits_as_one_array_does(wide, how, tmp_path):
         np.testing.assert_allclose(one.probs(logits), other.probs(logits), rtol=0, atol=far)
 
 
+def test_one_file_of_lists_is_read_as_a_folder_of_such_is(tmp_path):
+    logits, labels = samples(60)
+    write(tmp_path, logits, labels, files=1, wide=False)
+    found = read_labelled(tmp_path / "part-0.parquet")
+    np.testing.assert_array_equal(found.logits, logits)
+    np.testing.assert_array_equal(found.labels, labels)
+
+
 def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path):
     logits, labels = samples(50)
     np.savez(tmp_path / "[z].npz", logits=logits, labels=labels)
