@@ -152,6 +152,7 @@ def cases() -> list[Case]:
         for test in whole["tests"]:
             alerts = {one["alertname"] for one in test.get("alert_rule_test", ())}
             series = " ".join(one["expr"] for one in test.get("promql_expr_test", ()))
+            alerts |= set(re.findall(r'alertname="(\w+)"', series))
             asks = frozenset(alerts | set(re.findall(r"model_version\w*:calib_[\w:]+", series)))
             text = yaml.safe_dump({**whole, "tests": [test]}, width=1_000_000, allow_unicode=True)
             found.append(Case(path.name, text, asks))
