@@ -3,10 +3,10 @@
     python scripts/install_sizes.py             # all of them; minutes, and gigabytes of /tmp in turn
     python scripts/install_sizes.py watch fit   # these; "" is the base install
 
-Each goes into an empty environment of its own, from the wheel of this checkout and by calib_serve/constraints.txt, and
-is deleted after. MiB are of all files below site-packages, bytecode included. The packages that pip keeps from a run
-before are used again, so seconds are of unpacking where there was one. torch is the CPU build wherever pip's sources
-have it; PyPI's for Linux would bring CUDA.
+Each goes into an empty environment of its own, from the wheel of this checkout and by
+calib_serve/constraints.txt, and is deleted after. MiB are of all files below site-packages, bytecode
+included. What pip has kept from a run before is used again, so seconds are of unpacking where there was one.
+torch is the CPU build where pip's sources have it; PyPI's for Linux would bring CUDA.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether what a package index shows of the built archives is whole: valid metadata, and no link that leads nowhere.
+"""Whether a package index shows the built archives whole: valid metadata, and no link that leads nowhere.
 
 python scripts/release_metadata.py dist
 """

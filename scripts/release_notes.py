@@ -2,8 +2,8 @@
 
     python scripts/release_notes.py FILE    # writes the section, and prints the version
 
-What must agree: ``calib_serve.__version__``; the first section of CHANGELOG.md, ``## VERSION, YYYY-MM-DD``; version and
-date-released of CITATION.cff; and that pyproject.toml says where the project lives.
+What must agree: ``calib_serve.__version__``; the first section of CHANGELOG.md, ``## VERSION, YYYY-MM-DD``;
+version and date-released of CITATION.cff; and pyproject.toml must say where the project lives.
 """
 
 from __future__ import annotations

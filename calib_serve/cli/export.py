@@ -59,7 +59,7 @@ def monitoring(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that say something else.")] = False,
 ) -> None:
-    """Write recording rules, alerts, the dashboard and example settings, for Prometheus, Alertmanager and Grafana.
+    """Write rules, alerts, the dashboard and example settings, for Prometheus, Alertmanager and Grafana.
 
     Nothing is written where a file would change, unless told --force.
     """
