@@ -161,7 +161,7 @@ def page_line(extras: str) -> list[str]:
 
 
 def constrained(wheel: Path, folder: Path) -> dict[str, str]:
-    """Writes constraints.txt as the wheel has it, and torch's CPU build or none; the version of each package."""
+    """Writes constraints.txt as the wheel has it, with torch's CPU build or none; each package's version."""
     with zipfile.ZipFile(wheel) as archive:
         text = archive.read("calib_serve/constraints.txt").decode()
     # PyPI's would be gigabytes.
@@ -183,7 +183,7 @@ def test_the_pages_line_brings_the_pinned_versions_and_all_that_modules_import(
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
     words = [word.replace("calib-serve[", f"{wheel}[") for word in page_line(extras)]
-    # As make does: torch from pip's own sources where they have its CPU build, else from the index on the page.
+    # As make does: torch from pip's own sources where they have its CPU build, else from the page's index.
     sources = [word for word in words if word not in (CPU_INDEX, "--extra-index-url")]
     at_hand = subprocess.run(
         [*PIP, "--python", python, *sources], cwd=tmp_path, check=False, capture_output=True
@@ -198,9 +198,8 @@ def test_the_pages_line_brings_the_pinned_versions_and_all_that_modules_import(
 
 
 def test_without_an_index_the_page_s_folder_of_wheels_is_enough(built: Path, tmp_path: Path) -> None:
-    lines = re.findall(
-        r"^\$ (pip (?:download|install) .* (?:-d|--find-links) wheels)$", INSTALL.read_text(), re.M
-    )
+    folder = r"^\$ (pip (?:download|install) .* (?:-d|--find-links) wheels)$"
+    lines = re.findall(folder, INSTALL.read_text(), re.MULTILINE)
     (wheel,) = built.glob("*.whl")
     run(*PIP, "download", "--no-deps", "--dest", tmp_path / "wheels", wheel, cwd=tmp_path)
     (tmp_path / "constraints.txt").write_bytes((ROOT / "calib_serve" / "constraints.txt").read_bytes())
