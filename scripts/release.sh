@@ -20,7 +20,7 @@ fi
 [ "${1:-}" != --check ] || { echo "$version can be released"; exit 0; }
 
 OUT=$out VENV=${VENV:-.venv} scripts/dist.sh
-cp "$notes" "$out/RELEASE_NOTES.md"
+install -m 644 "$notes" "$out/RELEASE_NOTES.md"
 "$bin/python" scripts/release_metadata.py "$out"
 cat <<SAID
 

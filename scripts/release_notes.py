@@ -50,6 +50,9 @@ def disagreements(root: Path) -> list[str]:
         found.append(f"CHANGELOG.md begins with {heading!r}: make it '## {version}, YYYY-MM-DD'")
     elif (date := datetime.date.fromisoformat(told[2])) != cited.get("date-released"):
         found.append(f"CITATION.cff has date-released {cited.get('date-released')}: make it {date}")
+    sections = re.findall(r"^## (\S+),", (root / "CHANGELOG.md").read_text("utf-8"), flags=re.M)
+    if twice := sorted({one for one in sections if sections.count(one) > 1}):
+        found.append(f"CHANGELOG.md has two sections of {', '.join(twice)}: make them one")
     if cited.get("version") != version:
         found.append(f"CITATION.cff has version {cited.get('version')}: make it {version}")
     if PLACEHOLDER in (where := repository(root)):

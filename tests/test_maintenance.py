@@ -212,7 +212,6 @@ def test_the_citation_is_of_this_version_and_tells_where_each_paper_is() -> None
 def checkout(tmp_path: Path) -> Path:
     """A repository of one commit that could be released."""
     for name in (
-        "CHANGELOG.md",
         "CITATION.cff",
         "pyproject.toml",
         "calib_serve/__init__.py",
@@ -223,7 +222,7 @@ def checkout(tmp_path: Path) -> Path:
     shutil.copy(ROOT / "scripts" / "release_notes.py", tmp_path / "scripts")
     replace(tmp_path / "pyproject.toml", r"https://example\.org/\S+?\"", 'https://host/us/it"')
     version = calib_serve.__version__
-    replace(tmp_path / "CHANGELOG.md", r"(?m)\A(.*?)^## .+?$", rf"\g<1>## {version}, 2026-01-02", re.DOTALL)
+    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {version}, 2026-01-02\n\n- New.\n")
     replace(tmp_path / "CITATION.cff", r"(?m)^repository-code: .+", "repository-code: https://host/us/it")
     replace(tmp_path / "CITATION.cff", r"(?m)^(# )?date-released.+", "date-released: 2026-01-02")
     git(tmp_path, "init", "--quiet")
@@ -232,8 +231,8 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def replace(path: Path, pattern: str, by: str, flags: int = 0) -> None:
-    text, changed = re.subn(pattern, by, path.read_text(), count=1, flags=flags)
+def replace(path: Path, pattern: str, by: str) -> None:
+    text, changed = re.subn(pattern, by, path.read_text(), count=1)
     assert changed == 1, pattern
     path.write_text(text)
 
@@ -285,6 +284,7 @@ def test_a_commit_beside_the_tag_and_changes_that_are_not_committed_are_refused(
     ("file", "pattern", "by", "told"),
     [
         ("CHANGELOG.md", r"(?m)^## .+, 2026-01-02$", "## 0.1.0, unreleased", "CHANGELOG.md begins with"),
+        ("CHANGELOG.md", r"\Z", "\n## 0.1.0, 2025-01-01\n", "has two sections of 0.1.0: make them one"),
         ("CHANGELOG.md", r"2026-01-02", "2026-01-03", "date-released 2026-01-02: make it 2026-01-03"),
         ("CITATION.cff", r"(?m)^version: .+$", "version: 9.9.9", "CITATION.cff has version 9.9.9"),
         ("CITATION.cff", r"(?m)^date-released.+$", "", "CITATION.cff has date-released None"),
