@@ -6,8 +6,8 @@
 
 A mutant changes one thing: a number, a comparison, `for`, `keep_firing_for`, and/or/unless, a matcher, a
 range, a function, a sign, a severity. It is killed where a test fails. Mutants that mean the same as the rule
-are in `equivalent_alerts.txt` beside this file, with a reason. Exit code 1 where fewer than 95 % of the others
-are killed.
+are in `equivalent_alerts.txt` beside this file, with a reason. Exit code 1 where fewer than 95 % of the
+others are killed.
 """
 
 from __future__ import annotations
