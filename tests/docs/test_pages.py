@@ -340,7 +340,9 @@ def one_label_came_home(t: Terminal) -> None:
 def the_page_of_the_watch_has_a_verdict(t: Terminal) -> None:
     assert http_ok(t.url(9300, ""), has=("digits 1.0", "tell as much as", "Reliability"))
     served = http_text(t.url(8082, "metrics"))
-    assert total(served, "calib_feedback_total", model="digits") == 897  # as many as pictures, though sent twice
+    assert (
+        total(served, "calib_feedback_total", model="digits") == 897
+    )  # as many as pictures, though sent twice
     assert total(served, "calib_predictions_total", model="digits") == 898
 
 
