@@ -1,4 +1,4 @@
-"""Every number of ``Bins`` against numpy written out here, and every refusal with one wrong value among good."""
+"""Every number of ``Bins`` against numpy written out, and every refusal of one wrong value among good."""
 
 from __future__ import annotations
 

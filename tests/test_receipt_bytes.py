@@ -1,4 +1,4 @@
-"""The bytes of receipts, written out with ``struct`` and ``hmac`` alone, and every limit of what they hold."""
+"""The bytes of receipts, written out with ``struct`` and ``hmac``, and every limit of what they hold."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ def test_receipts_of_version_1_are_read() -> None:
         body(confidence=-0.1), body(confidence=1.1), body(confidence=math.nan), body()[:-1], body() + b"x",
         body(1, more=F64.pack(0.0)), body(1, more=F64.pack(1.5)), body(1, more=F64.pack(-0.5)),
         body(1, more=F64.pack(math.nan)), body(4, more=struct.pack(">Q", GROUPS)), body(1), body(4), body(8),
-        body(8, more=struct.pack(">fI4s", 1.5, 3, b"tag!")), body(8, more=struct.pack(">fI4s", -0.5, 3, b"tag!")),
+        body(8, more=struct.pack(">fI4s", 1.5, 3, b"tag!")),
+        body(8, more=struct.pack(">fI4s", -0.5, 3, b"tag!")),
         body(names=("k1", "digits", "1.0")), body(names=("k1", "digits", "1.0", "", "")), body(0)[:30],
     ],
 )  # fmt: skip
@@ -271,8 +272,12 @@ def test_the_file_is_json_with_the_times_of_each_key(tmp_path: Path) -> None:
     assert Keyring.load(path) == ring
 
 
-@pytest.mark.parametrize(("time", "good"), [(0, True), (253_402_300_799.0, True), (-1, False),
-                                            (253_402_300_800.0, False), ("nan", False), ("x", False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("time", "good"),
+    [
+        (0, True), (253_402_300_799.0, True), (-1, False), (253_402_300_800.0, False), ("nan", False), ("x", False),
+    ],
+)  # fmt: skip
 def test_times_are_of_this_era(time: object, good: bool, tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     RING.save(path)
@@ -310,7 +315,7 @@ def test_of_all_modes_of_a_file_those_that_let_others_in_are_refused(
 
 def test_when_a_key_is_no_longer_needed_is_the_end_of_its_last_receipt() -> None:
     ring = Keyring("a", {"a": KEY}, {"a": KeyTimes(1.0, 1.0)})
-    ring = ring.rotated(token_bytes=lambda n: bytes(n), clock=lambda: 1000.0)
+    ring = ring.rotated(token_bytes=bytes, clock=lambda: 1000.0)
     assert [*ring.keys][1] == ring.active != "a"
     assert ring.times["a"] == KeyTimes(1.0, 1.0, 1000.0)
     assert ring.times[ring.active] == KeyTimes(1000.0, 1000.0, None)

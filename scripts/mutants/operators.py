@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -78,7 +79,6 @@ def mutants_of(tree: ast.Module, file: str) -> list[Mutant]:
     found, seen = [], Counter[str]()
     for node, parent, field, at, scope, function in _walk(tree, tree, "", None, (), None):
         for told, edit in _edits(node, parent, field, at):
-            ast.fix_missing_locations(edit[0])
             key = f"{'.'.join(scope) or 'module'}: {told}"
             seen[key] += 1
             numbered = key if seen[key] == 1 else f"{key} #{seen[key]}"
@@ -143,7 +143,7 @@ def _edits(node: Any, parent: Any, field: str, at: int | None) -> Iterator[tuple
     """What is told of each change of the node, and the change."""
 
     def into(new: Any) -> tuple[str, Any]:
-        ast.copy_location(new, node)
+        ast.fix_missing_locations(ast.copy_location(new, node))
         return f"{_text(node)} -> {_text(new)}", (parent, field, at, new)
 
     if isinstance(node, ast.Compare):
@@ -173,7 +173,7 @@ def _edits(node: Any, parent: Any, field: str, at: int | None) -> Iterator[tuple
     elif isinstance(node, ast.Return) and node.value is not None and _text(node.value) != "None":
         yield into(ast.Return(ast.Constant(None)))
     elif isinstance(node, (ast.Tuple, ast.List)) and isinstance(node.ctx, ast.Load):
-        if isinstance(parent, ast.Compare):  # of what is in it, the order says nothing
+        if isinstance(parent, (ast.Compare, ast.ExceptHandler)):  # of what is in it, the order says nothing
             return
         yield from (into(type(node)(swapped, node.ctx)) for swapped in _swapped(node.elts))
     elif isinstance(node, ast.Call) and not _is_logging(node):
@@ -214,7 +214,7 @@ def _constants(value: Any) -> tuple[Any, ...]:
 
 def _swapped(values: list[Any]) -> Iterator[list[Any]]:
     """The values with each two neighbours exchanged."""
-    for i, (one, other) in enumerate(zip(values, values[1:], strict=False)):
+    for i, (one, other) in enumerate(itertools.pairwise(values)):
         same = _text(one) == _text(other)
         if not same and not isinstance(one, ast.Starred) and not isinstance(other, ast.Starred):
             yield [*values[:i], other, one, *values[i + 2 :]]

@@ -1,9 +1,9 @@
 """One target's mutants, each in a forked child: ``python -m mutants.worker SPEC``, for ``code.py``.
 
 The children of one process share what is slow: numpy and its like are imported once, and so are the package
-and its tests, which are collected once. A child swaps the code of one function and runs the tests that run it,
-quickest first, until one fails. What acts at import (defaults, constants) is imported anew, with the mutant in.
-Nothing is written to the package: a mutant is only ever in memory.
+and its tests, which are collected once. A child swaps the code of one function and runs the tests that run
+it, quickest first, until one fails. What acts at import (defaults, constants) is imported anew, with the
+mutant in. Nothing is written to the package: a mutant is only ever in memory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _QUIET = (
     "not server",
 )
 _MEMORY = 12 * 2**30
-_GREEN, _RED, _NOT_SWAPPED, _NO_TESTS = 0, 1, 3, 4
+_GREEN, _RED, _NOT_SWAPPED, _NO_TESTS, _BROKEN = 0, 1, 3, 4, 5
 
 
 @dataclass(frozen=True)
@@ -168,12 +168,14 @@ class Worker:
         assert self.known is not None
         of_all = [s for test, s in self.known.seconds.items() if test != "all"]
         usual = sum(of_all) if chosen is None else sum(self.known.seconds[test] for test in chosen)
-        return 15 + 5 * usual
+        return 6 + 4 * usual
 
     def _noted(self, mutant: Mutant, act: Callable[[], int], limit: float, how: str = "swapped") -> str:
         by = self.spec.work / "by.txt"
         by.unlink(missing_ok=True)
         status, seconds = _in_child(act, limit=limit)
+        if status == "broken":  # this program, not the mutant: see the log
+            os._exit(_BROKEN)
         if status != "not swapped":
             outcome = {"green": "survived", "red": "killed", "limit": "killed"}[status]
             told = "time limit" if status == "limit" else by.read_text() if by.exists() else ""
@@ -208,14 +210,14 @@ def _in_child(act: Callable[[], int], *, limit: float | None) -> tuple[str, floa
             traceback.print_exc()
             sys.stderr.flush()
         finally:
-            os._exit(_RED)
+            os._exit(_BROKEN)
     _, status = os.waitpid(child, 0)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child, signal.SIGKILL)
     if os.WIFSIGNALED(status):
         told = "limit" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGALRM, signal.SIGKILL) else "red"
     else:
-        told = {_GREEN: "green", _NO_TESTS: "green", _NOT_SWAPPED: "not swapped"}.get(
+        told = {_GREEN: "green", _BROKEN: "broken", _NO_TESTS: "green", _NOT_SWAPPED: "not swapped"}.get(
             os.WEXITSTATUS(status), "red"
         )
     return told, time.monotonic() - started

@@ -227,7 +227,8 @@ def test_a_mixture_is_the_weighted_sum_of_softmaxes_and_the_uniform() -> None:
         ([0.0], [0.5, 0.5], InputError), ([-1.0], [0.5, 0.5], InputError), ([1.0], [1.5, -0.5], InputError),
         ([1.0], [0.5, 0.5 + 2e-6], InputError), ([1.0], [0.5, 0.5 - 2e-6], InputError),
         ([1.0], [1.0], ShapeError), ([], [1.0], ShapeError), ([[1.0]], [0.5, 0.5], ShapeError),
-        ([1.0], [[0.5, 0.5]], ShapeError), ([1.0, 2.0], [0.5, 0.5], ShapeError), ([F32 * 2], [0.5, 0.5], InputError),
+        ([1.0], [[0.5, 0.5]], ShapeError), ([1.0, 2.0], [0.5, 0.5], ShapeError),
+        ([F32 * 2], [0.5, 0.5], InputError),
         ([np.nan], [0.5, 0.5], InputError), ([1.0], [np.nan, 0.5], InputError),
     ],
 )  # fmt: skip
@@ -276,7 +277,8 @@ def test_one_row_maps_the_top_and_the_others_share_the_rest_in_their_proportions
 @pytest.mark.parametrize(
     ("edges", "values", "error"),
     [
-        ([[0.6, 0.5]], [[0, 0, 1]], InputError), ([[-0.1]], [[0, 1]], InputError), ([[1.1]], [[0, 1]], InputError),
+        ([[0.6, 0.5]], [[0, 0, 1]], InputError), ([[-0.1]], [[0, 1]], InputError),
+        ([[1.1]], [[0, 1]], InputError),
         ([[0.5]], [[-0.1, 1]], InputError), ([[0.5]], [[0, 1.1]], InputError), ([0.5], [0, 1], ShapeError),
         ([[0.5]], [[0, 0.5, 1]], ShapeError), ([[0.5]], [[0, 1], [0, 1]], ShapeError),
         ([[np.nan]], [[0, 1]], InputError), ([[0.5]], [[np.nan, 1]], InputError),

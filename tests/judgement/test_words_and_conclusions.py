@@ -209,8 +209,8 @@ def test_reasons_are_the_opening_and_a_sentence_for_each_test_of_the_whole() -> 
     )
     assert [plain(reason) for reason in found.reasons[:2]] == [
         "It opens.",
-        "The predicted class's confidence: an error of 1.2 points, surely not above 4.6 points; the tolerance "
-        "is 5.0 points. The chance of as much, if it were calibrated, over all tests: 0.002.",
+        "The predicted class's confidence: an error of 1.2 points, surely not above 4.6 points; the "
+        "tolerance is 5.0 points. The chance of as much, if it were calibrated, over all tests: 0.002.",
     ]
     assert len(found.reasons) == 3
     assert plain(found.reasons[2]).startswith("What shape is: an error of 0.5 points")

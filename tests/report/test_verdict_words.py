@@ -1,4 +1,4 @@
-"""What a report says that a calibration changed, and when it says not to deploy it: from numbers made by hand."""
+"""What a report says that a calibration changed, and when not to deploy it: by numbers made by hand."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ def of(
         ({"accuracy": change(-0.01, 0.05)}, ""),
         ({"accuracy": change(0.01, 0.001)}, ""),
         ({"ece": change(0.01, 0.001)}, ""),
-        ({"nll": change(2.0, 0.0), "accuracy": change(-3.0, 0.0)}, "accuracy fell and the negative log-likelihood rose"),
+        (
+            {"nll": change(2.0, 0.0), "accuracy": change(-3.0, 0.0)},
+            "accuracy fell and the negative log-likelihood rose",
+        ),
         ({"nll": change(2.0, 0.0), "accuracy": change(-3.0, 0.2)}, "the negative log-likelihood rose"),
     ],
 )  # fmt: skip
@@ -81,8 +84,8 @@ def test_what_changed_is_told_with_its_way_its_interval_and_its_chance() -> None
     }
     found = of(changes, after)
     assert plain(found.changed) == [
-        "The calibration error fell from 4.75 % to 1.13 % (95 % interval of the change -4.02 to -3.22 points; "
-        "p < 0.001).",
+        "The calibration error fell from 4.75 % to 1.13 % (95 % interval of the change -4.02 to -3.22 "
+        "points; p < 0.001).",
         "The negative log-likelihood rose from 0.2500 to 0.2100, which may be chance (p = 0.37).",
         "Accuracy stayed at 90.00 %.",
         "How well confidence tells right from wrong (AUROC) rose from 0.8000 to 0.8100 (95 % interval of the "
@@ -119,8 +122,8 @@ def test_labels_are_told_as_labels() -> None:
         f"The negative log-likelihood of a label went from {before.nll:.4f} to {after.nll:.4f}.",
     ]
     assert plain(found.reasons)[1].startswith(
-        f"Expected calibration error of P(label): {100 * after.positive_ece:.1f} %. A perfectly calibrated model "
-        f"would show about {100 * after.positive_noise_floor:.1f} %"
+        f"Expected calibration error of P(label): {100 * after.positive_ece:.1f} %. A perfectly calibrated "
+        f"model would show about {100 * after.positive_noise_floor:.1f} %"
     )
     assert found.do == OFF.do  # what is known of one class a sample says nothing of labels
     assert compared(OFF, after, artifact=_fitted(0.01)).do == OFF.do

@@ -48,14 +48,16 @@ def test_a_reply_names_the_class_and_lists_the_likeliest_in_their_order() -> Non
     assert told() == {
         "predicted": 1, "label": "bee", "confidence": 0.4, "model": "pets", "version": "3.1",
         "top": [
-            {"class": 1, "label": "bee", "probability": 0.4}, {"class": 3, "label": "dog", "probability": 0.3},
+            {"class": 1, "label": "bee", "probability": 0.4},
+            {"class": 3, "label": "dog", "probability": 0.3},
             {"class": 0, "label": "ant", "probability": 0.2},
         ],
     }  # fmt: skip
     assert told(names=()) == {
         "predicted": 1, "confidence": 0.4, "model": "pets", "version": "3.1",
         "top": [
-            {"class": 1, "probability": 0.4}, {"class": 3, "probability": 0.3}, {"class": 0, "probability": 0.2},
+            {"class": 1, "probability": 0.4}, {"class": 3, "probability": 0.3},
+            {"class": 0, "probability": 0.2},
         ],
     }  # fmt: skip
 
@@ -259,7 +261,8 @@ def test_replies_of_a_handler_of_its_own_go_as_text(bare: pytest.MonkeyPatch) ->
 def test_tensors_go_flat_with_their_shape() -> None:
     asked = Message("v2", {}, {}, id="7")
     outputs = [
-        Tensor("probabilities", "FP64", np.array([[0.1, 0.9], [0.5, 0.5]])), Tensor("label", "BYTES", ["a", "b"])
+        Tensor("probabilities", "FP64", np.array([[0.1, 0.9], [0.5, 0.5]])),
+        Tensor("label", "BYTES", ["a", "b"])
     ]  # fmt: skip
     assert v2_reply(asked, outputs, model="pets", version="3") == {
         "id": "7", "model_name": "pets", "model_version": "3",
@@ -297,8 +300,12 @@ def test_a_request_of_several_fails_for_what_the_client_can_mend_first() -> None
     assert all_or_none([1, Failure(503, "no")]) == [Failure(503, "instance 1: no")]
 
 
-@pytest.mark.parametrize(("gpu", "there", "device"), [(None, True, "cpu"), (0, True, "cuda:0"), (3, True, "cuda:3"),
-                                                      ("1", True, "cuda:1"), (3, False, "cpu")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("gpu", "there", "device"),
+    [
+        (None, True, "cpu"), (0, True, "cuda:0"), (3, True, "cuda:3"), ("1", True, "cuda:1"), (3, False, "cpu"),
+    ],
+)  # fmt: skip
 def test_a_worker_runs_on_the_gpu_that_it_was_given(
     gpu: object, there: bool, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,7 +314,7 @@ def test_a_worker_runs_on_the_gpu_that_it_was_given(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
 
     class Context:
-        system_properties = {} if gpu is None else {"gpu_id": gpu}  # noqa: RUF012
+        system_properties = {} if gpu is None else {"gpu_id": gpu}
 
     assert device_of(Context()) == device
 

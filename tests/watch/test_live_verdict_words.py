@@ -19,8 +19,8 @@ def number(value: float, low: float, high: float) -> Number:
 BOUNDS = Bounds((0.8, 0.9), (-0.05, 0.05), unseen=0.1)
 FINE = Estimates(
     weighed_by="predictions", missing="chance", served=20_000.0, labels=10_000.0, effective=9000.0,
-    label_share=0.5, coverage=1.0, confidence=0.85, covered_confidence=0.845, accuracy=number(0.845, 0.84, 0.85),
-    gap=number(0.0, -0.004, 0.004), brier=number(0.1, 0.09, 0.11), ece=number(0.004, 0.001, 0.008),
+    label_share=0.5, coverage=1.0, confidence=0.85, covered_confidence=0.845,
+    accuracy=number(0.845, 0.84, 0.85), gap=number(0.0, -0.004, 0.004), brier=number(0.1, 0.09, 0.11), ece=number(0.004, 0.001, 0.008),
     ece_unclipped=0.004, ece_observed=0.012, noise_floor=0.009, groups=0, design_effect=1.0, bounds=BOUNDS,
     worst=BOUNDS, bins=(),
 )  # fmt: skip
@@ -142,7 +142,10 @@ def test_without_labels_nothing_is_known() -> None:
     [
         ((0.011, 0.03), "off", "Overconfident by at least 1.1 points, whatever the missing labels are."),
         ((-0.03, -0.011), "off", "Underconfident by at least 1.1 points, whatever the missing labels are."),
-        ((-0.01, 0.01), "calibrated", "Confidence is within 1 point of accuracy, whatever the missing labels are."),
+        (
+            (-0.01, 0.01), "calibrated",
+            "Confidence is within 1 point of accuracy, whatever the missing labels are.",
+        ),
         ((-0.0101, 0.01), "unproven", "Not to be told while labels are missing for unknown reasons."),
         ((-0.01, 0.0101), "unproven", "Not to be told while labels are missing for unknown reasons."),
         ((0.01, 0.03), "unproven", "Not to be told while labels are missing for unknown reasons."),
