@@ -5,12 +5,12 @@
 
 ``targets.yaml`` says which modules, and which quick tests concern them. Results are kept in a JSON-lines
 file, one a mutant: a run that was stopped goes on where it was, and what survived is tried again.
-``equivalent.yaml`` lists the mutants that no test can see, each with the reason. Exit status 1 where fewer than 95 % of the others
-are killed, 2 where the tests fail without a mutant.
+``equivalent.yaml`` lists the mutants that no test can see, each with the reason. Exit status 1 where fewer than 95 % of
+the others are killed, 2 where the tests fail without a mutant.
 
 It is a program of our own, as mutmut 3.8 was tried and leaves out properties, module constants and exchanged
-arguments, knows one list of tests for all modules, and counts the words of errors; cosmic-ray starts pytest anew
-for each mutant: seconds, where a fork takes a tenth.
+arguments, knows one list of tests for all modules, and counts the words of errors; cosmic-ray starts pytest
+anew for each mutant, which takes seconds where a fork takes a tenth of one.
 """
 
 from __future__ import annotations
@@ -147,10 +147,9 @@ def run(
         paths = f"{HERE.parent}{os.pathsep}{scratch / 'tree'}"
         log = (work / "log.txt").open("w")
         process = subprocess.Popen(
-            [sys.executable, "-m", "mutants.worker", str(work / "spec.json")],
+            ["nice", "-n", "10", sys.executable, "-m", "mutants.worker", str(work / "spec.json")],
             cwd=scratch / "tree", stdout=log, stderr=log,
             env=os.environ | {"PYTHONPATH": paths, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"},
-            preexec_fn=lambda: os.nice(10),
         )  # fmt: skip
         started.append((process, work, log))
     found = []

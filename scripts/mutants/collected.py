@@ -13,6 +13,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, Phase, settings
 
 __all__ = ["Fixed", "Known", "Told", "in_order", "run_items"]
 
@@ -51,8 +52,6 @@ class Fixed:
 
     def pytest_sessionstart(self) -> None:
         """Hypothesis draws what it drew before; a failed example is not shrunk."""
-        from hypothesis import HealthCheck, Phase, settings
-
         settings.register_profile(
             "mutants",
             max_examples=25,
