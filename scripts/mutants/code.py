@@ -5,8 +5,8 @@
 
 ``targets.yaml`` says which modules, and which quick tests concern them. Results are kept in a JSON-lines
 file, one a mutant: a run that was stopped goes on where it was, and what survived is tried again.
-``equivalent.yaml`` lists the mutants that no test can see, each with the reason. Exit status 1 where fewer than 95 % of
-the others are killed, 2 where the tests fail without a mutant.
+``equivalent.yaml`` lists the mutants that no test can see, each with the reason. Exit status 1 where fewer
+than 95 % of the others are killed, 2 where the tests fail without a mutant.
 
 It is a program of our own, as mutmut 3.8 was tried and leaves out properties, module constants and exchanged
 arguments, knows one list of tests for all modules, and counts the words of errors; cosmic-ray starts pytest

@@ -38,6 +38,7 @@ def test_the_tolerance_is_one_point_unless_told_otherwise() -> None:
     wider = judge(FINE, tolerance=0.025)
     assert wider.headline == "Confidence means what it says, to within 2.5 points."
     assert judge(FINE, tolerance=0.02).headline.endswith("to within 2 points.")
+    assert judge(FINE, tolerance=0.3).headline.endswith("to within 30 points.")
 
 
 @pytest.mark.parametrize(("sign", "word"), [(1, "Overconfident"), (-1, "Underconfident")])
@@ -76,6 +77,10 @@ def test_bins_that_are_off_are_off_though_the_mean_is_right() -> None:
     assert said(ece=number(0.03, 0.016, 0.04))[0] == "unproven"
     assert said(ece=number(0.03, 0.018, 0.04), coverage=0.9)[0] == "off"
     assert said(ece=number(0.03, 0.018, 0.04), coverage=0.6)[0] == "unproven"
+    # At the tolerance it is not beyond: 1/2 less 1.5 times 1/4 is 1/8; and the same of the gap.
+    for numbers in ({"ece": number(0.5, 0.25, 0.5)}, {"gap": number(0.5, 0.25, 0.5)}):
+        assert judge(replace(FINE, **numbers), tolerance=0.125).level == "unproven"
+        assert judge(replace(FINE, **numbers), tolerance=0.1249).level == "off"
 
 
 @pytest.mark.parametrize(
