@@ -30,7 +30,7 @@ def swap(tree: ast.Module, path: Path, mutant: Mutant) -> bool:
     live = [
         one
         for one in gc.get_objects()
-        if isinstance(one, types.FunctionType)
+        if type(one) is types.FunctionType  # of a lazy proxy, isinstance would ask the module behind it
         and (one.__code__.co_name, one.__code__.co_firstlineno) == mutant.function
         and one.__code__.co_filename == str(path)
     ]

@@ -1,4 +1,4 @@
-"""The numbers of an incident, label by label: its alarms, its size, which way it goes, and when it is over."""
+"""The numbers of an incident, label by label: its alarms, its size, where it goes, and when it is over."""
 
 from __future__ import annotations
 

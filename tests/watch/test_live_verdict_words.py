@@ -20,7 +20,8 @@ BOUNDS = Bounds((0.8, 0.9), (-0.05, 0.05), unseen=0.1)
 FINE = Estimates(
     weighed_by="predictions", missing="chance", served=20_000.0, labels=10_000.0, effective=9000.0,
     label_share=0.5, coverage=1.0, confidence=0.85, covered_confidence=0.845,
-    accuracy=number(0.845, 0.84, 0.85), gap=number(0.0, -0.004, 0.004), brier=number(0.1, 0.09, 0.11), ece=number(0.004, 0.001, 0.008),
+    accuracy=number(0.845, 0.84, 0.85), gap=number(0.0, -0.004, 0.004), brier=number(0.1, 0.09, 0.11),
+    ece=number(0.004, 0.001, 0.008),
     ece_unclipped=0.004, ece_observed=0.012, noise_floor=0.009, groups=0, design_effect=1.0, bounds=BOUNDS,
     worst=BOUNDS, bins=(),
 )  # fmt: skip
