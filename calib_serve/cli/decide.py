@@ -113,7 +113,7 @@ def run(
         per_class=per_class,
         penalty=penalty,
         free_ranks=free_ranks,
-        groups=None if groups is None else read_groups(groups, len(samples)),
+        groups=None if groups is None else read_groups(groups, len(samples), beside=logits),
         seed=seed,
     )
     found.save(out)

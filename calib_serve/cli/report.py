@@ -109,7 +109,7 @@ def run(
             raise InputError("--groups and --target-risk are for one class a sample, not for labels")
         contents = prepare_labels_report(**how)
     else:
-        of_groups = None if groups is None else read_groups(groups, len(y))
+        of_groups = None if groups is None else read_groups(groups, len(y), beside=logits)
         contents = prepare_report(**how, target_risk=target_risk, groups=of_groups)
     write_page(out, contents)
     written = [out, *(write_plots(plots, contents, kind=plots_as) if plots else [])]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.data.logits_file import read_logits, read_npy
+from calib_serve.data.logits_file import holds_files, read_logits, read_npy
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.scores import class_ids, truths
 from calib_serve.naming import check_names
@@ -86,8 +86,16 @@ def read_labelled(
         raise type(error)(f"{path}: {error}") from error
 
 
-def read_groups(path: str | Path, samples: int) -> NDArray[Any]:
-    """The groups (n,) of an npy file, numbers or text, one for each of ``samples``."""
+def read_groups(path: str | Path, samples: int, *, beside: str | Path | None = None) -> NDArray[Any]:
+    """The groups (n,) of an npy file, numbers or text, one for each of ``samples``.
+
+    ``beside``: the file of these. InputError where it is a folder or pattern, whose rows have no order.
+    """
+    if beside is not None and holds_files(Path(beside)):
+        raise InputError(
+            f"the rows of {beside} come in any order, so which belongs to which line of {path} is not known; "
+            "write them into one file"
+        )
     groups = read_npy(Path(path))
     if groups.shape != (samples,):
         raise ShapeError(f"{path} must hold one group for each of {samples} samples, got {groups.shape}")

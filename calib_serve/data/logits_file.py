@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from calib_serve.columns import check_header, open_parquet
-from calib_serve.data.table_logits import read_table
+from calib_serve.data.table_logits import LISTS, from_lists, is_list, read_table
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.naming import Naming
 from calib_serve.npz import ZIP_ERRORS, map_npy, read_npz
 from calib_serve.scores import LABELS, PROBABILITIES, Outputs, as_logits, exact
 
-__all__ = ["LogitsFile", "read_logits", "read_npy"]
+__all__ = ["LogitsFile", "holds_files", "read_logits", "read_npy"]
 
 _SCORES: dict[str, Outputs | None] = {
     "logits": None,
@@ -79,6 +79,11 @@ def read_logits(
     found = _read(path, split, engine, password_file)
     path = Path(path)
     if labels is not None:
+        if engine is not None or holds_files(path):
+            raise InputError(
+                f"the rows of {path} come in any order, so labels cannot lie in a file of their own "
+                "(--labels, labels=): put them into its column label"
+            )
         found = replace(found, labels=read_npy(Path(labels)))
     if found.outputs is not None and outputs not in (None, found.outputs, exact(found.outputs, 1)):
         raise InputError(f"{path}: its array is named for {found.outputs}, and --outputs says {outputs}")
@@ -87,12 +92,16 @@ def read_logits(
     return found
 
 
+def holds_files(path: Path) -> bool:
+    """Whether this is a folder, or a pattern, of files; their rows come in any order."""
+    return path.is_dir() or (not path.is_file() and any(c in str(path) for c in "*?["))
+
+
 def _read(
     where: str | Path, split: str | None, engine: str | None, password_file: str | Path | None
 ) -> LogitsFile:
     path = Path(where)
-    many = path.is_dir() or (not path.is_file() and any(c in str(where) for c in "*?["))
-    if engine is not None or many:
+    if engine is not None or holds_files(path):
         return _read_table(str(where), split, engine, password_file)
     if path.suffix not in _ENDINGS:
         raise InputError(f"logits are read from {', '.join(_ENDINGS)} files, got {path.name!r}")
@@ -228,10 +237,16 @@ def _read_parquet(path: Path, split: str | None) -> LogitsFile:
     try:
         with file:
             table = file.read()
-            columns = {name: table[name].to_numpy() for name in table.column_names}
+            lists = [name for name in LISTS if name in table.column_names and is_list(table[name])]
+            kept = [name for name in table.column_names if not lists or name in ("label", "split")]
+            columns = {name: table[name].to_numpy() for name in kept}
     except ArrowException as error:
         raise InputError(f"cannot read {path}: {error}") from error
-    return _from_table(path, columns, split)
+    if not lists:
+        return _from_table(path, columns, split)
+    scores = from_lists(table, lists, str(path))
+    columns |= {str(k): scores[:, k] for k in range(scores.shape[1])}
+    return replace(_from_table(path, columns, split), class_names=(), outputs=_SCORES[lists[0]])
 
 
 def _from_table(path: Path, columns: dict[str, NDArray[Any]], split: str | None) -> LogitsFile:
@@ -246,7 +261,8 @@ def _from_table(path: Path, columns: dict[str, NDArray[Any]], split: str | None)
     if of is not None:
         known = sorted(set(map(str, of.tolist())))
         if split not in known:
-            raise InputError(f"{path} has the splits {', '.join(known)}, got {split!r}")
+            told = "; name one (--split, split=)" if split is None else f", got {split!r}"
+            raise InputError(f"{path} has the splits {', '.join(known)}{told}")
         columns = {name: values[of == split] for name, values in columns.items()}
         labels = None if labels is None else labels[of == split]
     # Class by class, to make only one copy of all columns.

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from calib_serve.engines import Engine, open_engine
 from calib_serve.errors import InputError
 
-__all__ = ["TableScores", "read_table"]
+__all__ = ["LISTS", "TableScores", "from_lists", "is_list", "read_table"]
 
-_LISTS = ("logits", "log_probs", "probs")
+LISTS = ("logits", "log_probs", "probs")
+"""Columns of lists: a row is a sample's scores."""
 
 
 class TableScores(NamedTuple):
@@ -70,10 +71,9 @@ def _of_split(engine: Engine, rows: Any, table: str, split: str) -> Any:
 def _scores_of(rows: Any, table: str) -> tuple[list[str], str]:
     """The columns of scores; what they are, where they are lists, else an empty text."""
     types = rows.schema()
-    lists = [name for name in _LISTS if name in types and types[name].is_array()]
-    if len(lists) > 1:
-        raise InputError(f"{table} has the columns {' and '.join(lists)}: leave one of them out")
+    lists = [name for name in LISTS if name in types and types[name].is_array()]
     if lists:
+        _refuse_several(lists, table)
         return lists, lists[0]
     scores = [name for name in rows.columns if name != "label"]
     if not scores:
@@ -119,7 +119,7 @@ def _block(batch: Any, scores: list[str], where: str) -> NDArray[np.float64]:
     columns = [batch[name] for name in scores]
     for name, column in zip(scores, columns, strict=True):
         _refuse_missing(column, f"{where}: {name}", len(batch))
-    if len(columns) == 1 and _is_list(columns[0]):
+    if len(columns) == 1 and is_list(columns[0]):
         lengths = np.unique(columns[0].value_lengths().to_numpy(zero_copy_only=False))
         flat = columns[0].flatten()
         _refuse_missing(flat, f"{where}: {scores[0]}", len(batch))
@@ -131,8 +131,22 @@ def _block(batch: Any, scores: list[str], where: str) -> NDArray[np.float64]:
     )
 
 
-def _is_list(column: Any) -> bool:
-    return hasattr(column, "value_lengths")
+def _refuse_several(lists: list[str], table: str) -> None:
+    if len(lists) > 1:
+        raise InputError(f"{table} has the columns {' and '.join(lists)}: leave one of them out")
+
+
+def from_lists(table: Any, lists: list[str], where: str) -> NDArray[np.float64]:
+    """The scores (n, K) of an Arrow table with a column of ``lists``, InputError as ``read_table``."""
+    _refuse_several(lists, where)
+    if not len(table):
+        raise InputError(f"{where} has column names but no rows")
+    return _block(table.select(lists).combine_chunks().to_batches()[0], lists, where)
+
+
+def is_list(column: Any) -> bool:
+    """Whether a row of this column of Arrow's is a list."""
+    return "list<" in str(column.type)
 
 
 def _refuse_missing(column: Any, what: str, rows: int) -> None:

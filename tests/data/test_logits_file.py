@@ -41,9 +41,9 @@ def test_a_table_gives_each_split_its_rows(write, name: str, tmp_path: Path):
         np.testing.assert_array_equal(found.logits, LOGITS[rows])
         np.testing.assert_array_equal(found.labels, LABELS[rows])
         assert found.class_names == ("cat", "dog", "fox")
-    with pytest.raises(InputError, match="has the splits cal, test"):
+    with pytest.raises(InputError, match=r"has the splits cal, test; name one \(--split"):
         read_logits(path)
-    with pytest.raises(InputError, match="has the splits cal, test"):
+    with pytest.raises(InputError, match="has the splits cal, test, got 'val'"):
         read_logits(path, split="val")
 
 

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from calib_serve import Artifact, calibrate, read_labelled
 from calib_serve.cli import app
+from calib_serve.data import read_groups
 from calib_serve.errors import InputError, MissingDependency
 
 ibis = pytest.importorskip("ibis")
@@ -56,6 +57,34 @@ def test_a_folder_of_parquet_fits_as_one_array_does(wide, how, tmp_path):
         one = calibrate(found.scores, found.labels, method, cross_validate=False)
         other = calibrate(logits, labels, method, cross_validate=False)
         np.testing.assert_allclose(one.probs(logits), other.probs(logits), rtol=0, atol=far)
+
+
+def test_one_file_of_lists_keeps_labels_and_splits_beside_each_row(tmp_path):
+    logits, labels = samples(60)
+    parts = np.array(["cal", "test"])[np.arange(60) % 2]
+    write(tmp_path, logits, labels, files=1, wide=False, split=parts)
+    found = read_labelled(tmp_path / "part-0.parquet", split="test")
+    np.testing.assert_array_equal(found.logits, logits[1::2])
+    np.testing.assert_array_equal(found.labels, labels[1::2])
+
+
+@pytest.mark.parametrize("rows", [[[1.0, 2.0], [3.0]], [[1.0, None], [3.0, 4.0]], [[1.0, 2.0], None]])
+def test_one_file_of_lists_that_are_ragged_or_have_holes_is_refused(rows, tmp_path):
+    pq.write_table(pa.table({"logits": rows, "label": [0, 1]}), tmp_path / "z.parquet")
+    with pytest.raises(InputError, match=r"lists of 1 and 2 logits|is missing \(NULL\) in 1"):
+        read_labelled(tmp_path / "z.parquet")
+
+
+def test_what_has_no_order_takes_no_labels_or_groups_by_their_order(tmp_path):
+    logits, labels = samples(60)
+    where = write(tmp_path / "logs", logits, labels)
+    np.save(tmp_path / "y.npy", labels)
+    for many in (where, f"{where}/*.parquet"):
+        with pytest.raises(InputError, match="come in any order"):
+            read_labelled(many, labels=tmp_path / "y.npy")
+        with pytest.raises(InputError, match="come in any order"):
+            read_groups(tmp_path / "y.npy", 60, beside=many)
+    assert len(read_groups(tmp_path / "y.npy", 60, beside=where / "part-0.parquet")) == 60
 
 
 def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path):
