@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-dep
 # What lock/ names, and only files of the hashes there; nothing is resolved and no package's own code is run.
 LOCKED := $(PIP) --require-hashes --only-binary=:all:
 
-.PHONY: help setup demo test faults nightly check versions docs audit bench-quick dist sbom constraints lock clean
+.PHONY: help setup demo test faults nightly check coverage versions docs audit bench-quick dist release sbom constraints lock clean
 
 help:
 	@echo "make demo         the whole way, from a classifier to a dashboard query, in 3 minutes"
@@ -18,11 +18,13 @@ help:
 	@echo "make faults       faults and attacks at their nightly size: minutes, not seconds"
 	@echo "make nightly      all tests at their nightly size: more examples, more of others' archives"
 	@echo "make check        format, lint, types, doctests, Prometheus rules"
+	@echo "make coverage     lines and branches that the tests without servers reach, in htmlcov/"
 	@echo "make versions     the tests on other Pythons, and with the oldest and newest packages"
 	@echo "make docs         the site, in site/; warnings are errors"
 	@echo "make audit        known vulnerabilities of the pinned packages"
 	@echo "make bench-quick  every benchmark beside its peers, trimmed to a few minutes"
 	@echo "make dist         what a release publishes, in dist/: archives, bills of materials, checksums"
+	@echo "make release      the same, of a clean commit whose version, changelog and citation agree; pushes nothing"
 	@echo "make sbom         the bills of materials alone: what is in a release, as CycloneDX"
 	@echo "make constraints  renew constraints.txt and lock/ from the newest releases"
 	@echo "make lock         renew them for a changed pyproject.toml; pins stay"
@@ -67,6 +69,10 @@ check: $(DEVELOPED)
 	$(BIN)/pytest -q --ignore=tests calib_serve
 	scripts/check_prometheus.sh
 
+coverage: $(DEVELOPED)
+	$(BIN)/pytest -n logical --dist loadfile --no-loadscope-reorder -m "not server" \
+	  --cov --cov-report=term --cov-report=xml --cov-report=html $(ARGS)
+
 versions: $(DEVELOPED)
 	VENV=$(VENV) scripts/versions.sh $(ARGS)
 
@@ -82,6 +88,9 @@ bench-quick: $(INSTALLED)
 dist: $(DEVELOPED)
 	VENV=$(VENV) scripts/dist.sh
 
+release: $(DEVELOPED)
+	VENV=$(VENV) scripts/release.sh $(ARGS)
+
 sbom: $(DEVELOPED)
 	VENV=$(VENV) scripts/sbom.sh
 
@@ -92,4 +101,4 @@ lock:
 	PYTHON=$(PYTHON) scripts/refresh_constraints.sh
 
 clean:
-	rm -rf $(VENV) .nox .venv-bench-* benchmarks/results/quick demo-out site logs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .nox .venv-bench-* benchmarks/results/quick demo-out site logs htmlcov coverage.xml .pytest_cache .mypy_cache .ruff_cache .hypothesis

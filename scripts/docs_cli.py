@@ -40,7 +40,7 @@ def page() -> str:
     ]
     for title, names in ORDER:
         lines += ["", f"## {title}"]
-        for name in (n for n in names if n in commands):
+        for name in names:
             lines += _command(commands[name], f"calib-serve {name}", level=3)
     return "\n".join(lines) + "\n"
 

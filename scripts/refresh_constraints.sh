@@ -2,8 +2,9 @@
 # The versions that are tested together, and the hashes of their files, by uv:
 #   scripts/refresh_constraints.sh             for what pyproject.toml asks for; pins stay as they are
 #   scripts/refresh_constraints.sh --upgrade   the newest releases that it allows
-# constraints.txt pins versions for what is built here; constraints-3.10.txt those of Python 3.10. lock/*.txt hold
-# the same versions with hashes, for `pip install --require-hashes --no-deps`.
+# constraints.txt pins versions for what is built here; constraints-3.10.txt those of Python 3.10;
+# calib_serve/constraints.txt is for users, of both. lock/*.txt hold the same versions with hashes, for
+# `pip install --require-hashes --no-deps`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools=$(mktemp -d)
@@ -29,6 +30,12 @@ lock() { # FILE, PYTHON, and what uv reads; torch and torchvision are in files o
 pins constraints.txt 3.11.7 pyproject.toml --extra dev --extra gpu "$@"
 printf '%s\n' pytest pytest-xdist hypothesis httpx scikit-learn psutil |
   pins constraints-3.10.txt 3.10 pyproject.toml - --extra watch "$@"
+# For users: of the same versions those that the extras bring. mlflow holds others back, and is not among them.
+compile --no-annotate --python-version 3.11.7 pyproject.toml --extra all --extra gpu --extra hugging-face -c constraints.txt
+mv "$tools/log" "$tools/3.11.txt"
+compile --no-annotate --python-version 3.10 pyproject.toml --extra watch -c constraints-3.10.txt
+mv "$tools/log" "$tools/3.10.txt"
+"$tools/bin/python" scripts/user_constraints.py "$tools/3.11.txt" "$tools/3.10.txt" >calib_serve/constraints.txt
 
 same=(-c constraints.txt)
 echo hatchling editables | tr ' ' '\n' | lock lock/build.txt 3.11.7 - "${same[@]}"

@@ -10,7 +10,7 @@ mkdir -p "$out"
 project=$(mktemp)
 trap 'rm -f "$project"' EXIT
 version=$("$bin/python" -c 'import calib_serve; print(calib_serve.__version__)')
-sed "s/^dynamic = \[\"version\"\]/version = \"$version\"/" pyproject.toml >"$project"
+sed "s/^dynamic = \[\"version\".*\]/version = \"$version\"/" pyproject.toml >"$project"
 
 sbom() { # WHAT, and its locks
   local file=$out/calib-serve-$version-$1.cdx.json

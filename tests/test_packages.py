@@ -5,19 +5,56 @@ Installing asks the same package index that installed the tests.
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 from installed import PIP, ROOT, run
+from locks import LOCKS, locked
 from packaging.metadata import Metadata
+from packaging.utils import canonicalize_name
+from sizes import nightly
+
+INSTALL = ROOT / "docs" / "how-to" / "install.md"
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+LISTING = "from importlib.metadata import distributions as d; print(*(f'{x.name}=={x.version}' for x in d()))"
+IMPORTING = """
+import importlib, pkgutil, sys
+_, package, *left = sys.argv
+names = [m.name for m in pkgutil.walk_packages(importlib.import_module(package).__path__, package + ".")]
+assert len(names) > 30, names
+for name in names:
+    if not name.startswith(tuple(left)):
+        importlib.import_module(name)
+"""
+# What needs a package that no extra of `all` brings, and what runs when it is imported.
+NOT_IMPORTED = ("calib_serve.mlflow", "calib_serve.__main__")
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def index(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A package index that answers; skips where none does, never in CI."""
+    asked = [*PIP, "download", "--no-deps", "--no-cache-dir", "--dest", tmp_path_factory.mktemp("asked")]
+    done = subprocess.run(
+        [*asked, "--retries=0", "mdurl==0.1.2"], check=False, capture_output=True, text=True
+    )
+    if done.returncode and os.environ.get("CI") == "true":
+        pytest.fail(f"no package index answers, and CI must not skip:\n{done.stderr}")
+    if done.returncode:
+        pytest.skip("no package index answers")
+
+
+@pytest.fixture(scope="module")
+def built(index: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A source archive of the checkout, and a wheel made from that archive alone."""
     folder = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--outdir", folder, ROOT, cwd=folder)
@@ -33,6 +70,16 @@ def python(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (wheel,) = built.glob("*.whl")
     run(*PIP, "--python", python, "install", "-c", ROOT / "constraints.txt", wheel, cwd=folder)
     return python
+
+
+def script(name: str) -> ModuleType:
+    """A file of scripts/, imported."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def files(wheel: Path) -> set[str]:
@@ -79,19 +126,93 @@ def test_only_the_extra_gpu_brings_onnxruntime_for_a_gpu_and_none_brings_two(bui
     assert of_extra["onnx"] == of_extra["sklearn"] == of_extra["all"] == of_extra["dev"] == {"onnxruntime"}
 
 
-def test_the_source_archive_holds_what_a_packager_builds_and_tests(built: Path) -> None:
+def test_the_source_archive_holds_what_builds_installs_and_explains_and_no_more(built: Path) -> None:
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
-    assert {
-        "pyproject.toml",
-        "LICENSE",
-        "README.md",
-        "CHANGELOG.md",
-        "lock/all.txt",
-        "tests/test_packages.py",
-    } <= held
-    assert not [name for name in held if name.startswith((".venv", "benchmarks/results/quick"))]
+    top = {"pyproject.toml", "hatch_build.py", "LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff"}
+    assert top | {"lock/all.txt", "deploy/Dockerfile", "docs/index.md", "config.properties"} <= held
+    assert not [name for name in held if name.startswith((".venv", "tests", "benchmarks", "docs/images"))]
+    assert path.stat().st_size < 4e6
+
+
+@pytest.mark.parametrize("pattern", ["*.whl", "*.tar.gz"])
+def test_a_package_index_shows_the_readme_whole(built: Path, pattern: str) -> None:
+    """With links that lead somewhere: in the repository they are relative."""
+    (archive,) = built.glob(pattern)
+    release_metadata = script("release_metadata")
+    text = release_metadata.told(archive)
+    assert release_metadata.wrong(text) == []
+    told = Metadata.from_email(text)
+    assert {"Source", "Documentation", "Changelog", "Issues", "Security"} == set(told.project_urls or {})
+    (repository,) = {url for name, url in (told.project_urls or {}).items() if name == "Source"}
+    assert repository == script("release_notes").repository(ROOT)
+    shown = re.findall(r"\]\((\S+?)\)", told.description or "")
+    readme = re.findall(r"\]\((\S+?)\)", (ROOT / "README.md").read_text())
+    assert [url.rpartition(f"v{told.version}/")[2] for url in shown] == readme
+    assert any(f"/raw/v{told.version}/docs/images/" in url for url in shown)
+    assert release_metadata.wrong(text.replace(f"]({repository}/blob/v{told.version}/", "](")) != []
+
+
+def page_line(extras: str) -> list[str]:
+    """What follows ``pip`` where docs/how-to/install.md first installs these extras."""
+    lines = re.findall(r"^\$ pip (install \"calib-serve\[(.+)\]\" -c .+)$", INSTALL.read_text(), re.M)
+    return shlex.split(next(line for line, brought in lines if brought == extras))
+
+
+def constrained(wheel: Path, folder: Path) -> dict[str, str]:
+    """Writes constraints.txt as the wheel has it, with torch's CPU build or none; each package's version."""
+    with zipfile.ZipFile(wheel) as archive:
+        text = archive.read("calib_serve/constraints.txt").decode()
+    # PyPI's would be gigabytes.
+    (cpu,) = {version for name, version, _ in locked(LOCKS["torch"]) if name == "torch" and "+" in version}
+    (folder / "constraints.txt").write_text(f"{text}torch=={cpu}\n")
+    here = [line for line in text.splitlines() if "==" in line and 'python_version < "3.11"' not in line]
+    return dict(line.split(" ;")[0].split("==") for line in here)
+
+
+@pytest.mark.parametrize(
+    ("extras", "package"),
+    [("watch,report", "calib_serve.watch"), pytest.param("all", "calib_serve", marks=nightly)],
+)
+def test_the_pages_line_brings_the_pinned_versions_and_all_that_modules_import(
+    built: Path, extras: str, package: str, tmp_path: Path
+) -> None:
+    (wheel,) = built.glob("*.whl")
+    pinned = constrained(wheel, tmp_path)
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
+    python = tmp_path / "venv" / "bin" / "python"
+    words = [word.replace("calib-serve[", f"{wheel}[") for word in page_line(extras)]
+    # As make does: torch from pip's own sources where they have its CPU build, else from the page's index.
+    sources = [word for word in words if word not in (CPU_INDEX, "--extra-index-url")]
+    at_hand = subprocess.run(
+        [*PIP, "--python", python, *sources], cwd=tmp_path, check=False, capture_output=True
+    )
+    if at_hand.returncode:
+        run(*PIP, "--python", python, *words, cwd=tmp_path)
+    brought = run(python, "-c", LISTING, cwd=tmp_path).split()
+    for name, version in (one.split("==") for one in brought):
+        if name != "calib-serve":
+            assert pinned[canonicalize_name(name)] == version.split("+")[0], name
+    run(python, "-W", "ignore", "-c", IMPORTING, package, *NOT_IMPORTED, cwd=tmp_path)
+
+
+def test_without_an_index_the_page_s_folder_of_wheels_is_enough(built: Path, tmp_path: Path) -> None:
+    folder = r"^\$ (pip (?:download|install) .* (?:-d|--find-links) wheels)$"
+    lines = re.findall(folder, INSTALL.read_text(), re.MULTILINE)
+    (wheel,) = built.glob("*.whl")
+    run(*PIP, "download", "--no-deps", "--dest", tmp_path / "wheels", wheel, cwd=tmp_path)
+    (tmp_path / "constraints.txt").write_bytes((ROOT / "calib_serve" / "constraints.txt").read_bytes())
+    run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
+    pip = [tmp_path / "venv" / "bin" / "python", "-m", *PIP[2:]]
+    download, install = (shlex.split(line)[1:] for line in lines)
+    run(*pip, *download, "--find-links", "wheels", cwd=tmp_path)
+    # No settings of this machine, such as a folder of wheels of its own.
+    run("env", "PIP_CONFIG_FILE=/dev/null", "PIP_FIND_LINKS=", *pip, *install, cwd=tmp_path)
+    assert "wrote" in run(
+        tmp_path / "venv" / "bin" / "calib-serve", "export", "constraints", "again.txt", cwd=tmp_path
+    )
+    assert (tmp_path / "again.txt").read_text() == (tmp_path / "constraints.txt").read_text()
 
 
 def test_the_base_install_fits_inspects_and_evaluates_in_an_empty_folder(

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-__all__ = ["run"]
+__all__ = ["group"]
+
+group = typer.Typer(no_args_is_help=True, help="Write what other programs are set up with.")
 
 
-def run(
-    what: Annotated[
-        Literal["monitoring"], typer.Argument(help="monitoring: for Prometheus, Alertmanager and Grafana.")
-    ],
+@group.command()
+def monitoring(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write; made if it is missing.")],
     *,
     tolerance: Annotated[
@@ -59,7 +59,7 @@ def run(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that say something else.")] = False,
 ) -> None:
-    """Write recording rules, alerts, the dashboard and example settings.
+    """Write rules, alerts, the dashboard and example settings, for Prometheus, Alertmanager and Grafana.
 
     Nothing is written where a file would change, unless told --force.
     """
@@ -83,3 +83,29 @@ def run(
         typer.echo(f"wrote {path}")
     if not written:
         typer.echo(f"{folder} is up to date")
+
+
+@group.command()
+def constraints(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Where to write; for pip's and uv's -c.")
+    ] = Path("constraints.txt"),
+    *,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite a file that says something else.")
+    ] = False,
+) -> None:
+    """Write the versions of other packages that this release was tested with."""
+    from importlib.resources import files
+
+    from calib_serve.errors import InputError
+    from calib_serve.files import write_whole
+
+    pins = (files("calib_serve") / "constraints.txt").read_bytes()
+    try:
+        if file.exists() and file.read_bytes() != pins and not force:
+            raise InputError(f"would change {file}; give another file, or --force")
+        write_whole(file, pins)
+    except OSError as error:
+        raise InputError(f"cannot write {file}: {error.strerror}") from error
+    typer.echo(f"wrote {file}")

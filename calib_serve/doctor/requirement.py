@@ -108,7 +108,8 @@ def _meets(version: str, comparison: str) -> bool:
     # Neither 2.0rc1 is below 2.0, nor 2.0.post1 above it.
     same = here[:2] == there[:2]
     if operator == "<":
-        return here < there and not (same and _is_early(here) and not _is_early(there))
+        of_it = same and here[3] == there[3] and _is_early(here)
+        return here < there and not (of_it and not _is_early(there))
     return here > there and not (same and here[3] >= 0 and there[3] < 0)
 
 

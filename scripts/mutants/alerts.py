@@ -4,10 +4,10 @@
     python scripts/mutants/alerts.py --only LabelsFew     those of one alert or recorded series
     python scripts/mutants/alerts.py --sample 100         so many, drawn
 
-A mutant changes one thing: a number, a comparison, `for`, `keep_firing_for`, and/or/unless, a matcher, a range,
-a function, a sign, a severity. It is killed where a test fails. Mutants that mean the same as the rule are in
-`equivalent_alerts.txt` beside this file, with a reason. Exit code 1 where fewer than 95 % of the others are
-killed.
+A mutant changes one thing: a number, a comparison, `for`, `keep_firing_for`, and/or/unless, a matcher, a
+range, a function, a sign, a severity. It is killed where a test fails. Mutants that mean the same as the rule
+are in `equivalent_alerts.txt` beside this file, with a reason. Exit code 1 where fewer than 95 % of the
+others are killed.
 """
 
 from __future__ import annotations
@@ -152,6 +152,7 @@ def cases() -> list[Case]:
         for test in whole["tests"]:
             alerts = {one["alertname"] for one in test.get("alert_rule_test", ())}
             series = " ".join(one["expr"] for one in test.get("promql_expr_test", ()))
+            alerts |= set(re.findall(r'alertname="(\w+)"', series))
             asks = frozenset(alerts | set(re.findall(r"model_version\w*:calib_[\w:]+", series)))
             text = yaml.safe_dump({**whole, "tests": [test]}, width=1_000_000, allow_unicode=True)
             found.append(Case(path.name, text, asks))

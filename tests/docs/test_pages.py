@@ -12,6 +12,8 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ import yaml
 from doc_blocks import DOCS, ROOT, blocks, commands, markdown, pages, typed, unlike, without_blocks
 from live_server import total
 from PIL import Image
+from pip._internal.commands import create_command
 from real_servers import needed
 from sizes import nightly
 from terminal import Terminal, http_ok, http_text
@@ -47,6 +50,24 @@ def installs_known_extras(t: Terminal, command: str) -> None:
 def installs_the_locked_torch(t: Terminal, command: str) -> None:
     (version,) = re.findall(r"torch==([\d.]+)", command)
     assert f"torch=={version}+cpu" in (ROOT / "lock" / "torch.txt").read_text()
+
+
+def is_understood(t: Terminal, command: str) -> None:
+    """By pip's own parser, or in the words of uv's help; extras are known, and files are there."""
+    words = shlex.split(plain(command).rpartition("|")[2])
+    for extras in re.findall(r"calib-serve\[(.+?)\]", command):
+        installs_known_extras(t, f"[{extras}]")
+    if "-c" in words:
+        assert (t.folder / words[words.index("-c") + 1]).is_file(), command
+    for name in re.findall(r"lock/\S+\.txt", command):
+        assert (ROOT / name).is_file(), command
+    if words[0] == "pip":
+        create_command(words[1]).parser.parse_args(words[2:])
+    elif (uv := Path(sys.prefix) / "uv" / "bin" / "uv").is_file():
+        sub = words[1:3] if words[1] == "pip" else words[1:2]
+        known = subprocess.run([uv, *sub, "--help"], capture_output=True, text=True, check=True).stdout
+        for word in (one.partition("=")[0] for one in words if one.startswith("-") and one != "-"):
+            assert re.search(rf"(?<![\w-]){word}\b", known), word
 
 
 def installs_locked_packages(t: Terminal, command: str) -> None:
@@ -133,6 +154,10 @@ class NotRun:
 NOT_RUN = (
     NotRun(
         "pip install '.[", "installs from a package index; `make setup` does the same", installs_known_extras
+    ),
+    *(
+        NotRun(has, "asks a package index; tests/test_packages.py installs what the page does", is_understood)
+        for has in ("-c constraints.txt", "--require-hashes", "uv add ", "pip uninstall ", "pip install --")
     ),
     NotRun("pip install torch==", "200 MB from PyTorch's own index", installs_the_locked_torch),
     NotRun(

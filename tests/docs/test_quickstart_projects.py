@@ -60,7 +60,7 @@ def test_a_project_does_what_its_readme_says(kind: str, installed: Path, tmp_pat
         assert sent > 800
         assert total(metrics, "calib_predictions_total", model="digits") == sent
         assert total(metrics, "calib_feedback_total", model="digits") == sent
-        t.type("calib-serve label labels.csv --json")
+        t.type("calib-serve label labels.csv --url http://127.0.0.1:9300/v1/labels --json")
         assert json.loads(t.output) == {"accepted": 0, "refused": {"duplicate": sent}}
         if kind == "torch":
             assert http_ok(t.url(8082, "metrics"))
@@ -78,9 +78,9 @@ def test_every_file_is_sound_and_named_in_the_readme(kind: str, tmp_path: Path) 
     told = (tmp_path / HEADS[kind]).read_text()
     assert "REPLACE TH" in told, "what is to be replaced says so"
     lint = [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml"), "--ignore"]
-    subprocess.run([*lint, "D,S,T20,PLR,PTH", str(tmp_path)], check=True)
+    subprocess.run([*lint, "D,S,T20,PLR,PTH", "."], check=True, cwd=tmp_path)
     form = [sys.executable, "-m", "ruff", "format", "--check", "--config", str(ROOT / "pyproject.toml")]
-    subprocess.run([*form, str(tmp_path)], check=True)
+    subprocess.run([*form, "."], check=True, cwd=tmp_path)
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

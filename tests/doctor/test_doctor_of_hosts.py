@@ -146,7 +146,7 @@ def test_a_mount_whose_name_has_a_blank_is_found(mounted: tuple[World, Path], tm
     point = str(folder).replace(" ", "\\040")
     mounts.write_text(f"1 0 8:1 / / rw - ext4 a rw\n2 1 0:9 / {point} rw - fuse.sshfs h:/ rw\n")
     assert found(world, ledger=str(folder / "ledger.db"))["ledger"].level == "wrong"
-    assert found(world, ledger=str(tmp_path / "net"))["ledger"].level == "ok"
+    assert found(world, ledger=str(tmp_path / "net drive.db"))["ledger"].level == "ok"
 
 
 def test_a_database_is_not_asked() -> None:

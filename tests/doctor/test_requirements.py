@@ -22,12 +22,14 @@ public = st.builds("".join, st.tuples(st.sampled_from(["", "1!"]), releases, sta
     and "dev1-" not in v
 )  # fmt: skip
 installed = st.builds("".join, st.tuples(public, st.sampled_from(["", "+cpu", "+cu128.1"])))
-orders = st.builds("{}{}".format, st.sampled_from(["==", "!=", ">=", "<=", ">", "<"]), public)
+orders = st.builds("{}{}".format, st.sampled_from(["==", "!=", ">=", "<="]), public)
+# Not of 1.0.post1: what is below that, the versions of packaging do not agree on.
+strict = st.builds("{}{}{}".format, st.sampled_from(["<", ">"]), releases, stages)
 wildcards = st.builds("{}{}.*".format, st.sampled_from(["==", "!="]), releases)
 compatible = st.builds("~={}.{}".format, releases, numbers)
 
 
-@given(installed, st.lists(st.one_of(orders, wildcards, compatible), max_size=3).map(",".join))
+@given(installed, st.lists(st.one_of(orders, strict, wildcards, compatible), max_size=3).map(",".join))
 @example("2.13.0+cpu", ">=2.4")
 @example("2.0rc1", "<2.0")
 @example("2.0.post1", ">2.0")

@@ -1,0 +1,331 @@
+"""Each step of a calibration against numpy written out here, and each refusal of what is no step."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax, softmax
+
+from calib_serve.artifact.step import LARGEST, tensor
+from calib_serve.artifact.steps import STEPS, Head, InputShift, LogitMap, Mixture, ProbTable
+from calib_serve.errors import InputError, ShapeError
+
+RNG = np.random.default_rng(5)
+Z = RNG.normal(0, 2, (7, 3))
+DIAGONAL, FULL, BIAS = RNG.uniform(0.5, 2, 3), RNG.normal(0, 1, (3, 3)), np.array([0.5, -1.0, 0.25])
+F32 = float(np.finfo(np.float32).max)
+SMALLEST = float(np.finfo(np.float32).tiny)
+
+
+def test_kinds_are_those_that_files_name_in_the_order_in_which_they_act() -> None:
+    assert [step.kind for step in STEPS] == ["input_shift", "head", "logit_map", "mixture", "prob_table"]
+    assert InputShift.option_names == ("low", "high")
+    assert LogitMap.option_names == ("on",)
+    assert pytest.approx(3.4028235e38, rel=1e-6) == LARGEST
+
+
+# InputShift
+
+
+def test_an_input_is_shifted_and_clipped_in_its_own_dtype() -> None:
+    delta = np.array([[1.0, -2.0]])
+    x = np.array([[[0.5, 0.5]], [[-3.0, 4.0]]], np.float32)
+    shifted = InputShift(delta)(x)
+    assert shifted.dtype == np.float32
+    assert shifted.tolist() == [[[1.5, -1.5]], [[-2.0, 2.0]]]
+    assert InputShift(delta, -1.0, 1.0)(x).tolist() == [[[1.0, -1.0]], [[-1.0, 1.0]]]
+    assert InputShift(delta, -1.0, 0.0)(x).tolist() == [[[0.0, -1.0]], [[-1.0, 0.0]]]
+    assert InputShift(delta)(x.astype(np.float64)).dtype == np.float64
+    for wrong in (np.zeros((2, 2)), np.zeros((2, 1, 3)), np.zeros((1, 2)), np.zeros(2)):
+        with pytest.raises(ShapeError, match="inputs must be"):
+            InputShift(delta)(wrong)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(0.0, None), (None, 1.0), (1.0, 0.0), (1.0, 1.0), (0.0, math.inf), (-math.inf, 0.0), (math.nan, 1.0)],
+)
+def test_limits_that_are_none_are_refused(low: float | None, high: float | None) -> None:
+    with pytest.raises(InputError, match=r"low must be below high|both low and high"):
+        InputShift(np.zeros(2), low, high)
+
+
+def test_limits_may_be_as_large_as_float32_holds_and_no_larger() -> None:
+    assert InputShift(np.zeros(2), -F32, F32).high == F32
+    for low, high in ((-2 * F32, 0.0), (0.0, 2 * F32)):
+        with pytest.raises(InputError, match="low must be below high"):
+            InputShift(np.zeros(2), low, high)
+
+
+def test_what_does_nothing_says_so() -> None:
+    assert InputShift(np.zeros(2)).is_nothing is True
+    assert InputShift(np.array([0.0, 1.0])).is_nothing is False
+    assert InputShift(np.zeros(2), 0.0, 1.0).is_nothing is False
+    assert Head((np.eye(2),), (np.zeros(2),)).is_nothing is False
+    assert LogitMap(np.array(1.0)).is_nothing
+    assert LogitMap(np.ones(3)).is_nothing
+    assert LogitMap(np.eye(3)).is_nothing
+    assert LogitMap(np.eye(3), np.zeros(3)).is_nothing
+    assert not LogitMap(np.ones((3, 3))).is_nothing
+    assert not LogitMap(np.array(2.0)).is_nothing
+    assert not LogitMap(np.array([1.0, 1.0, 2.0])).is_nothing
+    assert not LogitMap(np.eye(3), np.array([0.0, 0.0, 1.0])).is_nothing
+    assert not LogitMap(np.eye(3), on="log_probs").is_nothing
+
+
+# Head
+
+
+def test_a_head_is_its_layers_with_a_relu_between() -> None:
+    w0, b0, w1, b1 = (RNG.normal(size=s).astype(np.float32) for s in ((4, 3), (4,), (2, 4), (2,)))
+    head = Head((w0, w1), (b0, b1))
+    x = RNG.normal(size=(6, 3)).astype(np.float32)
+    hidden = x @ w0.T + b0
+    assert (hidden < 0).any()
+    hidden = np.where(hidden < 0, 0, hidden)
+    np.testing.assert_allclose(head(x), hidden @ w1.T + b1, rtol=1e-6)
+    np.testing.assert_allclose(Head((w0,), (b0,))(x), x @ w0.T + b0, rtol=1e-6)  # no ReLU of what comes in
+    assert (head.classes, head.options) == (2, {"layers": 2})
+    assert [*head.tensors] == ["weight0", "bias0", "weight1", "bias1"]
+    given = dict(head.tensors) | {"other": np.zeros(1)}
+    again = Head.build({"layers": 2}, given)
+    assert [*given] == ["other"]
+    assert np.array_equal(again(x), head(x))
+    for wrong in (x[:, :2], x[0], x[None]):
+        with pytest.raises(ShapeError, match="features must be"):
+            head(wrong)
+
+
+def test_layers_that_do_not_chain_are_refused() -> None:
+    good, bias = np.ones((4, 3)), np.ones(4)
+    wrong = {
+        "a bias too few": ((good, np.ones((2, 4))), (bias,)),
+        "none": ((), ()),
+        "flat": ((np.ones(3),), (np.ones(3),)),
+        "bias of another width": ((good,), (np.ones(3),)),
+        "layers of other widths": ((good, np.ones((2, 3))), (bias, np.ones(2))),
+    }
+    for weights, biases in wrong.values():
+        with pytest.raises(ShapeError, match="head"):
+            Head(weights, biases)
+    with pytest.raises(InputError, match="head weight must be finite"):
+        Head((good * np.nan,), (bias,))
+    with pytest.raises(InputError, match="head bias must be finite"):
+        Head((good,), (bias * np.inf,))
+
+
+# LogitMap
+
+
+@pytest.mark.parametrize("bias", [None, BIAS])
+def test_a_map_is_w_z_plus_b(bias: np.ndarray | None) -> None:
+    b = 0 if bias is None else bias
+    for weight, expected in (
+        (np.array(0.5), Z / 2 + b),
+        (DIAGONAL, Z * DIAGONAL[None, :] + b),
+        (FULL, np.einsum("kj,nj->nk", FULL, Z) + b),
+    ):
+        np.testing.assert_allclose(LogitMap(weight, bias)(Z), expected, rtol=1e-13)
+        of_probs = LogitMap(weight, bias, "log_probs")(Z + 100)
+        shifted = log_softmax(Z, axis=1)
+        if weight.ndim == 2:
+            np.testing.assert_allclose(of_probs, np.einsum("kj,nj->nk", FULL, shifted) + b, rtol=1e-10)
+        else:
+            np.testing.assert_allclose(of_probs, shifted * weight + b, rtol=1e-10)
+
+
+@pytest.mark.parametrize("bias", [None, BIAS])
+@pytest.mark.parametrize("weight", [np.array(0.5), DIAGONAL, FULL], ids=["scalar", "diagonal", "full"])
+def test_a_map_folded_into_the_layer_is_the_map_after_it(weight: np.ndarray, bias: np.ndarray | None) -> None:
+    layer, shift = RNG.normal(size=(3, 5)), RNG.normal(size=3)
+    x = RNG.normal(size=(4, 5))
+    folded, moved = LogitMap(weight, bias).fold_into(layer, shift)
+    full = np.diag(np.broadcast_to(weight, 3)) if weight.ndim < 2 else weight
+    expected = (x @ layer.T + shift) @ full.T + (0 if bias is None else bias)
+    np.testing.assert_allclose(x @ folded.T + moved, expected, rtol=1e-11, atol=1e-12)
+    with pytest.raises(InputError, match="log-probabilities cannot be folded"):
+        LogitMap(weight, bias, "log_probs").fold_into(layer, shift)
+
+
+def test_a_map_says_for_how_many_classes_it_is() -> None:
+    assert LogitMap(np.array(2.0)).classes is None
+    assert LogitMap(np.array(2.0), BIAS).classes == 3
+    assert LogitMap(DIAGONAL).classes == 3
+    assert LogitMap(FULL).classes == 3
+    assert LogitMap(np.array(2.0)).is_scalar is True
+    assert LogitMap(np.array(2.0), BIAS).is_scalar is False
+    assert LogitMap(np.ones(1)).is_scalar is False
+
+
+def test_a_map_ignores_a_shift_where_the_softmax_of_shifted_logits_is_the_same() -> None:
+    even = np.array([[0.5, 0.2, 0.3], [0.0, 1.5, -0.5], [1.0, 1.0, -1.0]])  # each row sums to 1
+    maps = [LogitMap(w, on=on) for w in (np.array(2.0), np.full(3, 2.0), DIAGONAL, FULL, even) for on in
+            ("logits", "log_probs")]  # fmt: skip
+    for one in maps:
+        same = np.allclose(softmax(one(Z), axis=1), softmax(one(Z + 3.0), axis=1), rtol=1e-9)
+        assert one.ignores_shift is bool(same)
+    assert [one.ignores_shift for one in maps] == [
+        True,
+        True,
+        True,
+        True,
+        False,
+        True,
+        False,
+        True,
+        True,
+        True,
+    ]
+
+
+def test_maps_that_are_none_are_refused() -> None:
+    for weight in (np.ones((2, 3)), np.ones((2, 2, 2)), np.ones((3, 2))):
+        with pytest.raises(ShapeError, match="weight must be"):
+            LogitMap(weight)
+    for bias in (np.array(1.0), np.ones((3, 1)), np.ones(2)):
+        with pytest.raises(ShapeError, match="bias must be"):
+            LogitMap(DIAGONAL, bias)
+    with pytest.raises(ShapeError, match="bias must be"):
+        LogitMap(np.array(1.0), np.ones((1, 3)))
+    for scalar in (0.0, -1.0, SMALLEST / 2):
+        with pytest.raises(InputError, match="positive in float32"):
+            LogitMap(np.array(scalar))
+    assert LogitMap(np.array(SMALLEST)).weight == SMALLEST
+    with pytest.raises(InputError, match="on must be"):
+        LogitMap(DIAGONAL, on="probs")  # type: ignore[arg-type]
+    for wrong in (F32 * 2, np.nan, -np.inf):
+        with pytest.raises(InputError, match=r"weight must be"):
+            LogitMap(np.array([1.0, wrong]))
+        with pytest.raises(InputError, match=r"bias must be"):
+            LogitMap(np.ones(2), np.array([1.0, wrong]))
+    assert LogitMap(np.array([F32, -F32]), np.array([F32, -F32])).classes == 2
+    for t in (0.0, -2.0, np.inf, np.nan):
+        with pytest.raises(InputError, match="temperature must be positive and finite"):
+            LogitMap.temperature(t)
+    assert LogitMap.temperature(4.0).weight == 0.25
+
+
+# Mixture
+
+
+def test_a_mixture_is_the_weighted_sum_of_softmaxes_and_the_uniform() -> None:
+    mixture = Mixture(scales=[0.5, 2.0], weights=[0.5, 0.2, 0.3])
+    expected = 0.5 * softmax(Z / 2, axis=1) + 0.2 * softmax(2 * Z, axis=1) + 0.3 / 3
+    np.testing.assert_allclose(mixture(Z), expected, rtol=1e-13)
+    assert mixture.scales.tolist() == [0.5, 2.0]
+    assert mixture.weights.tolist() == [0.5, 0.2, 0.3]
+    assert not mixture.weights.flags.writeable
+    assert not mixture.scales.flags.writeable
+    assert Mixture([1.0], [0.0, 1.0])(Z).tolist() == np.full((7, 3), 1 / 3).tolist()
+
+
+@pytest.mark.parametrize(
+    ("scales", "weights", "error"),
+    [
+        ([0.0], [0.5, 0.5], InputError), ([-1.0], [0.5, 0.5], InputError), ([1.0], [1.5, -0.5], InputError),
+        ([1.0], [0.5, 0.5 + 2e-6], InputError), ([1.0], [0.5, 0.5 - 2e-6], InputError),
+        ([1.0], [1.0], ShapeError), ([], [1.0], ShapeError), ([[1.0]], [0.5, 0.5], ShapeError),
+        ([1.0], [[0.5, 0.5]], ShapeError), ([1.0, 2.0], [0.5, 0.5], ShapeError),
+        ([F32 * 2], [0.5, 0.5], InputError),
+        ([np.nan], [0.5, 0.5], InputError), ([1.0], [np.nan, 0.5], InputError),
+    ],
+)  # fmt: skip
+def test_mixtures_that_are_none_are_refused(scales, weights, error) -> None:
+    with pytest.raises(error, match=r"scales|weights"):
+        Mixture(scales, weights)
+
+
+def test_a_mixtures_weights_may_sum_to_one_within_rounding() -> None:
+    assert Mixture([1.0], [0.5, 0.5 + 5e-7]).weights[1] > 0.5
+
+
+# ProbTable
+
+
+def test_a_row_for_each_class_is_looked_up_and_renormalised() -> None:
+    edges, values = np.array([[0.25, 0.5], [0.1, 0.6]]), np.array([[0.1, 0.4, 0.8], [0.0, 0.3, 0.6]])
+    table = ProbTable(edges, values)
+    p = np.array([[0.25, 0.75], [0.3, 0.7], [0.9, 0.1], [0.5, 0.6], [0.51, 0.0]])
+    of_each = np.array([[0.1, 0.6], [0.4, 0.6], [0.8, 0.0], [0.4, 0.3], [0.8, 0.0]])
+    assert table.of_each(p).tolist() == of_each.tolist()
+    np.testing.assert_allclose(table(p), of_each / of_each.sum(axis=1, keepdims=True), rtol=1e-15)
+    assert table.classes == 2
+    with pytest.raises(ShapeError, match="for 2 classes, got 3"):
+        table(np.full((1, 3), 1 / 3))
+
+
+def test_where_every_class_is_of_value_zero_all_are_alike() -> None:
+    table = ProbTable(np.array([[0.5]] * 3), np.array([[0.0, 0.5]] * 3))
+    assert table(np.array([[0.2, 0.3, 0.5], [0.1, 0.1, 0.8]])).tolist() == [[1 / 3, 1 / 3, 1 / 3], [0, 0, 1]]
+
+
+def test_one_row_maps_the_top_and_the_others_share_the_rest_in_their_proportions() -> None:
+    table = ProbTable(np.array([[0.5, 0.8]]), np.array([[0.3, 0.6, 0.9]]))
+    assert table.classes is None
+    p = np.array([[0.1, 0.7, 0.2], [0.9, 0.02, 0.08], [0.5, 0.3, 0.2], [0.1, 0.1, 0.8]])
+    expected = [[0.4 / 3, 0.6, 0.8 / 3], [0.9, 0.02, 0.08], [0.3, 0.42, 0.28], [0.2, 0.2, 0.6]]
+    np.testing.assert_allclose(table(p), expected, rtol=1e-12)
+    # All others round to 0: they share the rest alike.
+    np.testing.assert_allclose(table(np.array([[0.0, 1.0, 0.0]])), [[0.05, 0.9, 0.05]], rtol=1e-12)
+    # What float32 cannot hold counts as its smallest normal number.
+    tiny = np.array([[SMALLEST / 4, 1.0, 2 * SMALLEST]])
+    np.testing.assert_allclose(table(tiny), [[0.1 / 3, 0.9, 0.2 / 3]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("edges", "values", "error"),
+    [
+        ([[0.6, 0.5]], [[0, 0, 1]], InputError), ([[-0.1]], [[0, 1]], InputError),
+        ([[1.1]], [[0, 1]], InputError),
+        ([[0.5]], [[-0.1, 1]], InputError), ([[0.5]], [[0, 1.1]], InputError), ([0.5], [0, 1], ShapeError),
+        ([[0.5]], [[0, 0.5, 1]], ShapeError), ([[0.5]], [[0, 1], [0, 1]], ShapeError),
+        ([[np.nan]], [[0, 1]], InputError), ([[0.5]], [[np.nan, 1]], InputError),
+    ],
+)  # fmt: skip
+def test_tables_that_are_none_are_refused(edges, values, error) -> None:
+    with pytest.raises(error, match=r"edges|values"):
+        ProbTable(np.array(edges), np.array(values))
+
+
+def test_edges_and_values_may_be_zero_one_and_equal() -> None:
+    table = ProbTable([[0.0, 0.5, 0.5, 1.0]], [[0.0, 0.25, 0.5, 0.75, 1.0]])  # type: ignore[arg-type]
+    assert table.edges.dtype == table.values.dtype == np.float64
+    assert not table.edges.flags.writeable
+    assert not table.values.flags.writeable
+    assert table(np.array([[0.5, 0.5]])).tolist() == [[0.25, 0.75]]
+
+
+# What steps are made of
+
+
+def test_a_tensor_is_a_read_only_copy_of_finite_numbers_within_a_bound() -> None:
+    given = [1.0, -2.0]
+    found = tensor(given, "x")
+    assert found.dtype == np.float64
+    assert not found.flags.writeable
+    source = np.ones(2)
+    assert tensor(source, "x") is not source
+    assert tensor([2.0, -2.0], "x", most=2.0).tolist() == [2.0, -2.0]
+    for wrong in ([3.0, 0.0], [-3.0, 0.0]):
+        with pytest.raises(InputError, match="x must be within 2, what float32 holds; got 3"):
+            tensor(wrong, "x", most=2.0)
+    with pytest.raises(InputError, match="x must be finite"):
+        tensor([1e39, 0.0], "x", np.float32)  # no warning of overflow either
+    assert tensor(1.5, "x", np.float32).dtype == np.float32
+
+
+def test_what_a_file_stores_of_a_step_is_its_tensors_and_its_options() -> None:
+    shift = InputShift(np.ones(2), 0.0, 1.0)
+    assert [*shift.tensors] == ["delta"]
+    assert shift.options == {"low": 0.0, "high": 1.0}
+    assert shift.classes is None
+    plain = LogitMap(DIAGONAL)
+    assert [*plain.tensors] == ["weight"]
+    assert plain.options == {"on": "logits"}
+    held = {"weight": DIAGONAL, "bias": BIAS, "more": BIAS}
+    again = LogitMap.build({"on": "log_probs"}, held)
+    assert [*held] == ["more"]
+    assert (again.on, again.bias.tolist()) == ("log_probs", BIAS.tolist())  # type: ignore[union-attr]
+    assert Mixture([1.0], [0.5, 0.5]).options == {}

@@ -1,0 +1,41 @@
+"""``calib-serve export constraints``: the tested versions, written where pip reads them."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from calib_serve.cli import app
+from calib_serve.errors import InputError
+
+
+def exported(*words: str) -> str:
+    return CliRunner().invoke(app, ["export", "constraints", *words], catch_exceptions=False).output
+
+
+def test_it_writes_what_the_package_carries_and_is_content_to_find_it(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "pins.txt"
+    assert exported(str(path)) == exported(str(path)) == f"wrote {path}\n"
+    assert path.read_bytes() == (files("calib_serve") / "constraints.txt").read_bytes()
+
+
+def test_a_file_that_says_something_else_is_kept_unless_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "constraints.txt"
+    path.write_text("mine==1\n")
+    with pytest.raises(InputError, match=r"would change constraints\.txt; give another file, or --force"):
+        exported()
+    assert path.read_text() == "mine==1\n"
+    exported("--force")
+    assert "numpy==" in path.read_text()
+
+
+def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot write"):
+        exported(str(tmp_path / "file" / "pins.txt"))

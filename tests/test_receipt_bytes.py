@@ -1,0 +1,337 @@
+"""The bytes of receipts, written out with ``struct`` and ``hmac``, and every limit of what they hold."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import itertools
+import json
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calib_serve.errors import InputError, KeyringError, Refused
+from calib_serve.files import GROUP_READS
+from calib_serve.receipts import DAY, Keyring, KeyTimes, Label, Receipt, Shadow
+from calib_serve.receipts import keyring as keyring_module
+from calib_serve.receipts import signer as signer_module
+from calib_serve.receipts.keyring import SKEW, told_time
+from calib_serve.receipts.receipt import GROUPS, group_number
+from calib_serve.receipts.signer import Signer
+from calib_serve.receipts.wire import Mark
+
+KEY = bytes(range(32))
+RING = Keyring("k1", {"k1": KEY})
+NONCE = b"0123456789"
+WHEN = 1_700_000_000.123
+
+
+def spelled(body: bytes, key: bytes = KEY) -> str:
+    """A token of any body under a right signature."""
+    whole = body + hmac.new(key, b"calib-serve receipt\x00" + body, hashlib.sha256).digest()[:16]
+    return base64.urlsafe_b64encode(whole).decode().rstrip("=")
+
+
+def text(value: str) -> bytes:
+    return bytes([len(value.encode())]) + value.encode()
+
+
+def body(
+    flags: int = 0, *, names: tuple[str, ...] = ("k1", "digits", "1.0", ""), version: int = 2,
+    confidence: float = 0.75, more: bytes = b"",
+) -> bytes:  # fmt: skip
+    head = bytes([version, flags]) + b"".join(map(text, names))
+    return head + struct.pack(">Q10sId", 1_700_000_000_123, NONCE, 7, confidence) + more
+
+
+def token(**changes: Any) -> str:
+    facts = {
+        "model": "digits",
+        "version": "1.0",
+        "predicted": 7,
+        "confidence": 0.75,
+        "time": WHEN,
+        "nonce": NONCE,
+    }
+    return RING.sign(**(facts | changes))
+
+
+def read(raw: bytes, **options: Any) -> Receipt:
+    return RING.verify(spelled(raw), **({"now": WHEN} | options))
+
+
+SHADOW = Shadow(3, 0.5, b"tag!")
+F64 = struct.Struct(">d")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, body()),
+        ({"segment": "nord"}, body(names=("k1", "digits", "1.0", "nord"))),
+        ({"inclusion": 0.25}, body(1, more=F64.pack(0.25))),
+        ({"wanted": False}, body(2)),
+        ({"group": 9}, body(4, more=struct.pack(">Q", 9))),
+        ({"shadow": SHADOW}, body(8, more=struct.pack(">fI4s", 0.5, 3, b"tag!"))),
+        (
+            {"inclusion": 0.25, "wanted": False, "group": GROUPS - 1, "shadow": SHADOW},
+            body(15, more=F64.pack(0.25) + struct.pack(">QfI4s", GROUPS - 1, 0.5, 3, b"tag!")),
+        ),
+    ],
+)
+def test_a_receipt_is_these_bytes_and_comes_back_from_them(changes: dict[str, Any], expected: bytes) -> None:
+    assert token(**changes) == spelled(expected)
+    assert token(**changes).wanted is changes.get("wanted", True)
+    facts: dict[str, Any] = {
+        "key_id": "k1", "model": "digits", "version": "1.0", "time": WHEN, "nonce": NONCE, "predicted": 7,
+        "confidence": 0.75,
+    }  # fmt: skip
+    assert read(expected) == Receipt(**(facts | changes))
+
+
+def test_receipts_of_version_1_are_read() -> None:
+    head = bytes([1]) + b"".join(map(text, ("k1", "digits", "1.0")))
+    old = head + struct.pack(">Q12sId", 1_700_000_000_123, b"012345678901", 7, 0.75)
+    assert read(old) == Receipt("k1", "digits", "1.0", WHEN, b"012345678901", 7, 0.75)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"", b"\x02", bytes([2, 0]), body(16), body(32), body(128), body(version=0), body(version=3),
+        body(confidence=-0.1), body(confidence=1.1), body(confidence=math.nan), body()[:-1], body() + b"x",
+        body(1, more=F64.pack(0.0)), body(1, more=F64.pack(1.5)), body(1, more=F64.pack(-0.5)),
+        body(1, more=F64.pack(math.nan)), body(4, more=struct.pack(">Q", GROUPS)), body(1), body(4), body(8),
+        body(8, more=struct.pack(">fI4s", 1.5, 3, b"tag!")),
+        body(8, more=struct.pack(">fI4s", -0.5, 3, b"tag!")),
+        body(names=("k1", "digits", "1.0")), body(names=("k1", "digits", "1.0", "", "")), body(0)[:30],
+    ],
+)  # fmt: skip
+def test_what_is_no_receipt_is_malformed_even_under_a_right_signature(raw: bytes) -> None:
+    with pytest.raises(Refused) as refused:
+        read(raw)
+    assert refused.value.reason == "malformed"
+
+
+def test_limits_belong_to_what_a_receipt_holds() -> None:
+    assert read(body(1, more=F64.pack(1.0))).inclusion == 1.0
+    assert read(body(confidence=0.0)).confidence == 0.0
+    assert read(body(confidence=1.0)).confidence == 1.0
+    long = "é" * 127 + "x"  # 255 bytes
+    assert read(body(names=("k1", long, long, long))).segment == long
+    assert RING.verify(token(model=long, version=long, segment=long), now=WHEN).model == long
+    for changes in (
+        {"model": long + "x"}, {"version": ""}, {"model": ""}, {"segment": long + "x"}, {"confidence": 1.01},
+        {"confidence": -0.01}, {"confidence": math.nan}, {"nonce": b"short"}, {"nonce": NONCE + b"x"},
+        {"inclusion": 0.0}, {"inclusion": 1.01}, {"inclusion": math.nan}, {"group": -1}, {"group": GROUPS},
+        {"predicted": -1}, {"predicted": 2**32}, {"time": -1.0}, {"shadow": Shadow(-1, 0.5, b"tag!")},
+        {"shadow": Shadow(2**32, 0.5, b"tag!")}, {"shadow": Shadow(1, 1.01, b"tag!")},
+        {"shadow": Shadow(1, -0.01, b"tag!")}, {"shadow": Shadow(1, 0.5, b"tag")},
+    ):  # fmt: skip
+        with pytest.raises(InputError):
+            token(**changes)
+    most = token(predicted=2**32 - 1, group=GROUPS - 1, inclusion=0.5, shadow=Shadow(2**32 - 1, 1.0, b"tag!"))
+    assert RING.verify(most, now=WHEN).shadow == Shadow(2**32 - 1, 1.0, b"tag!")
+
+
+def test_the_longest_receipt_is_read_and_a_longer_text_is_not_even_looked_at() -> None:
+    long = "x" * 255
+    ring = Keyring(long, {long: KEY})
+    most = ring.sign(
+        model=long, version=long, segment=long, predicted=1, confidence=0.5, time=WHEN, group=1,
+        inclusion=0.5, shadow=SHADOW,
+    )  # fmt: skip
+    assert ring.verify(most, now=WHEN).segment == long
+    longest = 4 * math.ceil((2 + 4 * 256 + 30 + 16 + 12 + 16) / 3)
+    for length, told in ((longest, "base64url|not known|cut off"), (longest + 1, f"at most {longest} char")):
+        with pytest.raises(Refused, match=told):
+            RING.verify("A" * length, now=WHEN)
+    for odd in (None, 5, b"abc", ["x"]):
+        with pytest.raises(Refused, match="at most"):
+            RING.verify(odd, now=WHEN)  # type: ignore[arg-type]
+
+
+def test_times_are_refused_on_either_side_of_what_is_allowed() -> None:
+    assert (SKEW, DAY) == (300.0, 86_400.0)
+    kept = read(body()).time
+    for now in (kept, kept + 30 * DAY, kept - SKEW):
+        assert read(body(), now=now)
+    with pytest.raises(Refused, match="is 2592001 s old; labels are accepted for 2592000 s") as expired:
+        read(body(), now=kept + 30 * DAY + 1)
+    assert (expired.value.reason, expired.value.ahead) == ("expired", 0.0)
+    with pytest.raises(Refused, match="dated 301 s ahead") as ahead:
+        read(body(), now=kept - SKEW - 1)
+    assert ahead.value.reason == "dated_ahead"
+    assert ahead.value.ahead == pytest.approx(SKEW + 1)
+    with pytest.raises(Refused, match="accepted for 10 s"):
+        read(body(), now=kept + 11, ttl=10)
+    assert read(body(), now=kept + 10, ttl=10)
+
+
+def test_a_stranger_and_a_forger_are_told_apart() -> None:
+    with pytest.raises(Refused) as unknown:
+        read(body(names=("k9", "digits", "1.0", "")))
+    assert unknown.value.reason == "unknown_key"
+    with pytest.raises(Refused) as forged:
+        RING.verify(spelled(body(), bytes(32)), now=WHEN)
+    assert forged.value.reason == "bad_signature"
+
+
+def test_many_segments_and_versions_are_signed_as_few_are() -> None:
+    """What is kept of them is bounded, and dropped without a trace in what is signed."""
+    ring = Keyring("k1", {"k1": KEY})
+    for k in range(1500):
+        made = ring.sign(
+            model="m", version=str(k), predicted=1, confidence=0.5, segment=f"s{k}", time=WHEN, nonce=NONCE
+        )
+        found = RING.verify(made, now=WHEN)
+        assert (found.version, found.segment) == (str(k), f"s{k}")
+        assert len(ring._signers) <= 1024
+    one = Signer("k1", KEY, model="m", version="1")
+    for k in range(1500):
+        (made,) = one.sign([(1, 0.5)], [NONCE], time=WHEN, marks=[Mark(segment=f"s{k}")])
+        assert RING.verify(made, now=WHEN).segment == f"s{k}"
+        assert len(one._packer._heads) <= 1024
+    assert ring.signer("m", "1499") is ring.signer("m", "1499")  # made once
+
+
+def test_a_group_is_a_number_of_its_name_alone() -> None:
+    for name in ("patient 7", "ü", "x" * 1000):
+        digest = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+        assert group_number(name) == digest % 2**63
+        assert 0 < group_number(name) < GROUPS == 2**63
+    assert group_number("") == 0
+
+
+def test_a_label_is_right_where_it_is_the_predicted_class() -> None:
+    one = read(body())
+    assert Label(one, 7).correct is True
+    assert Label(one, 6).correct is False
+
+
+# Where OpenSSL cannot allocate
+
+
+def test_short_memory_is_said_and_no_key_is_called_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Short:
+        """SHA-256 as it is where memory is short: it can be begun, and not be copied."""
+
+        def copy(self) -> None:
+            raise ValueError("out of memory")
+
+    def fails(*_: object) -> None:
+        raise ValueError("out of memory")
+
+    good = token()
+    told = "nothing can be signed or verified: out of memory"
+    with monkeypatch.context() as patched:
+        patched.setattr(keyring_module.hmac, "digest", fails)
+        with pytest.raises(KeyringError, match=told):
+            RING.verify(good, now=WHEN)
+    signer = Signer("k1", KEY, model="m", version="1")
+    signer._inner = Short()  # type: ignore[assignment]
+    with pytest.raises(KeyringError, match=told):
+        signer.sign([(1, 0.5)], [NONCE], time=WHEN)
+    monkeypatch.setattr(signer_module.hashlib, "sha256", fails)
+    with pytest.raises(KeyringError, match=told):
+        Signer("k1", KEY, model="m", version="1")
+
+
+# Keyrings and their files
+
+
+def test_ids_and_keys_have_their_lengths() -> None:
+    for key_id in ("k", "x" * 255, "é" * 127):
+        assert Keyring(key_id, {key_id: KEY}).active == key_id
+    for key_id in ("", "x" * 256, "é" * 128):
+        with pytest.raises(KeyringError, match="1 to 255 bytes"):
+            Keyring(key_id, {key_id: KEY})
+    with pytest.raises(KeyringError, match="has 31 bytes; at least 32"):
+        Keyring("k", {"k": KEY[:31]})
+    with pytest.raises(KeyringError, match="'z' is not in the keyring"):
+        Keyring("z", {"k": KEY})
+
+
+def test_the_file_is_json_with_the_times_of_each_key(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    ring = Keyring("b", {"a": KEY, "b": KEY[::-1]}, {"a": KeyTimes(1.0, 2.0, 3.0), "b": KeyTimes(4.0, 5.0)})
+    ring.save(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert json.loads(path.read_text()) == {
+        "format": 2, "active": "b",
+        "keys": {"a": base64.b64encode(KEY).decode(), "b": base64.b64encode(KEY[::-1]).decode()},
+        "times": {
+            "a": {"added": 1.0, "promoted": 2.0, "demoted": 3.0},
+            "b": {"added": 4.0, "promoted": 5.0, "demoted": None},
+        },
+    }  # fmt: skip
+    assert Keyring.load(path) == ring
+
+
+@pytest.mark.parametrize(
+    ("time", "good"),
+    [
+        (0, True), (253_402_300_799.0, True), (-1, False), (253_402_300_800.0, False), ("nan", False), ("x", False),
+    ],
+)  # fmt: skip
+def test_times_are_of_this_era(time: object, good: bool, tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    RING.save(path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"times": {"k1": {"added": time}}}))
+    if good:
+        assert Keyring.load(path).times["k1"].added == time
+    else:
+        with pytest.raises(KeyringError, match="is not a keyring"):
+            Keyring.load(path)
+
+
+@pytest.mark.parametrize("group", [False, True], ids=["owner", "group reads"])
+def test_of_all_modes_of_a_file_those_that_let_others_in_are_refused(
+    group: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.json"
+    RING.save(path)
+    monkeypatch.delenv(GROUP_READS, raising=False)
+    if group:
+        monkeypatch.setenv(GROUP_READS, "1")
+    for digits in itertools.product((4, 6, 7), range(8), range(8)):
+        mode = int("".join(map(str, digits)), 8)
+        path.chmod(mode)
+        allowed = digits[2] == 0 and digits[1] in ((0, 4) if group else (0,))
+        if allowed:
+            assert Keyring.load(path) == RING
+            continue
+        with pytest.raises(KeyringError, match=f"mode {mode:o}; run: chmod 600"):
+            Keyring.load(path)
+    monkeypatch.setenv(GROUP_READS, "0")  # only 1 says so
+    path.chmod(0o640)
+    with pytest.raises(KeyringError, match="let the group read it"):
+        Keyring.load(path)
+
+
+def test_when_a_key_is_no_longer_needed_is_the_end_of_its_last_receipt() -> None:
+    ring = Keyring("a", {"a": KEY}, {"a": KeyTimes(1.0, 1.0)})
+    ring = ring.rotated(token_bytes=bytes, clock=lambda: 1000.0)
+    assert [*ring.keys][1] == ring.active != "a"
+    assert ring.times["a"] == KeyTimes(1.0, 1.0, 1000.0)
+    assert ring.times[ring.active] == KeyTimes(1000.0, 1000.0, None)
+    assert ring.unneeded_from("a") == 1000 + 30 * DAY + 300
+    assert ring.unneeded_from("a", ttl=10) == 1310
+    assert ring.unneeded_from(ring.active) is None
+    with pytest.raises(KeyringError, match="are accepted until 1970-01-01 00:21:50Z"):
+        ring.retired("a", ttl=10, clock=lambda: 1310.0)
+    assert [*ring.retired("a", ttl=10, clock=lambda: 1310.001).keys] == [ring.active]
+    with pytest.raises(KeyringError, match="no key 'z'"):
+        ring.retired("z")
+    with pytest.raises(KeyringError, match="no key 'z'"):
+        ring.promoted("z")
+    assert ring.promoted(ring.active) is ring
+
+
+def test_times_of_no_calendar_are_told() -> None:
+    assert told_time(1.7e9) == "2023-11-14 22:13:20Z"
+    assert told_time(1e300) == told_time(math.inf) == told_time(math.nan) == "after the year 9999"

@@ -1,0 +1,188 @@
+"""The numbers of an incident, label by label: its alarms, its size, where it goes, and when it is over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from calib_serve.errors import InputError
+from calib_serve.receipts import Keyring
+from calib_serve.watch.drift import Alarm, Detector, ShiftedBin, ShiftedClass
+from calib_serve.watch.feed import DriftFeed
+from calib_serve.watch.incidents import Incident, IncidentLog
+from calib_serve.watch.intake import Classes, Intake
+from calib_serve.watch.ledger import SqliteLedger
+
+NOW = 1_700_000_000.0
+PETS, CARS = ("pets", "1"), ("cars", "2")
+BIN = ShiftedBin(13, 13 / 15, 14 / 15, 40, 0.9, 0.7, 3.5)
+CLASS = ShiftedClass(2, 30, 0.9, 0.6, 2.5)
+
+
+def alarm(
+    label: int, since: int, gap: float = 0.2, direction: str = "overconfident", **more: object
+) -> Alarm:
+    facts = {"time": NOW - 1, "since_time": NOW - 60, "bins": (BIN,), "evidence": 1200.0, "threshold": 1000.0}
+    return Alarm(
+        label=label, since_label=since, direction=direction, gap=gap, **(facts | more),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[IncidentLog]:
+    ledger = SqliteLedger(tmp_path / "l.db", clock=lambda: NOW)
+    yield IncidentLog(ledger)
+    ledger.close()
+
+
+def told(
+    log: IncidentLog, excess: list[float], *alarms: Alarm, first: int, version=PETS, now=NOW
+) -> list[Incident]:
+    with log._ledger.transaction():
+        return log.observe(version, excess, alarms, first=first, now=now)
+
+
+def test_an_alarm_opens_one_with_the_labels_that_it_took(log: IncidentLog) -> None:
+    (opened,) = told(log, [0.5] * 10, alarm(48, 41, classes=(CLASS,)), first=41)
+    assert (opened.id, opened.model, opened.version, opened.direction) == (1, "pets", "1", "overconfident")
+    assert (opened.opened, opened.latest, opened.onset) == (NOW, NOW, NOW - 60)
+    assert (opened.took, opened.labels, opened.alarms) == (8, 8, 1)
+    assert opened.excess == pytest.approx(8 * 0.2)
+    assert (opened.bins[0]["bin"], opened.classes[0]["predicted"]) == (13, 2)
+    # Two labels came after it in the same batch.
+    (kept,) = log.latest()
+    assert (kept.labels, kept.labels_since, kept.alarms, kept.open) == (10, 2, 1, True)
+    assert (kept.excess, kept.excess_since) == (pytest.approx(1.6 + 1.0), pytest.approx(1.0))
+    assert kept.gap == pytest.approx(0.26)
+    assert log.counts() == ({PETS: 1}, {PETS: 1})
+
+
+def test_two_alarms_of_one_batch_are_two_of_one_incident(log: IncidentLog) -> None:
+    later = alarm(47, 45, -0.5, "underconfident", bins=(), classes=(CLASS,))
+    opened = told(log, [0.25] * 10, alarm(44, 41), later, first=41)
+    assert len(opened) == 1
+    assert log.counts() == ({PETS: 2}, {PETS: 1})
+    (kept,) = log.latest()
+    assert (kept.alarms, kept.took, kept.direction) == (2, 3, "underconfident")
+    assert (kept.bins, len(kept.classes)) == ((), 1)
+    assert (kept.labels, kept.labels_since) == (10, 3)
+    assert kept.excess == pytest.approx(4 * 0.2 + 6 * 0.25)
+    assert kept.excess_since == pytest.approx(3 * 0.25)
+    # And three more of the next batch make five.
+    assert told(log, [0.0] * 6, *(alarm(n, n) for n in (51, 52, 56)), first=51, now=NOW + 5) == []
+    assert log.counts() == ({PETS: 5}, {PETS: 1})
+    (kept,) = log.latest()
+    assert (kept.alarms, kept.took, kept.labels, kept.labels_since) == (5, 1, 16, 0)
+    assert (kept.opened, kept.latest) == (NOW, NOW + 5)
+
+
+def test_versions_have_incidents_and_counts_of_their_own(log: IncidentLog) -> None:
+    assert told(log, [0.1] * 3, first=1) == []
+    assert log.latest() == []
+    assert log.counts() == ({}, {})
+    told(log, [0.1] * 3, alarm(3, 1), first=1)
+    told(log, [0.1] * 3, alarm(3, 1), first=1, version=CARS)
+    assert [one.id for one in log.latest()] == [1, 2]
+    assert [one.id for one in log.latest(CARS)] == [2]
+    assert [one.id for one in log.latest(PETS)] == [1]
+    assert log.latest(("pets", "2")) == []
+    told(log, [0.1] * 5, first=4, version=CARS)
+    assert [one.labels for one in log.latest()] == [3, 8]
+    assert log.counts() == ({PETS: 1, CARS: 1}, {PETS: 1, CARS: 1})
+
+
+def test_it_is_over_after_three_times_the_labels_that_the_alarm_took_and_five_hundred(
+    log: IncidentLog,
+) -> None:
+    told(log, [0.1] * 200, alarm(200, 1), first=1)
+    told(log, [0.0] * 599, first=201, now=NOW + 1)
+    assert log.latest()[0].open
+    told(log, [0.0], first=800, now=NOW + 2)
+    (kept,) = log.latest()
+    assert (kept.open, kept.closed, kept.closed_by, kept.trend) == (False, NOW + 2, "recovery", "over")
+    # The next alarm opens another; a short one waits for 500.
+    told(log, [0.1] * 10, alarm(810, 801), first=801)
+    told(log, [0.0] * 499, first=811)
+    assert [one.open for one in log.latest()] == [False, True]
+    told(log, [0.0], first=1310)
+    assert [one.open for one in log.latest()] == [False, False]
+    assert log.counts() == ({PETS: 2}, {PETS: 2})
+
+
+@pytest.mark.parametrize(
+    ("changes", "trend"),
+    [
+        ({}, "new"), ({"alarms": 2}, "steady"), ({"labels_since": 63}, "new"),
+        # 64 labels of a gap of a quarter before; since then as many of another:
+        ({"labels_since": 64, "excess_since": 16.0}, "steady"),
+        ({"labels_since": 64, "excess_since": 20.0}, "steady"),
+        ({"labels_since": 64, "excess_since": 20.1}, "growing"),
+        ({"labels_since": 64, "excess_since": -20.1}, "growing"),
+        ({"labels_since": 64, "excess_since": 12.0}, "steady"),
+        ({"labels_since": 64, "excess_since": 11.9}, "receding"),
+        ({"labels_since": 128, "excess_since": 23.9}, "receding"),
+        ({"labels_since": 64, "excess_since": 20.1, "alarms": 3}, "growing"),
+        ({"labels_since": 64, "excess_since": 20.1, "closed": NOW}, "over"),
+    ],
+)  # fmt: skip
+def test_its_trend_is_of_the_labels_since_the_latest_alarm(changes: dict[str, float], trend: str) -> None:
+    base = Incident(1, "m", "1", NOW, NOW, "overconfident", (), took=64, labels=64, excess=16.0)
+    since, more = changes.get("labels_since", 0), changes.get("excess_since", 0.0)
+    one = replace(base, **(changes | {"labels": 64 + since, "excess": 16.0 + more}))  # type: ignore[arg-type]
+    assert one.trend == trend
+    assert one.as_dict()["trend"] == trend
+    assert one.as_dict()["gap"] == pytest.approx((16 + more) / (64 + since))
+    assert math.isnan(replace(one, labels=0).gap)
+    assert replace(one, labels=0, labels_since=0).as_dict()["gap"] is None
+
+
+def test_a_person_closes_an_open_one_by_its_number_and_says_who(log: IncidentLog) -> None:
+    told(log, [0.1] * 3, alarm(3, 1), first=1)
+    told(log, [0.1] * 3, alarm(3, 1), first=1, version=CARS)
+    for number, by, note in ((3, "Ada", ""), (2, "", ""), (2, "x" * 101, ""), (2, "Ada", "x" * 1001)):
+        with pytest.raises(InputError, match=r"no open incident|say who"):
+            log.close(number, by=by, note=note, now=NOW)
+    closed = log.close(2, by="x" * 100, note="y" * 1000, now=NOW + 9)
+    assert (closed.id, closed.closed, closed.closed_by, closed.note) == (2, NOW + 9, "x" * 100, "y" * 1000)
+    assert [one.open for one in log.latest()] == [True, False]
+    with pytest.raises(InputError, match="no open incident 2"):
+        log.close(2, by="Ada", now=NOW)
+
+
+def test_what_is_kept_comes_back_also_where_the_onset_is_not_known(log: IncidentLog) -> None:
+    told(log, [0.1] * 3, alarm(3, 1, since_time=math.nan, classes=(CLASS,)), first=1)
+    (kept,) = log.latest()
+    assert math.isnan(kept.onset)
+    assert kept.as_dict()["onset"] is None
+    (again,) = IncidentLog(log._ledger).latest()
+    assert replace(again, onset=0.0) == replace(kept, onset=0.0)
+
+
+def test_the_feed_tells_the_evidence_first_and_then_what_it_is_held_against(tmp_path: Path) -> None:
+    ring = Keyring("k", {"k": bytes(32)})
+    ledger = SqliteLedger(tmp_path / "l.db", clock=lambda: NOW)
+    intake = Intake(ring, ledger, models={PETS: Classes(3)}, clock=lambda: NOW)
+    items = [
+        {
+            "receipt": ring.sign(model="pets", version="1", predicted=1, confidence=0.9, time=NOW - 9),
+            "label": 0,
+        }
+        for _ in range(3)
+    ]
+    assert [one.accepted for one in intake.take(items)] == [True] * 3
+    alone = Detector(arl=500, tolerance=0.02)
+    assert alone.log_evidence == -math.inf
+    assert alone.update([0.9] * 3, [0] * 3, time=[NOW - 9] * 3, predicted=[1] * 3) == []
+    feed = DriftFeed(
+        ledger, detector=lambda: Detector(arl=500, tolerance=0.02), maturity=0.0, clock=lambda: NOW
+    )
+    feed.tick()
+    evidence, threshold = feed.evidence[PETS]
+    assert evidence == pytest.approx(math.log(alone.evidence))
+    assert threshold == pytest.approx(math.log(500))
+    assert evidence < threshold
+    ledger.close()
