@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from mkdocs.structure.files import File
@@ -21,6 +22,16 @@ ORDER = (
 )
 """The commands by what they are for, in the order that a user meets them."""
 
+_TAKES = {
+    "str": "text",
+    "list[str]": "texts",
+    "int": "number",
+    "int range": "number",
+    "float": "number",
+    "float range": "number",
+    "bool": "",
+}
+
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the page."""
@@ -36,8 +47,17 @@ def page() -> str:
     lines = [
         "# Command line",
         "",
-        "Every command has `--help`. Our own errors are one line on stderr, exit code 2.",
+        "Every command has `--help`. Results go to stdout, progress and errors to stderr; an error of ours is",
+        "one line that says what to do. Exit codes: 0 done; 1 something is wrong, as the command says of",
+        "itself; 2 refused.",
+        "",
+        "| | command | what it does |",
+        "| --- | --- | --- |",
     ]
+    for title, names in ORDER:
+        for n, name in enumerate(names):
+            says = _text(commands[name].help).partition("\n")[0].partition(". ")[0].rstrip(".")
+            lines.append(f"| {'' if n else f'**{title}**'} | [{name}](#calib-serve-{name}) | {says} |")
     for title, names in ORDER:
         lines += ["", f"## {title}"]
         for name in names:
@@ -48,31 +68,42 @@ def page() -> str:
 def _command(command: Any, name: str, *, level: int) -> list[str]:
     lines = ["", f"{'#' * level} {name}", "", _text(command.help)]
     if hasattr(command, "commands"):
-        for inner, one in sorted(command.commands.items()):
+        for inner, one in command.commands.items():
             lines += _command(one, f"{name} {inner}", level=level + 1)
         return lines
+    context = command.context_class(command, info_name=name)
+    usage = re.sub(r"{(.+?)}", lambda found: found[1].upper(), command.get_usage(context))
+    lines += ["", f"`{usage.removeprefix('Usage: ')}`"]
     panels: dict[str, list[Any]] = {}
     for parameter in command.params:
         if not getattr(parameter, "hidden", False):
             panels.setdefault(getattr(parameter, "rich_help_panel", None) or "", []).append(parameter)
     for panel, parameters in sorted(panels.items(), key=lambda item: item[0] != ""):
-        lines += ["", f"| {panel or 'option'} | | |", "| --- | --- | --- |"]
-        lines += [_row(parameter) for parameter in parameters]
+        lines += ["", f"| {panel or 'option'} | takes | | default |", "| --- | --- | --- | --- |"]
+        lines += [_row(parameter, context) for parameter in parameters]
     return lines
 
 
-def _row(parameter: Any) -> str:
-    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts) if name)
+def _row(parameter: Any, context: Any) -> str:
+    """Names, what they take, what for, and the default: as ``--help`` says them."""
+    written, says = parameter.get_help_record(context) or ("", "")
+    says, _, end = says.removesuffix("]").partition("  [") if says.endswith("]") else (says, "", "")
     if parameter.param_type_name == "argument":
-        names = f"`{parameter.metavar or parameter.name.upper()}`"
-    default = parameter.default
-    shown = (
-        ""
-        if default is None or default is False or default in ((), []) or callable(default)
-        else f"`{default}`"
-    )
-    end = "required" if parameter.required else shown
-    return f"| {names} | {_text(getattr(parameter, 'help', ''))} | {end} |"
+        name, _, takes = written.partition(" <")
+        names = [name.upper()]
+    else:
+        names = [*parameter.opts, *parameter.secondary_opts]
+        takes = written.rpartition(names[-1])[2].strip()
+    shown = ", ".join(f"`{name}`" for name in names).replace("|", "\\|")
+    return f"| {shown} | {_value(takes)} | {_text(says)} | {_text(end.removeprefix('default: '))} |"
+
+
+def _value(takes: str) -> str:
+    """What stands behind an option, for a reader."""
+    plain = takes.strip("<>")
+    if "|" in plain:
+        return ", ".join(f"`{one}`" for one in plain.split("|"))
+    return _TAKES.get(plain, plain)
 
 
 def _text(text: str | None) -> str:

@@ -53,6 +53,14 @@ def test_the_command_line_page_has_every_command_and_option() -> None:
             assert all(f"`{option}`" in page for option in parameter.opts if option.startswith("-")), name
 
 
+def test_the_command_line_page_says_what_an_option_takes_and_its_default() -> None:
+    rows = docs_cli.page().splitlines()
+    assert "| `--start` | `zero`, `data`, `random` | Where delta starts. |  |" in rows
+    assert "| `--bins` | number | How many confidence bins. | 15; x>=1 |" in rows
+    assert "`calib-serve evaluate [OPTIONS] [FILE]`" in rows
+    assert all(row.count("|") - row.count("\\|") in (4, 5) for row in rows if row.startswith("|"))
+
+
 def test_every_public_name_stands_in_the_reference() -> None:
     page = (DOCS / "reference" / "public.md").read_text("utf-8")
     shown = re.findall(r"^::: calib_serve\.(\w+)$", page, re.MULTILINE)
