@@ -47,8 +47,8 @@ def page() -> str:
     lines = [
         "# Command line",
         "",
-        "Every command has `--help`. Results go to stdout, progress and errors to stderr; an error of ours is",
-        "one line that says what to do. Exit codes: 0 done; 1 something is wrong, as the command says of",
+        "Every command has `--help`. Results go to stdout, progress and errors to stderr; an error of ours",
+        "is one line that says what to do. Exit codes: 0 done; 1 something is wrong, as the command says of",
         "itself; 2 refused.",
         "",
         "| | command | what it does |",
