@@ -260,9 +260,10 @@ def _from_table(path: Path, columns: dict[str, NDArray[Any]], split: str | None)
         raise InputError(f"{path} has no column split, so there is no split {split!r}; leave the split out")
     if of is not None:
         known = sorted(set(map(str, of.tolist())))
+        if split is None:
+            raise InputError(f"{path} has the splits {', '.join(known)}; name one (--split, split=)")
         if split not in known:
-            told = "; name one (--split, split=)" if split is None else f", got {split!r}"
-            raise InputError(f"{path} has the splits {', '.join(known)}{told}")
+            raise InputError(f"{path} has the splits {', '.join(known)}, got {split!r}")
         columns = {name: values[of == split] for name, values in columns.items()}
         labels = None if labels is None else labels[of == split]
     # Class by class, to make only one copy of all columns.

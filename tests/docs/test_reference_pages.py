@@ -12,6 +12,7 @@ from typer.main import get_command
 
 import calib_serve
 from calib_serve.cli import app
+from calib_serve.errors import REASONS
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import docs_cli
@@ -35,7 +36,13 @@ def test_a_message_that_the_page_explains_is_one_that_the_program_says(message: 
 
 
 def test_there_are_messages() -> None:
-    assert len(MESSAGES) >= 20
+    assert len(MESSAGES) >= 35
+
+
+def test_every_reason_for_which_a_label_is_refused_is_explained() -> None:
+    page = (DOCS / "faq.md").read_text("utf-8")
+    rows = re.findall(r"^\| `([a-z_]+)` \|", page, re.MULTILINE)
+    assert sorted(rows) == sorted(REASONS)
 
 
 def test_the_command_line_page_has_every_command_and_option() -> None:
