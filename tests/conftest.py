@@ -34,7 +34,17 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 LONG = (
-    *("docs/test_pages.py", "test_demo.py", "serve", "servers", "deploy", "faults", "collect", "gateway"),
+    *(
+        "docs/test_pages.py",
+        "docs/test_quickstart_projects.py",
+        "test_demo.py",
+        "serve",
+        "servers",
+        "deploy",
+        "faults",
+        "collect",
+        "gateway",
+    ),
     *("reporter", "workflows", "attacks", "sklearn"),
 )
 

@@ -65,8 +65,10 @@ MAY_USE: dict[str, tuple[str, ...]] = {
     "promotion": (*GROUND, "fuse", "watch", "serve", "workflows"),
     "sklearn": (*GROUND, "fit", "fuse", "workflows"),
     "demo": (*GROUND, "model", "fit", "fuse", "watch", "report", "reporter", "serve", "workflows"),
+    "doctor": (*GROUND, "serve"),
+    "quickstart": GROUND,
     "cli": (
-        *(*GROUND, "model", "fit", "fuse", "watch", "report", "study"),
+        *(*GROUND, "model", "fit", "fuse", "watch", "report", "study", "doctor", "quickstart"),
         *("audit", "reporter", "collect", "gateway", "serve", "workflows", "demo", "monitoring", "promotion"),
     ),
 }

@@ -9,13 +9,14 @@ import itertools
 import json
 import math
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from calib_serve.errors import InputError, KeyringError, Refused
-from calib_serve.files import GROUP_READS
+from calib_serve.files import GROUP_READS, alone
 from calib_serve.receipts import DAY, Keyring, KeyTimes, Label, Receipt, Shadow
 from calib_serve.receipts import keyring as keyring_module
 from calib_serve.receipts import signer as signer_module
@@ -272,10 +273,52 @@ def test_the_file_is_json_with_the_times_of_each_key(tmp_path: Path) -> None:
     assert Keyring.load(path) == ring
 
 
+def test_of_a_file_without_times_every_key_but_the_active_one_ceased_when_it_was_written(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "keys.json"
+    keys = {"a": base64.b64encode(KEY).decode(), "b": base64.b64encode(KEY).decode()}
+    path.write_text(json.dumps({"active": "b", "keys": keys}))
+    path.chmod(0o600)
+    found = Keyring.load(path)
+    assert found.times == {"a": KeyTimes(demoted=path.stat().st_mtime), "b": KeyTimes()}
+    assert Keyring("a", {"a": KEY, "b": KEY}, {"b": KeyTimes(1.0)}).times == {
+        "a": KeyTimes(),
+        "b": KeyTimes(1.0),
+    }
+
+
+def test_where_no_file_can_be_it_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(KeyringError, match="cannot write the keyring"):
+        Keyring.create(tmp_path / "file" / "keys.json")
+
+
+def test_a_change_waits_until_the_one_before_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    first = Keyring.create(path)
+    began = threading.Event()
+    changes = [
+        threading.Thread(target=lambda: (began.set(), Keyring.edit(path, Keyring.extended))) for _ in range(3)
+    ]
+    with alone(path):
+        for one in changes:
+            one.start()
+        assert began.wait(20)
+        for one in changes:
+            one.join(0.2)
+        assert all(one.is_alive() for one in changes)
+        assert Keyring.load(path) == first
+    for one in changes:
+        one.join(20)
+    assert len(Keyring.load(path).keys) == 4
+
+
 @pytest.mark.parametrize(
     ("time", "good"),
     [
-        (0, True), (253_402_300_799.0, True), (-1, False), (253_402_300_800.0, False), ("nan", False), ("x", False),
+        (0, True), (253_402_300_799.0, True), (-1, False), (253_402_300_800.0, False), ("nan", False),
+        ("x", False),
     ],
 )  # fmt: skip
 def test_times_are_of_this_era(time: object, good: bool, tmp_path: Path) -> None:

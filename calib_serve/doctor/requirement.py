@@ -108,9 +108,9 @@ def _meets(version: str, comparison: str) -> bool:
     # Neither 2.0rc1 is below 2.0, nor 2.0.post1 above it.
     same = here[:2] == there[:2]
     if operator == "<":
-        of_it = same and here[3] == there[3] and _is_early(here)
+        of_it = same and there[3] in (-1, here[3]) and _is_early(here)
         return here < there and not (of_it and not _is_early(there))
-    return here > there and not (same and here[3] >= 0 and there[3] < 0)
+    return here > there and not (same and here[2] == there[2] and here[3] >= 0 and there[3] < 0)
 
 
 def _key(version: str) -> _Key:

@@ -111,7 +111,7 @@ def chosen(target: Target, options: argparse.Namespace) -> list[Name]:
     names = target.mutants(options.only)
     if options.sample is None or options.sample >= len(names):
         return names
-    rng = random.Random(f"{options.seed} {target.name}")  # noqa: S311 - which mutants, nothing secret
+    rng = random.Random(f"{options.seed} {target.name}")
     return sorted(rng.sample(names, options.sample))
 
 

@@ -95,7 +95,7 @@ def mutants_of(tree: ast.Module, file: str) -> list[Mutant]:
             key = f"{'.'.join(place.scope) or 'module'}: {told}"
             seen[key] += 1
             numbered = key if seen[key] == 1 else f"{key} #{seen[key]}"
-            found.append(Mutant(file, numbered, getattr(place.node, "lineno", 0), place.function, edit))
+            found.append(Mutant(file, numbered, _line(place.node), place.function, edit))
     return found
 
 
@@ -153,6 +153,10 @@ def _is_left_alone(node: Any, parent: Any, field: str) -> bool:
         or (isinstance(node, ast.keyword) and node.arg in _UNTOUCHED_KEYWORDS)
         or (said and within in _NAMING)
     )
+
+
+def _line(node: Any) -> int:
+    return int(getattr(node.target if isinstance(node, ast.comprehension) else node, "lineno", 0))
 
 
 def _name(node: Any) -> str:

@@ -45,7 +45,9 @@ def followed(folder: Path, t: Terminal) -> list[str]:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("kind", [pytest.param("torch"), pytest.param("sklearn", marks=nightly), "logits"])
+@pytest.mark.parametrize(
+    "kind", ["logits", *(pytest.param(one, marks=nightly) for one in ("torch", "sklearn"))]
+)
 def test_a_project_does_what_its_readme_says(kind: str, installed: Path, tmp_path: Path) -> None:
     with Terminal(tmp_path, installed) as t:
         t.type(f"calib-serve quickstart project --kind {kind}")

@@ -37,6 +37,12 @@ def test_the_interval_s_ends_are_where_the_evidence_is_enough() -> None:
     assert MeanBets().interval() == (-1.0, 1.0)
 
 
+def test_the_mean_is_held_against_0_unless_told_otherwise() -> None:
+    found = MeanBets().seen([0.5, -0.25, 0.125])
+    assert (found.above(), found.below()) == (found.above(0.0), found.below(0.0))
+    assert found.above() == pytest.approx(evidence(np.array([0.5, -0.25, 0.125]), 0.0))
+
+
 @pytest.mark.parametrize("odd", [[1.01], [float("nan")], [-float("inf")], [[0.5]], 0.5])
 def test_what_no_bet_can_take_is_refused(odd: object) -> None:
     with pytest.raises(InputError, match=r"\[-1, 1\]"):

@@ -341,6 +341,22 @@ def waves(rank: np.ndarray, count: int) -> np.ndarray:
     return np.stack([math.sqrt(2) * np.cos(math.pi * j * rank) for j in range(1, count + 1)], axis=1)
 
 
+def test_many_small_errors_of_shape_speak_together() -> None:
+    """None of them would alone: here the sum over all features decides, above the largest one does."""
+    rng = np.random.default_rng(4)
+    p = np.round(rng.uniform(0.02, 0.98, 1200), 2)
+    truth = np.clip(p + 0.04 * np.sin(9 * p) + 0.04 * np.sign(p - 0.5), 0, 1)
+    came = (rng.random(1200) < truth).astype(float)
+    side = np.where(p > 0.5, 1.0, -1.0)
+    first = waves(ranks(np.abs(p - 0.5)), 32)
+    features = np.column_stack([first, first * side[:, None], side])
+    weights = np.array([*(1 / np.arange(1, 33)), *(1 / np.arange(1, 33)), 1.0])
+    wanted = by_hand([(features, p, came)], weights, np.zeros(1200))
+    found = shape_of_event(p, came)
+    assert (found.p, found.size, found.most) == pytest.approx(wanted, rel=1e-5)
+    assert found.p < 0.02
+
+
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("wobble", [0.0, 0.15])
 def test_the_shape_of_an_event_is_as_it_is_written_out(wobble: float, grouped: bool) -> None:
@@ -396,6 +412,20 @@ def test_the_shape_of_the_two_largest_is_as_it_is_written_out(wobble: float, gro
 # Whole verdicts have these numbers in them
 
 
+def _positive(p: np.ndarray, y: np.ndarray, tolerance: float) -> tuple[float, float]:
+    """P(y = 1) in cells of either side of a half, as many as either has of all."""
+    up = p > 0.5
+    for few in (2, 3, 4, 6, 8, 12, 16):
+        above = max(round(few * up.mean()), 1)
+        cell = np.empty(len(p), int)
+        cell[up], cell[~up] = equal_mass(p[up], above), 100 + equal_mass(p[~up], max(few - above, 1))
+        cells = Cells.of(p, (y == 1).astype(float), cell)
+        if few > 2 and cells.needed(tolerance) > 1:
+            break
+        chosen = cells
+    return pytest.approx(chosen.error), pytest.approx(chosen.most)  # type: ignore[return-value]
+
+
 @pytest.mark.parametrize("classes", [2, 5])
 def test_a_verdict_holds_the_numbers_of_its_tests(classes: int) -> None:
     rng = np.random.default_rng(12)
@@ -415,6 +445,7 @@ def test_a_verdict_holds_the_numbers_of_its_tests(classes: int) -> None:
     by_class = Cells.of(top, right, predicted)
     assert (found["classes"].error, found["classes"].most) == (by_class.error, by_class.most)
     if classes == 2:
+        assert (found["positive"].error, found["positive"].most) == _positive(p[:, 1], y, 0.03)
         one = shape_of_event(p[:, 1], (y == 1).astype(float))
     else:
         second = np.argsort(-p, axis=1)[:, 1]
