@@ -62,7 +62,7 @@ QUICK := tests/artifact tests/fit/decisions tests/fit/output tests/fit/solve tes
 	tests/test_keyrings.py tests/test_public_defaults.py tests/test_scores.py \
 	$(addprefix tests/watch/test_,estimates.py incidents.py incident_numbers.py intake.py) \
 	$(addprefix tests/watch/test_,intake_words.py live_verdict_words.py maturity.py policy.py windows.py)
-NO_SERVERS := -m "not server" -k "not redis and not cluster and not kill and not under_load and not gigabytes"
+NO_SERVERS := -m "not server" -k "not redis and not cluster and not kill and not under_load and not gigabytes and not exporters"
 
 test-quick: $(DEVELOPED)
 	$(BIN)/pytest -q -n logical --dist worksteal $(NO_SERVERS) $(QUICK) $(ARGS)
