@@ -17,7 +17,7 @@ import pytest
 
 from calib_serve.errors import InputError, KeyringError, Refused
 from calib_serve.files import GROUP_READS, alone
-from calib_serve.receipts import DAY, Keyring, KeyTimes, Label, Receipt, Shadow
+from calib_serve.receipts import DAY, Keyring, KeyTimes, Label, LiveKeyring, Receipt, Shadow
 from calib_serve.receipts import keyring as keyring_module
 from calib_serve.receipts import signer as signer_module
 from calib_serve.receipts.keyring import SKEW, told_time
@@ -292,6 +292,37 @@ def test_where_no_file_can_be_it_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(KeyringError, match="cannot write the keyring"):
         Keyring.create(tmp_path / "file" / "keys.json")
+    (tmp_path / ".keys.json.lock").mkdir()  # nobody can be alone with the file, though it could be written
+    with pytest.raises(KeyringError, match="cannot write the keyring"):
+        Keyring.create(tmp_path / "keys.json")
+    assert not (tmp_path / "keys.json").exists()
+
+
+def test_a_ring_that_follows_its_file_accepts_labels_as_long_as_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    RING.save(path)
+    ring = LiveKeyring(path)
+    assert ring.verify(token(), now=WHEN + 10, ttl=11).time == WHEN
+    for now, ttl, reason in ((WHEN + 12, 11, "expired"), (WHEN - 301, 11, "dated_ahead")):
+        with pytest.raises(Refused) as refused:
+            ring.verify(token(), now=now, ttl=ttl)
+        assert refused.value.reason == reason
+    # A key that came after the file was read: looked up, and held to the same time.
+    later = Keyring("k2", {"k1": KEY, "k2": KEY[::-1]})
+    later.save(path)
+    made = later.sign(model="m", version="1", predicted=1, confidence=0.5, time=WHEN)
+    with pytest.raises(Refused) as refused:
+        ring.verify(made, now=WHEN + 12, ttl=11)
+    assert refused.value.reason == "expired"
+    assert ring.verify(made, now=WHEN + 11, ttl=11).key_id == "k2"
+
+
+def test_what_is_signed_without_marks_is_plain() -> None:
+    signed = Signer("k1", KEY, model="digits", version="1.0").sign(
+        [(7, 0.75), (8, 0.5)], [NONCE, NONCE], time=WHEN
+    )
+    assert signed == [token(), token(predicted=8, confidence=0.5)]
+    assert all(one.wanted for one in signed)
 
 
 def test_a_change_waits_until_the_one_before_it_is_written(tmp_path: Path) -> None:
@@ -372,6 +403,9 @@ def test_when_a_key_is_no_longer_needed_is_the_end_of_its_last_receipt() -> None
         ring.retired("z")
     with pytest.raises(KeyringError, match="no key 'z'"):
         ring.promoted("z")
+    with pytest.raises(KeyringError, match="no key 'z'"):
+        ring.without("z")
+    assert [*ring.without("a").keys] == [ring.active]
     assert ring.promoted(ring.active) is ring
 
 

@@ -8,7 +8,10 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["changes_of", "short"]
+__all__ = ["CODED", "changes_of", "is_logging", "short"]
+
+CODED = {"Refused"}
+"""Errors whose first argument is a code, the next a sentence."""
 
 _COMPARED: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
     ast.Lt: (ast.LtE, ast.Gt), ast.LtE: (ast.Lt, ast.GtE), ast.Gt: (ast.GtE, ast.Lt),
@@ -112,10 +115,8 @@ def _list(node: ast.Tuple | ast.List, parent: Any) -> Change:
 
 
 def _call(node: ast.Call, _: Any) -> Change:
-    if _is_logging(node):
-        return
     name = _name(node.func)
-    for swapped in () if name in _COMMUTING else _swapped(node.args):
+    for swapped in () if name in _COMMUTING | CODED else _swapped(node.args):
         yield ast.Call(node.func, swapped, node.keywords)
     for i, one in enumerate(node.keywords):
         if one.arg is not None and one.arg not in _UNTOUCHED_KEYWORDS:
@@ -131,7 +132,7 @@ def _statement(node: ast.stmt, _: Any) -> Change:
     """What can go without a name missing after it."""
     effect = isinstance(node, (ast.Raise, ast.Delete))
     if isinstance(node, ast.Expr):
-        effect = isinstance(node.value, (ast.Call, ast.Await)) and not _is_logging(node.value)
+        effect = isinstance(node.value, (ast.Call, ast.Await))
     elif isinstance(node, ast.Assign):
         effect = isinstance(node.targets[0], (ast.Attribute, ast.Subscript))
     if effect:
@@ -167,7 +168,8 @@ def _swapped(values: list[Any]) -> Iterator[list[Any]]:
             yield [*values[:i], other, one, *values[i + 2 :]]
 
 
-def _is_logging(node: Any) -> bool:
+def is_logging(node: Any) -> bool:
+    """Whether a call is one that only logs or warns."""
     root = getattr(node, "func", None)
     while isinstance(root, ast.Attribute):
         root = root.value

@@ -142,6 +142,7 @@ def run(
             **{"root": str(scratch / "tree"), "work": str(work), "results": str(results)},
             **{"tests": [*target.tests, *options.pytest.split()], "preload": list(target.preload)},
             "mutants": names[job :: options.jobs],
+            "least": 6.0,
         }
         (work / "spec.json").write_text(json.dumps(spec))
         paths = f"{HERE.parent}{os.pathsep}{scratch / 'tree'}"

@@ -45,13 +45,14 @@ class Known:
 
 
 class Fixed:
-    """A pytest plugin: the same examples each time, and ``loop`` in place of pytest's own."""
+    """A pytest plugin: the same examples each time, and ``loop`` instead of pytest's own, after ``begin``."""
 
-    def __init__(self, loop: Callable[[pytest.Session], None]) -> None:
-        self._loop = loop
+    def __init__(self, loop: Callable[[pytest.Session], None], begin: Callable[[], None]) -> None:
+        self._loop, self._begin = loop, begin
 
     def pytest_sessionstart(self) -> None:
         """Hypothesis draws what it drew before; a failed example is not shrunk."""
+        self._begin()
         settings.register_profile(
             "mutants",
             max_examples=25,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mutants.changes import changes_of, short
+from mutants.changes import CODED, changes_of, is_logging, short
 
 __all__ = ["Mutant", "applied", "mutants_of"]
 
@@ -21,7 +21,6 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _UNTOUCHED_FIELDS = {"annotation", "returns", "decorator_list", "type_params", "bases"}
 _UNTOUCHED_NAMES = {"__all__", "__slots__", "__hash__"}
 _TYPES = {"Literal", "Annotated", "Union", "Callable", "TypeVar", "cast", "NewType"}
-_CODED = {"Refused"}  # its first argument is a code, the next a sentence
 _NAMING = {"as_floats", "tensor"}  # their texts are words of errors
 _UNTOUCHED_KEYWORDS = {"strict", "stacklevel", "slots", "repr"}
 
@@ -140,12 +139,12 @@ def _is_left_alone(node: Any, parent: Any, field: str) -> bool:
         return True
     within = _name(parent.func) if isinstance(parent, ast.Call) else ""
     # Words of errors; but for which they are, as ``Refused`` says by a code.
-    coded = isinstance(node, ast.Call) and _name(node.func) in _CODED
-    if isinstance(parent, ast.Raise) or within in _CODED:
+    coded = isinstance(node, ast.Call) and _name(node.func) in CODED
+    if isinstance(parent, ast.Raise) or within in CODED:
         return not coded if isinstance(parent, ast.Raise) else node is not parent.args[0]
     said = isinstance(node, ast.Constant) and isinstance(node.value, str)
     return (
-        (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        (isinstance(node, ast.Expr) and (isinstance(node.value, ast.Constant) or is_logging(node.value)))
         or (isinstance(node, ast.Assign) and _name(node.targets[0]) in _UNTOUCHED_NAMES)
         or (isinstance(node, ast.If) and _name(node.test) == "TYPE_CHECKING")
         or (isinstance(node, ast.Subscript) and _name(node.value) in _TYPES)

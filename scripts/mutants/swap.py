@@ -67,7 +67,7 @@ class Swapped(importlib.abc.MetaPathFinder):
 
     def install(self) -> None:
         """Ask it first."""
-        sys.meta_path.insert(0, self)
+        sys.meta_path[:] = [self, *(one for one in sys.meta_path if one is not self)]
 
 
 class _Loader(importlib.machinery.SourceFileLoader):

@@ -55,6 +55,7 @@ class Spec:
     tests: list[str]
     preload: list[str]
     mutants: list[tuple[str, str]]
+    least: float  # seconds of computing that a mutant may take, and more where tests take long
 
     @classmethod
     def read(cls, path: Path) -> Spec:
@@ -62,7 +63,9 @@ class Spec:
         told = json.loads(path.read_text())
         paths = {name: Path(told[name]) for name in ("root", "work", "results")}
         mutants = [(file, key) for file, key in told["mutants"]]
-        return cls(**paths, tests=told["tests"], preload=told["preload"], mutants=mutants)
+        return cls(
+            **paths, tests=told["tests"], preload=told["preload"], mutants=mutants, least=told["least"]
+        )
 
 
 class Worker:
@@ -90,11 +93,16 @@ class Worker:
             self._noted(mutant, lambda m=mutant: self._cold(m), self._limit(None), how="imported")
         return 0
 
-    def _collected(self, loop: Callable[[pytest.Session], None], note: Path | None = None) -> int:
+    def _collected(
+        self,
+        loop: Callable[[pytest.Session], None],
+        note: Path | None = None,
+        begin: Callable[[], None] = lambda: None,
+    ) -> int:
         """Collect the tests and hand them to ``loop``."""
         self._note = note
         base = f"--basetemp={self.spec.work / 'tmp'}"
-        code = pytest.main([*self.spec.tests, *_QUIET, base], plugins=[Fixed(loop)])
+        code = pytest.main([*self.spec.tests, *_QUIET, base], plugins=[Fixed(loop, begin)])
         return int(code)
 
     def _hot(self, session: pytest.Session) -> None:
@@ -154,13 +162,15 @@ class Worker:
     def _cold(self, mutant: Mutant) -> int:
         path = self.spec.root / mutant.file
         module = mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        Swapped(self.trees[mutant.file], path, module, mutant).install()
+        swapped = Swapped(self.trees[mutant.file], path, module, mutant)
+        swapped.install()  # conftest.py imports it perhaps
         found = [_RED]
 
         def loop(session: pytest.Session) -> None:
             found[0] = self._tested(session.items, None)
 
-        code = self._collected(loop)
+        # And once more, before pytest's own importer, which takes files that are named as tests are.
+        code = self._collected(loop, begin=swapped.install)
         return _RED if code not in (0, pytest.ExitCode.TESTS_FAILED) else found[0]
 
     def _limit(self, chosen: list[str] | None) -> float:
@@ -168,7 +178,7 @@ class Worker:
         assert self.known is not None
         of_all = [s for test, s in self.known.seconds.items() if test != "all"]
         usual = sum(of_all) if chosen is None else sum(self.known.seconds[test] for test in chosen)
-        return 6 + 4 * usual
+        return self.spec.least + 4 * usual
 
     def _noted(self, mutant: Mutant, act: Callable[[], int], limit: float, how: str = "swapped") -> str:
         by = self.spec.work / "by.txt"
