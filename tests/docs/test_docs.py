@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from chromium import chromium
 from doc_blocks import DOCS, ROOT, inline_commands, markdown
 from typer.main import get_command
 
@@ -98,9 +99,11 @@ def test_every_picture_has_a_text() -> None:
             assert (page.parent / target).exists(), target
 
 
-def test_the_site_builds_strictly_and_asks_nobody(tmp_path: Path) -> None:
-    site = tmp_path / "site"
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as strictly as there is: warnings, which broken links and anchors are, end it."""
+    folder = tmp_path_factory.mktemp("site") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(
         command, check=False, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
@@ -108,9 +111,33 @@ def test_the_site_builds_strictly_and_asks_nobody(tmp_path: Path) -> None:
     # Warnings are errors: --strict counts those that are told, so nothing may be --quiet.
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WARNING" not in done.stderr, done.stderr
+    return folder
+
+
+def test_the_site_asks_nobody_else(site: Path) -> None:
     pages = list(site.rglob("*.html"))
-    assert len(pages) > 20
+    assert len(pages) > 70
     for page in pages:
         loaded = re.findall(r'<(?:script|img|link)[^>]*(?:src|href)="(https?:[^"]+)"', page.read_text())
         assert not [url for url in loaded if "canonical" not in url], page.name
     assert "<blockquote>" not in (site / "reference" / "serve.html").read_text(), "doctests are code"
+
+
+def test_every_page_of_the_navigation_is_found_by_its_tabs(site: Path) -> None:
+    home = (site / "index.html").read_text()
+    tabs = re.findall(r'class="md-tabs__link"[^>]*>\s*(.*?)\s*<', home, re.DOTALL)
+    assert tabs == ["Home", "Tutorials", "How-to", "Explanation", "Reference", "Project"]
+
+
+def test_the_site_opens_from_disk_at_every_width_and_can_be_searched(site: Path) -> None:
+    with chromium() as browser:
+        for page in ("index", "how-to/your-data", "reference/cli", "notebooks/watch-a-stream"):
+            for width in (390, 820, 1400):
+                browser.open((site / f"{page}.html").as_uri(), width=width)
+                over = browser.run("return document.documentElement.scrollWidth - window.innerWidth")
+                assert over <= 0, (page, width)
+        browser.run("document.querySelector('input.md-search__input').focus()")
+        browser.driver.find_element("css selector", "input.md-search__input").send_keys("noise floor")
+        browser.wait("return document.querySelectorAll('.md-search-result__item').length > 3")
+        assert not browser.complaints()
+        assert not [url for url in browser.requests() if url.startswith("http")]
