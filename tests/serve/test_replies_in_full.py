@@ -303,7 +303,8 @@ def test_a_request_of_several_fails_for_what_the_client_can_mend_first() -> None
 @pytest.mark.parametrize(
     ("gpu", "there", "device"),
     [
-        (None, True, "cpu"), (0, True, "cuda:0"), (3, True, "cuda:3"), ("1", True, "cuda:1"), (3, False, "cpu"),
+        (None, True, "cpu"), (0, True, "cuda:0"), (3, True, "cuda:3"), ("1", True, "cuda:1"),
+        (3, False, "cpu"),
     ],
 )  # fmt: skip
 def test_a_worker_runs_on_the_gpu_that_it_was_given(
