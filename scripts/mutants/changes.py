@@ -103,7 +103,8 @@ def _fill_in(_: ast.FormattedValue, __: Any) -> Change:
 
 
 def _return(node: ast.Return, _: Any) -> Change:
-    if node.value is not None and short(node.value) != "None":
+    # No and nothing are alike to who asks whether; that False becomes True is a change of its own.
+    if node.value is not None and short(node.value) not in ("None", "False"):
         yield ast.Return(ast.Constant(None))
 
 

@@ -140,6 +140,25 @@ def test_its_trend_is_of_the_labels_since_the_latest_alarm(changes: dict[str, fl
     assert replace(one, labels=0, labels_since=0).as_dict()["gap"] is None
 
 
+def test_one_of_which_nothing_else_is_known_has_one_alarm_and_no_label() -> None:
+    bare = Incident(1, "m", "1", NOW, NOW, "mixed", ())
+    assert (bare.classes, bare.alarms, bare.took, bare.closed, bare.closed_by, bare.note) == (
+        (),
+        1,
+        1,
+        None,
+        "",
+        "",
+    )
+    assert (bare.latest, bare.labels, bare.excess, bare.labels_since, bare.excess_since) == (
+        0.0,
+        0,
+        0.0,
+        0,
+        0.0,
+    )
+
+
 def test_a_person_closes_an_open_one_by_its_number_and_says_who(log: IncidentLog) -> None:
     told(log, [0.1] * 3, alarm(3, 1), first=1)
     told(log, [0.1] * 3, alarm(3, 1), first=1, version=CARS)

@@ -20,6 +20,7 @@ from calib_serve.watch.drift import Detector
 from calib_serve.watch.feed import DriftFeed, detector_key
 from calib_serve.watch.intake import Classes, Intake, Outcome
 from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.slices import Slices
 
 NOW = 1_700_000_000.0
 PETS = ("pets", "1")
@@ -159,6 +160,23 @@ def test_only_what_is_counted_is_told_and_once(made) -> None:
     assert intake.refused == {"duplicate": 3, "malformed": 2}
 
 
+def test_labels_of_several_are_counted_and_not_told(made) -> None:
+    heard: list[Label] = []
+    intake = made(on_counted=heard.extend)
+    intake.models = {PETS: Classes.of_labels(2, ("cat", "dog"))}
+    assert intake.take([{"receipt": receipt(), "label": 1}]) == [Outcome(True)]
+    assert heard == []
+
+
+def test_labels_count_in_the_slices_that_are_given(made) -> None:
+    for given, names in ((Slices({PETS: 3}, segments=["nord"]), {"nord"}), (None, {"nord", "south"})):
+        intake = made(slices=given)
+        items = [{"receipt": receipt(segment=name), "label": 1} for name in ("nord", "south")]
+        assert intake.take(items) == [Outcome(True)] * 2
+        assert {key.name for key in intake.ledger.slices("segment")} >= names
+        assert ("south" in {key.name for key in intake.ledger.slices("segment")}) is (given is None)
+
+
 @pytest.mark.parametrize(
     ("item", "reason"),
     [
@@ -202,7 +220,7 @@ def test_labels_of_an_incident_are_counted_on_over_ticks(made) -> None:
     feed = DriftFeed(intake.ledger, detector=lambda: Detector(arl=1e6), maturity=0.0, clock=lambda: NOW)
     alone, excess = Detector(arl=1e6), []
     alarms: list[Any] = []
-    for tick, n in enumerate((3, 8, 7, 4)):
+    for tick, n in enumerate((3, 12, 5, 4)):
         fed(intake, n, start=100 * tick)
         feed.tick()
         alarms += alone.update(
