@@ -84,21 +84,23 @@ def typed(block: Block) -> Iterator[tuple[str, list[str]]]:
 
 
 _A_NUMBER = re.compile(r"[-+\N{MINUS SIGN}]?\d[\d,]*(\.\d+)?(e-?\d+)?")
+_RANDOM = re.compile(r"\b[\w-]{30,}")  # tokens and hashes
 _DRAWN = re.compile(r"[\s\u2500-\u259f|]+")  # boxes, bars and how far words are apart
 
 
 def unlike(shown: list[str], printed: str) -> str | None:
     """The first line that is ``shown`` and was not printed in its turn; ``...`` stands for any lines.
 
-    Numbers need not be the same, and neither are boxes, bars and the ends of lines compared.
+    Numbers and what is drawn at random need not be the same, and neither are boxes, bars and the ends of lines
+    compared.
     """
 
     def plain(text: str) -> str:
-        return _DRAWN.sub(" ", _A_NUMBER.sub("#", text)).strip()
+        return _DRAWN.sub(" ", _A_NUMBER.sub("#", _RANDOM.sub("#", text))).strip()
 
     rest = plain(printed)
-    for passage in "\n".join(shown).split("\n...\n"):
-        wanted = plain(passage.removesuffix("\n..."))
+    for passage in "\n".join(["", *shown, ""]).split("\n...\n"):
+        wanted = plain(passage)
         at = rest.find(wanted)
         if at < 0:
             lines = [line for line in passage.splitlines() if plain(line) not in rest]
