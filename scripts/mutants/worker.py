@@ -20,6 +20,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ class Worker:
         self.known = Known.load(hot)
         later = set(json.loads(note.read_text()))
         for mutant in (one for one in self.mutants if one.id in later):
-            self._noted(mutant, lambda m=mutant: self._cold(m), self._limit(None), how="imported")
+            self._noted(mutant, partial(self._cold, mutant), self._limit(None), how="imported")
         return 0
 
     def _collected(
@@ -125,9 +126,7 @@ class Worker:
             if not chosen:
                 self._write(mutant, "survived", "no test runs it", 0.0, "")
                 continue
-            status = self._noted(
-                mutant, lambda m=mutant, c=chosen: self._swapped(m, items, c), self._limit(chosen)
-            )
+            status = self._noted(mutant, partial(self._swapped, mutant, items, chosen), self._limit(chosen))
             if status == "not swapped":
                 later.append(mutant.id)
         assert self._note is not None

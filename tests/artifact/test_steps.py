@@ -45,7 +45,16 @@ def test_an_input_is_shifted_and_clipped_in_its_own_dtype() -> None:
 
 @pytest.mark.parametrize(
     ("low", "high"),
-    [(0.0, None), (None, 1.0), (1.0, 0.0), (1.0, 1.0), (0.0, math.inf), (-math.inf, 0.0), (math.nan, 1.0)],
+    [
+        (0.0, None),
+        (None, 1.0),
+        (1.0, 0.0),
+        (0.5, 0.0),
+        (1.0, 1.0),
+        (0.0, math.inf),
+        (-math.inf, 0.0),
+        (math.nan, 1.0),
+    ],
 )
 def test_limits_that_are_none_are_refused(low: float | None, high: float | None) -> None:
     with pytest.raises(InputError, match=r"low must be below high|both low and high"):
@@ -114,6 +123,26 @@ def test_layers_that_do_not_chain_are_refused() -> None:
         Head((good * np.nan,), (bias,))
     with pytest.raises(InputError, match="head bias must be finite"):
         Head((good,), (bias * np.inf,))
+
+
+def test_steps_keep_read_only_copies_of_what_they_are_given() -> None:
+    head = Head(([[1.0, 2.0]],), ([3.0],))  # type: ignore[arg-type]
+    mapped = LogitMap([1.0, 2.0], [3.0, 4.0])  # type: ignore[arg-type]
+    shift = InputShift([1.0, 2.0])  # type: ignore[arg-type]
+    for found in (*head.weights, *head.biases, mapped.weight, mapped.bias, shift.delta):
+        assert isinstance(found, np.ndarray)
+        assert not found.flags.writeable
+    source = np.ones(2)
+    kept = LogitMap(source, source)
+    source[0] = 7
+    assert kept.weight.tolist() == [1.0, 1.0]
+    assert kept.bias is not None
+    assert kept.bias.tolist() == [1.0, 1.0]
+    assert (head.weights[0].dtype, shift.delta.dtype, mapped.weight.dtype) == (
+        np.float32,
+        np.float32,
+        np.float64,
+    )
 
 
 # LogitMap

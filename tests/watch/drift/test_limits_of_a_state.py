@@ -75,12 +75,12 @@ def test_a_stability_index_counts_no_share_below_a_ten_thousandth() -> None:
 
 
 def test_accuracy_without_labels_has_the_noise_of_coins() -> None:
-    confidence = np.array([0.52, 0.53, 0.97, 0.98, 0.99])
+    confidence = np.array([0.3, 0.52, 0.53, 0.97, 0.98, 0.99])
     found = expected_accuracy(Sums.served(confidence))
     assert found.accuracy == pytest.approx(confidence.mean())
-    low, high = confidence[:2], confidence[2:]
-    variance = sum(len(c) * c.mean() * (1 - c.mean()) for c in (low, high))
-    assert found.standard_error == pytest.approx(math.sqrt(variance) / 5)
+    alone, low, high = confidence[:1], confidence[1:3], confidence[3:]
+    variance = sum(len(c) * c.mean() * (1 - c.mean()) for c in (alone, low, high))
+    assert found.standard_error == pytest.approx(math.sqrt(variance) / 6)
     assert expected_accuracy(Sums.served(np.ones(4))).standard_error == 0.0
 
 
