@@ -72,8 +72,8 @@ test-quick: $(DEVELOPED)
 # CALIB_SERVE_DATA is needed; minutes for SAMPLE=60, a night for all of them (SAMPLE=100000).
 SAMPLE ?= 60
 mutants: $(DEVELOPED)
-	$(BIN)/python scripts/mutants/code.py --sample $(SAMPLE) --jobs 2 $(ARGS)
 	$(BIN)/python scripts/mutants/alerts.py
+	$(BIN)/python scripts/mutants/code.py --sample $(SAMPLE) --jobs 2 $(ARGS)
 
 faults: $(DEVELOPED)
 	VENV=$(VENV) scripts/system_tools.sh
@@ -123,4 +123,4 @@ lock:
 	PYTHON=$(PYTHON) scripts/refresh_constraints.sh
 
 clean:
-	rm -rf $(VENV) .nox .venv-bench-* benchmarks/results/quick demo-out site logs htmlcov coverage.xml .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build/mutants .nox .venv-bench-* benchmarks/results/quick demo-out site logs htmlcov coverage.xml .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -91,8 +91,7 @@ _DRAWN = re.compile(r"[\s\u2500-\u259f|]+")  # boxes, bars and how far words are
 def unlike(shown: list[str], printed: str) -> str | None:
     """The first line that is ``shown`` and was not printed in its turn; ``...`` stands for any lines.
 
-    Numbers and what is drawn at random need not be the same, and neither are boxes, bars and the ends of lines
-    compared.
+    Numbers and what is drawn at random need not be the same; boxes, bars and ends of lines are not compared.
     """
 
     def plain(text: str) -> str:

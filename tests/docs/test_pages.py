@@ -180,6 +180,7 @@ NOT_RUN = (
     NotRun("make test", "it is what runs this test", is_a_target),
     NotRun("make check", "runs beside this test, in CI", is_a_target),
     NotRun("make faults", "minutes; make test runs the same files at a smaller size", is_a_target),
+    NotRun("make mutants", "minutes to hours; tests/mutants runs a few", is_a_target),
     NotRun("make coverage", "minutes; make test runs the same files", is_a_target),
     NotRun("make nightly", "hours; make test runs the same files at a smaller size", is_a_target),
     NotRun("make bench-quick", "minutes, and its peers come from a package index", is_a_target),
