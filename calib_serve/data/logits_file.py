@@ -143,7 +143,7 @@ def _check(path: Path, found: LogitsFile) -> None:
     if wanted[1:] == (1,) and shape == wanted[:1]:  # of one label
         shape = wanted
     if scores.ndim not in (1, 2) or shape not in (None, wanted):
-        column = "; take labels[:, 0]" if shape == (len(scores), 1) else ""
+        column = "; take labels[:, 0]" if shape == (*scores.shape[:1], 1) else ""
         raise ShapeError(f"{path}: logits {scores.shape} and labels {shape} are not (n, K) and (n,){column}")
     if found.outputs in PROBABILITIES:
         _check_probabilities(path, scores, sums=found.outputs == "probabilities")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 import subprocess
@@ -106,6 +107,47 @@ def unlike(shown: list[str], printed: str) -> str | None:
             return lines[0] if lines else passage
         rest = rest[at + len(wanted) :]
     return None
+
+
+_KEY = re.compile(r'"(\w+)":')
+_PAIR = re.compile(r'"(\w+)": ?\[?("[^"]*"|[-\w.]+)')
+# Are what they are; other whole numbers may differ from run to run.
+_COUNTS = ("accepted", "refused", "wrong")
+
+
+def unlike_json(shown: str, printed: str) -> str | None:
+    """What differs between an answer that a page shows and the one that came: keys, or a key's value.
+
+    Texts, truths and counts are the same, unless the page cuts them short; of other numbers the kind, and
+    that shares are between 0 and 1.
+    """
+    if keys := set(_KEY.findall(shown)) ^ set(_KEY.findall(printed)):
+        return f"the keys {sorted(keys)}"
+    wanted, came = (_values(text) for text in (shown, printed))
+    for key, value in wanted:
+        there = [other for name, other in came if name == key]
+        if not any(_like(key, value, other) for other in there):
+            return f"{key} {value}, and it is {there[:3]}"
+    return None
+
+
+def _values(text: str) -> list[tuple[str, object]]:
+    """The keys of JSON, which may be cut short, each with its value or the first of its list."""
+    return [(key, json.loads(_whole(value))) for key, value in _PAIR.findall(text)]
+
+
+def _whole(value: str) -> str:
+    return value if value[0] in '"-0123456789' or value in ("true", "false", "null") else '"..."'
+
+
+def _like(key: str, shown: object, came: object) -> bool:
+    if isinstance(shown, str):
+        return isinstance(came, str) and ("..." in shown or shown == came)
+    if isinstance(shown, bool) or key in _COUNTS:
+        return shown == came and type(shown) is type(came)
+    if isinstance(shown, float) and 0 <= shown <= 1:
+        return isinstance(came, (int, float)) and 0 <= came <= 1
+    return isinstance(came, (int, float)) and not isinstance(came, bool)
 
 
 def _complete(text: str) -> bool:

@@ -21,7 +21,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from doc_blocks import DOCS, ROOT, blocks, commands, markdown, pages, typed, unlike, without_blocks
+from doc_blocks import (
+    DOCS,
+    ROOT,
+    blocks,
+    commands,
+    markdown,
+    pages,
+    typed,
+    unlike,
+    unlike_json,
+    without_blocks,
+)
 from live_server import total
 from PIL import Image
 from pip._internal.commands import create_command
@@ -404,8 +415,8 @@ def follow(page: Path, t: Terminal) -> None:
             if block.text not in OF_SERVERS:
                 t.python(block.text)
         elif block.language == "json":
-            shown, came = (set(re.findall(r'"(\w+)":', text)) for text in (block.text, t.output))
-            assert shown == came, f"{name} shows\n{block.text}\nand this came\n{t.output}"
+            missing = unlike_json(block.text, t.output)
+            assert missing is None, f"{name} shows {missing}:\n{block.text}\nand this came\n{t.output}"
         else:
             raise AssertionError(f"{name} has a block of {block.language!r}, which nothing here runs")
     AFTER_PAGE.get(name, lambda _: None)(t)

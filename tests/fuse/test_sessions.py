@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import numpy as np
+import onnxruntime
 import pytest
 from fuse_graphs import Builder
 from onnx import TensorProto, helper
@@ -12,11 +16,9 @@ from calib_serve.fuse.sessions import open_session, providers
 
 
 def works_on_gpu() -> bool:
-    try:
-        open_session(model(), device="cuda")
-    except ModelError:
-        return False
-    return True
+    """By onnxruntime and the driver: asked of ``open_session``, a broken way to CUDA would be "no GPU"."""
+    there = Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi") is not None
+    return there and "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
 
 def model() -> bytes:
