@@ -18,7 +18,7 @@ import docs_notebooks
 import notebooks
 
 BOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
-QUICK = {"compare-methods", "watch-a-stream"}
+QUICK = {"watch-a-stream"}
 WIDE = 84  # characters of code or text that the site shows without a scrollbar
 _A_NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?")
 
