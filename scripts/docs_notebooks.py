@@ -21,20 +21,26 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def page(book: dict[str, Any], name: str) -> tuple[str, dict[str, bytes]]:
-    """A notebook as Markdown, and its pictures by the names that it shows them under."""
+    """A notebook as Markdown, and its pictures by the names that it shows them under.
+
+    A cell that draws has a text for those who do not see the picture in its metadata, as ``alt``.
+    """
     lines: list[str] = []
     pictures: dict[str, bytes] = {}
-    for cell in book["cells"]:
+    for number, cell in enumerate(book["cells"]):
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
             lines += [source, ""]
+            if number == 0:
+                lines += [f"[Download this notebook]({name}.ipynb)", ""]
             continue
         lines += ["```python", source, "```", ""]
         for output in cell["outputs"]:
             if text := "".join(output.get("text", ())):
-                lines += ["```text", text.rstrip(), "```", ""]
+                lines += ["```{.text .notebook-output .no-copy}", text.rstrip(), "```", ""]
             if drawn := output.get("data", {}).get("image/png"):
                 file = f"{name}-{len(pictures) + 1}.png"
                 pictures[file] = base64.b64decode(drawn)
-                lines += [f"![What the cell above draws]({file})", ""]
-    return "\n".join([*lines, f"[The notebook]({name}.ipynb)", ""]), pictures
+                picture = f"![{cell['metadata']['alt']}]({file})"
+                lines += ['<div class="notebook-picture" markdown="1">', picture, "</div>", ""]
+    return "\n".join(lines), pictures

@@ -16,11 +16,17 @@ import nbformat
 from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
-_SET_UP = "import matplotlib; matplotlib.rcParams['figure.dpi'] = 80; matplotlib.rcParams['font.size'] = 9"
+_SET_UP = "import matplotlib; matplotlib.rcParams['figure.dpi'] = 110"
+
+# torch 2.13 warns of a use of its own when it copies an exported program.
+_TORCHS_OWN = "FutureWarning: `isinstance(treespec, LeafSpec)` is deprecated"
 
 
 def executed(path: Path, folder: Path, *, kernel: str = "python3") -> Any:
-    """The notebook with its outputs, run in ``folder``; nbclient's CellExecutionError where a cell fails."""
+    """The notebook with its outputs, run in ``folder``.
+
+    nbclient's CellExecutionError where a cell fails, RuntimeError where one warns.
+    """
     book = nbformat.read(path, as_version=4)
     book.cells.insert(0, nbformat.v4.new_code_cell(_SET_UP))
     where = {"metadata": {"path": str(folder)}}
@@ -37,7 +43,10 @@ def executed(path: Path, folder: Path, *, kernel: str = "python3") -> Any:
 
 
 def _kept(outputs: list[Any]) -> list[Any]:
-    """What is printed, as one output, and what is drawn; what libraries say on the side is of one run."""
+    """What is printed, as one output, and what is drawn; what libraries log is of one run, and left out."""
+    aside = "".join(one.text for one in outputs if one.get("name") == "stderr")
+    if "Warning" in aside.replace(_TORCHS_OWN, ""):
+        raise RuntimeError(f"a reader would see this warning, so change the cell:\n{aside}")
     printed = "".join(one.text for one in outputs if one.get("name") == "stdout")
     drawn = [one for one in outputs if one.output_type == "display_data"]
     return [*([nbformat.v4.new_output("stream", name="stdout", text=printed)] if printed else []), *drawn]
