@@ -17,6 +17,9 @@ from calib_serve.scores import LABELS, Outputs, as_logits
 
 __all__ = ["LabelledScores", "read_groups", "read_labelled"]
 
+_TRUTHS = ("label", "labels", "target", "targets", "class", "truth", "y", "y_true")
+"""What others call the column label."""
+
 
 @dataclass(frozen=True, eq=False)
 class LabelledScores:
@@ -79,7 +82,13 @@ def read_labelled(
         table = Path(path).suffix in (".csv", ".parquet")
         what = "column label" if table else "labels"
         where = f"{path} has no {what}" if split is None else f"the split {split!r} of {path} has no {what}"
-        raise InputError(f"{where}; add them to the file, or name an npy file of labels (labels=, --labels)")
+        named = [n for n in found.class_names if table and n.strip().lower() in _TRUTHS]
+        add = (
+            f"rename its column {named[0]!r} to label"
+            if named
+            else f"add {'it' if table else 'them'} to the file"
+        )
+        raise InputError(f"{where}; {add}, or name an npy file of labels (labels=, --labels)")
     try:
         return LabelledScores(Path(path).stem, found.scores, found.labels, found.class_names, found.outputs)
     except InputError as error:
