@@ -82,13 +82,12 @@ def read_labelled(
         table = Path(path).suffix in (".csv", ".parquet")
         what = "column label" if table else "labels"
         where = f"{path} has no {what}" if split is None else f"the split {split!r} of {path} has no {what}"
-        named = [n for n in found.class_names if table and n.strip().lower() in _TRUTHS]
-        add = (
-            f"rename its column {named[0]!r} to label"
-            if named
-            else f"add {'it' if table else 'them'} to the file"
+        other = next((n for n in found.class_names if table and n.strip().lower() in _TRUTHS), None)
+        rename = "" if other is None else f" (is it {other!r}? Rename that)"
+        raise InputError(
+            f"{where}; add {'it' if table else 'them'} to the file{rename}, or name an npy file of labels "
+            "(labels=, --labels)"
         )
-        raise InputError(f"{where}; {add}, or name an npy file of labels (labels=, --labels)")
     try:
         return LabelledScores(Path(path).stem, found.scores, found.labels, found.class_names, found.outputs)
     except InputError as error:

@@ -54,7 +54,7 @@ def load_model(
     mixed_precision: bool = False,
     outputs: Outputs | None = None,
 ) -> Classifier:
-    """The classifier of ``spec``: a TorchScript, .pt2 (torch.export) or ONNX file, a folder, or a factory.
+    """The classifier of ``spec``: a .pt2 (torch.export), ONNX or TorchScript file, a folder, or a factory.
 
     A folder is one that Hugging Face's ``save_pretrained`` wrote, of a sequence or image classifier: its
     safetensors and settings alone are read, and no code of its own is run. A factory is
@@ -86,8 +86,7 @@ def load_model(
             )
         if input_shape is None:
             raise ModelError(
-                f"a factory does not say what its model takes: give the shape of one input of {spec} "
-                "(--input-shape, input_shape=)"
+                f"a factory does not say what its model takes: give input_shape for {spec} (--input-shape)"
             )
         options["input_shape"] = input_shape
         return _from_factory(str(spec), None if weights is None else Path(weights), options)
@@ -108,8 +107,7 @@ def load_model(
     options["input_shape"] = input_shape or known
     if options["input_shape"] is None:
         raise ModelError(
-            f"a TorchScript file does not say what it takes: give the shape of one input of {path} "
-            "(--input-shape, input_shape=)"
+            f"a TorchScript file does not say what it takes: give input_shape for {path} (--input-shape)"
         )
     return from_module(network, fingerprint=file_fingerprint(path), source=path.name, **options)
 

@@ -169,9 +169,7 @@ def _input_shape(session: Any, path: Path) -> tuple[int, ...]:
         raise ModelError(f"{path} must take one float32 tensor, it takes {kinds}")
     sizes = taken[0].shape[1:]
     if not all(isinstance(size, int) for size in sizes):
-        raise ModelError(
-            f"{path} leaves its input's shape open ({sizes}); give it (--input-shape, input_shape=)"
-        )
+        raise ModelError(f"{path} leaves its input's shape open ({sizes}); give input_shape (--input-shape)")
     return tuple(sizes)
 
 

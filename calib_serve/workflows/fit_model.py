@@ -99,7 +99,7 @@ def calibrate_model(
     """Fit ``method`` to a deployed ``model`` and its calibration data: inputs (n, *input_shape), labels (n,).
 
     ``model``: an ``nn.Module`` in evaluation mode, a ``Classifier``, or what ``load_model`` reads: a
-    TorchScript, .pt2 or ONNX file, or ``module:factory`` with its ``weights``. ``method``: "neural-clamping",
+    .pt2, ONNX or TorchScript file, or ``module:factory`` with its ``weights``. ``method``: "neural-clamping",
     "neural-clamping-efficient", "masked-head", "tuned-head", any output method (fitted to the model's
     logits), or "auto": the best output method, and Neural Clamping instead where that gains on held-out
     folds. The masked head trains on ``train``, steered by the calibration data, or on a part of these. Before

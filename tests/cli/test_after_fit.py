@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from exported import export
 from typer.testing import CliRunner
 
 from calib_serve.artifact import Artifact, LogitMap
@@ -22,10 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     where, rng = tmp_path_factory.mktemp("my models"), np.random.default_rng(0)
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3)).eval()
-    example, batch = (torch.zeros(2, 1, 4, 4),), {0: torch.export.Dim("n")}
-    program = torch.export.export(network, example, dynamic_shapes=(batch,))
-    torch.export.save(program, where / "model.pt2")
-    torch.onnx.export(program, external_data=False, verbose=False).save(str(where / "model.onnx"))
+    export(network, (1, 4, 4), where / "model")
     inputs, logits = {}, {}
     for split in ("train", "cal", "test"):
         x = rng.random((120, 1, 4, 4)).astype("float32")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from exported import export
 from typer.testing import CliRunner
 
 from calib_serve import calibrate_model
@@ -39,15 +40,11 @@ def inputs(folder: Path, **arrays: object) -> Path:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A network of pictures (1, 4, 4), as torch.export writes it."""
+    """A network of pictures (1, 4, 4), as torch.export writes it, and its ONNX file beside it."""
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(8, 3))
-    batch = {0: torch.export.Dim("n")}
     path = tmp_path_factory.mktemp("model") / "model.pt2"
-    example = (torch.zeros(2, 1, 4, 4),)
-    program = torch.export.export(network.eval(), example, dynamic_shapes=(batch,))
-    torch.export.save(program, path)
-    torch.onnx.export(program, external_data=False, verbose=False).save(str(path.with_suffix(".onnx")))
+    export(network, (1, 4, 4), path.with_suffix(""))
     return path
 
 
@@ -74,7 +71,7 @@ def test_a_table_without_labels_names_the_column(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "advice"),
     [
-        ("a,b,c,Target\n1,2,3,2\n", "rename its column 'Target' to label"),
+        ("a,b,c,Target\n1,2,3,2\n", "has no column label; add it to the file (is it 'Target'? Rename that)"),
         ("a,b,c,class\n1,2,3,cat\n", "the column class holds 'cat'"),
         ("id,a,b,label\nq1,1,2,1\n", "the column id holds 'q1'"),
     ],
@@ -174,9 +171,7 @@ def test_pictures_with_their_channel_elsewhere(
 
 def test_a_model_of_one_batch_size_is_told_how_to_be_exported(tmp_path: Path) -> None:
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3)).eval()
-    program = torch.export.export(network, (torch.zeros(1, 1, 4, 4),))
-    torch.export.save(program, tmp_path / "one.pt2")
-    torch.onnx.export(program, external_data=False, verbose=False).save(str(tmp_path / "one.onnx"))
+    export(network, (1, 4, 4), tmp_path / "one", any_batch=False)
     for name in ("one.pt2", "one.onnx"):
         message = said("fit", "--model", tmp_path / name, "--data", inputs(tmp_path), "-o", tmp_path / "a")
         assert 'dynamic_shapes=({0: torch.export.Dim("n")},)' in message
