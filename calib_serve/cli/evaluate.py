@@ -44,6 +44,7 @@ def run(
     ] = None,
     *,
     source: options.Source = None,
+    model: Annotated[str | None, typer.Option("--model", hidden=True)] = None,
     data: options.Data = None,
     seam: options.Seam = None,
     output: options.Output = None,
@@ -73,6 +74,11 @@ def run(
     from calib_serve.judgement import judge
     from calib_serve.metrics import Evaluation
 
+    if model is not None:
+        raise InputError(
+            "evaluate measures scores; of a model say: calib-serve report --model MODEL --data DATA, which "
+            "needs no artifact"
+        )
     of_source = {"seam": seam, "output": output, "batch_size": batch_size}
     if source is not None:
         if file is not None or labels is not None:

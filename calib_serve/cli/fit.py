@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from calib_serve.cli import options, parse, pictures
+from calib_serve.cli.fitted import as_told, next_commands, show_fit
 from calib_serve.cli.from_archive import fitted_on_archive
 from calib_serve.errors import InputError
 
@@ -232,7 +232,14 @@ def run(
     else:
         artifact = _on_model(str(model), (split, eval_split), prepared, **how, **of_source)
     artifact.save(out)
-    _show(artifact, out, as_json=as_json, verbose=verbose)
+    if as_json:
+        typer.echo(as_told(artifact, out))
+        return
+    commands = next_commands(
+        artifact, out, split=split, held=eval_split, logits=logits, model=model, weights=weights, data=data,
+        outputs=outputs, engine=engine,
+    )  # fmt: skip
+    show_fit(artifact, out, commands, verbose=verbose)
 
 
 def _refuse_others(what: str, given: dict[str, Any]) -> None:
@@ -261,16 +268,18 @@ def _on_scores(
     **how: Any,
 ) -> Artifact:
     from calib_serve.cli.progress import stages
-    from calib_serve.data import read_labelled
-    from calib_serve.workflows.fit_scores import calibrate
 
-    where = {"outputs": outputs, "engine": engine, "password_file": password_file}
-    given = read_labelled(path, split=split, labels=labels, **where)
-    # Read before the fit: a split that does not exist should not cost one.
-    held = None if eval_split is None else read_labelled(path, split=eval_split, **where)
-    test = None if held is None else (held.scores, held.labels)
-    how |= {"outputs": given.outputs, "class_names": given.class_names, "test": test}
+    # What reads and fits takes seconds to import, too.
     with stages(quiet=quiet) as progress:
+        from calib_serve.data import read_labelled
+        from calib_serve.workflows.fit_scores import calibrate
+
+        where = {"outputs": outputs, "engine": engine, "password_file": password_file}
+        given = read_labelled(path, split=split, labels=labels, **where)
+        # Read before the fit: a split that does not exist should not cost one.
+        held = None if eval_split is None else read_labelled(path, split=eval_split, **where)
+        test = None if held is None else (held.scores, held.labels)
+        how |= {"outputs": given.outputs, "class_names": given.class_names, "test": test}
         return calibrate(given.scores, given.labels, progress=progress, **how)
 
 
@@ -285,14 +294,16 @@ def _on_model(
     **how: Any,
 ) -> Artifact:
     from calib_serve.cli.progress import stages
-    from calib_serve.workflows.fit_model import calibrate_model
-    from calib_serve.workflows.model_data import model_data
 
-    asked = [splits[0], *(split for split in (splits[1], train_split) if split is not None)]
-    given, *others = read = model_data(model, data, asked, pictures=prepared)
-    test = None if splits[1] is None else others[0]
-    train = None if train_split is None else others[-1]
+    # What reads and fits takes seconds to import, too: torch above all.
     with stages(quiet=quiet) as progress:
+        from calib_serve.workflows.fit_model import calibrate_model
+        from calib_serve.workflows.model_data import model_data
+
+        asked = [splits[0], *(split for split in (splits[1], train_split) if split is not None)]
+        given, *others = read = model_data(model, data, asked, pictures=prepared)
+        test = None if splits[1] is None else others[0]
+        train = None if train_split is None else others[-1]
         artifact = calibrate_model(
             model,
             given.inputs,
@@ -319,35 +330,3 @@ def _end_other_ranks() -> None:
     dist.destroy_process_group()
     if rank != 0:
         raise typer.Exit(0)
-
-
-def _show(artifact: Artifact, out: Path, *, as_json: bool, verbose: bool) -> None:
-    from calib_serve.cli.inspect import facts, measured_table, tables
-    from calib_serve.cli.verdict import show_verdict
-    from calib_serve.workflows.measure import verdict
-
-    found = verdict(artifact)
-    if as_json:
-        typer.echo(json.dumps({"artifact": str(out), "verdict": found.as_dict(), **facts(artifact)}))
-        return
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False)
-    show_verdict(console, found, reasons=True)
-    for remark in artifact.fit.get("remarks", ()):
-        console.print(f"note: {remark}", soft_wrap=True)
-    if verbose:
-        for table in tables(artifact):
-            console.print(table)
-    elif artifact.before or artifact.after:
-        console.print(measured_table(artifact))
-    console.print(f"{_fitted(artifact)}; written to {out}", soft_wrap=True)
-    console.print(f"all that is known of it: calib-serve inspect {out}", soft_wrap=True)
-
-
-def _fitted(artifact: Artifact) -> str:
-    """The method, and on what it was fitted."""
-    tried = len(artifact.fit.get("selection", {}).get("scores", ()))
-    chosen = f", chosen from {tried} methods," if tried > 1 else ""
-    samples = artifact.data.get("samples")
-    return f"{artifact.method}{chosen} fitted" + (f" on {samples:,} samples" if samples else "")

@@ -126,7 +126,7 @@ def torch(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Calibrate a TorchScript or torch.export file; says what its scores are, and how exact it is."""
+    """Calibrate a torch.export or TorchScript file; says what its scores are, and how exact it is."""
     from calib_serve.fuse.torch import fuse_torch
 
     report = fuse_torch(

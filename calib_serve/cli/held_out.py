@@ -59,7 +59,7 @@ def _of_model(
     if data is None:
         raise InputError("--model needs --data: images or arrays that the fit has not seen, and their labels")
     from calib_serve.fit.samples import Samples
-    from calib_serve.model import load_model, logits_under
+    from calib_serve.model import load_model, logits_under, weights_remarks
     from calib_serve.workflows.model_data import model_data
 
     of_pictures = Path(data, "labels.csv").is_file()
@@ -67,6 +67,7 @@ def _of_model(
     (samples,) = model_data(model, data, [split], pictures=pictures)
     options.tell(samples.remarks)
     classifier = load_model(model, weights=weights, input_shape=samples.inputs.shape[1:], outputs=outputs)
+    options.tell(weights_remarks(model, weights))
     samples.check(classifier.input_shape, classifier.classes)
     kind = "logits" if artifact.head is not None else classifier.outputs
     return Samples.of_kind(logits_under(classifier, samples.inputs, artifact), samples.labels, kind)

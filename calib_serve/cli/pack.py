@@ -31,7 +31,7 @@ def run(
     context: typer.Context,
     *,
     model: Annotated[
-        str | None, typer.Option("--model", help="TorchScript, .pt2 or .onnx file, or module:factory.")
+        str | None, typer.Option("--model", help=".pt2, ONNX or TorchScript file, or module:factory.")
     ] = None,
     artifact: Annotated[
         Path | None, typer.Option("--artifact", help="The folder that calib-serve fit wrote.")

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 __all__ = ["progress", "stages"]
 
 _SECONDS = 5.0
+_FIRST = 2.0  # seconds until the first line: nobody should wonder whether anything happens
 
 _Show = Callable[[str, int, "int | None"], None]
 
@@ -59,7 +60,9 @@ def _lines(name: str, seconds: float) -> Iterator[_Show]:
         stands = (name, done, total)
 
     def tell() -> None:
-        while not ended.wait(seconds):
+        wait = min(seconds, _FIRST)
+        while not ended.wait(wait):
+            wait = seconds
             name, done, total = stands
             share = "" if total is None else f"{done}/{total} done, "
             sys.stderr.write(f"{name}: {share}{time.monotonic() - began:.0f} s\n")

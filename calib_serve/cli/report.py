@@ -161,7 +161,7 @@ def _of_model(
 ) -> _Source:
     if data is None:
         raise InputError("--model needs --data: the images or arrays to test it on")
-    from calib_serve.model import calibrated_probs, load_model
+    from calib_serve.model import calibrated_probs, load_model, weights_remarks
     from calib_serve.scores import LABELS
     from calib_serve.workflows.model_data import model_data
 
@@ -169,6 +169,7 @@ def _of_model(
     (samples,) = model_data(model, data, [split], pictures=prepared if of_pictures else None)
     options.tell(samples.remarks)
     classifier = load_model(model, weights=weights, input_shape=samples.inputs.shape[1:], outputs=outputs)
+    options.tell(weights_remarks(model, weights))
     multilabel = classifier.outputs in LABELS
     samples.check(classifier.input_shape, classifier.classes, multilabel=multilabel)
 

@@ -74,7 +74,7 @@ def on_model(
     """Splits of a model's inputs, and every method on it; ``plain``: pictures in [0, 1], not normalised."""
     if data is None:
         raise InputError("--model needs --data: its inputs, and their labels")
-    from calib_serve.model import load_model
+    from calib_serve.model import load_model, weights_remarks
     from calib_serve.pictures import Preprocessing
     from calib_serve.workflows.model_data import model_data
     from calib_serve.workflows.on_model import FitOnModel
@@ -86,5 +86,6 @@ def on_model(
     options.tell([remark for part in parts for remark in part.remarks])
     train = None if train_split is None else parts.pop()
     classifier = load_model(model, weights=weights, input_shape=parts[0].inputs.shape[1:])
+    options.tell(weights_remarks(model, weights))
     trained_on = None if train is None else (train.inputs, train.labels)
     return parts, FitOnModel(classifier, train=trained_on, seed=seed)

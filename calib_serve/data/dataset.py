@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.columns import csv_rows
+from calib_serve.data.layout import check_input_shape
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.files import named
 from calib_serve.metrics.scores import truths
@@ -22,6 +23,12 @@ __all__ = ["Dataset", "inside", "listed", "load_data"]
 
 _INPUTS = ("inputs", "images", "x")
 _LABELS = ("labels", "y")
+_TABLE = "; a table of logits goes to --logits, without a model"
+_OTHERS = {
+    **dict.fromkeys((".csv", ".parquet"), _TABLE),
+    **dict.fromkeys((".pkl", ".pickle", ".joblib", ".pt", ".pth", ".h5", ".hdf5", ".npy"), ""),
+}
+"""Files that people have, by their ending, and what else may be done with them."""
 _MAX_PIXELS = 89_478_485  # of one's own picture: what Pillow takes without a warning
 
 
@@ -49,6 +56,8 @@ class Dataset:
         if not self.inputs.size:
             raise InputError(f"there is no sample in the data: inputs are {self.inputs.shape}")
         y, n = np.asarray(self.labels), len(self.inputs)
+        if y.shape == (n, 1) and not np.isin(y, (0, 1)).all():
+            raise ShapeError(f"labels must be ({n},) class ids, got {y.shape}; take labels[:, 0]")
         y = truths(y, (n, *y.shape[1:])) if y.ndim == 2 else _class_ids(y, n)
         object.__setattr__(self, "labels", y)
         object.__setattr__(self, "class_names", tuple(map(str, self.class_names)))
@@ -64,13 +73,10 @@ class Dataset:
 
         Checks labels and shapes only; input values are checked batch by batch.
         """
-        if self.inputs.shape[1:] != tuple(input_shape):
-            raise ShapeError(
-                f"the model takes inputs of {tuple(input_shape)}, got {self.inputs.shape[1:]}"
-                + _hint(self.inputs.shape[1:], tuple(input_shape))
-            )
+        check_input_shape(self.inputs.shape[1:], input_shape)
         if multilabel != (self.labels.ndim == 2):
-            ids = "(n,) class ids, not one-hot (labels.argmax(axis=1))"
+            how = "labels[:, 0]" if self.labels.shape[1:] == (1,) else "labels.argmax(axis=1) of one-hot ones"
+            ids = f"(n,) class ids (take {how})"
             wanted = f"(n, {classes}) of 0 and 1" if multilabel else ids
             raise ShapeError(
                 f"labels must be {wanted}, got {self.labels.shape}; of a multi-label model say --outputs "
@@ -92,17 +98,6 @@ class Dataset:
             raise InputError(
                 f"all {len(self)} samples are of class {self.labels[0]}; calibrate on every class served"
             )
-
-
-def _hint(given: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-    """What to do about inputs of another layout."""
-    if (1, *given) == wanted:
-        return "; the channel is missing: add it by inputs[:, None]"
-    if len(given) == len(wanted) == 3 and (given[2], *given[:2]) == wanted:
-        return "; the channel comes first: turn them by inputs.transpose(0, 3, 1, 2)"
-    if len(given) == len(wanted) == 3 and (*given[1:], given[0]) == wanted:
-        return "; the channel comes last: turn them by inputs.transpose(0, 2, 3, 1)"
-    return ""
 
 
 def load_data(
@@ -136,13 +131,18 @@ def load_data(
         if not (arrays := _mapped(path)):
             raise InputError(
                 f"{path} holds neither .npy files nor labels.csv; a folder of pictures has one, with the "
-                "columns file and label, and split if it holds several"
+                "columns file and label, a line a picture, and split if it holds several"
             )
         return _of_arrays(arrays, split, path)
     return _of_npz(path, split) if path.is_file() else _called(str(spec), split)
 
 
 def _of_npz(path: Path, split: str | None) -> Dataset:
+    if path.suffix in _OTHERS:
+        raise InputError(
+            f"inputs are not read from {path.suffix} files, got {path}: write them with "
+            f'np.savez("data.npz", inputs=inputs, labels=labels){_OTHERS[path.suffix]}'
+        )
     try:
         arrays, names = read_npz(path, wanted=lambda name: _wanted(name, split))
     except ValueError as error:
@@ -252,7 +252,7 @@ def _of_arrays(
             wanted, held = " or ".join(prefix + name for name in names), sorted(seen or arrays)
             scores = [name for name in held if name.removeprefix(prefix) in ("logits", "probs", "log_probs")]
             raise InputError(
-                f"{path} must hold one of {wanted}, it holds {held}"
+                f"{path} must hold one of {wanted}, it holds {', '.join(held) or 'none'}"
                 + (f"; {scores[0]} need no model: give the file as --logits" if scores else "")
                 + _splits(held, names)
             )
@@ -274,12 +274,14 @@ def _splits(held: Sequence[str], names: Sequence[str]) -> str:
 def _class_ids(labels: NDArray[Any], n: int) -> NDArray[np.intp]:
     y = np.asarray(labels)
     if y.shape != (n,):
-        column = "; take labels[:, 0]" if y.shape == (n, 1) else ""
         raise ShapeError(
-            f"labels must be ({n},) class ids, or (n, L) of 0 and 1 of labels; got {y.shape}{column}"
+            f"labels must be ({n},) class ids, one for each input, or (n, L) of 0 and 1 of labels; got "
+            f"{y.shape}"
         )
     if y.dtype.kind not in "iu":
-        raise InputError(f"labels must be class ids (whole numbers), got {y.dtype}")
+        names = y.dtype.kind in "OUS"
+        how = "np.unique(labels, return_inverse=True) numbers names" if names else "take labels.astype(int)"
+        raise InputError(f"labels must be class ids (whole numbers), got {y.dtype}; {how}")
     if y.min() < 0:
         raise InputError(f"labels must not be negative, got {y.min()}")
     return y.astype(np.intp)

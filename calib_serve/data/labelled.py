@@ -17,6 +17,9 @@ from calib_serve.scores import LABELS, Outputs, as_logits
 
 __all__ = ["LabelledScores", "read_groups", "read_labelled"]
 
+_TRUTHS = ("label", "labels", "target", "targets", "class", "truth", "y", "y_true")
+"""What others call the column label."""
+
 
 @dataclass(frozen=True, eq=False)
 class LabelledScores:
@@ -79,7 +82,12 @@ def read_labelled(
         table = Path(path).suffix in (".csv", ".parquet")
         what = "column label" if table else "labels"
         where = f"{path} has no {what}" if split is None else f"the split {split!r} of {path} has no {what}"
-        raise InputError(f"{where}; add them to the file, or name an npy file of labels (labels=, --labels)")
+        other = next((n for n in found.class_names if table and n.strip().lower() in _TRUTHS), None)
+        rename = "" if other is None else f" (is it {other!r}? Rename that)"
+        raise InputError(
+            f"{where}; add {'it' if table else 'them'} to the file{rename}, or name an npy file of labels "
+            "(labels=, --labels)"
+        )
     try:
         return LabelledScores(Path(path).stem, found.scores, found.labels, found.class_names, found.outputs)
     except InputError as error:

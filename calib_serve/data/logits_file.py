@@ -40,6 +40,7 @@ _SCORES: dict[str, Outputs | None] = {
 }
 _OF_LABEL = "label."  # and the label's name: a column of truths
 _SUM = 1e-2  # how far a row of half-precision probabilities may be from 1
+_OF_INPUTS = "fit, or report, with --model MODEL --data FILE (calibrate_model)"
 _ENDINGS = (".npz", ".npy", ".csv", ".parquet", ".safetensors")
 
 
@@ -104,7 +105,10 @@ def _read(
     if engine is not None or holds_files(path):
         return _read_table(str(where), split, engine, password_file)
     if path.suffix not in _ENDINGS:
-        raise InputError(f"logits are read from {', '.join(_ENDINGS)} files, got {path.name!r}")
+        raise InputError(
+            f"logits are read from {', '.join(_ENDINGS)} files, got {path.name!r}; write them with "
+            'np.savez("logits.npz", logits=logits, labels=labels)'
+        )
     if not path.is_file():
         raise InputError(f"there is no file {path}")
     try:
@@ -193,8 +197,9 @@ def _from_arrays(
         inputs = [name for name in names if name.endswith(("inputs", "images"))]
         raise InputError(
             f"{path} has no array {_named('logits', split)}; it has {', '.join(sorted(names)) or 'none'}"
-            + (f", so name a split: {', '.join(_splits(names))}" if split is None and _splits(names) else "")
-            + ("; inputs need their model: --model MODEL --data FILE" if inputs else "")
+            + (f", so name a split: {', '.join(_splits(names))} (--split, split=)" if _splits(names) else "")
+            + (f"; {inputs[0]} need their model: {_OF_INPUTS}" if inputs else "")
+            + ("" if inputs or _splits(names) else f"; name the scores one of {', '.join(_SCORES)}")
         )
     labels = get(_named("labels", split)) if _named("labels", split) in names else None
     class_names = tuple(map(str, get("class_names"))) if "class_names" in names else ()
@@ -213,7 +218,7 @@ def _splits(names: Collection[str]) -> list[str]:
 
 
 def _read_csv(path: Path, split: str | None) -> LogitsFile:
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets put a mark before the text
         header = next(csv.reader(file), [])
         text = {"split", "label"}
         with warnings.catch_warnings():
@@ -227,7 +232,27 @@ def _read_csv(path: Path, split: str | None) -> LogitsFile:
         raise InputError(f"{path} has {len(header)} column names but {rows.shape[1]} columns")
     check_header(path, header)
     columns = dict(zip(header, rows.reshape(-1, len(header)).T, strict=True))
-    return _from_table(path, {k: v if k in text else v.astype(np.float64) for k, v in columns.items()}, split)
+    numbers = {k: v if k in text else _numbers(path, k, v) for k, v in columns.items()}
+    return _from_table(path, numbers, split)
+
+
+def _numbers(path: Path, name: str, texts: NDArray[Any]) -> NDArray[np.float64]:
+    try:
+        return texts.astype(np.float64)
+    except ValueError:
+        odd = next(text for text in texts.tolist() if not _is_number(text))
+        raise InputError(
+            f"{path}: the column {name} holds {odd[:40]!r}, which is no logit: leave the column out, or name "
+            "it label if it holds the classes"
+        ) from None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _read_parquet(path: Path, split: str | None) -> LogitsFile:

@@ -97,28 +97,28 @@ def train(split: Split, *, seed: int = 0, epochs: int = 200, batch: int = 50) ->
 
 
 def export(net: DigitsNet, folder: Path) -> tuple[Path, Path]:
-    """Write the network as deployed models come: TorchScript and ONNX with a free batch size."""
+    """Write the network as deployed models come: .pt2 and ONNX, for batches of any size."""
     folder.mkdir(parents=True, exist_ok=True)
-    script, onnx = folder / "digits.pt", folder / "digits.onnx"
-    example = torch.zeros(2, 1, 8, 8)
+    exported, onnx = folder / "digits.pt2", folder / "digits.onnx"
+    example, free = (torch.zeros(2, 1, 8, 8),), ({0: torch.export.Dim("batch")},)
     with _quiet_torch():
-        torch.jit.save(torch.jit.trace(net, example), str(script))  # type: ignore[no-untyped-call]
-        torch.onnx.export(
-            net,
-            (example,),
-            str(onnx),
+        program = torch.export.export(net, example, dynamic_shapes=free)
+        torch.export.save(program, exported)
+        made = torch.onnx.export(
+            program,
             input_names=["images"],
             output_names=["logits"],
-            dynamic_shapes={"images": {0: torch.export.Dim("batch")}},
             external_data=False,
             verbose=False,
         )
-    return script, onnx
+        assert made is not None  # None is what the old exporter returns
+        made.save(onnx)
+    return exported, onnx
 
 
 @contextmanager
 def _quiet_torch() -> Iterator[None]:
-    """Ignore torch's warnings: of TorchScript's deprecation, and of missing torchvision."""
+    """Ignore torch's warnings: of its own deprecations, and of missing torchvision."""
     exporter = logging.getLogger("torch.onnx")
     level = exporter.level
     exporter.setLevel(logging.ERROR)

@@ -33,7 +33,7 @@ class Deployed:
     """A trained classifier as it would be deployed, and the data around it."""
 
     digits: Digits
-    script: Path
+    model: Path
     onnx: Path
     classifier: Classifier
 
@@ -67,11 +67,11 @@ class Fused:
 
 
 def deploy(out: Path, *, seed: int = 0) -> Deployed:
-    """Train on 100 digits and export, then load the classifier from its TorchScript file only."""
+    """Train on 100 digits and export, then load the classifier from its .pt2 file only."""
     torch.set_num_threads(1)  # so small a network only waits for a second thread
     data = digits.load(seed=seed)
-    script, onnx = digits.export(digits.train(data.train, seed=seed), out / "model")
-    return Deployed(data, script, onnx, load_model(script, input_shape=(1, 8, 8)))
+    model, onnx = digits.export(digits.train(data.train, seed=seed), out / "model")
+    return Deployed(data, model, onnx, load_model(model))
 
 
 def calibrate(deployed: Deployed, *, seed: int = 0) -> Calibrated:

@@ -80,7 +80,7 @@ def tell(story: Story, store: Path, *, keep: bool, seed: int) -> None:
     out.mkdir(parents=True, exist_ok=True)
     with story.step("train a small network on 100 digits, and export it"):
         deployed = offline.deploy(out, seed=seed)
-        say(f"TorchScript {deployed.script}, ONNX {deployed.onnx}")
+        say(f"torch.export {deployed.model}, ONNX {deployed.onnx}")
     with story.step("fit three calibrations on 500 other digits"):
         calibrated = offline.calibrate(deployed, seed=seed)
         _show_table(story, deployed, calibrated)
@@ -142,7 +142,7 @@ def _packed(story: Story, deployed: Deployed, artifact: Path, store: Path, *, ve
     if ports:
         story.say("the ports of config.properties are taken; using free ones")
     folder = story.out / "server"
-    return online.server(deployed.script, artifact, version=version, store=store, folder=folder, ports=ports)
+    return online.server(deployed.model, artifact, version=version, store=store, folder=folder, ports=ports)
 
 
 def _predict_and_label(story: Story, server: Server, deployed: Deployed) -> Answers:

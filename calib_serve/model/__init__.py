@@ -2,8 +2,8 @@
 
 from calib_serve.model.calibrated import calibrated_probs, logits_under
 from calib_serve.model.face import Classifier, Progress
-from calib_serve.model.load import load_model
+from calib_serve.model.load import load_model, weights_remarks
 from calib_serve.model.torch_classifier import TorchClassifier, from_module
 
 __all__ = ["Classifier", "Progress", "TorchClassifier"]
-__all__ += ["calibrated_probs", "from_module", "load_model", "logits_under"]
+__all__ += ["calibrated_probs", "from_module", "load_model", "logits_under", "weights_remarks"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Head, InputShift, ModelFacts
+from calib_serve.data import check_input_shape
 from calib_serve.errors import InputError, ModelError, ShapeError
 from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, exact, measured, to_logits
 
@@ -20,6 +22,7 @@ __all__ = [
     "Loss",
     "Progress",
     "batches",
+    "check_sizes",
     "checked_batch",
     "finite_logits",
     "measured_kind",
@@ -100,6 +103,20 @@ class Classifier(Protocol):
     ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """The summed loss's gradient with respect to one shift shared by all inputs, and the logits."""
         ...
+
+
+def check_sizes(path: Path, sizes: Sequence[int | None], given: tuple[int, ...] | None) -> None:
+    """ModelError or ShapeError unless a file made for ``sizes`` takes inputs ``given``, in any batch.
+
+    ``sizes`` are with the batch, and None is any size; ``given`` without it, None where nobody said.
+    """
+    if given is not None:
+        check_input_shape(given, sizes[1:], of=str(path))
+    if sizes[0] is not None:
+        raise ModelError(
+            f"{path} takes {sizes[0]} at once and no other number: export it with a batch dimension of any "
+            'size, dynamic_shapes=({0: torch.export.Dim("n")},)'
+        )
 
 
 def batches(inputs: Floats, size: int, input_shape: tuple[int, ...]) -> Iterator[tuple[slice, Floats]]:

@@ -16,12 +16,12 @@ from torch import nn
 
 from calib_serve.errors import ModelError
 from calib_serve.files import named, sha256
-from calib_serve.model.face import Classifier
+from calib_serve.model.face import Classifier, check_sizes
 from calib_serve.model.hugging_face import is_folder, load_folder
 from calib_serve.model.torch_classifier import from_module
 from calib_serve.scores import Outputs
 
-__all__ = ["load_model"]
+__all__ = ["load_model", "weights_remarks"]
 
 _OTHERS = {
     ".h5": "a Keras model",
@@ -33,6 +33,10 @@ _OTHERS = {
     ".pickle": "a pickle",
 }
 """Files that people have, by their ending."""
+
+_INSTEAD = "export it to ONNX, or write its logits and labels into a file (fit --logits, calibrate)"
+_WEIGHTS = (".pt", ".pth", ".bin", ".ckpt")
+_PICKLE = b"\x80"  # a pickle's first byte
 
 _START = 4096  # bytes of a pickle, in which its class is named
 
@@ -50,7 +54,7 @@ def load_model(
     mixed_precision: bool = False,
     outputs: Outputs | None = None,
 ) -> Classifier:
-    """The classifier of ``spec``: a TorchScript, .pt2 (torch.export) or ONNX file, a folder, or a factory.
+    """The classifier of ``spec``: a .pt2 (torch.export), ONNX or TorchScript file, a folder, or a factory.
 
     A folder is one that Hugging Face's ``save_pretrained`` wrote, of a sequence or image classifier: its
     safetensors and settings alone are read, and no code of its own is run. A factory is
@@ -74,12 +78,16 @@ def load_model(
         return load_folder(path, input_shape=input_shape, **options)
     if not path.is_file():
         if ":" not in str(spec):
+            if (path / "saved_model.pb").is_file():
+                raise ModelError(f"{path} is a TensorFlow model, which is not read: {_INSTEAD}")
             raise ModelError(
                 f"there is no model file {path}, and no folder with a config.json; a factory is written "
                 "package.module:name"
             )
         if input_shape is None:
-            raise ModelError(f"a factory does not say what its model takes: give input_shape for {spec}")
+            raise ModelError(
+                f"a factory does not say what its model takes: give input_shape for {spec} (--input-shape)"
+            )
         options["input_shape"] = input_shape
         return _from_factory(str(spec), None if weights is None else Path(weights), options)
     if weights is not None:
@@ -95,11 +103,23 @@ def load_model(
             f"package.module:name or file.py:name, with these as its weights (--model net.py:make --weights "
             f"{path.name}; weights=)"
         )
-    network, known = _torchscript(path) if kind == "torchscript" else _exported(path)
+    network, known = _torchscript(path) if kind == "torchscript" else _exported(path, input_shape)
     options["input_shape"] = input_shape or known
     if options["input_shape"] is None:
-        raise ModelError(f"a TorchScript file does not say what it takes: give input_shape for {path}")
+        raise ModelError(
+            f"a TorchScript file does not say what it takes: give input_shape for {path} (--input-shape)"
+        )
     return from_module(network, fingerprint=file_fingerprint(path), source=path.name, **options)
+
+
+def weights_remarks(spec: object, weights: str | Path | None) -> list[str]:
+    """What to know of the weights of a factory that was loaded without a file of them."""
+    if weights is not None or not isinstance(spec, (str, Path)) or Path(spec).exists():
+        return []
+    return [
+        f"{spec} has its weights from its own code, the same every time: they are trained only if it loads "
+        "them there; others are given with --weights (weights=)"
+    ]
 
 
 def file_fingerprint(path: Path) -> str:
@@ -117,11 +137,12 @@ def _kind(path: Path) -> Kind:
     if path.suffix == ".safetensors":
         return "state_dict"
     if path.suffix in _OTHERS:
-        raise ModelError(
-            f"{path} is {_OTHERS[path.suffix]}, which is not read: export it to ONNX, or write its logits "
-            "and labels into a file (fit --logits, calibrate)"
-        )
+        raise ModelError(f"{path} is {_OTHERS[path.suffix]}, which is not read: {_INSTEAD}")
+    if path.suffix == ".py":
+        raise ModelError(f"{path} is a program: name its function that makes the network too, {path}:NAME")
     if not zipfile.is_zipfile(path):
+        if path.suffix in _WEIGHTS and _starts_as_pickle(path):
+            return "state_dict"  # as torch wrote them before it made archives
         raise ModelError(f"{path} is no .pt2, ONNX, TorchScript or weights file; was it cut off?")
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
@@ -137,6 +158,11 @@ def _kind(path: Path) -> Kind:
             "network (--model net.py:make --weights FILE; weights=)"
         )
     return "state_dict"
+
+
+def _starts_as_pickle(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(1) == _PICKLE
 
 
 def _is_pickled_module(path: Path) -> bool:
@@ -165,16 +191,27 @@ def _torchscript(path: Path) -> tuple[nn.Module, tuple[int, ...] | None]:
             raise ModelError(f"cannot load the TorchScript file {path}: {error}") from error
 
 
-def _exported(path: Path) -> tuple[nn.Module, tuple[int, ...] | None]:
+def _exported(path: Path, given: tuple[int, ...] | None) -> tuple[nn.Module, tuple[int, ...] | None]:
     try:
         program = torch.export.load(str(path))
         network = program.module()
     except Exception as error:  # its loader raises errors of many types
         raise ModelError(f"cannot load the exported program {path}: {error}") from error
+    if sizes := _sizes(program):
+        check_sizes(path, sizes, given)
     examples = program.example_inputs
     inputs: tuple[Any, ...] = tuple(examples[0]) if examples else ()
     known = tuple(inputs[0].shape[1:]) if len(inputs) == 1 and isinstance(inputs[0], torch.Tensor) else None
     return network, known
+
+
+def _sizes(program: torch.export.ExportedProgram) -> tuple[int | None, ...]:
+    """What a program of one tensor was exported for, with the batch; None is any size."""
+    names = program.graph_signature.user_inputs
+    found = [node.meta.get("val") for node in program.graph.nodes if node.name in names]
+    if len(found) != 1 or not isinstance(found[0], torch.Tensor):
+        return ()
+    return tuple(size if isinstance(size, int) else None for size in found[0].shape)
 
 
 def _from_factory(spec: str, weights: Path | None, options: Mapping[str, Any]) -> Classifier:

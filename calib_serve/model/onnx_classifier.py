@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Head, InputShift, ModelFacts
 from calib_serve.distributions import check_onnxruntime
 from calib_serve.errors import MissingDependency, ModelError
-from calib_serve.model.face import Floats, Loss, Progress, batches, finite_logits, measured_kind, width
+from calib_serve.model.face import (
+    Floats,
+    Loss,
+    Progress,
+    batches,
+    check_sizes,
+    finite_logits,
+    measured_kind,
+    width,
+)
 from calib_serve.scores import Outputs
 
 try:
@@ -85,7 +94,7 @@ class OnnxClassifier:
         """Not available: raises ModelError."""
         raise ModelError(
             f"{self.source} is an ONNX file, and onnxruntime gives no gradients; fit on the model it was "
-            "exported from (TorchScript, .pt2 or module:factory) and fuse the artifact into the ONNX file"
+            "exported from (.pt2 or module:factory) and fuse the artifact into the ONNX file"
         )
 
     def _stream(
@@ -123,6 +132,8 @@ def load_onnx(
         session = _session(graph, device)
     except Exception as error:  # protobuf and onnxruntime raise unrelated types
         raise ModelError(f"cannot load the ONNX file {path}: {error}") from error
+    if len(session.get_inputs()) == 1 and (sizes := session.get_inputs()[0].shape):
+        check_sizes(path, [size if isinstance(size, int) else None for size in sizes], input_shape)
     shape = input_shape or _input_shape(session, path)
     rng = np.random.default_rng(0)
     probe = np.concatenate([rng.random((4, *shape)), rng.standard_normal((4, *shape))]).astype(np.float32)
@@ -158,7 +169,7 @@ def _input_shape(session: Any, path: Path) -> tuple[int, ...]:
         raise ModelError(f"{path} must take one float32 tensor, it takes {kinds}")
     sizes = taken[0].shape[1:]
     if not all(isinstance(size, int) for size in sizes):
-        raise ModelError(f"{path} leaves its input's shape open ({sizes}); give input_shape")
+        raise ModelError(f"{path} leaves its input's shape open ({sizes}); give input_shape (--input-shape)")
     return tuple(sizes)
 
 
@@ -167,7 +178,7 @@ def _run(session: Any, inputs: Floats) -> Floats:
         result: Floats = np.asarray(session.run(None, {session.get_inputs()[0].name: inputs})[0])
     except Exception as error:  # onnxruntime raises unrelated types
         raise ModelError(
-            f"the model refuses inputs of shape {inputs.shape}: {error}; check input_shape, and export "
+            f"the model refuses inputs of shape {inputs.shape}: {error}; check the input's shape, and export "
             "with a batch dimension of any size"
         ) from error
     return result

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from calib_serve.data import layout_advice
 from calib_serve.errors import ModelError
 from calib_serve.model.face import measured_kind
 from calib_serve.scores import Outputs
@@ -56,24 +57,16 @@ def _run(network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
     try:
         out = network(inputs)
     except Exception as error:  # a model may raise anything
+        advice = layout_advice(inputs.shape[1:])
+        said = f"; {advice}" if advice else ""
         raise ModelError(
             f"the model refuses inputs of shape {tuple(inputs.shape)}: {_last_line(error)}; "
-            f"check the input's shape, and export with a batch dimension of any size{_layout(inputs)}"
+            f"check the input's shape, and export with a batch dimension of any size{said}"
         ) from error
     if not isinstance(out, Tensor) or out.ndim not in (1, 2) or out.shape[0] != len(inputs):
         got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise ModelError(f"a classifier returns one tensor (n, K), or (n, 1) of one logit, this one {got}")
     return out.detach().reshape(len(inputs), -1)
-
-
-def _layout(inputs: Tensor) -> str:
-    """What may be wrong with pictures: where their channel is."""
-    shape = tuple(inputs.shape[1:])
-    if len(shape) == 2:
-        return "; if these are pictures, their channel is missing: inputs[:, None]"
-    if len(shape) == 3 and shape[2] in (1, 3) and shape[0] not in (1, 3):
-        return "; if these are pictures, the channel comes first: inputs.transpose(0, 3, 1, 2)"
-    return ""
 
 
 def _last_line(error: Exception) -> str:

@@ -27,7 +27,7 @@ from calib_serve.fit.priors import correctable, for_shares, referenced
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.solve import stratified
 from calib_serve.metrics import softmax
-from calib_serve.model import Classifier, calibrated_probs, from_module, load_model
+from calib_serve.model import Classifier, calibrated_probs, from_module, load_model, weights_remarks
 from calib_serve.model.cache import CachedClassifier
 from calib_serve.model.ranks import join, rank_device
 from calib_serve.pictures import Preprocessing
@@ -99,7 +99,7 @@ def calibrate_model(
     """Fit ``method`` to a deployed ``model`` and its calibration data: inputs (n, *input_shape), labels (n,).
 
     ``model``: an ``nn.Module`` in evaluation mode, a ``Classifier``, or what ``load_model`` reads: a
-    TorchScript, .pt2 or ONNX file, or ``module:factory`` with its ``weights``. ``method``: "neural-clamping",
+    .pt2, ONNX or TorchScript file, or ``module:factory`` with its ``weights``. ``method``: "neural-clamping",
     "neural-clamping-efficient", "masked-head", "tuned-head", any output method (fitted to the model's
     logits), or "auto": the best output method, and Neural Clamping instead where that gains on held-out
     folds. The masked head trains on ``train``, steered by the calibration data, or on a part of these. Before
@@ -132,7 +132,8 @@ def calibrate_model(
     work.check(given)
     shares = None if prior is None else work.shares(prior, method)
     if classifier.outputs in LABELS:
-        return work.of_labels(method, options, held, pictures=prepared)
+        artifact = work.of_labels(method, options, held, pictures=prepared)
+        return _remarked(artifact, weights_remarks(model, weights))
     if method in _OPTIONS:
         check_options(method, options, _OPTIONS[method])
     measure = cross_validate and held is None
@@ -156,7 +157,14 @@ def calibrate_model(
         artifact = work.corrected(artifact, shares)
     if prepared is not None:
         artifact = replace(artifact, model=replace(artifact.model, pictures=prepared))
+    artifact = _remarked(artifact, weights_remarks(model, weights))
     return artifact if held is None else work.measured(artifact, held)
+
+
+def _remarked(artifact: Artifact, said: Sequence[str]) -> Artifact:
+    if not said:
+        return artifact
+    return replace(artifact, fit={**artifact.fit, "remarks": [*artifact.fit.get("remarks", ()), *said]})
 
 
 def _check_normalised_once(pictures: Preprocessing | None, options: Mapping[str, Any]) -> None:

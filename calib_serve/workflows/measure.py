@@ -29,6 +29,7 @@ __all__ = ["cross_validated", "measured", "percent", "unmeasured", "verdict"]
 
 _FOLDS = 5
 _REPLICATES = 200
+_LOSS = 0.02  # of accuracy: no calibration is worth it
 _NAMED = 10  # labels in a sentence
 
 
@@ -133,11 +134,12 @@ def verdict(artifact: Artifact) -> Verdict:
     worst = max((_judged(artifact, found) for found in eces), key=lambda judged: judged[0])
     known = artifact.data
     if known.get("verdict") not in get_args(Level):
-        return Verdict("unproven", f"{said}: {worst[1]}.", tuple(_kept(artifact)))
+        return Verdict("unproven", f"{said}: {worst[1]}.", (*_lost(artifact), *_kept(artifact)))
     # Whether it is calibrated is judged; that it is no better, or of other data, is said as well.
     said += f": {worst[1]}." if worst[0] > 1 else "."
     do = (known["verdict_do"],) if known.get("verdict_do") else ()
-    return Verdict(known["verdict"], str(known["verdict_says"]), (said, *_kept(artifact)), do=do)
+    reasons = (said, *_lost(artifact), *_kept(artifact))
+    return Verdict(known["verdict"], str(known["verdict_says"]), reasons, do=do)
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,18 @@ def _judged(artifact: Artifact, found: _Ece) -> tuple[int, str]:
         rest = "" if chance is None else "; what is left is more than chance, so try another method or auto"
         return 1, f"better calibrated{rest}"
     return 2, "no better than before; keep the model as it is, or give more calibration data"
+
+
+def _lost(artifact: Artifact) -> list[str]:
+    """That accuracy falls, which confidence alone does not show."""
+    before, after = (m.get("accuracy") for m in (artifact.metrics_before, artifact.metrics_after))
+    # Under other class shares other classes are right.
+    if before is None or after is None or "prior" in artifact.fit or float(after) >= float(before) - _LOSS:
+        return []
+    return [
+        f"Accuracy falls from {percent(float(before))} to {percent(float(after))}: do not serve this; take a "
+        "method that keeps the predicted class, such as temperature."
+    ]
 
 
 def _kept(artifact: Artifact) -> list[str]:

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from exported import export
 from typer.testing import CliRunner
 
+from calib_serve import calibrate_model
 from calib_serve.cli import app
 from calib_serve.errors import CalibServeError
 
@@ -38,13 +40,11 @@ def inputs(folder: Path, **arrays: object) -> Path:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A network of pictures (1, 4, 4), as torch.export writes it."""
+    """A network of pictures (1, 4, 4), as torch.export writes it, and its ONNX file beside it."""
     torch.manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(8, 3))
-    batch = {0: torch.export.Dim("n")}
     path = tmp_path_factory.mktemp("model") / "model.pt2"
-    example = (torch.zeros(2, 1, 4, 4),)
-    torch.export.save(torch.export.export(network.eval(), example, dynamic_shapes=(batch,)), path)
+    export(network, (1, 4, 4), path.with_suffix(""))
     return path
 
 
@@ -68,6 +68,30 @@ def test_a_table_without_labels_names_the_column(tmp_path: Path) -> None:
     assert "column label" in said("evaluate", tmp_path / "scores.csv")
 
 
+@pytest.mark.parametrize(
+    ("table", "advice"),
+    [
+        ("a,b,c,Target\n1,2,3,2\n", "has no column label; add it to the file (is it 'Target'? Rename that)"),
+        ("a,b,c,class\n1,2,3,cat\n", "the column class holds 'cat'"),
+        ("id,a,b,label\nq1,1,2,1\n", "the column id holds 'q1'"),
+    ],
+)
+def test_a_column_that_is_no_logit_is_named(tmp_path: Path, table: str, advice: str) -> None:
+    (tmp_path / "scores.csv").write_text(table)
+    assert advice in said("evaluate", tmp_path / "scores.csv")
+
+
+def test_the_mark_that_spreadsheets_put_before_a_table_is_no_name(tmp_path: Path) -> None:
+    lines = ["label,a,b", *("1,-2,3", "0,2,-1") * 20]
+    (tmp_path / "scores.csv").write_text("\n".join(lines), encoding="utf-8-sig")
+    done = CliRunner().invoke(app, ["evaluate", str(tmp_path / "scores.csv"), "--json"])
+    assert done.exit_code == 0, done.exception
+
+
+def test_a_model_is_not_evaluated_but_reported_on(tmp_path: Path, model: Path) -> None:
+    assert "calib-serve report --model" in said("evaluate", inputs(tmp_path), "--model", model)
+
+
 def test_inputs_are_no_logits_and_logits_are_no_inputs(tmp_path: Path, model: Path) -> None:
     assert "--model MODEL --data FILE" in said("evaluate", inputs(tmp_path))
     assert "--model MODEL --data FILE" in said("fit", "--logits", inputs(tmp_path), "-o", tmp_path / "a")
@@ -78,6 +102,38 @@ def test_a_split_that_was_forgotten_is_named(tmp_path: Path, model: Path) -> Non
     np.savez(tmp_path / "split.npz", cal_inputs=PIXELS, cal_labels=Y, test_inputs=PIXELS, test_labels=Y)
     message = said("fit", "--model", model, "--data", tmp_path / "split.npz", "-o", tmp_path / "a")
     assert "name a split: cal, test (--split" in message
+    np.savez(tmp_path / "z.npz", cal_logits=LOGITS, cal_labels=Y)
+    assert "name a split: cal (--split" in said("evaluate", tmp_path / "z.npz", "--split", "val")
+
+
+@pytest.mark.parametrize(
+    ("labels", "advice"),
+    [
+        (np.eye(3, dtype=int)[Y], "labels.argmax(axis=1)"),
+        (Y + 1, "take 1 off each"),
+        (Y[:, None], "take labels[:, 0]"),
+        (Y[:, None] % 2, "take labels[:, 0]"),
+        (Y.astype(float), "labels.astype(int)"),
+        (np.array(["cat", "dog", "fox"])[Y], "np.unique(labels, return_inverse=True)"),
+        (Y[:-1], "(60,) class ids, one for each input"),
+    ],
+)
+def test_labels_of_inputs_in_another_form(
+    tmp_path: Path, model: Path, labels: np.ndarray, advice: str
+) -> None:
+    data = inputs(tmp_path, labels=labels)
+    assert advice in said("fit", "--model", model, "--data", data, "-o", tmp_path / "a")
+
+
+@pytest.mark.parametrize("name", ["data.csv", "data.pkl", "data.joblib", "data.pt"])
+def test_inputs_in_another_format(tmp_path: Path, model: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    message = said("fit", "--model", model, "--data", tmp_path / name, "-o", tmp_path / "a")
+    assert 'np.savez("data.npz", inputs=inputs, labels=labels)' in message
+    assert ("--logits" in message) == (name == "data.csv")
+    if name != "data.csv":
+        message = said("fit", "--logits", tmp_path / name, "-o", tmp_path / "a")
+        assert 'np.savez("logits.npz", logits=logits, labels=labels)' in message
 
 
 @pytest.mark.parametrize(
@@ -99,13 +155,26 @@ def test_a_misspelt_method_is_guessed(tmp_path: Path) -> None:
     [
         (lambda x: x[:, 0], "inputs[:, None]"),
         (lambda x: x.transpose(0, 2, 3, 1), "inputs.transpose(0, 3, 1, 2)"),
+        (lambda x: x.reshape(60, 16), "inputs.reshape(-1, 1, 4, 4)"),
+        (lambda x: np.repeat(x, 3, axis=1), "takes grey"),
     ],
 )
 def test_pictures_with_their_channel_elsewhere(
     tmp_path: Path, model: Path, turned: Callable[[np.ndarray], np.ndarray], advice: str
 ) -> None:
     data = inputs(tmp_path, inputs=turned(PIXELS))
-    assert advice in said("fit", "--model", model, "--data", data, "-o", tmp_path / "a")
+    for file in (model, model.with_suffix(".onnx")):
+        message = said("fit", "--model", file, "--data", data, "-o", tmp_path / "a")
+        assert f"{file} takes inputs of shape (n, 1, 4, 4)" in message
+        assert advice in message
+
+
+def test_a_model_of_one_batch_size_is_told_how_to_be_exported(tmp_path: Path) -> None:
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3)).eval()
+    export(network, (1, 4, 4), tmp_path / "one", any_batch=False)
+    for name in ("one.pt2", "one.onnx"):
+        message = said("fit", "--model", tmp_path / name, "--data", inputs(tmp_path), "-o", tmp_path / "a")
+        assert 'dynamic_shapes=({0: torch.export.Dim("n")},)' in message
 
 
 def test_a_folder_of_pictures_without_a_list(tmp_path: Path, model: Path) -> None:
@@ -122,10 +191,21 @@ def test_weights_alone_and_pickles_are_no_model(tmp_path: Path) -> None:
     torch.save(network, tmp_path / "whole.pt")
     (tmp_path / "forest.pkl").write_bytes(pickle.dumps([1]))
     (tmp_path / "net.keras").touch()
+    (tmp_path / "net.py").touch()
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "saved_model.pb").touch()
+    old = {"_use_new_zipfile_serialization": False}
+    torch.save(network.state_dict(), tmp_path / "old.pth", **old)
     messages = {
         name: said("fit", "--model", tmp_path / name, "--data", data, "-o", tmp_path / "a")
-        for name in ("weights.pth", "checkpoint.pt", "whole.pt", "forest.pkl", "net.keras")
+        for name in (
+            *("weights.pth", "checkpoint.pt", "old.pth", "whole.pt", "forest.pkl"),
+            *("net.keras", "net.py", "saved"),
+        )
     }
+    assert "--weights old.pth" in messages["old.pth"]
+    assert "net.py:NAME" in messages["net.py"]
+    assert "a TensorFlow model" in messages["saved"]
     assert "--model net.py:make --weights weights.pth" in messages["weights.pth"]
     assert "--weights checkpoint.pt" in messages["checkpoint.pt"]
     assert "pickled module" in messages["whole.pt"]
@@ -150,8 +230,26 @@ def test_a_factory_of_random_weights_is_refused(tmp_path: Path) -> None:
     assert "random, not trained" in said("fit", "--model", tmp_path / "random_net.py:make", *options)
     assert not (tmp_path / "a").exists()
     (tmp_path / "own_net.py").write_text(FACTORY.format(first="torch.manual_seed(0)"))
-    done = CliRunner().invoke(app, ["fit", "--model", str(tmp_path / "own_net.py:make"), *map(str, options)])
+    own = str(tmp_path / "own_net.py:make")
+    done = CliRunner().invoke(app, ["fit", "--model", own, *map(str, options)])
     assert done.exit_code == 0, done.exception
+    assert f"note: {own} has its weights from its own code" in done.stdout
+    done = CliRunner().invoke(
+        app, ["report", "--model", own, "--data", str(data), "-o", str(tmp_path / "r.html")]
+    )
+    assert done.exit_code == 0, done.exception
+    assert "has its weights from its own code" in done.stderr
+
+
+def test_weights_that_were_given_are_not_remarked_on(tmp_path: Path) -> None:
+    (tmp_path / "some_net.py").write_text(FACTORY.format(first="pass"))
+    torch.save(
+        torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3)).state_dict(), tmp_path / "w.pt"
+    )
+    artifact = calibrate_model(
+        f"{tmp_path}/some_net.py:make", PIXELS, Y, "temperature", weights=tmp_path / "w.pt"
+    )
+    assert not artifact.fit.get("remarks")
 
 
 def test_a_torch_file_is_not_fused_as_onnx(tmp_path: Path, model: Path) -> None:

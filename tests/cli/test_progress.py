@@ -98,3 +98,12 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 1 << 16)
     except OSError:  # the other side is closed
         return b""
+
+
+def test_the_first_line_comes_long_before_the_second() -> None:
+    with running(
+        WAITING.replace("seconds=0.01", "seconds=60").replace("sleep(0.05)", "sleep(1.5)")
+    ) as process:
+        out, told = process.communicate()
+    assert out == "done\n"
+    assert told == "fitting: 7/10 done, 2 s\n"  # 3 s of work; and 1.5 s are too short to tell

@@ -236,12 +236,14 @@ def image(t: Terminal) -> np.ndarray:
 
 
 def a_model_of_letters(t: Terminal) -> None:
-    """A TorchScript model of 26 letter counts, calibrated, and the handler that the page shows."""
+    """A model of 26 letter counts, calibrated, and the handler that the page shows."""
     import torch
 
     image(t)
     network = torch.nn.Linear(26, 2)
-    torch.jit.trace(network, torch.zeros(1, 26)).save(str(t.folder / "net.pt"))
+    batch = ({0: torch.export.Dim("n")},)
+    program = torch.export.export(network, (torch.zeros(2, 26),), dynamic_shapes=batch)
+    torch.export.save(program, t.folder / "net.pt2")
     rng = np.random.default_rng(0)
     fit_temperature(3 * rng.standard_normal((500, 2)), rng.integers(0, 2, 500)).save(t.folder / "fitted")
     t.copy("config.properties", "handlers")

@@ -1,6 +1,6 @@
 """Neural Clamping: one shift of every input and one temperature, fitted together (Tang 2024).
 
-    artifact = fit_neural_clamping(load_model("model.pt", input_shape=(3, 32, 32)), images, labels)
+    artifact = fit_neural_clamping(load_model("model.pt2"), images, labels)
 
 The paper takes gamma and T from the calibration set itself, which a full-size shift can overfit.
 ``judge="folds"`` instead scores every candidate on samples it was not fitted to, and takes the best T for

@@ -1,6 +1,6 @@
 """MaC-Cal, the masked head: a new bottleneck head, trained under random masks on frozen features (Ni 2025).
 
-    model = load_model("model.pt", input_shape=(3, 32, 32))
+    model = load_model("model.pt2")
     artifact = fit_masked_head(
         model.features(train_images), train_labels, model.features(held_images), held_labels
     )

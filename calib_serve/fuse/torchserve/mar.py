@@ -121,7 +121,11 @@ def _resolve(model: str, weights: str | Path | None) -> tuple[Kind, Path, str | 
     where, colon, function = model.rpartition(":")
     if colon and not Path(model).exists():
         if weights is None or Path(weights).suffix != ".safetensors":
-            raise FuseError(f"an eager model needs its weights in a .safetensors file, got {weights}")
+            got = "none" if weights is None else str(weights)
+            raise FuseError(
+                f"{model} makes a network, and its archive needs the trained weights in a .safetensors file "
+                f"(--weights, weights=), got {got}"
+            )
         if where.endswith(".py"):
             return "eager", _file(weights), f"{Path(where).stem}:{function}", [_file(where)]
         return "eager", _file(weights), model, []
