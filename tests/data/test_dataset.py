@@ -104,7 +104,7 @@ def test_files_that_are_no_data_are_refused(tmp_path) -> None:
     np.save(tmp_path / "one.npy", X)
     np.savez(tmp_path / "pickled.npz", inputs=X, labels=np.array([object()] * 12))
     for name, said in (
-        ("torn.npz", "cannot read"), ("text.npz", "cannot read"), ("one.npy", "one array"),
+        ("torn.npz", "cannot read"), ("text.npz", "cannot read"), ("one.npy", "not read from .npy"),
         ("pickled.npz", "without pickles"), ("missing.npz", "no data"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=said):
@@ -129,7 +129,7 @@ def test_labels_and_inputs_that_cannot_be_right_are_refused() -> None:
 def test_data_is_held_against_the_model_before_anything_runs() -> None:
     data = Dataset(X, Y)
     data.check((3, 4, 4), 3)
-    with pytest.raises(ShapeError, match=r"takes inputs of \(3, 8, 8\)"):
+    with pytest.raises(ShapeError, match=r"takes inputs of shape \(n, 3, 8, 8\)"):
         data.check((3, 8, 8), 3)
     with pytest.raises(InputError, match=r"up to 2, the model has classes 0\.\.1"):
         data.check((3, 4, 4), 2)

@@ -95,7 +95,7 @@ def test_probabilities_become_logarithms_and_zero_stays_finite(tmp_path: Path):
         ("z.npy", b"not an array", "cannot read"),
         ("z.safetensors", b"\xff" * 64, "cannot read"),
         ("z.parquet", b"PAR1nonsense", "cannot read"),
-        ("z.csv", b"label,a,b\n0,1.5,dog\n", "cannot read"),
+        ("z.csv", b"label,a,b\n0,1.5,dog\n", "which is no logit"),
         ("z.csv", b"label,a,b\n0,1.5\n", "column"),
         ("z.csv", b"label\n0\n", "no column of logits"),
         ("z.csv", b"", "no column of logits"),
