@@ -9,6 +9,7 @@ import onnx
 import pytest
 from fuse_artifacts import KINDS, artifact, output_steps
 from fuse_graphs import Builder, run
+from gpus import needs_gpu_of_onnxruntime, without_gpu
 from onnx import TensorProto, helper
 from sizes import sized
 from sklearn.ensemble import RandomForestClassifier
@@ -18,7 +19,6 @@ from calib_serve import InputShift, LogitMap, ModelFacts
 from calib_serve.cli import app
 from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.fuse.onnx.graph import fuse_onnx
-from calib_serve.fuse.sessions import open_session
 
 K = 4
 MEANS = {"": "logits", "Softmax": "probabilities", "LogSoftmax": "log_probs"}
@@ -121,25 +121,14 @@ def test_the_report_names_engine_and_device(tmp_path):
     assert report.as_dict()["device"] == "cpu"
 
 
-def has_gpu() -> bool:
-    try:
-        open_session(network().SerializeToString(), device="cuda")
-    except ModelError:
-        return False
-    return True
-
-
-GPU = has_gpu()
-
-
-@pytest.mark.skipif(GPU, reason="there is a GPU")
+@without_gpu
 def test_a_device_that_is_not_there_is_an_error_not_another_device(tmp_path):
     with pytest.raises(ModelError, match="cuda was asked for"):
         fuse(network(), tmp_path, LogitMap.temperature(2.0), device="cuda")
     assert [path.name for path in tmp_path.iterdir()] == ["raw.onnx"]
 
 
-@pytest.mark.skipif(not GPU, reason="no GPU that onnxruntime can use")
+@needs_gpu_of_onnxruntime
 @pytest.mark.parametrize("kind", KINDS)
 def test_parity_is_measured_on_the_gpu_that_serves(kind, tmp_path):
     report, _ = fuse(network(), tmp_path, *output_steps(kind, K, np.random.default_rng(0)), device="cuda")

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
 import numpy as np
-import onnxruntime
 import pytest
 from fuse_graphs import Builder
+from gpus import needs_gpu_of_onnxruntime, without_gpu
 from onnx import TensorProto, helper
 
 from calib_serve.errors import InputError, ModelError
 from calib_serve.fuse.sessions import open_session, providers
-
-
-def works_on_gpu() -> bool:
-    """By onnxruntime and the driver: asked of ``open_session``, a broken way to CUDA would be "no GPU"."""
-    there = Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi") is not None
-    return there and "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 
 
 def model() -> bytes:
@@ -74,19 +65,17 @@ def test_what_is_no_model_is_refused(tmp_path):
         open_session(b"nothing")
 
 
+@without_gpu
 @pytest.mark.parametrize("device", ["cuda", "cuda:3", "tensorrt"])
 def test_a_gpu_that_is_not_there_is_an_error_unless_allowed(device):
-    if works_on_gpu():
-        pytest.skip("this machine has a GPU; what happens without one is tested where there is none")
     with pytest.raises(ModelError, match=r"was asked for, but.*allow_fallback=True"):
         open_session(model(), device=device)
     session = open_session(model(), device=device, allow_fallback=True)
     assert session.get_providers() == ["CPUExecutionProvider"]
 
 
+@needs_gpu_of_onnxruntime
 def test_cuda_gives_what_the_cpu_gives():
-    if not works_on_gpu():
-        pytest.skip("no GPU that onnxruntime can use: the CUDA provider is tested where there is one")
     x = {"x": np.random.default_rng(0).normal(size=(8, 6)).astype("f4")}
     on_gpu = open_session(model(), device="cuda:0")
     assert on_gpu.get_providers()[0] == "CUDAExecutionProvider"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from fuse_artifacts import KINDS, artifact, head, output_steps
+from gpus import needs_gpu_of_torch
 from torch import nn
 
 from calib_serve import Artifact, InputShift, LogitMap
@@ -251,9 +252,7 @@ def test_an_example_proves_that_a_layer_is_the_last(behind, source):
             calibrated(SOURCES[source](model, x), step, example=x)
 
 
-@pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="no GPU that torch can use: CUDA is tested where there is one"
-)
+@needs_gpu_of_torch
 @pytest.mark.parametrize("kind", KINDS)
 def test_on_a_gpu_it_stays_there_and_replays_as_a_cuda_graph(kind):
     model, x = Net().eval(), torch.randn(7, 3, 8, 8)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gpus import needs_gpu_of_torch
 from safetensors.torch import save_file
 from torch import nn
 
@@ -217,7 +218,7 @@ def test_memory_mapped_bytes_stream_through_like_arrays(tmp_path) -> None:
     assert len(done) == 6
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@needs_gpu_of_torch
 def test_a_gpu_gives_what_the_cpu_gives() -> None:
     cpu, gpu = (from_module(network(), input_shape=SHAPE, device=where) for where in ("cpu", "cuda"))
     np.testing.assert_allclose(gpu.logits(X), cpu.logits(X), atol=1e-3)
