@@ -1,11 +1,10 @@
 """A handler of your own: text in, and a reply of another shape out.
 
-    calib-serve pack --model net.pt2 --artifact fitted --name letters --input-shape 26 -o model_store \\
-        --handler own_handler.py
+    calib-serve pack --model net.pt2 --artifact fitted --name letters --input-shape 26 --handler own_handler.py
 
 TorchServe needs exactly one class in this file. Bad input raises InputError: its message is sent to the
 client as a 400, and the other requests of the batch are answered as usual.
-"""
+"""  # noqa: E501
 
 import numpy as np
 
