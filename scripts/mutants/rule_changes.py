@@ -20,8 +20,8 @@ _MATCHER = re.compile(r"(\w+)(=~|!~|!=|=)'([^']*)'")
 _DROPPED = re.compile(r"(without|ignoring) \(([a-z_, ]+)\)")
 _TOLD = re.compile(r"(?<=[<>] )-?\d+\.\d+|(?<=\w )0\.0(?= ?\})")
 """A number that a text is compared with, or a query inside a text."""
-_REPLICA = "instance"
-"""The first of the labels that tell replicas apart: a list that begins with it has all of them."""
+_OWN = {"bin", "clause", "model", "reason", "status", "version", "window"}
+"""Labels that say what a number is of; all others that are dropped tell replicas apart."""
 _SWAPS = {
     " > ": (" >= ", " < "),
     " >= ": (" > ", " < "),
@@ -159,9 +159,9 @@ def _kept(line: str, where: str) -> Iterator[tuple[str, str]]:
     """
     for number, found in enumerate(_DROPPED.finditer(line)):
         labels = found[2].split(", ")
-        of_replicas = labels[: labels.index("generation") + 1] if labels[0] == _REPLICA else []
+        of_replicas = [label for label in labels if label not in _OWN]
         turn = zlib.crc32(f"{where} {number}".encode()) % max(len(of_replicas), 1)
-        for label in (*of_replicas[turn : turn + 1], *labels[len(of_replicas) :]):
+        for label in (*of_replicas[turn : turn + 1], *(one for one in labels if one in _OWN)):
             rest = ", ".join(one for one in labels if one != label)
             yield f"{found[1]} {label} -> kept (list {number + 1})", _put(line, found.span(2), rest)
 
