@@ -1,18 +1,14 @@
 """The rules and the dashboard on a real Prometheus, of which three deployments take different parts."""
 
-import copy
 import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.models.dashboard import Dashboard
 from live_server import until
 from real_prometheus import Published, prometheus, publishing
-from rules_by_numpy import by_numpy
+from rules_by_numpy import bins_by_numpy, by_numpy
 from sizes import sized
 
 from calib_serve.watch.ledger.sums import Sums
@@ -27,6 +23,39 @@ OF_TORCHSERVE = tuple(
     for name in ("latency_microseconds", "requests_total")
 )
 WINDOW = {"calib_window_accuracy": 0.81, "calib_window_gap": 0.04, "calib_window_ece": 0.05}
+GAUGES = {
+    "Predictions": {"": "calib_window_predictions"},
+    "Labels": {"": "calib_window_labels"},
+    "Coverage": {"": "calib_window_coverage"},
+    "Confidence less accuracy": {"": "calib_window_gap"},
+    "Noise floor of the ECE": {"": "calib_window_noise_floor"},
+    "Brier (top label)": {"": "calib_window_brier"},
+    "Age at which labels are in": {"": "calib_maturity_seconds"},
+    "ECE, its interval and its noise floor": {
+        "ECE": "calib_window_ece",
+        "noise floor": "calib_window_noise_floor",
+        "low": "calib_window_ece_low",
+        "high": "calib_window_ece_high",
+    },
+    "What labels cover": {"coverage": "calib_window_coverage", "immature": "calib_window_immature_share"},
+    "Promises": {
+        "promise": "calib_contract_promise",
+        "over its time": "calib_contract_value",
+        "at least": "calib_contract_low",
+        "at most": "calib_contract_high",
+        "budget left": "calib_contract_budget_left",
+        "runs out in": "calib_contract_runs_out_seconds",
+    },
+    "What the shadow gains": {
+        "gain": "calib_shadow_gain",
+        "at least": "calib_shadow_gain_low",
+        "at most": "calib_shadow_gain_high",
+    },
+    "Drift evidence": {"evidence": "calib_drift_log_evidence", "threshold": "calib_drift_log_threshold"},
+}
+"""What queries of panels show, by their legends, where watch publishes it."""
+NAMES = sorted({name for panel in GAUGES.values() for name in panel.values()} - set(WINDOW))
+WINDOW |= {name: 10 + i for i, name in enumerate(NAMES)}
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 ROWS = {"Contract", "Shadow"}
 """Of versions that have one."""
@@ -159,6 +188,57 @@ def tile(title):
     return filled(panel["targets"][0]["expr"], "24h")
 
 
+def value(there, title, legend, env):
+    (panel,) = [panel for panel in PANELS if panel["title"] == title]
+    (query,) = [one for one in panel["targets"] if one["legendFormat"].split("{{")[0].strip() == legend]
+    return there.number(filled(query["expr"], "1h"), env=env)
+
+
+def test_panels_of_gauges_show_those_that_they_name(there):
+    for title, legends in GAUGES.items():
+        for legend, name in legends.items():
+            assert value(there, title, legend, "watch") == WINDOW[name], (title, legend)
+
+
+@pytest.mark.parametrize("name", ["torchserve", "triton"])
+def test_panels_of_sums_show_what_numpy_finds(there, sent, name):
+    n = by_numpy(*sent[name], EVEN)
+    wanted = {
+        ("Predictions", ""): n["served"],
+        ("Labels", ""): n["labels"],
+        ("Coverage", ""): n["coverage"],
+        ("Accuracy", ""): n["accuracy"],
+        ("ECE", ""): n["ece"],
+        ("Mean confidence", ""): n["accuracy"] + n["signed_gap"],
+        ("Confidence less accuracy", ""): n["signed_gap"],
+        ("Noise floor of the ECE", ""): n["noise_floor"],
+        ("Brier (top label)", ""): n["brier"],
+        # Four standard errors, of numbers whose mean distance from zero is .7979 of one, less that mean.
+        ("ECE, its interval and its noise floor", "floor + 4 sigma"): n["noise_floor"]
+        + 4 * np.sqrt(1 - 2 / np.pi) * n["gap_error"],
+        ("Confidence and accuracy", "confidence of all predictions"): n["served_confidence"],
+        ("Gaps", "largest gap"): n["mce"],
+        ("What labels cover", "labels per prediction"): n["labels"] / n["served"],
+        ("Confidence shift (PSI)", "PSI"): n["confidence_psi"],
+    }
+    for (title, legend), number in wanted.items():
+        # The bound is written with six digits.
+        assert value(there, title, legend, name) == pytest.approx(number, rel=1e-6), (title, legend)
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_bars_and_the_heatmap_show_what_numpy_finds_in_each_bin(there, sent, name):
+    share, confidence, accuracy = bins_by_numpy(*sent[name])
+    wanted = {"confidence": confidence, "accuracy": accuracy, "{{bin}}": share}
+    for panel in PANELS:
+        if panel["title"].startswith(("Reliability", "Confidences over time")):
+            for one in panel["targets"]:
+                rows = there.query(filled(one["expr"], "1h"), env=name)
+                found = {int(row["metric"]["bin"]): float(row["value"][1]) for row in rows}
+                there_is = {k: v for k, v in enumerate(wanted[one["legendFormat"]]) if not np.isnan(v)}
+                assert found == pytest.approx(there_is, rel=1e-9), (panel["title"], one["legendFormat"])
+
+
 def test_mature_windows_are_preferred_where_watch_counts_the_predictions(there, sent):
     assert there.number(tile("Accuracy"), env="watch") == 0.81
     assert there.number(tile("Mean confidence"), env="watch") == pytest.approx(0.85)
@@ -190,61 +270,6 @@ def test_a_clause_has_one_row_of_all_its_numbers_whatever_the_replicas(there):
     rows = [there.query(filled(one["expr"], "24h"), env="watch") for one in panel["targets"]]
     assert {len(one) for one in rows} == {1}
     assert len({json.dumps(one[0]["metric"], sort_keys=True) for one in rows}) == 1
-
-
-def test_every_state_and_verdict_has_a_word_and_not_only_a_colour():
-    words = {
-        panel["title"]: panel["fieldConfig"]["defaults"]["mappings"][0]["options"]
-        for panel in PANELS
-        if panel["type"] == "state-timeline"
-    }
-    assert {v: one["text"] for v, one in words["Kept, broken or not yet known"].items()} == {
-        "-1": "broken",
-        "0": "not yet known",
-        "1": "kept",
-    }
-    assert {v: one["text"] for v, one in words["Against the served version"].items()} == {
-        "-1": "worse",
-        "0": "not yet known",
-        "0.5": "no worse",
-        "1": "better",
-    }
-
-
-def test_one_version_is_chosen_at_a_time():
-    variables = {one["name"]: one for one in DASHBOARD["templating"]["list"]}
-    for name in ("model", "version"):
-        assert not variables[name]["multi"]
-        assert not variables[name]["includeAll"]
-    assert not any("=~" in one["expr"] for panel in PANELS for one in panel["targets"])
-
-
-def test_links_lead_to_sections_of_the_runbooks():
-    alerts = yaml.safe_load((GRAFANA.parent / "prometheus" / "alerts.yml").read_text())["groups"][0]["rules"]
-    places = {alert["annotations"]["runbook_url"].split("#")[0] for alert in alerts}
-    (variable,) = [one for one in DASHBOARD["templating"]["list"] if one["name"] == "runbook"]
-    assert {variable["query"]} == places
-    text = (GRAFANA.parents[1] / places.pop()).read_text().lower()
-    for link in DASHBOARD["links"]:
-        heading = link["url"].split("#")[1]
-        assert re.search(rf"^##+ {heading}$", text, re.MULTILINE), heading
-
-
-def test_grafanas_own_models_read_the_dashboard_and_write_all_of_it():
-    """Every key is one of Grafana's: what its models do not know, they would not write back."""
-
-    def missing(ours, theirs, path=""):
-        if isinstance(ours, dict):
-            for key, value in ours.items():
-                yield from missing(value, theirs.get(key, key), f"{path}.{key}")
-        elif isinstance(ours, list):
-            for i, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-                yield from missing(one, other, f"{path}[{i}]")
-        elif ours != theirs:
-            yield path, ours, theirs
-
-    read = Dashboard.from_json(copy.deepcopy(DASHBOARD))
-    assert list(missing(DASHBOARD, json.loads(JSONEncoder().encode(read)))) == []
 
 
 def test_no_rule_fails(there):

@@ -110,16 +110,24 @@ def test_every_alert_is_tested_to_fire():
 
 def test_every_series_that_rules_and_dashboards_read_is_a_declared_one():
     expressions = [alert["expr"] for alert in alerts()]
-    used = {
-        word
-        for text in (RULES, DASHBOARD, *expressions)
-        for word in _words(text)
-        if word.startswith("calib_")
-    }
+    used = {word for text in (RULES, DASHBOARD, ALERTS) for word in _words(text) if word.startswith("calib_")}
     used |= {word for text in expressions for word in re.findall(r"\b(?:up|prometheus_\w+)\b", text)}
-    groups = {f"calib_{window}" for window in ("1h", "24h", "7d")} | {"calib_contracts"}
+    groups = {f"calib_{window}" for window in ("1h", "24h", "7d")} | {"calib_contracts", "calib_alerts"}
     declared = {series.name for series in (*SERIES, *WORKERS, *SEGMENTS, *WATCH, *CONTRACTS, *SHADOWS)}
     assert used - groups - {"calib_"} <= declared | OF_OTHERS
+
+
+def test_every_recorded_series_that_is_read_is_recorded():
+    """In texts of alerts as well, which ask Prometheus for more than the alert's own number."""
+    rules = {rule["record"] for group in yaml.safe_load(RULES)["groups"] for rule in group["rules"]}
+    shown = [DASHBOARD.replace("$window", window) for window in ("1h", "24h", "7d")]
+    read = {
+        name
+        for text in (RULES, ALERTS, *shown)
+        for name in re.findall(r"\bmodel_version\w*:[\w:]*[^\W_]\b", text)
+    }
+    assert len(read) > 40
+    assert read <= rules
 
 
 def test_no_label_but_those_of_replicas_is_dropped_anywhere():

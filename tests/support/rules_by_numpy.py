@@ -4,9 +4,26 @@ import math
 
 import numpy as np
 
-from calib_serve.watch.drift import psi
-
 BINS = 15
+LEAST_SHARE = 1e-4
+"""An empty bin counts as this in the stability index."""
+
+
+def bins_by_numpy(c, y, w, seen):
+    """Share of the predictions, mean confidence and accuracy of every bin; NaN where labels are too few."""
+    b = np.minimum(np.ceil(c * BINS).astype(int) - 1, BINS - 1)
+    share = np.bincount(b, minlength=BINS) / len(c)
+    found = np.full((2, BINS), np.nan)
+    for k in range(BINS):
+        on = seen & (b == k)
+        if on.sum() >= 5:
+            found[:, k] = np.average(c[on], weights=w[on]), np.average(y[on], weights=w[on])
+    return share, *found
+
+
+def _psi(share, reference):
+    p, q = (np.maximum(np.asarray(one) / np.sum(one), LEAST_SHARE) for one in (share, reference))
+    return float(((p - q) * np.log(p / q)).sum())
 
 
 def by_numpy(c, y, w, seen, reference):
@@ -33,5 +50,5 @@ def by_numpy(c, y, w, seen, reference):
         "accuracy": mean(acc),
         "brier": mean([np.average((cc - yy) ** 2, weights=ww) for cc, yy, ww in rows]),
         "debiased_l2_squared": mean(gap**2 - v),
-        "confidence_psi": psi(share * len(c), reference),
+        "confidence_psi": _psi(share, reference),
     }
