@@ -110,7 +110,7 @@ def test_hostile_input_is_refused() -> None:
         ({"head": two}, InputError, "one linear layer"),
         ({"strength": 0.0}, InputError, "above 0"),
         ({"strength": float("nan")}, InputError, "above 0"),
-        ({"then": "masked-head"}, InputError, "there is no method"),
+        ({"then": "masked-head"}, InputError, "masked-head changes the model"),
         ({"features": x[:, :5]}, ShapeError, "features must be"),
         ({"features": np.where(x > 2, np.nan, x)}, InputError, "NaN"),
         ({"features": x.astype(int)}, ShapeError, "floats"),
