@@ -27,6 +27,7 @@ GITHUB = ROOT / ".github"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in (GITHUB / "workflows").glob("*.yml")}
 FORMS = sorted(path for path in (GITHUB / "ISSUE_TEMPLATE").glob("*.yml") if path.stem != "config")
+VERSION = calib_serve.__version__
 CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
 
 
@@ -221,8 +222,7 @@ def checkout(tmp_path: Path) -> Path:
         shutil.copy(ROOT / name, tmp_path / name)
     shutil.copy(ROOT / "scripts" / "release_notes.py", tmp_path / "scripts")
     replace(tmp_path / "pyproject.toml", r"https://example\.org/\S+?\"", 'https://host/us/it"')
-    version = calib_serve.__version__
-    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {version}, 2026-01-02\n\n- New.\n")
+    (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {VERSION}, 2026-01-02\n\n- New.\n")
     replace(tmp_path / "CITATION.cff", r"(?m)^repository-code: .+", "repository-code: https://host/us/it")
     replace(tmp_path / "CITATION.cff", r"(?m)^(# )?date-released.+", "date-released: 2026-01-02")
     git(tmp_path, "init", "--quiet")
@@ -283,8 +283,8 @@ def test_a_commit_beside_the_tag_and_changes_that_are_not_committed_are_refused(
 @pytest.mark.parametrize(
     ("file", "pattern", "by", "told"),
     [
-        ("CHANGELOG.md", r"(?m)^## .+, 2026-01-02$", "## 0.1.0, unreleased", "CHANGELOG.md begins with"),
-        ("CHANGELOG.md", r"\Z", "\n## 0.1.0, 2025-01-01\n", "has two sections of 0.1.0: make them one"),
+        ("CHANGELOG.md", r"(?m)^## .+, 2026-01-02$", f"## {VERSION}, unreleased", "CHANGELOG.md begins with"),
+        ("CHANGELOG.md", r"\Z", f"\n## {VERSION}, 2025-01-01\n", f"has two sections of {VERSION}: make them one"),
         ("CHANGELOG.md", r"2026-01-02", "2026-01-03", "date-released 2026-01-02: make it 2026-01-03"),
         ("CITATION.cff", r"(?m)^version: .+$", "version: 9.9.9", "CITATION.cff has version 9.9.9"),
         ("CITATION.cff", r"(?m)^date-released.+$", "", "CITATION.cff has date-released None"),
