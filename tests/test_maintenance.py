@@ -284,7 +284,12 @@ def test_a_commit_beside_the_tag_and_changes_that_are_not_committed_are_refused(
     ("file", "pattern", "by", "told"),
     [
         ("CHANGELOG.md", r"(?m)^## .+, 2026-01-02$", f"## {VERSION}, unreleased", "CHANGELOG.md begins with"),
-        ("CHANGELOG.md", r"\Z", f"\n## {VERSION}, 2025-01-01\n", f"has two sections of {VERSION}: make them one"),
+        (
+            "CHANGELOG.md",
+            r"\Z",
+            f"\n## {VERSION}, 2025-01-01\n",
+            f"has two sections of {VERSION}: make them one",
+        ),
         ("CHANGELOG.md", r"2026-01-02", "2026-01-03", "date-released 2026-01-02: make it 2026-01-03"),
         ("CITATION.cff", r"(?m)^version: .+$", "version: 9.9.9", "CITATION.cff has version 9.9.9"),
         ("CITATION.cff", r"(?m)^date-released.+$", "", "CITATION.cff has date-released None"),

@@ -22,7 +22,9 @@ Trend = Literal["new", "growing", "steady", "receding", "over"]
 
 _KEY = "watch/incidents"
 _MOST = 200
-_RECOVERY = 3  # times the labels that the alarm took; as many without another alarm close an incident
+_RECOVERY = 3  # times the labels that alarms took; as many without another alarm may close an incident
+_FADES = 0.8  # how much of the labels that an alarm took counts beside the next one's
+_GONE = 0.5  # what is left of the gap where it is over
 _AT_LEAST = 500  # labels
 _PART = 0.25  # by which share the gap must have changed since the alarm to be growing or receding
 
@@ -32,9 +34,10 @@ class Incident:
     """A drift of one model version, times in seconds since 1970.
 
     ``opened`` when the first alarm was raised, ``onset`` when the change began by its estimate (NaN where
-    that is not known). ``bins`` and ``classes`` are those of the latest alarm, which took ``took`` labels.
-    ``labels`` since the onset and their ``excess``, the sum of confidence - correct; ``labels_since`` and
-    ``excess_since`` since the latest alarm. ``closed_by``: "recovery", a person's name, or "".
+    that is not known). ``direction``, ``bins`` and ``classes`` are the latest alarm's. ``took``: labels from
+    one alarm to the next, the most that it took lately. ``labels`` since the onset and their ``excess``, the
+    sum of confidence - correct; ``labels_since`` and ``excess_since`` since the latest alarm.
+    ``closed_by``: "recovery", a person's name, or "".
     """
 
     id: int
@@ -73,11 +76,28 @@ class Incident:
             return "over"
         if self.labels_since < self.took:
             return "new" if self.alarms == 1 else "steady"
-        was = abs(self.excess - self.excess_since) / max(self.labels - self.labels_since, 1)
-        now = abs(self.excess_since) / self.labels_since
+        was, now = map(abs, self._gaps())
         if now > (1 + _PART) * was:
             return "growing"
         return "receding" if now < (1 - _PART) * was else "steady"
+
+    def _recovered(self) -> bool:
+        """Whether such a drift would have raised another alarm by now, and its gap is gone.
+
+        Where bins or classes moved against one another there was no gap, and the alarms alone speak.
+        """
+        if self.labels_since < max(_RECOVERY * self.took, _AT_LEAST):
+            return False
+        was, now = map(abs, self._gaps())
+        noise = 1.5 / math.sqrt(
+            max(self.labels - self.labels_since, 1)
+        )  # three standard errors of a mean, at most
+        return was < noise or now <= _GONE * was
+
+    def _gaps(self) -> tuple[float, float]:
+        """Mean confidence minus accuracy until the latest alarm, and since."""
+        was = (self.excess - self.excess_since) / max(self.labels - self.labels_since, 1)
+        return was, self.excess_since / max(self.labels_since, 1)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: its fields, ``gap`` and ``trend``; what is not known is null."""
@@ -141,7 +161,8 @@ class IncidentLog:
             kept.alarms[version] = kept.alarms.get(version, 0) + 1
             done = end
         assert at is not None
-        kept.incidents[at] = _recovered(_more(kept.incidents[at], excess[done:]), now)
+        one = _more(kept.incidents[at], excess[done:])
+        kept.incidents[at] = replace(one, closed=now, closed_by="recovery") if one._recovered() else one
         self._store(kept)
         return opened
 
@@ -233,7 +254,7 @@ def _alarmed(one: Incident, alarm: Alarm, now: float) -> Incident:
         classes=tuple(asdict(each) for each in alarm.classes),
         alarms=one.alarms + 1,
         latest=now,
-        took=alarm.label - alarm.since_label + 1,
+        took=max(one.labels_since, round(_FADES * one.took)),
         labels_since=0,
         excess_since=0.0,
     )
@@ -248,10 +269,3 @@ def _more(one: Incident, excess: Sequence[float]) -> Incident:
         labels_since=one.labels_since + n,
         excess_since=one.excess_since + more,
     )
-
-
-def _recovered(one: Incident, now: float) -> Incident:
-    """Closed, if a drift of its size would have raised another alarm by now."""
-    if one.labels_since < max(_RECOVERY * one.took, _AT_LEAST):
-        return one
-    return replace(one, closed=now, closed_by="recovery")

@@ -76,7 +76,7 @@ def test_two_alarms_of_one_batch_are_two_of_one_incident(log: IncidentLog) -> No
     assert told(log, [0.0] * 6, *(alarm(n, n) for n in (51, 52, 56)), first=51, now=NOW + 5) == []
     assert log.counts() == ({PETS: 5}, {PETS: 1})
     (kept,) = log.latest()
-    assert (kept.alarms, kept.took, kept.labels, kept.labels_since) == (5, 1, 16, 0)
+    assert (kept.alarms, kept.took, kept.labels, kept.labels_since) == (5, 4, 16, 0)
     assert (kept.opened, kept.latest) == (NOW, NOW + 5)
 
 
@@ -111,6 +111,33 @@ def test_it_is_over_after_three_times_the_labels_that_the_alarm_took_and_five_hu
     told(log, [0.0], first=1310)
     assert [one.open for one in log.latest()] == [False, False]
     assert log.counts() == ({PETS: 2}, {PETS: 2})
+
+
+def test_what_alarms_took_fades_by_a_fifth_an_alarm(log: IncidentLog) -> None:
+    told(log, [0.1] * 100, alarm(100, 1), first=1)
+    for first, took in ((101, 80), (111, 64)):
+        told(log, [0.1] * 10, alarm(first + 9, first), first=first)
+        assert log.latest()[0].took == took
+    told(log, [0.1] * 300, alarm(420, 419), first=121)
+    assert log.latest()[0].took == 300
+
+
+@pytest.mark.parametrize(
+    ("before", "since", "is_open"),
+    [(0.2, 0.2, True), (0.2, 0.101, True), (0.2, 0.099, False), (-0.2, -0.2, True), (0.2, -0.11, True),
+     (0.07, 0.07, False)],  # so small a gap of 400 labels may be none: other things moved
+)  # fmt: skip
+def test_it_is_not_over_while_its_gap_is_there(
+    log: IncidentLog, before: float, since: float, is_open: bool
+) -> None:
+    told(log, [before] * 400, alarm(400, 1, before), first=1)
+    told(log, [since] * 1199, first=401)
+    assert log.latest()[0].open
+    told(log, [since], first=1600)
+    assert log.latest()[0].open is is_open
+    if is_open:  # and it ends once it has gone
+        told(log, [0.0] * 1201, first=1601)
+        assert not log.latest()[0].open
 
 
 @pytest.mark.parametrize(

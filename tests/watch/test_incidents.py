@@ -66,6 +66,25 @@ def test_one_drift_with_many_alarms_is_one_incident_which_recovery_closes(stream
     assert stream.log.counts()[1] == {V: 1}
 
 
+@pytest.mark.parametrize(("apart", "most"), [(False, 1), (True, 2)])
+def test_a_small_drift_that_lasts_is_hardly_ever_said_to_be_over(tmp_path, apart, most):
+    """By three times the labels of the latest alarm, seven and three incidents of these were closed."""
+    closed = 0
+    for seed in range(4):
+        rng, detector = np.random.default_rng(seed), Detector()
+        ledger = SqliteLedger(tmp_path / f"{seed}.db")
+        log = IncidentLog(ledger)
+        for first in range(1, 30_000, 1000):
+            c = rng.uniform(0.6, 0.95, 1000)
+            gap = np.where(c > 0.775, 0.1, -0.09) if apart else 0.05
+            y = rng.random(1000) < c - gap
+            log.observe(V, list(c - y), detector.update(c, y), first=first, now=NOW)
+        assert len(log.latest()) >= 1
+        closed += sum(not one.open for one in log.latest())
+        ledger.close()
+    assert closed <= most
+
+
 def test_batches_of_any_size_tell_the_same_story(tmp_path):
     told = []
     n = 1000
