@@ -33,11 +33,17 @@ def run(
 
     from calib_serve.artifact import Artifact
     from calib_serve.data import read_logits
+    from calib_serve.data.logits_file import holds_files
     from calib_serve.files import written_whole
     from calib_serve.scores import as_logits
 
     if out.suffix != ".npz":
         raise InputError(f"the output is an npz file, got {out.name!r}")
+    if holds_files(logits):
+        raise InputError(
+            f"the rows of {logits} come in any order, so nothing would say which probabilities are whose; "
+            "apply to one file after the other"
+        )
     artifact = Artifact.load(folder)
     if artifact.input_shift is not None or artifact.head is not None:
         raise InputError(

@@ -138,7 +138,7 @@ def _show_fused(story: Story, fused: Fused) -> None:
 
 
 def _packed(story: Story, deployed: Deployed, artifact: Path, store: Path, *, version: str) -> Server:
-    ports = None if Ports().available() else Ports.free()
+    ports = Ports.free() if Ports().taken() else None
     if ports:
         story.say("the ports of config.properties are taken; using free ones")
     folder = story.out / "server"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -13,7 +11,7 @@ from pathlib import Path
 from calib_serve.doctor.extras import chosen
 from calib_serve.doctor.finding import Asked, Finding, note, ok, wrong
 from calib_serve.doctor.world import World
-from calib_serve.serve.properties import Ports, read_properties
+from calib_serve.serve.properties import Ports, is_free, read_properties
 
 __all__ = ["ports"]
 
@@ -26,12 +24,13 @@ def ports(asked: Asked, world: World) -> Iterator[Finding]:
     extras = chosen(asked, world)
     wanted: dict[int, str] = {}
     if "torchserve" in extras or asked.config is not None:
-        wanted |= {port: f"TorchServe's {name}" for name, port in _of_torchserve(asked.config).items()}
+        found = Ports() if asked.config is None else Ports.of(read_properties(asked.config))
+        wanted |= {port: f"TorchServe's {name}" for name, port in asdict(found).items()}
     if "watch" in extras:
         wanted[asked.port] = "calib-serve watch"
     free = []
     for port, whose in wanted.items():
-        if _is_free(port):
+        if is_free(port):
             free.append(port)
             continue
         by = _holder(port, world)
@@ -46,31 +45,6 @@ def ports(asked: Asked, world: World) -> Iterator[Finding]:
             )
     if free:
         yield ok("ports", f"free on this host: {', '.join(map(str, free))}")
-
-
-def _of_torchserve(config: Path | None) -> dict[str, int]:
-    """The five ports by their names in config.properties."""
-    found = asdict(Ports())
-    if config is None:
-        return found
-    lines = read_properties(config)
-    for name in found:
-        said = lines.get(f"{name}_address", "") or lines.get(f"{name}_port", "")
-        number = re.search(r"(\d+)/?$", said)
-        if number is not None and not said.startswith("unix:"):
-            found[name] = int(number[1])
-    return found
-
-
-def _is_free(port: int) -> bool:
-    """Whether a server could listen there, on loopback."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 def _holder(port: int, world: World) -> str | None:

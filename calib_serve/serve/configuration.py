@@ -203,7 +203,9 @@ def _check_archives(store: Path, models: Sequence[str]) -> None:
         raise ServerError("name at least one archive of the model store to serve, such as digits.mar")
     for name in models:
         if Path(name).name != name or not is_archive(store / name):
-            raise ServerError(f"there is no archive {name} in {store}; pack it with: calib-serve pack")
+            there = ", ".join(sorted(path.name for path in store.glob("*") if is_archive(path)))
+            what = f"it has {there}" if there else "pack it with: calib-serve pack"
+            raise ServerError(f"there is no archive {name} in {store}; {what}")
 
 
 def _keyring(folder: Path, given: str | Path | None) -> dict[str, str]:

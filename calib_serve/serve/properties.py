@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from calib_serve.errors import ServerError
 
-__all__ = ["Ports", "changed", "effective", "is_true", "parse_properties", "read_properties"]
+__all__ = ["Ports", "changed", "effective", "is_free", "is_true", "parse_properties", "read_properties"]
 
 _ADDRESSES = ("inference", "management", "metrics")
 
@@ -37,16 +37,24 @@ class Ports:
             for one in sockets:
                 one.close()
 
-    def available(self, host: str = "127.0.0.1") -> bool:
-        """Whether all of them are free now."""
-        for port in astuple(self):
-            with socket.socket() as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    probe.bind((host, port))
-                except OSError:
-                    return False
-        return True
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> Ports:
+        """Those that a config.properties names; TorchServe's own for those that it does not, or Unix sockets.
+
+        >>> Ports.of({"inference_address": "http://0.0.0.0:9080", "grpc_inference_port": "9070"})
+        Ports(inference=9080, management=8081, metrics=8082, grpc_inference=9070, grpc_management=7071)
+        """
+        found = {}
+        for name in (each.name for each in fields(cls)):
+            said = properties.get(f"{name}_{'port' if name.startswith('grpc_') else 'address'}", "")
+            number = re.search(r"(\d+)/?$", said)
+            if number is not None and not said.startswith("unix:"):
+                found[name] = int(number[1])
+        return cls(**found)
+
+    def taken(self) -> dict[str, int]:
+        """Those on which a server of this host could not listen now, by name."""
+        return {name: port for name, port in asdict(self).items() if not is_free(port)}
 
     def as_properties(self, host: str = "127.0.0.1") -> dict[str, str]:
         """The lines of config.properties that set these ports."""
@@ -55,6 +63,17 @@ class Ports:
             "grpc_inference_port": str(self.grpc_inference),
             "grpc_management_port": str(self.grpc_management),
         }
+
+
+def is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether a server could listen there now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
 
 
 def read_properties(path: Path) -> dict[str, str]:

@@ -219,6 +219,14 @@ class Server:
     def _api(self) -> Management:
         return Management(self.management, self.tokens.management if self.has_tokens else None)
 
+    def _taken(self) -> str:
+        """TorchServe's own log does not say that a port was taken."""
+        taken = Ports.of(self._configuration.properties).taken()
+        if not taken:
+            return ""
+        said = ", ".join(f"{port} ({name})" for name, port in taken.items())
+        return f"another program has port {said}: end it, or take other ports (--free-ports); "
+
     def _running(self) -> Process:
         if self._process is None:
             raise ServerError("the server is not running; start it first")
@@ -229,7 +237,7 @@ class Server:
         startup = Startup(self._configuration.names, log)
         while True:
             if (code := process.exit_code()) is not None:
-                raise ServerError(f"TorchServe ended at once (code {code}); {log.hint()}")
+                raise ServerError(f"TorchServe ended at once (code {code}); {self._taken()}{log.hint()}")
             with contextlib.suppress(httpx.HTTPError, ServerError, KeyError, ValueError):
                 if startup.done(self._api()):
                     return startup.failures

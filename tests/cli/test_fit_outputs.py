@@ -137,6 +137,8 @@ def test_apply_writes_probabilities_that_can_be_read_again(file: Path, tmp_path:
     told = json.loads(run("evaluate", tmp_path / "p.npz", "--json", "--replicates", 0))
     assert told["nll"]["value"] == pytest.approx(nll(expected, split(300, 1)[1]), rel=1e-9)
     refused("npz", "apply", tmp_path / "a", "--logits", file, "--split", "test", "-o", tmp_path / "p.csv")
+    several = ("apply", tmp_path / "a", "--logits", tmp_path / "*.parquet", "-o", tmp_path / "several.npz")
+    refused("nothing would say which probabilities are whose", *several)
 
 
 def test_compare_measures_on_the_split_that_no_fit_has_seen(file: Path, tmp_path: Path):

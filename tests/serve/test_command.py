@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -116,12 +117,26 @@ def test_a_model_that_does_not_load_is_told_at_once_with_its_reason(tmp_path: Pa
         _ = server.pid
 
 
+@pytest.mark.server
+def test_a_port_that_another_program_has_is_named(tmp_path: Path) -> None:
+    """TorchServe's own log does not say it."""
+    pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits")
+    ports = Ports.free()
+    server = Server(tmp_path, ["digits.mar"], folder=tmp_path / "run", ports=ports)
+    said = rf"another program has port {ports.metrics} \(metrics\): "
+    with socket.create_server(("127.0.0.1", ports.metrics)), pytest.raises(ServerError, match=said):
+        server.start(timeout=600)
+
+
 def test_an_archive_that_is_not_there_is_told_before_anything_starts(tmp_path: Path) -> None:
     for name in ("digits.mar", "../digits.mar"):
         with pytest.raises(ServerError, match="no archive"):
             Server(tmp_path, [name], folder=tmp_path / "run")
     with pytest.raises(ServerError, match="at least one"):
         Server(tmp_path, [], folder=tmp_path / "run")
+    pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits")
+    with pytest.raises(ServerError, match=r"no archive digits in .+; it has digits\.mar"):
+        Server(tmp_path, ["digits"], folder=tmp_path / "run")
 
 
 def test_settings_cannot_smuggle_lines(tmp_path: Path) -> None:
