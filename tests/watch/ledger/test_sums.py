@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.watch.ledger.sums import Sums
+from calib_serve.watch.ledger.sums import SUMS, Sums
+
+NAMES = {one.name for one in SUMS}
 
 probabilities = st.lists(st.floats(0, 1), max_size=50)
 
@@ -55,6 +57,47 @@ def test_the_sums_of_the_format_before_keep_what_they_told():
     assert read.feedback == now.feedback
     assert read["calib_feedback_squared_error_total"].sum() == pytest.approx(((c - y) ** 2).sum())
     assert Sums.of_version_1(kept[:75], bins=15).feedback == now.feedback
+
+
+def test_the_format_before_is_read_column_by_column():
+    """Two bins, one of them empty; numbers that could not be exchanged for one another."""
+    kept = [5, 0, 4.5, 0, 4, 0, 3.4, 0, 3, 0, 2.96, 2.5]
+    read = Sums.of_version_1(kept, bins=2)
+    noise = 3.4 * (1 - 3.4 / 4)
+    expected = {
+        "calib_predictions": 5,
+        "calib_predictions_confidence": 4.5,
+        "calib_feedback": 4,
+        "calib_feedback_weight": 4,
+        "calib_feedback_confidence": 3.4,
+        "calib_feedback_correct": 3,
+        "calib_feedback_squared_error": 2.96 - 2 * 2.5 + 3,
+        "calib_feedback_noise": noise,
+        "calib_feedback_weight_squared": 4,
+        "calib_feedback_gap_weighted": 3.4 - 3,
+        "calib_feedback_gap_squared": 2.96 - 2 * 2.5 + 3,
+        "calib_feedback_correct_weighted": 3,
+    }
+    for name, value in expected.items():
+        found = read[name if name in NAMES else f"{name}_total"]
+        np.testing.assert_allclose(found, [value, 0], atol=1e-12, err_msg=name)
+
+
+def test_labels_are_taken_away_only_where_they_are():
+    all_, some = Sums.labelled([0.9, 0.9, 0.5], [1, 0, 1]), Sums.labelled([0.9], [1])
+    np.testing.assert_allclose(all_.less(some).vector, Sums.labelled([0.9, 0.5], [0, 1]).vector, atol=1e-12)
+    assert all_.less(all_) == Sums.empty(15)
+    with pytest.raises(InputError, match="never counted here"):
+        some.less(all_)
+
+
+def test_the_highest_and_the_lowest_are_of_published_sums_alone():
+    one, two = Sums.labelled([0.9, 0.5], [1, 1]), Sums.labelled([0.9, 0.9], [1, 0])
+    assert one.highest(two).labels.sum() == 3
+    assert one.lowest(two).labels.sum() == 1
+    assert one.highest(one) == one.lowest(one) == one
+    # Sums of squares are not published: they stay.
+    assert one.lowest(two)["calib_feedback_weight_squared"].sum() == 2
 
 
 def test_sums_of_other_shapes_and_weights_are_refused():
