@@ -197,6 +197,7 @@ def test_the_pages_line_brings_the_pinned_versions_and_all_that_modules_import(
     run(python, "-W", "ignore", "-c", IMPORTING, package, *NOT_IMPORTED, cwd=tmp_path)
 
 
+@nightly
 def test_without_an_index_the_page_s_folder_of_wheels_is_enough(built: Path, tmp_path: Path) -> None:
     folder = r"^\$ (pip (?:download|install) .* (?:-d|--find-links) wheels)$"
     lines = re.findall(folder, INSTALL.read_text(), re.MULTILINE)
@@ -250,6 +251,7 @@ def test_the_python_api_goes_the_whole_way_from_the_wheel(installed: Path, tmp_p
     assert "better: temperature" in shown
 
 
+@nightly
 def test_type_checkers_know_the_public_names_of_the_wheel(installed: Path, tmp_path: Path) -> None:
     example = tmp_path / "example.py"
     mypy = (

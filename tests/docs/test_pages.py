@@ -459,11 +459,14 @@ def quickstart(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 # What they say is tested beside them; what a newcomer follows first is not among them.
 LONG = {
     ROOT / "examples" / "scikit_learn.py",
+    DOCS / "scaling.md",
+    *DOCS.glob("papers/*.md"),
     *(
         DOCS / "how-to" / f"{name}.md"
         for name in (
-            *("binary-and-labels", "class-shares", "contracts", "existing-archive", "migration", "pictures"),
-            *("prediction-sets", "promote", "recalibration", "scikit-learn", "triton"),
+            *("binary-and-labels", "class-shares", "contracts", "existing-archive", "hugging-face"),
+            *("keep-the-ledger", "kserve", "migration", "onnx-runtime", "pictures", "prediction-sets"),
+            *("promote", "pytriton", "recalibration", "scikit-learn", "shadow", "triton", "your-model"),
         )
     ),
 }

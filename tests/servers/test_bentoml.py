@@ -97,6 +97,7 @@ def test_what_was_served_before_the_end_is_counted(site: Site) -> None:
     check_what_was_served_is_counted_at_the_end(site, predict_by(site), signal.SIGTERM)
 
 
+@nightly
 def test_what_is_lost_at_the_end_is_said(tmp_path: Path) -> None:
     with started(tmp_path) as site:
         check_what_is_lost_is_said(site.mark(), predict_by(site), signal.SIGTERM)

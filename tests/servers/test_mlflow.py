@@ -27,7 +27,7 @@ from server_checks import (
 from server_environments import server_environ, server_python
 from sizes import nightly
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, nightly]
 
 
 PORT = 5001
@@ -106,17 +106,14 @@ def test_a_row_without_a_number_spoils_no_other(site: Site) -> None:
     check_a_row_without_a_number_spoils_no_other(site, predict_by(site))
 
 
-@nightly
 def test_predictions_go_on_without_a_watch_and_are_counted_later(site: Site) -> None:
     check_the_watch_may_be_away(site, predict_by(site))
 
 
-@nightly
 def test_a_killed_worker_loses_no_more_than_it_had_not_sent(site: Site) -> None:
     check_a_killed_worker_loses_no_more_than_it_had_not_sent(site, predict_by(site), workers)
 
 
-@nightly  # MLflow leaves its workers little time on a busy machine
 def test_what_was_served_before_the_end_is_counted(site: Site) -> None:
     """The last of these tests: it ends the server of all."""
     check_what_was_served_is_counted_at_the_end(site, predict_by(site), signal.SIGTERM)
@@ -237,7 +234,6 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-@nightly  # the other example is registered and served above
 def test_a_classifier_of_scikit_learn_is_registered_with_its_calibration(tmp_path: Path) -> None:
     program = (EXAMPLES / "mlflow" / "from_scikit_learn.py").read_text()
     ask = """

@@ -27,7 +27,7 @@ from server_checks import (
 from server_environments import server_environ, server_python
 from sizes import nightly
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, nightly]
 PORT = 8000
 
 
@@ -89,23 +89,19 @@ def test_a_row_without_a_number_spoils_no_other(site: Site) -> None:
     check_a_row_without_a_number_spoils_no_other(site, predict_by(site))
 
 
-@nightly
 def test_predictions_go_on_without_a_watch_and_are_counted_later(site: Site) -> None:
     check_the_watch_may_be_away(site, predict_by(site))
 
 
-@nightly
 def test_a_killed_worker_loses_no_more_than_it_had_not_sent(site: Site) -> None:
     check_a_killed_worker_loses_no_more_than_it_had_not_sent(site, predict_by(site), workers)
 
 
-@nightly
 def test_each_answer_until_the_end_is_counted(site: Site) -> None:
     """The last test: it ends the server of all."""
     check_each_answer_until_the_end_is_counted(site, predict_by(site), signal.SIGINT)
 
 
-@nightly
 def test_what_is_lost_at_the_end_is_said(tmp_path: Path) -> None:
     with started(tmp_path) as site:
         check_what_is_lost_is_said(site.mark(), predict_by(site), signal.SIGINT)

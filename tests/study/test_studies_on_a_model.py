@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sizes import sized
+from sizes import nightly, sized
 from typer.testing import CliRunner
 
 from calib_serve.artifact import Head, InputShift
@@ -36,7 +36,14 @@ def parts():
     return model, *((part.images, part.labels) for part in (data.train, data.calibration, held)), net
 
 
-@pytest.mark.parametrize("method", sorted(name for name in ON_MODEL if name not in SLOW))
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=[nightly] if name == "neural-clamping-paper" else [])
+        for name in sorted(ON_MODEL)
+        if name not in SLOW
+    ],
+)
 def test_each_method_on_the_model_is_studied_and_changes_it(parts, method: str) -> None:
     model, train, cal, test, _ = parts
     found = FitOnModel(model, train=train)
@@ -89,6 +96,7 @@ def test_a_head_without_the_model_is_refused_by_every_study(parts) -> None:
             run()
 
 
+@nightly
 def test_shift_size_and_stability_take_heads(parts) -> None:
     model, train, cal, test, _ = parts
     found: Fit = FitOnModel(model, train=train)

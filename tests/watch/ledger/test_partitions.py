@@ -8,7 +8,7 @@ import pytest
 from ledger_model import PartitionedMachine, run
 from ledgers import FOREVER, entries, make_label
 from real_servers import RedisCluster
-from sizes import sized
+from sizes import nightly, sized
 
 from calib_serve import Keyring
 from calib_serve.errors import InputError, LedgerError, UnknownFate
@@ -48,6 +48,7 @@ def test_it_is_what_its_model_says():
     run(PartitionedMachine, runs=sized(4, 10_000))
 
 
+@nightly
 def test_receipts_that_are_looked_for_elsewhere_are_found(monkeypatch):
     monkeypatch.setattr(
         PartitionedLedger, "place", lambda self, nonce: (nonce[0] + int(self.writer or 0)) % len(self.parts)
