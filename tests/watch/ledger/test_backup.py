@@ -201,25 +201,30 @@ def test_a_damaged_ledger_is_replaced_and_kept(tmp_path: Path) -> None:
 # --- hostile files ---------------------------------------------------------------------------------
 
 
+HEAD = b'{"what": "calib-serve ledger backup", "format": 1, '
+
+
 @pytest.mark.parametrize(
-    "content",
+    ("content", "told"),
     [
-        b"",
-        b"\n",
-        b"SQLite format 3\0" + bytes(4000),
-        b"{" * 100_000,
-        b'{"what": "calib-serve ledger backup", "format": 9}\n',
-        b'{"what": "calib-serve ledger backup", "format": 1, "store": "x", "taken": 1, "bytes": 0}\n',
-        b'{"what": "calib-serve ledger backup", "format": 1, "store": "sqlite", "bytes": 1e999}\n',
-        b"[1]\n",
-        b"\xff\xfe\n",
+        (b"", "is no backup of a ledger"),
+        (b"\n", "is no backup of a ledger"),
+        (b"SQLite format 3\0" + bytes(4000), "is no backup of a ledger"),
+        (b"{" * 100_000, "is no backup of a ledger"),
+        (b'{"what": "calib-serve ledger backup", "format": 9}\n', "of format 9; this program reads 1"),
+        (HEAD + b'"store": "x", "taken": 1, "bytes": 0}\n', "is no backup of a ledger"),
+        (HEAD + b'"store": "sqlite", "bytes": 1e999}\n', "is no backup of a ledger"),
+        (b"[1]\n", "is no backup of a ledger"),
+        (b"\xff\xfe\n", "is no backup of a ledger"),
     ],
 )
-def test_a_file_that_is_no_backup_is_refused_and_not_overwritten(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_backup_is_refused_and_not_overwritten(
+    tmp_path: Path, content: bytes, told: str
+) -> None:
     path, file = tmp_path / "ledger.db", tmp_path / "b"
     counted("sqlite", path, [make_label(1)])
     file.write_bytes(content)
-    with pytest.raises(LedgerError):
+    with pytest.raises(LedgerError, match=told):
         restore_ledger(file, str(path), replace=True)
     with pytest.raises(LedgerError):
         backup_ledger(str(path), file)

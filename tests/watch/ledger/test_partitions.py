@@ -234,6 +234,17 @@ def test_a_version_is_taken_out_of_all_partitions(tmp_path):
         assert fates(ledger, labels(60)) == [0, 60, 0]
 
 
+def test_what_a_writer_counted_itself_is_told_apart_in_all_partitions(tmp_path):
+    where = f"{tmp_path}/ledger.db?parts=3"
+    with contextlib.closing(open_ledger(where)) as one, contextlib.closing(open_ledger(where)) as two:
+        one.writer, two.writer = "a", "b"
+        one.accept(entries(labels(60)))
+        two.accept(entries(labels(40, first=60)))
+        assert [n_labels(ledger) for ledger in (one, two)] == [100, 100]
+        own = [sum(sums.labels.sum() for sums in ledger.sums(own=True).values()) for ledger in (one, two)]
+        assert own == [60, 40]
+
+
 def test_what_is_published_is_what_was_counted_in_all(tmp_path):
     with contextlib.closing(open_ledger(f"{tmp_path}/ledger.db?parts=3")) as ledger:
         lease = WriterLease(ledger, name="a")
