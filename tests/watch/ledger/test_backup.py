@@ -290,9 +290,15 @@ def test_a_ledger_at_rest_forgets_what_expired_in_one_go(tmp_path: Path) -> None
     # An epoch each, and no server since the last.
     labels = [make_label(i << 16, when=NOW - (60 - i) * DAY) for i in range(60)]
     counted("sqlite", path, labels, clock=lambda: NOW - 59 * DAY)
+    ledger = SqliteLedger(path)
+    for content in (bytes(400_000), b""):  # what is taken out leaves free pages
+        ledger.store("state of a program", content)
+    ledger.close()
+    before = Path(path).stat().st_size
     done = prune_ledger(path, compact=True)
     assert done.forgotten >= 29
     assert done.compacted
+    assert Path(path).stat().st_size < before - 300_000
     ledger = SqliteLedger(path)
     assert not prune_ledger(path, compact=True).compacted
     ledger.close()

@@ -78,6 +78,8 @@ def test_the_format_before_is_read_column_by_column():
         "calib_feedback_gap_squared": 2.96 - 2 * 2.5 + 3,
         "calib_feedback_correct_weighted": 3,
     }
+    assert read["calib_feedback_confidence_squared_total"] == pytest.approx(2.96)
+    assert read["calib_feedback_confidence_correct_total"] == pytest.approx(2.5)
     for name, value in expected.items():
         found = read[name if name in NAMES else f"{name}_total"]
         np.testing.assert_allclose(found, [value, 0], atol=1e-12, err_msg=name)
