@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,8 +50,21 @@ LONG = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long comes first: at the end, short files keep every worker busy."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", metavar="SEED", help="files, and tests within each, in a random order")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What takes long comes first: at the end, short files keep every worker busy.
+
+    Shuffled, only what ends its file's server, marked ``last``, stays behind the rest of the file.
+    """
+    if (seed := config.getoption("--shuffle")) is not None:
+        rng = random.Random(seed)
+        files = {path: rng.random() for path in dict.fromkeys(item.path for item in items)}
+        place = {item: rng.random() for item in items if item.get_closest_marker("last") is None}
+        items.sort(key=lambda item: (files[item.path], place.get(item, 1.0)))
+        return
     here = Path(__file__).parent
     order = {here / name: n for n, name in enumerate(LONG)}
     items.sort(key=lambda item: min(order.get(p, len(LONG)) for p in (item.path, *item.path.parents)))

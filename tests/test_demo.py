@@ -122,6 +122,7 @@ def test_a_kept_server_answers_those_with_a_token_alone(kept: Demo) -> None:
     assert {"probabilities", "confidence", "receipt"} <= set(reply.json())
 
 
+@pytest.mark.last
 def test_ctrl_c_ends_a_kept_demo_well_and_leaves_nothing_running(kept: Demo) -> None:
     server = kept.out / "server"
     assert servers_in(server)
@@ -130,6 +131,7 @@ def test_ctrl_c_ends_a_kept_demo_well_and_leaves_nothing_running(kept: Demo) -> 
 
 
 @nightly
+@pytest.mark.last
 def test_a_demo_stopped_in_the_middle_takes_its_server_along(kept: Demo) -> None:
     out = kept.out  # a second run in the same folder
     with demo(out) as running:

@@ -92,6 +92,7 @@ def test_a_killed_worker_loses_no_more_than_it_had_not_sent(site: Site) -> None:
     check_a_killed_worker_loses_no_more_than_it_had_not_sent(site, predict_by(site), workers)
 
 
+@pytest.mark.last
 def test_what_was_served_before_the_end_is_counted(site: Site) -> None:
     """The last test: it ends the server of all."""
     check_what_was_served_is_counted_at_the_end(site, predict_by(site), signal.SIGTERM)

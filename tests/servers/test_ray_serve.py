@@ -97,6 +97,7 @@ def test_a_killed_worker_loses_no_more_than_it_had_not_sent(site: Site) -> None:
     check_a_killed_worker_loses_no_more_than_it_had_not_sent(site, predict_by(site), workers)
 
 
+@pytest.mark.last
 def test_each_answer_until_the_end_is_counted(site: Site) -> None:
     """The last test: it ends the server of all."""
     check_each_answer_until_the_end_is_counted(site, predict_by(site), signal.SIGINT)
