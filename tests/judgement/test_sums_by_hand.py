@@ -13,7 +13,9 @@ from calib_serve.judgement import cells as cells_module
 from calib_serve.judgement import chi_square
 from calib_serve.judgement.cells import Cells, equal_mass, finest
 from calib_serve.judgement.classes import FEW, ClassGap, class_gaps, class_totals
-from calib_serve.judgement.shape import Pair, shape_of_event, shape_of_top_two
+from calib_serve.judgement.decide import _of_classes, _Sample
+from calib_serve.judgement.labels import _of_all, _of_label
+from calib_serve.judgement.shape import _OF_CLASSES, Pair, _class_slopes, shape_of_event, shape_of_top_two
 
 RNG = np.random.default_rng(8)
 N = 900
@@ -460,3 +462,76 @@ def test_a_verdict_holds_the_numbers_of_its_tests(classes: int) -> None:
             break
         chosen = cells
     assert (found["confidence"].error, found["confidence"].most) == (chosen.error, chosen.most)
+
+
+def _of(p: np.ndarray, y: np.ndarray, names: tuple[str, ...]) -> _Sample:
+    return _Sample.of(p, y, groups=None, names=names, tolerance=0.03, of_class=0.045)
+
+
+def test_of_two_that_are_equal_the_first_is_predicted_and_the_other_is_the_second() -> None:
+    for p in ([0.4, 0.4, 0.2], [0.2, 0.4, 0.4], [0.4, 0.2, 0.4]):
+        one, other = np.flatnonzero(np.array(p) == 0.4)
+        sample = _of(np.array([p, p]), np.array([one, other]), ("a", "b", "c"))
+        assert sample.predicted.tolist() == [one, one]
+        assert (sample.right.tolist(), sample.was_second.tolist()) == ([1, 0], [0, 1])
+        assert sample.first.tolist() == sample.second.tolist() == [0.4, 0.4]
+
+
+def test_the_lines_of_classes_are_those_alone_and_the_rest_and_the_worst_is_named() -> None:
+    """Classes a and b have many predictions, of which b's are far too sure; 30 others have few."""
+    rng = np.random.default_rng(0)
+    predicted = np.repeat(np.arange(32), [700, 700, *[20] * 30])
+    p = np.full((len(predicted), 32), 0.2 / 31)
+    p[np.arange(len(p)), predicted] = 0.8 + 0.2 / 31
+    right = rng.random(len(p)) < np.where(predicted == 1, 0.5, 0.8)
+    y = np.where(right, predicted, (predicted + 1) % 32)
+    names = ("a", "b", *(f"c{k}" for k in range(30)))
+    sample = _of(p, y, names)
+    gaps, few = class_gaps(sample.first, sample.right, sample.predicted, names, None)
+    assert ([gap.name for gap in gaps], few) == (["a", "b", None], 30)
+    whole, a, b, rest = _of_classes(sample, gaps)
+    assert [line.tested.name for line in (whole, a, b, rest)] == ["classes", "class", "class", "rest"]
+    assert [line.tested.what for line in (a, b, rest)] == [
+        "predictions of class “a”",
+        "predictions of class “b”",
+        "classes not judged alone",
+    ]
+    assert whole.says == b.says
+    assert "class “b”" in b.says
+    for line, gap in zip((a, b, rest), gaps, strict=True):
+        assert line.tested.p == min(3 * gap.cells.p, 1)
+        assert line.times == gap.cells.needed(0.045, power=1 - 0.1 / 3)
+    # Where no class stands out the sentence is of all of them.
+    calm = _of(p, np.where(rng.random(len(p)) < 0.8, predicted, (predicted + 1) % 32), names)
+    gaps, _ = class_gaps(calm.first, calm.right, calm.predicted, names, None)
+    assert _of_classes(calm, gaps)[0].says.startswith("of the 32 classes, predictions are on average ")
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+def test_labels_are_judged_together_with_their_samples_as_groups_and_alone(labels: int) -> None:
+    rng = np.random.default_rng(5)
+    p = rng.uniform(0.02, 0.98, (800, labels))
+    y = (rng.random((800, labels)) < p).astype(np.intp)
+    cell = np.column_stack([2 * k + (p[:, k] > np.median(p[:, k])) for k in range(labels)])
+    groups = np.repeat(np.arange(800), labels) if labels > 1 else None
+    together = Cells.of(p.ravel(), y.ravel().astype(float), cell.ravel(), groups)
+    line = _of_all(p, y, 0.03)
+    assert (line.tested.p, line.tested.error, line.tested.most) == pytest.approx(
+        (together.p, together.error, together.most)
+    )
+    assert line.times == pytest.approx(together.needed(0.03))
+    for k in range(labels):
+        alone = finest(lambda b, k=k: Cells.of(p[:, k], y[:, k].astype(float), equal_mass(p[:, k], b)), 0.045)
+        line = _of_label(p[:, k], y[:, k], "x", 0.045, labels)
+        assert line.tested.p == min(labels * alone.p, 1)
+        assert (line.tested.error, line.tested.most) == (alone.error, alone.most)
+        assert line.times == alone.needed(0.045, power=1 - 0.1 / labels)
+
+
+def test_lines_over_the_rank_are_of_the_classes_predicted_most() -> None:
+    predicted = np.repeat(np.arange(_OF_CLASSES + 3), np.arange(1, _OF_CLASSES + 4))
+    rank = np.linspace(0.01, 0.99, len(predicted))
+    slopes = _class_slopes(rank, predicted)
+    assert slopes.shape == (len(predicted), _OF_CLASSES)
+    most = np.arange(_OF_CLASSES + 2, 2, -1)  # the three that are predicted least are left out
+    np.testing.assert_array_equal(slopes, np.where(predicted[:, None] == most, rank[:, None] - 0.5, 0.0))
