@@ -19,6 +19,7 @@ ONE, TWO = Holder("one", "a", 1, 0.0), Holder("two", "b", 2, 86_400.0)
 
 def test_a_file_is_held_by_one_until_it_is_given_back(tmp_path: Path) -> None:
     here, there = FileLeases(tmp_path / "l.db"), FileLeases(tmp_path / "l.db")
+    assert here.seconds == 0, "the kernel knows at once"
     assert here.take("a", ONE) is None
     assert here.take("a", ONE) is None
     assert there.take("a", TWO) == Held(ONE, float("inf"))

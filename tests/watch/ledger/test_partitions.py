@@ -243,6 +243,16 @@ def test_what_a_writer_counted_itself_is_told_apart_in_all_partitions(tmp_path):
         assert [n_labels(ledger) for ledger in (one, two)] == [100, 100]
         own = [sum(sums.labels.sum() for sums in ledger.sums(own=True).values()) for ledger in (one, two)]
         assert own == [60, 40]
+        assert one.verify() == []
+
+
+def test_the_spans_of_one_version_are_its_own_in_all_partitions(tmp_path):
+    with contextlib.closing(open_ledger(f"{tmp_path}/ledger.db?parts=3")) as ledger:
+        for version in ("1", "2"):
+            ledger.accept(entries([make_label(100 * int(version) + i, version=version) for i in range(30)]))
+        found = ledger.dated(0, 1e11, version=("m", "2"))
+        assert {one.key.version for one in found} == {"2"}
+        assert {one.key.version for one in ledger.dated(0, 1e11)} == {"1", "2"}
 
 
 def test_what_is_published_is_what_was_counted_in_all(tmp_path):
@@ -260,6 +270,7 @@ def test_what_is_published_is_what_was_counted_in_all(tmp_path):
 def test_checks_speak_of_the_partition_that_is_wrong(tmp_path):
     with contextlib.closing(open_ledger(f"{tmp_path}/ledger.db?parts=2")) as ledger:
         names = [check.name for check in ledger.checks()]
+        assert {"file", "disk", "journal", "damage"} <= set(names)
         assert names == [check.name for check in ledger.parts[0].checks()]
         (tmp_path / "ledger.db.2").rename(tmp_path / "gone")
         said = []
