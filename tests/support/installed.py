@@ -31,7 +31,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     All else it has from the environment that the tests run in; ``calib-serve`` lies beside it.
     """
     folder = tmp_path_factory.mktemp("installed")
-    run(*PIP, "wheel", "--no-deps", "--wheel-dir", folder, ROOT, cwd=folder)
+    # By the pinned tools that built the checkout: an isolated build asks a package index for them.
+    run(*PIP, "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", folder, ROOT, cwd=folder)
     (wheel,) = folder.glob("*.whl")
     run(sys.executable, "-m", "venv", "--without-pip", folder / "venv", cwd=folder)
     python = folder / "venv" / "bin" / "python"
