@@ -18,7 +18,10 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Goal:
-    """``measured`` of the result against one of the two bounds; ``show`` formats both."""
+    """``measured`` of the result against one of the two bounds; ``show`` formats both.
+
+    ``peers``: those that ours is compared with; where one is absent, the rest decide nothing.
+    """
 
     says: str
     measured: Callable[[Result], float]
@@ -26,6 +29,7 @@ class Goal:
     at_least: float = -math.inf
     show: str = "{:.3g}"
     reason: str = ""
+    peers: tuple[str, ...] = ()
 
     def met(self, value: float) -> bool:
         return self.at_least <= value <= self.at_most
@@ -39,7 +43,10 @@ class Goal:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One file of this folder: the options of its full run, and its page in docs/benchmarks."""
+    """One file of this folder: the options of its full run, and its page in docs/benchmarks.
+
+    ``programs`` must be on the path, and ``environment`` names the pins that its peers are made of.
+    """
 
     name: str
     asks: str
@@ -47,6 +54,8 @@ class Benchmark:
     options: tuple[str, ...] = ()
     needs_data: bool = False
     page: str = ""
+    programs: tuple[str, ...] = ()
+    environment: str = ""
 
 
 def mean(values: Iterable[float]) -> float:
@@ -74,6 +83,11 @@ def untied(r: Result) -> list[Result]:
 
 
 # metrics
+
+METRIC_PEERS = (
+    *("torchmetrics", "netcal", "uncertainty-calibration"),
+    *("torch-uncertainty", "relplot", "probmetrics"),
+)
 
 
 def each_metric(r: Result) -> Iterable[Result]:
@@ -168,13 +182,13 @@ def over_best_output(network: str, column: str) -> Callable[[Result], float]:
 
     def ratio(r: Result) -> float:
         splits = r["networks"][network]["splits"]
-        best = mean(min(rows[m][column] for m in OUTPUT_METHODS) for rows in splits)
+        best = mean(min(rows[m][column] for m in HEAD_RIVALS) for rows in splits)
         return mean(rows["tuned head + TS"][column] for rows in splits) / best
 
     return ratio
 
 
-OUTPUT_METHODS = ("temperature", "vector", "structured-average")
+HEAD_RIVALS = ("temperature", "vector", "structured-average")
 
 # detectors
 
@@ -354,6 +368,7 @@ BENCHMARKS = (
                 lambda r: min(metric["times_faster"] for metric in each_metric(r)),
                 at_least=1.0,
                 show="{:.2f}",
+                peers=METRIC_PEERS,
             ),
             *(
                 Goal(
@@ -381,6 +396,7 @@ BENCHMARKS = (
                 "are needed; at 100 and 1,000 classes it is met",
             ),
         ),
+        environment="requirements-metrics.txt",
     ),
     Benchmark(
         "coverage",
@@ -433,6 +449,7 @@ BENCHMARKS = (
             Goal(
                 "a temperature, time over that of the fastest peer as good, the most of all sets",
                 against("temperature", TEMPERATURES, "seconds", as_good=True),
+                peers=TEMPERATURES,
                 at_most=1.0,
                 show="{:.2f}",
                 reason="at 5,000 x 100 ours and probmetrics take 9 ms each, within the noise of one another",
@@ -441,12 +458,14 @@ BENCHMARKS = (
                 "Dirichlet with ODIR, search of seven lambdas over the fastest peer's single fit, time, the "
                 "most of all sets",
                 against("dirichlet-odir, seven lambdas", ODIR, "seconds"),
+                peers=("torch-uncertainty", "dirichletcal"),
                 at_most=1.0,
                 show="{:.2f}",
             ),
             Goal(
                 "Dirichlet with ODIR, held-out NLL over the best peer's, the most of all sets",
                 against("dirichlet-odir, seven lambdas", ODIR, "nll"),
+                peers=("torch-uncertainty", "dirichletcal"),
                 at_most=1.0,
                 show="{:.5f}",
                 reason="chosen by cross-validation, so that a lambda which happens to suit one test split "
@@ -455,6 +474,7 @@ BENCHMARKS = (
             Goal(
                 "structured vector scaling, held-out NLL over probmetrics SVS, the most of all sets",
                 against("structured-vector", ("probmetrics svs",), "nll"),
+                peers=("probmetrics",),
                 at_most=1.0,
                 show="{:.5f}",
                 reason="the peer floors probabilities before its linear map; ours runs in a served graph as "
@@ -463,6 +483,7 @@ BENCHMARKS = (
             Goal(
                 "structured matrix scaling, held-out NLL over probmetrics SMS, the most of all sets",
                 against("structured-matrix", ("probmetrics sms",), "nll"),
+                peers=("probmetrics",),
                 at_most=1.0,
                 show="{:.5f}",
                 reason="as for the structured vector",
@@ -479,6 +500,7 @@ BENCHMARKS = (
         ),
         options=("--sets",),
         page="output_calibrators",
+        environment="requirements-fit.txt",
     ),
     Benchmark(
         "choose_outputs",
@@ -487,12 +509,14 @@ BENCHMARKS = (
             Goal(
                 "mean NLL of auto over the least of any one method or the peer's, the most of all sizes",
                 auto_over_one_method,
+                peers=("probmetrics",),
                 at_most=1.0,
                 show="{:.4f}",
             ),
             Goal(
                 "NLL of auto above the best of all and the peer, the most of whole sets but the shifted one",
                 lambda r: 100 * max(row["above_best"] for row in auto_rows(r, "all")),
+                peers=("probmetrics",),
                 at_most=0.5,
                 show="{:.2f} %",
                 reason="50 to 200 samples cannot tell methods apart, nor can 70 to test on; of forests the "
@@ -508,6 +532,7 @@ BENCHMARKS = (
             Goal(
                 "processor time of auto over the peer's default fit, the most of all sizes",
                 lambda r: max(kind["ratio"] for size in r["times"].values() for kind in size.values()),
+                peers=("probmetrics",),
                 at_most=3.0,
                 show="{:.2f}",
             ),
@@ -521,6 +546,7 @@ BENCHMARKS = (
         ),
         needs_data=True,
         page="output_calibrators",
+        environment="requirements-fit.txt",
     ),
     Benchmark(
         "neural_clamping",
@@ -809,6 +835,7 @@ BENCHMARKS = (
             ),
         ),
         page="serving",
+        programs=("redis-server", "redis-cli"),
     ),
     Benchmark(
         "fleet",
@@ -967,6 +994,7 @@ BENCHMARKS = (
                     f"median delay over that of the best {says}, the most of all changes and streams, "
                     f"tolerance {tolerance:g}",
                     against_best_rival(tolerance=tolerance, rivals=rivals),
+                    peers=("river",) if rivals == SEQUENTIAL else (),
                     at_most=1.0,
                     show="{:.2f}",
                     reason=reason,
@@ -1004,6 +1032,7 @@ BENCHMARKS = (
             ),
         ),
         needs_data=True,
+        environment="requirements-watch.txt",
     ),
     Benchmark(
         "late_labels",
@@ -1253,9 +1282,11 @@ BENCHMARKS = (
                 lambda r: r["agreement"]["differ_from_crepes"],
                 at_most=0,
                 show="{:.0f}",
+                peers=("crepes",),
             ),
         ),
         needs_data=True,
+        environment="requirements-sets.txt",
     ),
     Benchmark(
         "monitor",
@@ -1342,6 +1373,7 @@ BENCHMARKS = (
                 )
             ),
         ),
+        programs=("prometheus", "promtool"),
     ),
     Benchmark(
         "base_install",

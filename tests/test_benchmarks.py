@@ -96,16 +96,16 @@ def test_one_that_fails_is_told_with_its_last_lines(
     monkeypatch.setattr(run_all.peers, "HERE", tmp_path)
     (tmp_path / "bad.py").write_text("print('measuring')\nraise SystemExit('no disk')")
     (tmp_path / "good.py").write_text("import sys; assert sys.argv[1:] == ['--quick']")
-    bad = run_all.run(run_all.Benchmark("bad", "", ()), quick=False)
+    bad = run_all.run(run_all.Benchmark("bad", "", ()), quick=False, limit=60)
     assert (bad["status"], bad["last_lines"]) == ("failed", ["measuring", "no disk"])
-    assert run_all.run(run_all.Benchmark("good", "", ()), quick=True)["status"] == "done"
+    assert run_all.run(run_all.Benchmark("good", "", ()), quick=True, limit=60)["status"] == "done"
 
 
 def test_one_that_needs_data_is_skipped_with_the_reason(
     run_all: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CALIB_SERVE_DATA", raising=False)
-    outcome = run_all.run(run_all.Benchmark("labels", "", (), needs_data=True), quick=True)
+    outcome = run_all.run(run_all.Benchmark("labels", "", (), needs_data=True), quick=True, limit=60)
     assert outcome["status"] == "skipped"
     assert "CALIB_SERVE_DATA" in outcome["why"]
 
