@@ -294,7 +294,7 @@ def published_ece(network: str) -> Callable[[Result], float]:
     return found
 
 
-# coverage
+# interval_coverage
 
 WIDE = ("mce", "ace")
 """Of nearly empty bins: an interval may hold the truth too often, never too seldom."""
@@ -344,6 +344,16 @@ def auto_over_one_method(r: Result) -> float:
             least = min(mean(row[name] for row in rows) for name in names)
             ratios.append(mean(row["auto"] for row in rows) / least)
     return max(ratios)
+
+
+# fleet
+
+
+def in_scrapes(found: Result, while_: str) -> float:
+    """Processor time of 60 s of background work over the median scrape's."""
+    scrapes = sorted(one["cpu_s"] for one in found["scrapes"])
+    work = found[while_]
+    return float(60 * work["background_cpu_s"] / work["seconds"] / scrapes[len(scrapes) // 2])
 
 
 _TWO_CORES = (
@@ -399,7 +409,7 @@ BENCHMARKS = (
         environment="requirements-metrics.txt",
     ),
     Benchmark(
-        "coverage",
+        "interval_coverage",
         "Do 95 % intervals hold the truth, and do paired tests at 5 % hold their level?",
         (
             Goal(
@@ -455,8 +465,8 @@ BENCHMARKS = (
                 reason="at 5,000 x 100 ours and probmetrics take 9 ms each, within the noise of one another",
             ),
             Goal(
-                "Dirichlet with ODIR, search of seven lambdas over the fastest peer's single fit, time, the "
-                "most of all sets",
+                "Dirichlet with ODIR (by name alone: `auto` does not try it), search of seven lambdas over "
+                "the fastest peer's single fit, time, the most of all sets",
                 against("dirichlet-odir, seven lambdas", ODIR, "seconds"),
                 peers=("torch-uncertainty", "dirichletcal"),
                 at_most=1.0,
@@ -489,8 +499,8 @@ BENCHMARKS = (
                 reason="as for the structured vector",
             ),
             Goal(
-                "the finest grid of temperatures by ECE, times faster than a softmax a value, the least of "
-                "all sets",
+                "the finest grid of temperatures by ECE (`--set grid=fine`), times faster than a softmax a "
+                "value, the least of all sets",
                 lambda r: min(grid["times_faster"] for grid in r["ece_grid"].values()),
                 at_least=50,
                 show="{:.0f}",
@@ -527,7 +537,8 @@ BENCHMARKS = (
                 lambda r: 100 * max(row["above_temperature"] for row in auto_rows(r)),
                 at_most=0.2,
                 show="{:.2f} %",
-                reason="100 samples now and then say that a richer map is better when it is not",
+                reason="50 samples of iris, and now and then 100 of any set, say that a richer map is better "
+                "when it is not; with 1,000 it is 1.1 % at most",
             ),
             Goal(
                 "processor time of auto over the peer's default fit, the most of all sizes",
@@ -541,7 +552,7 @@ BENCHMARKS = (
                 lambda r: max(row["nll"]["auto"] / row["nll"]["none"] for row in auto_rows(r, "all")),
                 at_most=1.0,
                 show="{:.3f}",
-                reason="the least set has 50 samples, whose uniform share of one sample costs as much",
+                reason="50 samples of iris: they cannot tell the map that was taken from none",
             ),
         ),
         needs_data=True,
@@ -586,7 +597,8 @@ BENCHMARKS = (
     ),
     Benchmark(
         "neural_clamping_speed",
-        "How much sooner does its loss fall than under the schedules of its paper and its toolkit?",
+        "How much sooner does its loss fall than under the schedules of its paper and its toolkit? Their "
+        "objectives at full size are options: the default shift is coarser and judged on held-out folds.",
         tuple(
             goal
             for name in ("paper", "toolkit")
@@ -604,7 +616,7 @@ BENCHMARKS = (
                     under_schedule(name, lambda r: r["times_faster"]["cpu_seconds"]),
                     at_least=5.0,
                     show="{:.1f}",
-                    reason="ours goes on to a lower loss, up to 25 passes over all images",
+                    reason="ours goes on to a lower loss: 26 passes over all images",
                 ),
                 Goal(
                     f"ResNet-20, calibration loss over that of the {name}'s schedule",
@@ -651,7 +663,7 @@ BENCHMARKS = (
     ),
     Benchmark(
         "digits_calibrators",
-        "The same on a small network with few samples, over seeds.",
+        "Its paper's objective by our solver on a small network with few samples, over seeds.",
         (
             Goal(
                 "digits, times less processor time than the paper's schedule, median of seeds",
@@ -804,7 +816,8 @@ BENCHMARKS = (
                 for name in ("two files", "one file", "one Redis", "four partitions", "a Redis Cluster")
             ),
             Goal(
-                "a label acknowledged by one process on one file, in HMACs of its receipt",
+                "a label acknowledged by one process on one file, without drift detection, in HMACs of its "
+                "receipt",
                 lambda r: r["processes"]["one process, one file"]["hmacs"],
                 at_most=8.0,
                 show="{:.1f}",
@@ -842,16 +855,16 @@ BENCHMARKS = (
         "What does `calib-serve watch` cost for 1,000 models of 10 versions with 32 segments each?",
         (
             Goal(
-                "processor time of all background work, share of one core, while nothing comes",
-                lambda r: r["sqlite"]["idle"]["share_of_core"],
-                at_most=0.01,
-                show="{:.2%}",
+                "background work of 60 s while nothing comes, processor time, over that of a scrape",
+                lambda r: in_scrapes(r["sqlite"], "idle"),
+                at_most=1.0,
+                show="{:.2f}",
             ),
             Goal(
                 "the same while labels of all versions come (--rate 100)",
-                lambda r: r["sqlite"]["labels"]["share_of_core"],
-                at_most=0.01,
-                show="{:.2%}",
+                lambda r: in_scrapes(r["sqlite"], "labels"),
+                at_most=1.0,
+                show="{:.2f}",
                 reason="each version's drift detector is read, given its few labels and written: labels of "
                 "10,000 versions share nothing of that",
             ),
@@ -935,11 +948,14 @@ BENCHMARKS = (
         "What does `calib-serve gateway` add before a server of the Open Inference Protocol?",
         (
             Goal(
-                "p50 that it adds by 1 connection, in times of a model that takes 1 ms, the most",
+                "p50 through it over that of the server alone, whose model waits for 1 ms, by 1 connection, "
+                "the most",
                 lambda r: max(
-                    row["added_p50_ms"] / r["model_ms"] for row in r["rows"] if row["connections"] == 1
+                    row["gateway_p50_ms"] / row["direct_p50_ms"]
+                    for row in r["rows"]
+                    if row["connections"] == 1
                 ),
-                at_most=1.0,
+                at_most=2.0,
                 show="{:.2f}",
                 reason="three messages more on sockets and one more process: where the machine is slow at "
                 "these, they are what is added",
@@ -1004,15 +1020,16 @@ BENCHMARKS = (
                     (
                         "of CUSUM, Page-Hinkley and ADWIN",
                         SEQUENTIAL,
-                        "on confidences near one half a CUSUM that knows the size of the change is optimal, "
-                        "and the rivals have one for each size; not knowing it, and watching bins and "
-                        "classes as well, costs up to a quarter",
+                        "a CUSUM that is told the size of the change is optimal for it, and the rivals have "
+                        "one for each size; not knowing it, and watching bins and classes as well, costs up "
+                        "to a quarter",
                     ),
                     (
                         "ECE window",
                         ("ECE",),
-                        "where all bins are off by as much, a window of 500 labels sees it as soon; it "
-                        "sees no errors that cancel over classes, and small ones late",
+                        "errors of 5 points that cancel over the few bins of the baseball stream: a window "
+                        "of 500 labels fills these bins; it sees errors that cancel over classes, and small "
+                        "ones, later than this detector",
                     ),
                 )
             ),
@@ -1076,8 +1093,8 @@ BENCHMARKS = (
                         "a t test with its rate spent over the asks",
                         "t test",
                         1.0,
-                        "the t test deploys on up to 20 % of streams where nothing changed, as the current "
-                        "calibration is off by its own estimation; both need two or three asks",
+                        "the t test deploys on up to 20 % of streams where nothing changed, four times what "
+                        "is stated; evidence takes one ask more",
                     ),
                     (
                         "one standard error, which deploys on 4 of 5 streams where nothing changed",

@@ -88,7 +88,7 @@ def imported(module: str, package: str, lacking: dict[str, str]) -> Any:
     """A peer's module; None where it cannot be imported, which ``lacking`` then says of ``package``."""
     try:
         return importlib.import_module(module)
-    except ImportError as error:
+    except Exception as error:  # whatever its own imports run into
         lacking.setdefault(package, f"could not be imported: {type(error).__name__}: {error}")
         return None
 
