@@ -26,6 +26,7 @@ import sys
 import time
 from typing import Any
 
+import blocks
 import overview
 import peers
 from goals import BENCHMARKS, Benchmark, Goal
@@ -178,10 +179,11 @@ def on_gpu() -> dict[str, Any]:
 
 
 def render(failures: dict[str, Any]) -> dict[str, Any]:
-    """Write results.json and docs/benchmarks.md from the results there are."""
+    """Write results.json, docs/benchmarks.md and the tables of other pages from the results there are."""
     content = merged(failures)
     MERGED.write_text(json.dumps(content, indent=1) + "\n")
     PAGE.write_text(page(content))
+    blocks.render()
     return content
 
 
