@@ -1,10 +1,8 @@
-"""Tables and sentences of docs/ that are written from kept results, so that no page contradicts them.
+"""Tables of docs/ that are written from kept results, so that no page contradicts them.
 
     python benchmarks/run_all.py --render
 
-A table stands between ``<!-- measured NAME -->`` and ``<!-- end -->`` and is written anew. A sentence of
-``QUOTES`` is text of a page with numbers in it: it is not written, but tests/test_benchmarks.py asks that
-the page has it as the results make it.
+A table stands between ``<!-- measured NAME -->`` and ``<!-- end -->`` and is written anew.
 """
 
 from __future__ import annotations
@@ -15,12 +13,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import deployment
+import neural_clamping_page
 import peers
 from goals import DRIFT_DEFAULT, SHIFTED, Result, mean
 
 DOCS = peers.ROOT / "docs"
 PAGES = (
-    *(DOCS / "benchmarks" / f"{name}.md" for name in ("serving", "output_calibrators")),
+    *(DOCS / "benchmarks" / f"{name}.md" for name in ("serving", "output_calibrators", "neural_clamping")),
     *(DOCS / f"{name}.md" for name in ("scaling", "monitoring")),
 )
 
@@ -273,6 +272,14 @@ def odir(r: Result) -> list[str]:
     return table((*header, "NLL, ours", "torch-uncertainty", "dirichletcal"), rows)
 
 
+# neural_clamping
+
+
+def clamped(network: str) -> Callable[[Result], list[str]]:
+    """The table that the page of the paper has of the small networks."""
+    return lambda r: neural_clamping_page.network(network).splitlines()
+
+
 # choose_outputs
 
 PEER = "probmetrics logistic"
@@ -308,6 +315,8 @@ BLOCKS = {
     "fleet": Block("fleet", fleet),
     "detectors, default tolerance": Block("detectors", delays(DRIFT_DEFAULT)),
     "detectors, tolerance 0": Block("detectors", delays(0.0)),
+    "ResNet-20": Block("neural_clamping", clamped("resnet20")),
+    "ResNet-56": Block("neural_clamping", clamped("resnet56")),
     "run lengths": Block("detectors", run_lengths),
     "held-out NLL": Block("fit_outputs", held_out),
     "time of a temperature": Block("fit_outputs", temperatures),

@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--level-repeats", type=int, default=1000)
     parser.add_argument("--replicates", type=int, default=1000)
     parser.add_argument("--classes", type=int, nargs="*", default=list(SCALE))
-    args = peers.arguments(parser, repeats=20, level_repeats=20, replicates=200, classes=[2, 10])
+    args = peers.arguments(parser, repeats=5, level_repeats=5, replicates=100, classes=[2, 10])
     result: dict[str, Any] = {**vars(args), "cells": {}, "level": {}, "power": {}}
 
     def wanted(name: str) -> bool:
