@@ -36,7 +36,8 @@ class Progress:
         return kept if same and kept["status"] == "done" else None
 
     def keep(self, name: str, command: list[str], outcome: dict[str, Any]) -> None:
-        self._write({**self._read(), name: {**outcome, "command": command, "at": self.at}})
+        told = {**outcome, "command": command, "at": self.at, "commit": commit()}
+        self._write({**self._read(), name: told})
 
     def forget(self, name: str) -> None:
         """What was done is no more, as it runs again."""
@@ -44,9 +45,8 @@ class Progress:
 
     @cached_property
     def at(self) -> dict[str, str | None]:
-        """The code, read once, and the settings that a run is of."""
+        """The code, read once, and the settings that a run is of; a commit of other files changes nothing."""
         return {
-            "commit": commit(),
             "code": code(),
             "python": platform.python_version(),
             "CALIB_SERVE_DATA": os.environ.get("CALIB_SERVE_DATA"),
