@@ -379,7 +379,8 @@ def test_one_that_takes_too_long_is_told_with_what_it_had_said(
     monkeypatch.setattr(run_all.peers, "HERE", tmp_path)
     (tmp_path / "long.py").write_text(
         "import subprocess, sys\nprint('measuring', flush=True)\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], stdout=-3, stderr=-3)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], "
+        "stdout=-3, stderr=-3)\n"
         "print(child.pid, flush=True)\nchild.wait()\n"
     )
     outcome = run_all.run(run_all.Benchmark("long", "", ()), quick=True, limit=1.5)
