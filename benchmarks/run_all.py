@@ -41,7 +41,8 @@ INTRODUCTION = """# Benchmarks
 
 Every number that we claim is made by one file in `benchmarks/`, beside the fastest peers, each peer in an
 environment of pinned versions that the file makes itself. The goals stand in `benchmarks/goals.py`; one that
-is missed is shown as missed, with the reason.
+is missed is shown as missed, with the reason. A peer that cannot be installed is named, and a goal that it
+decides is not measured.
 
 ```bash
 make bench-quick                        # everything, trimmed, in some minutes

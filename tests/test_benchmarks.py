@@ -204,6 +204,11 @@ def test_sentences_with_numbers_say_what_was_measured(run_all: ModuleType) -> No
         assert said in squeezed((ROOT / "docs" / quote.page).read_text()), (quote.page, said)
 
 
+def test_the_table_of_a_deployment_takes_what_the_others_measured(run_all: ModuleType) -> None:
+    """It keeps their numbers of when it ran: it runs again after them, or its table says otherwise."""
+    assert run_all.kept("deployment")["of_others"] == run_all.blocks.deployment.of_others()
+
+
 def test_links_to_a_benchmark_name_one(run_all: ModuleType) -> None:
     known = {each.name for each in run_all.BENCHMARKS} | {"machines", "by-benchmark", "goals", "results"}
     pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md"]
