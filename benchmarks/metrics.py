@@ -189,33 +189,32 @@ def number(result: Any) -> float:
 
 
 def measure_metric(name: str, calls: Calls, classes: int, rounds: int) -> dict[str, Any]:
-    values = {}
+    values, fails = {}, {}
     for who in list(calls):
         try:
             values[who] = number(calls[who]())
-        except (
-            AssertionError,
-            ValueError,
-            RuntimeError,
-            TypeError,
-            IndexError,
-            NotImplementedError,
-        ) as error:
-            print(f"{name}, K = {classes}: {who} fails: {type(error).__name__}: {str(error)[:90]}")
+        except Exception as error:
+            if who == "calib-serve":
+                raise
+            fails[who] = f"{type(error).__name__}: {str(error)[:90]}"
+            print(f"{name}, K = {classes}: {who} fails: {fails[who]}")
+            if isinstance(error, ImportError):  # of what it needs itself
+                ABSENT.setdefault(who, f"could not be used: {fails[who]}")
             del calls[who]
     timed = {who: peers.summary(s) for who, s in peers.alternate(calls, rounds=rounds).items()}
     took = {who: times["min_s"] for who, times in timed.items()}
     rivals = [who for who in took if who not in ("calib-serve", "plain numpy")]
     if not rivals:
         print(f"{name:18} {1e3 * took['calib-serve']:9.2f} ms  no peer")
-        return {"times": timed, "values": values}
+        return {"times": timed, "values": values, "fails": fails}
     fastest = min(rivals, key=took.__getitem__)
     ratio = took[fastest] / took["calib-serve"]
     print(f"{name:18} {1e3 * took['calib-serve']:9.2f} ms  {fastest:24}", end="")
     print(f"{1e3 * took[fastest]:9.2f} ms {ratio:7.1f} x", end="")
     difference = abs(values[fastest] - values["calib-serve"])
     print(f"   value {values['calib-serve']:.6f}, theirs differs by {difference:.1e}")
-    return {"times": timed, "values": values, "fastest_peer": fastest, "times_faster": ratio}
+    found = {"times": timed, "values": values, "fails": fails}
+    return {**found, "fastest_peer": fastest, "times_faster": ratio}
 
 
 def measure_evaluate(p: np.ndarray, y: np.ndarray, rounds: int) -> dict[str, Any]:
