@@ -861,7 +861,7 @@ BENCHMARKS = (
                 show="{:.2f}",
             ),
             Goal(
-                "background work of 60 s while labels of all versions come (--rate 100), over that of a scrape",
+                "background work of 60 s while labels of all versions come (--rate 100), over a scrape's",
                 lambda r: in_scrapes(r["sqlite"], "labels"),
                 at_most=1.0,
                 show="{:.2f}",
@@ -1040,8 +1040,8 @@ BENCHMARKS = (
                 show="{:.2f}",
             ),
             Goal(
-                "measured run length to a false alarm over the promised one, at the tolerance's edges, the most "
-                "of all streams",
+                "measured run length to a false alarm over the promised one, at the tolerance's edges, the "
+                "most of all streams",
                 kept_promise(max, edges=True),
                 at_most=1.5,
                 show="{:.2f}",
@@ -1351,7 +1351,7 @@ BENCHMARKS = (
                 reason="nine sums by model, version, bin and the fate of the row, in place of three of all",
             ),
             Goal(
-                "an audit, processor time, over DuckDB's own join, count and sum with a look for repeated ids",
+                "an audit, processor time, over DuckDB's own join, count and sum that look for repeated ids",
                 lambda r: (
                     r["cost"]["audit"]["cpu_s"]
                     / r["cost"]["DuckDB: the same, repeated ids looked for"]["cpu_s"]
