@@ -457,6 +457,7 @@ def test_a_run_that_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None
         line = run.stdout.readline()
         assert re.fullmatch(first, line), line + run.stdout.read()
         while not (children := psutil.Process(run.pid).children()):
+            assert run.poll() is None, run.stdout.read()
             time.sleep(0.01)
         run.send_signal(how)
         if how == signal.SIGKILL:
