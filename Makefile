@@ -104,7 +104,8 @@ docs: $(DEVELOPED)
 audit: $(DEVELOPED)
 	$(BIN)/nox -s audit -- $(ARGS)
 
-bench-quick: $(INSTALLED)
+bench-quick: $(DEVELOPED)
+	VENV=$(VENV) scripts/system_tools.sh
 	$(BIN)/python benchmarks/run_all.py --quick $(ARGS)
 
 dist: $(DEVELOPED)
@@ -123,4 +124,4 @@ lock:
 	PYTHON=$(PYTHON) scripts/refresh_constraints.sh
 
 clean:
-	rm -rf $(VENV) build/mutants .nox .venv-bench-* benchmarks/results/quick demo-out site logs htmlcov coverage.xml .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build/mutants build/benchmarks .nox .venv-bench-* benchmarks/results/quick demo-out site logs htmlcov coverage.xml .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import peers
-from fit_outputs import Worker, scenario
+from fit_outputs import PINS, Worker, scenario
 from output_sets import Set, all_sets
 
 SIZES = (100, 300, 1000)
@@ -86,10 +86,14 @@ def price(ours: Worker, theirs: Worker, size: tuple[int, int], repeats: int, fol
         for _ in range(repeats):
             for worker, name in ((ours, "auto"), (theirs, PEER)):
                 answer = worker.ask(path, name)
-                seconds[name].append(answer["cpu"])
+                if "cpu" in answer:
+                    seconds[name].append(answer["cpu"])
         path.unlink()
-        median = {name: statistics.median(each) for name, each in seconds.items()}
-        found[kind] = {**median, "ratio": median["auto"] / median[PEER]}
+        median = {name: statistics.median(each) for name, each in seconds.items() if each}
+        found[kind] = median
+        if PEER not in median:
+            continue
+        found[kind]["ratio"] = median["auto"] / median[PEER]
         print(f"{size[0]} x {size[1]} {kind:12} {found[kind]['ratio']:.2f} times the peer's", flush=True)
     return found
 
@@ -102,11 +106,12 @@ def main() -> None:
     parser.add_argument("--large", action="store_true", help="processor time at 25,000 x 1,000 too")
     parser.add_argument("--peers", help="a Python that has probmetrics")
     asked = peers.arguments(parser, sets=["pneumonia_cnn_inhouse"], draws=1, repeats=1)
-    theirs = asked.peers or str(peers.environment("requirements-fit.txt"))
+    theirs = asked.peers or str(peers.environment(PINS))
     workers = Worker(sys.executable, "ours", 1), Worker(theirs, "peers", 1)
     kept = peers.result("choose_outputs", asked)
     result = json.loads(kept.read_text()) if kept.exists() else {}
     result = {"sets": result.get("sets", {}), "times": result.get("times", {})}
+    result["absent"] = {} if asked.peers else peers.absent(PINS)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for size in (*PRICED, *([LARGE] if asked.large else [])):

@@ -118,7 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=10, help="for each model, decision and batch")
     parser.add_argument("--rounds", type=int, default=5, help="fresh sessions for each")
-    options = peers.arguments(parser, seconds=1, rounds=2)
+    options = peers.arguments(parser, seconds=0.1, rounds=2)
     torch.set_num_threads(1)
     print(f"{'model':28} {'decisions':26} batch nodes        plain ms  deciding/plain same/same numpy/graph")
     rows = []

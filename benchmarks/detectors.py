@@ -32,7 +32,7 @@ if __name__ == "__main__":
 import drift_streams as streams  # noqa: E402
 import drift_twin  # noqa: E402
 import numpy as np  # noqa: E402
-from drift_rivals import RIVALS  # noqa: E402
+from drift_rivals import ABSENT, RIVALS  # noqa: E402
 
 from calib_serve.watch import drift  # noqa: E402
 
@@ -153,7 +153,7 @@ def main():
     options = peers.arguments(argparse.ArgumentParser(description=__doc__.splitlines()[0]))
     count = 40 if options.quick else 300
     check_twin()
-    result = {"quick": options.quick, "arl": ARL, "settings": [], "run_lengths": []}
+    result = {"quick": options.quick, "arl": ARL, "absent": ABSENT, "settings": [], "run_lengths": []}
     for tolerance in (drift.TOLERANCE, 0.0):
         for kind in streams.KINDS:
             began = time.perf_counter()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numba
 import numpy as np
-from river import drift as river_drift
+import peers
 
 from calib_serve.bins import bin_index
 
 BINS = 15
+ABSENT = peers.absent("requirements-watch.txt")
+river_drift = peers.imported("river.drift", "river", ABSENT)
 
 
 @numba.njit(cache=True)
@@ -100,3 +102,5 @@ RIVALS = {
     "ECE of 2000 labels": (ece(2000), np.geomspace(0.01, 0.1, 160), 1.0),
     "ADWIN (river)": (_adwin, np.geomspace(0.9, 1e-3, 6), 0.3),
 }
+if river_drift is None:
+    del RIVALS["ADWIN (river)"]

@@ -4,12 +4,14 @@
 
 Two workers, ours and one in the peers' environment (of requirements-fit.txt), keep
 the arrays in memory and take turns, so that whatever else the machine does falls on both alike.
-Both are bound to the same number of cores. Prints a table, writes results/fit_outputs.json.
+Both are bound to the same number of cores. A peer that cannot be installed or fitted is named in the result.
+Prints a table, writes results/fit_outputs.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -23,6 +25,7 @@ import numpy as np
 import peers
 
 HERE = Path(__file__).resolve().parent
+PINS = "requirements-fit.txt"
 SOFTMAX = "one softmax"  # of the calibration set: the unit of a temperature's time
 OURS = {
     "temperature": ["temperature", SOFTMAX],
@@ -240,9 +243,11 @@ class Worker:
     def ask(self, path: Path, fit: str) -> dict:
         assert self.process.stdin
         assert self.process.stdout
-        self.process.stdin.write(json.dumps({"set": str(path), "fit": fit}) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps({"set": str(path), "fit": fit}) + "\n")
+            self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        return json.loads(answer) if answer else {"error": f"the worker ended: {self.process.wait()}"}
 
 
 def measure(ours: Worker, peers: Worker, path: Path, logits: int, repeats: int, kinds: list[str]) -> dict:
@@ -305,25 +310,30 @@ def main() -> None:
     if options.work:
         work(options.work)
         return
-    theirs = str(peers.environment("requirements-fit.txt"))
+    folder = os.environ.get("CALIB_SERVE_DATA")
+    theirs = str(peers.environment(PINS))
     workers = Worker(sys.executable, "ours", options.threads), Worker(theirs, "peers", options.threads)
     kept = peers.result("fit_outputs", options)
     result = json.loads(kept.read_text()) if kept.exists() else {"sets": {}}
-    result["threads"] = options.threads
+    result |= {"threads": options.threads, "absent": peers.absent(PINS)}
+    if options.sets and not folder:
+        result["absent"]["real sets"] = "CALIB_SERVE_DATA is not set: it names the folder of real data"
+    for name, why in result["absent"].items():
+        print(f"{name}: {why}", flush=True)
     kinds = options.kinds.split(",")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as scratch:
         paths = {}
         for size in filter(None, options.sizes.split(",")):
             n, k = map(int, size.split("x"))
             for kind in options.scenarios.split(","):
-                paths[f"{size} {kind}"] = (Path(folder) / f"{size}-{kind}.npz", n, k, kind)
+                paths[f"{size} {kind}"] = (Path(scratch) / f"{size}-{kind}.npz", n, k, kind)
         for name, (path, n, k, kind) in paths.items():
             np.savez(path, **scenario(n, k, kind))
             print(name, flush=True)
             result["sets"].setdefault(name, {}).update(measure(*workers, path, n * k, options.repeats, kinds))
             path.unlink()
-        if options.sets:
-            for path in sorted((Path(os.environ["CALIB_SERVE_DATA"]) / "logits").glob("*.npz")):
+        if options.sets and folder:
+            for path in sorted((Path(folder) / "logits").glob("*.npz")):
                 print(path.stem, flush=True)
                 found = measure(*workers, path, 0, options.repeats, kinds)
                 result["sets"].setdefault(path.stem, {}).update(found)
@@ -332,7 +342,8 @@ def main() -> None:
                     f"  ece grid: {grid['times_faster']:.0f} times faster, error {grid['largest_error']:.1e}"
                 )
     for worker in workers:
-        worker.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            worker.process.stdin.close()
         worker.process.wait()
     print(f"written to {peers.save('fit_outputs', result, options)}")
 

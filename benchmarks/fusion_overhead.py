@@ -26,7 +26,7 @@ import peers
 import torch
 from fusion_models import CifarResNet, ImageNetResNet18, Transformer
 
-from calib_serve import Artifact, InputShift, LogitMap
+from calib_serve import Artifact, InputShift, LogitMap, ModelFacts
 from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.fuse.sessions import open_session
 from calib_serve.fuse.torch.module import calibrated
@@ -55,7 +55,8 @@ def artifacts(shape: tuple[int, ...], classes: int) -> dict[str, Artifact]:
     }
     if len(shape) == 3:
         steps["neural clamping"] = (InputShift(rng.normal(0, 0.01, shape)), temperature)
-    return {name: Artifact(s, method=name, classes=classes) for name, s in steps.items()}
+    facts = ModelFacts(outputs="logits")
+    return {name: Artifact(s, method=name, classes=classes, model=facts) for name, s in steps.items()}
 
 
 def export(make: Callable[[], torch.nn.Module], shape: tuple[int, ...], path: Path) -> torch.nn.Module:

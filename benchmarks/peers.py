@@ -4,7 +4,10 @@
 
 makes .venv-bench-fit (and so on; all of them without a name) at the root of the checkout: torch first
 where the file names it, so that nothing resolves another, then the file's exact pins and nothing that
-they ask for beyond them. One that is there and was made from the same file is left as it is.
+they ask for beyond them. A line that ends in ``# old build`` is built by the setuptools and wheel of
+constraints-build.txt, which it was written for. A package that cannot be installed is absent, with what pip
+said last: the others are there, and results name it. An environment that is there and was made from the same
+files is left as it is, but for what is absent, which is tried again.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import importlib
 import json
 import os
 import platform
+import re
 import shlex
 import socket
 import statistics
@@ -31,6 +36,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 RESULTS = HERE / "results"
 QUICK = RESULTS / "quick"
+BUILD = HERE / "constraints-build.txt"
+OLD = "# old build"
+ABSENT = "absent.json"  # in the environment's folder
 PACKAGES = (
     "calib-serve",
     "numpy",
@@ -45,21 +53,78 @@ PACKAGES = (
 
 
 def environment(requirements: str) -> Path:
-    """The python of the environment with exactly ``benchmarks/requirements``."""
+    """The python of the environment with exactly ``benchmarks/requirements``, less what is ``absent``."""
     asked = (HERE / requirements).read_text()
-    folder = ROOT / f".venv-bench-{Path(requirements).stem.removeprefix('requirements-')}"
+    folder = _folder(requirements)
     python, made_from = folder / "bin" / "python", folder / requirements
-    if made_from.exists() and made_from.read_text() == asked:
+    made = made_from.exists() and made_from.read_text() == asked + BUILD.read_text()
+    missing = absent(requirements)
+    if made and (not missing or Path(sys.prefix).resolve() == folder.resolve()):
         return python
     print(f"making {folder.name}", file=sys.stderr, flush=True)
-    venv.create(folder, clear=True, with_pip=True)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    torch = [line for line in asked.splitlines() if line.startswith("torch==")]
-    if torch:
-        subprocess.run([*pip, *torch], check=True)
-    subprocess.run([*pip, "--no-deps", "-r", str(HERE / requirements)], check=True)
-    made_from.write_text(asked)
+    if not made:
+        venv.create(folder, clear=True, with_pip=True)
+    pins = [line for line in asked.splitlines() if line and not line.startswith("#")]
+    if made:
+        pins = [line for line in pins if canonical(line) in missing]
+    torch = [line for line in pins if line.startswith("torch==")]
+    old = [line.removesuffix(OLD).rstrip() for line in pins if line.endswith(OLD)]
+    others = [line for line in pins if line not in torch and not line.endswith(OLD)]
+    found = _install(python, torch)
+    found |= _install(python, others, "--no-deps")
+    found |= _install(python, old, "--no-deps", old=True)
+    (folder / ABSENT).write_text(json.dumps(found, indent=1) + "\n")
+    made_from.write_text(asked + BUILD.read_text())
     return python
+
+
+def absent(requirements: str) -> dict[str, str]:
+    """What that environment lacks, by name, and why; empty before it is made."""
+    path = _folder(requirements) / ABSENT
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def imported(module: str, package: str, lacking: dict[str, str]) -> Any:
+    """A peer's module; None where it cannot be imported, which ``lacking`` then says of ``package``."""
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # whatever its own imports run into
+        lacking.setdefault(package, f"could not be imported: {type(error).__name__}: {error}")
+        return None
+
+
+def canonical(pin: str) -> str:
+    """The name alone, as indexes spell it: ``torch_uncertainty==0.13.0`` is torch-uncertainty."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[=<>!~; \[]", pin)[0]).lower()
+
+
+def _install(python: Path, pins: Sequence[str], *options: str, old: bool = False) -> dict[str, str]:
+    """Install all pins at once, else each by itself; those that fail, with pip's last word."""
+    if not pins or not _pip(python, pins, *options, old=old):
+        return {}
+    said = {canonical(pin): _pip(python, [pin], *options, old=old) for pin in pins}
+    return {name: f"could not be installed: {last}" for name, last in said.items() if last}
+
+
+def _pip(python: Path, pins: Sequence[str], *options: str, old: bool) -> str:
+    """pip's last line that says why it failed; empty where it did not. ``old``: built by BUILD's versions."""
+    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *options, *pins]
+    # pip before 25.3 takes the versions to build with from the first, later ones from the second.
+    builds = dict.fromkeys(("PIP_CONSTRAINT", "PIP_BUILD_CONSTRAINT"), str(BUILD)) if old else {}
+    done = subprocess.run(command, env={**os.environ, **builds}, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else last_line(done.stderr or done.stdout)
+
+
+def last_line(said: str) -> str:
+    """The last line that is neither advice nor a warning, such as ``ERROR: No matching distribution``."""
+    lines = [line.strip() for line in said.splitlines()]
+    advice = ("note:", "hint:", "warning:", "[notice]", "\N{BOX DRAWINGS LIGHT ARC UP AND RIGHT}")
+    told = [line for line in lines if line and not line.lower().startswith(advice)]
+    return told[-1] if told else "pip said nothing"
+
+
+def _folder(requirements: str) -> Path:
+    return ROOT / f".venv-bench-{Path(requirements).stem.removeprefix('requirements-')}"
 
 
 def rerun_in(requirements: str) -> None:
@@ -198,3 +263,5 @@ def _lines(path: str) -> list[str]:
 if __name__ == "__main__":
     for each in sys.argv[1:] or sorted(path.name for path in HERE.glob("requirements-*.txt")):
         print(environment(each))
+        for name, why in absent(each).items():
+            print(f"  {name}: {why}")

@@ -2,11 +2,14 @@
 
     CALIB_SERVE_DATA=... python benchmarks/run_all.py [NAME ...]     # hours on two cores
     python benchmarks/run_all.py --quick                             # minutes: all trimmed, kept apart
+    python benchmarks/run_all.py --resume                            # go on with a run that was interrupted
     python benchmarks/run_all.py --render                            # nothing runs, only the page is written
 
-Each benchmark writes results/NAME.json; one that fails is told with its last lines, and the others go on.
-Then results.json (all results, condensed, with the goals) and docs/benchmarks.md are written from what is
-there. A quick run writes to results/quick only and judges no goal: trimmed numbers decide nothing.
+Each benchmark writes results/NAME.json; one that fails, or takes longer than --limit, is told with its last
+lines, and the others go on. Then results.json (all results, condensed, with the goals) and docs/benchmarks.md
+are written from what is there. A quick run writes to results/quick only and judges no goal: trimmed numbers
+decide nothing. What has ended is kept in build/benchmarks with the code and settings it ran at: --resume
+leaves out what is done at the same ones, and runs what failed or has not run.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import argparse
 import datetime
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -22,8 +26,11 @@ import sys
 import time
 from typing import Any
 
+import blocks
+import overview
 import peers
 from goals import BENCHMARKS, Benchmark, Goal
+from progress import Progress
 
 MERGED = peers.HERE / "results.json"
 PAGE = peers.ROOT / "docs" / "benchmarks.md"
@@ -34,45 +41,61 @@ INTRODUCTION = """# Benchmarks
 
 Every number that we claim is made by one file in `benchmarks/`, beside the fastest peers, each peer in an
 environment of pinned versions that the file makes itself. The goals stand in `benchmarks/goals.py`; one that
-is missed is shown as missed, with the reason.
+is missed is shown as missed, with the reason. A peer that cannot be installed is named, and a goal that it
+decides is not measured.
 
 ```bash
-make bench-quick                      # everything, trimmed, in some minutes
-python benchmarks/run_all.py          # everything, in hours; CALIB_SERVE_DATA names the real data
-python benchmarks/run_all.py labels   # one of them, and this page
+make bench-quick                        # everything, trimmed, in some minutes
+python benchmarks/run_all.py            # everything, in hours; CALIB_SERVE_DATA names the real data
+python benchmarks/run_all.py --resume   # go on with a run that was interrupted
+python benchmarks/run_all.py labels     # one of them, and this page
 ```
 """
 
 
-def run(benchmark: Benchmark, *, quick: bool) -> dict[str, Any]:
-    """Run it in a process of its own: ``status`` is done, skipped or failed."""
-    command = [sys.executable, str(peers.HERE / f"{benchmark.name}.py")]
-    command += ["--quick"] if quick else benchmark.options
-    if benchmark.needs_data and not os.environ.get("CALIB_SERVE_DATA"):
-        return {"status": "skipped", "why": "CALIB_SERVE_DATA is not set: it names the folder of real data"}
-    start, lines = time.monotonic(), []
+def run(benchmark: Benchmark, *, quick: bool, limit: float) -> dict[str, Any]:
+    """Run it in a process of its own: ``status`` is done, skipped, failed or too long."""
+    if why := lacking(benchmark):
+        return {"status": "skipped", "why": why}
+    if benchmark.environment:
+        peers.environment(benchmark.environment)  # its minutes are not those of the benchmark
+    start = time.monotonic()
     # A session of its own, so that what it started ends with it.
     process = subprocess.Popen(
-        command,
+        arguments(benchmark, quick=quick),
         cwd=peers.ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
+    late = False
     try:
-        out, _ = process.communicate(timeout=QUICK_LIMIT if quick else FULL_LIMIT)
-        lines = out.splitlines()
+        out, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
-        lines = [f"took longer than {QUICK_LIMIT if quick else FULL_LIMIT} s"]
+        late = True
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            out, _ = process.communicate()
     took = {"seconds": round(time.monotonic() - start, 1)}
     if process.returncode == 0:
         return {"status": "done", **took}
-    return {"status": "failed", **took, "finished": now(), "last_lines": lines[-15:]}
+    lines = [*out.splitlines()[-15:], *([f"stopped: it took longer than {limit:g} s"] if late else [])]
+    return {"status": "too long" if late else "failed", **took, "finished": now(), "last_lines": lines}
+
+
+def lacking(benchmark: Benchmark) -> str:
+    """Why it cannot run here; empty where it can."""
+    if benchmark.needs_data and not os.environ.get("CALIB_SERVE_DATA"):
+        return "CALIB_SERVE_DATA is not set: it names the folder of real data"
+    missing = [program for program in benchmark.programs if not shutil.which(program)]
+    return f"there is no {' and no '.join(missing)} here" if missing else ""
+
+
+def arguments(benchmark: Benchmark, *, quick: bool) -> list[str]:
+    options = ["--quick"] if quick else [*benchmark.options]
+    return [sys.executable, str(peers.HERE / f"{benchmark.name}.py"), *options]
 
 
 def now() -> str:
@@ -99,12 +122,20 @@ def numeric(value: Any) -> bool:
 
 
 def judged(goal: Goal, result: dict[str, Any] | None) -> dict[str, Any]:
-    """A goal with what was measured: met, missed, or not measured."""
+    """A goal with what was measured: met, missed, or not measured and why."""
     told = {"goal": goal.says, "bound": goal.bound}
+    if result is None:
+        return {**told, "verdict": "not measured", "why": "no full run is kept"}
+    absent = result.get("absent", {})
+    if deciding := [peer for peer in goal.peers if peer in absent]:
+        why = "; ".join(f"{peer}: {absent[peer]}" for peer in deciding)
+        return {**told, "verdict": "not measured", "why": why}
     try:
-        value = goal.measured(result or {})
-    except (KeyError, ValueError, IndexError, StopIteration, ZeroDivisionError):
-        return {**told, "verdict": "not measured"}  # this run was trimmed, or made before the goal
+        value = goal.measured(result)
+    except KeyError as missing:  # this run was trimmed, or made before the goal
+        return {**told, "verdict": "not measured", "why": f"the kept run has no {missing.args[0]!r}"}
+    except (ValueError, IndexError, StopIteration, ZeroDivisionError):
+        return {**told, "verdict": "not measured", "why": "the kept run has none of its rows"}
     verdict = "met" if goal.met(value) else "missed"
     reason = {"reason": goal.reason} if verdict == "missed" else {}
     return {**told, "value": value, "measured": goal.show.format(value), "verdict": verdict, **reason}
@@ -113,9 +144,9 @@ def judged(goal: Goal, result: dict[str, Any] | None) -> dict[str, Any]:
 def merged(failures: dict[str, Any]) -> dict[str, Any]:
     """All results there are; a failure is told until the benchmark has run again."""
     content: dict[str, Any] = {}
+    results = {benchmark.name: kept(benchmark.name) for benchmark in BENCHMARKS}
     for benchmark in BENCHMARKS:
-        path = peers.RESULTS / f"{benchmark.name}.json"
-        result = json.loads(path.read_text()) if path.exists() else None
+        result = results[benchmark.name]
         run, failure = (result or {}).get("run"), failures.get(benchmark.name)
         finished = run["finished"] if run else ""
         content[benchmark.name] = {
@@ -123,10 +154,17 @@ def merged(failures: dict[str, Any]) -> dict[str, Any]:
             "command": command(benchmark),
             "last_run": {key: run[key] for key in ("command", "finished")} if run else None,
             "goals": [judged(goal, result) for goal in benchmark.goals],
+            **({"absent": result["absent"]} if result and result.get("absent") else {}),
             **({"failed": failure} if failure and failure["finished"] > finished else {}),
             "result": condensed(result),
         }
-    return {"benchmarks": content, "gpu": on_gpu()}
+    return {"answers": overview.answers(results), "benchmarks": content, "gpu": on_gpu()}
+
+
+def kept(name: str) -> dict[str, Any] | None:
+    """The result of the last full run."""
+    path = peers.RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def command(benchmark: Benchmark) -> str:
@@ -142,32 +180,31 @@ def on_gpu() -> dict[str, Any]:
 
 
 def render(failures: dict[str, Any]) -> dict[str, Any]:
-    """Write results.json and docs/benchmarks.md from the results there are."""
+    """Write results.json, docs/benchmarks.md and the tables of other pages from the results there are."""
     content = merged(failures)
     MERGED.write_text(json.dumps(content, indent=1) + "\n")
     PAGE.write_text(page(content))
+    blocks.render()
     return content
 
 
 def page(content: dict[str, Any]) -> str:
     benchmarks = content["benchmarks"]
-    verdicts = [goal["verdict"] for each in benchmarks.values() for goal in each["goals"]]
     lines = [
         INTRODUCTION,
-        f"**{verdicts.count('met')} goals met, {verdicts.count('missed')} missed"
-        f"{not_measured(verdicts)}.** All measured values, with medians and ranges, are in "
-        "`benchmarks/results.json`. Measured on:",
+        *overview.results(content["answers"]),
+        *overview.goals(benchmarks),
+        "## Machines",
         "",
         *machines(benchmarks),
+        "## By benchmark",
+        "",
+        "All measured values, with medians and ranges, are in `benchmarks/results.json`.",
+        "",
     ]
     for benchmark in BENCHMARKS:
         lines += section(benchmark, benchmarks[benchmark.name])
     return "\n".join([*lines, *gpu(content["gpu"])]) + "\n"
-
-
-def not_measured(verdicts: list[str]) -> str:
-    count = verdicts.count("not measured")
-    return f", {count} not measured" if count else ""
 
 
 def machines(benchmarks: dict[str, Any]) -> list[str]:
@@ -196,10 +233,14 @@ def machines(benchmarks: dict[str, Any]) -> list[str]:
 
 def section(benchmark: Benchmark, found: dict[str, Any]) -> list[str]:
     more = f" [More](benchmarks/{benchmark.page}.md)." if benchmark.page else ""
-    lines = [f"## {benchmark.name}", "", f"{benchmark.asks}{more}", ""]
+    lines = [f"### {benchmark.name}", "", f"{benchmark.asks}{more}", ""]
     lines += ["| goal | measured | met or missed | command |", "| --- | --- | --- | --- |"]
     for goal in found["goals"]:
-        verdict = f"**missed**: {goal['reason']}" if goal["verdict"] == "missed" else goal["verdict"]
+        verdict = {
+            "met": "met",
+            "missed": f"**missed**: {goal.get('reason')}",
+            "not measured": f"not measured: {goal.get('why')}",
+        }[goal["verdict"]]
         cells = (
             f"{goal['goal']}: {goal['bound']}",
             goal.get("measured", ""),
@@ -208,6 +249,8 @@ def section(benchmark: Benchmark, found: dict[str, Any]) -> list[str]:
         )
         lines.append(f"| {' | '.join(cells)} |")
     lines.append("")
+    if absent := found.get("absent"):
+        lines += ["Left out:", "", *(f"- {name}: {why}" for name, why in absent.items()), ""]
     if found["last_run"]:
         run = found["last_run"]
         lines += [f"Last run on {run['finished'][:10]}: `{run['command']}`.", ""]
@@ -260,33 +303,55 @@ def main() -> None:
     names = [benchmark.name for benchmark in BENCHMARKS]
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"all without: {', '.join(names)}")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--resume", action="store_true", help="leave out what is done at this code")
     parser.add_argument("--render", action="store_true")
+    parser.add_argument(
+        "--limit", type=float, help=f"seconds for each; {FULL_LIMIT}, and {QUICK_LIMIT} of --quick"
+    )
     asked = parser.parse_args()
     unknown = set(asked.names) - set(names)
     if unknown:
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-    chosen = [] if asked.render else [b for b in BENCHMARKS if not asked.names or b.name in asked.names]
+    if asked.render:
+        render(earlier_failures())
+        return
+    # What was started ends with us, by whichever signal.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    chosen = [b for b in BENCHMARKS if not asked.names or b.name in asked.names]
+    try:
+        failed = run_each(chosen, asked)
+    except KeyboardInterrupt:
+        print("interrupted; --resume goes on from here", flush=True)
+        sys.exit(130)
+    if not asked.quick:
+        print(f"written: {MERGED.relative_to(peers.ROOT)}, {PAGE.relative_to(peers.ROOT)}")
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+def run_each(chosen: list[Benchmark], asked: argparse.Namespace) -> list[str]:
+    """The names of those that failed."""
+    progress = Progress.of(quick=asked.quick)
+    limit = asked.limit or (QUICK_LIMIT if asked.quick else FULL_LIMIT)
     failures, failed = earlier_failures(), []
     for benchmark in chosen:
         print(f"{benchmark.name:24}", end="", flush=True)
-        outcome = run(benchmark, quick=asked.quick)
-        print(
-            outcome["status"],
-            f"{outcome['seconds']} s" if "seconds" in outcome else outcome["why"],
-            flush=True,
-        )
-        if outcome["status"] == "failed":
+        command = arguments(benchmark, quick=asked.quick)[1:]
+        if asked.resume and (earlier := progress.done(benchmark.name, command)):
+            print(f"done before, {earlier['finished']}, {earlier['seconds']} s", flush=True)
+            continue
+        progress.forget(benchmark.name)
+        outcome = run(benchmark, quick=asked.quick, limit=limit)
+        progress.keep(benchmark.name, command, {**outcome, "finished": now()})
+        took = f"{outcome['seconds']} s" if "seconds" in outcome else outcome["why"]
+        print(outcome["status"], took, flush=True)
+        if "last_lines" in outcome:
             print(*(f"    {line}" for line in outcome["last_lines"]), sep="\n", flush=True)
             failures[benchmark.name] = outcome
             failed.append(benchmark.name)
         if not asked.quick:
             render(failures)
-    if asked.render:
-        render(failures)
-    if not asked.quick:
-        print(f"written: {MERGED.relative_to(peers.ROOT)}, {PAGE.relative_to(peers.ROOT)}")
-    if failed:
-        sys.exit(f"failed: {', '.join(failed)}")
+    return failed
 
 
 if __name__ == "__main__":

@@ -25,9 +25,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import peers  # noqa: E402
 
+PINS = "requirements-sets.txt"
+
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    peers.rerun_in("requirements-sets.txt")
+    peers.rerun_in(PINS)
 
 import numpy as np  # noqa: E402
 from scipy import stats  # noqa: E402
@@ -243,13 +245,48 @@ def real(folder, splits, coverage_above=0.5):
     return found
 
 
-def agreement():
-    """Memberships of a class in a set on which crepes and we differ, of those not within the margin."""
-    from crepes import ConformalClassifier
-    from mapie.classification import SplitConformalClassifier
-    from sklearn.base import BaseEstimator, ClassifierMixin
+def agreement(absent):
+    """Beside crepes and MAPIE; one that is not here says so in ``absent``, and has no number."""
+    crepes = peers.imported("crepes", "crepes", absent)
+    mapie = peers.imported("mapie.classification", "mapie", absent)
+    return {**(with_crepes(crepes) if crepes else {}), **(with_mapie(mapie) if mapie else {})}
 
+
+def drawn_twice(rng):
+    """Probabilities and labels to take thresholds from, and new probabilities."""
+    p, y = drawn(3000, 10, rng)
+    return p[:2000], y[:2000], p[2000:]
+
+
+def with_crepes(crepes):
+    """Memberships of a class in a set on which crepes and we differ, of those not within the margin."""
     from calib_serve.fit.decisions.sets import true_scores
+
+    rng, differ, compared = np.random.default_rng(0), 0, 0
+    for coverage in (0.8, 0.9, 0.95, 0.99):
+        p, y, new = drawn_twice(rng)
+        for score, options in OPTIONS.items():
+            for per_class in (False, True):
+                sets = fit_sets(p, y, coverage=coverage, score=score, per_class=per_class, **options)
+                scores = sets.scores(new)
+                scores[np.arange(len(new)), new.argmax(axis=1)] = 0
+                theirs = np.empty(scores.shape, bool)
+                for k in range(10):
+                    part = y == k if per_class else slice(None)
+                    peer = crepes.ConformalClassifier()
+                    peer.fit(true_scores(sets, p[part], y[part]))
+                    # A p-value of exactly 1 - coverage is left out (Vovk 2005), where crepes keeps it.
+                    column = peer.predict_set(scores[:, [k]], confidence=coverage - 1e-12, smoothing=False)
+                    theirs[:, k] = column[:, 0] == 1
+                sure = np.abs(scores - sets.threshold) > 1e-6
+                differ += int((theirs != sets(new))[sure].sum())
+                compared += int(sure.sum())
+    return {"compared": compared, "differ_from_crepes": differ}
+
+
+def with_mapie(mapie):
+    """How far the threshold of LAC is from MAPIE's, the most of all coverages."""
+    from sklearn.base import BaseEstimator, ClassifierMixin
 
     class Ready(ClassifierMixin, BaseEstimator):
         """Probabilities as they come."""
@@ -264,32 +301,17 @@ def agreement():
         def predict(self, x):
             return x.argmax(axis=1)
 
-    rng, differ, compared, threshold = np.random.default_rng(0), 0, 0, 0.0
+    rng, threshold = np.random.default_rng(0), 0.0
     for coverage in (0.8, 0.9, 0.95, 0.99):
-        p, y = drawn(3000, 10, rng)
-        new, p, y = p[2000:], p[:2000], y[:2000]
-        for score, options in OPTIONS.items():
-            for per_class in (False, True):
-                sets = fit_sets(p, y, coverage=coverage, score=score, per_class=per_class, **options)
-                scores = sets.scores(new)
-                scores[np.arange(len(new)), new.argmax(axis=1)] = 0
-                theirs = np.empty(scores.shape, bool)
-                for k in range(10):
-                    part = y == k if per_class else slice(None)
-                    peer = ConformalClassifier()
-                    peer.fit(true_scores(sets, p[part], y[part]))
-                    # A p-value of exactly 1 - coverage is left out (Vovk 2005), where crepes keeps it.
-                    column = peer.predict_set(scores[:, [k]], confidence=coverage - 1e-12, smoothing=False)
-                    theirs[:, k] = column[:, 0] == 1
-                sure = np.abs(scores - sets.threshold) > 1e-6
-                differ += int((theirs != sets(new))[sure].sum())
-                compared += int(sure.sum())
-        mapie = SplitConformalClassifier(Ready().fit(p, y), confidence_level=coverage, conformity_score="lac")
-        mapie.conformalize(p, y).predict_set(new)  # its threshold is known after this
-        theirs = mapie._mapie_classifier.conformity_score_function_.quantiles_[0]
+        p, y, new = drawn_twice(rng)
+        peer = mapie.SplitConformalClassifier(
+            Ready().fit(p, y), confidence_level=coverage, conformity_score="lac"
+        )
+        peer.conformalize(p, y).predict_set(new)  # its threshold is known after this
+        theirs = peer._mapie_classifier.conformity_score_function_.quantiles_[0]
         ours = float(fit_sets(p, y, coverage=coverage).threshold)
         threshold = max(threshold, abs(ours - theirs))
-    return {"compared": compared, "differ_from_crepes": differ, "lac_threshold_from_mapie": float(threshold)}
+    return {"lac_threshold_from_mapie": float(threshold)}
 
 
 def main() -> None:
@@ -297,8 +319,10 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000, help="draws of thresholds a cell")
     parser.add_argument("--splits", type=int, default=100, help="of each file of real logits")
     options = peers.arguments(parser, runs=60, splits=5)
+    absent = peers.absent(PINS)
     result = {
-        "agreement": agreement(),
+        "absent": absent,
+        "agreement": agreement(absent),
         "coverage": coverage_cells(options.runs),
         "by_class": by_class(options.runs // 4),
         "groups": of_groups(2 * options.runs),

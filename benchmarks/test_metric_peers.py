@@ -1,7 +1,7 @@
 """Where their conventions agree with ours, torchmetrics, netcal and others give our numbers.
 
 python benchmarks/peers.py requirements-metrics.txt
-.venv-bench/bin/python -m pytest benchmarks/test_metric_peers.py
+.venv-bench-metrics/bin/python -m pytest benchmarks/test_metric_peers.py
 """
 
 from __future__ import annotations

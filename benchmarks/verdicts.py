@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=1000)
     parser.add_argument("--samples", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
-    args = peers.arguments(parser, models=20)
+    args = peers.arguments(parser, models=5)
     result: dict = {**vars(args), "calibrated": {}, "off": {}}
     for classes in CLASSES:
         for confidence in CONFIDENCES:

@@ -6,9 +6,9 @@ the true probabilities over a large population of predictions: over the same bin
 population's equal-mass bins for adaptive ECE. That of MCE and ACE is over the bins that the sample holds, as
 what lies in a bin without predictions cannot be known. A paired test compares two equally noisy versions of
 one model: there is no change to find. Its power is how often it finds that a calibrated model is better than
-one that is off. Writes benchmarks/results/coverage.json.
+one that is off. Writes benchmarks/results/interval_coverage.json.
 
-    python benchmarks/coverage.py [--cells K=10 n=1000 ...] [--repeats 300] [--level-repeats 1000]
+    python benchmarks/interval_coverage.py [--cells K=10 n=1000 ...] [--repeats 300] [--level-repeats 1000]
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def main() -> None:
     parser.add_argument("--level-repeats", type=int, default=1000)
     parser.add_argument("--replicates", type=int, default=1000)
     parser.add_argument("--classes", type=int, nargs="*", default=list(SCALE))
-    args = peers.arguments(parser, repeats=20, level_repeats=20, replicates=200, classes=[2, 10])
+    args = peers.arguments(parser, repeats=5, level_repeats=5, replicates=100, classes=[2, 10])
     result: dict[str, Any] = {**vars(args), "cells": {}, "level": {}, "power": {}}
 
     def wanted(name: str) -> bool:
@@ -233,7 +233,7 @@ def main() -> None:
     for name, (low, high) in result["coverage"].items():
         print(f"{name:24} {100 * low:5.1f} to {100 * high:5.1f} %")
     print(f"{time.process_time() - start:.0f} s of processor time")
-    peers.save("coverage", result, args)
+    peers.save("interval_coverage", result, args)
 
 
 if __name__ == "__main__":
