@@ -15,11 +15,13 @@ import subprocess
 import sys
 import time
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
 import psutil
 import pytest
+from sizes import nightly
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
@@ -445,6 +447,7 @@ def started(folder: Path, *options: str) -> subprocess.Popen[str]:
 TWO = ("decisions_overhead", "toy_gaussians")
 
 
+@nightly
 def test_a_run_that_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:
     folder = tmp_path / "benchmarks"
     shutil.copytree(BENCHMARKS, folder, ignore=shutil.ignore_patterns("results*", "__pycache__"))
@@ -463,7 +466,8 @@ def test_a_run_that_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None
         if how == signal.SIGKILL:
             run.communicate(timeout=60)
             for child in children:  # nobody else can end it
-                child.kill()
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
         else:
             assert "interrupted; --resume goes on from here" in run.communicate(timeout=60)[0]
             assert run.returncode == 130
