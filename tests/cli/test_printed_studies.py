@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
@@ -23,6 +24,7 @@ from calib_serve.cli import app, main
 from calib_serve.fuse.torchserve import artifact_of, read_archive
 from calib_serve.metrics import adaptive_ece, classwise_ece, noise_floor
 from calib_serve.receipts import Label, Receipt
+from calib_serve.study.corruptions import corrupt
 from calib_serve.watch.samples import SampleLog
 
 Floats = NDArray[np.float64]
@@ -51,6 +53,11 @@ def nll(p: Floats, y: NDArray[np.int64]) -> float:
 
 def accuracy(p: Floats, y: NDArray[np.int64]) -> float:
     return (p.argmax(1) == y).mean()
+
+
+def auroc(p: Floats, y: NDArray[np.int64]) -> float:
+    c, right = p.max(1), p.argmax(1) == y
+    return (np.sign(c[right][:, None] - c[~right]).mean() + 1) / 2
 
 
 def temperature(z: Floats, y: NDArray[np.int64]) -> float:
@@ -342,6 +349,63 @@ def test_study_ablation(name: str, folder: Path) -> None:
             f"vector: {losses['vector']:.4f} by its output; {beside} than that temperature",
         ],
         [f"written to {written}"],
+    )
+
+
+@pytest.mark.parametrize("sharp", [1, 3])
+def test_study_shift(sharp: int, tmp_path: Path) -> None:
+    """A temperature of clean images, fitted to a model that is right, or too sure by this much."""
+    rng = np.random.default_rng(1)
+    weight = (sharp * rng.standard_normal((4, 192)) / 3).astype(np.float32)
+    images = rng.random((600, 3, 8, 8)).astype(np.float32)
+
+    def logits(x: NDArray[np.float32]) -> Floats:
+        return ((x.reshape(len(x), -1) - 0.5) @ weight.T).astype(float)
+
+    z = logits(images) / sharp
+    y = (z + rng.gumbel(size=z.shape)).argmax(1)
+    linear = torch.nn.Linear(192, 4)
+    with torch.no_grad():
+        linear.weight.copy_(torch.from_numpy(weight))
+        linear.bias.copy_(torch.from_numpy(-0.5 * weight.sum(axis=1)))
+    model = torch.nn.Sequential(torch.nn.Flatten(), linear).eval()
+    program = torch.export.export(
+        model, (torch.zeros(2, 3, 8, 8),), dynamic_shapes=({0: torch.export.Dim("batch")},)
+    )
+    torch.export.save(program, tmp_path / "model.pt2")
+    first, last = slice(0, 300), slice(300, 600)
+    cal = {"cal_inputs": images[first], "cal_labels": y[first]}
+    np.savez(tmp_path / "data.npz", **cal, test_inputs=images[last], test_labels=y[last])
+    fit = (logits(images[:300]), y[:300])
+    settings = [("clean", 0), ("noise", 1), ("noise", 5), ("blur", 1), ("blur", 5)]
+    rows, ece_of, auroc_of = [], {}, {}
+    for name, severity in settings:
+        shown = images[300:] if not severity else corrupt(images[300:], name, severity, seed=0)
+        x = logits(shown)
+        for method, p in (("none", softmax(x, axis=1)), ("temperature", cooled(fit, x))):
+            told = accuracy(p, y[300:]), ece(p, y[300:]), auroc(p, y[300:]), nll(p, y[300:])
+            ece_of[name, severity, method], auroc_of[name, severity, method] = told[1:3]
+            rows.append([name, str(severity), method, *(f"{one:.4f}" for one in told)])
+    moved = settings[1:]
+    behind = [f"{n} {s}" for n, s in moved if ece_of[n, s, "temperature"] >= ece_of[n, s, "none"]]
+    *others, final = behind or [""]
+    lost = f", not with {', '.join(others)} and {final}" if others else f", not with {final}"
+    assert bool(behind) == (sharp == 1)
+    mean, plain = (np.mean([ece_of[n, s, method] for n, s in moved]) for method in ("temperature", "none"))
+    coarse = np.mean([auroc_of[n, s, "temperature"] - auroc_of[n, s, "none"] for n, s in moved])
+    found = study(
+        *("shift", "--model", tmp_path / "model.pt2", "--data", tmp_path / "data.npz"),
+        *("--corruptions", "noise,blur", "--severities", "1,5"),
+    )
+    assert found == Printed(
+        "Calibration and refinement under shift",
+        ["shift", "severity", "method", "accuracy", "ece", "auroc", "nll"],
+        rows,
+        [
+            f"temperature keeps up with {4 - len(behind)} of 4 shifts{lost if behind else ''}: mean ECE "
+            f"{mean:.2%} where none has {plain:.2%}; AUROC {coarse:+.4f}"
+        ],
+        [],
     )
 
 
