@@ -15,7 +15,8 @@ from kept_hosts import Host, V
 from calib_serve.receipts import Keyring
 from calib_serve.watch.anew import begun_anew
 from calib_serve.watch.batch import ServedPrediction
-from calib_serve.watch.feed import detector_key
+from calib_serve.watch.drift import Detector
+from calib_serve.watch.feed import DriftFeed, detector_key
 from calib_serve.watch.ledger import SqliteLedger, Sums, backup_ledger, restore_ledger, verify_file
 from calib_serve.watch.ledger.formats import FORMAT
 from calib_serve.watch.revoke import revoke
@@ -262,3 +263,18 @@ def test_the_shadow_of_before_goes_on_and_the_contract_s_evidence_is_said_to_beg
         assert told_anew == {f"what was known of the clause {one.clause.name!r}" for one in states}
         watch.checks.run()
         assert "so did 1 more in the last day" in (watch.checks.reasons()["drift"] or "")
+
+
+def test_a_detector_whose_options_were_changed_starts_anew_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By whoever changed them: that is no trouble of a check."""
+    host = Host(FORMAT, tmp_path)
+    with closing(SqliteLedger(host.folder / "ledger.db", clock=lambda: host.now)) as ledger:
+        DriftFeed(ledger, detector=lambda: Detector(arl=5000), maturity=0.0, clock=lambda: host.now).tick()
+        assert "its run length, tolerance, bins and block changed, (1000.0, 0.01, 15, 1) to (5" in caplog.text
+        assert Detector.restore(ledger.load(detector_key(V)) or b"").labels == 5
+        assert begun_anew(ledger) == []
+        caplog.clear()
+        DriftFeed(ledger, detector=lambda: Detector(arl=5000), maturity=0.0, clock=lambda: host.now).tick()
+        assert "changed" not in caplog.text
