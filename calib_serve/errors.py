@@ -129,3 +129,12 @@ class MissingDependency(CalibServeError, ImportError):
     def __init__(self, module: str, extra: str | None = None) -> None:
         wanted = module if extra is None else f"'calib-serve[{extra}]'"
         super().__init__(f"{module} is not installed; run: pip install {wanted}")
+
+
+def of_a_newer(found: object, *, reads: object) -> str:
+    """What is said of a file or state of a format that only a later version knows.
+
+    >>> f"l.db is a ledger {of_a_newer(5, reads=4)}"
+    'l.db is a ledger of format 5, which a newer calib-serve wrote; this one reads 4: upgrade it'
+    """
+    return f"of format {found}, which a newer calib-serve wrote; this one reads {reads}: upgrade it"

@@ -155,7 +155,8 @@ def test_a_file_of_format_2_says_what_it_said_also_to_who_reads_format_1(tmp_pat
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"format": 3}, "format 3; this program reads 1 and 2"),
+        ({"format": 3}, "format 3, which a newer calib-serve wrote; this one reads 1 and 2: upgrade it"),
+        ({"format": 0}, "format 0; this program reads 1 and 2"),
         ({"format": "x"}, "format 'x'"),
         ({"times": {"old": {"added": "soon"}}}, "is not a keyring"),
         ({"times": {"old": {"added": float("nan")}}}, "is not a keyring"),

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from calib_serve.errors import KeyringError
+from calib_serve.errors import KeyringError, of_a_newer
 from calib_serve.files import read_private, write_whole
 
 __all__ = ["read_keyring_file", "write_keyring_file"]
@@ -43,6 +43,8 @@ def read_keyring_file(path: Path) -> tuple[str, dict[str, bytes], Times]:
     try:
         content = json.loads(text)
         kept = content.get("format", 1)
+        if isinstance(kept, int) and kept > _FORMAT:
+            raise KeyringError(f"{path} is a keyring {of_a_newer(kept, reads=f'1 and {_FORMAT}')}")
         keys = {str(k): base64.b64decode(v, validate=True) for k, v in content["keys"].items()}
         active = str(content["active"])
         times = {str(k): _times(known) for k, known in content.get("times", {}).items()}

@@ -75,7 +75,9 @@ def _says(found: dict[str, float], optimum: Sequence[Any]) -> tuple[str, ...]:
     ]
     if room > 0:
         for name in ("fitted by NLL on cal", "fitted by ECE on cal"):
-            says.append(f"{name}: {(before - found[name]) / room:.0%} of that room is used")
+            used = (before - found[name]) / room
+            worse = f"it makes the ECE worse, {found[name]:.2%}"
+            says.append(f"{name}: {f'{used:.0%} of that room is used' if used >= 0 else worse}")
     if best > 2 * floor:
         says.append(
             f"the optimum is still {best / floor:.1f} times what chance gives ({floor:.2%}): "

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from calib_serve.errors import InputError
+from calib_serve.watch.anew import note_anew, told_anew
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.incidents import IncidentLog
 from calib_serve.watch.ledger import Ledger, Noted, Version
@@ -104,6 +105,10 @@ class DriftFeed:
             self.trouble = f"drift detection waits: {error}"
             raise
         self.trouble = None
+
+    def begun_anew(self) -> str | None:
+        """What that is kept of labels began anew in the last day, if anything: see ``watch.anew``."""
+        return told_anew(self._ledger, now=self._clock())
 
     def _ready(self) -> list[Version]:
         """The versions that have labels to be fed: a step of one that has none is not free."""
@@ -207,7 +212,7 @@ class DriftFeed:
         return fresh
 
     def _feed(self, version: Version, rows: Sequence[Noted], made: Detector, now: float) -> None:
-        detector = self._restored(version, made)
+        detector = self._restored(version, made, now)
         first = detector.labels + 1
         alarms = detector.update(
             [row.confidence for row in rows],
@@ -223,16 +228,22 @@ class DriftFeed:
         for one in opened:
             log.warning("%s %s: calibration drifted, %s: incident %d", *version, one.direction, one.id)
 
-    def _restored(self, version: Version, made: Detector) -> Detector:
+    def _restored(self, version: Version, made: Detector, now: float) -> Detector:
         state = self._ledger.load(detector_key(version))
         if state is None:
             return made
         try:
             kept = Detector.restore(state)
-        except InputError:
-            return made  # a state of another format cannot be read: start anew
-        # After a change of options a new detector starts.
-        return kept if kept.options == made.options else made
+        except InputError as error:
+            note_anew(self._ledger, version, "the drift detector", error, now=now)
+            return made
+        if kept.options == made.options:
+            return kept
+        log.warning(
+            "%s %s: a new drift detector starts: its run length, tolerance, bins and block changed, %s to %s",
+            *(*version, kept.options, made.options),
+        )
+        return made
 
 
 _LATE = "watch/late"

@@ -107,8 +107,8 @@ def _ahead(intake: Intake) -> str | None:
 
 
 def drift_check(feed: DriftFeed) -> Check:
-    """Whether labels reach the drift detectors."""
-    return Check("drift", lambda: feed.trouble)
+    """Whether labels reach the drift detectors, and what is kept of earlier ones was read."""
+    return Check("drift", lambda: feed.trouble or feed.begun_anew())
 
 
 def samples_check(samples: SampleLog) -> Check:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from calib_serve.errors import InputError
+from calib_serve.watch.anew import note_anew
 from calib_serve.watch.drift import Alarm
 from calib_serve.watch.ledger import Ledger, Version
 
@@ -21,6 +22,7 @@ __all__ = ["Incident", "IncidentLog", "Trend"]
 Trend = Literal["new", "growing", "steady", "receding", "over"]
 
 _KEY = "watch/incidents"
+_UNREAD = "watch/incidents/unread"
 _MOST = 200
 _RECOVERY = 3  # times the labels that alarms took; as many without another alarm may close an incident
 _FADES = 0.8  # how much of the labels that an alarm took counts beside the next one's
@@ -143,7 +145,7 @@ class IncidentLog:
         ``first``: the detector's number of the first label. To be called in the transaction that stores the
         detector.
         """
-        kept = self._load()
+        kept = self._read_or_begun(version, now=now)
         at = next((i for i, one in enumerate(kept.incidents) if one.open and _is(one, version)), None)
         if at is None and not alarms:
             return []
@@ -179,8 +181,25 @@ class IncidentLog:
                     return kept.incidents[i]
         raise InputError(f"there is no open incident {number}")
 
+    def _read_or_begun(self, version: Version, *, now: float) -> _Kept:
+        """The list; one that cannot be read is set aside, which is noted, and another begins."""
+        try:
+            return self._parsed(text := self._ledger.load(_KEY))
+        except InputError as error:
+            assert text is not None
+            note_anew(self._ledger, version, "the list of incidents", error, now=now)
+            self._ledger.store(_UNREAD, text)
+            self._store(_Kept())
+            return _Kept()
+
     def _load(self) -> _Kept:
-        text = self._ledger.load(_KEY)
+        try:
+            return self._parsed(self._ledger.load(_KEY))
+        except InputError:
+            return _Kept()  # set aside with the next labels, and said
+
+    @staticmethod
+    def _parsed(text: bytes | None) -> _Kept:
         if text is None:
             return _Kept()
         try:
@@ -190,8 +209,8 @@ class IncidentLog:
                 {(model, version): int(n) for model, version, n in said["opened"]},
                 {(model, version): int(n) for model, version, n in said["alarms"]},
             )
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-            return _Kept()  # damaged: the list starts again, and nothing is counted from it
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+            raise InputError(f"that of all versions cannot be read ({error!r})") from error
 
     def _store(self, kept: _Kept) -> None:
         closed = [one for one in kept.incidents if not one.open]

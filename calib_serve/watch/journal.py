@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from calib_serve.errors import InputError, LedgerError
+from calib_serve.errors import InputError, LedgerError, of_a_newer
 from calib_serve.receipts import DAY
 from calib_serve.watch.ledger import Entry, Fate, Key, Ledger, Mark, Noted, PartitionedLedger, Shadowed, noted
 
@@ -96,7 +96,11 @@ class LabelJournal:
         except OSError as error:
             raise InputError(f"cannot keep a label journal in {self.folder}: {error}") from error
         self._mark = f"sources/journal/{self._held.read().decode()}"
-        self._open = self._left_open()
+        try:
+            self._open = self._left_open()
+        except InputError:
+            self._held.close()
+            raise
 
     def _left_open(self) -> JournalBatch | None:
         """The batch whose fates the last writer of this slot did not write."""
@@ -243,11 +247,17 @@ def _rows(files: Sequence[Path]) -> Iterator[dict[str, Any]]:
                     except (ValueError, RecursionError):
                         continue  # cut off: its batch was never counted
                     if isinstance(row, dict):
+                        _check_format(row.get("journal"), path)
                         yield row
         except FileNotFoundError:
             continue  # deleted by age
         except OSError as error:
             raise InputError(f"cannot read the label journal {path}: {error}") from error
+
+
+def _check_format(found: object, path: Path) -> None:
+    if isinstance(found, int) and found > _FORMAT:
+        raise InputError(f"{path} is a label journal {of_a_newer(found, reads=_FORMAT)}")
 
 
 def _line(batch: str, row: int, of: int, entry: Entry, ledger: Ledger) -> dict[str, Any]:

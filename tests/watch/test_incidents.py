@@ -8,6 +8,7 @@ from ledgers import open_one
 
 from calib_serve.errors import InputError
 from calib_serve.watch import incidents
+from calib_serve.watch.anew import begun_anew
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.incidents import IncidentLog
 from calib_serve.watch.ledger import SqliteLedger
@@ -182,6 +183,10 @@ def test_a_damaged_list_starts_again(stream, kept):
     assert stream.log.latest() == []
     (one,) = stream.labels(500, 0.2)
     assert one.open
+    (anew,) = begun_anew(stream.log._ledger)
+    assert anew[:3] == (*stream.version, "the list of incidents")
+    assert anew.why.startswith("that of all versions cannot be read (")
+    assert stream.log._ledger.load("watch/incidents/unread") == kept
 
 
 @pytest.mark.parametrize(

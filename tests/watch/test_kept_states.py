@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calib_serve.errors import InputError
+from calib_serve.errors import InputError, LedgerError
 from calib_serve.watch.drift import Detector, detector
 from calib_serve.watch.samples import read_samples
 
@@ -36,7 +36,10 @@ def test_a_detector_of_every_format_goes_on_where_it_was(number: int) -> None:
 def test_a_detector_of_a_format_that_is_not_known_says_so() -> None:
     head, _, body = (KEPT / f"detector-format-{SINCE}.state").read_bytes().partition(b"\n")
     other = json.dumps({**json.loads(head), "format": detector._FORMAT + 1}).encode()
-    with pytest.raises(InputError, match=f"format {detector._FORMAT + 1}"):
+    with pytest.raises(LedgerError, match=f"format {detector._FORMAT + 1}, which a newer calib-serve wrote"):
+        Detector.restore(other + b"\n" + body)
+    other = json.dumps({**json.loads(head), "format": SINCE - 1}).encode()
+    with pytest.raises(InputError, match=f"format {SINCE - 1}, and this program reads {detector._FORMAT}"):
         Detector.restore(other + b"\n" + body)
 
 

@@ -11,9 +11,10 @@ from ledgers import NOW, entries, open_one, store  # noqa: F401
 from sizes import sized
 
 from calib_serve import Keyring, ServedPrediction, Watch
-from calib_serve.errors import InputError, Refused
+from calib_serve.errors import InputError, LedgerError, Refused
 from calib_serve.judgement.mean_bets import BETS, MeanBets
 from calib_serve.receipts import Label, Receipt, Shadow
+from calib_serve.watch.anew import begun_anew
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.ledger import Noted, Shadowed
 from calib_serve.watch.shadow import LESS_RIGHT, MARGIN, MOST_TAGS, ShadowFollower, ShadowTest, shadow_states
@@ -191,12 +192,14 @@ def test_a_state_survives_being_kept_and_a_damaged_one_is_refused():
     assert ShadowTest.of(ShadowTest().as_dict()).state(TAG).verdict == "unknown"
     good = test.as_dict()
     for damage in (
-        None, [], {}, {**good, "format": 99}, {**good, "labels": "x"}, {**good, "chance": 0.0},
+        None, [], {}, {**good, "format": 0}, {**good, "labels": "x"}, {**good, "chance": 0.0},
         {**good, "weight": math.nan}, {**good, "gain": [1, [0.0], [0.0]]}, {**good, "gain": 7},
         {**good, "since": "soon"},
     ):  # fmt: skip
         with pytest.raises(InputError):
             ShadowTest.of(damage)
+    with pytest.raises(LedgerError, match="of format 2, which a newer calib-serve wrote"):
+        ShadowTest.of({**good, "format": 2})
 
 
 def labels(count, *, tag=TAG, begin=0, shadow=True):
@@ -252,7 +255,8 @@ def test_a_damaged_state_begins_anew_and_is_said(damage, tmp_path, caplog):
     assert shadow_states(ledger, V) == []
     ShadowFollower(ledger).feed(V, ROWS, now=NOW)
     assert [state.labels for state in shadow_states(ledger, V)] == [len(ROWS)]
-    assert "begin anew" in caplog.text
+    assert "begins anew" in caplog.text
+    assert [one[:2] for one in begun_anew(ledger)] == [V]
     ledger.close()
 
 

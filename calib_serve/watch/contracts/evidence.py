@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Clause
-from calib_serve.errors import InputError
+from calib_serve.errors import InputError, LedgerError, of_a_newer
 from calib_serve.judgement import Evidence, MeanBets, share_bets
 
 __all__ = ["ALPHA", "ClauseEvidence", "Labelled"]
@@ -25,6 +25,7 @@ Floats = NDArray[np.float64]
 ALPHA = 0.05
 """The chance with which a promise that is kept may ever be said to be broken; and of bounds to be wrong."""
 
+_FORMAT = 1
 _TOGETHER = 256  # labels between looks at which way the bins are off
 
 
@@ -151,6 +152,7 @@ class ClauseEvidence:
     def state(self) -> dict[str, Any]:
         """For JSON; ``restored`` makes it again."""
         return {
+            "format": _FORMAT,
             "labels": self.labels,
             "against": [_text(v) for v in self.against.flat()],
             "mean": _bets(self.mean),
@@ -163,8 +165,13 @@ class ClauseEvidence:
         }
 
     def restored(self, state: Mapping[str, Any]) -> ClauseEvidence:
-        """The evidence of a state that was kept of this clause; InputError where that is none."""
+        """The evidence of a state that was kept of this clause; InputError where that is none.
+
+        LedgerError where a newer program wrote it, which goes on with it after an upgrade.
+        """
         try:
+            if (found := int(state.get("format", _FORMAT))) > _FORMAT:
+                raise LedgerError(f"evidence about a clause {of_a_newer(found, reads=_FORMAT)}")
             off = np.asarray(state["off"], np.float64)
             by_bin = tuple(map(_bets_of, state["by_bin"]))
             heaviest, units = float(state["heaviest"]), float(state["units"])
@@ -186,8 +193,8 @@ class ClauseEvidence:
                 broken_at=None if times[0] is None else float(times[0]),
                 kept_at=None if times[1] is None else float(times[1]),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"this is no evidence about a clause: {error!r}") from error
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise InputError(f"it is damaged, or of an earlier version ({error!r})") from error
 
 
 def _text(value: float) -> float | str:

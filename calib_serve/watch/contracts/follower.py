@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Clause, Contract
 from calib_serve.bins import bin_index
 from calib_serve.errors import InputError
+from calib_serve.watch.anew import note_anew
 from calib_serve.watch.contracts.evidence import ClauseEvidence, Labelled
 from calib_serve.watch.ledger import Key, Ledger, Noted, Sums, Version, merge_slices
 
@@ -38,7 +40,8 @@ class ContractFollower:
         clauses = [one for one in contract.clauses if one.kind != "coverage"] if contract else []
         if not clauses or not rows:
             return
-        evidence = kept_evidence(self._ledger, version, clauses)
+        anew = partial(note_anew, self._ledger, version, now=now)
+        evidence = kept_evidence(self._ledger, version, clauses, anew=anew)
         sums = clause_sums(self._ledger, version, clauses)
         labels = _labelled(rows, bins=self._ledger.bins)
         for clause in clauses:
@@ -53,10 +56,18 @@ class ContractFollower:
 
 
 def kept_evidence(
-    ledger: Ledger, version: Version, clauses: Sequence[Clause]
+    ledger: Ledger,
+    version: Version,
+    clauses: Sequence[Clause],
+    *,
+    anew: Callable[[str, object], None] | None = None,
 ) -> dict[Clause, ClauseEvidence]:
-    """The evidence about these clauses; of one that is new, or damaged in the ledger, there is none."""
-    kept = _kept(ledger, version)
+    """The evidence about these clauses; of one that is new, or damaged in the ledger, there is none.
+
+    ``anew`` is told what begins anew, and why. LedgerError where a newer program wrote it.
+    """
+    anew = anew or partial(_logged, version)
+    kept = _kept(ledger, version, anew)
     found = {}
     for clause in clauses:
         found[clause] = ClauseEvidence.none(clause, bins=ledger.bins)
@@ -64,7 +75,7 @@ def kept_evidence(
             try:
                 found[clause] = found[clause].restored(kept[clause.id])
             except InputError as error:
-                log.error("%s %s: what was known of %r begins anew: %s", *version, clause.name, error)
+                anew(f"what was known of the clause {clause.name!r}", error)
     return found
 
 
@@ -83,14 +94,18 @@ def is_sliced(clause: Clause) -> bool:
     return clause.kind != "calibration" or clause.is_scoped
 
 
-def _kept(ledger: Ledger, version: Version) -> Mapping[str, Any]:
+def _logged(version: Version, what: str, why: object) -> None:
+    log.error("%s %s: %s begins anew with the next labels: %s", *version, what, why)
+
+
+def _kept(ledger: Ledger, version: Version, anew: Callable[[str, object], None]) -> Mapping[str, Any]:
     try:
         found = json.loads(ledger.load(_key(version)) or b"{}")
     except ValueError:
         found = None
     if isinstance(found, dict):
         return found
-    log.error("%s %s: what was known of its contract is damaged, and begins anew", *version)
+    anew("what was known of the contract", "it is damaged")
     return {}
 
 

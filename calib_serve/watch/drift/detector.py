@@ -23,7 +23,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.errors import InputError
+from calib_serve.errors import InputError, LedgerError, of_a_newer
 from calib_serve.watch.drift.alarm import Alarm
 from calib_serve.watch.drift.incoming import MOST_GROUPS, Incoming
 from calib_serve.watch.drift.rounds import CLASS_SLOTS, Rounds
@@ -185,12 +185,17 @@ class Detector:
 
     @classmethod
     def restore(cls, state: bytes) -> Detector:
-        """The detector whose ``state`` this was; InputError if it is not one."""
+        """The detector whose ``state`` this was; InputError if it is not one, or of an earlier format.
+
+        LedgerError where a newer program wrote it, which goes on with it after an upgrade.
+        """
         head, _, body = state.partition(b"\n")
         try:
             said = json.loads(head)
-            if said["format"] != _FORMAT:
-                raise InputError(f"a detector state of format {said['format']}; this is {_FORMAT}")
+            if (found := int(said["format"])) > _FORMAT:
+                raise LedgerError(f"a detector's state {of_a_newer(found, reads=_FORMAT)}")
+            if found != _FORMAT:
+                raise InputError(f"it is of format {found}, and this program reads {_FORMAT}")
             arl, tolerance, bins, block = said["options"]
             detector = cls(arl=arl, tolerance=tolerance, bins=bins, block=block)
             groups, waiting, flat = _split(body, groups=said["groups"], waiting=said["waiting"])

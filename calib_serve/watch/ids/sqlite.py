@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from calib_serve.errors import LedgerError
+from calib_serve.errors import LedgerError, of_a_newer
 from calib_serve.files import make_private
 from calib_serve.watch.ids.bindings import Binding, hashed, packed, unpacked
 
@@ -140,6 +140,8 @@ class SqliteIds:
                     for statement in filter(str.strip, _TABLE.split(";")):
                         db.execute(statement)
                     db.execute(f"PRAGMA user_version = {_FORMAT}")
+                elif form > _FORMAT:
+                    raise LedgerError(f"{self.path} holds ids {of_a_newer(form, reads=_FORMAT)}")
                 elif form != _FORMAT:
                     raise LedgerError(f"{self.path} holds no ids of format {_FORMAT}; move it aside")
             self._opened = self.path.stat()

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from calib_serve.errors import LedgerError
+from calib_serve.errors import LedgerError, of_a_newer
 from calib_serve.files import written_whole
 
 __all__ = ["Header", "Store", "read_header", "unpacked_content", "write_backup"]
@@ -93,7 +93,7 @@ def _parsed(line: bytes, file: Path) -> Header:
         if told["what"] != _WHAT:
             raise ValueError(told["what"])
         if told["format"] != _FORMAT:
-            raise LedgerError(f"{file} is a backup of format {told['format']}; this program reads {_FORMAT}")
+            raise LedgerError(f"{file} is a backup {of_a_newer(told['format'], reads=_FORMAT)}")
         if told["store"] not in ("sqlite", "redis"):
             raise ValueError(told["store"])
         return Header(told["store"], float(told["taken"]), int(told["bytes"]), str(told["sha256"]))

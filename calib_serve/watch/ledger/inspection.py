@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from calib_serve.errors import LedgerError
+from calib_serve.errors import LedgerError, of_a_newer
 from calib_serve.watch.ledger.damage import Damage, look, set_aside, structure
 from calib_serve.watch.ledger.formats import FORMAT
 from calib_serve.watch.ledger.rows import Tables
@@ -59,6 +59,8 @@ def verify_file(path: str | Path) -> list[str]:
             (found,) = db.execute("PRAGMA user_version").fetchone()
             if wrong := structure(db, made=found == FORMAT):
                 return wrong
+            if found > FORMAT:
+                return [f"it is {of_a_newer(found, reads=f'1 to {FORMAT}')}"]
             if found != FORMAT:
                 return [f"it is of format {found}, and can be verified once this program has opened it"]
             return [str(one) for one in look(Tables(db)) if one is not None]

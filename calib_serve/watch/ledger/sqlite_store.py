@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from calib_serve.errors import LedgerError
+from calib_serve.errors import LedgerError, of_a_newer
 from calib_serve.files import make_private
 from calib_serve.watch.ledger import damage
 from calib_serve.watch.ledger.files import Files, set_leftovers_aside
@@ -68,8 +68,10 @@ class SqliteStore:
 
     def _format(self) -> int:
         (found,) = self._db.execute("PRAGMA user_version").fetchone()
-        if not 0 <= found <= FORMAT:
-            raise LedgerError(f"{self.path} is a ledger of format {found}; this program reads {FORMAT}")
+        if found > FORMAT:
+            raise LedgerError(f"{self.path} is a ledger {of_a_newer(found, reads=f'1 to {FORMAT}')}")
+        if found < 0:
+            raise self._damaged(f"no format has the number {found}")
         if found == 0 and self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
             raise self._damaged("it has tables, and no number of its format")
         return int(found)

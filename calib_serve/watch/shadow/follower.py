@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from calib_serve.errors import InputError
+from calib_serve.watch.anew import note_anew
 from calib_serve.watch.ledger import Ledger, Noted, Version
 from calib_serve.watch.shadow.paired import ShadowTest
 from calib_serve.watch.shadow.state import ShadowState
@@ -33,7 +35,7 @@ class ShadowFollower:
                 by_tag.setdefault(row.shadow.tag, []).append(row)
         if not by_tag:
             return
-        tests = _kept(self._ledger, version)
+        tests = _kept(self._ledger, version, partial(note_anew, self._ledger, version, now=now))
         for tag, of_tag in by_tag.items():
             tests[tag] = tests.pop(tag, ShadowTest()).fed(of_tag)  # the latest one is the last
         for tag in list(tests)[:-MOST_TAGS]:
@@ -45,18 +47,30 @@ class ShadowFollower:
 
 def shadow_states(ledger: Ledger, version: Version) -> list[ShadowState]:
     """What is known of each shadow of a version, by tag; LedgerError where the ledger cannot be read."""
-    return [test.state(tag) for tag, test in sorted(_kept(ledger, version).items())]
+    return [
+        test.state(tag) for tag, test in sorted(_kept(ledger, version, partial(_logged, version)).items())
+    ]
 
 
-def _kept(ledger: Ledger, version: Version) -> dict[str, ShadowTest]:
-    """By tag, the one whose label came last at the end; those that are damaged begin anew."""
+def _kept(ledger: Ledger, version: Version, anew: Callable[[str, object], None]) -> dict[str, ShadowTest]:
+    """By tag, the one whose label came last at the end; of those that are damaged ``anew`` is told."""
     text = ledger.load(shadow_key(version))
     try:
-        told = {} if text is None else json.loads(text)
-        return {str(tag): ShadowTest.of(one) for tag, one in told.items()}
-    except (ValueError, AttributeError, RecursionError, InputError) as error:
-        log.warning("%s %s: the tests of shadows begin anew: %s", *version, error)
+        told = dict({} if text is None else json.loads(text).items())
+    except (ValueError, AttributeError, RecursionError) as error:
+        anew("the tests of all shadows", error)
         return {}
+    found = {}
+    for tag, one in told.items():
+        try:
+            found[str(tag)] = ShadowTest.of(one)
+        except InputError as error:
+            anew(f"the test of shadow {tag}", error)
+    return found
+
+
+def _logged(version: Version, what: str, why: object) -> None:
+    log.warning("%s %s: %s begins anew with the next labels: %s", *version, what, why)
 
 
 def shadow_key(version: Version) -> str:

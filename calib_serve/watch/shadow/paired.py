@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.errors import InputError
+from calib_serve.errors import InputError, LedgerError, of_a_newer
 from calib_serve.judgement.mean_bets import MeanBets
 from calib_serve.watch.ledger import Noted
 from calib_serve.watch.shadow.state import ShadowState, Verdict
@@ -164,17 +164,22 @@ class ShadowTest:
 
     @classmethod
     def of(cls, told: object) -> ShadowTest:
-        """The one behind ``as_dict``; InputError for what is none, or of another format."""
+        """The one behind ``as_dict``; InputError for what is none, or of an earlier format.
+
+        LedgerError where a newer program wrote it, which goes on with it after an upgrade.
+        """
         try:
-            if not isinstance(told, dict) or told["format"] != _FORMAT:
+            if not isinstance(told, dict) or (found := int(told["format"])) < _FORMAT:
                 raise InputError(f"not the state of a shadow's test in format {_FORMAT}")
+            if found > _FORMAT:
+                raise LedgerError(f"a shadow's test {of_a_newer(found, reads=_FORMAT)}")
             numbers = {name: float(told[name]) for name in _NUMBERS}
             bets = {
                 name: MeanBets(float(count), np.array(up, np.float64), np.array(down, np.float64))
                 for name, (count, up, down) in ((name, told[name]) for name in _BETS)
             }
             since = math.nan if told["since"] is None else float(told["since"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"the state of a shadow's test is damaged: {error}") from error
         if not all(map(math.isfinite, numbers.values())) or not 0 < numbers["chance"] <= 1:
             raise InputError("the state of a shadow's test is damaged: its sums are no numbers")

@@ -28,7 +28,7 @@ def test_a_state_of_another_format_or_of_impossible_counts_is_refused() -> None:
     assert (head["format"], head["options"]) == (5, [1000.0, 0.02, 5, 3])
     assert Detector.restore(changed(state)).state() == state
     for wrong in (
-        {"format": 4}, {"format": 6}, {"groups": -1}, {"groups": 4097}, {"waiting": -1},
+        {"format": 4}, {"format": "x"}, {"groups": -1}, {"groups": 4097}, {"waiting": -1},
         {"classes": list(range(16))}, {"options": [1, 0.02, 5, 3]}, {"labels": "x"},
     ):  # fmt: skip
         with pytest.raises(InputError, match="detector"):
