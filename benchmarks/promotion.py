@@ -98,7 +98,7 @@ def one(deployed: offline.Deployed, folder: Path, seed: int, connections: int) -
     store, run = folder / "store", folder / "run"
     run.mkdir(parents=True)
     batching = Batching(workers=2, batch_size=8, delay=5)
-    pack(deployed.script, artifact, store, name="digits", input_shape=(1, 8, 8), batching=batching)
+    pack(deployed.model, artifact, store, name="digits", input_shape=(1, 8, 8), batching=batching)
     pack_feedback(store, arl=100_000, maturity="0")
     keyring = Keyring.new()
     keyring.save(run / "keyring.json")
