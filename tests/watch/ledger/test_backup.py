@@ -211,7 +211,10 @@ HEAD = b'{"what": "calib-serve ledger backup", "format": 1, '
         (b"\n", "is no backup of a ledger"),
         (b"SQLite format 3\0" + bytes(4000), "is no backup of a ledger"),
         (b"{" * 100_000, "is no backup of a ledger"),
-        (b'{"what": "calib-serve ledger backup", "format": 9}\n', "of format 9; this program reads 1"),
+        (
+            b'{"what": "calib-serve ledger backup", "format": 9}\n',
+            "of format 9, which a newer calib-serve wrote; this one reads 1",
+        ),
         (HEAD + b'"store": "x", "taken": 1, "bytes": 0}\n', "is no backup of a ledger"),
         (HEAD + b'"store": "sqlite", "bytes": 1e999}\n', "is no backup of a ledger"),
         (b"[1]\n", "is no backup of a ledger"),
