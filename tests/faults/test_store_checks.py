@@ -26,7 +26,7 @@ from real_watch import RING, make_watch, talk_to
 from calib_serve.errors import LedgerError
 from calib_serve.watch.checks import Checks
 from calib_serve.watch.drift import Detector
-from calib_serve.watch.feed import DriftFeed
+from calib_serve.watch.feed import DriftFeed, detector_key
 from calib_serve.watch.intake import Classes
 from calib_serve.watch.ledger import Key, Sums
 from calib_serve.watch.ledger.redis import RedisLedger
@@ -150,7 +150,8 @@ def test_labels_that_were_taken_out_for_a_detector_whose_state_was_not_kept_wait
     assert ledger.load("detector") is None
     feed = DriftFeed(ledger, maturity=0.0)
     feed.tick()
-    assert feed._restored(V, Detector()).labels == 100, "the detector sees each of them, once"
+    kept = Detector.restore(ledger.load(detector_key(V)) or b"")
+    assert kept.labels == 100, "the detector sees each of them, once"
     ledger.close()
 
 
