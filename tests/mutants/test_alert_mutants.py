@@ -35,6 +35,7 @@ groups:
 TEST = """
 rule_files: [rules.yml, alerts.yml]
 evaluation_interval: 1m
+group_eval_order: [calib_1h, calib_alerts]
 tests:
   - interval: 1m
     name: above

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import os
 import subprocess
@@ -205,6 +206,5 @@ def test_targets_are_of_modules_and_tests_that_there_are() -> None:
     for name, target in yaml.safe_load((HERE / "targets.yaml").read_text())["targets"].items():
         for pattern in [*target["modules"], *target.get("except", [])]:
             assert list(ROOT.glob(pattern)), f"{name}: {pattern} matches nothing"
-        tests = target["tests"][: target["tests"].index("-k")] if "-k" in target["tests"] else target["tests"]
-        for path in tests:
+        for path in itertools.takewhile(lambda word: not word.startswith("-"), target["tests"]):
             assert (ROOT / path).exists(), f"{name}: there is no {path}"
