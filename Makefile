@@ -7,8 +7,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 DEVELOPED := $(VENV)/developed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
-# What lock/ names, and only files of the hashes there; nothing is resolved and no package's own code is run.
-LOCKED := $(PIP) --require-hashes --only-binary=:all:
+TORCH_ALONE := $(PIP) --require-hashes --only-binary=:all: -r $(TORCH)
+LOCKED := VENV=$(VENV) scripts/locked.sh $(BIN)/python
 
 .PHONY: help setup demo test test-quick mutants faults nightly check coverage versions docs audit bench-quick dist release sbom constraints lock clean
 
@@ -39,7 +39,7 @@ setup: $(DEVELOPED)
 $(INSTALLED): pyproject.toml $(wildcard lock/*.txt)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip uninstall -qq --yes onnxruntime-gpu
-	$(LOCKED) -r $(TORCH) || $(LOCKED) -r $(TORCH) --index-url https://download.pytorch.org/whl/cpu
+	$(TORCH_ALONE) || $(TORCH_ALONE) --index-url https://download.pytorch.org/whl/cpu
 	$(LOCKED) -r lock/build.txt -r lock/all.txt
 	$(PIP) --no-build-isolation -e .
 	@touch $@
@@ -80,7 +80,7 @@ faults: $(DEVELOPED)
 	CALIB_SERVE_TEST_SIZE=nightly $(BIN)/pytest -n logical --dist worksteal tests/faults tests/attacks $(ARGS)
 
 nightly: $(DEVELOPED)
-	VENV=$(VENV) scripts/system_tools.sh
+	CALIB_SERVE_TEST_SIZE=nightly VENV=$(VENV) scripts/system_tools.sh
 	CALIB_SERVE_TEST_SIZE=nightly $(BIN)/pytest -n logical --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(DEVELOPED)

@@ -58,11 +58,12 @@ tool() { printf '%s\n' "${@:2}" | lock "lock/tools/$1.txt" 3.11.7 - --no-deps; }
 tool triton nvidia-pytriton==0.7.0 numpy==1.26.4
 tool kserve kserve==0.21.0 kubernetes==34.1.0 six==1.17.0
 tool openvino openvino==2026.4.1
+tool spark pyspark==4.3.0 py4j==0.10.9.9
 tool uv uv==0.13.9
 
 # Other model servers, each in an environment of its own (scripts/server_environments.sh), with what calib-serve
 # itself asks for and what its users install beside it.
-base=(numpy safetensors pyyaml typer rich prometheus-client)
+base=(numpy safetensors pyyaml typer rich packaging prometheus-client)
 upgrade=("$@")
 server() { # NAME, and what its users install: its pins stay, unless --upgrade
   local file=lock/servers/$1.txt

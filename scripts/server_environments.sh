@@ -2,19 +2,11 @@
 # Environments of other model servers, for tests and examples: each has what its lock names, and no more.
 #   scripts/server_environments.sh NAME...   $VENV/servers/NAME, of lock/servers/NAME.txt
 #   scripts/server_environments.sh           all that lock/servers has
-# By uv, which shares the files of its cache among them: a second or two each where pip takes fifteen. The package under
-# test is not in them: tests and examples run with PYTHONPATH at a checkout.
+# uv shares the files of its cache among them. The package under test is not in them: tests and examples run with
+# PYTHONPATH at a checkout.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 venv=$(realpath "${VENV:-.venv}")
-uv=$venv/uv/bin/uv
-
-if ! cmp -s "$root/lock/tools/uv.txt" "$venv/uv/lock.txt"; then
-  rm -rf "$venv/uv"
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile \
-    --require-hashes --only-binary=:all: --target "$venv/uv" -r "$root/lock/tools/uv.txt"
-  cp "$root/lock/tools/uv.txt" "$venv/uv/lock.txt"
-fi
 
 if [ $# -eq 0 ]; then
   mapfile -t names < <(cd "$root/lock/servers" && printf '%s\n' *.txt)
@@ -28,7 +20,6 @@ for name in "$@"; do
   if cmp -s "$lock" "$folder/lock.txt" && "$folder/bin/python" -c '' 2>/dev/null; then continue; fi
   rm -rf "$folder"
   "$venv/bin/python" -m venv --without-pip "$folder"
-  "$uv" pip install --quiet --python "$folder/bin/python" --no-deps --no-config \
-    --require-hashes --only-binary=:all: -r "$lock"
+  "$root/scripts/locked.sh" "$folder/bin/python" -r "$lock"
   cp "$lock" "$folder/lock.txt"
 done

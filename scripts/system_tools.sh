@@ -3,10 +3,9 @@
 # machine and we may; elsewhere says what is missing, and the tests that need it skip.
 set -euo pipefail
 
-# Packages in folders of their own, of the hashes in lock/tools.
+# Packages in folders of their own, of the hashes in lock/tools; more options come last.
 beside() {
-  "${VENV:-.venv}/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile \
-    --require-hashes --only-binary=:all: --target "$1" -r "$(dirname "$0")/../lock/tools/$2.txt"
+  "$(dirname "$0")/locked.sh" "${VENV:-.venv}/bin/python" --target "$1" -r "$(dirname "$0")/../lock/tools/$2.txt" "${@:3}"
 }
 
 # NVIDIA's tritonserver, from PyPI, with the numpy that its Python backend can read.
@@ -27,6 +26,14 @@ if [ ! -d "$openvino/openvino" ]; then
   beside "$openvino" openvino
 fi
 
+# Spark, where nothing may skip: half a gigabyte, of which there is no built package.
+spark=${VENV:-.venv}/spark
+whole=
+if [ "${CI:-}" = true ] || [ "${CALIB_SERVE_TEST_SIZE:-}" = nightly ]; then whole=yes; fi
+if [ "$whole" ] && [ ! -d "$spark/pyspark" ]; then
+  beside "$spark" spark --no-binary pyspark --no-build-isolation
+fi
+
 # Other model servers, each in an environment of its own.
 "$(dirname "$0")/server_environments.sh" || echo "not all model servers could be installed; their tests skip" >&2
 
@@ -40,6 +47,7 @@ declare -A package=(
   [chromium]=chromium
   [chromedriver]=chromium-driver
 )
+if [ "$whole" ]; then package[java]=default-jre-headless; fi # for Spark
 
 missing=()
 for program in "${!package[@]}"; do

@@ -237,7 +237,7 @@ def test_the_base_install_fits_inspects_and_evaluates_in_an_empty_folder(
 def test_the_base_install_brings_few_packages(python: Path) -> None:
     listing = "from importlib.metadata import distributions as d; print(*(x.name for x in d()))"
     names = set(run(python, "-c", listing, cwd=python.parent).lower().split())
-    assert {"calib-serve", "numpy", "safetensors", "pyyaml", "typer", "rich"} <= names
+    assert {"calib-serve", "numpy", "safetensors", "pyyaml", "typer", "rich", "packaging"} <= names
     assert len(names) <= 18
     assert not names & {"torch", "scipy", "onnx", "onnxruntime", "onnxruntime-gpu", "fastapi", "matplotlib"}
 

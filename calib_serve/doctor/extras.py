@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.metadata import Distribution
 
-from calib_serve.doctor.asked_for import OWN, lines, of_extra
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from calib_serve.doctor.asked_for import OWN, applies, lines, meets, of_extra
 from calib_serve.doctor.finding import Asked, Finding, note, ok, wrong
-from calib_serve.doctor.requirement import Requirement, canonical, meets
 from calib_serve.doctor.world import World
 
 __all__ = ["chosen", "extras", "known_extras", "missing", "numpy_for_all", "python"]
@@ -41,7 +43,7 @@ def python(asked: Asked, world: World) -> Iterator[Finding]:
     number = ".".join(map(str, world.python))
     own = world.installed.get(OWN)
     wanted = str(own.metadata["Requires-Python"] or "") if own is not None else ""
-    if meets(number, wanted):
+    if SpecifierSet(wanted).contains(number):
         yield ok("python", number)
     else:
         yield wrong(
@@ -58,7 +60,7 @@ def extras(asked: Asked, world: World) -> Iterator[Finding]:
             "calib-serve", "its metadata is not among the packages of this Python", f"pip install {OWN}"
         )
         return
-    base = [one for one in lines(own) if "extra" not in one.marker and one.applies("", world.python)]
+    base = [one for one in lines(own) if applies(one, world)]
     yield _packages("calib-serve", OWN, own, base, found, asked=True)
     known = known_extras(world)
     for extra in asked.extras or known:
@@ -81,9 +83,9 @@ def _packages(
     lacks = sorted({one.name for one in wanted if one.name not in found})
     have = {one.name: found[one.name].version for one in wanted if one.name in found}
     outside = [
-        f"{one.name} is {have[one.name]}, wanted is {one.versions}"
+        f"{one.name} is {have[one.name]}, wanted is {one.specifier}"
         for one in wanted
-        if one.name in have and not meets(have[one.name], one.versions)
+        if one.name in have and not meets(have[one.name], one)
     ]
     run = f"pip install '{install}'"
     if outside and (asked or not lacks):
@@ -103,11 +105,11 @@ def numpy_for_all(asked: Asked, world: World) -> Iterator[Finding]:
         return  # which is said by what calib-serve itself asks for
     version = found["numpy"].version
     against = [
-        f"{name} {package.version} wants numpy{one.versions}"
+        f"{name} {package.version} wants numpy{one.specifier}"
         for name, package in sorted(found.items())
-        if canonical(name) != OWN
+        if name != OWN
         for one in lines(package)
-        if one.name == "numpy" and one.applies("", world.python) and not meets(version, one.versions)
+        if one.name == "numpy" and applies(one, world) and not meets(version, one)
     ]
     if against:
         yield wrong(

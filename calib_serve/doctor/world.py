@@ -10,7 +10,7 @@ from functools import cached_property
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
-from calib_serve.doctor.requirement import canonical
+from packaging.utils import canonicalize_name
 
 __all__ = ["World"]
 
@@ -47,7 +47,7 @@ class World:
         for one in distributions(path=list(self.packages)):
             name = one.metadata["Name"] if one.metadata is not None else None
             if name:  # a folder of metadata that is left of a broken installation has none
-                found.setdefault(canonical(name), one)
+                found.setdefault(canonicalize_name(name), one)
         return found
 
     def text(self, name: str) -> str | None:

@@ -80,7 +80,7 @@ def auditor(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     if request.param == "duckdb":
         return on_files(tmp_path)
     if request.param == "spark":
-        return on_files(tmp_path, engine=spark_options())
+        return on_files(tmp_path, engine=spark_options(monkeypatch))
     monkeypatch.setenv(PASSWORD, WORD)
     return on_postgres(request.getfixturevalue("server"))
 

@@ -252,11 +252,35 @@ def test_an_old_java_is_wrong(site: Site, tmp_path: Path, monkeypatch: pytest.Mo
     assert "(version 11)" in site.found("torchserve")["java"].what
 
 
-def test_metadata_that_cannot_be_read_are_a_finding_and_no_crash(site: Site) -> None:
+def test_a_version_that_is_none_meets_nothing(site: Site) -> None:
     site.metadata("scipy", "not a version")
     found = site.found("fit")
-    assert "could not be looked at: ValueError: no version" in found["extras"].what
-    assert found["python"].level == "ok"
+    assert found["extra fit"].level == "wrong"
+    assert found["extra fit"].what == "scipy is not a version, wanted is >=1.11; lacks torch"
+
+
+@pytest.mark.parametrize(
+    ("line", "python", "level"),
+    [
+        ("numpy<2; python_version < '3.12'", (3, 11, 7), "wrong"),
+        ("numpy<2; python_version < '3.9'", (3, 10, 0), "ok"),
+        ("numpy<2; python_full_version < '3.11.7'", (3, 11, 7), "ok"),
+        ("numpy<2; extra == 'old'", (3, 11, 7), "ok"),
+        ("NumPy (<2)", (3, 11, 7), "wrong"),
+        ("numpy at most 2", (3, 11, 7), "ok"),
+        ("numpy @ https://example.org/numpy.whl", (3, 11, 7), "ok"),
+        ("numpy>=2.4.6rc1,!=2.5.*", (3, 11, 7), "ok"),
+        ("numpy~=2.3.0", (3, 11, 7), "wrong"),
+    ],
+)
+def test_another_package_s_words_of_numpy_count_where_they_apply(
+    site: Site, line: str, python: tuple[int, int, int], level: str
+) -> None:
+    site.metadata(
+        "other", "1.0", f"Metadata-Version: 2.4\nName: other\nVersion: 1.0\nRequires-Dist: {line}\n"
+    )
+    site.world = replace(site.world, python=python)
+    assert site.found()["numpy"].level == level
 
 
 def test_nothing_is_written_where_packages_are(site: Site) -> None:

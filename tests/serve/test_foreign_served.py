@@ -5,7 +5,9 @@ Each answer has the original's format, the artifact's numbers, and a receipt of 
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from foreign_handlers import FOREIGN, Foreign, archive, artifact, probabilities
 from live_server import Running, inputs, serve, total, until
 from protocol_clients import predictions as over_grpc
@@ -68,7 +71,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         for name, foreign in FOREIGN_HERE.items():
             patch.setitem(FOREIGN, name, foreign)
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support" / "torchvision_ops"))
-        for name in (*SERVED, *FOREIGN_HERE, "image_classifier"):
+        for name in (*SERVED, *FOREIGN_HERE, "image_classifier", "text_classifier"):
             pack_around(
                 archive(name, folder / "old"),
                 artifact(FOREIGN[name]),
@@ -166,6 +169,23 @@ def test_torchserve_s_own_image_classifier_answers_a_picture_and_its_label_by_na
     assert names[f"thing {receipt.predicted}"] == pytest.approx(receipt.confidence, abs=1e-6)
     label = {"receipt": reply.headers["x-calib-receipt"], "label": f"thing {receipt.predicted}"}
     assert running.label(label).json()["accepted"] == 1
+
+
+def test_torchserve_s_own_text_classifier_answers_words_with_its_numbers(
+    running: Running, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(archive("text_classifier", tmp_path)) as mar:
+        weights = torch.load(io.BytesIO(mar.read("weights.pt")))
+    # "words that say nothing": the numbers 2 to 5 of the vocabulary, and 3 for each of three pairs.
+    mean = weights["embedding.weight"][[2, 3, 4, 5, 3, 3, 3]].mean(0)
+    logits = weights["last.weight"] @ mean + weights["last.bias"]
+    wanted = torch.softmax(logits / 2, 0).numpy()
+    reply = running.http.post("/predictions/text_classifier", content=b"<b>Words</b> that say NOTHING!")
+    assert reply.status_code == 200, reply.text
+    assert reply.json() == pytest.approx({str(k): p for k, p in enumerate(wanted)}, abs=1e-6)
+    receipt = running.keyring.verify(reply.headers["x-calib-receipt"])
+    assert (receipt.model, receipt.predicted) == ("text_classifier", wanted.argmax())
+    assert receipt.confidence == pytest.approx(wanted.max(), abs=1e-6)
 
 
 def test_answers_that_went_by_the_calibration_are_counted(running: Running) -> None:

