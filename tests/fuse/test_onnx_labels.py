@@ -132,19 +132,40 @@ def test_the_best_of_the_logits_cannot_follow_a_table_and_is_said(tmp_path):
     np.testing.assert_array_equal(got["places"][:, 0], got["y"].argmax(axis=1))
 
 
+def test_a_one_hot_answer_follows_a_table(tmp_path):
+    b, z, _ = classifier()
+    chosen = b.node("Hardmax", z, axis=1, output="chosen")
+    done(b, [info(chosen, "n", K)], TABLE, tmp_path)
+    x = np.random.default_rng(1).normal(size=(200, 6)).astype("f4")
+    raw, got = run(str(tmp_path / "raw.onnx"), {"x": x}), run(str(tmp_path / "fused.onnx"), {"x": x})
+    np.testing.assert_array_equal(got["chosen"], np.eye(K)[got["y"].argmax(axis=1)])
+    assert (got["chosen"] != raw["chosen"]).any()
+
+
+COMPARISONS = {
+    "Greater": np.greater, "GreaterOrEqual": np.greater_equal, "Less": np.less, "LessOrEqual": np.less_equal
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("comparison", COMPARISONS)
 @pytest.mark.parametrize("threshold", [0.5, 0.3])
 @pytest.mark.parametrize("step", [LogitMap.temperature(2.0), LogitMap(np.ones(2), np.array([0.0, 1.0]))])
-def test_a_threshold_is_of_the_uncalibrated_scores_and_said_where_that_matters(threshold, step, tmp_path):
+def test_a_threshold_is_of_the_uncalibrated_scores_and_said_where_that_matters(
+    threshold, step, comparison, tmp_path
+):
     b = Builder(np.dtype("f4"), np.random.default_rng(0))
     p = b.node("Sigmoid", b.node("Gemm", "x", b.normal(6, 1), b.normal(1)), output="y")
-    label = b.node("Cast", b.node("Greater", p, b.number(threshold)), to=TensorProto.INT64, output="label")
+    label = b.node("Cast", b.node(comparison, p, b.number(threshold)), to=TensorProto.INT64, output="label")
     model = b.model([info("x", "n", 6)], [info(p, "n", 1), info(label, "n", 1, kind=TensorProto.INT64)])
     onnx.save(model, tmp_path / "raw.onnx")
     report = fuse_onnx(tmp_path / "raw.onnx", artifact(step, classes=2), tmp_path / "fused.onnx")
     moves = threshold != 0.5 or not step.is_scalar
-    assert any("warning: the output 'label' is decided by Greater" in what for what in report.done) == moves
+    assert (
+        any(f"warning: the output 'label' is decided by {comparison}" in what for what in report.done)
+        == moves
+    )
     x = np.random.default_rng(1).normal(size=(50, 6)).astype("f4")
     raw, got = run(model, {"x": x}), run(str(tmp_path / "fused.onnx"), {"x": x})
     np.testing.assert_array_equal(raw["label"], got["label"])
     if not moves:
-        np.testing.assert_array_equal(got["label"], got["y"] > 0.5)
+        np.testing.assert_array_equal(got["label"], COMPARISONS[comparison](got["y"], 0.5))

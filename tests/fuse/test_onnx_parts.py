@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ from calib_serve import Artifact, LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.kinds import kind_of
 from calib_serve.fuse.onnx.linear import Linear, NotLinear, find_linear
+from calib_serve.fuse.onnx.own_scores import scores_of
 from calib_serve.fuse.onnx.repair import _contradict
 
 TWO = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
@@ -127,6 +129,8 @@ def test_what_is_no_linear_layer_says_why() -> None:
     assert isinstance(not_a_row, NotLinear)
     assert "addition" in not_a_row.why
     assert "adds is not a constant row of 3" in not_a_row.why
+    a_column = find_linear(graph(product(), add, output="z", w=W, b=B.reshape(3, 1)))
+    assert isinstance(a_column, NotLinear), "it is added to three rows, to each class alike"
     elsewhere = find_linear(graph(product(), add, output="z", shown=("p",), w=W, b=B))
     assert isinstance(elsewhere, NotLinear)
     assert "product" in elsewhere.why
@@ -136,3 +140,9 @@ def test_what_is_no_linear_layer_says_why() -> None:
     assert isinstance(not_constant, NotLinear)
     assert "square" in not_constant.why
     assert "is not a constant matrix on the right" in not_constant.why
+
+
+@pytest.mark.parametrize(("outputs", "shown"), [("logit", 2.0), ("probability", 1 / (1 + np.exp(-2.0)))])
+def test_one_column_is_the_second_class_s_logit_less_the_first_s(outputs: str, shown: float) -> None:
+    plan = SimpleNamespace(outputs=outputs, activation=None)
+    np.testing.assert_allclose(scores_of(np.array([[1.0, 3.0]]), plan), [[shown]], rtol=1e-6)

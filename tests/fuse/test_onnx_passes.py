@@ -312,6 +312,17 @@ def test_features_can_be_named_where_the_last_layer_is_no_linear_one(tmp_path):
         fused(model, tmp_path, step, features="nope")
 
 
+def test_a_head_of_features_before_the_last_layers_own_leaves_that_layer(tmp_path):
+    b = builder()
+    features = b.node("Relu", "x", output="features")
+    z = linear(b, b.node("Tanh", features))
+    model = b.model([info("x", "n", 6)], [info(z, "n", K)])
+    step = head(6, K, 1, np.random.default_rng(0))
+    _, calibrated = fused(model, tmp_path, step, features="features")
+    np.testing.assert_allclose(run(calibrated, {"x": rows()})[z], step(np.maximum(rows(), 0)), atol=1e-5)
+    assert [n.op_type for n in calibrated.graph.node] == ["Relu", "Gemm"]
+
+
 def test_a_head_for_other_features_is_refused(tmp_path):
     b = builder()
     model = b.model([info("x", "n", 6)], [info(linear(b), "n", K)])
