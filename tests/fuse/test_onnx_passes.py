@@ -80,8 +80,9 @@ def test_one_node_takes_the_map_where_the_weights_are_not_constant(tmp_path):
         y = b.node("MatMul", "x", "w")
         model = b.model([info("x", "n", 6), info("w", 6, K)], [info(y, "n", K)])
         steps = output_steps(kind, K, np.random.default_rng(0))
-        report, _ = fused(model, tmp_path, *steps)
+        report, calibrated = fused(model, tmp_path, *steps)
         assert report.nodes_after == report.nodes_before + 1, kind
+        assert f"logit map put in as one {calibrated.graph.node[-1].op_type} (" in report.done[0]
 
 
 def test_a_bias_fits_into_a_matmul_alone_by_making_it_a_gemm(tmp_path):

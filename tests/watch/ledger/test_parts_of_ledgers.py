@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 import struct
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from calib_serve.errors import InputError
 from calib_serve.watch.ledger.backup import restore_ledger
 from calib_serve.watch.ledger.entries import Noted, Place, Shadowed, label_sums
 from calib_serve.watch.ledger.files import Files, quarantine
+from calib_serve.watch.ledger.sqlite_copy import used_bytes
 from calib_serve.watch.ledger.sums import Key
 
 
@@ -83,3 +86,17 @@ def test_labels_over_all_time_are_a_writers_and_in_spans_nobodys() -> None:
     found = label_sums(rows, bins=10)
     counted = {where: sums["calib_feedback_total"].sum() for where, sums in found.items()}
     assert counted == {("a", Place(key)): 1, ("b", Place(key)): 2, ("", Place(key, 900.0, 300.0)): 2}
+
+
+def test_the_pages_that_are_used_are_those_that_are_not_free(tmp_path: Path) -> None:
+    path = tmp_path / "a ledger?.sqlite"  # a name that means something else in an address
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("PRAGMA page_size = 4096")
+        db.execute("CREATE TABLE rows (content BLOB)")
+        db.executemany("INSERT INTO rows VALUES (?)", [(bytes(4000),)] * 100)
+    whole = used_bytes(path)
+    assert whole == path.stat().st_size > 400_000
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM rows")
+    assert used_bytes(path) <= 3 * 4096
+    assert path.stat().st_size == whole
