@@ -100,6 +100,7 @@ def test_torch_is_the_pinned_one_and_asks_for_what_the_locks_were_made_with() ->
 def test_whatever_installs_from_an_index_checks_hashes() -> None:
     """Makefile, images and scripts: besides what is built here, and the tool that makes the locks."""
     files = [ROOT / "Makefile", *(ROOT / "deploy").rglob("Dockerfile"), *(ROOT / "scripts").glob("*.sh")]
+    checked = ("--require-hashes", "$(LOCKED)", "${hashed[@]}")
     own = ("--no-index", "-e .", "uv==")
     seen = 0
     for path in files:
@@ -107,6 +108,7 @@ def test_whatever_installs_from_an_index_checks_hashes() -> None:
             for command in re.split(r"&&|\|\|", line):
                 if re.search(r"(?:pip|python\S*) .*\binstall\b|\$\((?:PIP|LOCKED)\)", command.split("#")[0]):
                     seen += 1
-                    checked = "--require-hashes" in command or "$(LOCKED)" in command
-                    assert checked or ":=" in command or any(word in command for word in own), command
+                    assert ":=" in command or any(word in command for word in (*checked, *own)), command
     assert seen > 10
+    script = (ROOT / "scripts/locked.sh").read_text()
+    assert "hashed=(--no-deps --require-hashes --only-binary=:all:)" in script
