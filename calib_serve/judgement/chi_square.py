@@ -29,7 +29,7 @@ def below(x: float, freedom: float, distance: float = 0.0) -> float:
     if max(x, distance) > _LARGE:
         return _sankaran(x, freedom, distance)
     half, a, rate = x / 2, freedom / 2, distance / 2
-    most = 60 + math.ceil(max(half + 12 * math.sqrt(half), rate + 12 * math.sqrt(rate)))
+    most = 60 + math.ceil(half + 12 * math.sqrt(half))  # beyond them the central ones are 0
     steps = np.arange(1, most)
     logs = np.concatenate([[0.0], np.cumsum(math.log(half) - np.log(a + steps))])
     terms = np.exp(logs + a * math.log(half) - half - math.lgamma(a + 1))

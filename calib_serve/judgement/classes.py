@@ -55,10 +55,10 @@ def class_gaps(
     count = np.bincount(predicted, minlength=len(names))
     alone = (count >= FEW) | (count >= _SHARE * len(predicted))
     found = []
-    for k in np.flatnonzero(alone & (count > 0)):
+    for k in np.flatnonzero(alone):
         found.append(ClassGap(names[int(k)], _one(probs, right, predicted == k, groups)))
     rest = ~alone[predicted]
-    if rest.sum() >= FEW or rest.sum() >= max(_SHARE * len(predicted), 1):
+    if rest.sum() >= FEW or rest.sum() >= _SHARE * len(predicted):
         found.append(ClassGap(None, _one(probs, right, rest, groups)))
     return found, int((~alone).sum())
 

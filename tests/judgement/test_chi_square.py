@@ -25,6 +25,18 @@ def test_large_ones_are_near() -> None:
         assert chi_square.below(x, freedom, distance) == pytest.approx(wanted, abs=1e-4)
 
 
+def test_the_power_of_a_normal_is_near_for_small_ones_as_well() -> None:
+    for freedom, distance in ((5, 10.0), (10, 40.0)):
+        for share in (0.05, 0.5, 0.9):
+            x = stats.ncx2.ppf(share, freedom, distance)
+            assert chi_square._sankaran(x, freedom, distance) == pytest.approx(share, abs=5e-4)
+
+
+def test_a_small_distance_is_told_where_little_is_asked() -> None:
+    found = chi_square.distance_at(1, risk=0.5, power=0.6)
+    assert stats.ncx2.cdf(stats.chi2.ppf(0.6, 1), 1, found) == pytest.approx(0.5, rel=1e-6)
+
+
 def test_nothing_and_everything() -> None:
     assert chi_square.below(0.0, 3) == chi_square.below(-1.0, 3, 2.0) == 0
     assert chi_square.beyond(1e9, 3) == 0

@@ -213,6 +213,13 @@ def test_wrong_input_is_refused() -> None:
         judge(p, np.stack([1 - y, y], axis=1), groups=np.arange(10))
 
 
+def test_a_class_may_be_off_by_half_as_much_again_and_never_by_all() -> None:
+    p, y = _calibrated(500, 0)
+    for tolerance, single in ((0.02, 0.03), (0.6, 0.9), (0.9, 0.999)):
+        found = {test.name: test.tolerance for test in judge(p, y, tolerance=tolerance).tests}
+        assert found["class"] == pytest.approx(single)
+
+
 def test_labels_are_judged_one_by_one() -> None:
     rng = np.random.default_rng(7)
     p = rng.uniform(0, 0.6, (5000, 6))

@@ -49,6 +49,21 @@ def test_what_no_bet_can_take_is_refused(odd: object) -> None:
         MeanBets().seen(odd)  # type: ignore[arg-type]
 
 
+def test_successes_are_ones_and_the_other_trials_zeros() -> None:
+    for successes, trials in ((0, 3), (2, 5), (4, 4)):
+        told = MeanBets.of_successes(successes, trials)
+        seen = MeanBets().seen([1.0] * successes + [0.0] * (trials - successes))
+        assert told.count == trials
+        np.testing.assert_allclose([told.up, told.down], [seen.up, seen.down], rtol=1e-12)
+    for successes, trials in ((-1, 3), (4, 3), (float("nan"), 3)):
+        with pytest.raises(InputError, match=f"{successes} successes in {trials} trials"):
+            MeanBets.of_successes(successes, trials)
+
+
+def test_at_first_the_mean_may_lie_anywhere() -> None:
+    assert MeanBets().interval() == (-1.0, 1.0)
+
+
 def test_a_state_that_is_none_is_refused() -> None:
     for state in (
         (1.0, np.zeros(3), np.zeros(6)),

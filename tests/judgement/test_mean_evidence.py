@@ -76,7 +76,14 @@ def test_a_breach_is_found_whenever_it_begins(kept: int) -> None:
 
 @pytest.mark.parametrize(
     ("payoffs", "weight"),
-    [([-1.5], 1.0), ([math.nan], 1.0), ([math.inf], 1.0), ([0.1], -1.0), ([0.1], math.nan)],
+    [
+        ([-1.5], 1.0),
+        ([math.nan], 1.0),
+        ([math.inf], 1.0),
+        ([0.1], -1.0),
+        ([0.1], math.nan),
+        ([0.1], math.inf),
+    ],
 )
 def test_what_no_bet_can_take_is_refused(payoffs: list[float], weight: float) -> None:
     with pytest.raises(InputError, match="payoffs must be finite"):

@@ -288,6 +288,12 @@ def test_labels_are_told_apart_as_well(shift: float, way: str) -> None:
     p = rng.uniform(0.2, 0.8, (6000, 3))
     truth = p.copy()
     truth[:, 1] -= shift
-    found = judge(p, (rng.random(p.shape) < truth).astype(int), class_names=["a", "b", "c"])
+    y = (rng.random(p.shape) < truth).astype(int)
+    found = judge(p, y, class_names=["a", "b", "c"])
     assert plain(found.headline).startswith(f"Not calibrated: the probability of label “b” is {way}, by 1")
-    assert plain(found.reasons[0]).startswith("Of 6,000 samples with 3 labels each, ")
+    right, sure = ((p > 0.5) == y).mean(), np.maximum(p, 1 - p).mean()
+    assert plain(found.reasons[0]) == (
+        f"Of 6,000 samples with 3 labels each, {100 * right:.1f} % of the decisions at 0.5 are right, "
+        f"at a confidence of {100 * sure:.1f} % on average."
+    )
+    assert plain(found.reasons[1]).startswith("P(label): an error of ")
