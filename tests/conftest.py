@@ -51,7 +51,7 @@ LONG = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--shuffle", metavar="SEED", help="files, and tests within each, in a random order")
+    parser.addoption("--shuffle", metavar="SEED", help="files, and tests within each, in random order")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -60,10 +60,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Shuffled, only what ends its file's server, marked ``last``, stays behind the rest of the file.
     """
     if (seed := config.getoption("--shuffle")) is not None:
-        rng = random.Random(seed)
-        files = {path: rng.random() for path in dict.fromkeys(item.path for item in items)}
-        place = {item: rng.random() for item in items if item.get_closest_marker("last") is None}
-        items.sort(key=lambda item: (files[item.path], place.get(item, 1.0)))
+        # By names, so that a file alone has the order that it has among all.
+        def place(item: pytest.Item) -> tuple[float, bool, float]:
+            last = item.get_closest_marker("last") is not None
+            names = item.nodeid.split("::")[0], item.nodeid
+            file, whole = (random.Random(f"{seed} {name}").random() for name in names)
+            return file, last, whole
+
+        items.sort(key=place)
         return
     here = Path(__file__).parent
     order = {here / name: n for n, name in enumerate(LONG)}

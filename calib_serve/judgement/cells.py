@@ -132,8 +132,8 @@ def _effect(errors: Floats, cell: Codes, groups: Codes, noise: Floats) -> float:
 
 def equal_mass(values: Floats, cells: int) -> Codes:
     """The cell (n,) of each value, of ``cells`` of nearly equal counts; equal values share a cell."""
-    edges = np.quantile(values, np.linspace(0, 1, cells + 1)[1:-1]) if cells > 1 else np.empty(0)
-    return np.searchsorted(edges, values, side="left").astype(np.intp)
+    edges = np.quantile(values, np.linspace(0, 1, cells + 1)[1:-1])
+    return np.searchsorted(edges, values).astype(np.intp)
 
 
 def finest(split: Callable[[int], Cells], tolerance: float) -> Cells:

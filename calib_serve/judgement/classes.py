@@ -80,7 +80,8 @@ class Totals:
     """How often each class is expected and occurs, and the class that stands out most.
 
     ``p`` is of all classes together (Bonferroni). ``gap`` is of class ``k``: the excess over the samples
-    that are of it or predicted to be, ``most`` the upper 95 % bound of its size.
+    that are of it or predicted to be, or are expected where these are more; ``most`` the upper 95 % bound of
+    its size.
     """
 
     p: float
@@ -108,7 +109,7 @@ def class_totals(
     scores = (expected - occurs) / np.sqrt(noise)
     k = int(np.abs(scores).argmax())
     p = min(classes * chi_square.beyond(float(scores[k] ** 2), 1), 1.0)
-    stake = max(int(((labels == k) | (predicted == k)).sum()), 1)
+    stake = max(float(((labels == k) | (predicted == k)).sum()), float(expected[k]), 1.0)
     gap = float(expected[k] - occurs[k]) / stake
     return Totals(
         p, k, float(expected[k]), int(occurs[k]), gap, abs(gap) + 1.645 * math.sqrt(noise[k]) / stake

@@ -42,7 +42,7 @@ class Line:
 
 def line_of(name: str, what: str, cells: Cells, says: str, tolerance: float, *, required: bool) -> Line:
     """The line of a test of cells; ``says`` is for a veto."""
-    tested = Tested(name, what, cells.p, cells.error, cells.most, tolerance, required, "open")
+    tested = Tested(name, what, cells.p, cells.error, cells.most, tolerance, required)
     return Line(tested, says, cells.error, cells.needed(tolerance))
 
 

@@ -46,7 +46,7 @@ class _Sample:
     def of(cls, p: NDArray[np.floating[Any]], y: Codes, **more: Any) -> _Sample:
         rows = np.arange(len(p))
         predicted = p.argmax(axis=1)
-        largest = np.argpartition(p, -2, axis=1)[:, -2:]
+        largest = np.argpartition(p, -2)[:, -2:]
         below = np.where(largest[:, 0] == predicted, largest[:, 1], largest[:, 0])
         first, second = (np.clip(p[rows, k].astype(np.float64), 0, 1) for k in (predicted, below))
         right, was = (np.asarray(y == k, np.float64) for k in (predicted, below))
@@ -92,7 +92,7 @@ def judge(
         raise ShapeError(f"{p.shape[1]} classes but {len(names)} class names")
     codes = group_codes(groups, len(p))
     sample = _Sample.of(p, y, groups=codes, names=names, tolerance=tolerance, of_class=single)
-    lines, small = _of_confidence(sample), 0
+    lines = _of_confidence(sample)
     if p.shape[1] == 2:
         lines = [*_of_positive(sample), *lines]
     gaps, small = class_gaps(sample.first, sample.right, sample.predicted, names, sample.groups)
@@ -133,9 +133,9 @@ def _of_positive(s: _Sample) -> list[Line]:
     share = float(is_one.mean())
 
     def split(cells: int) -> Cells:
-        parts = [max(round(cells * share), 1), max(cells - max(round(cells * share), 1), 1)]
+        above = max(round(cells * share), 1)
         cell = np.zeros(len(p), np.intp)
-        for side, of_side, count in ((0, is_one, parts[0]), (1, ~is_one, parts[1])):
+        for side, of_side, count in ((0, is_one, above), (1, ~is_one, cells - above)):
             if of_side.any():
                 cell[of_side] = 1000 * side + equal_mass(p[of_side], count)
         return Cells.of(p, came, cell, s.groups)
@@ -151,10 +151,10 @@ def _of_positive(s: _Sample) -> list[Line]:
 
 def _of_classes(s: _Sample, gaps: Sequence[ClassGap]) -> list[Line]:
     whole = Cells.of(s.first, s.right, s.predicted, s.groups)
-    worst = max(gaps, key=lambda g: -g.cells.p, default=None)
+    worst = min(gaps, key=lambda g: g.cells.p)
     said = f"of the {len(s.names)} classes, predictions are on average {points(whole.error)} off"
     lines = [line_of("classes", "the predicted classes together", whole, said, s.tolerance, required=False)]
-    several = max(len(gaps), 1)
+    several = len(gaps)
     for gap in gaps:
         what = f"predictions of class “{gap.name}”" if gap.name is not None else "classes not judged alone"
         name = "class" if gap.name is not None else "rest"
@@ -163,7 +163,7 @@ def _of_classes(s: _Sample, gaps: Sequence[ClassGap]) -> list[Line]:
         p = min(several * line.tested.p, 1.0)
         lines.append(replace(line, tested=replace(line.tested, p=p), times=times))
     # Which class it is says more than that there is one.
-    if worst is not None and several * worst.cells.p < RISK and not worst.cells.within(s.of_class):
+    if several * worst.cells.p < RISK and not worst.cells.within(s.of_class):
         lines[0] = replace(lines[0], says=worst.says)
     return lines
 
@@ -172,7 +172,7 @@ def _of_totals(p: NDArray[np.floating[Any]], y: Codes, s: _Sample) -> Line:
     found = class_totals(p, y, s.predicted, s.groups)
     said = f"class “{s.names[found.k]}” is expected {found.expected:,.0f} times and occurs {found.occurs:,}"
     size, what = abs(found.gap), "how often each class occurs"
-    tested = Tested("totals", what, found.p, size, found.most, s.of_class, required=False, finding="open")
+    tested = Tested("totals", what, found.p, size, found.most, s.of_class, required=False)
     return Line(tested, f"{said} times", size)
 
 
@@ -184,7 +184,7 @@ def _shape(s: _Sample) -> Shape:
 def _of_shape(found: Shape, tolerance: float) -> Line:
     said = f"errors that cancel over its ranges or classes are about {points(found.size)}, root mean square"
     what, most = "errors that cancel in bins", found.most
-    tested = Tested("shape", what, found.p, found.size, most, tolerance, required=False, finding="open")
+    tested = Tested("shape", what, found.p, found.size, most, tolerance, required=False)
     return Line(tested, said, found.size)
 
 

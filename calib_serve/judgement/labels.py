@@ -49,9 +49,7 @@ def _of_all(p: Floats, y: NDArray[np.intp], tolerance: float) -> Line:
     samples = np.repeat(np.arange(n), labels) if labels > 1 and n > 1 else None
     cell = np.column_stack([2 * k + equal_mass(p[:, k], 2) for k in range(labels)])
     cells = Cells.of(p.ravel(), y.ravel().astype(np.float64), cell.ravel(), samples)
-    tested = Tested(
-        "labels", "P(label)", cells.p, cells.error, cells.most, tolerance, required=True, finding="open"
-    )
+    tested = Tested("labels", "P(label)", cells.p, cells.error, cells.most, tolerance, required=True)
     said = f"the labels' probabilities are on average {points(cells.error)} off"
     return Line(tested, said, cells.error, cells.needed(tolerance))
 
@@ -60,9 +58,7 @@ def _of_label(p: Floats, came: NDArray[np.intp], name: str, tolerance: float, la
     true = came.astype(np.float64)
     cells = finest(lambda b: Cells.of(p, true, equal_mass(p, b)), tolerance)
     chance = min(labels * cells.p, 1.0)
-    tested = Tested(
-        "label", f"P(“{name}”)", chance, cells.error, cells.most, tolerance, required=True, finding="open"
-    )
+    tested = Tested("label", f"P(“{name}”)", chance, cells.error, cells.most, tolerance, required=True)
     way = direction(cells, ("too high", "too low", "too high in some ranges and too low in others"))
     said = f"the probability of label “{name}” is {way}, by {points(cells.error)} on average"
     return replace(Line(tested, said, cells.error), times=cells.needed(tolerance, power=1 - 0.1 / labels))

@@ -85,7 +85,7 @@ class Evidence:
         before = np.concatenate([np.zeros((1, len(FRACTIONS))), grown[:-1]])
         places = self.count + np.arange(len(z))
         staked = _log_staked(places)[:, None] - math.log(len(FRACTIONS)) - before
-        held = np.logaddexp.accumulate(np.concatenate([self.log_worth[None], staked]), axis=0)[1:] + grown
+        held = np.logaddexp.accumulate(np.concatenate([self.log_worth[None], staked]))[1:] + grown
         waiting = _log_waiting(places + 1)
         total = np.logaddexp(np.logaddexp.reduce(held, axis=1), waiting)
         return Evidence(
@@ -102,8 +102,7 @@ class Evidence:
         v = np.asarray(flat, np.float64)
         if v.shape != (3 + len(FRACTIONS),):
             raise ShapeError(f"a state has {3 + len(FRACTIONS)} numbers, got {v.shape}")
-        finite = not np.isnan(v).any() and (v < np.inf).all()
-        if not (finite and (v[:3] >= 0).all() and v[0] == int(v[0])):
+        if not ((v < np.inf).all() and (v[:3] >= 0).all() and v[0] == int(v[0])):  # also NaN
             raise InputError("this is no state of evidence")
         return cls(int(v[0]), v[3:], float(v[1]), float(v[2]))
 

@@ -70,10 +70,10 @@ def shape_of_top_two(first: Pair, second: Pair, predicted: Codes, groups: Codes 
     share = _ranks(second.probs / np.maximum(1 - first.probs, 1e-12))
     of_first, weights = _waves(rank, _WAVES)
     of_share, more = _waves(share, 4)
-    products = [of_first[:, i] * of_share[:, j] * math.sqrt(2) for i in range(3) for j in range(3)]
+    products = [of_first[:, i] * of_share[:, j] for i in range(3) for j in range(3)]
     slopes = _class_slopes(rank, predicted)
     top = np.column_stack([of_first, of_share, *products, slopes])
-    alike = np.full(slopes.shape[1], 1 / max(slopes.shape[1], 1) ** 0.5)
+    alike = np.full(slopes.shape[1], 1 / slopes.shape[1] ** 0.5)
     below = np.column_stack([np.ones(len(rank)), of_share])
     every = np.concatenate([weights, more, np.full(9, 0.5), alike, [1.0], more])
     streams = [(top, *first), (below, *second)]

@@ -31,7 +31,7 @@ class Tested:
     most: float
     tolerance: float
     required: bool
-    finding: Literal["within", "open", "off"]
+    finding: Literal["within", "open", "off"] = "open"
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def test_the_mean_is_held_against_0_unless_told_otherwise() -> None:
     assert found.above() == pytest.approx(evidence(np.array([0.5, -0.25, 0.125]), 0.0))
 
 
-@pytest.mark.parametrize("odd", [[1.01], [float("nan")], [-float("inf")], [[0.5]], 0.5])
+@pytest.mark.parametrize("odd", [[1.01], [0.5, 1.01], [float("nan")], [-float("inf")], [[0.5]], 0.5])
 def test_what_no_bet_can_take_is_refused(odd: object) -> None:
     with pytest.raises(InputError, match=r"\[-1, 1\]"):
         MeanBets().seen(odd)  # type: ignore[arg-type]
@@ -58,6 +58,10 @@ def test_successes_are_ones_and_the_other_trials_zeros() -> None:
     for successes, trials in ((-1, 3), (4, 3), (float("nan"), 3)):
         with pytest.raises(InputError, match=f"{successes} successes in {trials} trials"):
             MeanBets.of_successes(successes, trials)
+
+
+def test_the_bets_are_halves_of_each_other() -> None:
+    assert BETS.tolist() == [0.95, 0.475, 0.2375, 0.11875, 0.059375, 0.0296875]
 
 
 def test_at_first_the_mean_may_lie_anywhere() -> None:

@@ -10,7 +10,7 @@ from sizes import sized
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.judgement import Evidence, share_bets
-from calib_serve.judgement.mean_evidence import FRACTIONS
+from calib_serve.judgement.mean_evidence import FRACTIONS, _log_staked
 
 
 def written_out(payoffs: np.ndarray, scale: float) -> float:
@@ -43,6 +43,28 @@ def test_batches_of_any_size_tell_the_same_and_a_store_keeps_all_of_it() -> None
         parts = Evidence.from_flat(parts.after(z[some], 0.7, weights=r[some]).flat())
     assert parts.flat() == pytest.approx(whole.flat(), rel=1e-9)
     assert Evidence.none().after([], 1.0).flat() == Evidence.none().flat()
+
+
+def test_the_peak_is_of_every_moment_however_many_come_at_once() -> None:
+    z = np.concatenate([np.ones(200), -np.ones(300)])
+    found, peak = Evidence.none(), 0.0
+    for one in z:
+        found = found.after([one])
+        peak = max(peak, found.log_evidence)
+    assert peak > 20 > found.log_evidence
+    assert Evidence.none().after(z).peak == pytest.approx(peak)
+    assert found.peak == peak
+
+
+def test_where_it_begins_and_what_is_bet() -> None:
+    none = Evidence.none()
+    assert (none.count, none.peak, none.heaviest) == (0, 0.0, 0.0)
+    assert Evidence.from_flat(none.flat()).flat() == none.flat()
+    assert pytest.approx([0.002 * 2**k for k in range(9)]) == FRACTIONS
+    assert share_bets([1, 0], 0.75)[1] == pytest.approx(16 * 0.25 / 0.75)
+    assert none.after([0.5]).flat() == none.after([0.5], 1.0, weights=[1.0]).flat()
+    assert none.after([0.5], weights=[0.0]).log_evidence == pytest.approx(0)
+    assert np.isneginf(_log_staked(np.array([1 << 60])))  # what is no longer a number's last digit
 
 
 def test_a_promise_that_is_just_kept_is_hardly_ever_said_to_be_broken() -> None:

@@ -13,9 +13,17 @@ from calib_serve.judgement import cells as cells_module
 from calib_serve.judgement import chi_square
 from calib_serve.judgement.cells import Cells, equal_mass, finest
 from calib_serve.judgement.classes import FEW, ClassGap, class_gaps, class_totals
-from calib_serve.judgement.decide import _of_classes, _Sample
+from calib_serve.judgement.decide import _of_classes, _of_shape, _Sample
 from calib_serve.judgement.labels import _of_all, _of_label
-from calib_serve.judgement.shape import _OF_CLASSES, Pair, _class_slopes, shape_of_event, shape_of_top_two
+from calib_serve.judgement.shape import (
+    _OF_CLASSES,
+    _WAVES,
+    Pair,
+    _class_slopes,
+    _effect,
+    shape_of_event,
+    shape_of_top_two,
+)
 
 RNG = np.random.default_rng(8)
 N = 900
@@ -27,6 +35,10 @@ WHOLE = Cells.of(P, CAME, CELL)
 
 
 # Cells
+
+
+def test_samples_that_come_alone_have_no_more_variance() -> None:
+    assert Cells(np.ones(1), np.ones(1), np.ones(1), np.ones(1)).effect == 1.0
 
 
 def test_cells_are_sums_of_each_and_empty_ones_are_left_out() -> None:
@@ -144,6 +156,10 @@ def test_as_many_cells_are_made_as_leave_a_calibrated_model_its_power() -> None:
         assert finest(split, 0.02).count == chosen  # type: ignore[arg-type, comparison-overlap]
         assert asked == [2, 3, 4, 6, 8, 12, 16][: len(asked)]
     assert asked[-1] == 16
+    most = 4
+    asked.clear()
+    finest(split, 0.02)  # type: ignore[arg-type]
+    assert asked == [2, 3, 4, 6]  # no finer one is tried
 
 
 def test_the_risk_is_one_in_twenty() -> None:
@@ -160,6 +176,11 @@ def test_quantiles_are_scipys(share: float, freedom: float) -> None:
     for distance in (3.0, 200.0):
         wanted = stats.ncx2.ppf(share, freedom, distance)
         assert chi_square.quantile(share, freedom, distance) == pytest.approx(wanted, rel=1e-8)
+
+
+def test_the_quantile_of_a_far_distribution_is_not_cut_off() -> None:
+    """Of few degrees far out the spread is large."""
+    assert chi_square.quantile(0.58, 1, 1000.0) == pytest.approx(stats.ncx2.ppf(0.58, 1, 1000.0), rel=1e-8)
 
 
 def test_a_distance_is_told_from_none_with_the_power_that_is_asked_for() -> None:
@@ -225,8 +246,17 @@ def test_the_rest_is_judged_as_one_where_it_is_many_or_one_in_twenty() -> None:
     assert rest(100, 5, 20_000) == ["0", None]  # 500
     assert rest(100, 4, 20_000) == ["0"]  # 400, and one in fifty
     assert rest(10, 6, 1139) == ["0", None]  # 60 of 1,199 is one in twenty
+    assert rest(10, 6, 1140) == ["0", None]  # and this exactly
     assert rest(10, 6, 1141) == ["0"]
     assert rest(1, 30, 0) == [None]
+
+
+def test_the_rest_holds_what_small_classes_say_and_what_came() -> None:
+    predicted = np.repeat([0, 1, 2], [9000, 300, 300])
+    p, right = np.full(9600, 0.8), (np.arange(9600) % 2).astype(float)
+    rest = class_gaps(p, right, predicted, ["a", "b", "c"], None)[0][-1]
+    assert rest.name is None
+    assert (rest.cells.said[0], rest.cells.came[0]) == (pytest.approx(480), 300)
 
 
 def test_a_class_is_told_with_its_way() -> None:
@@ -240,21 +270,24 @@ def test_a_class_is_told_with_its_way() -> None:
 
 
 def test_groups_inside_a_class_are_its_own() -> None:
-    predicted = np.repeat([0, 1, 2], 600)
-    p = np.full(1800, 0.8)
-    right = (RNG.random(1800) < 0.7).astype(float)
-    # Class 0 is of one group, each of class 1 is a group, class 2 is of groups of six.
+    predicted = np.repeat([0, 1, 2, 3], 600)
+    p = np.full(2400, 0.8)
+    right = (RNG.random(2400) < 0.7).astype(float)
+    # Class 0 is of one group, each of class 1 is a group, class 2 is of groups of six, class 3 of two.
     groups = np.concatenate([np.zeros(600, int), np.arange(1, 601), 601 + np.arange(600) // 6])
-    zero, one, two = class_gaps(p, right, predicted, ["0", "1", "2"], groups)[0]
+    groups = np.concatenate([groups, 701 + np.arange(600) // 300])
+    zero, one, two, three = class_gaps(p, right, predicted, ["0", "1", "2", "3"], groups)[0]
     assert zero.cells.effect == 600.0
     assert (zero.cells.said[0], zero.cells.came[0]) == (pytest.approx(480), right[:600].sum())
     assert zero.cells.noise[0] == pytest.approx(600 * 0.16)
     assert one.cells.effect == 1.0
     assert (
         two.cells.effect
-        == Cells.of(p[1200:], right[1200:], np.zeros(600, int), np.arange(600) // 6).effect
+        == Cells.of(p[1200:1800], right[1200:1800], np.zeros(600, int), np.arange(600) // 6).effect
         > 1
     )
+    pair = Cells.of(p[1800:], right[1800:], np.zeros(600, int), np.arange(600) // 300)
+    assert three.cells.effect == pair.effect != 600
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -276,6 +309,7 @@ def test_totals_are_of_all_samples_and_the_gap_of_those_that_concern_the_class(g
     z = (expected - occurs) / np.sqrt(noise)
     k = int(np.abs(z).argmax())
     stake = sum(1 for a, b in zip(y, predicted, strict=True) if k in (a, b))
+    assert stake > expected[k]
     gap = (expected[k] - occurs[k]) / stake
     assert (found.k, found.occurs) == (k, occurs[k])
     assert found.expected == pytest.approx(expected[k])
@@ -285,9 +319,17 @@ def test_totals_are_of_all_samples_and_the_gap_of_those_that_concern_the_class(g
 
 
 def test_a_class_that_nothing_concerns_does_not_divide_by_zero() -> None:
-    p = np.array([[0.5, 0.5, 0.0]] * 4)
-    found = class_totals(p, np.array([0, 1, 0, 1]), np.zeros(4, int), None)
-    assert (found.gap, found.p) == (0.0, 1.0)
+    p = np.array([[0.0, 0.5, 0.5]] * 4)
+    found = class_totals(p, np.array([1, 2, 1, 2]), np.ones(4, int), None)
+    assert (found.k, found.gap, found.p) == (0, 0.0, 1.0)
+
+
+def test_a_class_that_is_expected_and_never_comes_is_off_by_all_of_it() -> None:
+    p = np.array([[0.35, 0.33, 0.32]] * 100)
+    found = class_totals(p, np.arange(100) % 2, np.zeros(100, int), None)
+    assert (found.k, found.occurs) == (2, 0)
+    assert found.gap == pytest.approx(1.0)
+    assert found.most == pytest.approx(1 + 1.645 * math.sqrt(1 + 32 * 0.68) / 32)
 
 
 # Shape
@@ -424,7 +466,9 @@ def _positive(p: np.ndarray, y: np.ndarray, tolerance: float) -> tuple[float, fl
     for few in (2, 3, 4, 6, 8, 12, 16):
         above = max(round(few * up.mean()), 1)
         cell = np.empty(len(p), int)
-        cell[up], cell[~up] = equal_mass(p[up], above), 100 + equal_mass(p[~up], max(few - above, 1))
+        for side, cells_there, first in ((up, above, 0), (~up, max(few - above, 1), 100)):
+            if side.any():
+                cell[side] = first + equal_mass(p[side], cells_there)
         cells = Cells.of(p, (y == 1).astype(float), cell)
         if few > 2 and cells.needed(tolerance) > 1:
             break
@@ -440,7 +484,11 @@ def test_a_verdict_holds_the_numbers_of_its_tests(classes: int) -> None:
     y = (p.cumsum(axis=1) > rng.random(n)[:, None]).argmax(axis=1)
     predicted, top = p.argmax(axis=1), p.max(axis=1)
     right = (y == predicted).astype(float)
-    found = {test.name: test for test in judge(p, y, tolerance=0.03).tests}
+    tests = judge(p, y, tolerance=0.03).tests
+    names = ["positive", "shape", "confidence", "classes"] if classes == 2 else ["confidence", "classes"]
+    after = [] if classes == 2 else ["totals", "shape"]
+    assert [test.name for test in tests] == [*names, *["class"] * classes, *after]
+    found = {test.name: test for test in tests}
     wanted = {"confidence", "classes", "class", "shape"} | ({"positive"} if classes == 2 else {"totals"})
     assert {*found} == wanted
     assert {name: test.tolerance for name, test in found.items()} == {
@@ -468,6 +516,16 @@ def test_a_verdict_holds_the_numbers_of_its_tests(classes: int) -> None:
     assert (found["confidence"].error, found["confidence"].most) == (chosen.error, chosen.most)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.8, 1.0])
+def test_both_sides_of_a_half_have_cells_by_their_share(share: float) -> None:
+    rng = np.random.default_rng(13)
+    far = rng.uniform(0.5, 1, 3000)
+    p = np.where(np.arange(3000) < 3000 * share, far, 1 - far)
+    y = (rng.random(3000) < p).astype(int)
+    found = {test.name: test for test in judge(np.stack([1 - p, p], axis=1), y, tolerance=0.03).tests}
+    assert (found["positive"].error, found["positive"].most) == _positive(p, y, 0.03)
+
+
 def _of(p: np.ndarray, y: np.ndarray, names: tuple[str, ...]) -> _Sample:
     return _Sample.of(p, y, groups=None, names=names, tolerance=0.03, of_class=0.045)
 
@@ -479,6 +537,8 @@ def test_of_two_that_are_equal_the_first_is_predicted_and_the_other_is_the_secon
         assert sample.predicted.tolist() == [one, one]
         assert (sample.right.tolist(), sample.was_second.tolist()) == ([1, 0], [0, 1])
         assert sample.first.tolist() == sample.second.tolist() == [0.4, 0.4]
+    # Rounded probabilities may add up to more than 1; two events that exclude each other do not.
+    assert _of(np.array([[0.7, 0.3001, 0.0]]), np.array([0]), ("a", "b", "c")).second[0] == pytest.approx(0.3)
 
 
 def test_the_lines_of_classes_are_those_alone_and_the_rest_and_the_worst_is_named() -> None:
@@ -513,6 +573,25 @@ def test_the_lines_of_classes_are_those_alone_and_the_rest_and_the_worst_is_name
     assert says == f"of the 32 classes, predictions are on average {100 * off:.1f} points off"
 
 
+@pytest.mark.parametrize(
+    ("each", "off", "named"), [(200_000, 0.01, False), (60, 0.0, False), (2000, 0.1, True)]
+)
+def test_the_worst_class_is_named_where_it_is_proven_to_be_off_and_may_be_beyond(
+    each: int, off: float, named: bool
+) -> None:
+    predicted = np.repeat([0, 1], each)
+    p = np.where(np.arange(2)[None] == predicted[:, None], 0.8, 0.2)
+    right = np.arange(2 * each) * 37 % 100 < np.where(predicted == 1, 80 - 100 * off, 80)
+    sample = _of(p, np.where(right, predicted, 1 - predicted), ("a", "b"))
+    gaps, _ = class_gaps(sample.first, sample.right, sample.predicted, sample.names, None)
+    says = _of_classes(sample, gaps)[0].says
+    assert says == gaps[1].says if named else says.startswith("of the 2 classes")
+
+
+def test_one_sample_of_several_labels_proves_nothing() -> None:
+    assert judge([[0.2, 0.7, 0.9]], [[0, 1, 1]]).level == "unproven"
+
+
 @pytest.mark.parametrize("labels", [1, 3])
 def test_labels_are_judged_together_with_their_samples_as_groups_and_alone(labels: int) -> None:
     rng = np.random.default_rng(5)
@@ -526,12 +605,58 @@ def test_labels_are_judged_together_with_their_samples_as_groups_and_alone(label
         (together.p, together.error, together.most)
     )
     assert line.times == pytest.approx(together.needed(0.03))
+    assert line.tested.required
+    said = f"the labels' probabilities are on average {100 * together.error:.1f} points off"
+    assert line.says.replace("\xa0", " ") == said
+    verdict = judge(p, y, tolerance=0.03)
+    assert [test.name for test in verdict.tests] == ["labels", *["label"] * labels]
+    assert len(verdict.reasons) == 2  # no label is left out
     for k in range(labels):
         alone = finest(lambda b, k=k: Cells.of(p[:, k], y[:, k].astype(float), equal_mass(p[:, k], b)), 0.045)
         line = _of_label(p[:, k], y[:, k], "x", 0.045, labels)
+        assert (line.tested.what, line.tested.required) == ("P(“x”)", True)
         assert line.tested.p == min(labels * alone.p, 1)
         assert (line.tested.error, line.tested.most) == (alone.error, alone.most)
         assert line.times == alone.needed(0.045, power=1 - 0.1 / labels)
+
+
+def test_of_classes_that_are_predicted_alike_the_first_have_lines() -> None:
+    predicted = np.arange(_OF_CLASSES + 9)
+    slopes = _class_slopes(np.full(len(predicted), 0.75), predicted)
+    np.testing.assert_array_equal(slopes, 0.25 * np.eye(len(predicted), _OF_CLASSES))
+
+
+def test_groups_whose_errors_are_alike_count_though_every_feature_cancels_in_them() -> None:
+    rng = np.random.default_rng(14)
+    came, groups = np.repeat(rng.integers(0, 2, 100), 4).astype(float), np.arange(400) // 4
+    alternating = np.tile([1.0, -1.0, 1.0, -1.0], 100)[:, None]
+    error = 0.5 - came
+    sums = np.array([(error - error.mean())[groups == g].sum() for g in range(100)])
+    wanted = 100 / 99 * (sums**2).sum() / 400**2 / (error.var(ddof=1) / 400)
+    assert _effect([(alternating, np.full(400, 0.5), came)], groups) == pytest.approx(wanted)
+    assert wanted > 3.9
+
+
+def test_one_error_of_shape_that_stands_out_speaks_alone() -> None:
+    rng = np.random.default_rng(15)
+    p = rng.uniform(0.2, 0.8, 3000)
+    rank = ranks(np.abs(p - 0.5))
+    came = (rng.random(3000) < p + 0.1 * np.cos(np.pi * 30 * rank)).astype(float)
+    side = np.where(p > 0.5, 1.0, -1.0)
+    first = waves(rank, 32)
+    features = np.column_stack([first, first * side[:, None], side])
+    weights = np.array([*(1 / np.arange(1, 33)), *(1 / np.arange(1, 33)), 1.0])
+    wanted = by_hand([(features, p, came)], weights, np.zeros(3000))
+    found = shape_of_event(p, came)
+    assert (found.p, found.size, found.most) == pytest.approx(wanted, rel=1e-4, abs=1e-12)
+    assert found.p < 1e-3
+    says = _of_shape(found, 0.02).says.replace("\xa0", " ")
+    size = f"{100 * found.size:.1f} points, root mean square"
+    assert says == f"errors that cancel over its ranges or classes are about {size}"
+
+
+def test_how_much_of_a_shape_is_looked_at() -> None:
+    assert (_OF_CLASSES, _WAVES) == (64, 32)
 
 
 def test_lines_over_the_rank_are_of_the_classes_predicted_most() -> None:

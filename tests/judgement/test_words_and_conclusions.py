@@ -53,6 +53,7 @@ def test_numbers_are_rounded_as_people_read_them() -> None:
     assert [plain(words.signed_points(v)) for v in (0.0412, -0.0412, 0.0004, -0.0004, 0.0006, -0.0006)] == [
         "+4.1", "-4.1", "0.0", "0.0", "+0.1", "-0.1",
     ]  # fmt: skip
+    assert words.signed_points(-0.0412) == "\N{MINUS SIGN}4.1"
     assert [words.chance(p) for p in (0.00099, 0.001, 0.05, 1.0, 3.0)] == [
         "less than one in a thousand", "0.001", "0.050", "1.000", "1.000",
     ]  # fmt: skip
@@ -75,6 +76,7 @@ def test_a_direction_is_of_the_mean_gap_unless_gaps_cancel() -> None:
     assert of([0.1, -0.1], [31, 10]) == "up"
     assert of([0.1, -0.1], [29, 10]) == "both"
     assert of([0.1, -0.1], [10, 31]) == "down"
+    assert direction(Cells(np.ones(2), np.array([3.0, 0.0]), np.array([0.0, 1.0]), np.ones(2)), three) == "up"
 
 
 # Which test decides
@@ -161,6 +163,8 @@ def test_up_to_three_more_classes_are_to_be_minded() -> None:
     assert found.do[:3] == tuple(f"Mind that class {k} is off." for k in (3, 2, 1))
     assert found.do[3].startswith(REPAIRS["class"])
     assert len(found.do) == 4
+    labels = [line("label", **OFF, size=0.1 - k / 100, says=f"label {k} is off") for k in range(2)]
+    assert said(line("labels"), *labels).do[0] == "Mind that label 1 is off."
     same = [line("classes", **OFF, says="class 0 is off"), replace(more[0]), line("shape", **OFF)]
     assert len(said(line(), *same).do) == 1  # said once
 

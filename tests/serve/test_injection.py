@@ -149,10 +149,16 @@ def test_in_headers(running: Running) -> None:
         assert reply.status_code == 400, name
 
 
-def test_the_refusals_were_counted(running: Running) -> None:
-    until(lambda: total(running.server.scrape(), "calib_feedback_refused_total", reason="malformed") > 0)
+def test_refusals_are_counted(running: Running) -> None:
+    def refused() -> float:
+        return total(running.server.scrape(), "calib_feedback_refused_total", reason="malformed")
+
+    before = refused()
+    running.label([{"receipt": FORGED, "label": 1}])
+    until(lambda: refused() > before)
 
 
+@pytest.mark.last
 @pytest.mark.parametrize("kind", ["newline", "carriage return", "next line", "line separator"])
 def test_the_same_text_in_a_log_line_does_forge_a_metric(running: Running, kind: str) -> None:
     """Why request content is never logged; and proof that the tests above could fail."""
