@@ -57,7 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes long comes first: at the end, short files keep every worker busy.
 
-    Shuffled, only what ends its file's server, marked ``last``, stays behind the rest of the file.
+    Shuffled, only what ends or changes its file's server, marked ``last``, stays behind the rest of the file.
     """
     if (seed := config.getoption("--shuffle")) is not None:
         # By names, so that a file alone has the order that it has among all.

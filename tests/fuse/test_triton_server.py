@@ -279,6 +279,7 @@ def test_a_label_for_a_receipt_comes_back_to_a_real_watch_and_counts_once(
     assert sum(right) == 2 * int((expected["predicted"] == 1).sum())
 
 
+@pytest.mark.last
 @each_model
 def test_another_version_takes_over_and_a_refused_one_changes_nothing(
     model: str, folder: Path, triton: Triton

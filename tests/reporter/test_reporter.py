@@ -146,7 +146,7 @@ def test_without_a_keyring_predictions_are_counted_and_the_log_says_that_receipt
     registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CALIB_SERVE_KEYRING", raising=False)
-    with Reporter(3, **MODEL, registry=registry) as reporter:
+    with caplog.at_level("WARNING", "calib_serve"), Reporter(3, **MODEL, registry=registry) as reporter:
         assert reporter.served(P) == [None] * 3
     assert sum(counted(registry).values()) == 3
     assert "receipts are off" in caplog.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,6 +96,17 @@ def test_labels_come_home_once_and_the_live_ece_is_the_offline_ece(running: Runn
     labels = np.random.default_rng(0).integers(0, 10, 300).tolist()
     items = [{"receipt": r["receipt"], "label": y} for r, y in zip(replies, labels, strict=True)]
     items[0]["label"] = NAMES[labels[0]]  # by name
+    names = ("calib_feedback_total", "calib_feedback_confidence_total", "calib_feedback_correct_total")
+
+    def counted() -> np.ndarray:
+        text = running.server.scrape()
+        return np.array([[total(text, n, model="digits", bin=str(b)) for b in range(15)] for n in names])
+
+    def duplicates() -> float:
+        return total(running.server.scrape(), "calib_feedback_refused_total", reason="duplicate")
+
+    time.sleep(2)  # counts of earlier labels come late
+    before, twice = counted(), duplicates()
     assert running.label(items).json()["accepted"] == 300
     again = running.label(items[:50]).json()
     assert (again["accepted"], {o["reason"] for o in again["outcomes"]}) == (0, {"duplicate"})
@@ -102,23 +114,12 @@ def test_labels_come_home_once_and_the_live_ece_is_the_offline_ece(running: Runn
         [r["confidence"] for r in replies],
         [r["predicted"] == y for r, y in zip(replies, labels, strict=True)],
     )
-    until(lambda: total(running.server.scrape(), "calib_feedback_total") >= 300)
-    text = running.server.scrape()
-    live = Bins(
-        *(
-            np.array([total(text, name, model="digits", bin=str(b)) for b in range(15)])
-            for name in (
-                "calib_feedback_total",
-                "calib_feedback_confidence_total",
-                "calib_feedback_correct_total",
-            )
-        )
-    )
+    until(lambda: counted()[0].sum() >= before[0].sum() + 300)
+    live = Bins(*(counted() - before))
     assert live.count.tolist() == own.count.tolist()
     assert live.correct.tolist() == own.correct.tolist()
     assert abs(live.ece() - own.ece()) < 1e-9
-    refused = "calib_feedback_refused_total"
-    until(lambda: total(running.server.scrape(), refused, reason="duplicate") == 50)
+    until(lambda: duplicates() == twice + 50)
 
 
 def test_workers_follow_the_keyring_s_file_and_keep_the_keys_they_had_where_it_breaks(

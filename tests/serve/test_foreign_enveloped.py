@@ -130,7 +130,9 @@ def test_over_grpc_v2_has_them_in_tensors(v2: Running) -> None:
     check_decided("kserve_v2", found["set"], found["abstain"], found["act"], 2)
 
 
-def test_nothing_went_by_the_calibration(v1: Running, v2: Running) -> None:
+def test_nothing_goes_by_the_calibration(v1: Running, v2: Running) -> None:
+    v1.http.post("/v1/models/base_handler:predict", json={"instances": X.tolist()})
+    v2.http.post("/v2/models/kserve_v2/infer", json={"id": "7", "inputs": v2_inputs(1)})
     for running in (v1, v2):
         until(lambda running=running: total(running.server.scrape(), "calib_predictions_total") > 0)
         assert total(running.server.scrape(), "calib_uncalibrated_total") == 0

@@ -28,6 +28,7 @@ class Stream:
 
     def __init__(self, folder: Path, contract: Contract, **options: object) -> None:
         self.now = float(int(time.time()))
+        folder.mkdir(exist_ok=True)
         self.ledger = SqliteLedger(folder / "ledger.db")
         watched = Watched.of(Artifact((LogitMap.temperature(1.0),), method="t", classes=4, contract=contract))
         options = {"detector": None, "maturity": 0.0, **options}
@@ -101,7 +102,7 @@ def test_labels_that_are_chosen_by_confidence_do_not_break_what_is_kept(folder: 
     assert state.value == pytest.approx(0.927, abs=0.02)
     assert state.low < 0.927 < state.high
     # And where predictions are not counted, nobody can know how they were chosen.
-    blind = Stream(folder.parent, Contract((Clause("act", 0.9, above=0.7),)))
+    blind = Stream(folder / "other", Contract((Clause("act", 0.9, above=0.7),)))
     receipts = list(stream.watch.predictions([ServedPrediction(*V, 1, 0.75)] * 600))
     told = [{"receipt": r, "label": 1 if i % 100 < 78 else 2} for i, r in enumerate(receipts)]
     blind.watch.labels(told)
@@ -120,7 +121,7 @@ def test_a_label_takes_no_prediction_out_of_a_promise(folder: Path) -> None:
 
 
 def test_labels_of_one_group_count_as_one(folder: Path) -> None:
-    alone, together = Stream(folder, ACT), Stream(folder.parent, ACT)
+    alone, together = Stream(folder, ACT), Stream(folder / "other", ACT)
     c, y = np.full(60, 0.9), np.zeros(60)
     alone.serve(c, y)
     together.serve(c, y, group="patient 7")
@@ -158,7 +159,7 @@ def test_coverage_needs_no_label(folder: Path) -> None:
 
 def test_what_nobody_labels_is_left_open(folder: Path) -> None:
     """The unsure are never labelled, or they alone: neither says what all of them are."""
-    sure, unsure = Stream(folder, ACT), Stream(folder.parent, ACT)
+    sure, unsure = Stream(folder, ACT), Stream(folder / "other", ACT)
     c = np.repeat([0.82, 0.99], [300, 700])
     y = np.concatenate([np.arange(300) % 10 < 8, np.ones(700)])  # 94 % in all
     sure.serve(c, y, labelled=c > 0.9)

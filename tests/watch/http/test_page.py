@@ -204,6 +204,7 @@ def test_it_is_photographed_for_the_docs_when_asked(browser, server, tmp_path):
     assert path.stat().st_size > 20_000
 
 
+@pytest.mark.last
 def test_an_incident_that_a_person_closed_is_said(browser, server):
     closed = httpx.post(
         f"{server.url}/v1/incidents/1/close", json={"by": "Ada", "note": "<b>known</b>"}, timeout=60

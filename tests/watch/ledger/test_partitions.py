@@ -311,9 +311,17 @@ def test_partitions_of_one_redis(empty_redis):
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
+def nodes(tmp_path_factory):
     with RedisCluster(tmp_path_factory.mktemp("cluster")) as started:
         yield started
+
+
+@pytest.fixture
+def cluster(nodes):
+    """The nodes, with nothing in them."""
+    for i in range(3):
+        nodes.client(i).flushall()
+    return nodes
 
 
 def test_a_cluster_spreads_labels_over_its_nodes_and_counts_each_once(cluster, tmp_path):
