@@ -56,6 +56,11 @@ def test_the_peak_is_of_every_moment_however_many_come_at_once() -> None:
     assert found.peak == peak
 
 
+def test_a_bet_that_is_not_set_yet_is_no_part_of_the_peak() -> None:
+    one = Evidence.none().after([1.0]).peak
+    assert Evidence.none().after([1.0, -1.0, -1.0]).peak == pytest.approx(one, rel=1e-9)
+
+
 def test_where_it_begins_and_what_is_bet() -> None:
     none = Evidence.none()
     assert (none.count, none.peak, none.heaviest) == (0, 0.0, 0.0)
