@@ -177,7 +177,6 @@ class WriterLease:
         self._shared = bool(shared)
         self.holder, self.name, self.lost = Holder.here(shared), name, 0
         self._lock, self._stop = threading.RLock(), threading.Event()
-        self._sure = -math.inf
         self._got(self._first(strict=strict))
         if self._leases.seconds:
             threading.Thread(target=self._beat, name="calib-lease", daemon=True).start()

@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+import math
+import os
+import shutil
 import sqlite3
 import struct
+import time
+from collections import namedtuple
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from ledgers import entries, make_label
 
-from calib_serve.errors import InputError
+from calib_serve.errors import InputError, LedgerError
+from calib_serve.watch.ledger import (
+    PartitionedLedger,
+    SqliteLedger,
+    WriterLease,
+    backup_ledger,
+    sqlite_checks,
+)
 from calib_serve.watch.ledger.backup import restore_ledger
+from calib_serve.watch.ledger.backup_file import read_header
+from calib_serve.watch.ledger.book import _noted
+from calib_serve.watch.ledger.damage import Damage, contain
 from calib_serve.watch.ledger.entries import Noted, Place, Shadowed, label_sums
 from calib_serve.watch.ledger.files import Files, quarantine
+from calib_serve.watch.ledger.generations import read_generation
+from calib_serve.watch.ledger.inspection import Inspection
+from calib_serve.watch.ledger.leases import Holder, RowLeases
+from calib_serve.watch.ledger.seen import Seen
 from calib_serve.watch.ledger.sqlite_copy import used_bytes
-from calib_serve.watch.ledger.sums import Key
+from calib_serve.watch.ledger.sums import Key, Sums
 
 
 @pytest.fixture
@@ -35,6 +58,7 @@ def test_what_is_in_the_journal_can_be_saved_where_its_file_alone_is_missing(fil
     assert not files.journal_only
     gone(files, "-wal")
     assert files.journal_only
+    assert "the -wal file of the ledger" in str(files.error())
 
 
 @pytest.mark.parametrize("parts", [("",), ("-shm",), ("", "-wal"), ("-wal", "-shm")])
@@ -100,3 +124,135 @@ def test_the_pages_that_are_used_are_those_that_are_not_free(tmp_path: Path) -> 
         db.execute("DELETE FROM rows")
     assert used_bytes(path) <= 3 * 4096
     assert path.stat().st_size == whole
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[SqliteLedger]:
+    with closing(SqliteLedger(tmp_path / "kept.db", clock=lambda: 5000.0)) as found:
+        yield found
+
+
+def test_nobody_else_reads_a_ledger(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with closing(SqliteLedger(tmp_path / "kept.db")) as ledger:
+            ledger.accept(entries([make_label(1)]))
+            assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+    finally:
+        os.umask(before)
+
+
+def test_what_is_damaged_is_said_with_its_file(ledger: SqliteLedger) -> None:
+    with pytest.raises(LedgerError, match=r"kept.db is damaged \(could not convert"):
+        ledger._number(b"x")
+
+
+@pytest.mark.parametrize(
+    ("column", "wrong"), [(6, -0.1), (6, 1.1), (8, -1), (9, 0.0), (9, 1.1), (10, -1), (5, -1000.5)]
+)
+def test_a_label_of_the_journal_that_cannot_be_is_damage(column: int, wrong: float) -> None:
+    row = ["", "m", "1", 1000.0, b"", -1000.0, 0.9, 1, 0, 1.0, 0, "[]", None, b""]
+    assert _noted(row).confidence == 0.9
+    row[column] = wrong
+    with pytest.raises(ValueError, match="a label of the journal reads"):
+        _noted(row)
+
+
+def test_a_receipt_of_another_form_is_known_for_the_retention(ledger: SqliteLedger) -> None:
+    seen = Seen(ledger._tables, damaged=LedgerError)
+    with ledger.transaction():
+        assert seen.add([b"of another form"], [1000.0], retention=100.0) == ["counted"]
+        assert seen.add([b"of another, too"], [1010.0], retention=100.0) == ["counted"]
+        assert seen.forget(1050.0, at_most=10) == (0, -math.inf)
+        assert seen.add([b"of another form"], [1000.0], retention=100.0) == ["duplicate"]
+        assert seen.forget(1200.0, at_most=10) == (2, 1110.0)
+
+
+def test_state_is_begun_anew_where_no_label_is_counted_by_it(ledger: SqliteLedger) -> None:
+    found = []
+    for key in ("bins", "detector/m/1"):
+        with ledger.transaction():
+            ledger.store(key, b"15")
+            one = Damage("state", ledger._tables["state"].get(key), "odd")
+            found.append(contain(ledger._tables, [one], latest=0.0, now=0.0) == [one])
+    assert found == [True, False]
+
+
+def test_a_look_at_a_ledger_ends_with_it(ledger: SqliteLedger) -> None:
+    inspection = Inspection(ledger.path)
+    inspection.step(at_most=0.01)
+    inspection.close()
+    assert inspection._db is not None
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        inspection._db.execute("SELECT 1")
+
+
+def test_a_long_journal_and_a_full_disk_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mib = 1 << 20
+    path, wal = tmp_path / "kept.db", tmp_path / "kept.db-wal"
+
+    def sizes(ledger: int, journal: int) -> None:
+        for file, size in ((path, ledger), (wal, journal)):
+            file.touch()
+            os.truncate(file, size)  # no block of them is on the disk
+
+    sizes(mib, 512 * mib)
+    assert sqlite_checks._journal(path) is None
+    sizes(mib, 512 * mib + 1)
+    assert "journal has grown to 512 MiB" in str(sqlite_checks._journal(path))
+    sizes(600 * mib, 600 * mib)
+    assert sqlite_checks._journal(path) is None
+    usage = namedtuple("usage", "total used free")
+    for free, said in ((2400, None), (2399, "up to 2400 MiB")):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage(0, 0, free * mib))
+        assert (sqlite_checks._disk(path) is None) == (said is None)
+        assert said is None or said in str(sqlite_checks._disk(path))
+
+
+def test_partitions_tell_of_one_version(tmp_path: Path) -> None:
+    both = [make_label(1), make_label(1 << 17, version="2")]
+    with closing(PartitionedLedger([SqliteLedger(tmp_path / str(i)) for i in range(2)])) as ledger:
+        assert ledger.accept(entries(both)) == ["counted"] * 2
+        assert {key.version for key in ledger.slices()} == {"1", "2"}
+        assert {key.version for key in ledger.slices(version=("m", "2"))} == {"2"}
+        assert {one.key.version for one in ledger.dated(0, 1e11, version=("m", "2"))} == {"2"}
+
+
+def test_a_ledger_that_was_restored_says_so(ledger: SqliteLedger, tmp_path: Path) -> None:
+    backup_ledger(str(ledger.path), tmp_path / "backup")
+    restore_ledger(tmp_path / "backup", str(tmp_path / "again.db"))
+    with closing(SqliteLedger(tmp_path / "again.db")) as again:
+        assert read_generation(again).why == "restore"
+
+
+def test_a_backup_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match=r"cannot use the backup .*nowhere"):
+        read_header(tmp_path / "nowhere")
+
+
+def test_sums_cannot_be_changed_in_place() -> None:
+    sums = Sums.served(np.array([0.5]))
+    for vector in vars(sums).values():
+        if isinstance(vector, np.ndarray):
+            with pytest.raises(ValueError, match="read-only"):
+                vector[0] = 1
+
+
+def test_a_name_is_sure_for_a_lease_after_the_last_sign_of_life(ledger: SqliteLedger) -> None:
+    class Lost(RowLeases):
+        lost = False
+
+        def take(self, name: str, holder: Holder) -> object:
+            if self.lost:
+                raise LedgerError("nobody knows")
+            return super().take(name, holder)
+
+    leases = Lost(ledger, seconds=2.0, clock=time.time)
+    lease = WriterLease(SimpleNamespace(writer="", leases=leases), name="a")  # type: ignore[arg-type]
+    time.sleep(2.6)  # longer than a lease: it was renewed meanwhile
+    leases.lost = True
+    assert lease.hold() == "a"
+    time.sleep(2.1)
+    with pytest.raises(LedgerError, match="nobody knows"):
+        lease.hold()
+    lease.close()
