@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from ledgers import entries, make_label
 
-from calib_serve.errors import InputError, LedgerError
+from calib_serve.errors import InputError, LedgerError, ShapeError
 from calib_serve.watch.ledger import (
     PartitionedLedger,
     SqliteLedger,
@@ -26,14 +26,15 @@ from calib_serve.watch.ledger import (
     backup_ledger,
     sqlite_checks,
 )
-from calib_serve.watch.ledger.backup import restore_ledger
+from calib_serve.watch.ledger.address import REDIS_PASSWORD_FILE
+from calib_serve.watch.ledger.backup import Pruned, restore_ledger
 from calib_serve.watch.ledger.backup_file import read_header
 from calib_serve.watch.ledger.book import _noted
 from calib_serve.watch.ledger.damage import Damage, contain
 from calib_serve.watch.ledger.entries import Noted, Place, Shadowed, label_sums
 from calib_serve.watch.ledger.files import Files, quarantine
 from calib_serve.watch.ledger.generations import read_generation
-from calib_serve.watch.ledger.inspection import Inspection
+from calib_serve.watch.ledger.inspection import Inspection, set_aside_in
 from calib_serve.watch.ledger.leases import Holder, RowLeases
 from calib_serve.watch.ledger.seen import Seen
 from calib_serve.watch.ledger.sqlite_copy import used_bytes
@@ -216,6 +217,80 @@ def test_partitions_tell_of_one_version(tmp_path: Path) -> None:
         assert {key.version for key in ledger.slices()} == {"1", "2"}
         assert {key.version for key in ledger.slices(version=("m", "2"))} == {"2"}
         assert {one.key.version for one in ledger.dated(0, 1e11, version=("m", "2"))} == {"2"}
+
+
+def test_partitions_give_what_waits_oldest_first_and_count_it_all(tmp_path: Path) -> None:
+    some = [make_label((i << 16) + i, when=10_000.0 - i) for i in range(40)]
+    version = ("m", "1")
+    with closing(PartitionedLedger([SqliteLedger(tmp_path / str(i)) for i in range(4)])) as ledger:
+        assert ledger.accept(entries(some)) == ["counted"] * 40
+        assert ledger.waiting() == {version: 40}
+        assert sum(one.labels.sum() for one in ledger.slices().values()) == 40
+        with ledger.transaction():
+            times = [row.time for row in ledger.take_waiting(version, until=math.inf, most=30)]
+        assert times == [10_000.0 - i for i in range(39, 9, -1)]
+        assert ledger.waiting() == {version: 10}
+        before = ledger.generation()
+        assert ledger.new_generation("restore") > before
+        assert ledger.forget(11_000.0, drop=True) == 40
+
+
+def test_a_ledger_that_is_put_in_the_place_of_another_has_its_rights(
+    ledger: SqliteLedger, tmp_path: Path
+) -> None:
+    backup_ledger(str(ledger.path), tmp_path / "backup")
+    ledger.close()
+    ledger.path.chmod(0o640)
+    restore_ledger(tmp_path / "backup", str(ledger.path), replace=True)
+    assert ledger.path.stat().st_mode & 0o777 == 0o640
+
+
+def test_what_is_no_ledger_has_no_pages(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no ledger, but a text of some length" * 100)
+    with pytest.raises(LedgerError, match="text is no ledger, or a damaged one"):
+        used_bytes(tmp_path / "text")
+
+
+@pytest.mark.parametrize(("kept_as", "told"), [(2, 0), (3, 1), (4, 1)])
+def test_what_was_set_aside_is_told_since_format_3(ledger: SqliteLedger, kept_as: int, told: int) -> None:
+    ledger.store("detector/m/1", b"15")
+    with ledger.transaction():
+        odd = Damage("state", ledger._tables["state"].get("detector/m/1"), "odd")
+        assert contain(ledger._tables, [odd], latest=0.0, now=0.0) == []
+    ledger._db.execute(f"PRAGMA user_version = {kept_as}")
+    assert len(set_aside_in(ledger.path)) == told
+
+
+def test_names_and_numbers_that_others_rely_on() -> None:
+    assert REDIS_PASSWORD_FILE == "CALIB_SERVE_REDIS_PASSWORD_FILE"
+    assert Pruned() == Pruned(forgotten=0, labels=0.0, freed=0, set_aside=0, compacted=None)
+
+
+def test_sums_are_below_others_by_more_than_the_last_digits() -> None:
+    one, two = (Sums.labelled(np.full(n, 0.7), np.ones(n)) for n in (1, 2))
+    assert one.below(two)
+    assert not two.below(one)
+    assert not two.below(two)
+    assert not Sums(two.bins, two.vector * (1 - 1e-12)).below(two)
+
+
+def test_sums_at_a_place_that_there_is_not_are_no_sums() -> None:
+    length = len(Sums.labelled([0.5], [1]).vector)
+    for place in (length, length + 1):
+        with pytest.raises(ShapeError, match="are no sums over 15 bins"):
+            Sums.unpacked(struct.pack("<Hd", place, 1.0), bins=15)
+    last = Sums.unpacked(struct.pack("<Hd", length - 1, 2.0), bins=15)
+    assert (last.vector[-1], last.vector[:-1].sum()) == (2.0, 0.0)
+
+
+def test_sums_of_format_1_that_no_label_made_wrong_or_that_are_none() -> None:
+    for odd in (np.zeros((2, 3)), np.zeros(5 * 2 + 3)):
+        with pytest.raises(ShapeError, match="stored sums over 2 bins"):
+            Sums.of_version_1(odd, bins=2)
+    # One says 0 and four say 1: no error is to be expected of either, so labels share what there was.
+    sure = Sums.of_version_1([0, 0, 0, 0, 1, 4, 0, 4, 0, 3, 4, 3], bins=2)
+    assert sure["calib_feedback_squared_error_total"].tolist() == pytest.approx([0.2, 0.8])
+    assert Sums.of_version_1(np.zeros(12), bins=2).vector.sum() == 0
 
 
 def test_a_ledger_that_was_restored_says_so(ledger: SqliteLedger, tmp_path: Path) -> None:
