@@ -143,6 +143,10 @@ def test_nobody_else_reads_a_ledger(tmp_path: Path) -> None:
         os.umask(before)
 
 
+def test_a_new_ledger_has_pages_of_8_kib(ledger: SqliteLedger) -> None:
+    assert ledger._db.execute("PRAGMA page_size").fetchone() == (8192,)
+
+
 def test_what_is_damaged_is_said_with_its_file(ledger: SqliteLedger) -> None:
     with pytest.raises(LedgerError, match=r"kept.db is damaged \(could not convert"):
         ledger._number(b"x")
