@@ -24,6 +24,7 @@ from calib_serve.watch.ledger import (
     SqliteLedger,
     WriterLease,
     backup_ledger,
+    open_ledger,
     sqlite_checks,
 )
 from calib_serve.watch.ledger.address import REDIS_PASSWORD_FILE
@@ -31,7 +32,7 @@ from calib_serve.watch.ledger.backup import Pruned, restore_ledger
 from calib_serve.watch.ledger.backup_file import read_header
 from calib_serve.watch.ledger.book import _noted
 from calib_serve.watch.ledger.damage import Damage, contain
-from calib_serve.watch.ledger.entries import Noted, Place, Shadowed, label_sums
+from calib_serve.watch.ledger.entries import Noted, Place, Shadowed, coarser, label_sums
 from calib_serve.watch.ledger.files import Files, quarantine
 from calib_serve.watch.ledger.generations import read_generation
 from calib_serve.watch.ledger.inspection import Inspection, set_aside_in
@@ -295,6 +296,62 @@ def test_sums_of_format_1_that_no_label_made_wrong_or_that_are_none() -> None:
     sure = Sums.of_version_1([0, 0, 0, 0, 1, 4, 0, 4, 0, 3, 4, 3], bins=2)
     assert sure["calib_feedback_squared_error_total"].tolist() == pytest.approx([0.2, 0.8])
     assert Sums.of_version_1(np.zeros(12), bins=2).vector.sum() == 0
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_spans_are_told_that_lie_inside_whole(ledger: SqliteLedger, folded: bool) -> None:
+    ledger.accept(entries([make_label(1, when=3010.0), make_label(2, when=3310.0)]))
+    if folded:
+        with ledger.transaction():
+            ledger._book.fold()
+
+    def told(since: float, until: float) -> list[float]:
+        return sorted({one.start for one in ledger.dated(since, until)})
+
+    assert told(3000, 3600) == [3000, 3300]
+    assert told(3000, 3599) == told(2000, 3300) == [3000]
+    assert told(3001, 3600) == [3300]
+    assert told(3000, 3299) == told(3301, 9999) == []
+
+
+def test_a_span_becomes_wider_as_its_end_grows_old() -> None:
+    day, start = 86_400.0, 7 * 86_400.0 + 600.0
+    for ages, wanted in (
+        ((0.0, 2 * day), (start, 300.0)),
+        ((2 * day + 1, 35 * day), (7 * day, 3600.0)),
+        ((35 * day + 1, 400 * day), (7 * day, day)),
+        ((400 * day + 1, 4000 * day), None),
+    ):
+        for age in ages:
+            assert coarser(start, 300.0, now=start + 300.0 + age) == wanted
+    assert coarser(7 * day, 3600.0, now=7 * day + 3600.0) == (7 * day, 3600.0)  # never narrower
+
+
+def test_values_go_to_their_names_and_places() -> None:
+    sums = Sums.labelled([0.95], [1], bins=10)
+    made = sums.with_values({
+        ("calib_feedback_total", 9): 5.0, ("calib_feedback_total", 10): 7.0, ("of_others", 0): 7.0
+    })  # fmt: skip
+    assert made["calib_feedback_total"].tolist() == [0.0] * 9 + [5.0]
+    assert made["calib_feedback_correct_total"].sum() == 1
+    assert sums["calib_feedback_total"].sum() == 1
+
+
+def test_a_ledger_is_opened_for_its_writer(tmp_path: Path) -> None:
+    with closing(open_ledger(str(tmp_path / "kept.db"), writer="7")) as ledger:
+        assert ledger.writer == "7"
+
+
+def test_a_file_with_tables_of_others_is_no_ledger(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "others.db")) as db, db:
+        db.execute("CREATE TABLE orders (id INTEGER)")
+    with pytest.raises(LedgerError, match="it has tables, and no number of its format"):
+        SqliteLedger(tmp_path / "others.db")
+
+
+def test_a_ledger_that_is_missing_or_another_is_named(files: Files) -> None:
+    gone(files, "")
+    assert str(files.error()).startswith(f"the ledger {files.path} is missing")
 
 
 def test_a_ledger_that_was_restored_says_so(ledger: SqliteLedger, tmp_path: Path) -> None:
