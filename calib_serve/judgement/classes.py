@@ -79,9 +79,9 @@ def _one(probs: Floats, right: Floats, which: NDArray[np.bool_], groups: Codes |
 class Totals:
     """How often each class is expected and occurs, and the class that stands out most.
 
-    ``p`` is of all classes together (Bonferroni). ``gap`` is of class ``k``: the excess over the samples
-    that are of it or predicted to be, or are expected where these are more; ``most`` the upper 95 % bound of
-    its size.
+    ``p`` is of all classes together (Bonferroni). ``gap`` is of class ``k``: the excess as a share of
+    the samples that are of it or predicted to be, or of those expected where they are more; ``most`` the
+    upper 95 % bound of its size.
     """
 
     p: float

@@ -459,7 +459,7 @@ def quickstart(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 # What they say is tested beside them; what a newcomer follows first is not among them.
 LONG = {
     ROOT / "examples" / "scikit_learn.py",
-    *(DOCS / f"{name}.md" for name in ("audit", "fusion", "monitoring", "scaling")),
+    *(DOCS / f"{name}.md" for name in ("audit", "fusion", "monitoring", "scaling", "security", "serving")),
     *DOCS.glob("papers/*.md"),
     *(
         DOCS / "how-to" / f"{name}.md"

@@ -93,7 +93,9 @@ def test_a_killed_worker_loses_no_more_than_it_had_not_sent(site: Site) -> None:
 @pytest.mark.last
 def test_each_answer_until_the_end_is_counted(site: Site) -> None:
     """The last test: it ends the server of all."""
-    check_each_answer_until_the_end_is_counted(site, oip_rest(site.url(HTTP)), signal.SIGTERM)
+    check_each_answer_until_the_end_is_counted(
+        site, oip_rest(site.url(HTTP)), signal.SIGTERM, last_words="gRPC server shutdown complete"
+    )
 
 
 @nightly

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -153,8 +154,13 @@ def check_a_row_without_a_number_spoils_no_other(site: Site, predict: Predict) -
     site.until_counted(10)
 
 
-def check_each_answer_until_the_end_is_counted(site: Site, predict: Predict, how: signal.Signals) -> None:
-    """Asked to end amid its work: whatever it has answered is counted."""
+def check_each_answer_until_the_end_is_counted(
+    site: Site, predict: Predict, how: signal.Signals, *, last_words: str = ""
+) -> None:
+    """Asked to end amid its work: whatever it has answered is counted.
+
+    ``last_words``: of a server that may stay though it has shut down all it had; it is killed then.
+    """
     started, ended = time.monotonic(), threading.Event()
 
     def ask_on(seed: int) -> tuple[int, int]:
@@ -170,8 +176,14 @@ def check_each_answer_until_the_end_is_counted(site: Site, predict: Predict, how
     with ThreadPoolExecutor(4) as pool:
         clients = [pool.submit(ask_on, seed) for seed in range(4)]
         time.sleep(1.5)
-        site.processes[-1].send_signal(how)
-        site.processes[-1].wait(90)
+        process = site.processes[-1]
+        process.send_signal(how)
+        if last_words:
+            until(lambda: process.poll() is not None or last_words in site.log())
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+            process.kill()
+        process.wait(90)
         ended.set()
     asked, answered = np.sum([client.result() for client in clients], axis=0)
     assert answered > 0
