@@ -1,0 +1,237 @@
+"""A SQLite ledger and its files: damage, other processes, journals that are taken away, copies."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+from ledgers import entries, labels_of, make_label
+
+from calib_serve.errors import LedgerError
+from calib_serve.watch.ledger import SqliteLedger, file_leases
+from calib_serve.watch.ledger.file_leases import FileLeases
+from calib_serve.watch.ledger.inspection import stopped_after
+from calib_serve.watch.ledger.leases import Held, Holder
+from calib_serve.watch.ledger.sqlite_copy import compact, put_in_place
+
+DAY = 86_400.0
+
+
+class Clock:
+    now = 5000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, clock: Clock) -> Iterator[SqliteLedger]:
+    with closing(SqliteLedger(tmp_path / "kept.db", clock=clock, timeout=0.1)) as found:
+        yield found
+
+
+def spoil(ledger: SqliteLedger) -> None:
+    """One row that may be begun anew."""
+    ledger.store("detector/m/1", b"15")
+    with closing(sqlite3.connect(ledger.path)) as db, db:
+        db.execute("UPDATE state SET value = x'00' WHERE key = 'detector/m/1'")
+
+
+def test_damage_that_cannot_be_set_aside_yet_is_as_soon_as_it_can(ledger: SqliteLedger) -> None:
+    spoil(ledger)
+    with pytest.raises(LedgerError, match="is not as it was written"):
+        ledger.load("detector/m/1")
+    with closing(sqlite3.connect(ledger.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        for _ in range(2):
+            with pytest.raises(LedgerError, match="retry if it was locked"):
+                ledger.store("more", b"")
+        assert ledger.set_aside() == []
+    ledger.store("more", b"")
+    assert len(ledger.set_aside()) == 1
+    assert ledger.load("detector/m/1") is None
+    assert ledger.forget_set_aside() == 1
+    assert ledger.set_aside() == []
+
+
+def test_a_file_that_is_damaged_beyond_its_indexes_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "kept.db"
+    with closing(SqliteLedger(path)) as ledger:
+        ledger.accept(entries([make_label(1)]))
+    content = bytearray(path.read_bytes())
+    content[36:40] = bytes([0, 0, 0, 7])  # free pages, in the file's head
+    path.write_bytes(content)
+    with pytest.raises(LedgerError, match=r"(?is)kept\.db is damaged \(.*freelist: size is 0"):
+        SqliteLedger(path)
+    assert path.read_bytes() == content
+
+
+def test_a_damaged_index_is_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "kept.db"
+    with closing(SqliteLedger(path)) as ledger:
+        ledger.accept(entries([make_label(i << 16) for i in range(50)]))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("PRAGMA writable_schema = ON")
+        (at,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'epochs_expires'").fetchone()
+    content = bytearray(path.read_bytes())
+    page = slice((at - 1) * 8192, at * 8192)
+    content[page] = bytes([10, 0, 0, 0, 0, 0x20, 0, 0]) + bytes(8184)  # an index of no row
+    path.write_bytes(content)
+    with closing(SqliteLedger(path)) as ledger:
+        assert ledger.verify() == []
+        assert ledger.forget(1e12, drop=True) == 50
+
+
+def test_a_journal_that_is_removed_is_saved_and_the_next_label_refused(ledger: SqliteLedger) -> None:
+    assert ledger.accept(entries([make_label(i) for i in range(20)])) == ["counted"] * 20
+    ledger.path.with_name("kept.db-wal").unlink()
+    with pytest.raises(LedgerError, match=r"the -wal file of the ledger .* was saved into the ledger"):
+        ledger.accept(entries([make_label(20)]))
+    ledger.close()
+    assert labels_of("sqlite", ledger.path) == 20
+
+
+def test_state_of_its_own_is_read_once_until_another_process_writes(ledger: SqliteLedger) -> None:
+    statements: list[str] = []
+
+    def read(key: str) -> int:
+        statements.clear()
+        ledger.load(key)
+        return sum("FROM state" in one for one in statements)
+
+    ledger._db.set_trace_callback(statements.append)
+    ledger.store("ledger/of-its-own", b"1")
+    assert [read("ledger/of-its-own") for _ in range(3)] == [0, 0, 0]
+    assert [read("others") for _ in range(2)] == [1, 1]
+    with closing(SqliteLedger(ledger.path)) as other:
+        other.store("ledger/of-its-own", b"2")
+    assert ledger.load("ledger/of-its-own") == b"2"
+    assert [read("ledger/of-its-own") for _ in range(2)] == [0, 0]
+    with suppress(KeyboardInterrupt), ledger.transaction():
+        ledger.store("ledger/of-its-own", b"3")
+        raise KeyboardInterrupt
+    assert ledger.load("ledger/of-its-own") == b"2"
+
+
+def test_it_is_swept_once_a_minute(ledger: SqliteLedger, clock: Clock) -> None:
+    swept = []
+    for i, now in enumerate((5000, 5030, 5059, 5060, 5100, 5120)):
+        clock.now = now
+        ledger.accept(entries([make_label(i, when=4000.0)]))
+        swept.append(float(ledger.load("ledger/swept") or b"nan"))
+    assert swept == [5000, 5000, 5000, 5060, 5060, 5120]
+
+
+def test_a_sweep_tells_what_went(ledger: SqliteLedger, clock: Clock) -> None:
+    clock.now = 9 * DAY
+    ledger.accept(entries([make_label(i << 16, when=DAY * i) for i in range(1, 10)]))
+    assert ledger.sweep(clock.now) == 0
+    clock.now = 36 * DAY
+    ledger.accept(entries([make_label(36 << 16, when=36 * DAY)]))
+    assert ledger.sweep(clock.now) == 5  # those of days 1 to 5: thirty days are over
+    assert ledger.sweep(clock.now) == 0
+    assert ledger.accept(entries([make_label(5 << 16, when=5 * DAY)])) == ["forgotten"]
+    assert ledger.accept(entries([make_label(6 << 16, when=6 * DAY)])) == ["duplicate"]
+
+
+def test_a_ledger_of_today_does_not_forget_what_its_first_format_had(tmp_path: Path) -> None:
+    path = tmp_path / "kept.db"
+    with closing(SqliteLedger(path, retention=DAY, clock=lambda: 5 * DAY)) as ledger:
+        ledger.store("ledger/pruned_through", repr(5 * DAY).encode())
+    with closing(SqliteLedger(path, retention=0.0, clock=lambda: 5 * DAY)) as ledger:
+        assert ledger.accept(entries([make_label(1, when=4.5 * DAY)])) == ["counted"]
+
+
+def test_what_is_published_was_made_sums_of(ledger: SqliteLedger) -> None:
+    for i in range(2):  # the first one comes with a sweep
+        ledger.accept(entries([make_label(i)]))
+    assert ledger._book.unfolded()
+    with ledger.emission("scrape") as found:
+        assert found.fresh["m", "1"].labels.sum() == 2
+    assert not ledger._book.unfolded()
+
+
+def test_its_checks_have_names_and_levels(ledger: SqliteLedger) -> None:
+    assert [(one.name, one.level, one.run()) for one in ledger.checks()] == [
+        ("file", "refusing", None), ("disk", "degraded", None), ("journal", "degraded", None),
+        ("damage", "degraded", None),
+    ]  # fmt: skip
+
+
+def test_reading_ends_in_time_and_not_before() -> None:
+    endless = "WITH RECURSIVE up(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM up {}) SELECT count(*) FROM up"
+    with closing(sqlite3.connect(":memory:")) as db:
+        with stopped_after(db, 60.0):
+            assert db.execute(endless.format("LIMIT 300000")).fetchone() == (300_000,)
+        began = time.monotonic()
+        with stopped_after(db, 0.1):
+            db.execute(endless.format("")).fetchone()
+            pytest.fail("it did not end")
+        assert 0.1 <= time.monotonic() - began < 30
+        assert db.execute(endless.format("LIMIT 300000")).fetchone() == (300_000,), "nothing stops it now"
+        with pytest.raises(sqlite3.OperationalError, match="no such table"), stopped_after(db, 60.0):
+            db.execute("SELECT 1 FROM nowhere")
+
+
+def test_a_ledger_goes_aside_with_its_journal_under_a_name_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "kept.db"
+    names = []
+    for i in range(3):
+        for part in ("", "-wal", "-shm"):
+            (tmp_path / f"kept.db{part}").write_text(f"{i}{part}")
+        (tmp_path / "ready").write_text(f"{i + 1}")
+        aside = put_in_place(tmp_path / "ready", path, clock=lambda: 5.5)
+        assert aside is not None
+        names.append(aside.name)
+        assert path.read_text() == f"{i + 1}"
+        assert not list(tmp_path.glob("kept.db-*"))
+        for part in ("", "-wal", "-shm"):
+            assert aside.with_name(aside.name + part).read_text() == f"{i}{part}"
+    assert names == ["kept.db.replaced-5", "kept.db.replaced-5-2", "kept.db.replaced-5-3"]
+    path.unlink()
+    (tmp_path / "ready").write_text("first")
+    assert put_in_place(tmp_path / "ready", path) is None
+    assert path.read_text() == "first"
+
+
+def test_free_pages_are_given_back_while_nobody_has_it_open(ledger: SqliteLedger) -> None:
+    for i in range(100):
+        ledger.store(f"some/{i}", bytes(20_000))
+    with ledger.transaction():
+        ledger._tables["state"].delete("WHERE key LIKE 'some/%'")
+    assert not compact(ledger.path)
+    ledger.close()
+    before = ledger.path.stat().st_size
+    assert before > 2_000_000
+    assert compact(ledger.path)
+    assert ledger.path.stat().st_size < before / 4
+    assert compact(ledger.path.with_name("none"))
+    assert not ledger.path.with_name("none").exists()
+
+
+def test_a_lock_on_a_file_that_was_deleted_meanwhile_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = Holder("one", "a", 1, 0.0), Holder("two", "b", 2, 0.0)
+    really, deleted = file_leases._locked, []
+
+    def locked(file: int, holder: Holder) -> bool:
+        if not deleted:
+            deleted.append(holder)
+            (tmp_path / "kept.db.writer-a").unlink()
+        return really(file, holder)
+
+    monkeypatch.setattr(file_leases, "_locked", locked)
+    here, there = FileLeases(tmp_path / "kept.db"), FileLeases(tmp_path / "kept.db")
+    assert here.take("a", one) is None
+    assert there.take("a", two) == Held(one, float("inf"))
+    here.release("a", one)
