@@ -28,7 +28,7 @@ class Damage(NamedTuple):
         return f"{self.table}: {self.what}"
 
 
-def structure(db: sqlite3.Connection, *, made: bool = True) -> list[str]:
+def structure(db: sqlite3.Connection, *, made: bool) -> list[str]:
     """What is wrong with the file, and with the tables as they are ``made`` today; reads all of it."""
     found = [str(said) for (said,) in db.execute("PRAGMA integrity_check") if said != "ok"]
     if found or not made:

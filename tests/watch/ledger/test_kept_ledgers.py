@@ -137,6 +137,8 @@ def test_a_sqlite_ledger_that_was_converted_is_of_today_s_format_and_keeps_nothi
             assert db.execute("PRAGMA user_version").fetchone() == (FORMAT,)
             made = "SELECT name, sql FROM sqlite_master WHERE name <> 'sqlite_sequence' ORDER BY name"
             assert db.execute(made).fetchall() == new.execute(made).fetchall()
+            # Names of batches lay among them once.
+            assert not db.execute("SELECT 1 FROM nonces WHERE length(nonce) <> 12").fetchall()
 
 
 @pytest.mark.parametrize("number", [1, 2])  # those that are written anew

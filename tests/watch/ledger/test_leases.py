@@ -159,6 +159,24 @@ def test_a_name_whose_holder_may_have_died_is_waited_for(ledger: SqliteLedger) -
     heir.close()
 
 
+def test_whoever_wants_one_name_is_told_soon_that_its_holder_lives(ledger: SqliteLedger) -> None:
+    lease = WriterLease(ledger, name="a")
+    begun = time.monotonic()
+    with pytest.raises(InputError, match="'a' of this ledger is held by process"):
+        WriterLease(ledger, name="a", strict=True)
+    assert time.monotonic() - begun < 6 * ledger.leases.seconds
+    lease.close()
+
+
+def test_whoever_wants_one_name_does_not_look_at_others(ledger: SqliteLedger) -> None:
+    dead, alive = WriterLease(ledger, name="a"), WriterLease(ledger, name="a-2")
+    dead._stop.set()
+    heir = WriterLease(ledger, name="a", strict=True)
+    assert heir.name == "a"
+    for lease in (heir, alive):
+        lease.close()
+
+
 def test_a_lease_that_cannot_be_asked_for_is_held_as_long_as_it_lasts(ledger: SqliteLedger) -> None:
     lease = WriterLease(ledger, name="a")
     lease._stop.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -12,11 +13,23 @@ import pytest
 from ledgers import entries, labels_of, make_label
 
 from calib_serve.errors import LedgerError
-from calib_serve.watch.ledger import SqliteLedger, file_leases
+from calib_serve.watch.ledger import (
+    Key,
+    SqliteLedger,
+    Sums,
+    backup_ledger,
+    file_leases,
+    open_ledger,
+    restore_ledger,
+)
+from calib_serve.watch.ledger.backup_file import read_header
+from calib_serve.watch.ledger.entries import Place
 from calib_serve.watch.ledger.file_leases import FileLeases
 from calib_serve.watch.ledger.inspection import stopped_after
 from calib_serve.watch.ledger.leases import Held, Holder
+from calib_serve.watch.ledger.seen import Seen, doubt
 from calib_serve.watch.ledger.sqlite_copy import compact, put_in_place
+from calib_serve.watch.ledger.tables import SCHEMA, TABLES, Table
 
 DAY = 86_400.0
 
@@ -235,3 +248,59 @@ def test_a_lock_on_a_file_that_was_deleted_meanwhile_holds_nothing(
     assert here.take("a", one) is None
     assert there.take("a", two) == Held(one, float("inf"))
     here.release("a", one)
+
+
+def test_labels_of_spans_that_are_gone_are_taken_out_of_none(ledger: SqliteLedger) -> None:
+    place, sums = Place(Key("m", "1"), 300.0, 300.0), Sums.labelled([0.9], [1])
+    for age in (0.0, 100 * DAY, 400 * DAY):
+        with pytest.raises(LedgerError, match="were never counted in this ledger"):
+            ledger._book._holding(place, sums, now=600.0 + age)
+    assert ledger._book._holding(place, sums, now=601.0 + 400 * DAY) is None
+
+
+def test_a_name_of_a_doubted_moment_is_refused(ledger: SqliteLedger) -> None:
+    seen = Seen(ledger._tables, damaged=LedgerError)
+    with ledger.transaction():
+        doubt(ledger._tables["state"], receipts=1000.0, batches=-math.inf)
+        names = [b"of another form", b"the next one"]
+        assert seen.add(names, [1000.0, 1000.5], retention=100.0) == ["forgotten", "counted"]
+        epochs = [number.to_bytes(10, "big") for number in (1 << 16, 2 << 16)]
+        assert seen.add(epochs, [1000.0, 1000.5], retention=100.0) == ["forgotten", "counted"]
+
+
+def test_partitions_have_a_backup_each(tmp_path: Path) -> None:
+    where = f"{tmp_path / 'kept.db'}?parts=2"
+    some = [make_label((i << 16) + i) for i in range(20)]
+    with closing(open_ledger(where)) as ledger:
+        ledger.accept(entries(some))
+    header = backup_ledger(where, tmp_path / "backup")
+    files = sorted(tmp_path.glob("backup*"))
+    assert [file.name for file in files] == ["backup.1", "backup.2"]
+    assert header.bytes == sum(read_header(file).bytes for file in files)
+    with pytest.raises(LedgerError, match=r"there is a ledger .*kept\.db\.1, or what is left of one"):
+        restore_ledger(tmp_path / "backup", where)
+    restored = restore_ledger(tmp_path / "backup", where, replace=True, recount=True)
+    assert str(restored.aside).count("replaced-") == 2
+    assert restored.forgotten_until == -math.inf
+    with closing(open_ledger(where)) as ledger:
+        assert ledger.accept(entries(some)) == ["duplicate"] * 20
+        assert ledger.sums()["m", "1"].labels.sum() == 20
+
+
+def test_its_tables_are_made_as_they_say() -> None:
+    assert [statement for one in TABLES.values() for statement in one.schema] == list(SCHEMA)
+    table = Table("t", ("a TEXT", "b REAL"), ("c BLOB",), ("b", "a"))
+    made, index = table.schema
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.execute(made)
+        db.execute(index)
+        told = db.execute("SELECT name, type, pk, [notnull] FROM pragma_table_info('t')").fetchall()
+        assert told == [
+            ("a", "TEXT", 1, 1),
+            ("b", "REAL", 2, 1),
+            ("crc", "INTEGER", 0, 1),
+            ("c", "BLOB", 0, 1),
+        ]
+        assert db.execute("SELECT name FROM pragma_index_info('t_a')").fetchall() == [("b",), ("a",)]
+    (alone,) = Table("u", ("id INTEGER",), ()).schema
+    assert alone == "CREATE TABLE IF NOT EXISTS u (id INTEGER, crc INTEGER NOT NULL, PRIMARY KEY (id))"
