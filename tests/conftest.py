@@ -34,20 +34,11 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 1
 
 
-LONG = (
-    *(
-        "docs/test_pages.py",
-        "docs/test_quickstart_projects.py",
-        "test_demo.py",
-        "serve",
-        "servers",
-        "deploy",
-        "faults",
-        "collect",
-        "gateway",
-    ),
-    *("reporter", "workflows", "attacks", "sklearn"),
-)
+LONGEST = (
+    "docs/test_pages.py", "serve/test_protocols.py", "serve/test_foreign_served.py",
+    "workflows/test_fit_from_archive.py", "test_demo.py", "test_packages.py", "faults/test_worker_killed.py",
+    "deploy/test_rules.py", "collect/test_kafka.py", "servers/test_fastapi.py", "serve/test_scaling.py",
+)  # fmt: skip
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,23 +46,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What takes long comes first: at the end, short files keep every worker busy.
+    """The longest files come first, so that none is left alone at the end; the others mixed by their names.
 
+    In the order of folders all workers would start servers at the same time, and compute at another.
     Shuffled, only what ends or changes its file's server, marked ``last``, stays behind the rest of the file.
     """
-    if (seed := config.getoption("--shuffle")) is not None:
-        # By names, so that a file alone has the order that it has among all.
-        def place(item: pytest.Item) -> tuple[float, bool, float]:
-            last = item.get_closest_marker("last") is not None
-            names = item.nodeid.split("::")[0], item.nodeid
-            file, whole = (random.Random(f"{seed} {name}").random() for name in names)
-            return file, last, whole
-
-        items.sort(key=place)
-        return
     here = Path(__file__).parent
-    order = {here / name: n for n, name in enumerate(LONG)}
-    items.sort(key=lambda item: min(order.get(p, len(LONG)) for p in (item.path, *item.path.parents)))
+    longest = {here / name: n for n, name in enumerate(LONGEST)}
+    seed = config.getoption("--shuffle")
+
+    # By names, so that a file alone has the order that it has among all.
+    def place(item: pytest.Item) -> tuple[float, ...]:
+        names = item.nodeid.split("::")[0], item.nodeid
+        file, whole = (random.Random(f"{seed} {name}").random() for name in names)
+        if seed is None:
+            return longest.get(item.path, len(longest)), file
+        return file, item.get_closest_marker("last") is not None, whole
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session", autouse=True)

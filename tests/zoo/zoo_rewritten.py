@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -154,7 +153,6 @@ def static_int8(source: Path, path: Path, feeds: Feeds, *, style: str, per_chann
         def get_next(self) -> Feeds | None:
             return self.left.pop() if self.left else None
 
-    logging.getLogger().setLevel(logging.ERROR)
     tools.quantize_static(
         source, path, Reader(), quant_format=getattr(tools.QuantFormat, style), per_channel=per_channel
     )
