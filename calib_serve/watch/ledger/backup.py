@@ -122,9 +122,13 @@ def _folder(beside: Path) -> Iterator[Path]:
 
 
 def _verify_copy(copy: Path, where: str) -> None:
-    with closing(sqlite_copy.as_it_is(copy)) as ledger:
-        if wrong := ledger.verify():
-            raise LedgerError(f"the ledger {where} is not sound: {wrong[0]}")
+    try:
+        with closing(sqlite_copy.as_it_is(copy)) as ledger:
+            wrong = ledger.verify()
+    except LedgerError as error:  # it names the copy
+        wrong = verify_file(copy) or [str(error)]
+    if wrong:
+        raise LedgerError(f"the ledger {where} is not sound: {wrong[0]}")
 
 
 def restore_ledger(

@@ -10,6 +10,7 @@ import json
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -177,3 +178,21 @@ def test_a_row_that_was_damaged_in_format_3_is_still_seen_to_be(tmp_path: Path) 
     open_sqlite(3, tmp_path).close()
     with closing(open_sqlite(3, tmp_path)) as ledger:
         assert any("journal" in one for one in ledger.set_aside())
+
+
+def test_what_the_first_format_may_have_forgotten_is_refused(tmp_path: Path) -> None:
+    day, retention = 86_400.0, 30 * 86_400.0
+    shutil.copy(KEPT / "sqlite-format-1.db", tmp_path / "l.db")
+    with closing(sqlite3.connect(tmp_path / "l.db")) as db, db:
+        pruned = repr(WHEN + retention - day)
+        db.execute("INSERT OR REPLACE INTO state VALUES ('ledger/pruned_through', ?)", (pruned,))
+    for _ in range(2):
+        with closing(open_sqlite(1, tmp_path, retention=retention)) as ledger:
+            fates = ledger.accept([late(entry("05" * 12), -day), late(entry("06" * 12), -day + 1)])
+            assert fates[0] == "forgotten"
+    assert fates[1] == "duplicate"
+
+
+def late(one: Entry, seconds: float) -> Entry:
+    receipt = replace(one.label.receipt, time=WHEN + seconds)
+    return replace(one, label=replace(one.label, receipt=receipt))

@@ -185,7 +185,6 @@ def test_a_lease_that_cannot_be_asked_for_is_held_as_long_as_it_lasts(ledger: Sq
         raise LedgerError("the store is away")
 
     ledger.leases.take = fails  # type: ignore[method-assign]
-    lease._sure = time.monotonic()
     assert lease.hold() == "a"
     lease._sure = time.monotonic() - 0.7
     with pytest.raises(LedgerError, match="is away"):
@@ -197,3 +196,67 @@ def test_names_that_cannot_be_part_of_a_file_are_refused(ledger: SqliteLedger) -
         with pytest.raises(InputError, match="at most 60 printable characters"):
             WriterLease(ledger, name=name)
     WriterLease(ledger, name="a" * 60).close()
+
+
+def test_those_of_one_id_share_a_name_and_leave_it_to_the_last(ledger: SqliteLedger) -> None:
+    one, two = (WriterLease(ledger, name="a", shared="x") for _ in range(2))
+    assert (one.name, two.name, one.holder.id) == ("a", "a", "x")
+    one.close()
+    held = ledger.leases.look("a")
+    assert held is not None
+    assert held.holder.id == "x"
+    other = WriterLease(ledger, name="a", shared="y")
+    assert other.name != "a" or ledger.leases.look("a").holder.id == "y"
+    for lease in (two, other):
+        lease.close()
+
+
+def test_names_are_looked_for_one_after_the_other(ledger: SqliteLedger) -> None:
+    unnamed = [WriterLease(ledger) for _ in range(3)]
+    assert [lease.name for lease in unnamed] == ["", "2", "3"]
+    named = [WriterLease(ledger, name="a") for _ in range(3)]
+    assert [lease.name for lease in named] == ["a", "a-2", "a-3"]
+    unnamed[1].close()
+    again = WriterLease(ledger)
+    assert (again.name, ledger.writer) == ("2", "2")
+    for lease in (*unnamed, *named, again):
+        lease.close()
+
+
+def test_a_lease_lasts_as_long_as_its_process(ledger: SqliteLedger) -> None:
+    lease = WriterLease(ledger, name="a")
+    (beat,) = (thread for thread in threading.enumerate() if thread.name == "calib-lease")
+    assert beat.daemon, "it keeps no process alive"
+    lease.close()
+    beat.join(10)
+    assert not beat.is_alive()
+
+
+def test_a_spoiled_file_is_of_nobody_and_has_no_note(tmp_path: Path) -> None:
+    leases = FileLeases(tmp_path / "l.db")
+    leases.take("a", ONE)
+    leases.remember("a", b"note")
+    for spoiled in ("{", "7", "[]", ""):
+        (tmp_path / "l.db.writer-a").write_text(spoiled)
+        assert leases.recall("a") is None
+        assert leases.take("a", TWO) == Held(Holder("", "an unknown host", 0, 0.0), float("inf"))
+    leases.release("a", ONE)
+    assert leases.take("a", TWO) is None
+    leases.release("a", TWO)
+    assert oct((tmp_path / "l.db.writer-a").stat().st_mode & 0o777) == "0o600"
+
+
+def test_a_name_whose_file_is_deleted_is_taken_anew(tmp_path: Path) -> None:
+    here, there = FileLeases(tmp_path / "l.db"), FileLeases(tmp_path / "l.db")
+    here.take("a/b c", ONE)
+    file = tmp_path / "l.db.writer-a%2Fb%20c"
+    file.unlink()
+    assert here.take("a/b c", ONE) is None
+    assert file.exists()
+    assert there.take("a/b c", TWO) == Held(ONE, float("inf"))
+    here.release("a/b c", ONE)
+    here.release("a/b c", ONE)
+    assert here.recall("a/b c") is None
+    assert here.take("", ONE) is None
+    assert (tmp_path / "l.db.writer").exists()
+    here.release("", ONE)

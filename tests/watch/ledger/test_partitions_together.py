@@ -15,6 +15,7 @@ from ledgers import entries, make_label
 from calib_serve.errors import LedgerError
 from calib_serve.watch.ledger import Key, PartitionedLedger, SqliteLedger, Sums
 from calib_serve.watch.ledger.batches import Once
+from calib_serve.watch.ledger.partitioned import PARTITION
 
 VERSION = ("m", "1")
 
@@ -118,6 +119,7 @@ def test_a_version_is_dropped_from_all_and_old_receipts_are_swept(ledger: Partit
     assert set(ledger.sums()) == {("m", "2")}
     assert ledger.waiting() == {("m", "2"): 20}
     assert ledger.sweep(20_000.0) == 0
+    assert ledger.forget(9_000.0) == 0
     assert ledger.forget(9_980.5, drop=True) == 40  # the epochs of those that were made before
     assert ledger.accept(entries([make_label(59 << 16, when=9_900.0)])) == ["forgotten"]
 
@@ -160,5 +162,24 @@ def test_partitions_are_those_of_one_ledger_in_their_order(ledger: PartitionedLe
         alone.accept(entries([make_label(1)]))
         with pytest.raises(LedgerError, match="this is a ledger without partitions"):
             PartitionedLedger([alone, parts[1]])
+    parts[0].store(PARTITION, b"\xff")
+    with pytest.raises(LedgerError, match="this is partition \ufffd of a ledger, not 1 of 4"):
+        PartitionedLedger(parts)
     for part in parts:
         part.close()
+    with closing(SqliteLedger(tmp_path / "restored")) as restored:
+        restored.new_generation("restore")
+        with pytest.raises(LedgerError, match="this is a ledger without partitions"):
+            PartitionedLedger([restored])
+
+
+def test_what_it_says_of_itself_is_of_the_stores(ledger: PartitionedLedger) -> None:
+    assert ledger.identity() == ""
+    for part, name in zip(ledger.parts, ("a", "b", "a", "c"), strict=True):
+        part.identity = lambda name=name: name  # type: ignore[method-assign, misc]
+    assert ledger.identity() == "a b c"
+    marks = {VERSION: Sums.labelled([0.9], [1])}
+    ledger.mark_published("scrape", marks)
+    assert ledger.published("scrape", [VERSION]) == marks
+    assert ledger.parts[0].published("scrape", [VERSION]) == marks
+    assert ledger.parts[1].published("scrape", [VERSION]) == {}

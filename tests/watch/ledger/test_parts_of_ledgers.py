@@ -33,55 +33,12 @@ from calib_serve.watch.ledger.backup_file import read_header
 from calib_serve.watch.ledger.book import _noted
 from calib_serve.watch.ledger.damage import Damage, contain
 from calib_serve.watch.ledger.entries import Noted, Place, Shadowed, coarser, label_sums
-from calib_serve.watch.ledger.files import Files, quarantine
 from calib_serve.watch.ledger.generations import read_generation
 from calib_serve.watch.ledger.inspection import Inspection, set_aside_in
 from calib_serve.watch.ledger.leases import Holder, RowLeases
 from calib_serve.watch.ledger.seen import Seen
 from calib_serve.watch.ledger.sqlite_copy import used_bytes
-from calib_serve.watch.ledger.sums import Key, Sums
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> Files:
-    found = Files(tmp_path / "ledger")
-    for part in ("", "-wal", "-shm"):
-        (tmp_path / f"ledger{part}").write_text(f"the first{part}")
-    found.opened()
-    return found
-
-
-def gone(files: Files, *parts: str) -> None:
-    for part in parts:
-        files.path.with_name(f"ledger{part}").unlink()
-
-
-def test_what_is_in_the_journal_can_be_saved_where_its_file_alone_is_missing(files: Files) -> None:
-    assert not files.journal_only
-    gone(files, "-wal")
-    assert files.journal_only
-    assert "the -wal file of the ledger" in str(files.error())
-
-
-@pytest.mark.parametrize("parts", [("",), ("-shm",), ("", "-wal"), ("-wal", "-shm")])
-def test_else_it_cannot(files: Files, parts: tuple[str, ...]) -> None:
-    gone(files, *parts)
-    assert not files.journal_only
-
-
-def test_nor_where_another_file_took_its_place(files: Files) -> None:
-    wal = files.path.with_name("ledger-wal")
-    wal.rename(wal.with_name("kept"))  # so that the other one is another file indeed
-    wal.write_text("another")
-    assert not files.journal_only
-
-
-def test_a_damaged_ledger_and_its_journal_go_aside_together(files: Files) -> None:
-    aside = quarantine(files.path, clock=lambda: 5.0)
-    assert aside.name == "ledger.damaged-5"
-    assert not list(files.path.parent.glob("ledger")) + list(files.path.parent.glob("ledger-*"))
-    for part in ("", "-wal", "-shm"):
-        assert aside.with_name(aside.name + part).read_text() == f"the first{part}"
+from calib_serve.watch.ledger.sums import Key, Sums, changes, label_places
 
 
 @pytest.mark.parametrize(("bits", "sound"), [(0, True), (3, True), (4, False)])
@@ -213,6 +170,7 @@ def test_a_long_journal_and_a_full_disk_are_said(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage(0, 0, free * mib))
         assert (sqlite_checks._disk(path) is None) == (said is None)
         assert said is None or said in str(sqlite_checks._disk(path))
+    assert "2399 MiB are free beside the ledger, which takes 1200 MiB" in str(sqlite_checks._disk(path))
 
 
 def test_partitions_tell_of_one_version(tmp_path: Path) -> None:
@@ -333,7 +291,7 @@ def test_values_go_to_their_names_and_places() -> None:
         ("calib_feedback_total", 9): 5.0, ("calib_feedback_total", 10): 7.0, ("of_others", 0): 7.0
     })  # fmt: skip
     assert made["calib_feedback_total"].tolist() == [0.0] * 9 + [5.0]
-    assert made["calib_feedback_correct_total"].sum() == 1
+    assert np.flatnonzero(made.vector != sums.vector).tolist() == [label_places(10)[0][9]]
     assert sums["calib_feedback_total"].sum() == 1
 
 
@@ -347,11 +305,6 @@ def test_a_file_with_tables_of_others_is_no_ledger(tmp_path: Path) -> None:
         db.execute("CREATE TABLE orders (id INTEGER)")
     with pytest.raises(LedgerError, match="it has tables, and no number of its format"):
         SqliteLedger(tmp_path / "others.db")
-
-
-def test_a_ledger_that_is_missing_or_another_is_named(files: Files) -> None:
-    gone(files, "")
-    assert str(files.error()).startswith(f"the ledger {files.path} is missing")
 
 
 def test_a_ledger_that_was_restored_says_so(ledger: SqliteLedger, tmp_path: Path) -> None:
@@ -392,3 +345,10 @@ def test_a_name_is_sure_for_a_lease_after_the_last_sign_of_life(ledger: SqliteLe
     with pytest.raises(LedgerError, match="nobody knows"):
         lease.hold()
     lease.close()
+
+
+def test_a_label_weighs_1_and_came_at_once_unless_it_is_told() -> None:
+    for found, told in zip(
+        changes("labels", [0.7], bins=10), changes("labels", [0.7], [0], [1.0], [0.0], bins=10), strict=True
+    ):
+        assert found.tolist() == told.tolist()

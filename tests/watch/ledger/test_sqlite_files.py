@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -14,22 +15,18 @@ from ledgers import entries, labels_of, make_label
 
 from calib_serve.errors import LedgerError
 from calib_serve.watch.ledger import (
-    Key,
     SqliteLedger,
-    Sums,
     backup_ledger,
     file_leases,
     open_ledger,
     restore_ledger,
+    sqlite_store,
 )
 from calib_serve.watch.ledger.backup_file import read_header
-from calib_serve.watch.ledger.entries import Place
 from calib_serve.watch.ledger.file_leases import FileLeases
 from calib_serve.watch.ledger.inspection import stopped_after
 from calib_serve.watch.ledger.leases import Held, Holder
-from calib_serve.watch.ledger.seen import Seen, doubt
 from calib_serve.watch.ledger.sqlite_copy import compact, put_in_place
-from calib_serve.watch.ledger.tables import SCHEMA, TABLES, Table
 
 DAY = 86_400.0
 
@@ -250,24 +247,6 @@ def test_a_lock_on_a_file_that_was_deleted_meanwhile_holds_nothing(
     here.release("a", one)
 
 
-def test_labels_of_spans_that_are_gone_are_taken_out_of_none(ledger: SqliteLedger) -> None:
-    place, sums = Place(Key("m", "1"), 300.0, 300.0), Sums.labelled([0.9], [1])
-    for age in (0.0, 100 * DAY, 400 * DAY):
-        with pytest.raises(LedgerError, match="were never counted in this ledger"):
-            ledger._book._holding(place, sums, now=600.0 + age)
-    assert ledger._book._holding(place, sums, now=601.0 + 400 * DAY) is None
-
-
-def test_a_name_of_a_doubted_moment_is_refused(ledger: SqliteLedger) -> None:
-    seen = Seen(ledger._tables, damaged=LedgerError)
-    with ledger.transaction():
-        doubt(ledger._tables["state"], receipts=1000.0, batches=-math.inf)
-        names = [b"of another form", b"the next one"]
-        assert seen.add(names, [1000.0, 1000.5], retention=100.0) == ["forgotten", "counted"]
-        epochs = [number.to_bytes(10, "big") for number in (1 << 16, 2 << 16)]
-        assert seen.add(epochs, [1000.0, 1000.5], retention=100.0) == ["forgotten", "counted"]
-
-
 def test_partitions_have_a_backup_each(tmp_path: Path) -> None:
     where = f"{tmp_path / 'kept.db'}?parts=2"
     some = [make_label((i << 16) + i) for i in range(20)]
@@ -287,20 +266,70 @@ def test_partitions_have_a_backup_each(tmp_path: Path) -> None:
         assert ledger.sums()["m", "1"].labels.sum() == 20
 
 
-def test_its_tables_are_made_as_they_say() -> None:
-    assert [statement for one in TABLES.values() for statement in one.schema] == list(SCHEMA)
-    table = Table("t", ("a TEXT", "b REAL"), ("c BLOB",), ("b", "a"))
-    made, index = table.schema
-    with closing(sqlite3.connect(":memory:")) as db:
-        db.execute(made)
-        db.execute(index)
-        told = db.execute("SELECT name, type, pk, [notnull] FROM pragma_table_info('t')").fetchall()
-        assert told == [
-            ("a", "TEXT", 1, 1),
-            ("b", "REAL", 2, 1),
-            ("crc", "INTEGER", 0, 1),
-            ("c", "BLOB", 0, 1),
-        ]
-        assert db.execute("SELECT name FROM pragma_index_info('t_a')").fetchall() == [("b",), ("a",)]
-    (alone,) = Table("u", ("id INTEGER",), ()).schema
-    assert alone == "CREATE TABLE IF NOT EXISTS u (id INTEGER, crc INTEGER NOT NULL, PRIMARY KEY (id))"
+def test_a_ledger_that_cannot_be_opened_is_not_kept_open(ledger: SqliteLedger) -> None:
+    ledger.close()
+    assert compact(ledger.path), "closed, nothing of it is open"
+    with pytest.raises(LedgerError, match=r"counts in 15 bins, not 10; use one bin count") as refused:
+        SqliteLedger(ledger.path, bins=10)
+    assert refused.tb
+    assert compact(ledger.path), "nor where it was refused"
+
+
+def test_where_no_ledger_can_be_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LedgerError, match=r"the ledger .*file/kept\.db cannot be made: .*Not a directory"):
+        SqliteLedger(tmp_path / "file" / "kept.db")
+
+
+def test_what_another_ledger_left_goes_aside_first(tmp_path: Path) -> None:
+    (tmp_path / "kept.db-wal").write_text("of another one")
+    SqliteLedger(tmp_path / "kept.db", clock=lambda: 5.0).close()
+    assert (tmp_path / "kept.db.damaged-5-wal").read_text() == "of another one"
+
+
+def test_many_receipts_are_swept_in_steps(ledger: SqliteLedger, clock: Clock) -> None:
+    rows = [(i.to_bytes(12, "big"), 40 * DAY + i) for i in range(20_500)]
+    with ledger.transaction():
+        ledger._tables["nonces"].add(rows)
+    clock.now = 41 * DAY
+    assert ledger.prune(clock.now, at_most=200) == 200
+    assert ledger.sweep(clock.now) == 20_300
+    assert not ledger._tables["nonces"].select()
+    # What came before the last that went may have been forgotten.
+    last = 10 * DAY + 20_499
+    some = [make_label(1, when=last), make_label(2, when=last + 0.5)]
+    assert ledger.accept(entries(some)) == ["forgotten", "counted"]
+
+
+def test_one_partition_is_a_ledger_like_any_other(tmp_path: Path) -> None:
+    with closing(open_ledger(f"{tmp_path / 'one.db'}?parts=1")) as ledger:
+        assert isinstance(ledger, SqliteLedger)
+    open_ledger(f"{tmp_path / 'two.db'}?parts=2").close()
+    with pytest.raises(LedgerError, match=r"two\.db\.1 is partition 1 of 2 of a ledger; name the whole one"):
+        open_ledger(str(tmp_path / "two.db.1"))
+    assert compact(tmp_path / "two.db.1"), "it is not kept open"
+
+
+def test_a_journal_that_is_removed_within_a_transaction_is_saved_by_it(
+    ledger: SqliteLedger, tmp_path: Path
+) -> None:
+    ledger.store("before", b"1")
+    with ledger.transaction():
+        ledger.store("within", b"2")
+        ledger.path.with_name("kept.db-wal").unlink()
+    shutil.copy(ledger.path, tmp_path / "copy.db")  # as it is if the process dies now
+    with closing(SqliteLedger(tmp_path / "copy.db")) as copy:
+        assert (copy.load("before"), copy.load("within")) == (b"1", b"2")
+
+
+def test_what_is_not_looked_at_in_time_is_looked_at_later(
+    ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.accept(entries([make_label(1)]))
+    with closing(sqlite3.connect(ledger.path)) as db, db:
+        db.execute("UPDATE epochs SET expires = 0")
+    ledger.close()
+    for seconds, damaged in ((-1.0, 0), (10.0, 1)):
+        monkeypatch.setattr(sqlite_store, "_LOOK_AT_START", seconds)
+        with closing(SqliteLedger(ledger.path)) as again:
+            assert len(again.set_aside()) == damaged

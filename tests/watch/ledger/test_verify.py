@@ -50,7 +50,9 @@ def test_a_ledger_in_use_has_nothing_wrong(store):
     [
         "UPDATE totals SET sums = zeroblob(10)",
         "DELETE FROM totals WHERE name = 's1'",
+        "UPDATE totals SET model = 'n'",
         "UPDATE epochs SET bits = x'0000'",
+        "UPDATE journal SET slices = '[]' WHERE id = 3",
         "DELETE FROM epochs",
         "UPDATE journal SET correct = 1 - correct WHERE id = 3",
         "UPDATE journal SET id = id + 1000 WHERE id = 3",
