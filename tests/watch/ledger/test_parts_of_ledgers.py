@@ -27,7 +27,7 @@ from calib_serve.watch.ledger import (
     open_ledger,
     sqlite_checks,
 )
-from calib_serve.watch.ledger.address import REDIS_PASSWORD_FILE
+from calib_serve.watch.ledger.address import REDIS_PASSWORD_FILE, is_cluster, is_redis, places_of
 from calib_serve.watch.ledger.backup import Pruned, restore_ledger
 from calib_serve.watch.ledger.backup_file import read_header
 from calib_serve.watch.ledger.book import _noted
@@ -352,3 +352,13 @@ def test_a_label_weighs_1_and_came_at_once_unless_it_is_told() -> None:
         changes("labels", [0.7], bins=10), changes("labels", [0.7], [0], [1.0], [0.0], bins=10), strict=True
     ):
         assert found.tolist() == told.tolist()
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "unix", "redis+cluster", "rediss+cluster"])
+def test_a_redis_is_known_by_its_address(scheme: str) -> None:
+    for where in (f"{scheme}://host:1/0", f"{scheme.upper()}://host:1/0"):
+        assert is_redis(where)
+        assert is_cluster(where) == ("cluster" in scheme)
+        assert len(places_of(where)) == (16 if "cluster" in scheme else 1)
+        assert {place.prefix for place in places_of(f"{where}?parts=2")} == {"calib-serve:1", "calib-serve:2"}
+    assert not is_redis(f"{scheme}.db")
