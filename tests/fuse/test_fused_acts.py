@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from deciding import ACTS, IN_SEGMENTS, acts_by_hand, deciding
+from deciding import ACTS, IN_SEGMENTS, SCORES, acts_by_hand, deciding
 from fuse_artifacts import artifact
 from fuse_graphs import Builder
 from onnx import TensorProto, helper
@@ -50,6 +50,24 @@ def fused(folder: Path, one: Artifact, dtype: str = "f4", **options) -> Path:
     fuse_onnx(graph(folder, dtype), one, out, **options)
     onnx.checker.check_model(str(out), full_check=True)
     return out
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("contract", [ACTS, ONE], ids=["of classes", "of all"])
+def test_every_output_says_its_shape_and_type(score: str, contract: Contract, tmp_path: Path) -> None:
+    one = replace(deciding(fitted(contract), score), contract=contract)
+    graph = onnx.load(fused(tmp_path, one, returns="all")).graph
+    told = {}
+    for value in graph.output:
+        tensor = value.type.tensor_type
+        told[value.name] = tensor.elem_type, [d.dim_param or d.dim_value for d in tensor.shape.dim]
+    assert told == {
+        **dict.fromkeys(("probabilities", "logits"), (TensorProto.FLOAT, ["n", K])),
+        **dict.fromkeys(("predicted", "bin"), (TensorProto.INT64, ["n"])),
+        "confidence": (TensorProto.FLOAT, ["n"]),
+        "set": (TensorProto.BOOL, ["n", K]),
+        **dict.fromkeys(("abstain", "act"), (TensorProto.BOOL, ["n"])),
+    }
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

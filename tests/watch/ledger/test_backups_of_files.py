@@ -20,6 +20,7 @@ from calib_serve.watch.ledger import (
     SqliteLedger,
     backup_ledger,
     existing_ledger,
+    open_ledger,
     prune_ledger,
     restore_ledger,
     set_aside_rows,
@@ -212,3 +213,38 @@ def test_labels_that_were_never_counted_are_not_taken_out(kept: Path) -> None:
         assert read_taken_out(ledger) == 5
         assert ledger.load("m") == b"x"
         assert ledger.accept(entries([make_label(0, when=4500.0)])) == ["duplicate"]
+
+
+def test_pages_that_became_free_are_told(tmp_path: Path) -> None:
+    where = f"{tmp_path / 'kept.db'}?parts=2"
+    with closing(open_ledger(where)) as ledger:
+        for part in ledger.parts:
+            with part.transaction():
+                part._tables["nonces"].add([(i.to_bytes(12, "big"), 10.0) for i in range(20_000)])
+    files = [tmp_path / f"kept.db.{i}" for i in (1, 2)]
+    before = sum(used_bytes(file) for file in files)
+    with closing(SqliteLedger(files[1])):
+        pruned = prune_ledger(where, clock=lambda: 5000.0, compact=True)
+    assert pruned.forgotten == 40_000
+    assert pruned.freed == before - sum(used_bytes(file) for file in files) > 1_000_000
+    assert pruned.compacted is False, "one of them was in use"
+    assert files[0].stat().st_size < files[1].stat().st_size
+    assert prune_ledger(where, clock=lambda: 5000.0, compact=True).compacted is True
+
+
+def test_labels_are_their_writers_whoever_makes_sums_of_them(kept: Path) -> None:
+    options = {"bins": 10, "retention": 1000.0, "clock": lambda: 5000.0}
+    with (
+        closing(SqliteLedger(kept, writer="a", **options)) as a,
+        closing(SqliteLedger(kept, writer="b", **options)) as b,
+    ):
+        a.accept(entries([make_label(100 + i, when=4500.0) for i in range(3)]))
+        b.accept(entries([make_label(200 + i, when=4500.0) for i in range(4)]))
+        a.accept(entries([make_label(300, when=4500.0)]))
+        rows = [row for row in b.look_at_waiting(("m", "1"), until=math.inf, most=99) if row.writer == "a"]
+        with b.emission("scrape") as found:
+            assert found.counted["m", "1"].labels.sum() == 4
+        assert [one.sums(own=True)["m", "1"].labels.sum() for one in (a, b)] == [4, 4]
+        assert b.take_back(rows[:1], mark="m", before=b"", after=b"x")
+        assert [one.sums(own=True)["m", "1"].labels.sum() for one in (a, b)] == [3, 4]
+        assert a.sums()["m", "1"].labels.sum() == 20 + 7

@@ -15,6 +15,7 @@ from ledgers import NOW, entries, make_label
 
 from calib_serve.errors import LedgerError
 from calib_serve.watch.ledger import Key, SqliteLedger, Sums, book, set_aside_rows, verify_file
+from calib_serve.watch.ledger.batches import Once
 from calib_serve.watch.ledger.damage import Damage, contain, index_alone, structure
 from calib_serve.watch.ledger.entries import Place, Shadowed, holding, journal_sums, places
 from calib_serve.watch.ledger.partitioned import PARTITION
@@ -274,6 +275,37 @@ def test_the_names_of_what_it_keeps_stay(ledger: SqliteLedger) -> None:
         "spans": "model version kind start width name crc sums",
         "damaged": "id crc found place what row",
     }
+
+
+@pytest.mark.parametrize("table", ["named", "batches", "epochs", "nonces", "spans", "journal"])
+def test_a_damaged_row_of_each_of_these_is_set_aside(ledger: SqliteLedger, table: str) -> None:
+    row = {
+        "named": (b"name", b"content", 1.0, 2.0, b""), "batches": (b"name", 2.0),
+        "epochs": (b"epoch", 2.0, -math.inf, b""), "nonces": (b"nonce", 2.0),
+        "spans": ("m", "1", "segment", 300.0, 300.0, "", b""),
+        "journal": (1, "", "m", "1", 1.0, b"", 1.0, 0.5, 1, 1, 1.0, 0, "[]", 0, b""),
+    }[table]  # fmt: skip
+    with ledger.transaction():
+        ledger._tables[table].add([row])
+        odd = Damage(table, row, "odd")
+        assert contain(ledger._tables, [odd], latest=10.0, now=20.0) == []
+        assert not ledger._tables[table].select()
+        assert ledger._tables.whole(table)
+        assert contain(ledger._tables, [odd], latest=10.0, now=20.0) == [odd], "there is none any more"
+    doubted = (b"10.0", b"20.0") if table in ("named", "batches", "epochs", "nonces") else (None, None)
+    assert (ledger.load("ledger/doubted"), ledger.load("ledger/doubted_batches")) == doubted
+    if doubted[0]:
+        for time, counts in ((20.0, False), (20.5, True)):
+            with ledger.transaction():
+                assert ledger._batches.add(Once.of(repr(time).encode(), b"content", time=time)) == counts
+
+
+@pytest.mark.parametrize("table", ["totals", "emitted", "damaged"])
+def test_of_others_nothing_is_set_aside(ledger: SqliteLedger, table: str) -> None:
+    with ledger.transaction():
+        odd = Damage(table, None, "rows are missing, or there are others")
+        assert contain(ledger._tables, [odd], latest=0.0, now=0.0) == [odd]
+        assert contain(ledger._tables, [Damage("state", None, "")], latest=0.0, now=0.0) != []
 
 
 def test_labels_of_spans_that_are_gone_are_taken_out_of_none(ledger: SqliteLedger) -> None:
