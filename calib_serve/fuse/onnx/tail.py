@@ -60,6 +60,7 @@ class Tail:
             require(value in node.inputs, "the way out is broken")
             value = node.outputs[0]
         require(value is self.output and value.is_graph_output(), "the output is another")
+        require(self.activation is None or self.activation in self.path, "the activation is another")
 
     def readers(self, value: ir.Value) -> list[ir.Node]:
         """The nodes that must read the calibrated ``value``: the path, and decisions."""
