@@ -154,9 +154,10 @@ class Rows:
         """Write a row in place of that of its key, which has this checksum; None where there is none."""
         sealed = self.table.sealed(row)
         self._db.execute(self._replace, sealed)
-        if self._is_own(row):
+        own = self._is_own(row)
+        if own:
             self._tables.own[row[0]] = row, sealed[self._at]
-        if row[0] != DIGESTS:
+        if not (own and row[0] == DIGESTS):
             self._tables.count(self.table.name, int(was is None), sealed[self._at] - (was or 0))
 
     def add(self, rows: Iterable[Row]) -> None:

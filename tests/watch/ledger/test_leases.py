@@ -115,6 +115,7 @@ def test_a_spoiled_row_holds_nobody_up(spoiled: bytes) -> None:
 
 def test_a_holder_says_who_it_is() -> None:
     assert str(TWO) == "process 2 on b since 1970-01-02T00:00:00+00:00"
+    assert str(Holder("two", "b", 2, 86_400.75)) == str(TWO)
     assert Holder.unpacked(TWO.packed()) == TWO
     for text in ("", "{", "[]", '{"id": "x"}', json.dumps({"id": "x", "host": "h", "pid": "p", "since": 0})):
         assert Holder.unpacked(text) == Holder("", "an unknown host", 0, 0.0)

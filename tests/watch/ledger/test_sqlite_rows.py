@@ -211,6 +211,26 @@ def test_a_single_label_of_the_format_before_has_its_own_noise() -> None:
     assert one["calib_feedback_squared_error_total"].tolist() == pytest.approx([0, 0.0625])
 
 
+@pytest.mark.parametrize("kept", [b"odd", bytes(8194), bytes(16_384)])
+def test_bits_that_no_epoch_has_are_damage(ledger: SqliteLedger, kept: bytes) -> None:
+    seen = Seen(ledger._tables, damaged=LedgerError)
+    assert seen._bits(b"").sum() == 0
+    assert seen._bits(b"\xff" * 8192).sum() == 65_536
+    assert np.flatnonzero(seen._bits(b"\x00\x01\x01\x00")).tolist() == [1, 256]
+    with pytest.raises(LedgerError, match=f"the bits of an epoch: none has {len(kept)} bytes"):
+        seen._bits(kept)
+
+
+@pytest.mark.parametrize("name", ["ledger/bins", "ledger/digests"])
+def test_a_writer_of_the_name_of_a_key_is_a_writer(tmp_path: Path, name: str) -> None:
+    with closing(SqliteLedger(tmp_path / "kept.db", writer=name)) as ledger:
+        for i in range(3):
+            assert ledger.accept(entries([make_label(i)])) == ["counted"]
+            with ledger.emission("scrape") as found:
+                assert found.counted["m", "1"].labels.sum() == i + 1
+        assert ledger.verify() == []
+
+
 # --- what it keeps ---
 
 
