@@ -77,7 +77,7 @@ class SqliteStore:
         return int(found)
 
     def _look_at_start(self, *, indexed: bool = False) -> None:
-        """Look the ledger through, as far as it goes in time; set aside what is damaged, or refuse it."""
+        """Look the ledger through, as far as it goes in time; the next write sets aside what is damaged."""
         until = time.monotonic() + _LOOK_AT_START
         wrong: list[str] = []
         with self._reading(), stopped_after(self._db, _LOOK_AT_START):
@@ -93,8 +93,6 @@ class SqliteStore:
             with self.transaction():
                 self._db.execute("REINDEX")
             self._look_at_start(indexed=True)
-        elif self._suspect:
-            self._contain()
 
     def _contain(self) -> None:
         """Set aside what is damaged, so that the rest counts on; refuse everything if that cannot be."""

@@ -162,7 +162,7 @@ class Sums:
         count, left = divmod(len(packed), _PACKED)
         places = np.frombuffer(packed[: 2 * count], "<u2").astype(np.intp)
         vector = np.zeros(_length(bins))
-        if left or (count and not (np.diff(places) > 0).all()) or (places >= len(vector)).any():
+        if left or not (np.diff(places) > 0).all() or (places >= len(vector)).any():
             raise ShapeError(f"these {len(packed)} bytes are no sums over {bins} bins")
         vector[places] = np.frombuffer(packed[2 * count :], "<f8")
         return cls(bins, vector)

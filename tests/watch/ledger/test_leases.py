@@ -261,3 +261,23 @@ def test_a_name_whose_file_is_deleted_is_taken_anew(tmp_path: Path) -> None:
     assert here.take("", ONE) is None
     assert (tmp_path / "l.db.writer").exists()
     here.release("", ONE)
+
+
+def test_a_shared_name_that_another_takes_meanwhile_is_not_shared(ledger: SqliteLedger) -> None:
+    rows = Rows()
+    other = RowLeases(rows, seconds=0.6)
+
+    class Meanwhile(RowLeases):
+        def look(self, name: str) -> Held | None:
+            held = super().look(name)
+            if name == "a":  # another one takes it, and renews it
+                if held is not None and held.holder.id == "x":
+                    other.release(name, held.holder)
+                other.take(name, TWO)
+            return held
+
+    other.take("a", Holder.here("x"))
+    ledger.leases = Meanwhile(rows, seconds=0.6)
+    lease = WriterLease(ledger, name="a", shared="x")
+    assert lease.name == "a-2"
+    lease.close()

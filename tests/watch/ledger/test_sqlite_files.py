@@ -26,7 +26,7 @@ from calib_serve.watch.ledger.backup_file import read_header
 from calib_serve.watch.ledger.file_leases import FileLeases
 from calib_serve.watch.ledger.inspection import stopped_after
 from calib_serve.watch.ledger.leases import Held, Holder
-from calib_serve.watch.ledger.sqlite_copy import compact, put_in_place
+from calib_serve.watch.ledger.sqlite_copy import compact, copied, put_in_place, unused
 
 DAY = 86_400.0
 
@@ -333,3 +333,40 @@ def test_what_is_not_looked_at_in_time_is_looked_at_later(
         monkeypatch.setattr(sqlite_store, "_LOOK_AT_START", seconds)
         with closing(SqliteLedger(ledger.path)) as again:
             assert len(again.set_aside()) == damaged
+
+
+def test_a_copy_is_of_the_moment_that_it_says(ledger: SqliteLedger, tmp_path: Path) -> None:
+    ledger.store("before", b"1")
+
+    def moment() -> float:
+        ledger.store("after", b"2")
+        return 7000.0
+
+    assert copied(ledger.path, tmp_path / "copy.db", clock=moment) == 7000.0
+    with closing(SqliteLedger(tmp_path / "copy.db")) as copy:
+        assert (copy.load("before"), copy.load("after")) == (b"1", None)
+
+
+def test_nobody_can_know_who_uses_a_ledger_whose_first_page_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "kept.db"
+    SqliteLedger(path).close()
+    content = bytearray(path.read_bytes())
+    content[100:8192] = bytes(8092)  # all but the file's head
+    path.write_bytes(content)
+    with unused(path) as alone:
+        assert alone is None
+
+
+def test_a_ledger_that_lost_what_nobody_can_begin_anew_is_refused_from_then_on(ledger: SqliteLedger) -> None:
+    ledger.store("mine", b"1")
+    with closing(sqlite3.connect(ledger.path)) as db, db:
+        db.execute("UPDATE state SET value = x'00' WHERE key = 'mine'")
+    with pytest.raises(LedgerError, match="is not as it was written"):
+        ledger.load("mine")
+    for _ in range(3):
+        with pytest.raises(LedgerError, match=r"is damaged \(state: .*'mine'"):
+            ledger.store("more", b"")
+        with pytest.raises(LedgerError, match=r"is damaged \(state: .*'mine'"):
+            ledger.sums()
+    assert ledger.load("more") is None
+    assert ledger.set_aside() == []

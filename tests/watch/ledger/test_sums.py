@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.watch.ledger.sums import SUMS, Sums
+from calib_serve.watch.ledger.sums import SUMS, Sums, label_places
 
 NAMES = {one.name for one in SUMS}
 
@@ -110,3 +110,35 @@ def test_sums_of_other_shapes_and_weights_are_refused():
             Sums.unpacked(damaged, bins=15)
     with pytest.raises(InputError, match="at least 1"):
         Sums.labelled([0.5], [1], weight=0.5)
+
+
+def test_only_what_is_published_is_compared_with_what_was():
+    """What is not published, such as a signed gap, may go down: a mark of it would stay too high."""
+    names = [one.name for one in SUMS if one.published]
+    others = [one.name for one in SUMS if not one.published]
+    assert names
+    assert others
+    ones = Sums.zeros(10).with_values({(one.name, 0): 1.0 for one in SUMS})
+    more = Sums.zeros(10).with_values({(one.name, 0): 3.0 for one in SUMS})
+    for name in names:
+        assert more.beyond(ones)[name][0] == 2
+        assert (ones.highest(more)[name][0], more.lowest(ones)[name][0]) == (3, 1)
+    for name in others:
+        assert more.beyond(ones)[name][0] == 0
+        assert (ones.highest(more)[name][0], more.lowest(ones)[name][0]) == (1, 3)
+    less = Sums.zeros(10).with_values({(name, 0): 1.0 for name in names})
+    assert not less.below(ones)
+    assert less.with_values({(names[-1], 0): 0.9}).below(ones)
+
+
+def test_label_sums_lie_by_bin_or_are_of_all():
+    counts, by_bin, whole = label_places(10)
+    binned = {place for one in by_bin for place in one}
+    every = Sums.zeros(10).with_values({(one.name, i): 1.0 for one in SUMS for i in range(30)})
+    assert not binned & set(whole)
+    assert binned | set(whole) == set(np.flatnonzero(every.of("labels").vector))
+    assert set(counts) <= binned
+    for b, one in enumerate(by_bin):
+        sums = Sums(10, np.isin(np.arange(len(every.vector)), one).astype(float))
+        for name in (sum.name for sum in SUMS if sum.of == "labels" and sum.per == "bin"):
+            assert np.flatnonzero(sums[name]).tolist() == [b]
