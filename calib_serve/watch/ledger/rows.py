@@ -197,7 +197,6 @@ class Rows:
 
     def drop(self, row: Row) -> bool:
         """Delete a damaged row; whether there was one of its key. The digest is to be made anew."""
-        self._tables.own.clear()
         return self._db.execute(self._delete + self._where_key, self.table.key_of(row)).rowcount == 1
 
     def chunk(self, after: Row | None, *, most: int) -> list[Row]:

@@ -101,6 +101,15 @@ def test_what_is_damaged_is_not_backed_up(kept: Path, tmp_path: Path) -> None:
         backup_ledger(str(tmp_path / "nowhere"), tmp_path / "backup")
 
 
+def test_a_ledger_whose_rows_are_sound_but_say_nothing_is_not_backed_up(kept: Path, tmp_path: Path) -> None:
+    with closing(as_it_is(kept)) as ledger:
+        ledger.store("ledger/bins", b"many")
+    assert verify_ledger(str(kept)) == []
+    with pytest.raises(LedgerError, match=r"the ledger [^ ]*/kept\.db is not sound: .*'many'"):
+        backup_ledger(str(kept), tmp_path / "backup")
+    assert not (tmp_path / "backup").exists()
+
+
 def test_where_no_file_can_be_nothing_is_written(kept: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LedgerError, match=r"cannot write beside .*file/backup"):

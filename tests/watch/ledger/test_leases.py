@@ -281,3 +281,12 @@ def test_a_shared_name_that_another_takes_meanwhile_is_not_shared(ledger: Sqlite
     lease = WriterLease(ledger, name="a", shared="x")
     assert lease.name == "a-2"
     lease.close()
+
+
+def test_a_shorter_note_takes_the_place_of_a_longer_one(tmp_path: Path) -> None:
+    leases = FileLeases(tmp_path / "l.db")
+    leases.take("a", ONE)
+    for note in (b"until here, and then for long", b"until here"):
+        leases.remember("a", note)
+        assert leases.recall("a") == note
+    leases.release("a", ONE)

@@ -344,3 +344,19 @@ def test_a_name_of_a_doubted_moment_is_refused(ledger: SqliteLedger) -> None:
         assert seen.add(names, [1000.0, 1000.5], retention=100.0) == ["forgotten", "counted"]
         epochs = [number.to_bytes(10, "big") for number in (1 << 16, 2 << 16)]
         assert seen.add(epochs, [1000.0, 1000.5], retention=100.0) == ["forgotten", "counted"]
+
+
+def test_labels_older_than_every_span_are_in_the_total_alone(tmp_path: Path) -> None:
+    now = 500 * DAY
+    with closing(SqliteLedger(tmp_path / "l.db", retention=now, clock=lambda: now)) as ledger:
+        assert ledger.accept(entries([make_label(1, when=10 * DAY)], delay=450 * DAY)) == ["counted"]
+        assert ledger.sums()["m", "1"].labels.sum() == 1
+        assert ledger.slices()[Key("m", "1")].labels.sum() == 1
+        assert ledger.dated(0, 2 * now) == []
+
+
+def test_rows_that_are_looked_at_raw_leave_the_others_as_they_were(ledger: SqliteLedger) -> None:
+    ledger.store("mine", b"1")
+    rows = ledger._tables["state"]
+    assert rows.chunk(None, most=9)
+    assert rows._db.text_factory is str
