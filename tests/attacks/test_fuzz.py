@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import struct
 import tempfile
 import warnings
@@ -27,7 +28,7 @@ from readers import READERS
 from real_watch import RING
 from sizes import sized
 
-FOUND = Path(tempfile.gettempdir()) / "calib-serve-attacks"
+FOUND = Path(tempfile.gettempdir()) / f"calib-serve-attacks-{os.getuid()}"
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -25,6 +26,18 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """As many files as this user may open: 1,024 are the usual limit until one asks for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < sized(2000, 6000):
+        pytest.skip(f"this user may open {hard} files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
 def test_eleven_hundred_silent_connections_keep_nobody_waiting(plain: Served) -> None:
     with ExitStack() as stack:
         for _ in range(sized(1100, 5000)):

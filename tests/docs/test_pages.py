@@ -459,14 +459,18 @@ def quickstart(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 # What they say is tested beside them; what a newcomer follows first is not among them.
 LONG = {
     ROOT / "examples" / "scikit_learn.py",
-    *(DOCS / f"{name}.md" for name in ("audit", "fusion", "monitoring", "scaling", "security", "serving")),
+    *(
+        DOCS / f"{name}.md"
+        for name in ("api", "audit", "fusion", "monitoring", "report", "scaling", "security", "serving")
+    ),
     *DOCS.glob("papers/*.md"),
     *(
         DOCS / "how-to" / f"{name}.md"
         for name in (
             *("binary-and-labels", "class-shares", "contracts", "existing-archive", "hugging-face"),
             *("keep-the-ledger", "kserve", "migration", "onnx-runtime", "pictures", "prediction-sets"),
-            *("promote", "pytriton", "recalibration", "scikit-learn", "shadow", "triton", "your-model"),
+            *("promote", "pytriton", "recalibration", "scikit-learn", "shadow", "triton", "your-data"),
+            "your-model",
         )
     ),
 }

@@ -90,6 +90,7 @@ def newer(running: Running, version: str, t: float = 1.5) -> Path:
 
 def test_no_request_and_no_label_is_lost_by_versions_that_come_and_go(running: Running) -> None:
     host, log = host_of(running), PromotionLog(running.server.folder / "promotions.jsonl")
+    earlier = len(log.steps("digits"))
     before = running.predict(inputs(1)[0].tolist()).json()["receipt"]
     archive = newer(running, "2.0")
     with Load(running) as load:
@@ -103,7 +104,7 @@ def test_no_request_and_no_label_is_lost_by_versions_that_come_and_go(running: R
     assert (load.failed, load.refused) == ([], [])
     assert load.versions[-1] == "1.0"
     assert list(host.versions("digits")) == ["1.0"]
-    told = [(one.step, one.version) for one in log.steps("digits")]
+    told = [(one.step, one.version) for one in log.steps("digits")[earlier:]]
     assert told == [
         *(("listed", "2.0"), ("registered", "2.0"), ("default", "2.0")),
         *(("listed", "1.0"), ("registered", "1.0"), ("default", "1.0"), ("retired", "2.0")),

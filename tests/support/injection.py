@@ -197,9 +197,14 @@ def _to_write(args: tuple[Any, ...]) -> bool:
 
 def _mount(folder: Path, size: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    spaces = _NEW_NAMESPACE if os.geteuid() == 0 else _NEW_NAMESPACE | _NEW_USER
+    user, group = os.geteuid(), os.getegid()
+    spaces = _NEW_NAMESPACE if user == 0 else _NEW_NAMESPACE | _NEW_USER
     if libc.unshare(spaces):
         raise OSError(ctypes.get_errno(), "a small file system needs a mount namespace of its own")
+    if user:  # files there can be of nobody whom the namespace does not know
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
     libc.mount(None, b"/", None, _PRIVATE, None)
     if libc.mount(b"none", str(folder).encode(), b"tmpfs", 0, f"size={size}".encode()):
         raise OSError(ctypes.get_errno(), f"cannot mount {folder}")
