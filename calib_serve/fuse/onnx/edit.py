@@ -93,7 +93,8 @@ class Editor:
 
     def number(self, array: Any, dtype: ir.DataType, wish: str) -> ir.Value:
         """A new initializer; floats are rounded to ``dtype``, once."""
-        numbers = np.asarray(array).astype(dtype.numpy())
+        with np.errstate(over="ignore"):  # refused by its name below
+            numbers = np.asarray(array).astype(dtype.numpy())
         if not np.isfinite(numbers.astype(np.float64)).all():
             raise FuseError(f"{wish} is beyond the range of {dtype.name}; export the model in float32")
         tensor = ir.Tensor(numbers, dtype=dtype, name=self.name(f"calib_serve.{wish}"))

@@ -262,6 +262,7 @@ def _private(editor: Editor, tail: Tail) -> Tail:
             shape=value.shape,
             domain=node.domain,
         )
+        new.type = value.type  # none of a map
         renamed[value] = new
         made = new.producer()
         if made is not None:
