@@ -467,10 +467,11 @@ LONG = {
     *(
         DOCS / "how-to" / f"{name}.md"
         for name in (
-            *("binary-and-labels", "class-shares", "contracts", "existing-archive", "hugging-face"),
+            *("any-server", "bentoml", "binary-and-labels", "class-shares", "collect-labels", "contracts"),
+            *("doctor", "existing-archive", "fastapi", "hugging-face", "kserve-sdk", "litserve", "mlserver"),
             *("keep-the-ledger", "kserve", "migration", "onnx-runtime", "pictures", "prediction-sets"),
-            *("promote", "pytriton", "recalibration", "scikit-learn", "shadow", "triton", "your-data"),
-            "your-model",
+            *("promote", "pytriton", "ray-serve", "recalibration", "scikit-learn", "shadow", "triton"),
+            *("your-data", "your-model"),
         )
     ),
 }
