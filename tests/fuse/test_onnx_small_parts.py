@@ -19,7 +19,9 @@ from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.edit import Editor
 from calib_serve.fuse.onnx.graph import FuseReport, fuse_onnx
 from calib_serve.fuse.onnx.linear import NotLinear, find_linear
+from calib_serve.fuse.onnx.outputs import OpenScores
 from calib_serve.fuse.onnx.parity import check_repairs
+from calib_serve.fuse.onnx.reference import _check_outputs
 from calib_serve.fuse.onnx.repair import repaired
 from calib_serve.fuse.onnx.tail import find_tail
 from calib_serve.metrics import softmax
@@ -85,6 +87,13 @@ def test_a_product_of_another_domain_is_no_linear_layer() -> None:
     found = find_linear(model.graph.outputs[0])
     assert isinstance(found, NotLinear)
     assert found.why == "Add 'y' does not add a constant to a MatMul"
+
+
+def test_a_bias_that_is_no_constant_keeps_a_layer_from_being_known() -> None:
+    model = ir.from_proto(graph(LAYER + "y = Gemm(x, w, v)", inputs="float[n, 3] x, float[3] v"))
+    found = find_linear(model.graph.outputs[0])
+    assert isinstance(found, NotLinear)
+    assert found.why == "the bias of Gemm 'y' is not a constant row"
 
 
 # --- shapes that only a run tells -------------------------------------------------------------------
@@ -167,6 +176,28 @@ def test_counts_that_become_floats_are_calibrated(tmp_path: Path) -> None:
     feeds = {"x": 5 * X}
     _, made = fused(model, tmp_path, TWO, inputs=feeds)
     np.testing.assert_allclose(run(made, feeds)["y"], np.trunc(feeds["x"]) / 2, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "taken"),
+    [(1, "logits", True), (1, "probabilities", True), (2, "logits", False), (2, "probabilities", True)],
+)
+def test_one_row_may_be_near_1_by_chance_and_several_are_not(rows: int, kind: str, taken: bool) -> None:
+    plan: Any = SimpleNamespace(outputs=kind, source="y", told=None)
+    near = np.tile([[0.705, 0.2, 0.1]], (rows, 1))  # as narrow types round them, or logits by chance
+    if taken:
+        _check_outputs(near, plan)
+        return
+    with pytest.raises(FuseError, match="'y' is taken for logits, but its numbers are probabilities"):
+        _check_outputs(near, plan)
+
+
+def test_scores_that_were_to_get_an_activation_and_have_none_are_not_let_through() -> None:
+    made = Editor(ir.from_proto(onnx.shape_inference.infer_shapes(graph("y = Neg(x)"))))
+    bare = find_tail(made, output="y", outputs=None, artifact=artifact(TWO, classes=K))
+    assert bare.activation is None
+    with pytest.raises(FuseError, match="the scores have no activation"):
+        OpenScores().ensures(bare)
 
 
 # --- repairs and parity -----------------------------------------------------------------------------
