@@ -131,6 +131,16 @@ class Editor:
         (value,) = self.nodes(op, inputs, attributes, [own], shape, after=after, before=before, domain=domain)
         return value
 
+    def copy(self, node: ir.Node, inputs: Sequence[ir.Value], *, after: ir.Node | None = None) -> ir.Value:
+        """The output of a new node like ``node``, of the same type and shape, on other inputs."""
+        old = node.outputs[0]
+        new = self.node(
+            node.op_type, inputs, node.attributes,
+            after=after, dtype=old.dtype, shape=old.shape, domain=node.domain,
+        )  # fmt: skip
+        new.type = old.type  # none of a map
+        return new
+
     def nodes(
         self,
         op: str,

@@ -52,13 +52,7 @@ def keep_raw_scores(editor: Editor, tail: Tail, artifact: Artifact) -> str:
     types = editor.model.meta["types"]
     types[name] = types[str(tail.output.name)]
     for node in tail.path:
-        old = node.outputs[0]
-        inputs = [value, *(v for v in node.inputs[1:] if v is not None)]
-        attributes = node.attributes
-        value = editor.node(
-            node.op_type, inputs, attributes, dtype=old.dtype, shape=old.shape, domain=node.domain
-        )
-        value.type = old.type  # none of a map
+        value = editor.copy(node, [value, *(v for v in node.inputs[1:] if v is not None)])
     if not tail.path:
         value = editor.node("Identity", [value], shape=value.shape)
     editor.add_output(value, name)

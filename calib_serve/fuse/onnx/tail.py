@@ -253,16 +253,7 @@ def _private(editor: Editor, tail: Tail) -> Tail:
     for node in tail.path:
         value = node.outputs[0]
         inputs = [renamed.get(v, v) for v in node.inputs if v is not None]
-        new = editor.node(
-            node.op_type,
-            inputs,
-            node.attributes,
-            after=copies[-1] if copies else node,
-            dtype=value.dtype,
-            shape=value.shape,
-            domain=node.domain,
-        )
-        new.type = value.type  # none of a map
+        new = editor.copy(node, inputs, after=copies[-1] if copies else node)
         renamed[value] = new
         made = new.producer()
         if made is not None:
