@@ -29,6 +29,7 @@ _TWINS = {
     "logical_and": "logical_or",
 }
 _COMMUTING = {"max", "min", "maximum", "minimum", "array_equal", "isclose", "logaddexp", "compare_digest"}
+_COMMUTING_OPERATORS = {"Add", "And", "Equal", "Max", "Min", "Mul", "Or"}
 _LOGS = {"log", "logger", "logging", "_log", "_LOG", "warnings"}
 _UNTOUCHED_KEYWORDS = {"strict", "stacklevel", "slots", "repr"}
 
@@ -110,9 +111,16 @@ def _return(node: ast.Return, _: Any) -> Change:
 
 def _list(node: ast.Tuple | ast.List, parent: Any) -> Change:
     # Of what something is in, or is caught, the order says nothing.
-    if isinstance(node.ctx, ast.Load) and not isinstance(parent, (ast.Compare, ast.ExceptHandler)):
+    unordered = isinstance(parent, (ast.Compare, ast.ExceptHandler)) or _makes_commuting(parent)
+    if isinstance(node.ctx, ast.Load) and not unordered:
         for swapped in _swapped(node.elts):
             yield type(node)(swapped, node.ctx)
+
+
+def _makes_commuting(node: Any) -> bool:
+    """Whether a call makes a node of an ONNX operator whose two inputs may be exchanged."""
+    makes = isinstance(node, ast.Call) and _name(node.func) == "node" and bool(node.args)
+    return makes and getattr(node.args[0], "value", None) in _COMMUTING_OPERATORS
 
 
 def _call(node: ast.Call, _: Any) -> Change:

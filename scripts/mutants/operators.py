@@ -21,7 +21,9 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _UNTOUCHED_FIELDS = {"annotation", "returns", "decorator_list", "type_params", "bases"}
 _UNTOUCHED_NAMES = {"__all__", "__slots__", "__hash__"}
 _TYPES = {"Literal", "Annotated", "Union", "Callable", "TypeVar", "cast", "NewType"}
-_NAMING = {"as_floats", "tensor"}  # their texts are words of errors
+_NAMING = {"as_floats", "tensor", "number", "names", "put"}
+"""Functions whose texts name what errors are about, or a constant inside of a graph."""
+
 _UNTOUCHED_KEYWORDS = {"strict", "stacklevel", "slots", "repr"}
 
 

@@ -47,6 +47,11 @@ def told(source: str) -> list[str]:
             "f(a, b, key=c) -> pass", "f(a, b, key=c) -> f(b, a, key=c)", "f(a, b, key=c) -> f(a, b)",
         ]),
         ("x = a if b else c", ["a if b else c -> c if b else a"]),
+        ("x = e.node('Sub', [a, b])", [
+            "e.node('Sub', [a, b]) -> e.node([a, b], 'Sub')", "'Sub' -> 'XXSub'", "[a, b] -> [b, a]",
+        ]),
+        ("x = e.node('Add', [a, b])", ["e.node('Add', [a, b]) -> e.node([a, b], 'Add')", "'Add' -> 'XXAdd'"]),
+        ("x = e.number(2.5, 'scale')", ["e.number(2.5, 'scale') -> e.number('scale', 2.5)", "2.5 -> 5.0"]),
         ("x = max(a, b)", ["max(a, b) -> min(a, b)"]),
         ("self.x = a", ["self.x = a -> pass"]),
         ("x += a", ["x += a -> x -= a", "x += a -> pass"]),

@@ -6,6 +6,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.defs
+import onnx.shape_inference
 import onnx_ir as ir
 from numpy.typing import NDArray
 
@@ -17,6 +20,7 @@ __all__ = [
     "attribute",
     "constant",
     "describe",
+    "dtype_of",
     "require",
     "users",
     "work_type",
@@ -24,6 +28,9 @@ __all__ = [
 
 FLOATS = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 """Narrowest first."""
+_INFERS = 16
+"""The oldest opset that infers shapes of all operators we make; before, LessOrEqual has none."""
+
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
@@ -67,6 +74,12 @@ def describe(node: ir.Node) -> str:
     return f"{node.op_type} {(node.name or node.outputs[0].name)!r}"
 
 
+def dtype_of(value: ir.Value) -> ir.DataType:
+    """The type of a value whose type is known, as those of all scores and of what is made of them are."""
+    assert value.dtype is not None
+    return value.dtype
+
+
 def require(holds: bool, wrong: str) -> None:
     """Check a pass's pre- or postcondition; FuseError where it fails, and nothing is written."""
     if not holds:
@@ -100,6 +113,19 @@ class Editor:
         tensor = ir.Tensor(numbers, dtype=dtype, name=self.name(f"calib_serve.{wish}"))
         return self._initializer(tensor)
 
+    def put(self, node: ir.Node, place: int, array: Any, wish: str) -> None:
+        """Make a constant input of ``node`` another one of its type; the old one stays for other readers.
+
+        A bias that is not there has the type of the weight.
+        """
+        old = node.inputs[place] if place < len(node.inputs) else None
+        like = old or node.inputs[1]
+        assert like is not None
+        node.resize_inputs(max(place + 1, len(node.inputs)))
+        node.replace_input_with(place, self.number(array, dtype_of(like), wish))
+        if old is not None:
+            self.remove_unused(old)
+
     def names(self, names: Sequence[int | str], wish: str) -> ir.Value:
         """A new initializer of class names, integers or strings."""
         if all(isinstance(name, int) for name in names):
@@ -122,23 +148,19 @@ class Editor:
         *,
         after: ir.Node | None = None,
         before: ir.Node | None = None,
-        dtype: ir.DataType | None = None,
-        shape: ir.Shape | None = None,
-        domain: str = "",
     ) -> ir.Value:
         """The output of a new node, placed after ``after``, before ``before``, or where its inputs allow."""
-        own = dtype or inputs[0].dtype or ir.DataType.FLOAT
-        (value,) = self.nodes(op, inputs, attributes, [own], shape, after=after, before=before, domain=domain)
+        (value,) = self.nodes(op, inputs, attributes, 1, after=after, before=before)
         return value
 
     def copy(self, node: ir.Node, inputs: Sequence[ir.Value], *, after: ir.Node | None = None) -> ir.Value:
         """The output of a new node like ``node``, of the same type and shape, on other inputs."""
-        old = node.outputs[0]
-        new = self.node(
-            node.op_type, inputs, node.attributes,
-            after=after, dtype=old.dtype, shape=old.shape, domain=node.domain,
-        )  # fmt: skip
-        new.type = old.type  # none of a map
+        (old,) = node.outputs
+        new = self._named(node.op_type)
+        new.type, new.shape = old.type, old.shape
+        self._place(
+            ir.node(node.op_type, list(inputs), node.attributes, domain=node.domain, outputs=[new]), after
+        )
         return new
 
     def nodes(
@@ -146,33 +168,53 @@ class Editor:
         op: str,
         inputs: Sequence[ir.Value],
         attributes: Mapping[str, Any] | None,
-        dtypes: Sequence[ir.DataType],
-        shape: ir.Shape | None,
+        count: int,
         *,
         after: ir.Node | None = None,
         before: ir.Node | None = None,
-        domain: str = "",
     ) -> list[ir.Value]:
-        """The outputs of one new node, of one shape, each of its own type."""
-        values = [ir.Value(name=self.name(f"calib_serve.{op}"), shape=shape) for _ in dtypes]
-        for value, dtype in zip(values, dtypes, strict=True):
-            value.dtype = dtype
-        made = ir.node(op, list(inputs), attributes, domain=domain, outputs=values, name=values[0].name)
+        """The ``count`` outputs of one new node of the standard operators; see ``node``."""
+        values = [self._named(op) for _ in range(count)]
+        made = ir.node(op, list(inputs), attributes, outputs=values)
+        self._infer(made)
+        self._place(made, after, before)
+        return values
+
+    def _named(self, op: str) -> ir.Value:
+        return ir.Value(name=self.name(f"calib_serve.{op}"))
+
+    def _infer(self, made: ir.Node) -> None:
+        """Give the outputs the types and shapes that onnx infers, from the inputs' and from constant axes."""
+        inputs = [v for v in made.inputs if v is not None]
+        axes = [t for v in inputs if (t := v.const_value) is not None and t.dtype == ir.DataType.INT64]
+        opset = max(self.opset, _INFERS)
+        inferred = onnx.shape_inference.infer_node_outputs(
+            onnx.defs.get_schema(made.op_type, opset, ""),
+            ir.to_proto(made),
+            {str(v.name): ir.to_proto(v).type for v in inputs},
+            {str(t.name): ir.to_proto(t) for t in axes},
+            opset_imports=[onnx.helper.make_opsetid("", opset)],
+        )
+        for value in made.outputs:
+            known = onnx.ValueInfoProto(name=value.name, type=inferred[str(value.name)])
+            ir.serde.deserialize_value_info_proto(known, value)
+
+    def _place(self, made: ir.Node, after: ir.Node | None, before: ir.Node | None = None) -> None:
+        made.name = made.outputs[0].name
         self.made.add(made)
+        behind = after or self._last(made.inputs)
         if before is not None:
             self.graph.insert_before(before, made)
-            return values
-        behind = after or self._last(inputs)
-        if behind is not None:
+        elif behind is not None:
             self.graph.insert_after(behind, made)
         elif len(self.graph):
             self.graph.insert_before(self.graph[0], made)
         else:
             self.graph.append(made)
-        return values
 
-    def _last(self, inputs: Sequence[ir.Value]) -> ir.Node | None:
-        producers = [p for v in inputs if (p := v.producer()) is not None and p.graph is self.graph]
+    def _last(self, inputs: Sequence[ir.Value | None]) -> ir.Node | None:
+        makers = [None if v is None else v.producer() for v in inputs]
+        producers = [p for p in makers if p is not None and p.graph is self.graph]
         if len(producers) < 2:
             return producers[0] if producers else None
         order = {node: i for i, node in enumerate(self.graph)}
@@ -189,9 +231,7 @@ class Editor:
         shown = [v for v in self.graph.outputs if v is not old]
         place = self.graph.outputs.index(old)
         # A value has one name: a graph input, or a value of another output, is copied by an Identity.
-        own = [
-            self.node("Identity", [v], shape=v.shape) if v in shown or v.is_graph_input() else v for v in new
-        ]
+        own = [self.node("Identity", [v]) if v in shown or v.is_graph_input() else v for v in new]
         self.graph.outputs[place : place + 1] = own
         for value, name in zip(own, names, strict=True):
             self._rename(value, name)

@@ -22,7 +22,7 @@ def flat(editor: Editor, value: ir.Value) -> ir.Value:
     if is_flat(value):
         return value
     assert value.shape is not None
-    return editor.node("Flatten", [value], {"axis": 1}, shape=ir.Shape((value.shape[0], value.shape[1])))
+    return editor.node("Flatten", [value], {"axis": 1})
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class FlattenScores:
             n for n in (tail.readers(old) if old is tail.logits else users(old)) if n is not narrow.producer()
         ]
         axes = editor.number(extra, ir.DataType.INT64, "axes")
-        back = editor.node("Unsqueeze", [scores, axes], shape=wide)
+        back = editor.node("Unsqueeze", [scores, axes])
         editor.move(old, back, readers)
         output = tail.output
         if old is output:

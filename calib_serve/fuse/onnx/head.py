@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from calib_serve.artifact import Head
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx.edit import FLOATS, Editor, describe, require
+from calib_serve.fuse.onnx.edit import FLOATS, Editor, describe, dtype_of, require
 from calib_serve.fuse.onnx.linear import Linear, find_linear
 from calib_serve.fuse.onnx.tail import Tail
 
@@ -75,14 +75,12 @@ class ReplaceHead:
             weight, bias = head.weights[0].astype(np.float64), head.biases[0].astype(np.float64)
             if linear.rewrite(editor, weight, bias):
                 return tail, f"head put into {describe(linear.product)}"
-        dtype = value.dtype or ir.DataType.FLOAT
-        rows = None if value.shape is None else value.shape[0]
+        dtype = dtype_of(value)
         for i, (w, b) in enumerate(zip(head.weights, head.biases, strict=True)):
             if i:
-                value = editor.node("Relu", [value], shape=value.shape)
-            numbers = [editor.number(n, dtype, f"head{i}.{what}") for n, what in ((w, "weight"), (b, "bias"))]
-            shape = None if self.features.shape is None else ir.Shape((rows, len(b)))
-            value = editor.node("Gemm", [value, *numbers], {"transB": 1}, shape=shape)
+                value = editor.node("Relu", [value])
+            numbers = [editor.number(w, dtype, "head.weight"), editor.number(b, dtype, "head.bias")]
+            value = editor.node("Gemm", [value, *numbers], {"transB": 1})
         old = tail.logits
         tail = tail.replace_logits(editor, value)
         editor.remove_unused(old)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import InputShift
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx.edit import FLOATS, Editor, attribute, constant, describe, require, users
+from calib_serve.fuse.onnx.edit import FLOATS, Editor, attribute, constant, describe, dtype_of, require, users
 from calib_serve.fuse.onnx.linear import Linear, find_linear
 from calib_serve.fuse.onnx.tail import Tail
 
@@ -145,20 +145,19 @@ def _prefix(editor: Editor, value: ir.Value, step: InputShift | None, normal: No
 
 
 def _insert(editor: Editor, value: ir.Value, work: list[tuple[str, Floats]], step: InputShift | None) -> None:
-    dtype = value.dtype or ir.DataType.FLOAT
-    readers = users(value)
+    dtype, readers = dtype_of(value), users(value)
     new = value
     for op, numbers in work:
-        new = _at_start(editor, op, [new, editor.number(numbers, dtype, op.lower())], value)
+        new = _at_start(editor, op, [new, editor.number(numbers, dtype, op.lower())])
     if step is not None and step.low is not None:
         ends = [editor.number(end, dtype, "clip") for end in (step.low, step.high)]
-        new = _at_start(editor, "Clip", [new, *ends], value)
+        new = _at_start(editor, "Clip", [new, *ends])
     editor.move(value, new, readers)
 
 
-def _at_start(editor: Editor, op: str, inputs: list[ir.Value], like: ir.Value) -> ir.Value:
+def _at_start(editor: Editor, op: str, inputs: list[ir.Value]) -> ir.Value:
     first = None if inputs[0].producer() is not None else next(iter(editor.graph), None)
-    return editor.node(op, inputs, before=first, shape=like.shape)
+    return editor.node(op, inputs, before=first)
 
 
 def _fold(editor: Editor, value: ir.Value, shift: Floats) -> str | None:
@@ -215,7 +214,7 @@ def _absorb_sum(editor: Editor, node: ir.Node, value: ir.Value, shift: Floats) -
     if old is None or other is None:
         return False
     new = old + shift if node.op_type == "Add" else old - shift
-    _put(editor, node, 1 - list(node.inputs).index(value), new[None])
+    editor.put(node, 1 - list(node.inputs).index(value), new[None], "shifted")
     return True
 
 
@@ -231,7 +230,7 @@ def _absorb_batch_norm(editor: Editor, node: ir.Node, shift: Floats) -> bool:
     ):
         return False
     root = np.sqrt(var.astype(np.float64) + attribute(node, "epsilon", 1e-5))
-    _put(editor, node, 2, bias.astype(np.float64) + per_channel * scale.astype(np.float64) / root)
+    editor.put(node, 2, bias.astype(np.float64) + per_channel * scale.astype(np.float64) / root, "shifted")
     return True
 
 
@@ -254,9 +253,7 @@ def _absorb_conv(editor: Editor, node: ir.Node, shift: Floats) -> bool:
         more = w.reshape(len(w), w.shape[1], -1).sum(axis=2) @ per_channel
     else:
         return False
-    if len(node.inputs) < 3:
-        node.resize_inputs(3)
-    _put(editor, node, 2, more if old is None else old.astype(np.float64) + more)
+    editor.put(node, 2, more if old is None else old.astype(np.float64) + more, "shifted")
     return True
 
 
@@ -274,14 +271,6 @@ def _absorb_linear(editor: Editor, node: ir.Node, value: ir.Value, shift: Floats
         return False
     more = linear.weight @ shift
     return linear.rewrite(editor, linear.weight, more if linear.bias is None else linear.bias + more)
-
-
-def _put(editor: Editor, node: ir.Node, place: int, numbers: Floats) -> None:
-    old = node.inputs[place]
-    dtype = node.outputs[0].dtype or node.inputs[0].dtype or ir.DataType.FLOAT  # type: ignore[union-attr]
-    node.replace_input_with(place, editor.number(numbers, dtype, "shifted"))
-    if old is not None:
-        editor.remove_unused(old)
 
 
 def _other(node: ir.Node, value: ir.Value) -> ir.Value | None:

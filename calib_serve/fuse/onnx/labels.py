@@ -130,10 +130,8 @@ def _rename(editor: Editor, value: ir.Value, scores: ir.Value, classes: int) -> 
         return []
     if len(names) != classes:
         return []
-    rows = ir.Shape((None if scores.shape is None else scores.shape[0],))
-    kind = ir.DataType.INT64
-    chosen = editor.node("ArgMax", [scores], {"axis": 1, "keepdims": 0}, dtype=kind, shape=rows)
-    new = editor.node("Gather", [editor.names(names, "labels"), chosen], {"axis": 0}, shape=rows)
+    chosen = editor.node("ArgMax", [scores], {"axis": 1, "keepdims": 0})
+    new = editor.node("Gather", [editor.names(names, "labels"), chosen], {"axis": 0})
     editor.move(label, new, users(label))
     if label.is_graph_output():
         editor.replace_output(label, [new], [str(label.name)])

@@ -49,52 +49,20 @@ class Linear:
         Returns False and changes nothing where a bias cannot be added: a MatMul alone whose features are not
         known to be a matrix.
         """
-        dtype = self.output.dtype or ir.DataType.FLOAT
-        if self.product.op_type == "Gemm":
-            self._rewrite_gemm(editor, weight, bias, dtype)
-            return True
-        if self.addition is None and bias is not None:
-            return self._become_gemm(editor, weight, bias, dtype)
-        self._put(editor, self.product, 1, editor.number(weight.T, dtype, "weight"))
-        if self.addition is not None and bias is not None:
-            side = 1 if constant(self.addition.inputs[1]) is not None else 0
-            self._put(editor, self.addition, side, editor.number(bias, dtype, "bias"))
-        return True
-
-    def _rewrite_gemm(
-        self,
-        editor: Editor,
-        weight: NDArray[np.float64],
-        bias: NDArray[np.float64] | None,
-        dtype: ir.DataType,
-    ) -> None:
-        gemm = self.product
-        stored = weight if attribute(gemm, "transB", 0) else weight.T
-        self._put(editor, gemm, 1, editor.number(stored, dtype, "weight"))
+        product, addition = self.product, self.addition
+        gemm = product.op_type == "Gemm"
+        if bias is not None and not gemm and addition is None:
+            if self.features.shape is None or len(self.features.shape) != 2:
+                return False
+            product.op_type, gemm = "Gemm", True
+        editor.put(product, 1, weight if attribute(product, "transB", 0) else weight.T, "weight")
         for scale in ("alpha", "beta"):
-            gemm.attributes.pop(scale, None)  # both are in the numbers now
-        if bias is not None:
-            if len(gemm.inputs) < 3:
-                gemm.resize_inputs(3)
-            self._put(editor, gemm, 2, editor.number(bias, dtype, "bias"))
-
-    def _become_gemm(
-        self, editor: Editor, weight: NDArray[np.float64], bias: NDArray[np.float64], dtype: ir.DataType
-    ) -> bool:
-        if self.features.shape is None or len(self.features.shape) != 2:
-            return False
-        self._put(editor, self.product, 1, editor.number(weight.T, dtype, "weight"))
-        self.product.op_type = "Gemm"
-        self.product.resize_inputs(3)
-        self.product.replace_input_with(2, editor.number(bias, dtype, "bias"))
+            product.attributes.pop(scale, None)  # both are in the numbers now
+        if bias is not None and gemm:
+            editor.put(product, 2, bias, "bias")
+        elif bias is not None and addition is not None:
+            editor.put(addition, 1 if constant(addition.inputs[1]) is not None else 0, bias, "bias")
         return True
-
-    @staticmethod
-    def _put(editor: Editor, node: ir.Node, place: int, value: ir.Value) -> None:
-        old = node.inputs[place]
-        node.replace_input_with(place, value)
-        if old is not None and not old.is_graph_input():
-            editor.remove_unused(old)
 
 
 def find_linear(value: ir.Value) -> Union[Linear, NotLinear]:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from calib_serve.artifact import LogitMap
-from calib_serve.fuse.onnx.edit import Editor, describe, require
+from calib_serve.fuse.onnx.edit import Editor, describe, dtype_of, require
 from calib_serve.fuse.onnx.flatten import is_flat
 from calib_serve.fuse.onnx.linear import Linear, NotLinear, find_linear
 from calib_serve.fuse.onnx.quantized import scale_quantized
@@ -71,24 +71,23 @@ def _fold(editor: Editor, linear: Linear, step: LogitMap) -> bool:
 
 
 def _insert(editor: Editor, logits: ir.Value, step: LogitMap) -> ir.Value:
-    dtype, shape = logits.dtype or ir.DataType.FLOAT, logits.shape
+    dtype = dtype_of(logits)
     z = logits
     if step.on == "log_probs":
-        z = editor.node("LogSoftmax", [z], {"axis": -1}, shape=shape)
+        z = editor.node("LogSoftmax", [z], {"axis": -1})
     w, b = step.weight, step.bias
     if w.ndim == 2:
         inputs = [z, editor.number(w, dtype, "weight")]
         more = [] if b is None else [editor.number(b, dtype, "bias")]
-        return editor.node("Gemm", [*inputs, *more], {"transB": 1}, shape=shape)
+        return editor.node("Gemm", [*inputs, *more], {"transB": 1})
     if b is None:
-        return editor.node("Mul", [z, editor.number(w, dtype, "scale")], shape=shape)
+        return editor.node("Mul", [z, editor.number(w, dtype, "scale")])
     if bool(np.all(w == 1)):
-        return editor.node("Add", [z, editor.number(b, dtype, "bias")], shape=shape)
+        return editor.node("Add", [z, editor.number(b, dtype, "bias")])
     # A batch normalisation of mean 0 and variance 1 is scale and bias in one node.
     per_class = (np.broadcast_to(w, b.shape), b, np.zeros_like(b), np.ones_like(b))
-    names = ("scale", "bias", "mean", "var")
-    numbers = [editor.number(n, dtype, name) for n, name in zip(per_class, names, strict=True)]
-    return editor.node("BatchNormalization", [z, *numbers], {"epsilon": 0.0}, shape=shape)
+    numbers = [editor.number(n, dtype, "normalization") for n in per_class]
+    return editor.node("BatchNormalization", [z, *numbers], {"epsilon": 0.0})
 
 
 def _op(value: ir.Value) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from calib_serve.fuse.onnx.edit import Editor, require
+from calib_serve.fuse.onnx.edit import Editor, dtype_of, require
 from calib_serve.fuse.onnx.probabilities import clamped_log, softmax
 from calib_serve.fuse.onnx.tail import Tail
 
@@ -34,17 +34,16 @@ class WidenColumn:
     def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
         """The tail that begins with two logits."""
         old, before = tail.logits, set(editor.made)
-        wide = ir.Shape((None if old.shape is None else old.shape[0], 2))
         bare = tail.activation is None
-        logits = two_columns(editor, old, wide, probability=bare and tail.outputs == "probability")
+        logits = two_columns(editor, old, probability=bare and tail.outputs == "probability")
         if tail.outputs == "probability":
             scores = softmax(editor, logits)
             column = editor.number([1], ir.DataType.INT64, "column")
-            one = editor.node("Gather", [scores, column], {"axis": 1}, shape=old.shape)
+            one = editor.node("Gather", [scores, column], {"axis": 1})
         else:
-            scores = editor.node("LogSoftmax", [logits], {"axis": -1}, shape=wide)
-            difference = editor.number(np.array([[-1.0], [1.0]]), logits.dtype or ir.DataType.FLOAT, "odds")
-            one = editor.node("MatMul", [scores, difference], shape=old.shape)
+            scores = editor.node("LogSoftmax", [logits], {"axis": -1})
+            difference = editor.number(np.array([[-1.0], [1.0]]), dtype_of(logits), "odds")
+            one = editor.node("MatMul", [scores, difference])
         made = editor.made - before
         replaced = old if tail.activation is None else tail.activation.outputs[0]
         rest = tuple(node for node in tail.path if node is not tail.activation)
@@ -56,11 +55,11 @@ class WidenColumn:
         return tail, "one score a sample made two, as the calibration acts on both classes"
 
 
-def two_columns(editor: Editor, one: ir.Value, wide: ir.Shape, *, probability: bool) -> ir.Value:
+def two_columns(editor: Editor, one: ir.Value, *, probability: bool) -> ir.Value:
     """(0, z) of a logit z (n, 1); log(1 - p), log p of a probability."""
-    dtype = one.dtype or ir.DataType.FLOAT
+    dtype = dtype_of(one)
     if probability:
-        rest = editor.node("Sub", [editor.number(1.0, dtype, "number"), one], shape=one.shape)
-        return clamped_log(editor, editor.node("Concat", [rest, one], {"axis": 1}, shape=wide))
+        rest = editor.node("Sub", [editor.number(1.0, dtype, "number"), one])
+        return clamped_log(editor, editor.node("Concat", [rest, one], {"axis": 1}))
     pads = editor.number([0, 1, 0, 0], ir.DataType.INT64, "pads")
-    return editor.node("Pad", [one, pads], shape=wide)
+    return editor.node("Pad", [one, pads])

@@ -12,7 +12,7 @@ from calib_serve.artifact import Artifact, Mixture, ProbTable
 from calib_serve.errors import FuseError
 from calib_serve.fuse.decisions import decided
 from calib_serve.fuse.onnx.decisions import show_decisions
-from calib_serve.fuse.onnx.edit import Editor, require, work_type
+from calib_serve.fuse.onnx.edit import Editor, dtype_of, require, work_type
 from calib_serve.fuse.onnx.flatten import flat, is_flat
 from calib_serve.fuse.onnx.one_column import two_columns
 from calib_serve.fuse.onnx.probabilities import (
@@ -54,7 +54,7 @@ def keep_raw_scores(editor: Editor, tail: Tail, artifact: Artifact) -> str:
     for node in tail.path:
         value = editor.copy(node, [value, *(v for v in node.inputs[1:] if v is not None)])
     if not tail.path:
-        value = editor.node("Identity", [value], shape=value.shape)
+        value = editor.node("Identity", [value])
     editor.add_output(value, name)
     return f"the raw scores are output {name!r}"
 
@@ -87,10 +87,10 @@ class OpenScores:
             what = f"{name!r} holds probabilities: their logarithm is calibrated (Max, Log, Softmax added)"
         elif tail.outputs == "label_probabilities":
             logits = log_odds(editor, old)
-            scores = editor.node("Sigmoid", [logits], shape=old.shape)
+            scores = editor.node("Sigmoid", [logits])
             what = f"{name!r} holds probabilities of labels: their log-odds are calibrated (Sigmoid added)"
         else:
-            logits, scores = old, editor.node("LogSoftmax", [old], {"axis": -1}, shape=old.shape)
+            logits, scores = old, editor.node("LogSoftmax", [old], {"axis": -1})
             what = f"{name!r} holds log-probabilities: normalised again after calibration (LogSoftmax added)"
         tail = tail.replace_scores(editor, old, scores, editor.made - before)
         activation = scores.producer()
@@ -129,8 +129,7 @@ class Finish:
         if not plain:
             tail, done = self._finish(editor, tail, probs, editor.made - before)
         if decided(self.artifact):
-            own = logits.dtype or ir.DataType.FLOAT
-            done.append(show_decisions(editor, probs, self.artifact, own))
+            done.append(show_decisions(editor, probs, self.artifact, dtype_of(logits)))
         return tail, "; ".join(done)
 
     def _steps(self) -> list[Mixture | ProbTable]:
@@ -139,7 +138,7 @@ class Finish:
     def _finish(
         self, editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]
     ) -> tuple[Tail, list[str]]:
-        stepped, own = self._steps(), tail.logits.dtype or ir.DataType.FLOAT
+        stepped, own = self._steps(), dtype_of(tail.logits)
         done = [f"{s.kind.replace('_', ' ')} put in as standard operators" for s in stepped]
         if self.artifact.table is not None:
             _decide_on(editor, tail, probs, made)
@@ -176,8 +175,7 @@ def _pair(editor: Editor, logits: ir.Value, tail: Tail) -> ir.Value:
     """Both logits of a binary model's one."""
     if not tail.one_column:
         return logits
-    wide = ir.Shape((None if logits.shape is None else logits.shape[0], 2))
-    return two_columns(editor, logits, wide, probability=False)
+    return two_columns(editor, logits, probability=False)
 
 
 def _label_probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.Value:
@@ -185,7 +183,7 @@ def _label_probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.V
     if tail.activation is not None and tail.logits.dtype == dtype:
         probs = tail.activation.outputs[0]
     else:
-        probs = editor.node("Sigmoid", [cast(editor, tail.logits, dtype)], shape=tail.logits.shape)
+        probs = editor.node("Sigmoid", [cast(editor, tail.logits, dtype)])
     return (
         probs
         if artifact.table is None
@@ -201,10 +199,9 @@ def _unbounded(editor: Editor, probs: ir.Value, tail: Tail) -> ir.Value:
 def _same(editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]) -> Tail:
     """Keep the chosen output's name, type and meaning."""
     scores = tail.logits if tail.activation is None else tail.activation.outputs[0]
-    own = scores.dtype or ir.DataType.FLOAT
     known = set(editor.made)
     shown = probs if tail.outputs in PROBABILITIES else _unbounded(editor, probs, tail)
-    shown = cast(editor, shown, own)
+    shown = cast(editor, shown, dtype_of(scores))
     tail = tail.replace_scores(editor, scores, shown, made | (editor.made - known))
     editor.remove_unused(scores)
     return tail
@@ -227,25 +224,20 @@ def _show(editor: Editor, tail: Tail, values: list[ir.Value], names: list[str]) 
 
 def _all(editor: Editor, probs: ir.Value, bins: int) -> list[ir.Value]:
     """Confidence, predicted class and bin, (n,)."""
-    rows = None if probs.shape is None else ir.Shape((probs.shape[0],))
     confidence = reduce(editor, "ReduceMax", probs, keepdims=0)
-    predicted = editor.node(
-        "ArgMax", [probs], {"axis": 1, "keepdims": 0}, dtype=ir.DataType.INT64, shape=rows
-    )
+    predicted = editor.node("ArgMax", [probs], {"axis": 1, "keepdims": 0})
     exact = cast(editor, reduce(editor, "ReduceMax", probs, keepdims=1), work_type(probs.dtype))
     number = count_below(editor, exact, np.linspace(0, 1, bins + 1)[None, 1:-1], keepdims=0)
-    confidence.shape = number.shape = rows
     return [confidence, predicted, number]
 
 
 def _all_of_labels(editor: Editor, probs: ir.Value, bins: int) -> list[ir.Value]:
     """Of each label's decision, whether p is above a half: its confidence, itself, and its bin; (n, L)."""
-    dtype, shape = probs.dtype or ir.DataType.FLOAT, probs.shape
+    dtype = dtype_of(probs)
     one, half = (editor.number(v, dtype, "number") for v in (1.0, 0.5))
-    confidence = editor.node("Max", [probs, editor.node("Sub", [one, probs])], shape=shape)
-    true = editor.node("Greater", [probs, half], dtype=ir.DataType.BOOL, shape=shape)
+    confidence = editor.node("Max", [probs, editor.node("Sub", [one, probs])])
+    true = editor.node("Greater", [probs, half])
     predicted = cast(editor, true, ir.DataType.INT64)
     exact = widen(editor, cast(editor, confidence, work_type(dtype)), 1)
     number = count_below(editor, exact, np.linspace(0, 1, bins + 1)[None, 1:-1, None], keepdims=0)
-    number.shape = shape
     return [confidence, predicted, number]

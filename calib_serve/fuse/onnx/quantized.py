@@ -124,11 +124,6 @@ def _scale_of(node: ir.Node) -> ir.Value | None:
 
 
 def _multiply(editor: Editor, node: ir.Node, place: int, factor: float) -> None:
-    """Another constant for one input of one node; the old one stays for other readers."""
-    old = node.inputs[place]
-    numbers = constant(old)
-    if old is None or numbers is None:
-        return
-    dtype = old.dtype or ir.DataType.FLOAT
-    node.replace_input_with(place, editor.number(numbers.astype(np.float64) * factor, dtype, "scale"))
-    editor.remove_unused(old)
+    numbers = constant(node.inputs[place])
+    if numbers is not None:
+        editor.put(node, place, numbers.astype(np.float64) * factor, "scale")
