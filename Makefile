@@ -72,6 +72,7 @@ test-quick: $(DEVELOPED)
 # CALIB_SERVE_DATA is needed; minutes for SAMPLE=60, a night for all of them (SAMPLE=100000).
 SAMPLE ?= 60
 mutants: $(DEVELOPED)
+	VENV=$(VENV) scripts/system_tools.sh
 	$(BIN)/python scripts/mutants/alerts.py
 	$(BIN)/python scripts/mutants/code.py --sample $(SAMPLE) --jobs 2 $(ARGS)
 

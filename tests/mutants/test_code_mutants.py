@@ -77,6 +77,32 @@ def test_each_small_mistake_is_made_and_nothing_that_no_test_is_asked_to_see(
     assert {one for one in changes if one.endswith(" -> pass")} <= {*found}
 
 
+def test_a_script_of_redis_is_changed_line_by_line() -> None:
+    script = """
+-- Once, and 1 > 0.
+local left = 1000 * KEYS[1] + 1
+if not redis.call('GET', 'a:1') and left <= 0 then return 0 end
+redis.call('SET', KEYS[1], '1')
+"""
+    get = "if not redis.call('GET', 'a:1') and left <= 0 then return 0 end"
+    assert told(f"SCRIPT = {script!r}") == [
+        f"module: {line}"
+        for line in (
+            "local left = 1000 * KEYS[1] + 1 -> local left = 1001 * KEYS[1] + 1",
+            "local left = 1000 * KEYS[1] + 1 -> local left = 1000 / KEYS[1] + 1",
+            "local left = 1000 * KEYS[1] + 1 -> local left = 1000 * KEYS[1] - 1",
+            "local left = 1000 * KEYS[1] + 1 -> local left = 1000 * KEYS[1] + 0",
+            f"{get} -> if redis.call('GET', 'a:1') and left <= 0 then return 0 end",
+            f"{get} -> if not redis.call('GET', 'a:1') or left <= 0 then return 0 end",
+            f"{get} -> if not redis.call('GET', 'a:1') and left < 0 then return 0 end",
+            f"{get} -> if not redis.call('GET', 'a:1') and left >= 0 then return 0 end",
+            f"{get} -> if not redis.call('GET', 'a:1') and left <= 1 then return 0 end",
+            f"{get} -> if not redis.call('GET', 'a:1') and left <= 0 then return 1 end",
+            "redis.call('SET', KEYS[1], '1') -> no line",
+        )
+    ]
+
+
 def test_a_mutant_is_named_by_where_it_is_and_which_of_its_like() -> None:
     found = told("class A:\n  def f(self, n=3):\n    return n + 1 + 1\n")
     assert found == [
