@@ -54,6 +54,7 @@ def steps() -> list[dict[str, Any]]:
     ("schema", "files"),
     [
         ("vendor.github-workflows", sorted((GITHUB / "workflows").glob("*.yml"))),
+        ("vendor.github-actions", sorted((GITHUB / "actions").glob("*/action.yml"))),
         ("vendor.github-issue-forms", FORMS),
         ("vendor.github-issue-config", [GITHUB / "ISSUE_TEMPLATE" / "config.yml"]),
         ("vendor.dependabot", [GITHUB / "dependabot.yml"]),
@@ -109,6 +110,9 @@ def test_continuous_integration_runs_every_python_that_is_promised() -> None:
 def test_actions_are_pinned_by_commit_and_may_do_no_more_than_they_must() -> None:
     for path in (GITHUB / "workflows").glob("*.yml"):
         for action in re.findall(r"uses: (.+)", path.read_text()):
+            if action.startswith("./"):
+                assert (ROOT / action / "action.yml").is_file()
+                continue
             assert re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), action
         assert yaml.safe_load(path.read_text())["permissions"] == {"contents": "read"}
     publishing = WORKFLOWS["release"]["jobs"]["pypi"]
