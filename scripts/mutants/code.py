@@ -59,7 +59,7 @@ class Target:
 
     @classmethod
     def read(cls, path: Path) -> list[Target]:
-        """All of targets.yaml; patterns are of files."""
+        """All of targets.yaml; what has a ``*`` is a pattern of files."""
         told = yaml.safe_load(path.read_text())
         found = []
         for name, one in told["targets"].items():
@@ -69,7 +69,8 @@ class Target:
             if not kept:
                 raise SystemExit(f"{path}: target {name} has no modules; see its patterns")
             preload = (*told["preload"], *one.get("preload", ()))
-            found.append(cls(name, tuple(kept), tuple(one["tests"]), preload))
+            tests = [test for pattern in one["tests"] for test in _expanded(pattern)]
+            found.append(cls(name, tuple(kept), tuple(tests), preload))
         return found
 
     def mutants(self, only: str | None) -> list[Name]:
@@ -77,6 +78,13 @@ class Target:
         files = [file for file in self.files if only in (None, self.name, file)]
         trees = {file: ast.parse((ROOT / file).read_text()) for file in files}
         return [(file, one.key) for file, tree in trees.items() for one in mutants_of(tree, file)]
+
+
+def _expanded(pattern: str) -> list[str]:
+    """The files of a pattern; other arguments of pytest as they are."""
+    if "*" not in pattern:
+        return [pattern]
+    return sorted(file.relative_to(ROOT).as_posix() for file in ROOT.glob(pattern))
 
 
 class Results:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from deciding import SCORES, deciding, sets_of
 from fuse_artifacts import KINDS, artifact, output_steps
@@ -23,6 +24,8 @@ from calib_serve.cli import app
 from calib_serve.errors import FuseError
 from calib_serve.fuse.decisions import check_decisions, lac_least, rounded_up, sure_sets
 from calib_serve.fuse.onnx import fuse_onnx
+from calib_serve.fuse.onnx.decisions import _first_of_equals
+from calib_serve.fuse.onnx.edit import Editor
 
 K = 5
 FLOATS = {"f2": TensorProto.FLOAT16, "f4": TensorProto.FLOAT, "f8": TensorProto.DOUBLE}
@@ -188,6 +191,30 @@ def test_a_mapping_a_row_stays_and_decisions_are_beside_it(tmp_path):
 def test_labels_have_no_such_outputs(tmp_path):
     fitted = artifact(LogitMap(np.full(K, 0.5)), classes=K, outputs="label_logits")
     assert [*by_onnxruntime(fused(graph(tmp_path), fitted), {"x": rows()})] == ["scores"]
+
+
+def test_it_is_said_which_decisions_are_shown(tmp_path):
+    both = deciding(artifact(LogitMap.temperature(2.0), classes=K))
+    for sets, names in ((both.sets, "set, abstain"), (None, "abstain")):
+        report = fuse_onnx(graph(tmp_path), replace(both, sets=sets), tmp_path / "fused.onnx")
+        assert report.done[-1] == f"outputs {names} by the calibrated probabilities"
+
+
+def test_the_first_of_equal_classes_is_first_however_a_runtime_sorted_them(tmp_path):
+    values = np.array([[5, 5, 3, 3, 3], [9, 7, 7, 7, 1], [2, 2, 2, 2, 2], [5, 4, 3, 2, 1]], "f4")
+    orders = np.array([[4, 2, 3, 0, 1], [0, 4, 2, 3, 1], [4, 3, 2, 1, 0], [3, 1, 4, 0, 2]])
+    info = helper.make_tensor_value_info
+    b = Builder(np.dtype("f4"), np.random.default_rng(0))
+    y = b.node("Identity", "ranked", output="y")
+    inputs = [info("ranked", 1, ["n", K]), info("order", TensorProto.INT64, ["n", K])]
+    editor = Editor(ir.from_proto(b.model(inputs, [info(y, 1, ["n", K])])))
+    size, axis = (editor.number(n, ir.DataType.INT64, "number") for n in ([K], 1))
+    first = _first_of_equals(editor, *editor.graph.inputs, size=size, axis=axis, classes=K)
+    editor.add_output(first, "first")
+    path = tmp_path / "first.onnx"
+    onnx.save(ir.to_proto(editor.model), path)
+    got = by_onnxruntime(path, {"ranked": values, "order": orders})["first"]
+    assert got.tolist() == [[2, 4, 0, 1, 3], [0, 2, 3, 4, 1], [0, 1, 2, 3, 4], [3, 1, 4, 0, 2]]
 
 
 def test_one_of_both_and_the_raw_scores(tmp_path):

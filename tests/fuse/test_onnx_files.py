@@ -21,7 +21,6 @@ from onnx.external_data_helper import set_external_data
 from calib_serve import LogitMap
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.files import sha256
-from calib_serve.fuse.onnx.files import MARK
 from calib_serve.fuse.onnx.graph import fuse_onnx
 
 K = 3
@@ -74,7 +73,7 @@ def test_the_fingerprint_is_in_the_metadata_and_a_second_fusion_is_refused(raw, 
     out = tmp_path / "out.onnx"
     fuse_onnx(raw, STEP, out)
     metadata = {p.key: p.value for p in onnx.load(out).metadata_props}
-    assert metadata[MARK] == STEP.fingerprint
+    assert metadata["calib_serve.fingerprint"] == STEP.fingerprint
     assert metadata["calib_serve.model"] == sha256(raw)
     with pytest.raises(FuseError, match=r"calibrated already.*fuse into the original"):
         fuse_onnx(out, STEP, tmp_path / "twice.onnx")
@@ -98,6 +97,12 @@ def test_the_same_file_can_be_written_over(raw):
     expected = run(str(raw), {"x": X})["z"] / 2
     fuse_onnx(raw, STEP, raw)
     np.testing.assert_allclose(run(str(raw), {"x": X})["z"], expected, rtol=1e-5)
+
+
+def test_a_place_that_cannot_be_written_to_is_named(raw, tmp_path):
+    with pytest.raises(FuseError, match=r"cannot write .*raw\.onnx/out\.onnx: "):
+        fuse_onnx(raw, STEP, raw / "out.onnx")
+    only(tmp_path, "raw.onnx")
 
 
 def test_nothing_is_left_behind_where_parity_does_not_hold(raw, tmp_path, monkeypatch):
@@ -228,7 +233,7 @@ def test_external_data_come_along_to_another_folder(tmp_path):
     path = external(tmp_path / "model")
     out = tmp_path / "out" / "fused.onnx"
     fuse_onnx(path, STEP, out)
-    data = f"fused.{sha256(path)[:8]}.0.data"
+    data = f"fused.{sha256(path.with_name('weights.bin'))[:16]}.data"
     only(out.parent, "fused.onnx", data)
     expected = run(str(path), {"x": X})["z"] / 2
     (tmp_path / "model" / "weights.bin").unlink()

@@ -11,11 +11,12 @@ from fuse_artifacts import KINDS, artifact, output_steps
 from fuse_graphs import Builder, run
 from onnx import TensorProto, helper
 
-from calib_serve import Artifact, LogitMap, ProbTable, calibrate
+from calib_serve import Artifact, Head, LogitMap, ProbTable, calibrate
 from calib_serve.artifact import Examples
 from calib_serve.errors import FuseError
 from calib_serve.fuse.edges import rounded_down
 from calib_serve.fuse.onnx.graph import fuse_onnx
+from calib_serve.fuse.onnx.kinds import as_fitted, kind_of, of_one_column
 from calib_serve.metrics import log_softmax, sigmoid, softmax
 from calib_serve.scores import Outputs, from_probs, to_logits, to_probs
 
@@ -210,3 +211,127 @@ def test_labels_and_classes_are_not_taken_for_each_other(tmp_path):
         fuse(graph(LABELS, "Softmax")[0], tmp_path, of_labels)
     with pytest.raises(FuseError, match="scores of labels, and the artifact is for classes"):
         fuse(graph(LABELS)[0], tmp_path, of_classes, outputs="label_logits")
+
+
+# --- the rules by themselves ---
+
+
+@pytest.mark.parametrize(
+    ("activation", "columns", "fitted_on", "kind"),
+    [
+        (None, 3, "log_probs", "log_probs"), (None, 3, "probabilities", "probabilities"),
+        (None, None, "probabilities", "probabilities"), (None, 3, None, "logits"),
+        (None, 2, "logit", "logits"), (None, 2, "probability", "probabilities"),
+        (None, 1, "logits", "logit"), (None, 1, "probabilities", "probability"),
+        (None, 3, "label_logits", "label_logits"), (None, 1, "label_logits", "label_logits"),
+        (None, None, "label_probabilities", "label_probabilities"),
+        ("Sigmoid", None, "label_logits", "label_probabilities"), ("Sigmoid", None, "logit", "probability"),
+        ("Sigmoid", 3, "label_logits", "label_probabilities"), ("Sigmoid", 1, "logits", "probability"),
+        ("LogSoftmax", 3, "logits", "log_probs"),
+    ],
+)  # fmt: skip
+def test_scores_are_what_was_fitted_where_the_graph_shows_nothing_else(activation, columns, fitted_on, kind):
+    fitted = artifact(LogitMap.temperature(2.0), classes=2 if columns != 3 else 3, outputs=fitted_on)
+    assert kind_of(activation, columns, fitted, None, "y") == kind
+
+
+@pytest.mark.parametrize(
+    ("classes", "activation", "columns", "fitted_on", "told", "said"),
+    [
+        (2, "Sigmoid", 2, "logits", None, "made by a Sigmoid a class: any number of labels may be true, and "
+         "the artifact is for one class of several; fit it with: calib-serve fit --logits FILE --outputs "
+         "label_probabilities"),
+        (3, "Sigmoid", None, "logits", None, "made by a Sigmoid a class: any number of labels may be true, "
+         "and the artifact is for one class of several; fit it with: calib-serve fit --logits FILE --outputs "
+         "label_probabilities"),
+        (3, "Softmax", 3, "logits", "log_probs", "made by a Softmax: it holds probabilities, not log_probs; "
+         "leave out --outputs (outputs=)"),
+        (3, "Softmax", None, "logits", "logits", "made by a Softmax: it holds probabilities, not logits; "
+         "leave out --outputs (outputs=)"),
+        (3, None, 3, "logits", "label_logits", "label_logits, scores of labels, and the artifact is for "
+         "classes; say with --outputs (outputs=) what it holds, or fit on this model's scores"),
+        (3, None, 3, "label_logits", "log_probs", "log_probs, scores of classes, and the artifact is for "
+         "labels; say with --outputs (outputs=) what it holds, or fit on this model's scores"),
+    ],
+)  # fmt: skip
+def test_scores_that_are_not_what_is_said_are_refused(classes, activation, columns, fitted_on, told, said):
+    fitted = artifact(LogitMap.temperature(2.0), classes=classes, outputs=fitted_on)
+    with pytest.raises(FuseError) as error:
+        kind_of(activation, columns, fitted, told, "y")
+    verb = "is" if said.startswith("made") else "holds"
+    assert str(error.value) == f"the output 'y' {verb} {said}"
+
+
+PER_CLASS = LogitMap(np.array([0.5, 2.0]), np.array([0.1, 0.0]))
+
+
+@pytest.mark.parametrize(
+    ("fitted_on", "kind", "activated", "one_column", "on"),
+    [
+        ("logits", "logits", False, False, "logits"), ("logits", "probabilities", True, False, "logits"),
+        ("logits", "log_probs", True, False, "logits"), ("logit", "logit", False, True, "logits"),
+        ("logit", "probability", True, True, "logits"), ("log_probs", "log_probs", False, False, "logits"),
+        ("probabilities", "log_probs", False, False, "logits"),
+        ("probability", "probability", False, True, "logits"),
+        ("log_probs", "probabilities", True, False, "log_probs"),
+        ("probabilities", "logits", False, False, "log_probs"),
+        ("probability", "probability", True, True, "log_probs"),
+        ("probability", "logit", False, True, "log_probs"),
+        ("logits", "probabilities", False, False, None), ("logits", "log_probs", False, False, None),
+        ("logit", "probability", False, True, None), ("logits", "logit", False, True, None),
+        ("logits", "probability", True, True, None), ("logit", "logits", False, False, None),
+        ("logit", "probabilities", True, False, None),
+    ],
+)  # fmt: skip
+def test_a_scale_for_each_class_acts_on_what_it_was_fitted_on(fitted_on, kind, activated, one_column, on):
+    fitted = artifact(PER_CLASS, LogitMap.temperature(2.0), classes=2, outputs=fitted_on)
+    if on is not None:
+        acting = as_fitted(fitted, kind, activated=activated, one_column=one_column)
+        assert [step.on for step in acting.logit_maps] == [on, "logits"]
+        assert [step.weight.tolist() for step in acting.logit_maps] == [[0.5, 2.0], 0.5]
+        return
+    held = "one logit a sample" if one_column and (activated or kind == "logit") else kind
+    with pytest.raises(FuseError) as error:
+        as_fitted(fitted, kind, activated=activated, one_column=one_column)
+    assert str(error.value) == (
+        f"the artifact was fitted on {fitted_on}, and the graph has {held}: what its scale for each class "
+        f"makes of them differs; fit it on what this graph returns (calib-serve fit --outputs {kind}), or "
+        f"export {fitted_on}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "fitted_on"),
+    [
+        ((LogitMap.temperature(2.0),), "log_probs"), ((LogitMap.temperature(2.0),), None),
+        ((PER_CLASS,), "label_logits"), ((PER_CLASS,), "label_probabilities"),
+        ((Head((np.eye(2),), (np.zeros(2),)), PER_CLASS), "log_probs"),
+        ((Head((np.eye(2),), (np.zeros(2),)), PER_CLASS), None),
+    ],
+)  # fmt: skip
+def test_a_temperature_labels_and_a_new_head_ask_for_no_other_scores(steps, fitted_on):
+    fitted = artifact(*steps, classes=2, outputs=fitted_on)
+    for activated in (False, True):
+        assert as_fitted(fitted, "probabilities", activated=activated, one_column=False) is fitted
+
+
+@pytest.mark.parametrize(
+    ("maps", "weight", "bias"),
+    [
+        ((LogitMap.temperature(2.0),), 0.5, None),
+        ((LogitMap(np.array(1.3), None, "log_probs"),), 1.3, None),
+        ((LogitMap(np.array(1.25), np.array([0.5, 2.0])),), 1.25, 1.5),
+        ((LogitMap(np.array([[1.0, 4.0], [2.0, 7.0]])), LogitMap.temperature(2.0)), 1.5, None),
+        ((LogitMap(np.array([3.0, 4.0]), np.array([1.0, 0.0])), LogitMap.temperature(2.0)), 2.0, -0.5),
+        ((LogitMap(np.array([3.0, 4.0]), None, "log_probs"),), None, None),
+        ((LogitMap.temperature(2.0), LogitMap(np.array([3.0, 4.0]), None, "log_probs")), None, None),
+        ((), 1.0, None),
+    ],
+)
+def test_maps_of_two_logits_are_one_map_of_their_difference_where_they_are_linear(maps, weight, bias):
+    one = of_one_column(artifact(*maps, classes=2))
+    if weight is None:
+        assert one is None
+        return
+    assert one.weight.tolist() == [weight]
+    assert (one.bias if bias is None else one.bias.tolist()) == (bias if bias is None else [bias])

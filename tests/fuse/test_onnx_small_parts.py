@@ -12,12 +12,12 @@ import onnx_ir as ir
 import pytest
 from fuse_artifacts import artifact
 from fuse_graphs import run
+from fuse_texts import DELTA, LAYER, TWO, K, W, X, fused, graph, operators
 from onnx.reference import ReferenceEvaluator
 
 from calib_serve import InputShift, LogitMap, ProbTable
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.edit import Editor
-from calib_serve.fuse.onnx.graph import FuseReport, fuse_onnx
 from calib_serve.fuse.onnx.linear import NotLinear, find_linear
 from calib_serve.fuse.onnx.outputs import OpenScores
 from calib_serve.fuse.onnx.parity import check_repairs
@@ -25,36 +25,6 @@ from calib_serve.fuse.onnx.reference import _check_outputs
 from calib_serve.fuse.onnx.repair import repaired
 from calib_serve.fuse.onnx.tail import find_tail
 from calib_serve.metrics import softmax
-
-K = 3
-TWO = LogitMap.temperature(2.0)
-DELTA = np.array([0.5, -1.0, 0.25])
-X = np.random.default_rng(1).normal(size=(20, K)).astype("f4")
-W = np.array([[1, 2, 0], [0, 1, -1], [2, 0, 1]], "f4")
-LAYER = "w = Constant <value = float[3, 3] {1, 2, 0, 0, 1, -1, 2, 0, 1}> () "
-IMPORTS = '"" : 17, "ai.onnx.ml" : 3, "com.microsoft" : 1, "of.ours" : 1'
-
-
-def graph(
-    body: str, inputs: str = "float[n, 3] x", outputs: str = "float[n, 3] y", imports: str = IMPORTS
-) -> onnx.ModelProto:
-    text = f"<ir_version: 8, opset_import: [{imports}]> g ({inputs}) => ({outputs}) {{ {body} }}"
-    return onnx.parser.parse_model(text)
-
-
-def fused(
-    model: onnx.ModelProto, folder: Path, *steps: object, **options: Any
-) -> tuple[FuseReport, onnx.ModelProto]:
-    """The report and the fused model."""
-    onnx.save(model, folder / "raw.onnx")
-    out = folder / "fused.onnx"
-    report = fuse_onnx(folder / "raw.onnx", artifact(*steps, classes=K), out, **options)
-    return report, onnx.load(out)
-
-
-def operators(model: onnx.ModelProto) -> list[str]:
-    return [node.op_type for node in model.graph.node]
-
 
 # --- nodes of other domains -------------------------------------------------------------------------
 

@@ -162,6 +162,23 @@ def test_outputs_that_are_not_finite_are_refused():
         calibrated(model, artifact(classes=K), example=x())
 
 
+class Masked(Ends):
+    """Two of its classes are masked."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + torch.tensor([0.0, 0.0, -1e9, -1e9])
+
+
+def test_masked_classes_do_not_hide_what_is_wrong_with_the_others(monkeypatch):
+    fitted, wrong = (artifact(LogitMap.temperature(t), classes=K) for t in (2.0, 2.01))
+    masked = Masked(K).eval()
+    np.testing.assert_array_equal(calibrated(masked, fitted, example=x())(x())[:, 2:], 0)
+    probs = Artifact.probs
+    monkeypatch.setattr(Artifact, "probs", lambda _, scores: probs(wrong, scores))
+    with pytest.raises(FuseError, match="probabilities differ by"):
+        calibrated(masked, fitted, example=x())
+
+
 def test_a_model_that_drops_at_random_is_refused():
     class Drops(Ends):
         def forward(self, x):

@@ -13,7 +13,7 @@ from calib_serve.fuse.onnx.probabilities import cast, reduce
 
 __all__ = ["show_decisions"]
 
-_BOOL, _INT = ir.DataType.BOOL, ir.DataType.INT64
+_INT = ir.DataType.INT64
 
 
 def show_decisions(editor: Editor, probs: ir.Value, artifact: Artifact, own: ir.DataType) -> str:

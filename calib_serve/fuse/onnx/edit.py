@@ -31,7 +31,7 @@ FLOATS = (ir.DataType.BFLOAT16, ir.DataType.FLOAT16, ir.DataType.FLOAT, ir.DataT
 _INFERS = 16
 """The oldest opset that infers shapes of all operators we make; before, LessOrEqual has none."""
 
-_HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_HALF = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 
 
 def constant(value: ir.Value | None) -> NDArray[Any] | None:
@@ -110,7 +110,7 @@ class Editor:
             numbers = np.asarray(array).astype(dtype.numpy())
         if not np.isfinite(numbers.astype(np.float64)).all():
             raise FuseError(f"{wish} is beyond the range of {dtype.name}; export the model in float32")
-        tensor = ir.Tensor(numbers, dtype=dtype, name=self.name(f"calib_serve.{wish}"))
+        tensor = ir.Tensor(numbers, name=self.name(f"calib_serve.{wish}"))
         return self._initializer(tensor)
 
     def put(self, node: ir.Node, place: int, array: Any, wish: str) -> None:
@@ -141,51 +141,35 @@ class Editor:
         return value
 
     def node(
-        self,
-        op: str,
-        inputs: Sequence[ir.Value],
-        attributes: Mapping[str, Any] | None = None,
-        *,
-        after: ir.Node | None = None,
-        before: ir.Node | None = None,
+        self, op: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Any] | None = None
     ) -> ir.Value:
-        """The output of a new node, placed after ``after``, before ``before``, or where its inputs allow."""
-        (value,) = self.nodes(op, inputs, attributes, 1, after=after, before=before)
+        """The output of a new node of the standard operators, placed as early as its inputs allow."""
+        (value,) = self.nodes(op, inputs, attributes, 1)
         return value
 
-    def copy(self, node: ir.Node, inputs: Sequence[ir.Value], *, after: ir.Node | None = None) -> ir.Value:
+    def copy(self, node: ir.Node, inputs: Sequence[ir.Value | None]) -> ir.Value:
         """The output of a new node like ``node``, of the same type and shape, on other inputs."""
         (old,) = node.outputs
         new = self._named(node.op_type)
         new.type, new.shape = old.type, old.shape
-        self._place(
-            ir.node(node.op_type, list(inputs), node.attributes, domain=node.domain, outputs=[new]), after
-        )
+        self._place(ir.node(node.op_type, list(inputs), node.attributes, domain=node.domain, outputs=[new]))
         return new
 
     def nodes(
-        self,
-        op: str,
-        inputs: Sequence[ir.Value],
-        attributes: Mapping[str, Any] | None,
-        count: int,
-        *,
-        after: ir.Node | None = None,
-        before: ir.Node | None = None,
+        self, op: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Any] | None, count: int
     ) -> list[ir.Value]:
-        """The ``count`` outputs of one new node of the standard operators; see ``node``."""
+        """The ``count`` outputs of one new node; see ``node``."""
         values = [self._named(op) for _ in range(count)]
         made = ir.node(op, list(inputs), attributes, outputs=values)
-        self._infer(made)
-        self._place(made, after, before)
+        self._infer(made, inputs)
+        self._place(made)
         return values
 
     def _named(self, op: str) -> ir.Value:
         return ir.Value(name=self.name(f"calib_serve.{op}"))
 
-    def _infer(self, made: ir.Node) -> None:
+    def _infer(self, made: ir.Node, inputs: Sequence[ir.Value]) -> None:
         """Give the outputs the types and shapes that onnx infers, from the inputs' and from constant axes."""
-        inputs = [v for v in made.inputs if v is not None]
         axes = [t for v in inputs if (t := v.const_value) is not None and t.dtype == ir.DataType.INT64]
         opset = max(self.opset, _INFERS)
         inferred = onnx.shape_inference.infer_node_outputs(
@@ -196,16 +180,14 @@ class Editor:
             opset_imports=[onnx.helper.make_opsetid("", opset)],
         )
         for value in made.outputs:
-            known = onnx.ValueInfoProto(name=value.name, type=inferred[str(value.name)])
+            known = onnx.ValueInfoProto(type=inferred[str(value.name)])
             ir.serde.deserialize_value_info_proto(known, value)
 
-    def _place(self, made: ir.Node, after: ir.Node | None, before: ir.Node | None = None) -> None:
+    def _place(self, made: ir.Node) -> None:
         made.name = made.outputs[0].name
         self.made.add(made)
-        behind = after or self._last(made.inputs)
-        if before is not None:
-            self.graph.insert_before(before, made)
-        elif behind is not None:
+        behind = self._last(made.inputs)
+        if behind is not None:
             self.graph.insert_after(behind, made)
         elif len(self.graph):
             self.graph.insert_before(self.graph[0], made)
@@ -214,7 +196,7 @@ class Editor:
 
     def _last(self, inputs: Sequence[ir.Value | None]) -> ir.Node | None:
         makers = [None if v is None else v.producer() for v in inputs]
-        producers = [p for p in makers if p is not None and p.graph is self.graph]
+        producers = [p for p in makers if p is not None]
         if len(producers) < 2:
             return producers[0] if producers else None
         order = {node: i for i, node in enumerate(self.graph)}
@@ -257,22 +239,24 @@ class Editor:
     def remove_unused(self, value: ir.Value) -> None:
         """Remove the nodes that make ``value`` and that nothing else needs."""
         node = value.producer()
+        made = [value] if node is None else node.outputs
+        if any(v.uses() or v.is_graph_input() or v.is_graph_output() for v in made):
+            return
         if node is None:
-            if value.is_initializer() and not value.uses() and not value.is_graph_output():
-                self.graph.initializers.pop(str(value.name))
+            self.graph.initializers.pop(str(value.name), None)
             return
-        if any(v.uses() or v.is_graph_output() for v in node.outputs) or node.graph is not self.graph:
-            return
+        if node.graph is None:
+            return  # gone with another of its readers
         inputs = [v for v in node.inputs if v is not None]
         self.graph.remove(node, safe=True)
         for v in inputs:
-            if not v.is_graph_input():
-                self.remove_unused(v)
+            self.remove_unused(v)
 
 
 def work_type(dtype: ir.DataType | None) -> ir.DataType:
     """What probabilities are computed in: float32 where the model's own is narrower."""
-    return ir.DataType.FLOAT if dtype is None or dtype in _HALF else dtype
+    assert dtype is not None  # as ``dtype_of`` says
+    return ir.DataType.FLOAT if dtype in _HALF else dtype
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
@@ -282,6 +266,6 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
         yield from node.outputs
 
 
-def _names(graph: ir.Graph) -> set[str]:
-    nested = {v.name for g in graph.subgraphs() for v in (*g.inputs, *g.initializers.values())}
-    return {v.name or "" for v in _values(graph)} | {n or "" for n in nested} | {n.name or "" for n in graph}
+def _names(graph: ir.Graph) -> set[str | None]:
+    nested = (v for g in graph.subgraphs() for v in (*g.inputs, *g.initializers.values()))
+    return {v.name for v in (*_values(graph), *nested)} | {node.name for node in graph}

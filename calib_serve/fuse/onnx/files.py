@@ -16,7 +16,7 @@ from calib_serve.errors import FuseError, ModelError
 from calib_serve.files import sha256, written_whole
 from calib_serve.fuse.onnx.repair import graphs, infers, repaired
 
-__all__ = ["MARK", "pending", "read", "write", "write_text"]
+__all__ = ["MARK", "pending", "read", "write"]
 
 MARK = "calib_serve.fingerprint"
 """The metadata key of the artifact's fingerprint; it marks a calibrated model."""
@@ -30,7 +30,7 @@ def read(path: Path) -> ir.Model:
     too old an opset, or calibrated already.
     """
     raw, model = _load(path)
-    for tensor in _external(model):
+    for _, _, tensor in _external(model):
         _check_contained(tensor, path)
     try:
         onnx.checker.check_model(str(path))
@@ -85,7 +85,7 @@ def _save(model: ir.Model, path: Path) -> None:
     for value in (*proto.graph.input, *proto.graph.output):
         if value.name in types and _is_still(value.type, types[value.name]):
             value.type.CopyFrom(types[value.name])
-        for size in value.type.tensor_type.shape.dim if value.type.HasField("tensor_type") else ():
+        for size in value.type.tensor_type.shape.dim:
             if size.dim_param not in sizes:  # a name that inference made up
                 size.ClearField("dim_param")
     # Inferred shapes are not written: with them a runtime optimises differently, and a fused graph would not
@@ -101,20 +101,21 @@ def _is_still(kind: onnx.TypeProto, stated: onnx.TypeProto) -> bool:
     """Whether a value of this name is what it was: a map (of no type here), or a tensor of as many sizes."""
     if not stated.HasField("tensor_type"):
         return kind.WhichOneof("value") is None
-    new, old = kind.tensor_type, stated.tensor_type
-    return new.elem_type == old.elem_type and len(new.shape.dim) == len(old.shape.dim)
+    same = kind.tensor_type.elem_type == stated.tensor_type.elem_type
+    return same and len(kind.tensor_type.shape.dim) == len(stated.tensor_type.shape.dim)
 
 
-def _external(model: ir.Model) -> Iterator[ir.ExternalTensor]:
-    graphs = [model.graph, *model.graph.subgraphs()]
-    for graph in graphs:
+def _external(model: ir.Model) -> Iterator[tuple[ir.Value | ir.Node, str, ir.ExternalTensor]]:
+    """Tensors in other files: of an initializer, or of a node and an attribute of it."""
+    whole = (model.graph, *(function.graph for function in model.functions.values()))
+    for graph in (one for outer in whole for one in (outer, *outer.subgraphs())):
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
-                yield value.const_value
+                yield value, "", value.const_value
         for node in graph:
-            for attr in node.attributes.values():
+            for name, attr in node.attributes.items():
                 if isinstance(attr.value, ir.ExternalTensor):
-                    yield attr.value
+                    yield node, name, attr.value
 
 
 def _check_contained(tensor: ir.ExternalTensor, path: Path) -> None:
@@ -164,40 +165,36 @@ def write(model: ir.Model, partial: Path, *, source: Path, out: Path, strict: bo
         ) from error
 
 
-def write_text(path: Path, content: str) -> None:
-    """Write a small text file atomically."""
-    with pending(path) as partial:
-        partial.write_text(content, encoding="utf-8")
-
-
 def _bring(model: ir.Model, source: Path, out: Path) -> None:
-    """Copy data files beside ``out``, under names derived from the model's."""
-    mark = sha256(source)[:8]
+    """Copy data files beside ``out``, under names of their content: a model that is there keeps its own."""
     names: dict[str, str] = {}
-    for graph in (model.graph, *model.graph.subgraphs()):
-        for value in graph.initializers.values():
-            tensor = value.const_value
-            if isinstance(tensor, ir.ExternalTensor):
-                location = str(tensor.location)
-                if location not in names:
-                    names[location] = f"{out.stem}.{mark}.{len(names)}.data"
-                    _copy(source.parent / location, out.parent / names[location])
-                value.const_value = ir.ExternalTensor(
-                    names[location],
-                    tensor.offset,
-                    tensor.length,
-                    tensor.dtype,
-                    shape=tensor.shape,
-                    name=tensor.name,
-                    base_dir=out.parent,
-                )
+    for holder, attribute, tensor in list(_external(model)):
+        location = str(tensor.location)
+        if location not in names:
+            names[location] = _brought(source.parent / location, out)
+        moved = ir.ExternalTensor(
+            names[location],
+            tensor.offset,
+            tensor.length,
+            tensor.dtype,
+            shape=tensor.shape,
+            name=tensor.name,
+            base_dir=out.parent,
+        )
+        if isinstance(holder, ir.Node):
+            holder.attributes[attribute] = ir.AttrTensor(attribute, moved)
+        else:
+            holder.const_value = moved
 
 
-def _copy(old: Path, new: Path) -> None:
-    if new.exists() and new.stat().st_size == old.stat().st_size:
-        return
-    with written_whole(new) as partial:
-        shutil.copyfile(old, partial)
+def _brought(old: Path, out: Path) -> str:
+    """The name of a copy beside ``out``, made where it is not there yet."""
+    hashed = sha256(old)
+    new = out.with_name(f"{out.stem}.{hashed[:16]}.data")
+    if not new.exists() or sha256(new) != hashed:
+        with written_whole(new) as partial:
+            shutil.copyfile(old, partial)
+    return new.name
 
 
 def _first_line(error: Exception) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
-from calib_serve.fuse.onnx.edit import Editor, require, users
+from calib_serve.fuse.onnx.edit import Editor, require
 from calib_serve.fuse.onnx.tail import Tail
 
 __all__ = ["FlattenScores", "flat", "is_flat"]
@@ -51,9 +51,7 @@ class FlattenScores:
             tail.activation.replace_input_with(0, narrow)
             scores = old = tail.activation.outputs[0]
             scores.shape = narrow.shape
-        readers = [
-            n for n in (tail.readers(old) if old is tail.logits else users(old)) if n is not narrow.producer()
-        ]
+        readers = tail.readers(old)
         axes = editor.number(extra, ir.DataType.INT64, "axes")
         back = editor.node("Unsqueeze", [scores, axes])
         editor.move(old, back, readers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -145,7 +144,7 @@ def fuse_onnx(
     model.metadata_props["calib_serve.model"] = hashed
     with pending(out) as partial:
         write(model, partial, source=source, out=out)
-        probe = partial.with_name(f"{partial.name}.{secrets.token_hex(2)}.raw")
+        probe = partial.with_suffix(f"{partial.suffix}.raw")
         try:
             quantized = _write_probe(source, probe, out, [plan.source])
             parity = measure(
@@ -191,15 +190,20 @@ def _learn_shapes(
     values = unknown(model.graph, features)
     if not values:
         return
-    delta = None if artifact.input_shift is None else artifact.input_shift.delta
-    like = [v for v in model.graph.inputs if delta is not None and v.shape and len(v.shape) == delta.ndim + 1]
-    shapes = {} if delta is None else {str(v.name): delta.shape for v in like}
     names = [str(v.name) for v in values]
     with tempfile.TemporaryDirectory() as folder, suppress(FuseError, ModelError, OSError):
-        probe = Path(folder, "probe.onnx")
-        feeds = given or generate(model.graph, samples=2, shapes=shapes)
+        probe = Path(folder, source.name)
+        feeds = given or generate(model.graph, samples=2, shapes=_sizes(model.graph, artifact))
         _write_probe(source, probe, probe, names)
         learn(values, run_raw(probe, feeds, names))
+
+
+def _sizes(graph: ir.Graph, artifact: Artifact) -> dict[str, tuple[int, ...]]:
+    """One sample's shape, where a shift tells it, of each input that it may be for."""
+    if artifact.input_shift is None:
+        return {}
+    size = artifact.input_shift.delta.shape
+    return {str(v.name): size for v in graph.inputs if v.shape is not None and len(v.shape) == len(size) + 1}
 
 
 def _write_probe(source: Path, probe: Path, out: Path, wanted: Sequence[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from calib_serve.artifact import Head
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.edit import FLOATS, Editor, describe, dtype_of, require
 from calib_serve.fuse.onnx.linear import Linear, find_linear
+from calib_serve.fuse.onnx.probabilities import cast
 from calib_serve.fuse.onnx.tail import Tail
 
 __all__ = ["ReplaceHead", "find_features"]
@@ -31,6 +33,11 @@ def find_features(editor: Editor, tail: Tail, head: Head, name: str | None) -> i
         if not found:
             raise FuseError(f"the graph has no tensor {name!r} to take as --features (features=)")
         value = found[0]
+        if value.producer() in _behind(editor.graph, {*tail.path, *tail.readers(tail.logits)}):
+            raise FuseError(
+                f"{name!r} is made of the logits {tail.logits.name!r}, which the head is to replace: name a "
+                "tensor before them: --features (features=)"
+            )
     if not _fits(value, head):
         raise FuseError(
             f"the head reads features (n, {head.weights[0].shape[1]}), but {value.name!r} is {value.dtype} "
@@ -38,6 +45,15 @@ def find_features(editor: Editor, tail: Tail, head: Head, name: str | None) -> i
             "(features=)"
         )
     return value
+
+
+def _behind(graph: ir.Graph, nodes: Collection[ir.Node]) -> set[ir.Node]:
+    """These nodes, and all that compute with what they make."""
+    found = set(nodes)
+    for node in graph:  # in the order in which they run
+        if not found.isdisjoint(node.predecessors()):
+            found.add(node)
+    return found
 
 
 def _fits(features: ir.Value, head: Head) -> bool:
@@ -75,7 +91,8 @@ class ReplaceHead:
             weight, bias = head.weights[0].astype(np.float64), head.biases[0].astype(np.float64)
             if linear.rewrite(editor, weight, bias):
                 return tail, f"head put into {describe(linear.product)}"
-        dtype = dtype_of(value)
+        dtype = dtype_of(tail.logits)
+        value = cast(editor, value, dtype)
         for i, (w, b) in enumerate(zip(head.weights, head.biases, strict=True)):
             if i:
                 value = editor.node("Relu", [value])

@@ -28,7 +28,9 @@ class Normalization:
 
     def __post_init__(self) -> None:
         mean, std = np.asarray(self.mean, np.float64), np.asarray(self.std, np.float64)
-        if mean.ndim > 1 or std.ndim > 1 or not (np.isfinite(mean).all() and np.isfinite(std).all()):
+        sizes = {mean.size, std.size, 1}
+        fit = mean.ndim < 2 and std.ndim < 2 and len(sizes) < 3 and 0 not in sizes
+        if not (fit and np.isfinite(mean).all() and np.isfinite(std).all()):
             raise FuseError(
                 "the mean and std of --with-normalization (normalization=) must be one number or one per "
                 f"channel, got {mean} and {std}"
@@ -68,10 +70,11 @@ def shifted_input(editor: Editor, shape: tuple[int, ...] | None, name: str | Non
             f"{[v.name for v in inputs]}"
         )
     named = [v for v in inputs if name in (None, v.name)]
-    fits = [v for v in named if v.dtype in FLOATS and _fits(v.shape, shape)]
+    tensors = [v for v in named if isinstance(v.type, ir.TensorType) and v.dtype in FLOATS]
+    fits = [v for v in tensors if shape is None or _fits(v.shape, shape)]
     if len(fits) == 1:
         return fits[0]
-    have = ", ".join(f"{v.name!r} {v.dtype} {v.shape}" for v in named)
+    have = ", ".join(f"{v.name!r} {v.type} {v.shape}" for v in named)
     if not fits:
         raise FuseError(
             f"no floating-point input takes a shift of shape {shape}; the graph has {have}; "
@@ -80,9 +83,8 @@ def shifted_input(editor: Editor, shape: tuple[int, ...] | None, name: str | Non
     raise FuseError(f"several inputs take the shift: {have}; name one: --input-name (input_name=)")
 
 
-def _fits(actual: ir.Shape | None, shape: tuple[int, ...] | None) -> bool:
-    if actual is None or shape is None:
-        return True
+def _fits(actual: ir.Shape | None, shape: tuple[int, ...]) -> bool:
+    assert actual is not None  # onnx's checker wants the rank of inputs
     dims = list(actual)[1:]
     return len(actual) == len(shape) + 1 and all(
         not isinstance(d, int) or d == s for d, s in zip(dims, shape, strict=True)
@@ -113,7 +115,8 @@ class ShiftInput:
         value, step = self.value, self.step
         if self.normalization is not None:
             return _prefix(editor, value, step, self.normalization)
-        if step is None or step.is_nothing:
+        assert step is not None  # the plan has a shift, or a normalisation
+        if step.is_nothing:
             return "the shift is zero: nothing to do"
         delta = step.delta.astype(np.float64)
         folded = _fold(editor, value, delta) if step.low is None else None
@@ -124,17 +127,17 @@ class ShiftInput:
 
 
 def _prefix(editor: Editor, value: ir.Value, step: InputShift | None, normal: Normalization) -> str:
-    if value.shape is None or len(value.shape) < 2:
+    assert value.shape is not None  # as of all inputs
+    if len(value.shape) < 2:
         raise FuseError(
             f"--with-normalization (normalization=) needs an input (n, C, ...), {value.name!r} is "
             f"{value.shape}"
         )
     mean, std = normal.shaped(len(value.shape))
-    channels = value.shape[1]
-    if mean.size > 1 and isinstance(channels, int) and mean.size != channels:
+    channels, given = value.shape[1], max(mean.size, std.size)
+    if isinstance(channels, int) and given not in (1, channels):
         raise FuseError(
-            f"the input {value.name!r} has {channels} channels, --with-normalization (normalization=) "
-            f"{mean.size}"
+            f"the input {value.name!r} has {channels} channels, --with-normalization (normalization=) {given}"
         )
     if step is not None:
         mean = mean - step.delta[None].astype(np.float64) * std  # (x - m) / s + d = (x - (m - d s)) / s
@@ -148,24 +151,18 @@ def _insert(editor: Editor, value: ir.Value, work: list[tuple[str, Floats]], ste
     dtype, readers = dtype_of(value), users(value)
     new = value
     for op, numbers in work:
-        new = _at_start(editor, op, [new, editor.number(numbers, dtype, op.lower())])
+        new = editor.node(op, [new, editor.number(numbers, dtype, op.lower())])
     if step is not None and step.low is not None:
         ends = [editor.number(end, dtype, "clip") for end in (step.low, step.high)]
-        new = _at_start(editor, "Clip", [new, *ends])
+        new = editor.node("Clip", [new, *ends])
     editor.move(value, new, readers)
-
-
-def _at_start(editor: Editor, op: str, inputs: list[ir.Value]) -> ir.Value:
-    first = None if inputs[0].producer() is not None else next(iter(editor.graph), None)
-    return editor.node(op, inputs, before=first)
 
 
 def _fold(editor: Editor, value: ir.Value, shift: Floats) -> str | None:
     """Follow the input's only path to a constant that can take the shift; None where there is none."""
-    dtype = value.dtype
-    while len(users(value)) == 1 and len(list(value.uses())) == 1 and not value.is_graph_output():
-        node = users(value)[0]
-        if node.graph is not editor.graph or node.domain != "" or node.outputs[0].dtype not in (dtype, None):
+    while len(value.uses()) == 1 and not value.is_graph_output():
+        (node,) = users(value)
+        if node.graph is not editor.graph or node.domain != "":
             return None
         if _absorb(editor, node, value, shift):
             return describe(node)
@@ -185,13 +182,14 @@ def _carry(node: ir.Node, value: ir.Value, shift: Floats) -> Floats | None:
         return shift.reshape(-1)
     if node.op_type == "Transpose":
         order = list(attribute(node, "perm", range(rank)[::-1]))
-        return shift.transpose([p - 1 for p in order[1:]]) if order[0] == 0 and len(order) == rank else None
-    if node.op_type in ("Mul", "Div"):
-        other = _other(node, value)
-        factor = _per_sample(constant(other), shift)
-        if factor is None or (node.op_type == "Div" and node.inputs[0] is not value):
-            return None
-        return shift * factor if node.op_type == "Mul" else shift / factor
+        kept = order[0] == 0 and sorted(order) == list(range(rank))
+        return shift.transpose([p - 1 for p in order[1:]]) if kept else None
+    if node.op_type == "Mul":
+        factor = _per_sample(_other(node, value), shift)
+        return None if factor is None else shift * factor
+    if node.op_type == "Div":
+        factor = _per_sample(node.inputs[1], shift)  # none where the input is below the line
+        return None if factor is None or not factor.all() else shift / factor
     return None
 
 
@@ -204,14 +202,13 @@ def _absorb(editor: Editor, node: ir.Node, value: ir.Value, shift: Floats) -> bo
     if node.op_type == "Conv":
         return _absorb_conv(editor, node, shift)
     if node.op_type in ("Gemm", "MatMul"):
-        return _absorb_linear(editor, node, value, shift)
+        return _absorb_linear(editor, node, shift)
     return False
 
 
 def _absorb_sum(editor: Editor, node: ir.Node, value: ir.Value, shift: Floats) -> bool:
-    other = _other(node, value)
-    old = _per_sample(constant(other), shift)
-    if old is None or other is None:
+    old = _per_sample(_other(node, value), shift)
+    if old is None:
         return False
     new = old + shift if node.op_type == "Add" else old - shift
     editor.put(node, 1 - list(node.inputs).index(value), new[None], "shifted")
@@ -219,15 +216,10 @@ def _absorb_sum(editor: Editor, node: ir.Node, value: ir.Value, shift: Floats) -
 
 
 def _absorb_batch_norm(editor: Editor, node: ir.Node, shift: Floats) -> bool:
-    scale, bias, _, var = (constant(v) for v in node.inputs[1:5])
+    scale, bias, _, var = (constant(v) for v in node.inputs[1:])
     per_channel = _per_channel(shift)
-    if (
-        per_channel is None
-        or scale is None
-        or bias is None
-        or var is None
-        or attribute(node, "training_mode", 0)
-    ):
+    training = attribute(node, "training_mode", 0) or len(node.outputs) > 1
+    if per_channel is None or scale is None or bias is None or var is None or training:
         return False
     root = np.sqrt(var.astype(np.float64) + attribute(node, "epsilon", 1e-5))
     editor.put(node, 2, bias.astype(np.float64) + per_channel * scale.astype(np.float64) / root, "shifted")
@@ -236,15 +228,16 @@ def _absorb_batch_norm(editor: Editor, node: ir.Node, shift: Floats) -> bool:
 
 def _absorb_conv(editor: Editor, node: ir.Node, shift: Floats) -> bool:
     weight = constant(node.inputs[1])
-    old = constant(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
-    if weight is None or (old is None and len(node.inputs) > 2 and node.inputs[2] is not None):
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    old = constant(bias)
+    if weight is None or (bias is not None and old is None):
         return False
     padded = any(attribute(node, "pads", ())) or attribute(node, "auto_pad", "NOTSET") not in (
         "NOTSET",
         "VALID",
     )
-    if padded or attribute(node, "group", 1) != 1 or weight.shape[1] != len(shift):
-        return False  # padding has no shift, which a bias cannot express
+    if padded or weight.shape[1:2] != shift.shape[:1]:
+        return False  # padding has no shift, which a bias cannot express; and groups see a part of it
     w = weight.astype(np.float64)
     per_channel = _per_channel(shift)
     if w.shape[1:] == shift.shape:
@@ -257,31 +250,30 @@ def _absorb_conv(editor: Editor, node: ir.Node, shift: Floats) -> bool:
     return True
 
 
-def _absorb_linear(editor: Editor, node: ir.Node, value: ir.Value, shift: Floats) -> bool:
-    if shift.ndim != 1 or node.inputs[0] is not value:
-        return False
-    output = node.outputs[0]
-    following = users(output)
-    if node.op_type == "MatMul" and len(following) == 1 and following[0].op_type == "Add":
-        output = following[0].outputs[0]
-    linear = find_linear(output)
-    if not isinstance(linear, Linear) or linear.product is not node:
-        linear = find_linear(node.outputs[0])
-    if not isinstance(linear, Linear) or linear.weight.shape[1] != len(shift):
-        return False
-    more = linear.weight @ shift
-    return linear.rewrite(editor, linear.weight, more if linear.bias is None else linear.bias + more)
+def _absorb_linear(editor: Editor, node: ir.Node, shift: Floats) -> bool:
+    product = node.outputs[0]
+    behind = [n.outputs[0] for n in users(product) if n.graph is editor.graph]  # an Add may hold the bias
+    for output in (*behind, product):
+        linear = find_linear(output)
+        if not isinstance(linear, Linear) or linear.product is not node:
+            continue
+        if shift.shape != (linear.weight.shape[1],):
+            return False
+        more = linear.weight @ shift
+        return linear.rewrite(editor, linear.weight, more if linear.bias is None else linear.bias + more)
+    return False
 
 
 def _other(node: ir.Node, value: ir.Value) -> ir.Value | None:
     return node.inputs[1] if node.inputs[0] is value else node.inputs[0]
 
 
-def _per_sample(numbers: NDArray[np.generic] | None, shift: Floats) -> Floats | None:
+def _per_sample(value: ir.Value | None, shift: Floats) -> Floats | None:
     """A constant per sample, broadcast to the shift's shape; None if it differs between samples."""
-    if numbers is None or numbers.ndim > shift.ndim + 1:
+    numbers = constant(value)
+    if numbers is None:
         return None
-    if numbers.ndim == shift.ndim + 1:
+    if numbers.ndim > shift.ndim:
         if len(numbers) != 1:
             return None
         numbers = numbers[0]
@@ -293,5 +285,7 @@ def _per_sample(numbers: NDArray[np.generic] | None, shift: Floats) -> Floats | 
 
 def _per_channel(shift: Floats) -> Floats | None:
     """(C,) of a shift that is the same all over each channel."""
+    if shift.ndim == 0:
+        return None
     flat = shift.reshape(len(shift), -1)
     return flat[:, 0] if bool((flat == flat[:, :1]).all()) else None

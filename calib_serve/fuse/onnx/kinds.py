@@ -27,10 +27,10 @@ def kind_of(
 
     ``columns`` a sample, None where unknown. Raises FuseError where these do not go together.
     """
-    made = _MADE.get(activation or "")
+    made = None if activation is None else _MADE.get(activation)
     if activation == "Sigmoid":
         made = "label_probabilities" if artifact.is_multilabel else "probability"
-        if made == "probability" and (artifact.classes != 2 or (columns or 1) > 1):
+        if made == "probability" and (artifact.classes != 2 or columns not in (None, 1)):
             raise FuseError(
                 f"the output {output!r} is made by a Sigmoid a class: any number of labels may be true, and "
                 "the artifact is for one class of several; fit it with: calib-serve fit --logits FILE "
@@ -42,9 +42,10 @@ def kind_of(
             "--outputs (outputs=)"
         )
     kind = made or told or artifact.model.outputs or "logits"
-    kind = exact(kind, 1) if columns == 1 and kind not in LABELS else _OF_COLUMNS.get(kind, kind)
-    if made is not None and activation == "Sigmoid":
-        kind = made
+    if columns == 1:
+        kind = exact(kind, 1)
+    elif made is None:
+        kind = _OF_COLUMNS.get(kind, kind)
     if (kind in LABELS) != artifact.is_multilabel:
         these, those = ("labels", "classes") if kind in LABELS else ("classes", "labels")
         raise FuseError(

@@ -12,22 +12,23 @@ from calib_serve.fuse.onnx.tail import Tail
 
 __all__ = ["FollowLabels"]
 
-_CLASSIFIERS = ("LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier")
+_CLASSIFIERS = frozenset({"LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier"})
 _NAMES = ("classlabels_strings", "classlabels_ints", "classlabels_int64s")
-_DECISIONS = ("ArgMax", "Hardmax", "TopK")
-_COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+_DECISIONS = frozenset({"ArgMax", "Hardmax", "TopK"})
+_COMPARISONS = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 
-_ORDERED = (
-    *("Identity", "Cast", "Exp", "Log", "Softmax", "LogSoftmax", "Sigmoid"),
-    *("Normalizer", "Div", "Sub", "Max"),
+_ORDERED = frozenset(
+    {"Identity", "Cast", "Exp", "Log", "Softmax", "LogSoftmax", "Sigmoid", "Normalizer", "Div", "Sub", "Max"}
 )
 """Operators by which exporters make probabilities of scores: the largest stays the largest."""
 
-_NAMING = (
-    *("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Not", "Where"),
-    *("Gather", "GatherElements", "ArrayFeatureExtractor", "LabelEncoder"),
+_SELECTING = frozenset({"Gather", "GatherElements", "ArrayFeatureExtractor"})
+"""Operators between a decision and the label that is returned, which is at the place that was decided."""
+
+_NAMING = frozenset(
+    {"Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Not", "Where", "LabelEncoder"}
 )
-"""Operators between a decision and the label that is returned."""
+"""Others between a decision and the label."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +62,17 @@ class FollowLabels:
 
     def _keeps_order(self) -> bool:
         """Whether the most likely class stays the same: temperatures, and mixtures of them."""
-        maps = all(step.is_scalar and bool(step.weight > 0) for step in self.artifact.logit_maps)
+        maps = all(step.is_scalar for step in self.artifact.logit_maps)
         return maps and self.artifact.table is None and self.artifact.head is None
+
+    def _keeps_sides(self, comparison: ir.Node) -> bool:
+        """Whether everything stays on its side: of 0, or of one half, where there are no more than two."""
+        numbers = [n for v in comparison.inputs if (n := constant(v)) is not None]
+        if len(numbers) != 1 or not self._keeps_order():
+            return False
+        # Of more classes, a temperature moves the likeliest across a half.
+        two = self.artifact.classes == 2 or self.artifact.is_multilabel
+        return bool(((numbers[0] == 0) | ((numbers[0] == 0.5) & two)).all())
 
     def _left(self, editor: Editor, tail: Tail, scores: ir.Value | None, kin: list[ir.Value]) -> list[str]:
         """A warning for each output that is a label of other scores than the calibrated ones."""
@@ -76,7 +86,7 @@ class FollowLabels:
                 continue
             if node.op_type in _COMPARISONS:
                 read = [v for v in node.inputs if v is not None and not set(_kin(v)).isdisjoint(kin)]
-                if not read or (self._keeps_order() and _at_the_middle(node)):
+                if not read or self._keeps_sides(node):
                     continue
             elif self._keeps_order() or not (
                 node.op_type in _CLASSIFIERS or self._of_classes(node.inputs[0])
@@ -93,7 +103,9 @@ class FollowLabels:
         shape = None if value is None else value.shape
         if shape is None:
             return True
-        return len(shape) == 2 and (not isinstance(shape[1], int) or shape[1] == self.artifact.classes)
+        if len(shape) < 2 or any(size != 1 for size in shape[2:]):
+            return False
+        return not isinstance(shape[1], int) or shape[1] == self.artifact.classes
 
 
 def _kin(value: ir.Value) -> list[ir.Value]:
@@ -107,16 +119,20 @@ def _kin(value: ir.Value) -> list[ir.Value]:
 
 def _calibrated(editor: Editor, tail: Tail) -> ir.Value | None:
     """The calibrated scores (n, K) as a tensor, else None."""
-    shown = {v.name: v for v in editor.graph.outputs}
-    value: ir.Value | None = tail.output
-    if value is shown.get("logits") and "probabilities" in shown:
-        value = shown["probabilities"]
-    node = None if value is None else value.producer()
-    if node is not None and node.op_type == "ZipMap":
+    value, kin = tail.output, set(_kin(tail.output))
+    # Of logits that are shown beside their probabilities, by which classes may tie.
+    value = next(
+        (v for v in editor.graph.outputs if v.name == "probabilities" and not kin.isdisjoint(_kin(v))), value
+    )
+    node = value.producer()
+    if node is not None and node.op_type == "ZipMap" and node.inputs[0] is not None:
         value = node.inputs[0]
-    shapes = [s for s in (tail.logits.shape, None if value is None else value.shape) if s is not None]
-    whole = all(len(shape) == 2 and shape[1] != 1 for shape in shapes)
-    return value if whole and value is not None and value.dtype in FLOATS else None
+    return value if _may_be_whole(tail.logits) and _may_be_whole(value) and value.dtype in FLOATS else None
+
+
+def _may_be_whole(value: ir.Value) -> bool:
+    """Whether a value may hold a score of every class, (n, K)."""
+    return value.shape is None or (len(value.shape) == 2 and value.shape[1] != 1)
 
 
 def _rename(editor: Editor, value: ir.Value, scores: ir.Value, classes: int) -> list[str]:
@@ -124,26 +140,25 @@ def _rename(editor: Editor, value: ir.Value, scores: ir.Value, classes: int) -> 
     node = value.producer()
     if node is None or node.domain != "ai.onnx.ml" or node.op_type not in _CLASSIFIERS:
         return []
-    label = node.outputs[0]
+    label, what = node.outputs[0], describe(node)
     names = next((list(v) for key in _NAMES if (v := attribute(node, key, ()))), [])
-    if value is label or not (label.uses() or label.is_graph_output()):
-        return []
-    if len(names) != classes:
+    if value is label or len(names) != classes or not (label.uses() or label.is_graph_output()):
         return []
     chosen = editor.node("ArgMax", [scores], {"axis": 1, "keepdims": 0})
     new = editor.node("Gather", [editor.names(names, "labels"), chosen], {"axis": 0})
     editor.move(label, new, users(label))
     if label.is_graph_output():
         editor.replace_output(label, [new], [str(label.name)])
-    return [describe(node)]
+    return [what]
 
 
 def _decide(editor: Editor, value: ir.Value, scores: ir.Value) -> list[str]:
     """Let each ArgMax that still reads the uncalibrated ``value`` read the calibrated ``scores``."""
+    if value is scores:
+        return []
     deciding = [
         n for n in users(value) if n.op_type == "ArgMax" and n.domain == "" and n.graph is editor.graph
     ]
-    deciding = [n for n in deciding if n not in editor.made and value is not scores]
     editor.move(value, scores, deciding)
     return [describe(n) for n in deciding]
 
@@ -152,17 +167,11 @@ def _decision(output: ir.Value) -> ir.Node | None:
     """The node that decides a label, through those that name and form it."""
     value: ir.Value | None = output
     while value is not None and (node := value.producer()) is not None:
-        if node.op_type in (*_DECISIONS, *_COMPARISONS):
+        if node.op_type in _DECISIONS | _COMPARISONS:
             return node
         if node.op_type in _CLASSIFIERS:
             return node if value is node.outputs[0] else None
-        if node.op_type not in _NAMING:
+        if node.op_type not in _NAMING | _SELECTING:
             return None
-        value = node.inputs[1 if node.op_type in ("Gather", "GatherElements", "ArrayFeatureExtractor") else 0]
+        value = node.inputs[1 if node.op_type in _SELECTING else 0]
     return None
-
-
-def _at_the_middle(node: ir.Node) -> bool:
-    """Whether a comparison is with one half, or a logit's 0: no temperature moves anything across."""
-    numbers = [n for v in node.inputs if (n := constant(v)) is not None]
-    return len(numbers) == 1 and bool(((numbers[0] == 0) | (numbers[0] == 0.5)).all())

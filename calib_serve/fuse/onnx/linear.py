@@ -10,10 +10,11 @@ import onnx_ir as ir
 from numpy.typing import NDArray
 
 from calib_serve.fuse.onnx.edit import Editor, attribute, constant, describe, users
+from calib_serve.fuse.onnx.flatten import is_flat
 
 __all__ = ["Linear", "NotLinear", "find_linear"]
 
-_THROUGH = ("Identity", "Dropout")
+_THROUGH = {"Identity", "Dropout"}
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,6 @@ class Linear:
     product: ir.Node
     addition: ir.Node | None
 
-    @property
-    def values(self) -> tuple[ir.Value, ...]:
-        """Outputs of the layer's nodes, first the product."""
-        return tuple(dict.fromkeys((self.product.outputs[0], self.output)))
-
     def rewrite(self, editor: Editor, weight: NDArray[np.float64], bias: NDArray[np.float64] | None) -> bool:
         """Put another weight (K, d) and bias into the same nodes; the old constants stay for other readers.
 
@@ -50,17 +46,18 @@ class Linear:
         known to be a matrix.
         """
         product, addition = self.product, self.addition
-        gemm = product.op_type == "Gemm"
-        if bias is not None and not gemm and addition is None:
-            if self.features.shape is None or len(self.features.shape) != 2:
+        if bias is not None and product.op_type == "MatMul" and addition is None:
+            if not is_flat(self.features):
                 return False
-            product.op_type, gemm = "Gemm", True
+            product.op_type = "Gemm"
         editor.put(product, 1, weight if attribute(product, "transB", 0) else weight.T, "weight")
         for scale in ("alpha", "beta"):
             product.attributes.pop(scale, None)  # both are in the numbers now
-        if bias is not None and gemm:
+        if bias is None:
+            return True
+        if addition is None:
             editor.put(product, 2, bias, "bias")
-        elif bias is not None and addition is not None:
+        else:
             editor.put(addition, 1 if constant(addition.inputs[1]) is not None else 0, bias, "bias")
         return True
 
@@ -68,11 +65,12 @@ class Linear:
 def find_linear(value: ir.Value) -> Union[Linear, NotLinear]:
     """The linear layer that makes ``value``, seen through Identity and inference-time Dropout."""
     node = value.producer()
-    while node is not None and _is_through(node) and node.inputs[0] is not None:
-        if len(users(node.inputs[0])) != 1 or node.inputs[0].is_graph_output():
+    while node is not None and _is_through(node):
+        below = node.inputs[0]
+        assert below is not None
+        if _is_shared(below):
             return NotLinear(f"the input of {describe(node)} is used elsewhere too")
-        value = node.inputs[0]
-        node = value.producer()
+        value, node = below, below.producer()
     if node is None:
         return NotLinear(f"{value.name!r} is an input or a constant of the graph")
     if node.domain == "" and node.op_type == "Gemm":
@@ -86,23 +84,30 @@ def find_linear(value: ir.Value) -> Union[Linear, NotLinear]:
 
 def _is_through(node: ir.Node) -> bool:
     """Whether a node returns its input, as Dropout does outside of training."""
-    training = constant(node.inputs[2]) if len(node.inputs) > 2 else None
-    told = len(node.inputs) > 2 and node.inputs[2] is not None and (training is None or bool(training.any()))
-    return node.domain == "" and node.op_type in _THROUGH and not told
+    mode = node.inputs[2] if len(node.inputs) > 2 else None
+    training = constant(mode)
+    trains = mode is not None and (training is None or bool(training.any()))
+    return node.domain == "" and node.op_type in _THROUGH and not trains
+
+
+def _is_shared(value: ir.Value) -> bool:
+    """Whether more than one node, or a user of the graph, sees a value."""
+    return len(users(value)) != 1 or value.is_graph_output()
 
 
 def _gemm(node: ir.Node) -> Union[Linear, NotLinear]:
-    stored = constant(node.inputs[1])
-    features = node.inputs[0]
-    if stored is None or features is None:
+    stored, features = constant(node.inputs[1]), node.inputs[0]
+    assert features is not None
+    if stored is None:
         return NotLinear(f"the weight of {describe(node)} is not a constant")
     if attribute(node, "transA", 0):
         return NotLinear(f"{describe(node)} transposes its features")
     weight = stored.astype(np.float64) * attribute(node, "alpha", 1.0)
     weight = weight if attribute(node, "transB", 0) else weight.T
+    added = node.inputs[2] if len(node.inputs) > 2 else None
     bias = None
-    if len(node.inputs) > 2 and node.inputs[2] is not None:
-        bias = _row(node.inputs[2], len(weight))
+    if added is not None:
+        bias = _row(added, len(weight))
         if bias is None:
             return NotLinear(f"the bias of {describe(node)} is not a constant row")
         bias = bias * attribute(node, "beta", 1.0)
@@ -111,7 +116,8 @@ def _gemm(node: ir.Node) -> Union[Linear, NotLinear]:
 
 def _matmul(node: ir.Node, addition: ir.Node | None, bias: ir.Value | None) -> Union[Linear, NotLinear]:
     stored, features = constant(node.inputs[1]), node.inputs[0]
-    if stored is None or stored.ndim != 2 or features is None:
+    assert features is not None
+    if stored is None or stored.ndim != 2:
         return NotLinear(f"the weight of {describe(node)} is not a constant matrix on the right")
     weight = stored.astype(np.float64).T
     if addition is None:
@@ -119,7 +125,7 @@ def _matmul(node: ir.Node, addition: ir.Node | None, bias: ir.Value | None) -> U
     row = _row(bias, len(weight))
     if row is None:
         return NotLinear(f"what {describe(addition)} adds is not a constant row of {len(weight)}")
-    if len(users(node.outputs[0])) != 1 or node.outputs[0].is_graph_output():
+    if _is_shared(node.outputs[0]):
         return NotLinear(f"the product of {describe(node)} is used elsewhere too")
     return Linear(addition.outputs[0], features, weight, row, node, addition)
 

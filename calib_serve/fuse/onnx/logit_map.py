@@ -92,4 +92,5 @@ def _insert(editor: Editor, logits: ir.Value, step: LogitMap) -> ir.Value:
 
 def _op(value: ir.Value) -> str:
     node = value.producer()
-    return "a constant" if node is None else f"one {node.op_type}"
+    assert node is not None
+    return f"one {node.op_type}"

@@ -41,15 +41,14 @@ class WidenColumn:
             column = editor.number([1], ir.DataType.INT64, "column")
             one = editor.node("Gather", [scores, column], {"axis": 1})
         else:
-            scores = editor.node("LogSoftmax", [logits], {"axis": -1})
+            scores = editor.node("LogSoftmax", [logits], {"axis": 1})
             difference = editor.number(np.array([[-1.0], [1.0]]), dtype_of(logits), "odds")
             one = editor.node("MatMul", [scores, difference])
         made = editor.made - before
         replaced = old if tail.activation is None else tail.activation.outputs[0]
         rest = tuple(node for node in tail.path if node is not tail.activation)
         tail = tail.replace_scores(editor, replaced, one, made)
-        if tail.activation is not None:
-            editor.remove_unused(replaced)
+        editor.remove_unused(replaced)
         nodes = tuple(node for value in (scores, one) if (node := value.producer()) is not None)
         tail = Tail(logits, tail.output, (*nodes, *rest), nodes[0], tail.outputs)
         return tail, "one score a sample made two, as the calibration acts on both classes"

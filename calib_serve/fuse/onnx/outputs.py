@@ -33,7 +33,7 @@ from calib_serve.scores import LABELS, PROBABILITIES
 __all__ = ["ALL", "Finish", "OpenScores", "Returns", "keep_raw_scores"]
 
 Returns = Literal["same", "probabilities", "all"]
-_OPENED = ("probabilities", "log_probs", "label_probabilities")
+_OPENED = {"probabilities", "log_probs", "label_probabilities"}
 ALL = ("logits", "probabilities", "confidence", "predicted", "bin")
 
 
@@ -80,7 +80,6 @@ class OpenScores:
     def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
         """The tail that begins before the new activation."""
         old, name = tail.logits, tail.logits.name
-        before = set(editor.made)
         if tail.outputs == "probabilities":
             logits = clamped_log(editor, old)
             scores = softmax(editor, logits)
@@ -92,7 +91,7 @@ class OpenScores:
         else:
             logits, scores = old, editor.node("LogSoftmax", [old], {"axis": -1})
             what = f"{name!r} holds log-probabilities: normalised again after calibration (LogSoftmax added)"
-        tail = tail.replace_scores(editor, old, scores, editor.made - before)
+        tail = tail.replace_scores(editor, old, scores, ())
         activation = scores.producer()
         path = tail.path if activation is None else (activation, *tail.path)
         return Tail(logits, tail.output, path, activation, tail.outputs), what
@@ -160,10 +159,14 @@ def _probabilities(editor: Editor, tail: Tail, artifact: Artifact) -> ir.Value:
     activation = tail.activation
     if artifact.is_multilabel:
         return _label_probabilities(editor, tail, artifact)
-    made = activation is not None and activation.op_type == "Softmax" and is_flat(tail.logits)
     if artifact.mixture is not None:
         probs = mix(editor, cast(editor, tail.logits, dtype), artifact.mixture, artifact.classes)
-    elif activation is not None and made and tail.logits.dtype == dtype:
+    elif (
+        activation is not None
+        and activation.op_type == "Softmax"
+        and is_flat(tail.logits)
+        and tail.logits.dtype == dtype
+    ):
         probs = activation.outputs[0]
     else:
         probs = softmax(editor, _pair(editor, flat(editor, cast(editor, tail.logits, dtype)), tail))
@@ -199,10 +202,9 @@ def _unbounded(editor: Editor, probs: ir.Value, tail: Tail) -> ir.Value:
 def _same(editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]) -> Tail:
     """Keep the chosen output's name, type and meaning."""
     scores = tail.logits if tail.activation is None else tail.activation.outputs[0]
-    known = set(editor.made)
     shown = probs if tail.outputs in PROBABILITIES else _unbounded(editor, probs, tail)
     shown = cast(editor, shown, dtype_of(scores))
-    tail = tail.replace_scores(editor, scores, shown, made | (editor.made - known))
+    tail = tail.replace_scores(editor, scores, shown, made)
     editor.remove_unused(scores)
     return tail
 
@@ -211,9 +213,18 @@ def _decide_on(editor: Editor, tail: Tail, probs: ir.Value, made: set[ir.Node]) 
     """Make other ArgMax nodes read the table's result, which may change the order of classes."""
     scores = (tail.logits, *(node.outputs[0] for node in tail.path))
     for value in scores:
-        deciding = [n for n in tail.readers(value) if n.op_type in ("ArgMax", "Hardmax")]
-        editor.move(value, probs, [n for n in deciding if n not in tail.path and n not in made])
+        deciding = [n for n in tail.readers(value) if n.op_type in ("ArgMax", "Hardmax") and n not in made]
+        if deciding:
+            editor.move(value, _as_wide(editor, probs, value), deciding)
     editor.graph.sort()
+
+
+def _as_wide(editor: Editor, probs: ir.Value, value: ir.Value) -> ir.Value:
+    """Probabilities (n, K) with the further sizes of 1 of ``value``, if its shape is known to have any."""
+    if value.shape is None or is_flat(value):
+        return probs
+    axes = editor.number(list(range(2, len(value.shape))), ir.DataType.INT64, "axes")
+    return editor.node("Unsqueeze", [probs, axes])
 
 
 def _show(editor: Editor, tail: Tail, values: list[ir.Value], names: list[str]) -> Tail:

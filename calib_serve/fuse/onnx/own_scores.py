@@ -24,13 +24,11 @@ def steps_alone(artifact: Artifact, plan: Plan, opset: int) -> tuple[ir.Model, P
     Its one input "scores" takes what ``scores_of`` makes.
     """
     columns = 1 if plan.outputs in ONE_COLUMN else artifact.classes
-    scores = ir.Value(name="scores", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(["n", columns]))
+    scores = ir.Value(name="scores", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([None, columns]))
     made = ir.node(plan.activation or "Identity", [scores])
-    if plan.activation in ("Softmax", "LogSoftmax"):
-        made.attributes.add(ir.AttrInt64("axis", -1))
     shown = made.outputs[0]
-    shown.name, shown.type, shown.shape = "shown", scores.type, scores.shape
-    graph = ir.Graph([scores], [shown], nodes=[made], opset_imports={"": opset}, name="steps")
+    shown.type, shown.shape = scores.type, scores.shape
+    graph = ir.Graph([scores], [shown], nodes=[made], opset_imports={"": opset})
     model = ir.Model(graph, ir_version=8)
     alone = replace(artifact, steps=artifact.output_steps)
     told = plan.outputs if plan.activation is None else None

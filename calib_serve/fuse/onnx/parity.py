@@ -84,10 +84,7 @@ def _numbers(
     value: ir.Value, samples: int, shape: Sequence[int] | None, rng: np.random.Generator
 ) -> NDArray[Any]:
     dtype = value.dtype
-    countable = dtype is not None and (
-        dtype.is_floating_point() or dtype.is_integer() or dtype == ir.DataType.BOOL
-    )
-    if dtype is None or value.shape is None or not countable:
+    if dtype is None or value.shape is None or not _countable(dtype):
         raise FuseError(
             f"no numbers can be made for input {value.name!r}, {dtype} {value.shape}; "
             "give inputs to measure parity with: --inputs (inputs=)"
@@ -99,6 +96,10 @@ def _numbers(
     return (
         np.ones(dims, bool) if dtype == ir.DataType.BOOL else rng.integers(0, 2, dims).astype(dtype.numpy())
     )
+
+
+def _countable(dtype: ir.DataType) -> bool:
+    return dtype.is_floating_point() or dtype.is_integer() or dtype == ir.DataType.BOOL
 
 
 def measure(
@@ -181,12 +182,12 @@ def check_repairs(source: Path, probe: Path, plan: Plan, feeds: Mapping[str, NDA
 
 
 def _equal(old: Any, new: Any, near: float) -> bool:
-    if isinstance(old, (list, tuple)):
+    if isinstance(old, list | tuple):
         return len(old) == len(new) and all(_equal(a, b, near) for a, b in zip(old, new, strict=True))
     if isinstance(old, dict):
         return old.keys() == new.keys() and all(_equal(old[key], new[key], near) for key in old)
-    a, b = np.asarray(old), np.asarray(new)
-    if a.shape != b.shape or a.dtype.kind in "OUSb":
+    a, b = np.asarray(new), np.asarray(old)  # what is near is a share of what the file gives
+    if a.shape != b.shape or a.dtype.kind in ("O", "U", "S"):
         return bool(np.array_equal(a, b))
     a, b = a.astype(np.float64), b.astype(np.float64)
     return bool(np.allclose(a, b, rtol=near, atol=near, equal_nan=True))
@@ -202,10 +203,17 @@ def _compare(actual: NDArray[np.float64], expected: Expected, plan: Plan, tolera
     if not worst <= tolerance:  # also true for NaN
         raise FuseError(f"probabilities differ by {worst:.3g}, rounding allows {tolerance:.3g}; {_REPORT}")
     if plan.shows_logits and expected.logits is not None:
-        apart = float(np.abs(actual - expected.logits).max(initial=0.0))
+        apart = _apart(actual, expected.logits, expected.scale)
         if not apart <= tolerance:
             raise FuseError(f"logits differ by {apart:.3g}, rounding allows {tolerance:.3g}; {_REPORT}")
     return worst
+
+
+def _apart(actual: NDArray[np.float64], logits: NDArray[np.float64], scale: float) -> float:
+    """The largest difference of logits; of masked ones, beyond ``scale``, by their own size."""
+    with np.errstate(invalid="ignore"):  # of two that are infinite, which are the same
+        shares = np.abs(actual - logits) / np.maximum(np.abs(logits) / scale, 1.0)
+    return float(np.where(actual == logits, 0.0, shares).max())
 
 
 def _compare_decisions(found: Mapping[str, Any], expected: Expected, plan: Plan, tolerance: float) -> int:

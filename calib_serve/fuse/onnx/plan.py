@@ -97,7 +97,8 @@ def make_plan(editor: Editor, artifact: Artifact, request: Request) -> Plan:
     source, passes = tail.logits, list[Pass]()
     if any(node.op_type == "QuantizeLinear" for node in tail.path):
         passes.append(KeepPrecision())
-    if not is_flat(tail.logits) and not _keeps_shape(acting, tail, request.returns):
+    bare = tail.activation is None and tail.outputs not in ("logits", "label_logits")
+    if not is_flat(tail.logits) and (bare or not _keeps_shape(acting, tail, request.returns)):
         passes.append(FlattenScores())
     maps: tuple[LogitMap, ...] = acting.logit_maps
     if tail.one_column:
@@ -106,7 +107,7 @@ def make_plan(editor: Editor, artifact: Artifact, request: Request) -> Plan:
             passes.append(WidenColumn())
         else:
             maps = (alone,)
-    elif tail.activation is None and tail.outputs not in ("logits", "label_logits"):
+    elif bare:
         passes.append(OpenScores())
     if artifact.head is not None:
         if tail.activation is None and tail.outputs in PROBABILITIES:
@@ -154,15 +155,15 @@ def carry_out(editor: Editor, plan: Plan) -> tuple[str, ...]:
 def _needs_both(artifact: Artifact, tail: Tail, returns: Returns) -> bool:
     """Whether anything but a linear map is to act on a binary model's one score, or is to be shown."""
     bare_probability = tail.activation is None and tail.outputs == "probability"
-    steps = (artifact.mixture, artifact.table)
-    return returns != "same" or bare_probability or any(step is not None for step in steps)
+    stepped = artifact.mixture is not None or artifact.table is not None
+    return returns != "same" or bare_probability or stepped
 
 
 def _keeps_shape(artifact: Artifact, tail: Tail, returns: Returns) -> bool:
-    """Whether only a scalar acts on the scores: then their shape does not matter."""
-    maps = [m.is_scalar and (m.on == "logits" or tail.normalised) for m in artifact.logit_maps]
-    rest = (artifact.head, artifact.mixture, artifact.table)
-    return returns == "same" and all(maps) and all(step is None for step in rest)
+    """Whether only a scalar acts on the scores of several classes: then their shape does not matter."""
+    maps = all(m.is_scalar and (m.on == "logits" or tail.normalised) for m in artifact.logit_maps)
+    stepped = artifact.head is not None or artifact.mixture is not None or artifact.table is not None
+    return returns == "same" and maps and not stepped and not tail.one_column
 
 
 def _narrowest(graph: ir.Graph) -> ir.DataType:

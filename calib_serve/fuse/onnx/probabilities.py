@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from calib_serve.artifact import Mixture, ProbTable
 from calib_serve.fuse.edges import rounded_down
-from calib_serve.fuse.onnx.edit import Editor, dtype_of
+from calib_serve.fuse.onnx.edit import Editor, dtype_of, work_type
 from calib_serve.metrics.logits import LEAST
 
 __all__ = [
@@ -41,8 +41,9 @@ def softmax(editor: Editor, logits: ir.Value) -> ir.Value:
 def clamped_log(editor: Editor, probs: ir.Value) -> ir.Value:
     """Log-probabilities, finite where a probability is 0."""
     dtype = dtype_of(probs)
-    least = editor.number(LEAST, dtype, "least")
-    return editor.node("Log", [editor.node("Max", [probs, least])])
+    work = work_type(dtype)  # in half precision, LEAST would be 0
+    least = editor.number(LEAST, work, "least")
+    return cast(editor, editor.node("Log", [editor.node("Max", [cast(editor, probs, work), least])]), dtype)
 
 
 def log_odds(editor: Editor, probs: ir.Value) -> ir.Value:

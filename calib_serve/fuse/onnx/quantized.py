@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from calib_serve.fuse.onnx.edit import Editor, constant, describe, require, users
+from calib_serve.errors import FuseError
+from calib_serve.fuse.onnx.edit import FLOATS, Editor, constant, describe, require
 from calib_serve.fuse.onnx.tail import Tail
 
 __all__ = ["KeepPrecision", "scale_quantized"]
@@ -23,7 +24,12 @@ class KeepPrecision:
 
     def requires(self, tail: Tail) -> None:
         """An activation, and quantisers behind it."""
-        require(tail.activation is not None and bool(_quantizers(tail)), "no scores are quantised")
+        if tail.output.dtype not in FLOATS:
+            raise FuseError(
+                f"the output {tail.output.name!r} is {tail.output.dtype}, quantised scores; name another "
+                "output: --output-name (output_name=), or export this one behind a DequantizeLinear"
+            )
+        require(bool(_quantizers(tail)), "no scores are quantised")
 
     def ensures(self, tail: Tail) -> None:
         """A path without quantisers."""
@@ -32,24 +38,25 @@ class KeepPrecision:
 
     def call(self, editor: Editor, tail: Tail) -> tuple[Tail, str]:
         """The tail without them."""
-        steps = [_step(quantize) for quantize, _ in _quantizers(tail)]
+        (first, _), *_ = _quantizers(tail)
+        step = _step(first)
         for quantize, dequantize in _quantizers(tail):
             old, new = dequantize.outputs[0], quantize.inputs[0]
             assert new is not None
             tail = tail.replace_scores(editor, old, new, ())
-            path = tuple(node for node in tail.path if node not in (quantize, dequantize))
-            tail = replace(tail, path=path)
+            tail = replace(tail, path=tuple(n for n in tail.path if n not in (quantize, dequantize)))
             editor.remove_unused(old)
-        made = "" if tail.activation is None else describe(tail.activation)
+        assert tail.activation is not None
+        made = describe(tail.activation)  # it may have the output's name now
         return tail, (
             f"QuantizeLinear and DequantizeLinear behind {made} removed: calibrated scores are not rounded "
-            f"to its old steps{steps[0]}"
+            f"to its old steps{step}"
         )
 
 
 def _step(quantize: ir.Node) -> str:
     scale = constant(quantize.inputs[1])
-    return "" if scale is None or scale.size != 1 else f" of {float(scale.reshape(-1)[0]):.2g}"
+    return "" if scale is None or scale.size != 1 else f" of {float(scale.item()):.2g}"
 
 
 def _quantizers(tail: Tail) -> list[tuple[ir.Node, ir.Node]]:
@@ -68,62 +75,46 @@ def scale_quantized(editor: Editor, logits: ir.Value, factor: float) -> str | No
     maker = logits.producer()
     if maker is None:
         return None
-    if _scale_of(maker) is not None:
-        _multiply(editor, maker, 1, factor)
-        return describe(maker)
-    places = _layer(maker)
-    if places is None:
+    places = [(maker, 1)] if _is_scaled(maker) else [_changed(node, place) for node, place in _layer(maker)]
+    known = [place for place in places if place is not None]
+    if not known or len(known) < len(places) or not _is_scaled(known[0][0]):
         return None
-    first = places[0][0].inputs[places[0][1]]
-    dequantizer = None if first is None else first.producer()
-    if dequantizer is None or _scale_of(dequantizer) is None or not all(_own(n, i) for n, i in places):
-        return None
-    for node, place in places:
-        value = node.inputs[place]
-        source = None if value is None else value.producer()
-        if source is not None and _scale_of(source) is not None:
-            _multiply(editor, source, 1, factor)
-        else:
-            _multiply(editor, node, place, factor)
-    return describe(dequantizer)
+    for node, place in known:
+        numbers = constant(node.inputs[place])
+        assert numbers is not None
+        editor.put(node, place, numbers.astype(np.float64) * factor, "scale")
+    return describe(known[0][0])
 
 
-def _layer(maker: ir.Node) -> Sequence[tuple[ir.Node, int]] | None:
+def _layer(maker: ir.Node) -> Sequence[tuple[ir.Node, int]]:
     """(node, input) of the weight, and of the bias if any, of the layer that ``maker`` ends."""
     if maker.domain != "":
-        return None
-    if maker.op_type == "Gemm":
-        return [(maker, 1), *([(maker, 2)] if len(maker.inputs) > 2 and maker.inputs[2] is not None else [])]
-    if maker.op_type == "MatMul":
-        return [(maker, 1)]
-    if maker.op_type != "Add":
-        return None
-    for i, value in enumerate(maker.inputs):
+        return ()
+    if maker.op_type in ("Gemm", "MatMul"):
+        return [(maker, place) for place, value in enumerate(maker.inputs) if place and value is not None]
+    for i, value in enumerate(maker.inputs if maker.op_type == "Add" else ()):
         product = None if value is None else value.producer()
         if product is not None and product.op_type == "MatMul" and product.domain == "":
-            alone = len(users(product.outputs[0])) == 1 and not product.outputs[0].is_graph_output()
-            return [(product, 1), (maker, 1 - i)] if alone else None
-    return None
+            return [(product, 1), (maker, 1 - i)] if _is_private(product.outputs[0]) else ()
+    return ()
 
 
-def _own(node: ir.Node, place: int) -> bool:
-    """Whether an input is a constant, or dequantised for this node alone."""
+def _changed(node: ir.Node, place: int) -> tuple[ir.Node, int] | None:
+    """The constant that an input is scaled by: itself, or the scale of its own DequantizeLinear."""
     value = node.inputs[place]
-    if value is None or constant(value) is not None:
-        return value is not None
+    assert value is not None
+    if constant(value) is not None:
+        return node, place
     source = value.producer()
-    alone = len(users(value)) == 1 and not value.is_graph_output()
-    return source is not None and alone and _scale_of(source) is not None
+    return (source, 1) if source is not None and _is_scaled(source) and _is_private(value) else None
 
 
-def _scale_of(node: ir.Node) -> ir.Value | None:
-    """The constant scale of a DequantizeLinear, else None."""
-    if node.op_type != "DequantizeLinear" or node.domain not in ("", "com.microsoft"):
-        return None
-    return node.inputs[1] if constant(node.inputs[1]) is not None else None
+def _is_private(value: ir.Value) -> bool:
+    """Whether a value is read once, and not shown."""
+    return len(value.uses()) == 1 and not value.is_graph_output()
 
 
-def _multiply(editor: Editor, node: ir.Node, place: int, factor: float) -> None:
-    numbers = constant(node.inputs[place])
-    if numbers is not None:
-        editor.put(node, place, numbers.astype(np.float64) * factor, "scale")
+def _is_scaled(node: ir.Node) -> bool:
+    """Whether a node is a DequantizeLinear of a constant scale."""
+    known = node.op_type == "DequantizeLinear" and node.domain in ("", "com.microsoft")
+    return known and constant(node.inputs[1]) is not None

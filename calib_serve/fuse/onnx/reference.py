@@ -13,8 +13,9 @@ from calib_serve.errors import FuseError, InputError
 from calib_serve.fuse.edges import far_from_edges
 from calib_serve.fuse.onnx.kinds import NORMALISED
 from calib_serve.fuse.onnx.plan import Plan
+from calib_serve.fuse.rounding import size_of
 from calib_serve.metrics import log_softmax
-from calib_serve.scores import ONE_COLUMN, PROBABILITIES, Outputs, measured, to_logits
+from calib_serve.scores import ONE_COLUMN, PROBABILITIES, measured, to_logits
 
 __all__ = ["Expected", "expect", "of_logits", "prepare"]
 
@@ -25,8 +26,9 @@ Floats = NDArray[np.float64]
 class Expected:
     """Probabilities and logits as the output means them, (n, K) or (n, 1); logits None where none are left.
 
-    ``scale`` is the size of the logits; ``sure`` (n,) is False where a probability lies within
-    ``near`` of a table's edge, so that either bin is right. ``classes``: the probabilities of every class.
+    ``scale`` is the size of the logits, but for masked ones; ``sure`` (n,) is False where a probability
+    lies within ``near`` of a table's edge, so that either bin is right. ``classes``: the probabilities of
+    every class.
     """
 
     probs: Floats
@@ -64,7 +66,7 @@ def of_logits(logits: Floats, probs: Floats, plan: Plan, near: float) -> Expecte
     artifact, mapped = plan.artifact, logits
     for step in artifact.logit_maps:
         mapped = step(mapped)
-    scale = max(1.0, float(np.abs(mapped).max(initial=1.0)))
+    scale = size_of(mapped, labels=artifact.is_multilabel)
     sure = np.ones(len(mapped), np.bool_)
     if artifact.table is not None:
         before = replace(artifact, steps=artifact.output_steps[:-1]).probs(logits)
@@ -86,8 +88,7 @@ def _logits(raw: Floats, plan: Plan) -> Floats:
         _check_outputs(raw, plan)
         kind = plan.outputs
     else:
-        before: dict[Outputs, Outputs] = {"label_probabilities": "label_logits", "probability": "logit"}
-        kind = before.get(plan.outputs, "logits")
+        kind = "label_logits" if plan.outputs == "label_probabilities" else "logits"
     z = np.asarray(to_logits(raw, kind), np.float64)
     through = artifact.depends_on_kind and artifact.model.outputs in NORMALISED
     return log_softmax(z) if through else z
@@ -102,8 +103,8 @@ def _check_outputs(raw: Floats, plan: Plan) -> None:
     if kind in PROBABILITIES or kind == "log_probs":
         wrong = found != kind
     else:
-        doubtful = ("probability", "label_probabilities") if len(raw) > 1 and not plan.told else ()
-        wrong = found == "probabilities" or found in doubtful
+        doubtful = len(raw) > 1 and not plan.told
+        wrong = found == "probabilities" or (found in ("probability", "label_probabilities") and doubtful)
     if wrong and not (kind == "label_probabilities" and found == "probabilities"):
         raise FuseError(
             f"{name!r} is taken for {kind}, but its numbers are {found}, which no activation of the graph "

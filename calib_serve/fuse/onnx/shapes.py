@@ -16,19 +16,19 @@ _HOPS = 6
 
 def unknown(graph: ir.Graph, features: str | None) -> list[ir.Value]:
     """The tensors near the outputs, and the named one, whose type or shape inference does not know."""
-    near: dict[ir.Value, None] = {}
-    edge = list(graph.outputs)
+    edge = dict.fromkeys(graph.outputs)
+    near = dict(edge)
     for _ in range(_HOPS):
-        near.update(dict.fromkeys(edge))
-        nodes = [node for v in edge if (node := v.producer()) is not None and node.graph is graph]
-        edge = [v for node in nodes for v in node.inputs if v is not None and v not in near]
-    named = [v for node in graph for v in node.outputs if v.name == features and features is not None]
+        nodes = [node for v in edge if (node := v.producer()) is not None]
+        edge = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None)
+        near.update(edge)
+    named = [v for node in graph for v in node.outputs if v.name == features]
     return [v for v in dict.fromkeys((*near, *named)) if _is_unknown(v)]
 
 
 def _is_unknown(value: ir.Value) -> bool:
     node = value.producer()
-    if node is None or node.op_type == "ZipMap" or value.const_value is not None:
+    if node is None or node.op_type == "ZipMap":
         return False
     return value.dtype is None or value.shape is None
 
@@ -39,7 +39,8 @@ def learn(values: Sequence[ir.Value], found: Sequence[Any]) -> None:
     Of other shapes one run does not tell which sizes are fixed.
     """
     for value, result in zip(values, found, strict=True):
-        if not isinstance(result, np.ndarray) or result.dtype.kind not in "fiu" or result.ndim != 2:
+        matrix = isinstance(result, np.ndarray) and result.ndim == 2
+        if not matrix or not np.issubdtype(result.dtype, np.number):
             continue
         value.dtype = ir.DataType.from_numpy(result.dtype)
         value.shape = ir.Shape((None, result.shape[1]))

@@ -15,17 +15,11 @@ from calib_serve.scores import ONE_COLUMN, Outputs
 
 __all__ = ["Tail", "find_tail"]
 
-_ACTIVATIONS = ("Softmax", "LogSoftmax", "Sigmoid")
-_SCORERS = (
-    "LinearClassifier",
-    "SVMClassifier",
-    "TreeEnsembleClassifier",
-    "TreeEnsemble",
-    "Normalizer",
-)
+_ACTIVATIONS = {"Softmax", "LogSoftmax", "Sigmoid"}
+_SCORERS = {"LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier", "TreeEnsemble", "Normalizer"}
 """Operators of scikit-learn exports that return probabilities and do not expose their logits."""
 
-_DECISIONS = ("ArgMax", "Hardmax", "TopK")
+_DECISIONS = {"ArgMax", "Hardmax", "TopK"}
 """Decisions from the scores: they must follow the calibrated ones."""
 
 
@@ -76,7 +70,7 @@ class Tail:
     def replace_logits(self, editor: Editor, new: ir.Value) -> Tail:
         """Replace the logits by calibrated ones; only the new value's own nodes still read the old."""
         old = self.logits
-        editor.move(old, new, [n for n in self.readers(old) if n is not new.producer()])
+        editor.move(old, new, self.readers(old))
         if old is self.output:
             editor.replace_output(old, [new], [str(old.name)])
             return replace(self, logits=new, output=new)
@@ -102,25 +96,24 @@ def find_tail(editor: Editor, *, output: str | None, outputs: Outputs | None, ar
         value = node.inputs[0]  # type: ignore[assignment]  # both made sure
     activation = None
     if node is not None and node.domain == "" and node.op_type in _ACTIVATIONS:
-        _check_axis(node)
         activation = node
         path.insert(0, node)
         value = node.inputs[0]  # type: ignore[assignment]
+        _check_axis(node, value)
     elif node is not None and node.domain == "ai.onnx.ml" and node.op_type in _SCORERS:
         outputs = outputs or "probabilities"
         if value.dtype is None:  # onnx infers nothing for these operators; their scores are float32 (n, K)
             value.dtype, value.shape = ir.DataType.FLOAT, ir.Shape((None, classes))
-    if activation is None:  # quantised scores that are no activation's are as they are dequantised
-        behind = max((i for i, node in enumerate(path) if node.op_type == "DequantizeLinear"), default=-1)
-        value = path[behind].outputs[0] if behind >= 0 else value
-        path = path[behind + 1 :]
+    behind = 0
+    for i, one in enumerate(path, 1):
+        # Quantised scores that are no activation's are as they are dequantised.
+        if activation is None and one.op_type == "DequantizeLinear":
+            value, behind = one.outputs[0], i
     _check_quantized(value, outputs)
-    _check_logits(value, classes, chosen)
-    width = value.shape[1] if value.shape is not None else None
+    columns = _columns(value, classes, chosen)
     op = None if activation is None else activation.op_type
-    columns = width if isinstance(width, int) else None
     kind = kind_of(op, columns, artifact, outputs, str(chosen.name))
-    tail = Tail(value, chosen, tuple(path), activation, kind)
+    tail = Tail(value, chosen, tuple(path[behind:]), activation, kind)
     return _private(editor, tail)
 
 
@@ -148,9 +141,7 @@ def _choose(graph: ir.Graph, name: str | None, classes: int) -> ir.Value:
 
 
 def _may_hold_scores(value: ir.Value, classes: int) -> bool:
-    node = value.producer()
-    if node is not None and node.op_type == "ZipMap":
-        return True
+    """As far as its type and shape tell; a map a row, of a ZipMap, has none."""
     if value.dtype is not None and value.dtype not in FLOATS:
         return False
     if value.shape is None:
@@ -164,14 +155,15 @@ def _may_hold_scores(value: ir.Value, classes: int) -> bool:
 
 def _passes(node: ir.Node) -> bool:
     """Whether a node passes values on, class by class."""
-    if not node.inputs or node.inputs[0] is None:
+    value = _first(node)
+    if value is None:
         return False
     if node.domain == "ai.onnx.ml":
         return node.op_type == "ZipMap"
     if node.domain != "":
         return False
-    value, maker = node.inputs[0], node.inputs[0].producer()
     if node.op_type == "Cast":
+        maker = value.producer()
         scores = value.dtype in FLOATS or (maker is not None and maker.op_type in _SCORERS)
         return scores and node.outputs[0].dtype in FLOATS
     return node.op_type == "Identity" or _is_times_one(node)
@@ -179,24 +171,28 @@ def _passes(node: ir.Node) -> bool:
 
 def _is_quantizer(node: ir.Node) -> bool:
     """A QuantizeLinear, or a DequantizeLinear behind one."""
-    if node.domain not in ("", "com.microsoft") or not node.inputs or node.inputs[0] is None:
+    value = _first(node)
+    if node.domain not in ("", "com.microsoft") or value is None:
         return False
-    maker = node.inputs[0].producer()
+    maker = value.producer()
     pair = maker is not None and maker.op_type == "QuantizeLinear" and maker.domain == node.domain
     return node.op_type == "QuantizeLinear" or (node.op_type == "DequantizeLinear" and pair)
 
 
 def _is_times_one(node: ir.Node) -> bool:
     """A product with the constant 1: how LightGBM's converter names its probabilities."""
-    factor = (
-        constant(node.inputs[1]) if node.op_type == "Mul" and node.inputs[0] is not node.inputs[1] else None
-    )
-    return factor is not None and factor.size == 1 and factor.ndim < 2 and bool(factor == 1)
+    square = node.inputs[0] is node.inputs[-1]
+    factor = constant(node.inputs[1]) if node.op_type == "Mul" and not square else None
+    return factor is not None and factor.size == 1 and factor.ndim <= 2 and bool(factor == 1)
 
 
-def _check_axis(node: ir.Node) -> None:
-    value = node.inputs[0]
-    rank = None if value is None or value.shape is None else len(value.shape)
+def _first(node: ir.Node) -> ir.Value | None:
+    """What a node reads first, if anything."""
+    return node.inputs[0] if node.inputs else None
+
+
+def _check_axis(node: ir.Node, value: ir.Value) -> None:
+    rank = None if value.shape is None else len(value.shape)
     axis = attribute(node, "axis", -1)
     if node.op_type == "Sigmoid" or axis == 1 or (axis == -1 and rank in (None, 2)):
         return  # axis 1 is right for (n, K, 1, 1) too
@@ -209,7 +205,8 @@ def _check_axis(node: ir.Node) -> None:
 def _check_quantized(value: ir.Value, outputs: Outputs | None) -> None:
     """Probabilities in 256 steps sum to 1 so badly that their values do not tell what they are."""
     node = value.producer()
-    maker = None if node is None or not node.inputs or node.inputs[0] is None else node.inputs[0].producer()
+    first = None if node is None else _first(node)
+    maker = None if first is None else first.producer()
     if outputs is None and maker is not None and maker.op_type in ("QLinearSoftmax", "QLinearSigmoid"):
         raise FuseError(
             f"{describe(maker)} gives probabilities in 256 steps: quantise in the QDQ format, or leave it "
@@ -217,7 +214,8 @@ def _check_quantized(value: ir.Value, outputs: Outputs | None) -> None:
         )
 
 
-def _check_logits(value: ir.Value, classes: int, output: ir.Value) -> None:
+def _columns(value: ir.Value, classes: int, output: ir.Value) -> int | None:
+    """How many columns the scores have, None where unknown; FuseError where they are not (n, K)."""
     if value.dtype not in FLOATS:
         raise FuseError(
             f"the scores {value.name!r} are {value.dtype or 'of unknown type'}, not floating point; name "
@@ -235,12 +233,15 @@ def _check_logits(value: ir.Value, classes: int, output: ir.Value) -> None:
             "name another output, --output-name (output_name=), or export the model with a Flatten before "
             "them"
         )
-    pair = dims[1] == 1 and classes == 2
-    if isinstance(dims[1], int) and dims[1] != classes and not pair:
+    columns = dims[1]
+    if not isinstance(columns, int):
+        return None
+    if columns != classes and (columns, classes) != (1, 2):
         raise FuseError(
-            f"the artifact is for {classes} classes, but {value.name!r} has {dims[1]}; "
+            f"the artifact is for {classes} classes, but {value.name!r} has {columns}; "
             "fit one for this model or name another output: --output-name (output_name=)"
         )
+    return columns
 
 
 def _private(editor: Editor, tail: Tail) -> Tail:
@@ -248,12 +249,11 @@ def _private(editor: Editor, tail: Tail) -> Tail:
     shared = [v for n in tail.path for v in n.outputs if tail.strangers(v)]
     if not shared:
         return tail
-    renamed: dict[ir.Value, ir.Value] = {}
+    renamed: dict[ir.Value | None, ir.Value] = {}
     copies: list[ir.Node] = []
     for node in tail.path:
         value = node.outputs[0]
-        inputs = [renamed.get(v, v) for v in node.inputs if v is not None]
-        new = editor.copy(node, inputs, after=copies[-1] if copies else node)
+        new = editor.copy(node, [renamed.get(v, v) for v in node.inputs])
         renamed[value] = new
         made = new.producer()
         if made is not None:

@@ -15,6 +15,7 @@ from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError
 from calib_serve.fuse.decisions import check_decisions
 from calib_serve.fuse.edges import far_from_edges
+from calib_serve.fuse.rounding import size_of
 from calib_serve.scores import Outputs, to_probs
 
 __all__ = ["Expected", "Parity", "check_examples", "compare", "expect", "numbers"]
@@ -63,7 +64,7 @@ def expect(logits: Floats, artifact: Artifact, dtype: torch.dtype, *, relayered:
     mapped = logits
     for step in artifact.logit_maps:
         mapped = step(mapped)
-    size = max(1.0, float(np.abs(mapped).max(initial=1.0)))
+    size = size_of(mapped, labels=artifact.is_multilabel)
     near = size * (_TOLERANCE_OF_DOUBLE if dtype == torch.float64 else TOLERANCE)
     tolerance = near
     if dtype in (torch.float16, torch.bfloat16):

@@ -1,0 +1,252 @@
+"""What a fused graph is to give: the raw graph's numbers, calibrated in numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fuse_artifacts import artifact
+from test_onnx_parity import planned
+
+from calib_serve import Head, InputShift, LogitMap, Mixture, ProbTable
+from calib_serve.errors import FuseError, InputError
+from calib_serve.fuse.onnx.input_shift import Normalization
+from calib_serve.fuse.onnx.reference import expect, of_logits, prepare
+from calib_serve.metrics import log_softmax, sigmoid, softmax
+
+TWO = LogitMap.temperature(2.0)
+SCALED = LogitMap(np.array([0.5, 2.0, 1.0]))
+Z = np.array([[1.0, 2, -4], [8, -20, 0], [3, 3, 1]])
+NEAR = 1e-3
+
+
+# --- the inputs of the raw graph --------------------------------------------------------------------
+
+IMAGES = np.arange(24, dtype="f4").reshape(2, 3, 2, 2)
+MEAN, STD = np.array([1.0, 2, 3]), np.array([0.5, 0.25, 2])
+DELTA = np.arange(12.0).reshape(3, 2, 2)
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("shifted", [True, False])
+def test_inputs_are_normalised_then_shifted_and_keep_their_type(normalised: bool, shifted: bool) -> None:
+    feeds = {"x": IMAGES.copy(), "other": np.ones(2)}
+    fitted = artifact(*([InputShift(DELTA)] if shifted else []), TWO, classes=3)
+    plan = planned(fitted, shifted="x", normalization=Normalization(MEAN, STD) if normalised else None)
+    ready = prepare(feeds, plan)
+    want = (IMAGES - MEAN[:, None, None]) / STD[:, None, None] if normalised else IMAGES
+    np.testing.assert_array_equal(ready["x"], (want + DELTA if shifted else want).astype("f4"), strict=True)
+    assert ready["other"] is feeds["other"]
+    np.testing.assert_array_equal(feeds["x"], IMAGES)
+
+
+def test_inputs_that_nothing_shifts_are_as_they_were() -> None:
+    feeds = {"x": IMAGES}
+    ready = prepare(feeds, planned(shifted=None))
+    assert ready == feeds
+    assert ready is not feeds
+
+
+def test_inputs_that_lack_the_shifted_one_are_refused() -> None:
+    plan = planned(artifact(InputShift(DELTA), TWO, classes=3), shifted="x")
+    with pytest.raises(InputError) as error:
+        prepare({"z": IMAGES, "a": IMAGES}, plan)
+    assert str(error.value) == "--inputs (inputs=) lack 'x'; they are ['a', 'z']"
+
+
+# --- scores of every kind ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outputs", "activation"),
+    [("logits", None), ("probabilities", "Softmax"), ("log_probs", "LogSoftmax"), ("probabilities", None),
+     ("log_probs", None)],
+)  # fmt: skip
+@pytest.mark.parametrize("returns", ["same", "all"])
+def test_scores_of_classes_are_calibrated_as_logits(outputs: str, activation: str, returns: str) -> None:
+    bare = {"logits": Z, "probabilities": softmax(Z), "log_probs": log_softmax(Z)}[outputs]
+    raw = Z if activation else bare
+    plan = planned(artifact(TWO, classes=3), outputs=outputs, activation=activation, returns=returns)
+    found = expect(raw, plan, NEAR)
+    np.testing.assert_allclose(found.probs, softmax(Z / 2), atol=1e-12)
+    np.testing.assert_array_equal(found.classes, found.probs)
+    assert found.logits is not None
+    if outputs == "log_probs":
+        np.testing.assert_allclose(found.logits, log_softmax(Z / 2), atol=1e-12)
+    else:
+        of_graph = np.log(softmax(Z)) if outputs == "probabilities" and activation is None else Z
+        np.testing.assert_allclose(found.logits, of_graph / 2, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "activation"), [("logit", None), ("probability", None), ("probability", "Sigmoid")]
+)
+@pytest.mark.parametrize("returns", ["same", "all"])
+def test_one_score_is_of_the_second_class(outputs: str, activation: str | None, returns: str) -> None:
+    z = np.array([[1.0], [-3], [0.5]])
+    raw = sigmoid(z) if outputs == "probability" and not activation else z
+    step = LogitMap(np.array(0.5), np.array([0.25, 1.0]))
+    fitted = artifact(step, classes=2, outputs="logit")
+    plan = planned(fitted, outputs=outputs, activation=activation, returns=returns)
+    found = expect(raw, plan, NEAR)
+    second = sigmoid(0.5 * z + 0.75)
+    both = np.concatenate([1 - second, second], axis=1)
+    np.testing.assert_allclose(found.classes, both, atol=1e-12)
+    np.testing.assert_allclose(found.probs, second if returns == "same" else both, atol=1e-12)
+    assert found.logits is not None
+    shown = found.logits if returns == "same" else found.logits[:, 1:] - found.logits[:, :1]
+    np.testing.assert_allclose(shown, 0.5 * z + 0.75, atol=1e-12)
+    assert found.logits.shape == found.probs.shape
+
+
+@pytest.mark.parametrize(
+    ("outputs", "activation"),
+    [("label_logits", None), ("label_probabilities", None), ("label_probabilities", "Sigmoid")],
+)
+def test_scores_of_labels_are_calibrated_one_by_one(outputs: str, activation: str | None) -> None:
+    z = Z / 4
+    raw = sigmoid(z) if outputs == "label_probabilities" and not activation else z
+    fitted = artifact(SCALED, classes=3, outputs="label_logits")
+    found = expect(raw, planned(fitted, outputs=outputs, activation=activation), NEAR)
+    np.testing.assert_allclose(found.probs, sigmoid(z * [0.5, 2, 1]), atol=1e-12)
+    assert found.logits is not None
+    np.testing.assert_allclose(found.logits, z * [0.5, 2, 1], atol=1e-12)
+
+
+def test_a_single_label_is_no_binary_model() -> None:
+    fitted = artifact(TWO, classes=1, outputs="label_logits")
+    found = expect(Z[:, :1], planned(fitted, outputs="label_probabilities", activation="Sigmoid"), NEAR)
+    np.testing.assert_allclose(found.probs, sigmoid(Z[:, :1] / 2), atol=1e-12)
+
+
+def test_a_new_head_reads_features() -> None:
+    weight, bias = np.array([[1.0, 0], [0, 2], [1, 1]]), np.array([0.0, 1, 2])
+    features = np.array([[1.0, -1], [2, 3]])
+    found = expect(features, planned(artifact(Head((weight,), (bias,)), classes=3)), NEAR)
+    np.testing.assert_allclose(found.probs, softmax([[1.0, -1, 2], [2, 7, 7]]), atol=1e-12)
+    assert found.logits is not None
+    np.testing.assert_array_equal(found.logits, [[1.0, -1, 2], [2, 7, 7]])
+
+
+@pytest.mark.parametrize("fitted_on", ["logits", "log_probs", "probabilities"])
+def test_a_scale_for_each_class_acts_on_what_it_was_fitted_on(fitted_on: Any) -> None:
+    plan = planned(artifact(SCALED, classes=3, outputs=fitted_on), activation="Softmax")
+    seen = Z if fitted_on == "logits" else log_softmax(Z)
+    np.testing.assert_allclose(expect(Z, plan, NEAR).probs, softmax(seen * [0.5, 2, 1]), atol=1e-12)
+
+
+def test_logits_stay_what_they_are_where_it_does_not_matter_what_an_artifact_was_fitted_on() -> None:
+    plan = planned(artifact(TWO, classes=3, outputs="log_probs"), activation="Softmax")
+    np.testing.assert_array_equal(expect(Z, plan, NEAR).logits, Z / 2)
+
+
+# --- what rounding grows with, and what is sure ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "scale"),
+    [
+        ([[0.5, -0.25]], False, 1.0), ([[2.0, -3.0], [1, 0]], False, 3.0), ([[0.0, -1000.0]], False, 1000.0),
+        ([[0.0, -1000.5]], False, 1.0), ([[7.0, -np.inf], [1, 2]], False, 7.0),
+        ([[-2000.0, -2001.0], [0, 1]], False, 2001.0), ([[-np.inf, -np.inf]], False, 1.0),
+        ([[0.5, -0.25]], True, 1.0), ([[1000.0, 2.0]], True, 1000.0), ([[-1000.5, 2.0]], True, 2.0),
+        ([[1000.5, 2.0]], True, 2.0), ([[np.inf, 2.0]], True, 2.0),
+    ],
+)  # fmt: skip
+def test_the_scale_is_the_largest_logit_that_a_probability_shows(
+    logits: list[list[float]], labels: bool, scale: float
+) -> None:
+    z = np.array(logits)
+    kind: Any = "label_logits" if labels else "logits"
+    plan = planned(artifact(classes=2, outputs=kind), outputs=kind)
+    found = of_logits(z, np.zeros_like(z), plan, NEAR)
+    assert found.scale == scale
+    assert found.sure.tolist() == [True] * len(z)
+
+
+def test_sure_is_what_is_far_from_the_edges_of_a_table_as_its_own_steps_get_there() -> None:
+    table = ProbTable(np.array([[0.6]]), np.array([[0.25, 0.6]]))
+    fitted = artifact(TWO, TWO, table, classes=2)
+    at = 4 * np.log(0.6 / 0.4)  # of temperature 4 in all, the probability is 0.6
+    above = 4 * np.log(np.array([0.605, 0.395, 0.62, 0.38]))
+    z = np.array([[at, 0], [at / 2, 0], [at / 4, 0], [*above[:2]], [*above[2:]], [40.0, 0]])
+    found = expect(z, planned(fitted), NEAR)
+    assert found.scale == 10.0, "so that 0.01 is near"
+    assert found.sure.tolist() == [False, True, True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    "last", [Mixture([1.0, 0.5], [0.6, 0.3, 0.1]), ProbTable(np.array([[0.5]]), np.array([[0.4, 0.75]]))]
+)
+def test_behind_what_acts_on_probabilities_there_are_no_logits(last: object) -> None:
+    assert expect(Z, planned(artifact(TWO, last, classes=3)), NEAR).logits is None
+
+
+# --- numbers of another kind -------------------------------------------------------------------------
+
+SHARES = softmax(Z)
+UNIT = np.array([[0.25, 0.5, 0.75], [0.5, 0, 1], [0, 0.25, 0.25]])
+ONE, ONE_UNIT = np.array([[-2.0], [3]]), np.array([[0.25], [0.75]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "told", "found"),
+    [
+        ("logits", Z, False, None), ("logits", Z[:1], False, None),
+        ("logits", SHARES, False, "probabilities"),
+        ("logits", SHARES, True, "probabilities"), ("logits", SHARES[:1], True, "probabilities"),
+        ("logits", UNIT, False, "label_probabilities"), ("logits", UNIT, True, None),
+        ("logits", UNIT[:1], False, None), ("logits", log_softmax(Z), False, None),
+        ("probabilities", SHARES, False, None), ("probabilities", SHARES[:1], True, None),
+        ("probabilities", Z, True, "logits"), ("probabilities", UNIT, True, "label_probabilities"),
+        ("probabilities", log_softmax(Z), False, "log_probs"),
+        ("log_probs", log_softmax(Z), False, None), ("log_probs", Z, True, "logits"),
+        ("log_probs", SHARES, False, "probabilities"), ("log_probs", Z[:1], False, "logits"),
+        ("logit", ONE, False, None), ("logit", ONE_UNIT, False, "probability"),
+        ("logit", ONE_UNIT, True, None), ("logit", ONE_UNIT[:1], False, None),
+        ("probability", ONE_UNIT, False, None), ("probability", ONE, True, "logit"),
+        ("label_logits", Z, False, None), ("label_logits", SHARES, True, "probabilities"),
+        ("label_logits", UNIT, False, "label_probabilities"), ("label_logits", UNIT, True, None),
+        ("label_probabilities", UNIT, False, None), ("label_probabilities", SHARES, False, None),
+        ("label_probabilities", Z, True, "logits"),
+    ],
+)  # fmt: skip
+def test_scores_that_are_taken_for_another_kind_than_their_numbers_are_refused(
+    kind: Any, raw: np.ndarray, told: bool, found: str | None
+) -> None:
+    classes = 2 if raw.shape[1] == 1 else 3
+    plan = planned(artifact(TWO, classes=classes, outputs=kind), outputs=kind, told=told)
+    if found is None:
+        assert expect(raw, plan, NEAR).probs.shape == raw.shape
+        return
+    with pytest.raises(FuseError) as error:
+        expect(raw, plan, NEAR)
+    assert str(error.value) == (
+        f"'z' is taken for {kind}, but its numbers are {found}, which no activation of the graph "
+        f"shows; say --outputs {found} (outputs={found!r}), or what else it holds"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "off", "taken"),
+    [
+        ("probabilities", 1, 0.0099, True), ("probabilities", 1, 0.011, False),
+        ("probabilities", 2, 0.0099, True), ("probabilities", 2, 0.011, False),
+        ("log_probs", 2, 0.0099, True), ("log_probs", 2, 0.011, False),
+        ("log_probs", 1, 9.95e-5, True), ("log_probs", 1, 1.005e-4, False),
+        ("logits", 1, 9.95e-5, False), ("logits", 1, 1.005e-4, True),
+        ("logits", 2, 0.0099, False),
+    ],
+)  # fmt: skip
+def test_a_row_sums_to_1_up_to_the_rounding_of_narrow_types_and_one_row_nearer(
+    kind: Any, rows: int, off: float, taken: bool
+) -> None:
+    shares = np.tile([[0.7 + off, 0.2, 0.1]], (rows, 1))
+    raw = np.log(shares) if kind == "log_probs" else shares
+    plan = planned(artifact(TWO, classes=3, outputs=kind), outputs=kind)
+    if taken:
+        assert expect(raw, plan, NEAR).probs.shape == raw.shape
+        return
+    with pytest.raises(FuseError, match=f"'z' is taken for {kind}, but its numbers are"):
+        expect(raw, plan, NEAR)

@@ -1,0 +1,328 @@
+"""Where an input shift goes: into which constants, exactly, and when it is added in front instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from fuse_graphs import run
+from fuse_texts import IMPORTS, fused, graph, operators
+from onnx import numpy_helper
+
+from calib_serve import InputShift
+from calib_serve.errors import FuseError
+
+
+def eighths(*shape: int) -> np.ndarray:
+    """Numbers that are exact in float32, and so are sums and products of a few of them; none is 0."""
+    return np.random.default_rng([5, *shape]).choice([-12, -7, -3, 2, 5, 9], shape) / 8
+
+
+DELTA = np.array([0.5, -1.0, 0.25])
+ROW = np.array([2.0, 0.5, -4.0], "f4")
+X = eighths(4, 3).astype("f4")
+CONSTANTS = {
+    "c": ROW, "row": ROW[None], "deep": ROW[None, None], "h": np.array(0.5), "top": np.array(4.0),
+    "b": eighths(3), "w": eighths(3, 3), "u": eighths(3, 2), "v": eighths(2, 3), "b5": eighths(5),
+    "w5": eighths(5, 3), "w1": eighths(1, 3), "w4": eighths(4, 3), "w6": eighths(6, 3), "w24": eighths(24, 3),
+    "c32": eighths(3, 2), "c342": eighths(3, 4, 2), "small": np.array([3e-5, 1.0, 2e-5]),
+    "zero": np.array([1.0, 0.0, 2.0]), "twos": np.full((2, 3), 2.0), "s1": np.array([0.5]),
+    "s2": np.array([0.5, 2.0]), "k": eighths(3, 2, 2, 2), "split": eighths(4, 1, 2, 2),
+    "whole": eighths(3, 2, 3, 4), "wide": eighths(5, 2, 2, 2), "flat": np.array([-1, 3]),
+    "first": np.array([0]), "one": np.array([1]),
+}  # fmt: skip
+MEAN = "g = GlobalAveragePool(a) y = Flatten(g)"
+"""Of the three channels of ``a``, three scores."""
+
+
+def model(
+    body: str, inputs: str = "float[n, 3] x", outputs: str = "float[n, 3] y", imports: str = IMPORTS
+) -> onnx.ModelProto:
+    """A graph, with those of the constants that it reads and does not make itself."""
+    made = graph(body, inputs, outputs, imports)
+    named = {value.name for value in made.graph.input} | {v for node in made.graph.node for v in node.output}
+    parts = [made.graph, *(a.g for node in made.graph.node for a in node.attribute)]
+    read = {name for part in parts for node in part.node for name in node.input}
+    for name in sorted(read & CONSTANTS.keys() - named):
+        numbers = CONSTANTS[name]
+        stored = numbers if numbers.dtype.kind == "i" else numbers.astype("f4")
+        made.graph.initializer.append(numpy_helper.from_array(stored, name))
+    return made
+
+
+def check(
+    raw: onnx.ModelProto, folder: Path, delta: np.ndarray, done: str, feeds: dict[str, Any] | None = None
+) -> onnx.ModelProto:
+    """Fuse, and compare every output with the raw graph's on shifted inputs; the fused graph."""
+    feeds = {"x": eighths(4, *delta.shape).astype("f4")} | (feeds or {})
+    report, made = fused(raw, folder, InputShift(delta), input_name="x", output_name="y", inputs=feeds)
+    assert report.done == (done,)
+    want = run(raw, feeds | {"x": (feeds["x"] + delta).astype("f4")}, optimize=False)
+    got = run(made, feeds, optimize=False)
+    assert got.keys() == want.keys()
+    for name, numbers in want.items():
+        np.testing.assert_allclose(got[name], numbers, rtol=1e-5, atol=1e-5)
+    return made
+
+
+# --- into constants ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "into"),
+    [
+        ("y = Add(x, c)", "Add 'y'"),
+        ("y = Add(row, x)", "Add 'y'"),
+        ("y = Sub(x, h)", "Sub 'y'"),
+        ("y = Sub(c, x)", "Sub 'y'"),
+        ("i = Identity(x) y = Add(i, c)", "Add 'y'"),
+        ("m = Mul(x, c) y = Add(m, c)", "Add 'y'"),
+        ("m = Mul(h, x) y = Sub(m, c)", "Sub 'y'"),
+        ("m = Div(x, row) y = Add(m, row)", "Add 'y'"),
+        ("m = Div(x, h) k = Mul(m, c) y = Sub(c, k)", "Sub 'y'"),
+        ("y = BatchNormalization(x, c, b, b, small)", "BatchNormalization 'y'"),
+        ("y = BatchNormalization <epsilon: float = 0.0001> (x, c, b, b, small)", "BatchNormalization 'y'"),
+        ("p = Gemm(x, u) y = Gemm(p, v)", "Gemm 'p'"),
+        ("y = Gemm(x, w, b)", "Gemm 'y'"),
+        ("y = Gemm <alpha: float = 0.5, beta: float = 2.0, transB: int = 1> (x, w, b)", "Gemm 'y'"),
+        ("y = MatMul(x, w)", "Gemm 'y'"),
+        ("p = MatMul(x, w) y = Add(p, b)", "MatMul 'p'"),
+        ("p = MatMul(x, w) y = Add(b, p)", "MatMul 'p'"),
+        ("p = MatMul(x, w) q = Add(p, b) r = Neg(p) y = Mul(q, r)", "Gemm 'p'"),
+        ("p = MatMul(x, w) y = MatMul(p, w)", "Gemm 'p'"),
+    ],
+)
+def test_a_shift_of_rows_becomes_part_of_a_constant(body: str, into: str, tmp_path: Path) -> None:
+    raw = model(body)
+    made = check(raw, tmp_path, DELTA, f"shift folded into {into}")
+    assert len(made.graph.node) == len(raw.graph.node)
+
+
+@pytest.mark.parametrize(
+    ("body", "shape", "into"),
+    [
+        ("f = Flatten(x) y = MatMul(f, w6)", (2, 3), "Gemm 'y'"),
+        ("f = Flatten <axis: int = 1> (x) y = Gemm(f, w6, b)", (3, 2), "Gemm 'y'"),
+        ("t = Transpose <perm: ints = [0, 2, 1]> (x) s = Add(t, c32) f = Flatten(s) y = MatMul(f, w6)",
+         (2, 3), "Add 's'"),
+        ("t = Transpose <perm: ints = [0, 2, 3, 1]> (x) s = Sub(t, c342) f = Flatten(s) y = MatMul(f, w24)",
+         (2, 3, 4), "Sub 's'"),
+        (f"a = Conv(x, whole) {MEAN}", (2, 3, 4), "Conv 'a'"),
+        (f"a = Conv(x, whole, b) {MEAN}", (2, 3, 4), "Conv 'a'"),
+    ],
+)  # fmt: skip
+def test_a_shift_of_every_place_goes_along_with_what_only_moves_numbers(
+    body: str, shape: tuple[int, ...], into: str, tmp_path: Path
+) -> None:
+    sizes = ", ".join(map(str, shape))
+    raw = model(body, inputs=f"float[n, {sizes}] x")
+    made = check(raw, tmp_path, eighths(*shape), f"shift folded into {into}")
+    assert len(made.graph.node) == len(raw.graph.node)
+
+
+@pytest.mark.parametrize(
+    "conv",
+    [
+        "a = Conv(x, k)", "a = Conv(x, k, b)", "a = Conv <pads: ints = [0, 0, 0, 0], group: int = 1> (x, k)",
+        'a = Conv <auto_pad: string = "VALID", strides: ints = [2, 1]> (x, k, b)',
+        'a = Conv <auto_pad: string = "NOTSET"> (x, k)',
+    ],
+)  # fmt: skip
+def test_a_shift_of_channels_becomes_the_bias_of_a_convolution_without_padding(
+    conv: str, tmp_path: Path
+) -> None:
+    raw = model(f"{conv} {MEAN}", inputs="float[n, 2, 3, 4] x")
+    delta = np.broadcast_to(np.array([0.5, -2.0]).reshape(2, 1, 1), (2, 3, 4))
+    made = check(raw, tmp_path, delta, "shift folded into Conv 'a'")
+    assert operators(made) == operators(raw)
+
+
+def test_a_convolution_may_have_any_number_of_outputs(tmp_path: Path) -> None:
+    body = "a = Conv(x, wide, b5) g = GlobalAveragePool(a) f = Flatten(g) y = MatMul(f, w5)"
+    raw = model(body, inputs="float[n, 2, 3, 4] x")
+    check(raw, tmp_path, np.full((2, 3, 4), 0.5), "shift folded into Conv 'a'")
+
+
+def test_a_constant_that_others_read_stays_as_it_is_for_them(tmp_path: Path) -> None:
+    raw = model(
+        "y = Add(x, c) other = Mul(v, c)", "float[n, 3] x, float[n, 3] v", "float[n, 3] y, float[n, 3] other"
+    )
+    made = check(raw, tmp_path, DELTA, "shift folded into Add 'y'", {"v": X})
+    np.testing.assert_array_equal(run(made, {"x": X, "v": X})["other"], X * ROW)
+    np.testing.assert_array_equal(run(made, {"x": X, "v": X})["y"], (X + DELTA + ROW).astype("f4"))
+
+
+# --- in front ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "m = Mul(x, c) y = Neg(m)",
+        "r = Relu(x) y = Add(r, c)",
+        "m = Div(c, x) y = Add(m, c)",
+        "m = Mul(x, x) y = Add(m, c)",
+        "y = Add(x, x)",
+        "d = Add(x, deep) y = Squeeze(d, first)",
+        "m = Mul(x, deep) d = Add(m, deep) y = Squeeze(d, first)",
+        "f = Flatten <axis: int = 0> (x) s = Add(f, h) y = Reshape(s, flat)",
+        "t = Transpose(x) s = Add(t, h) y = Transpose(s)",
+        "t = Transpose <perm: ints = [1, 0]> (x) s = Add(t, h) y = Transpose(s)",
+        "m = Div(x, zero) l = Clip(m, h, top) y = Add(l, c)",
+    ],
+)
+def test_a_shift_is_added_in_front_of_what_does_not_take_it(body: str, tmp_path: Path) -> None:
+    raw = model(body)
+    made = check(raw, tmp_path, DELTA, "shift added to input 'x'")
+    assert operators(made) == ["Add", *operators(raw)]
+
+
+@pytest.mark.parametrize("shown", ["x", "m"])
+def test_a_shift_is_in_every_output_that_it_reaches(shown: str, tmp_path: Path) -> None:
+    more = "m" if shown == "m" else "z"
+    body = "m = Mul(x, c) y = Add(m, c)" + ("" if shown == "m" else " z = Neg(x)")
+    raw = model(body, outputs=f"float[n, 3] y, float[n, 3] {more}")
+    made = check(raw, tmp_path, DELTA, "shift added to input 'x'")
+    shifted = (X + DELTA).astype("f4")
+    np.testing.assert_array_equal(run(made, {"x": X})[more], shifted * ROW if shown == "m" else -shifted)
+
+
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul", "Div"])
+def test_a_shift_is_not_put_into_what_comes_from_outside(op: str, tmp_path: Path) -> None:
+    raw = model(f"m = {op}(x, given) y = Add(m, c)", "float[n, 3] x, float[3] given")
+    check(raw, tmp_path, DELTA, "shift added to input 'x'", {"given": ROW})
+
+
+def test_a_shift_is_not_put_into_what_differs_between_samples(tmp_path: Path) -> None:
+    for body in ("y = Add(x, twos)", "m = Mul(x, twos) y = Add(m, c)"):
+        raw = model(body, "float[2, 3] x", "float[2, 3] y")
+        check(raw, tmp_path, DELTA, "shift added to input 'x'", {"x": X[:2]})
+
+
+def test_a_shift_is_not_put_into_a_constant_that_widens_the_input(tmp_path: Path) -> None:
+    raw = model("y = Add(x, c)", inputs="float[n, 1] x")
+    check(raw, tmp_path, np.array([0.5]), "shift added to input 'x'")
+
+
+@pytest.mark.parametrize("outside", ["scale", "bias", "var"])
+def test_a_normalisation_whose_numbers_come_from_outside_takes_no_shift(outside: str, tmp_path: Path) -> None:
+    named = {"scale": "c", "bias": "b", "mean": "b", "var": "small"} | {outside: outside}
+    raw = model(
+        f"y = BatchNormalization(x, {', '.join(named.values())})", f"float[n, 3] x, float[3] {outside}"
+    )
+    given = {outside: np.array([0.5, 1.0, 2.0], "f4")}
+    check(raw, tmp_path, DELTA, "shift added to input 'x'", given)
+
+
+@pytest.mark.parametrize(
+    ("body", "imports"),
+    [
+        ("y, m, v = BatchNormalization <training_mode: int = 1> (x, c, b, b, small)", IMPORTS),
+        ("y = BatchNormalization <training_mode: int = 1> (x, c, b, b, small)", IMPORTS),
+        ("y, m, v, s, t = BatchNormalization(x, c, b, b, small)", '"" : 13'),
+    ],
+)
+def test_a_normalisation_in_training_takes_no_shift(body: str, imports: str, tmp_path: Path) -> None:
+    raw = model(body, imports=imports)
+    report, made = fused(raw, tmp_path, InputShift(DELTA))
+    assert report.done[-1] == "shift added to input 'x'"
+    assert operators(made) == ["Add", "BatchNormalization"]
+
+
+def test_a_normalisation_of_numbers_without_channels_takes_no_shift(tmp_path: Path) -> None:
+    body = "a = BatchNormalization(x, s1, s1, s1, s1) s = Unsqueeze(a, one) y = MatMul(s, w1)"
+    raw = model(body, inputs="float[n] x")
+    check(raw, tmp_path, np.array(0.5), "shift added to input 'x'")
+
+
+BIAS_AND_WEIGHT = "float[3] bias, float[3, 2, 2, 2] weight"
+CHANNELS = np.broadcast_to(np.array([0.5, -2.0]).reshape(2, 1, 1), (2, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("body", "delta"),
+    [
+        (f"a = Conv <pads: ints = [1, 0, 0, 0]> (x, k) {MEAN}", CHANNELS),
+        (f'a = Conv <auto_pad: string = "SAME_UPPER"> (x, k) {MEAN}', CHANNELS),
+        ("a = Conv <group: int = 2> (x, split) g = GlobalAveragePool(a) f = Flatten(g) y = MatMul(f, w4)",
+         CHANNELS),
+        (f"a = Conv(x, weight) {MEAN}", CHANNELS),
+        (f"a = Conv(x, weight, b) {MEAN}", CHANNELS),
+        (f"a = Conv(x, k, bias) {MEAN}", CHANNELS),
+        (f"a = Conv(x, k) {MEAN}", eighths(2, 3, 4)),
+        ("a = BatchNormalization(x, s2, s2, s2, s2) g = GlobalAveragePool(a) f = Flatten(g) y = MatMul(f, v)",
+         eighths(2, 3, 4)),
+    ],
+)  # fmt: skip
+def test_a_shift_of_images_is_added_in_front_of_what_cannot_hold_it(
+    body: str, delta: np.ndarray, tmp_path: Path
+) -> None:
+    raw = model(body, f"float[n, 2, 3, 4] x, {BIAS_AND_WEIGHT}")
+    more = {"bias": eighths(3).astype("f4"), "weight": eighths(3, 2, 2, 2).astype("f4")}
+    check(raw, tmp_path, delta, "shift added to input 'x'", more)
+
+
+def test_a_product_of_sequences_takes_no_shift_of_places(tmp_path: Path) -> None:
+    raw = model(
+        "p = MatMul(x, w) y = ReduceMean <axes: ints = [1], keepdims: int = 0> (p)", "float[n, 3, 3] x"
+    )
+    check(raw, tmp_path, eighths(3, 3), "shift added to input 'x'")
+
+
+# --- graphs in graphs, other domains, broken graphs -------------------------------------------------
+
+BRANCHES = """{start} y = If(yes) <
+    then_branch = yes_graph () => (float[n, 3] a) {{ {then} }},
+    else_branch = no_graph () => (float[n, 3] d) {{ d = Identity(twos) }}>"""
+
+
+@pytest.mark.parametrize(
+    ("start", "then", "done"),
+    [
+        ("", "a = Add(x, c)", "shift added to input 'x'"),
+        ("p = MatMul(x, w)", "i = Constant <value = float[3] {1, 2, 4}> () a = Add(p, i)",
+         "shift folded into Gemm 'p'"),
+    ],
+)  # fmt: skip
+def test_no_constant_within_a_branch_takes_a_shift(start: str, then: str, done: str, tmp_path: Path) -> None:
+    raw = model(BRANCHES.format(start=start, then=then), "float[n, 3] x, bool yes", "float[n, 3] y")
+    check(raw, tmp_path, DELTA, done, {"x": X[:2], "yes": np.array(True)})
+
+
+def test_a_bias_that_a_branch_keeps_for_itself_stays_in_the_branch(tmp_path: Path) -> None:
+    raw = model(
+        BRANCHES.format(start="p = MatMul(x, w)", then="a = Add(p, inner)"), "float[n, 3] x, bool yes"
+    )
+    branch = raw.graph.node[1].attribute[0].g
+    branch.initializer.append(numpy_helper.from_array(ROW, "inner"))
+    check(raw, tmp_path, DELTA, "shift folded into Gemm 'p'", {"x": X[:2], "yes": np.array(True)})
+
+
+def test_an_addition_of_another_domain_is_no_addition(tmp_path: Path) -> None:
+    raw = model("a = of.ours.Add(x, c) y = Relu(a)")
+    text = '<domain: "of.ours", opset_import: ["" : 17]> Add (a, b) => (r) { r = Mul(a, b) }'
+    raw.functions.append(onnx.parser.parse_function(text))
+    check(raw, tmp_path, DELTA, "shift added to input 'x'")
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs", "delta"),
+    [
+        ("t = Transpose <perm: ints = [0, 1]> (x) f = Flatten(t) y = MatMul(f, w6)",
+         "float[n, 2, 3] x", (2, 3)),
+        ("t = Transpose <perm: ints = [0, 1, 1]> (x) f = Flatten(t) y = MatMul(f, w6)",
+         "float[n, 2, 3] x", (2, 3)),
+        ("y = Gemm(x, v)", "float[n, m] x", (3,)),
+        (f"a = Conv(x, k) {MEAN}", "float[n, m, 3, 4] x", (3, 3, 4)),
+    ],
+)  # fmt: skip
+def test_a_graph_that_does_not_take_what_it_is_shifted_by_is_refused_in_a_sentence(
+    body: str, inputs: str, delta: tuple[int, ...], tmp_path: Path
+) -> None:
+    with pytest.raises(
+        FuseError, match=r"cannot run the model|parity cannot be measured|fails onnx's full check"
+    ):
+        fused(model(body, inputs), tmp_path, InputShift(np.ones(delta)))

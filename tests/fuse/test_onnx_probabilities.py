@@ -1,0 +1,191 @@
+"""The operators that make and map probabilities, against numpy: ends, ties, edges, every type and opset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from fuse_artifacts import artifact
+from fuse_graphs import run
+from fuse_texts import graph
+from numpy.typing import NDArray
+from onnx.reference import ReferenceEvaluator
+
+from calib_serve import LogitMap, Mixture, ProbTable
+from calib_serve.fuse.onnx import probabilities
+from calib_serve.fuse.onnx.edit import Editor
+from calib_serve.fuse.onnx.graph import fuse_onnx
+from calib_serve.metrics import softmax
+
+Floats = NDArray[np.floating]
+Build = Callable[[Editor, ir.Value], ir.Value]
+
+TYPES = {"f4": "float", "f8": "double", "f2": "float16"}
+LEAST = np.finfo("f4").tiny
+P = np.array([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7], [0.0, 1.0, 0.0], [0.4, 0.4, 0.2]])
+
+
+def computed(build: Build, x: Floats, *, opset: int = 17) -> NDArray:
+    """What the operators make of ``x``; they say its type and shape."""
+    kind = f"{TYPES[x.dtype.str[1:]]}[{', '.join(['n', *map(str, x.shape[1:])])}]"
+    editor = Editor(ir.from_proto(graph("y = Identity(x)", f"{kind} x", f"{kind} y", f'"" : {opset}')))
+    value = build(editor, editor.graph.inputs[0])
+    assert value.dtype is not None
+    assert value.shape is not None
+    kind_said, sizes_said = value.dtype.numpy(), [*value.shape]
+    editor.add_output(value, "out")
+    model = ir.to_proto(editor.model)
+    onnx.checker.check_model(model, full_check=True)
+    got = run(model, {"x": x})["out"]
+    assert got.dtype == kind_said
+    assert [n if isinstance(n, int) else len(x) for n in sizes_said] == [*got.shape]
+    return got
+
+
+# --- one operator, or a few -------------------------------------------------------------------------
+
+
+def test_a_value_of_the_wanted_type_is_not_cast() -> None:
+    def build(editor: Editor, value: ir.Value) -> ir.Value:
+        assert probabilities.cast(editor, value, ir.DataType.FLOAT) is value
+        return probabilities.cast(editor, value, ir.DataType.DOUBLE)
+
+    x = P.astype("f4")
+    np.testing.assert_array_equal(computed(build, x), x.astype("f8"), strict=True)
+
+
+@pytest.mark.parametrize("sizes", [(3,), (2, 3), (1, 3)])
+def test_a_softmax_is_over_the_last_axis(sizes: tuple[int, ...]) -> None:
+    z = np.random.default_rng(0).normal(size=(5, *sizes))
+    e = np.exp(z)
+    want = e / e.sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(computed(probabilities.softmax, z), want, rtol=1e-14)
+
+
+@pytest.mark.parametrize(("dtype", "near"), [("f4", 1e-6), ("f8", 1e-14), ("f2", 1e-3)])
+def test_logarithms_and_log_odds_of_probabilities_are_finite_at_0_and_1(dtype: str, near: float) -> None:
+    p = P.astype(dtype)
+    log = np.log(np.maximum(p.astype("f8"), LEAST))
+    rest = np.log(np.maximum(1 - p.astype("f8"), LEAST))
+    np.testing.assert_allclose(computed(probabilities.clamped_log, p), log, rtol=near)
+    np.testing.assert_allclose(computed(probabilities.log_odds, p), log - rest, rtol=near, atol=near)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_an_axis_of_size_1_is_put_in_its_place(axis: int) -> None:
+    got = computed(lambda editor, x: probabilities.widen(editor, x, axis), P)
+    np.testing.assert_array_equal(got, np.expand_dims(P, axis), strict=True)
+
+
+@pytest.mark.parametrize("opset", [13, 17, 18])
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize(("op", "by"), [("ReduceMax", np.max), ("ReduceSum", np.sum)])
+def test_every_opset_reduces_over_the_classes(
+    op: str, by: Callable[..., Floats], keepdims: int, opset: int
+) -> None:
+    got = computed(lambda e, x: probabilities.reduce(e, op, x, keepdims=keepdims), P, opset=opset)
+    np.testing.assert_allclose(got, by(P, axis=1, keepdims=bool(keepdims)), rtol=1e-15, strict=True)
+
+
+# --- bins -------------------------------------------------------------------------------------------
+
+ABOVE = np.float32(0.1)
+"""The float32 nearest to 0.1 is above it: it lies behind the edge."""
+BELOW = np.float32(0.7)
+"""And that of 0.7 below it."""
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_a_bin_is_open_on_its_left_in_every_type(dtype: str) -> None:
+    edges = np.array([0.1, 0.5, 0.7])
+    values = [0.0, 0.1, ABOVE, np.nextafter(ABOVE, np.float32(0)), 0.5, BELOW, 0.7, np.nextafter(0.7, 1), 1.0]
+    x = np.array(values, dtype)[:, None]
+    got = computed(lambda e, v: probabilities.count_below(e, v, edges[None], keepdims=0), x)
+    np.testing.assert_array_equal(got, (x.astype("f8") > edges).sum(axis=1), strict=True)
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("kind", ["i4", "i8"])
+def test_edges_count_for_what_is_said(kind: str, keepdims: int) -> None:
+    edges, counts = np.array([[0.1, 0.5, 0.7]]), np.array([[5, 1, 10]], kind)
+    x = np.array([[0.0], [0.2], [0.6], [0.9]])
+    got = computed(lambda e, v: probabilities.count_below(e, v, edges, counts, keepdims=keepdims), x)
+    want = np.array([0, 5, 6, 16], kind)
+    np.testing.assert_array_equal(got, want[:, None] if keepdims else want, strict=True)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_each_column_has_a_row_of_the_table(dtype: str) -> None:
+    edges = np.array([[0.1, 0.3], [0.3, 0.5], [0.2, 0.9]])
+    values = np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6], [0.7, 0.8, 0.9]])
+    p = np.concatenate([P, edges.T, np.nextafter(edges.T, 1), np.zeros((1, 3))]).astype(dtype)
+    bins = (p.astype("f8")[:, :, None] > edges).sum(axis=2)
+    want = np.take_along_axis(values[None], bins[:, :, None], axis=2)[:, :, 0].astype(dtype)
+    got = computed(lambda editor, x: probabilities.of_each(editor, x, edges, values), p)
+    np.testing.assert_array_equal(got, want, strict=True)
+
+
+# --- steps ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scales", "weights"), [([0.5], [0.9, 0.1]), ([2.0, 0.25], [0.5, 0.3, 0.2]), ([1.0], [1.0, 0.0])]
+)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_mixture_is_a_weighted_sum_of_softmaxes_and_the_uniform(
+    scales: list[float], weights: list[float], classes: int
+) -> None:
+    z = np.random.default_rng(0).normal(size=(6, classes))
+    step = Mixture(scales, weights)
+    want = weights[-1] / classes + sum(
+        w * np.exp(s * z) / np.exp(s * z).sum(axis=1, keepdims=True)
+        for s, w in zip(scales, weights[:-1], strict=True)
+    )
+    got = computed(lambda editor, x: probabilities.mix(editor, x, step, classes), z)
+    np.testing.assert_allclose(got, want, rtol=1e-14)
+
+
+@pytest.mark.parametrize(("dtype", "near"), [("f4", 1e-6), ("f8", 1e-14)])
+def test_the_top_class_is_looked_up_and_the_others_share_the_rest(dtype: str, near: float) -> None:
+    step = ProbTable([[0.4, 0.6]], [[0.25, 0.5, 0.9]])
+    want = [[0.5, 0.25, 0.25], [0.1 / 3, 0.2 / 3, 0.9], [0.05, 0.9, 0.05]]
+    # 0.4 is the edge itself as float64; the float32 nearest to it is above it.
+    want.append([0.25, 0.5, 0.25] if dtype == "f8" else [0.5, 1 / 3, 1 / 6])
+    got = computed(lambda editor, x: probabilities.look_up(editor, x, step, 3), P.astype(dtype))
+    np.testing.assert_allclose(got, want, rtol=near)
+
+
+@pytest.mark.parametrize(("dtype", "near"), [("f4", 1e-6), ("f8", 1e-14)])
+def test_classes_are_looked_up_one_by_one_and_sum_to_1_even_where_all_are_0(dtype: str, near: float) -> None:
+    step = ProbTable([[0.2], [0.3], [0.6]], [[0.0, 0.5], [0.0, 0.25], [0.0, 1.0]])
+    p = np.array([[0.1, 0.3, 0.6], [0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.3, 0.4, 0.3]], dtype)
+    p[0, 2] = np.nextafter(p[0, 2], np.array(0, dtype))
+    want = [[1 / 3] * 3, [1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [2 / 3, 1 / 3, 0.0]]
+    if dtype == "f4":
+        want[0] = [0.0, 1.0, 0.0]  # the float32 nearest to 0.3 is above it
+        want[1] = [2 / 3, 1 / 3, 0.0]
+    got = computed(lambda editor, x: probabilities.look_up(editor, x, step, 3), p)
+    np.testing.assert_allclose(got, want, rtol=near, atol=1e-30)
+
+
+# --- in whole graphs --------------------------------------------------------------------------------
+
+
+def test_a_probability_of_half_precision_that_is_0_has_a_logarithm(tmp_path: Path) -> None:
+    body = "z = Neg(x) p = Softmax(z) n = Neg(p) y = Neg(n)"
+    onnx.save(graph(body, "float16[n, 3] x", "float16[n, 3] y"), tmp_path / "raw.onnx")
+    step = LogitMap(np.array([[1.0, 0.0, 0.1], [0.0, 1.0, 0.0], [0.2, 0.0, 1.0]]))
+    fitted = artifact(step, classes=3, outputs="probabilities")
+    fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", outputs="probabilities")
+    x = np.array([[-100.0, 100.0, 50.0], [0.0, 0.0, 200.0], [0.0, 1.0, 2.0]], "f2")
+    raw = run(str(tmp_path / "raw.onnx"), {"x": x})["y"].astype("f8")
+    assert raw[:2].tolist() == [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]]
+    want = softmax(np.log(np.maximum(raw, LEAST)) @ step.weight.T)
+    by_onnx: Any = ReferenceEvaluator(onnx.load(tmp_path / "out.onnx")).run(["y"], {"x": x})
+    for got in (run(str(tmp_path / "out.onnx"), {"x": x})["y"], by_onnx[0]):
+        np.testing.assert_allclose(got, want, atol=2e-3)

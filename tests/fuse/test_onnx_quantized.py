@@ -1,0 +1,247 @@
+"""Quantised tails: temperatures go into scales, and calibrated scores are not rounded to the old steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from fuse_artifacts import artifact
+from fuse_graphs import run
+from fuse_texts import TWO, K, X, fused, graph, operators
+
+from calib_serve.errors import FuseError
+from calib_serve.fuse.onnx.edit import Editor, constant
+from calib_serve.fuse.onnx.quantized import KeepPrecision, scale_quantized
+from calib_serve.fuse.onnx.tail import find_tail
+from calib_serve.metrics import softmax
+
+STEPS = "s = Constant <value = float {0.0078125}> () o = Constant <value = uint8 {0}> () "
+COARSE = "t = Constant <value = float {0.25}> () u = Constant <value = uint8 {1}> () "
+SCORES = STEPS + "z = Neg(x) p = Softmax(z) q = QuantizeLinear(p, s, o) "
+REMOVED = (
+    "QuantizeLinear and DequantizeLinear behind Softmax 'y' removed: calibrated scores are not rounded "
+    "to its old steps"
+)
+
+
+def editor(body: str, outputs: str = "float[n, 3] y", inputs: str = "float[n, 3] x, float[3, 3] v") -> Editor:
+    return Editor(ir.from_proto(onnx.shape_inference.infer_shapes(graph(body, inputs, outputs))))
+
+
+# --- quantised scores -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("behind", "left"),
+    [
+        ("y = DequantizeLinear(q, s, o)", []),
+        ("d = DequantizeLinear(q, s, o) y = Identity(d)", ["Identity"]),
+        (
+            COARSE
+            + "d = DequantizeLinear(q, s, o) e = QuantizeLinear(d, t, u) y = DequantizeLinear(e, t, u)",
+            [],
+        ),
+        (
+            COARSE + "d = DequantizeLinear(q, s, o) i = Identity(d) e = QuantizeLinear(i, t, u) "
+            "f = DequantizeLinear(e, t, u) y = Identity(f)",
+            ["Identity", "Identity"],
+        ),
+    ],
+)
+def test_calibrated_scores_are_not_rounded_to_the_steps_of_the_old_ones(
+    behind: str, left: list[str], tmp_path: Path
+) -> None:
+    report, made = fused(graph(SCORES + behind), tmp_path, TWO)
+    said = REMOVED.replace("'y'", "'p'") if left else REMOVED  # the last node has the output's name
+    assert report.done[0] == f"{said} of 0.0078"
+    assert [op for op in operators(made) if op != "Constant"] == ["Neg", "Mul", "Softmax", *left]
+    np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(-X / 2), atol=1e-6)
+
+
+def test_others_read_the_dequantised_scores_as_they_were(tmp_path: Path) -> None:
+    body = SCORES + "d = DequantizeLinear(q, s, o) y = Identity(d) other = Neg(d)"
+    model = graph(body, outputs="float[n, 3] y, float[n, 3] other")
+    report, made = fused(model, tmp_path, TWO, output_name="y")
+    assert report.done[0].endswith("removed: calibrated scores are not rounded to its old steps of 0.0078")
+    got = run(made, {"x": X})
+    np.testing.assert_allclose(got["y"], softmax(-X / 2), atol=1e-6)
+    np.testing.assert_array_equal(got["other"], run(model, {"x": X})["other"])
+
+
+@pytest.mark.parametrize(
+    ("scale", "inputs", "feeds", "said"),
+    [
+        ("s = Constant <value = float[1] {0.25}> ()", "", {}, " of 0.25"),
+        ("s = Constant <value = float[3] {0.25, 0.5, 0.25}> ()", "", {}, ""),
+        ("", ", float s", {"s": np.float32(0.25)}, ""),
+    ],
+)
+def test_steps_are_told_where_there_is_one_for_all(
+    scale: str, inputs: str, feeds: dict[str, np.float32], said: str, tmp_path: Path
+) -> None:
+    axis = "<axis: int = 1>" if "[3]" in scale else "<axis: int = 0>" if "[1]" in scale else ""
+    quantised = f"q = QuantizeLinear {axis} (p, s) y = DequantizeLinear {axis} (q, s)"
+    body = f"{scale} z = Neg(x) p = Softmax(z) {quantised}"
+    rows = "1" if "[1]" in scale else "n"
+    model = graph(body, f"float[{rows}, 3] x{inputs}", f"float[{rows}, 3] y")
+    more = {name: np.asarray(number) for name, number in feeds.items()}
+    report, _ = fused(model, tmp_path, TWO, inputs={"x": X[: 1 if rows == "1" else 5]} | more)
+    assert report.done[0] == f"{REMOVED}{said}"
+
+
+def test_an_output_of_quantised_numbers_is_refused(tmp_path: Path) -> None:
+    model = graph(SCORES.replace("q = ", "y = "), outputs="uint8[n, 3] y")
+    with pytest.raises(FuseError) as refused:
+        fused(model, tmp_path, TWO, output_name="y")
+    assert str(refused.value) == (
+        "the output 'y' is UINT8, quantised scores; name another output: --output-name (output_name=), or "
+        "export this one behind a DequantizeLinear"
+    )
+
+
+def test_a_way_out_that_is_broken_is_not_let_through() -> None:
+    made = editor(SCORES + "y = DequantizeLinear(q, s, o)")
+    found = find_tail(made, output="y", outputs=None, artifact=artifact(TWO, classes=K))
+    after, _ = KeepPrecision().call(made, found)
+    made.graph.outputs.clear()
+    with pytest.raises(FuseError, match="fusing went wrong: the output is another"):
+        KeepPrecision().ensures(after)
+
+
+# --- quantised layers -------------------------------------------------------------------------------
+
+NUMBERS = (
+    "ws = Constant <value = float {0.5}> () wo = Constant <value = int8 {0}> () "
+    "w8 = Constant <value = int8[3, 3] {1, 2, 3, 4, 5, 6, 7, 8, 9}> () "
+    "bs = Constant <value = float {0.25}> () b8 = Constant <value = int32[3] {1, -2, 3}> () "
+    "c = Constant <value = float[3] {1.0, -2.0, 3.0}> () "
+)
+LAYER = NUMBERS + "w = DequantizeLinear(w8, ws) b = DequantizeLinear(b8, bs) "
+W8 = 0.5 * np.arange(1, 10).reshape(3, 3)
+B8 = np.array([0.25, -0.5, 0.75])
+C = np.array([1.0, -2.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    ("layer", "bias"),
+    [
+        ("y = Gemm(x, w)", 0 * C),
+        ("y = Gemm(x, w, b)", B8),
+        ("y = Gemm <alpha: float = 0.5, beta: float = 4.0> (x, w, c)", 4 * C),
+        ("y = MatMul(x, w)", 0 * C),
+        ("p = MatMul(x, w) y = Add(p, b)", B8),
+        ("p = MatMul(x, w) y = Add(c, p)", C),
+        ("i = Identity(c) p = MatMul(x, w) y = Add(i, p)", C),
+    ],
+)
+def test_a_temperature_goes_into_the_scale_of_the_weight_and_into_the_bias(
+    layer: str, bias: np.ndarray, tmp_path: Path
+) -> None:
+    model = graph(LAYER + layer)
+    report, made = fused(model, tmp_path, TWO)
+    assert report.done == ("logit map folded into the scale of DequantizeLinear 'w'",)
+    ops = {"DequantizeLinear", "MatMul", "Gemm", "Add"}
+    assert [op for op in operators(made) if op in ops] == [op for op in operators(model) if op in ops]
+    want = (X @ W8 * (0.5 if "alpha" in layer else 1) + bias) / 2
+    got = run(made, {"x": X}, optimize=False)["y"]  # else onnxruntime quantises x as well
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_each_class_may_have_a_scale_of_its_own(tmp_path: Path) -> None:
+    each = "es = Constant <value = float[3] {0.5, 1.0, 2.0}> () "
+    model = graph(LAYER + each + "e = DequantizeLinear <axis: int = 1> (w8, es) y = Gemm(x, e, c)")
+    report, made = fused(model, tmp_path, TWO)
+    assert report.done == ("logit map folded into the scale of DequantizeLinear 'e'",)
+    want = (X @ (np.arange(1, 10).reshape(3, 3) * [0.5, 1.0, 2.0]) + C) / 2
+    np.testing.assert_allclose(run(made, {"x": X})["y"], want, rtol=1e-5, atol=1e-4)
+
+
+def test_dequantised_logits_are_scaled_by_their_own_scale(tmp_path: Path) -> None:
+    quantised = "q = QuantizeLinear(z, ws, wo) y = DequantizeLinear(q, ws, wo)"
+    report, made = fused(graph(f"{NUMBERS} z = Neg(x) {quantised}"), tmp_path, TWO)
+    assert report.done == ("logit map folded into the scale of DequantizeLinear 'y'",)
+    steps = np.round(-X / np.float32(0.5))
+    assert run(made, {"x": X})["y"].tolist() == (steps * 0.25).tolist(), "the steps are those of before"
+
+
+def places(made: Editor) -> list[list[object]]:
+    """Every node's operator and numbers."""
+    stored = [[constant(value) for value in node.inputs] for node in made.graph]
+    numbers = [[n.tolist() for n in each if n is not None] for each in stored]
+    return [[node.op_type, *each] for node, each in zip(made.graph, numbers, strict=True)]
+
+
+def test_onnxruntime_s_own_dequantize_linear_has_a_scale_as_well() -> None:
+    made = editor(NUMBERS + "w = com.microsoft.DequantizeLinear(w8, ws, wo) y = Gemm(x, w)")
+    assert scale_quantized(made, made.graph.outputs[0], 0.5) == "DequantizeLinear 'w'"
+    (scale,) = (constant(node.inputs[1]) for node in made.graph if node.op_type == "DequantizeLinear")
+    assert scale is not None
+    assert scale.tolist() == 0.25
+
+
+def test_a_gemm_may_leave_its_bias_out() -> None:
+    model = graph(LAYER + "y = Gemm(x, w)")
+    model.graph.node[-1].input.append("")
+    made = Editor(ir.from_proto(onnx.shape_inference.infer_shapes(model)))
+    assert scale_quantized(made, made.graph.outputs[0], 0.5) == "DequantizeLinear 'w'"
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        ("y = Gemm(x, v)", ""),
+        ("y = Gemm(x, v, b)", ""),
+        ("y = Gemm(v, v, b)", ""),
+        ("y = Gemm(x, w, v)", ""),
+        ("n = Neg(c) y = Gemm(x, w, n)", ""),
+        ("f = Constant <value = float[3, 3] {1, 2, 3, 4, 5, 6, 7, 8, 9}> () y = Gemm(x, f, b)", ""),
+        ("y = Gemm(x, w, w)", ""),
+        ("y = Gemm(w, w)", ""),
+        ("y = MatMul(w, w)", ""),
+        ("y = Gemm(x, w, b)", "w"),
+        ("y = Gemm(x, w, b)", "b"),
+        ("n = Neg(w) y = Gemm(x, w, b)", ""),
+        ("y = of.ours.Gemm(x, w, b)", ""),
+        ("y = of.ours.MatMul(x, w)", ""),
+        ("p = MatMul(x, w) y = of.ours.Add(p, b)", ""),
+        ("p = of.ours.MatMul(x, w) y = Add(p, b)", ""),
+        ("p = MatMul(x, w) y = Sub(p, b)", ""),
+        ("p = MatMul(x, w) y = Add(p, b)", "p"),
+        ("p = MatMul(x, w) n = Neg(p) y = Add(p, b)", ""),
+        ("p = MatMul(x, w) y = Add(p, p)", ""),
+        ("p = MatMul(x, w) y = Add(p, x)", ""),
+        ("y = Add(c, b)", ""),
+        ("y = Add(x, b)", ""),
+        ("y = Neg(b)", ""),
+        ("m = of.ours.DequantizeLinear(w8, ws) y = Gemm(x, m)", ""),
+        ("m = DequantizeLinear(w8, step) y = Gemm(x, m)", ""),
+        ("y = DequantizeLinear(w8, step)", ""),
+        ("y = of.ours.DequantizeLinear(w8, ws)", ""),
+        ("y = QuantizeLinear(x, ws)", ""),
+    ],
+)
+def test_what_no_scale_can_hold_is_left_as_it_is(body: str, shown: str) -> None:
+    outputs = f"float[n, 3] y{f', float[n, 3] {shown}' if shown else ''}"
+    made = editor(LAYER + body, outputs, "float[n, 3] x, float[3, 3] v, float step")
+    before = places(made)
+    assert scale_quantized(made, made.graph.outputs[0], 0.5) is None
+    assert places(made) == before
+
+
+def test_an_input_of_the_graph_has_no_scale() -> None:
+    made = editor("y = Neg(x)")
+    assert scale_quantized(made, made.graph.inputs[0], 0.5) is None
+
+
+@pytest.mark.parametrize("body", ["y = MatMul(d, d)", "y = Gemm(d, d)"])
+def test_a_product_with_itself_is_not_scaled_twice(body: str, tmp_path: Path) -> None:
+    quantised = "q = QuantizeLinear(x, ws, wo) d = DequantizeLinear(q, ws, wo) "
+    model = graph(NUMBERS + quantised + body, "float[3, 3] x", "float[3, 3] y")
+    report, made = fused(model, tmp_path, TWO)
+    (said,) = report.done
+    assert said.startswith("logit map put in as one Mul (the weight of ")
+    x = X[:3]
+    np.testing.assert_array_equal(run(made, {"x": x})["y"], run(model, {"x": x})["y"] / 2)
