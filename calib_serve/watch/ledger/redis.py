@@ -136,28 +136,32 @@ class RedisLedger(RedisStore):
 
     def _retain(self) -> None:
         """Remember receipts for as long as the longest retention given so far."""
-        root = self._root
-        kept = float(self._redis.get(f"{root}:retention") or self.retention * 1000) / 1000
-        self.retention = max(self.retention, kept)
-        forgotten = max(
-            self._redis_time() - kept, float(self._redis.get(f"{root}:forgotten") or -math.inf) / 1000
-        )
+        root, mine = self._root, int(self.retention * 1000)
+        kept = int(float(self._redis.get(f"{root}:retention") or mine))
+        longest = max(mine, kept)
+        self.retention = max(self.retention, kept / 1000)
+        # With what a process had still to add that died on the way: some are remembered for too long.
+        more = longest - kept + int(self._redis.get(f"{root}:prolonging") or 0)
+        if not more:
+            self._redis.set(f"{root}:retention", longest)
+            return
+        self._forget_until(longest - more, ("prolonging", more), ("retention", longest))
+        for kind in ("epoch", "nonce"):
+            for key in self._redis.scan_iter(f"{escaped(root)}:{kind}:*", count=1000):
+                if (left := self._redis.pttl(key)) > 0:
+                    self._redis.pexpire(key, left + more)
+        for name, _ in self._redis.zscan_iter(f"{root}:epochs"):
+            self._redis.zincrby(f"{root}:epochs", more, name)
+        self._forget_until(longest - more, ("prolonging", 0))
+
+    def _forget_until(self, shorter: int, *more: tuple[str, int]) -> None:
+        """Refuse what may have expired after ``shorter`` milliseconds; set ``more`` in the same step."""
+        root, expired = self._root, int(self._redis_time() * 1000) - shorter
+        forgotten = max(expired, float(self._redis.get(f"{root}:forgotten") or -math.inf))
         with self._local.step() as pipe:
-            if self.retention > kept:
-                # What is this old may have been forgotten under the shorter one.
-                pipe.set(f"{root}:forgotten", int(forgotten * 1000))
-                pipe.set(f"{root}:prolonging", int((self.retention - kept) * 1000))
-            # First, so that what is counted from now on is remembered for as long.
-            pipe.set(f"{root}:retention", int(self.retention * 1000))
-        if more := int(self._redis.get(f"{root}:prolonging") or 0):
-            # Where a process died on the way, the next one begins again: some are remembered for too long.
-            for kind in ("epoch", "nonce"):
-                for key in self._redis.scan_iter(f"{escaped(root)}:{kind}:*", count=1000):
-                    if (left := self._redis.pttl(key)) > 0:
-                        self._redis.pexpire(key, left + more)
-            for name, score in self._redis.zscan_iter(f"{root}:epochs"):
-                self._redis.zadd(f"{root}:epochs", {name: score + more})
-            self._redis.delete(f"{root}:prolonging")
+            pipe.set(f"{root}:forgotten", int(forgotten))
+            for name, value in more:
+                pipe.set(f"{root}:{name}", value) if value else pipe.delete(f"{root}:{name}")
 
     def accept(
         self, entries: Sequence[Entry], *, detect: bool = True, mark: Mark | None = None

@@ -73,7 +73,7 @@ class _Facts:
         ended = self._clock()
         now = seconds + micro / 1e6
         found: dict[str, Any] = {"now": now, "ahead": now - (began + ended) / 2, "took": ended - began}
-        for section in ("memory", "persistence", "replication", "stats", "server"):
+        for section in ("memory", "persistence", "replication", "stats"):
             found |= self._client.info(section)
         found["evicted_at"] = self._client.get(f"{self._root}:evicted_at")
         try:

@@ -80,7 +80,9 @@ def copied(place: Place, to: Path) -> float:
         (seconds, micro), rows = found
         now = int(seconds) * 1000 + int(micro) // 1000
         for key, kind, left, content in rows:
-            name = json.dumps([key.decode().removeprefix(root), kind.decode(), now + left if left > 0 else 0])
+            # 0 are left of what ends while the script runs; below 0: it has no end.
+            expires = now + left if left >= 0 else 0
+            name = json.dumps([key.decode().removeprefix(root), kind.decode(), expires])
             told = _reread(spool, *places[key]) if content is None else _told(_many(content))
             out.write(name.encode() + b"\t" + told + b"\n")
     return now / 1000

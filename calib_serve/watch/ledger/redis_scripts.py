@@ -51,9 +51,12 @@ if string.match(memory, 'maxmemory:(%d+)') ~= '0' and policy ~= 'noeviction' the
     '); set maxmemory-policy noeviction')
 end
 local evicted = string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)')
-if evicted ~= '0' and evicted ~= redis.call('GET', root .. ':evicted') then
-  redis.call('SET', root .. ':forgotten', whole(ms))
-  redis.call('SET', root .. ':evicted_at', whole(ms))
+if evicted ~= (redis.call('GET', root .. ':evicted') or '0') then
+  -- 0 again after a restart: noted as well, for as many may be evicted again.
+  if evicted ~= '0' then
+    redis.call('SET', root .. ':forgotten', whole(ms))
+    redis.call('SET', root .. ':evicted_at', whole(ms))
+  end
   redis.call('SET', root .. ':evicted', evicted)
 end
 """
@@ -110,6 +113,9 @@ if batch.mark and redis.call('GET', root .. ':state:' .. batch.given_up) == batc
 end
 local retention = math.max(batch.retention, tonumber(redis.call('GET', root .. ':retention') or 0))
 local forgotten = tonumber(redis.call('GET', root .. ':forgotten') or '-inf')
+-- While a retention is prolonged, what is older than the shorter one may have expired before its turn came.
+local prolonging = tonumber(redis.call('GET', root .. ':prolonging') or 0)
+if prolonging > 0 then forgotten = math.max(forgotten, ms - retention + prolonging) end
 local gone = redis.call('ZRANGEBYSCORE', root .. ':epochs', '-inf', ms, 'LIMIT', 0, 1000)
 if #gone > 0 then
   redis.call('ZREM', root .. ':epochs', unpack(gone))
@@ -134,7 +140,8 @@ local function fate(one, left)
 end
 for i, one in ipairs(batch.labels) do
   local left = one.time * 1000 + retention - ms
-  if left <= 0 or one.time * 1000 <= forgotten then
+  -- In its last millisecond it is over: Redis keeps nothing for 0 of them.
+  if left < 1 or one.time * 1000 <= forgotten then
     fates[i] = 'forgotten'
   else
     fates[i] = fate(one, left)
