@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sizes import nightly
 from torch import nn
 from typer.testing import CliRunner
 
@@ -49,6 +50,7 @@ def test_the_paper_s_schedule_is_its_fit(images) -> None:
     assert found.fit["gamma"] == 1.0
 
 
+@nightly
 def test_the_paper_s_gammas_are_tried_under_its_schedule(images) -> None:
     found = fitted(images, schedule="paper", gamma="paper", penalty=0.1)
     assert [row["gamma"] for row in found.fit["candidates"]] == list(GAMMAS)
