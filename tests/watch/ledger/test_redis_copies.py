@@ -139,7 +139,7 @@ def test_a_copy_of_redis_that_is_put_back_is_the_same_to_the_last_member(place, 
 def test_what_is_staged_in_redis_goes_by_itself_within_an_hour_and_at_the_end(place, server, tmp_path):
     (tmp_path / "copy").write_text(
         line(":bins", "string", 0, b"7") + line(":nonce:gone", "string", int(NOW * 1000) - 5000, b"")
-        + line(":nonce:here", "string", int(NOW * 1000) + 600_000, b"") + line(":journal", "list", 0)
+        + line(":nonce:here", "string", int(NOW * 1000) + 86_400_000, b"") + line(":journal", "list", 0)
     )  # fmt: skip
     server.set(f"{ROOT}.restoring-killed:bins", 1)
     with staged(place, tmp_path / "copy") as ledger:
@@ -152,7 +152,7 @@ def test_what_is_staged_in_redis_goes_by_itself_within_an_hour_and_at_the_end(pl
         left = [server.pttl(f"{stage}{name}") for name in (":bins", ":nonce:here", ".expires")]
         assert all(3_500_000 < one <= 3_600_000 for one in left)
         assert server.hget(f"{stage}.expires", ":bins") == "0"
-        assert server.hget(f"{stage}.expires", ":nonce:here") == str(int(NOW * 1000) + 600_000)
+        assert server.hget(f"{stage}.expires", ":nonce:here") == str(int(NOW * 1000) + 86_400_000)
     assert server.keys("*") == []
 
 

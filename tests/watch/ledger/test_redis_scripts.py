@@ -13,10 +13,10 @@ from real_servers import Redis
 from calib_serve.watch.ledger.redis_scripts import ACCEPT, ADD
 
 ROOT = "{a}"
-NOW = int(time.time())
+NOW = int(time.time())  # its tests may come long after it was read
 MONTH = 2_592_000_000  # milliseconds
 EPOCH = "00" * 8
-SLOW = 250  # milliseconds within one script, by Redis' clocks, where another program runs meanwhile
+SLOW = 2000  # milliseconds within one script, by Redis' clocks, where another program runs meanwhile
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_an_epoch_is_remembered_as_long_as_its_latest_receipt(server):
 
 def test_a_receipt_is_refused_once_it_is_expired_or_was_made_until_what_is_forgotten(server):
     assert accept(server, named("a", when=NOW - 20), retention=10_000) == ["forgotten"]
-    assert accept(server, named("a", when=NOW - 20), retention=90_000) == ["counted"]
+    assert accept(server, named("a", when=NOW - 20), retention=MONTH) == ["counted"]
     server.set(f"{ROOT}:forgotten", NOW * 1000)
     many = [
         named("b", when=NOW),
@@ -116,23 +116,28 @@ def test_a_receipt_is_refused_once_it_is_expired_or_was_made_until_what_is_forgo
 def test_a_receipt_that_expires_within_this_millisecond_is_forgotten_and_no_error(server):
     """Redis remembers nothing for 0 milliseconds: it refuses to, or deletes the whole epoch."""
     for part in (0, 0.25):
-        seconds, micro = server.time()
-        ends = seconds * 1000 + micro // 1000 + 8
         found = []
-        for i in range(3000):
-            one = named(f"{part}{i}", when=0), bit(i, epoch=f"{i:08x}{int(4 * part):08x}", when=0)
-            found.append(accept(server, *one, retention=ends + part))
-            if len(found) > 20 and found[-20] == ["forgotten", "forgotten"]:
+        for attempt in range(100):  # until the first came in time, also on a busy machine
+            server.flushdb()
+            seconds, micro = server.time()
+            ends = seconds * 1000 + micro // 1000 + 8 + attempt
+            found = [["forgotten", "forgotten"]]
+            for i in range(10_000):
+                one = named(f"{i}", when=0), bit(i, epoch=f"{i:016x}", when=0)
+                found.append(accept(server, *one, retention=ends + part))
+                if found[-20:] == 20 * [["forgotten", "forgotten"]]:
+                    break
+            if ["counted", "counted"] in found:
                 break
-        assert found[0] == ["counted", "counted"]
+        assert found[1] == ["counted", "counted"]
         assert found[-1] == ["forgotten", "forgotten"]
-        assert all(one in (found[0], found[-1]) for one in found)
+        assert all(one in (found[1], found[-1]) for one in found)
 
 
 def test_what_expired_is_cleared_away_and_nothing_else_a_thousand_at_a_time(server):
     old = [f"{i:016x}" for i in range(1, 1002)]
     server.zadd(
-        f"{ROOT}:epochs", {one: 1000 + i for i, one in enumerate(old)} | {"later": NOW * 1000 + 60_000}
+        f"{ROOT}:epochs", {one: 1000 + i for i, one in enumerate(old)} | {"later": NOW * 1000 + MONTH}
     )
     server.hset(f"{ROOT}:bits", mapping=dict.fromkeys([*old, "later"], 3))
     accept(server)
@@ -240,7 +245,7 @@ def evict(own, settings):
 def test_after_an_eviction_what_was_predicted_until_then_is_forgotten(own, settings):
     evicted = evict(own, settings)
     before = time.time_ns() // 1_000_000
-    assert accept(own, named("a", when=NOW), named("b", when=NOW + 3600)) == ["forgotten", "counted"]
+    assert accept(own, named("a", when=NOW), named("b", when=NOW + 10**6)) == ["forgotten", "counted"]
     after = time.time_ns() // 1_000_000
     at = own.get(f"{ROOT}:forgotten")
     assert before <= int(at) <= after
