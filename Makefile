@@ -86,11 +86,17 @@ nightly: $(DEVELOPED)
 
 check: $(DEVELOPED)
 	VENV=$(VENV) scripts/system_tools.sh
+	$(MAKE) --no-print-directory --jobs 2 --output-sync=target check-types check-rest
+
+.PHONY: check-types check-rest
+check-types:
+	$(BIN)/mypy
+
+check-rest:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/pytest -q --ignore=tests calib_serve
 	scripts/check_prometheus.sh
+	$(BIN)/pytest -q --ignore=tests calib_serve
 
 coverage: $(DEVELOPED)
 	$(BIN)/pytest -n logical --dist loadfile --no-loadscope-reorder -m "not server" \
