@@ -14,7 +14,6 @@ import yaml
 from grafana_foundation_sdk.models import alerting
 from installed import ROOT, run
 from real_servers import needed
-from sizes import nightly
 from typer.testing import CliRunner
 
 from calib_serve.cli import app
@@ -234,7 +233,6 @@ def test_grafanas_own_models_read_the_contact_points() -> None:
     assert {policy["receiver"], *(route["receiver"] for route in policy["routes"])} == names
 
 
-@nightly
 def test_the_check_of_the_files_runs_as_it_stands() -> None:
     needed("promtool", "prometheus")
     done = subprocess.run(
