@@ -4,7 +4,7 @@ from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.contract import Clause, ClauseKind, Contract
 from calib_serve.artifact.decisions import Abstain, PredictionSets, SetScore
 from calib_serve.artifact.examples import Examples
-from calib_serve.artifact.facts import ModelFacts, read_outputs
+from calib_serve.artifact.facts import ModelFacts
 from calib_serve.artifact.promises import DecisionsEvaluation, evaluate_decisions, promises
 from calib_serve.artifact.results import Score, Selection
 from calib_serve.artifact.steps import Head, InputShift, LogitMap, Mixture, ProbTable, Step
@@ -30,5 +30,4 @@ __all__ = [
     "Step",
     "evaluate_decisions",
     "promises",
-    "read_outputs",
 ]

@@ -25,6 +25,7 @@ from calib_serve.artifact.facts import ModelFacts
 from calib_serve.artifact.manifest import (
     MANIFEST,
     PARAMS,
+    SCHEMA,
     digest,
     folder_id,
     pack,
@@ -389,19 +390,9 @@ class Artifact:
             raise SchemaError(f"{path} is not a valid artifact: {error}") from error
         return artifact
 
-    @property
-    def _schema(self) -> int:
-        """The earliest version that can read it, so that artifacts of before keep their fingerprint."""
-        if self.contract is not None:
-            return 4
-        if self.sets is not None or self.abstain is not None:
-            return 3
-        known = self.model.outputs in (None, "logits", "log_probs", "probabilities")
-        return 1 if known and self.examples is None else 2
-
     def _manifest(self, params_sha256: str) -> dict[str, Any]:
         content: dict[str, Any] = {
-            "schema": self._schema,
+            "schema": SCHEMA,
             "method": self.method,
             "classes": self.classes,
             "class_names": list(self.class_names),
@@ -416,12 +407,10 @@ class Artifact:
             else {
                 name: getattr(self.reference, name).tolist() for name in ("count", "confidence", "correct")
             },
+            "reference_classes": list(self.reference_classes),
             "versions": self.versions,
             "params_sha256": params_sha256,
         }
-        # Left out where empty, so that older artifacts keep their fingerprint.
-        if self.reference_classes:
-            content["reference_classes"] = list(self.reference_classes)
         decisions = {"sets": self.sets, "abstain": self.abstain, "contract": self.contract}
         content |= {name: rule.facts for name, rule in decisions.items() if rule is not None}
         return {**content, "sha256": digest(content)}
@@ -440,7 +429,7 @@ def _build(manifest: Mapping[str, Any], params: bytes) -> Artifact:
             for name in ("model", "data", "fit", "before", "after", "versions", "class_names")
         },
         reference=None if reference is None else Bins(**reference),
-        reference_classes=tuple(manifest.get("reference_classes", ())),
+        reference_classes=tuple(manifest["reference_classes"]),
         examples=examples,
         sets=sets,
         abstain=None if abstain is None else Abstain(**abstain),

@@ -11,7 +11,7 @@ from calib_serve.errors import InputError
 from calib_serve.pictures import Preprocessing
 from calib_serve.scores import Outputs, check_outputs
 
-__all__ = ["ModelFacts", "read_outputs"]
+__all__ = ["ModelFacts"]
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,7 @@ class ModelFacts:
         if not isinstance(known, Mapping):
             raise InputError(f"what is known of the model must be a mapping, got {type(known).__name__}")
         held = plain(known, "model")
-        given = {f.name: held.get(f.name) for f in fields(cls) if f.init}
-        facts = cls(**{**given, "outputs": read_outputs(given["outputs"])})
+        facts = cls(**{f.name: held.get(f.name) for f in fields(cls) if f.init})
         object.__setattr__(facts, "_held", held)
         return facts
 
@@ -97,11 +96,6 @@ class ModelFacts:
                 "model file itself returns; say with --outputs (outputs=) what that is"
             )
         return told or self.outputs or "logits"
-
-
-def read_outputs(written: Any) -> Any:
-    """``outputs`` from a file of any version: version 0.1.0 wrote "log_probabilities"."""
-    return "log_probs" if written == "log_probabilities" else written
 
 
 def _check(name: str, value: object, right: bool, wanted: str) -> None:

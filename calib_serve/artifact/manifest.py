@@ -44,7 +44,7 @@ __all__ = [
     "write_manifest",
 ]
 
-SCHEMA = 4
+SCHEMA = 1
 MANIFEST = "manifest.yaml"
 PARAMS = "params.safetensors"
 _MANIFEST_LIMIT = 1 << 20  # bytes; a manifest is a page or two
@@ -107,15 +107,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict) or "schema" not in manifest:
         raise SchemaError(f"{path} is not an artifact's manifest: it has no schema version")
     schema = manifest["schema"]
-    if type(schema) is not int or not 1 <= schema <= SCHEMA:
+    if type(schema) is not int or schema != SCHEMA:
         newer = type(schema) is int and schema > SCHEMA
         raise SchemaError(
-            f"{path} has schema {schema!r}, this version of calib-serve reads 1 to {SCHEMA}; "
-            + (
-                "a newer calib-serve wrote it; upgrade"
-                if newer
-                else "upgrade calib-serve or fit the artifact again"
-            )
+            f"{path} has schema {schema!r}, and this calib-serve reads schema {SCHEMA}; "
+            + ("a newer calib-serve wrote it: upgrade" if newer else "fit the artifact again")
         )
     claimed = manifest.pop("sha256", None)
     try:

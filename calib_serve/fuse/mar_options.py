@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Union, get_args
 
-from calib_serve.artifact import Artifact, read_outputs
+from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ModelError
 from calib_serve.pictures import MAX_PIXELS, Preprocessing, is_picture_shape
 from calib_serve.scores import LABELS, Outputs
@@ -140,7 +140,7 @@ class ModelOptions:
                 f"the {SECTION} section has unknown keys {sorted(unknown)}; known: {sorted(known)}"
             )
         try:
-            return cls(**{**section, "outputs": read_outputs(section.get("outputs", "logits"))})
+            return cls(**{**section, "outputs": section.get("outputs", "logits")})
         except (TypeError, InputError) as error:
             raise ModelError(f"the {SECTION} section of model-config.yaml cannot be read: {error}") from error
 

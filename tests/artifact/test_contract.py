@@ -251,7 +251,7 @@ def test_a_manifest_whose_contract_cannot_be_is_no_artifact(tmp_path: Path, entr
     folder = PLAIN.save(tmp_path / "a")
     manifest = yaml.safe_load((folder / "manifest.yaml").read_text())
     del manifest["sha256"]
-    manifest |= {"contract": entry, "schema": 4}
+    manifest["contract"] = entry
     (folder / "manifest.yaml").write_text(yaml.safe_dump({**manifest, "sha256": digest(manifest)}))
     with pytest.raises(SchemaError):
         Artifact.load(folder)

@@ -32,10 +32,6 @@ def test_decisions_come_back_from_disk_and_change_no_probability(tmp_path: Path)
     assert found.fingerprint == artifact.fingerprint != PLAIN.fingerprint
 
 
-def test_an_artifact_without_decisions_is_written_as_before(tmp_path: Path) -> None:
-    assert "schema: 1" in (PLAIN.save(tmp_path / "plain") / "manifest.yaml").read_text()
-
-
 def test_aps_takes_the_likeliest_classes_until_their_mass_is_reached() -> None:
     p = np.random.default_rng(1).dirichlet(np.ones(6), size=200)
     inside = PredictionSets(np.array(0.8), coverage=0.9, score="aps")(p)

@@ -29,13 +29,6 @@ def test_it_acts_after_the_logit_maps_and_before_the_table():
         Artifact((MIXTURE, MIXTURE), method="twice", classes=4)
 
 
-def test_it_comes_back_from_disk(tmp_path):
-    artifact = Artifact((MIXTURE,), method="ensemble-temperature", classes=4)
-    loaded = Artifact.load(artifact.save(tmp_path / "a"))
-    np.testing.assert_array_equal(loaded.probs(LOGITS), artifact.probs(LOGITS))
-    assert loaded.fingerprint == artifact.fingerprint
-
-
 @pytest.mark.parametrize(
     ("scales", "weights", "error"),
     [

@@ -13,7 +13,6 @@ from calib_serve import Artifact
 from calib_serve.artifact import ModelFacts
 from calib_serve.artifact.manifest import digest
 from calib_serve.errors import InputError, SchemaError
-from calib_serve.fuse.mar_options import SECTION, ModelOptions
 from calib_serve.pictures import Preprocessing
 
 
@@ -61,7 +60,7 @@ def test_facts_of_the_wrong_type_are_refused_when_the_artifact_is_read(tmp_path:
 def test_what_a_file_held_is_written_back_as_it_was(tmp_path: Path) -> None:
     held = {
         "sha256": "ab" * 32,
-        "outputs": "log_probabilities",
+        "outputs": "log_probs",
         "input_shape": [3, 8, 8],
         "last_linear": None,
         "a key of later": [1, {"x": 2.5}],
@@ -95,10 +94,3 @@ def test_an_artifact_takes_a_mapping_or_facts_and_gives_facts(tmp_path: Path) ->
     assert Artifact((), method="x", classes=3).model == ModelFacts()
     with pytest.raises(InputError, match="outputs"):
         ModelFacts(outputs="log_probabilities")  # type: ignore[arg-type]  # of files alone
-
-
-def test_a_model_config_of_before_is_read_and_only_files_may_spell_so() -> None:
-    section = {"kind": "onnx", "model": "model.onnx", "sha256": "0" * 64, "outputs": "log_probabilities"}
-    options = ModelOptions.read({SECTION: section})
-    assert options.outputs == "log_probs"
-    assert options.as_dict()["outputs"] == "log_probs"

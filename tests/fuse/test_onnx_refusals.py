@@ -1,0 +1,134 @@
+"""Graphs, artifacts and options that cannot be fused are refused in a sentence, and nothing is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from deciding import IN_SEGMENTS, deciding
+from fuse_artifacts import artifact
+from fuse_texts import DELTA, TWO, K, graph
+
+from calib_serve import Artifact, Head, InputShift, LogitMap
+from calib_serve.artifact import Examples
+from calib_serve.errors import CalibServeError, FuseError
+from calib_serve.fuse.onnx import Normalization, fuse_onnx
+
+BY_TWO = artifact(TWO, classes=K)
+HEAD = artifact(Head((np.ones((K, K)),), (np.zeros(K),)), classes=K)
+EACH = LogitMap(np.array([0.5, 1.0, 2.0]))
+SHIFTED = artifact(InputShift(DELTA), TWO, classes=K)
+OF_LABELS = artifact(TWO, classes=K, outputs="label_logits")
+SOFTMAX = "z = Neg(x) y = Softmax(z)"
+NORMAL = Normalization(np.array([0.5, 1.0]), np.array([2.0, 1.0]))
+HIDDEN = "z = Neg(x) p = Softmax(z) n = Neg(p) y = Neg(n)"
+FUNCTION = "z = of.ours.Body(x) "
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A graph as text, what it cannot take, and a word of what is said."""
+
+    word: str
+    body: str = SOFTMAX
+    fitted: Artifact = BY_TWO
+    inputs: str = "float[n, 3] x"
+    outputs: str = "float[n, 3] y"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+REFUSED = [
+    # Which output, and what it holds.
+    Refused("no output 'w'", options={"output_name": "w"}),
+    Refused("several outputs", "y = Neg(x) z = Neg(x)", outputs="float[n, 3] y, float[n, 3] z"),
+    Refused("no output .* can hold", "y = Neg(x)", inputs="float[n, 4] x", outputs="float[n, 4] y"),
+    Refused("for 3 classes, .* has 4", "y = Neg(x)", inputs="float[n, 4] x", outputs="float[n, 4] y",
+            options={"output_name": "y"}),
+    Refused("not floating", "y = Cast <to: int = 7> (x)", outputs="int64[n, 3] y",
+            options={"output_name": "y"}),
+    Refused(r"not \(n, K\)", "y = Neg(x)", inputs="float[n, 3, 2] x", outputs="float[n, 3, 2] y",
+            options={"output_name": "y"}),
+    Refused("axis 0", "z = Neg(x) y = Softmax <axis: int = 0> (z)"),
+    Refused("axis -1 of 4", SOFTMAX, inputs="float[n, 3, 1, 1] x", outputs="float[n, 3, 1, 1] y"),
+    Refused("by a Softmax", options={"outputs": "logits"}),
+    Refused("by a Softmax", options={"outputs": "log_probs"}),
+    Refused("numbers are probabilities", HIDDEN),
+    Refused("numbers are label_probabilities", "z = Sigmoid(x) n = Neg(z) y = Neg(n)"),
+    Refused("--outputs probability", "z = Sigmoid(x) n = Neg(z) y = Neg(n)", inputs="float[n, 1] x",
+            outputs="float[n, 1] y", fitted=artifact(TWO, classes=2, outputs=None)),
+    Refused("256 steps", "s = Constant <value = float {0.01}> () o = Constant <value = uint8 {0}> () "
+            "q = QuantizeLinear(x, s, o) p = com.microsoft.QLinearSoftmax <axis: int = 1, opset: int = 13> "
+            "(q, s, o, s, o) y = DequantizeLinear(p, s, o)"),
+    # What the artifact was fitted on.
+    Refused("Sigmoid a class", "z = Neg(x) y = Sigmoid(z)"),
+    Refused("scores of classes", fitted=OF_LABELS),
+    Refused("scores of labels", "y = Neg(x)", options={"outputs": "label_logits"}),
+    Refused("fitted on logits, and the graph has probabilities", HIDDEN, artifact(EACH, classes=K),
+            options={"outputs": "probabilities"}),
+    Refused("--fitted-on", "y = Neg(x)", artifact(EACH, classes=K, outputs=None)),
+    Refused("fitted on logit,", "y = Neg(x)", artifact(EACH.__class__(np.array([0.6, 1.3])), classes=2,
+            outputs="logit"), inputs="float[n, 2] x", outputs="float[n, 2] y"),
+    Refused("fitted for model", fitted=replace(BY_TWO, model={"outputs": "logits", "sha256": "0" * 64})),
+    Refused("own scores", fitted=replace(BY_TWO, examples=Examples(np.eye(K), np.full((K, K), 1 / K)))),
+    Refused("thresholds of its own", fitted=replace(BY_TWO, contract=IN_SEGMENTS)),
+    Refused("called 'set'", "z = Neg(x) y = Softmax(z) set = Neg(z)", deciding(BY_TWO),
+            outputs="float[n, 3] y, float[n, 3] set", options={"output_name": "y"}),
+    # Heads.
+    Refused("last linear layer was not found", fitted=HEAD),
+    Refused("made of the logits", fitted=HEAD, options={"features": "y"}),
+    Refused("no tensor 'w'", fitted=HEAD, options={"features": "w"}),
+    Refused(r"reads features \(n, 3\)", "f = Concat <axis: int = 1> (x, x) y = Neg(x)", HEAD,
+            options={"features": "f"}),
+    Refused("features", "i = Cast <to: int = 7> (x) y = Neg(x)", HEAD, options={"features": "i"}),
+    Refused("no Softmax makes", HIDDEN, HEAD, options={"outputs": "probabilities", "features": "x"}),
+    # Input shifts and normalisations.
+    Refused("no floating-point input", fitted=artifact(InputShift(np.ones(4)), classes=K)),
+    Refused("no floating-point input", "c = Cast <to: int = 1> (x) y = Softmax(c)", SHIFTED, "int64[n, 3] x"),
+    Refused("several inputs", "z = Sub(a, b) y = Softmax(z)", SHIFTED, "float[n, 3] a, float[n, 3] b"),
+    Refused("no input 'w'", fitted=SHIFTED, options={"input_name": "w"}),
+    Refused("3 channels, .* 2", options={"normalization": NORMAL}),
+    Refused("no raw scores", fitted=SHIFTED, options={"keep_raw": True}),
+    # Names, types and options.
+    Refused("called 'bin'", "z = Neg(bin) y = Softmax(z)", inputs="float[n, 3] bin",
+            options={"returns": "all"}),
+    Refused("raw_y", "z = Neg(x) y = Softmax(z) raw_y = Neg(z)", outputs="float[n, 3] y, float[n, 3] raw_y",
+            options={"output_name": "y", "keep_raw": True}),
+    Refused("beyond the range of FLOAT16", fitted=artifact(LogitMap.temperature(1e-6), classes=K),
+            inputs="float16[n, 3] x", outputs="float16[n, 3] y"),
+    Refused("--returns", options={"returns": "everything"}),
+    Refused("--outputs", options={"outputs": "log_probabilities"}),
+    Refused("no rows", options={"samples": 0}),
+    Refused("device", options={"device": "gpu"}),
+    Refused("device|CUDA", options={"device": "cuda"}),
+    # What nobody can run.
+    Refused("unknown type|cannot", FUNCTION + "y = Softmax(z)"),
+    Refused("run|parity", FUNCTION + "y = Softmax(x)", outputs="float[n, 3] y, float[n, 3] z",
+            options={"output_name": "y"}),
+    Refused("inputs", options={"inputs": {"w": np.ones((2, 3), "f4")}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("one", REFUSED, ids=lambda one: one.word)
+def test_what_cannot_be_fused_is_refused_in_a_sentence_and_nothing_is_written(
+    one: Refused, tmp_path: Path
+) -> None:
+    onnx.save(graph(one.body, one.inputs, one.outputs), tmp_path / "raw.onnx")
+    with pytest.raises(CalibServeError, match=one.word) as refused:
+        fuse_onnx(tmp_path / "raw.onnx", one.fitted, tmp_path / "fused.onnx", **one.options)
+    assert "\n" not in str(refused.value)
+    assert "went wrong" not in str(refused.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["raw.onnx"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "1", "1,2,3", "a,b", "1/,2", "1;2", "1,0", "1,-1", "nan,1", "1/2,1/2/3"]
+)
+def test_a_normalisation_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(FuseError, match="normalization"):
+        Normalization.read(text)
+    read = Normalization.read("-.5/1,.25/.5")
+    assert (read.mean.tolist(), read.std.tolist()) == ([-0.5, 1.0], [0.25, 0.5])
