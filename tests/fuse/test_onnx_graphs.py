@@ -249,7 +249,7 @@ def graphs() -> Iterator[object]:
         yield pytest.param(tail, layer, kind, dtype, OPSETS[n % len(OPSETS)], returns, id=name)
 
 
-@pytest.mark.parametrize(("tail", "layer", "kind", "dtype", "opset", "returns"), graphs())
+@pytest.mark.parametrize(("tail", "layer", "kind", "dtype", "opset", "returns"), [*graphs()])
 def test_a_fused_graph_gives_what_the_artifact_makes_of_the_raw_one_s_scores(
     tail: str, layer: str, kind: str, dtype: str, opset: int, returns: str, tmp_path: Path
 ) -> None:
