@@ -42,25 +42,6 @@ def call(folder: Path, kind: str, *options: str, out: str = "out.onnx"):
     return CliRunner().invoke(app, [*arguments, *options], catch_exceptions=False)
 
 
-def test_it_says_what_was_folded_what_it_cost_and_how_exact_it_is(folder):
-    shown = call(folder, "onnx").output
-    assert "shift folded into Gemm" in shown
-    assert "logit map folded into Gemm" in shown
-    assert "2 -> 2" in shown
-    assert "at most on 8 inputs" in shown
-    assert (folder / "out.onnx").exists()
-
-
-def test_json_has_the_facts(folder):
-    facts = json.loads(call(folder, "onnx", "--json", "--returns", "all", "--samples", "3").output)
-    assert len(facts["folded"]) == 2
-    assert facts["nodes_before"] == 2
-    assert facts["nodes_after"] == len(onnx.load(folder / "out.onnx").graph.node)
-    assert 0 <= facts["max_abs_diff"] <= facts["tolerance"]
-    assert facts["samples"] == 3
-    assert facts["outputs"] == ["logits", "probabilities", "confidence", "predicted", "bin"]
-
-
 def test_a_normalisation_is_written_channel_by_channel(folder):
     call(folder, "onnx", "--with-normalization", "0.5/0.4/0.3,0.25")
     x = np.random.default_rng(0).random((2, 3, 2, 2)).astype("f4")

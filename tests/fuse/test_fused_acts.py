@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from deciding import ACTS, IN_SEGMENTS, SCORES, acts_by_hand, deciding
+from deciding import ACTS, IN_SEGMENTS, acts_by_hand, deciding
 from fuse_artifacts import artifact
 from fuse_graphs import Builder
 from onnx import TensorProto, helper
@@ -52,24 +52,6 @@ def fused(folder: Path, one: Artifact, dtype: str = "f4", **options) -> Path:
     return out
 
 
-@pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("contract", [ACTS, ONE], ids=["of classes", "of all"])
-def test_every_output_says_its_shape_and_type(score: str, contract: Contract, tmp_path: Path) -> None:
-    one = replace(deciding(fitted(contract), score), contract=contract)
-    graph = onnx.load(fused(tmp_path, one, returns="all")).graph
-    told = {}
-    for value in graph.output:
-        tensor = value.type.tensor_type
-        told[value.name] = tensor.elem_type, [d.dim_param or d.dim_value for d in tensor.shape.dim]
-    assert told == {
-        **dict.fromkeys(("probabilities", "logits"), (TensorProto.FLOAT, ["n", K])),
-        **dict.fromkeys(("predicted", "bin"), (TensorProto.INT64, ["n"])),
-        "confidence": (TensorProto.FLOAT, ["n"]),
-        "set": (TensorProto.BOOL, ["n", K]),
-        **dict.fromkeys(("abstain", "act"), (TensorProto.BOOL, ["n"])),
-    }
-
-
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("contract", [ACTS, ONE], ids=["of classes", "of all"])
 def test_every_runtime_acts_as_the_contract_says(contract, runtime, tmp_path):
@@ -83,21 +65,6 @@ def test_every_runtime_acts_as_the_contract_says(contract, runtime, tmp_path):
     by_hand = acts_by_hand(shown) if contract is ACTS else (shown.max(axis=1) >= 0.55).tolist()
     assert got["act"].tolist() == by_hand
     assert 0.2 < got["act"].mean() < 0.95
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_a_graph_acts_by_the_confidence_that_it_returns_and_receipts_carry(dtype, tmp_path):
-    got = by_onnxruntime(fused(tmp_path, fitted(), dtype, returns="all"), {"x": rows(dtype)})
-    bound = np.where(got["predicted"] == 1, 0.6, 0.45)
-    assert got["act"].tolist() == (got["confidence"].astype("f8") >= bound).tolist()
-    # Thresholds that are confidences themselves, and the numbers next to them.
-    c = got["confidence"][got["predicted"] == 0][0]
-    for above, acts in ((float(c), True), (float(np.nextafter(c, c.dtype.type(1))), False)):
-        edge = fitted(Contract((Clause("act", 0.9, above=above, predicted=0),)))
-        again = by_onnxruntime(fused(tmp_path, edge, dtype, returns="all"), {"x": rows(dtype)})
-        at = np.flatnonzero((again["confidence"] == c) & (again["predicted"] == 0))
-        assert again["act"][at].tolist() == [acts] * len(at)
-        assert not again["act"][again["predicted"] != 0].any(), "no clause lets act on the others"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

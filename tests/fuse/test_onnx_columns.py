@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
 from fuse_artifacts import artifact
 from fuse_graphs import run
 from fuse_texts import K, X, fused, graph, operators
 
 from calib_serve import LogitMap, Mixture, ProbTable
-from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx.edit import Editor
-from calib_serve.fuse.onnx.flatten import FlattenScores, is_flat
 from calib_serve.fuse.onnx.graph import FuseReport, fuse_onnx
-from calib_serve.fuse.onnx.one_column import WidenColumn
-from calib_serve.fuse.onnx.tail import Tail, find_tail
 from calib_serve.metrics import sigmoid, softmax
 from calib_serve.scores import Outputs
 
@@ -103,51 +96,12 @@ def test_who_decides_by_such_scores_decides_by_the_calibrated_ones(body: str, tm
     assert not any("warning" in what for what in report.done)
 
 
-def test_who_decides_by_such_logits_before_their_activation_is_named(tmp_path: Path) -> None:
-    body = "z = Neg(x) y = Softmax <axis: int = 1> (z) label = ArgMax <axis: int = 1> (z)"
-    model = graph(body, f"{WIDE} x", f"{WIDE} y, int64[n, 1, 1, 1] label")
-    report, _ = fused(model, tmp_path, DIAGONAL, output_name="y")
-    assert "the output 'label' is decided by ArgMax 'label' from uncalibrated scores" in report.done[-1]
-
-
-def tail_of(body: str, kind: str, classes: int = K) -> Tail:
-    model = onnx.shape_inference.infer_shapes(graph(body, f"{kind} x", f"{kind} y"))
-    some = artifact(LogitMap.temperature(2.0), classes=classes, outputs=None)
-    return find_tail(Editor(ir.from_proto(model)), output="y", outputs=None, artifact=some)
-
-
-def test_only_scores_with_sizes_of_1_are_flattened() -> None:
-    one, wide = FlattenScores(), tail_of("y = Neg(x)", WIDE)
-    one.requires(wide)
-    with pytest.raises(FuseError, match="went wrong: the logits are not flat; please report"):
-        one.ensures(wide)
-    flat = tail_of("y = Neg(x)", f"float[n, {K}]")
-    one.ensures(flat)
-    with pytest.raises(FuseError, match="went wrong: the output is another"):
-        one.ensures(replace(flat, output=ir.Value(name="other")))
-    for sizes in ([4, K, 2], [4, K, 1, 2], None):
-        logits = ir.Value(name="z", shape=None if sizes is None else ir.Shape(sizes))
-        with pytest.raises(FuseError, match="went wrong: the logits cannot be flattened; please report"):
-            one.requires(replace(wide, logits=logits))
-    assert not is_flat(ir.Value(name="of no known shape"))
-
-
-def test_flat_scores_are_flattened_no_further(tmp_path: Path) -> None:
-    _, made = fused(graph("y = Neg(x)"), tmp_path, LogitMap.temperature(2.0), returns="probabilities")
-    assert operators(made) == ["Neg", "Mul", "Softmax"]
-    np.testing.assert_allclose(run(made, {"x": X})["probabilities"], softmax(-X / 2), atol=1e-6)
-
-
 # --- one column of a binary model -------------------------------------------------------------------
 
 Z = np.linspace(-4, 4, 33)
 BETA = LogitMap(np.array([0.6, 1.3]), np.array([0.0, 0.2]), "log_probs")
 MIXTURE = Mixture([0.5], [0.9, 0.1])
 TABLE = ProbTable([[0.3, 0.6], [0.4, 0.7]], [[0.1, 0.4, 0.9], [0.2, 0.5, 0.7]])
-
-
-def of_both(z: np.ndarray) -> np.ndarray:
-    return np.stack([np.zeros_like(z), z], axis=1)
 
 
 def by_beta(z: np.ndarray) -> np.ndarray:
@@ -205,36 +159,3 @@ def test_one_column_is_calibrated_as_two_and_stays_one(
     p = want(Z)
     near = {"rtol": 1e-4, "atol": 1e-5} if kind == "float" else {"rtol": 1e-9, "atol": 1e-12}
     np.testing.assert_allclose(got[:, 0], np.log(p / (1 - p)) if body is LOGIT else p, **near)
-
-
-@pytest.mark.parametrize(
-    ("body", "nodes"),
-    [
-        (LOGIT, ["Neg", "Pad", "LogSoftmax", "BatchNormalization", "LogSoftmax", "MatMul"]),
-        (PROBABILITY, ["Neg", "Pad", "LogSoftmax", "BatchNormalization", "Softmax", "Gather"]),
-        (BEHIND, ["Neg", "Pad", "LogSoftmax", "BatchNormalization", "Softmax", "Gather", "Identity"]),
-    ],
-)
-def test_two_columns_take_few_nodes(body: str, nodes: list[str], tmp_path: Path) -> None:
-    assert operators(binary(body, BETA, tmp_path)[1]) == nodes
-
-
-def test_both_columns_are_shown_where_they_are_wanted(tmp_path: Path) -> None:
-    for body in (LOGIT, PROBABILITY):
-        _, made = binary(body, LogitMap.temperature(2.0), tmp_path, returns="all")
-        got = run(made, {"x": -Z[:, None].astype("f4")})
-        np.testing.assert_allclose(got["logits"], of_both(Z / 2), atol=1e-6)
-        np.testing.assert_allclose(got["probabilities"], softmax(of_both(Z / 2)), atol=1e-6)
-
-
-def test_only_one_column_is_made_two() -> None:
-    one, narrow = WidenColumn(), tail_of("y = Neg(x)", "float[n, 1]", 2)
-    one.requires(narrow)
-    with pytest.raises(FuseError, match="went wrong: the scores have no softmax; please report"):
-        one.ensures(narrow)
-    two = tail_of("z = Neg(x) y = Softmax(z)", "float[n, 2]", 2)
-    one.ensures(two)
-    with pytest.raises(FuseError, match="went wrong: probabilities were to become two columns; please"):
-        one.requires(two)
-    with pytest.raises(FuseError, match="went wrong: the way out is broken"):
-        one.ensures(replace(two, logits=two.output))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,16 +12,14 @@ import pytest
 from deciding import SCORES, deciding, sets_of
 from fuse_artifacts import KINDS, artifact, output_steps
 from fuse_graphs import Builder
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from onnx_runtimes import RUNTIMES, CannotRun, by_onnxruntime
 from sizes import sized
-from typer.testing import CliRunner
 
 from calib_serve import Artifact, LogitMap
 from calib_serve.artifact import Abstain, Examples, PredictionSets
-from calib_serve.cli import app
 from calib_serve.errors import FuseError
-from calib_serve.fuse.decisions import check_decisions, lac_least, rounded_up, sure_sets
+from calib_serve.fuse.decisions import check_decisions, sure_sets
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.onnx.decisions import _first_of_equals
 from calib_serve.fuse.onnx.edit import Editor
@@ -148,28 +145,6 @@ def test_a_binary_models_one_score_decides_between_both_classes(score, tail, kin
     agree(got, fitted, fitted.probs(x), 1e-5)
 
 
-def test_scores_with_sizes_of_1_behind_them_decide_by_row(tmp_path):
-    info = helper.make_tensor_value_info
-    b = Builder(np.dtype("f4"), np.random.default_rng(0))
-    y = b.node("Identity", "x", output="scores")
-    path = tmp_path / "raw.onnx"
-    onnx.save(b.model([info("x", 1, ["n", K, 1, 1])], [info(y, 1, ["n", K, 1, 1])]), path)
-    fitted = deciding(artifact(LogitMap.temperature(2.0), classes=K))
-    got = by_onnxruntime(fused(path, fitted), {"x": rows()[..., None, None]})
-    assert (got["scores"].shape, got["set"].shape) == ((40, K, 1, 1), (40, K))
-    agree(got, fitted, fitted.probs(rows()), 1e-5)
-
-
-def test_scores_of_every_pixel_are_refused(tmp_path):
-    info = helper.make_tensor_value_info
-    b = Builder(np.dtype("f4"), np.random.default_rng(0))
-    y = b.node("Identity", "x", output="scores")
-    path = tmp_path / "raw.onnx"
-    onnx.save(b.model([info("x", 1, ["n", K, 4, 4])], [info(y, 1, ["n", K, 4, 4])]), path)
-    with pytest.raises(FuseError, match=r"not \(n, K\)|can hold scores"):
-        fused(path, deciding(artifact(LogitMap.temperature(2.0), classes=K)))
-
-
 def test_a_mapping_a_row_stays_and_decisions_are_beside_it(tmp_path):
     from skl2onnx import to_onnx
     from sklearn.ensemble import RandomForestClassifier
@@ -188,18 +163,6 @@ def test_a_mapping_a_row_stays_and_decisions_are_beside_it(tmp_path):
     agree(got, fitted, fitted.probs(np.log(forest.predict_proba(x))), 1e-5)
 
 
-def test_labels_have_no_such_outputs(tmp_path):
-    fitted = artifact(LogitMap(np.full(K, 0.5)), classes=K, outputs="label_logits")
-    assert [*by_onnxruntime(fused(graph(tmp_path), fitted), {"x": rows()})] == ["scores"]
-
-
-def test_it_is_said_which_decisions_are_shown(tmp_path):
-    both = deciding(artifact(LogitMap.temperature(2.0), classes=K))
-    for sets, names in ((both.sets, "set, abstain"), (None, "abstain")):
-        report = fuse_onnx(graph(tmp_path), replace(both, sets=sets), tmp_path / "fused.onnx")
-        assert report.done[-1] == f"outputs {names} by the calibrated probabilities"
-
-
 def test_the_first_of_equal_classes_is_first_however_a_runtime_sorted_them(tmp_path):
     values = np.array([[5, 5, 3, 3, 3], [9, 7, 7, 7, 1], [2, 2, 2, 2, 2], [5, 4, 3, 2, 1]], "f4")
     orders = np.array([[4, 2, 3, 0, 1], [0, 4, 2, 3, 1], [4, 3, 2, 1, 0], [3, 1, 4, 0, 2]])
@@ -215,30 +178,6 @@ def test_the_first_of_equal_classes_is_first_however_a_runtime_sorted_them(tmp_p
     onnx.save(ir.to_proto(editor.model), path)
     got = by_onnxruntime(path, {"ranked": values, "order": orders})["first"]
     assert got.tolist() == [[2, 4, 0, 1, 3], [0, 2, 3, 4, 1], [0, 1, 2, 3, 4], [3, 1, 4, 0, 2]]
-
-
-def test_one_of_both_and_the_raw_scores(tmp_path):
-    fitted = deciding(artifact(LogitMap.temperature(2.0), classes=K))
-    for sets, abstain, names in (
-        (fitted.sets, None, ["scores", "raw_scores", "set"]),
-        (None, fitted.abstain, ["scores", "raw_scores", "abstain"]),
-        (None, None, ["scores", "raw_scores"]),
-    ):
-        out = fused(graph(tmp_path), replace(fitted, sets=sets, abstain=abstain), keep_raw=True)
-        assert [*by_onnxruntime(out, {"x": rows()})] == names
-
-
-def test_a_taken_name_is_refused_with_a_way_out_and_a_hidden_one_is_renamed(tmp_path):
-    fitted = deciding(artifact(LogitMap.temperature(2.0), classes=K))
-    for name in ("set", "abstain"):
-        path = graph(tmp_path, more=name)
-        with pytest.raises(FuseError, match=rf"another input or output called '{name}'.*--no-decisions"):
-            fused(path, fitted, output_name="scores")
-        assert not path.with_name("fused.onnx").exists()
-    out = fused(path, fitted, output_name="scores", decisions=False)
-    assert [*by_onnxruntime(out, {"x": rows()})] == ["scores", "abstain"]
-    got = by_onnxruntime(fused(graph(tmp_path, more="hidden"), fitted), {"x": rows()})
-    agree(got, fitted, fitted.probs(rows()), 1e-5)
 
 
 def test_what_is_no_number_is_no_answer(tmp_path):
@@ -336,45 +275,3 @@ def test_what_is_sure_does_not_turn_by_rounding(score):
         turned |= sets(probs * rng.uniform(0.98, 1.02, probs.shape)) != first
     assert not (turned & sure).any()
     assert (turned & ~sure).any()
-
-
-def test_thresholds_mean_the_same_in_any_precision():
-    thresholds = np.random.default_rng(0).uniform(0, 1, 2000)
-    least = lac_least(thresholds, np.dtype("f4"))
-    assert (1 - least.astype("f8") <= thresholds).all()
-    assert (1 - np.nextafter(least, np.float32(-1)).astype("f8") > thresholds).all()
-    for kind in ("f4", "f8"):
-        up = rounded_up(thresholds, np.dtype(kind))
-        assert (up >= thresholds).all()
-        assert (np.nextafter(up, np.array(-1, kind)).astype("f8") < thresholds).all()
-
-
-def test_the_command_says_what_it_put_in_and_what_it_left_out(tmp_path):
-    path = graph(tmp_path)
-    deciding(artifact(LogitMap.temperature(2.0), classes=K)).save(tmp_path / "fitted")
-    call = ["fuse", "onnx", str(path), str(tmp_path / "fitted"), "-o", str(tmp_path / "o.onnx"), "--json"]
-    shown = json.loads(CliRunner().invoke(app, call, catch_exceptions=False).stdout)
-    assert shown["outputs"] == ["scores", "set", "abstain"]
-    shown = json.loads(CliRunner().invoke(app, [*call, "--no-decisions"], catch_exceptions=False).stdout)
-    assert shown["outputs"] == ["scores"]
-    assert shown["done"][-1] == (
-        "the artifact's prediction sets and abstention are left out: --no-decisions (decisions=)"
-    )
-
-
-def test_the_nodes_are_few(tmp_path):
-    """An unmodified graph costs nothing; sets by probability 4 nodes beside the softmax, abstention 3."""
-    fitted = deciding(artifact(LogitMap.temperature(2.0), classes=K))
-    model = onnx.load(fused(graph(tmp_path, "Softmax"), fitted))
-    made = [n.op_type for n in model.graph.node]
-    assert made.count("Softmax") == 1
-    assert sorted(made[-7:]) == [
-        "ArgMax",
-        "Equal",
-        "GreaterOrEqual",
-        "GreaterOrEqual",
-        "Not",
-        "Or",
-        "ReduceMax",
-    ]
-    assert all(numpy_helper.to_array(i).dtype != np.float64 for i in model.graph.initializer)

@@ -5,20 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 import pytest
 from fuse_graphs import run
 from fuse_texts import editor, fused, graph, operators, value
 from onnx import TensorProto
 
 from calib_serve import LogitMap, Mixture, ProbTable
-from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx.edit import describe
 from calib_serve.metrics import softmax
 
 X = np.random.default_rng(1).normal(size=(20, 3)).astype("f4")
 TWO = LogitMap.temperature(2.0)
-PER_CLASS = LogitMap(np.array([0.5, 1.0, 2.0]), np.array([0.25, 0.0, -1.0]))
 
 
 # --- names ------------------------------------------------------------------------------------------
@@ -38,26 +34,6 @@ def test_no_name_is_given_twice_whatever_has_it() -> None:
     assert made.name("calib_serve.Mul") == "calib_serve.Mul_1"
 
 
-def test_what_is_put_in_is_named_after_what_it_is(tmp_path: Path) -> None:
-    model = graph("z = Neg(x) y = Softmax(z)")
-    model.graph.node[0].name = "calib_serve.normalization"
-    _, made = fused(model, tmp_path, PER_CLASS, keep_raw=True)
-    new = [node for node in made.graph.node if node.output[0] not in ("z", "y")]
-    assert [(node.name, node.output[0]) for node in new] == [
-        ("calib_serve.BatchNormalization", "calib_serve.BatchNormalization"),
-        ("calib_serve.Softmax", "raw_y"),
-    ]
-    assert [t.name for t in made.graph.initializer] == [
-        f"calib_serve.normalization_{i}" for i in (1, 2, 3, 4)
-    ]
-
-
-def test_a_name_that_an_output_takes_is_not_given_again() -> None:
-    made = editor("y = Neg(x)")
-    made.add_output(made.node("Neg", [value(made, "y")]), "calib_serve.Abs")
-    assert made.node("Abs", [value(made, "y")]).name == "calib_serve.Abs_1"
-
-
 def test_a_value_inside_makes_room_for_an_output_of_its_name(tmp_path: Path) -> None:
     model = graph("probabilities = Neg(x) z = Neg(probabilities) y = Softmax(z)")
     _, made = fused(model, tmp_path, TWO, returns="probabilities")
@@ -65,52 +41,7 @@ def test_a_value_inside_makes_room_for_an_output_of_its_name(tmp_path: Path) -> 
     np.testing.assert_allclose(run(made, {"x": X})["probabilities"], softmax(X / 2), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("body", "inputs", "outputs"),
-    [
-        ("z = Neg(probabilities) y = Softmax(z)", "float[n, 3] probabilities", "float[n, 3] y"),
-        (
-            "probabilities = Neg(x) y = Softmax(x)",
-            "float[n, 3] x",
-            "float[n, 3] y, float[n, 3] probabilities",
-        ),
-    ],
-)
-def test_the_name_of_another_input_or_output_is_not_taken(
-    body: str, inputs: str, outputs: str, tmp_path: Path
-) -> None:
-    with pytest.raises(FuseError) as error:
-        fused(graph(body, inputs, outputs), tmp_path, TWO, returns="probabilities", output_name="y")
-    assert str(error.value) == (
-        "the graph has another input or output called 'probabilities'; rename that one, or keep the outputs "
-        "as they are: --returns same (returns=), --no-decisions (decisions=)"
-    )
-
-
-def test_a_node_without_a_name_is_called_by_its_output() -> None:
-    made = editor("z = Neg(x) [last] y = Softmax(z)")
-    assert [describe(node) for node in made.graph] == ["Neg 'z'", "Softmax 'last'"]
-
-
 # --- places -----------------------------------------------------------------------------------------
-
-
-def test_a_node_stands_behind_the_last_of_what_it_reads() -> None:
-    made = editor("a = Neg(x) b = Abs(a) c = Exp(b) y = Log(c)")
-    a, c = value(made, "a"), value(made, "c")
-    made.node("Add", [c, a])
-    made.node("Mul", [a, c])
-    made.node("Sub", [a, a])
-    order = operators(made.graph)
-    assert order == ["Neg", "Sub", "Abs", "Exp", "Mul", "Add", "Log"]
-    assert sorted(operators(made.made)) == ["Add", "Mul", "Sub"]
-
-
-def test_a_node_stands_first_where_it_reads_no_other() -> None:
-    made = editor("a = Neg(x) y = Log(a)")
-    made.node("Abs", [value(made, "x")])
-    made.node("Exp", [made.number(1.0, ir.DataType.FLOAT, "one")])
-    assert operators(made.graph) == ["Exp", "Abs", "Neg", "Log"]
 
 
 def test_a_graph_without_a_node_is_calibrated(tmp_path: Path) -> None:
@@ -143,24 +74,6 @@ def test_outputs_are_written_with_their_types_and_shapes(opset: int, tmp_path: P
         "predicted": (TensorProto.INT64, ["n"]),
         "bin": (TensorProto.INT64, ["n"]),
     }
-
-
-def test_what_is_made_has_a_type_and_a_shape() -> None:
-    made = editor("y = Neg(x)", imports='"" : 13')
-    x, two = value(made, "x"), made.number([2], ir.DataType.INT64, "two")
-    values, order = made.nodes("TopK", [x, two], {"axis": 1}, 2)
-    wide = made.node("Unsqueeze", [x, made.number([1], ir.DataType.INT64, "axis")])
-    less = made.node("LessOrEqual", [x, made.number(np.ones((1, 3)), ir.DataType.FLOAT, "ones")])
-    copied = made.copy(next(node for node in made.graph if node.op_type == "Neg"), [x])
-    found = [(v.dtype, str(v.shape)) for v in (two, values, order, wide, less, copied)]
-    assert found == [
-        (ir.DataType.INT64, "[1]"),
-        (ir.DataType.FLOAT, "[n,2]"),
-        (ir.DataType.INT64, "[n,2]"),
-        (ir.DataType.FLOAT, "[n,1,3]"),
-        (ir.DataType.BOOL, "[n,3]"),
-        (ir.DataType.FLOAT, "[n,3]"),
-    ]
 
 
 def test_parity_is_as_exact_as_the_narrowest_type_inside(tmp_path: Path) -> None:
@@ -245,22 +158,3 @@ def test_a_constant_that_two_unused_nodes_read_goes_with_both(constants: str) ->
     made.remove_unused(value(made, "b"))
     assert operators(made.graph) == ["Neg"]
     assert not made.graph.initializers
-
-
-def test_an_unused_input_stays_and_so_does_its_default() -> None:
-    made = editor("a = Add(x, w) y = Neg(x)", "float[n, 3] x, float[3] w", constants="float[3] w = {1, 2, 3}")
-    made.remove_unused(value(made, "a"))
-    assert operators(made.graph) == ["Neg"]
-    assert [v.name for v in made.graph.inputs] == ["x", "w"]
-    assert list(made.graph.initializers) == ["w"]
-
-
-def test_only_the_nodes_that_are_named_read_the_new_value() -> None:
-    made = editor("a = Neg(x) b = Mul(x, x) y = Add(a, b)")
-    new = made.node("Abs", [value(made, "x")])
-    product = value(made, "b").producer()
-    assert product is not None
-    made.move(value(made, "x"), new, [product])
-    assert [[v.name for v in node.inputs if v is not None] for node in made.graph] == [
-        ["x"], ["x"], [new.name, new.name], ["a", "b"],
-    ]  # fmt: skip

@@ -9,14 +9,13 @@ import pytest
 from fuse_artifacts import artifact
 from test_onnx_parity import planned
 
-from calib_serve import Head, InputShift, LogitMap, Mixture, ProbTable
-from calib_serve.errors import FuseError, InputError
+from calib_serve import InputShift, LogitMap, ProbTable
+from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.input_shift import Normalization
 from calib_serve.fuse.onnx.reference import expect, of_logits, prepare
 from calib_serve.metrics import log_softmax, sigmoid, softmax
 
 TWO = LogitMap.temperature(2.0)
-SCALED = LogitMap(np.array([0.5, 2.0, 1.0]))
 Z = np.array([[1.0, 2, -4], [8, -20, 0], [3, 3, 1]])
 NEAR = 1e-3
 
@@ -41,104 +40,13 @@ def test_inputs_are_normalised_then_shifted_and_keep_their_type(normalised: bool
     np.testing.assert_array_equal(feeds["x"], IMAGES)
 
 
-def test_inputs_that_nothing_shifts_are_as_they_were() -> None:
-    feeds = {"x": IMAGES}
-    ready = prepare(feeds, planned(shifted=None))
-    assert ready == feeds
-    assert ready is not feeds
-
-
-def test_inputs_that_lack_the_shifted_one_are_refused() -> None:
-    plan = planned(artifact(InputShift(DELTA), TWO, classes=3), shifted="x")
-    with pytest.raises(InputError) as error:
-        prepare({"z": IMAGES, "a": IMAGES}, plan)
-    assert str(error.value) == "--inputs (inputs=) lack 'x'; they are ['a', 'z']"
-
-
 # --- scores of every kind ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("outputs", "activation"),
-    [("logits", None), ("probabilities", "Softmax"), ("log_probs", "LogSoftmax"), ("probabilities", None),
-     ("log_probs", None)],
-)  # fmt: skip
-@pytest.mark.parametrize("returns", ["same", "all"])
-def test_scores_of_classes_are_calibrated_as_logits(outputs: str, activation: str, returns: str) -> None:
-    bare = {"logits": Z, "probabilities": softmax(Z), "log_probs": log_softmax(Z)}[outputs]
-    raw = Z if activation else bare
-    plan = planned(artifact(TWO, classes=3), outputs=outputs, activation=activation, returns=returns)
-    found = expect(raw, plan, NEAR)
-    np.testing.assert_allclose(found.probs, softmax(Z / 2), atol=1e-12)
-    np.testing.assert_array_equal(found.classes, found.probs)
-    assert found.logits is not None
-    if outputs == "log_probs":
-        np.testing.assert_allclose(found.logits, log_softmax(Z / 2), atol=1e-12)
-    else:
-        of_graph = np.log(softmax(Z)) if outputs == "probabilities" and activation is None else Z
-        np.testing.assert_allclose(found.logits, of_graph / 2, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("outputs", "activation"), [("logit", None), ("probability", None), ("probability", "Sigmoid")]
-)
-@pytest.mark.parametrize("returns", ["same", "all"])
-def test_one_score_is_of_the_second_class(outputs: str, activation: str | None, returns: str) -> None:
-    z = np.array([[1.0], [-3], [0.5]])
-    raw = sigmoid(z) if outputs == "probability" and not activation else z
-    step = LogitMap(np.array(0.5), np.array([0.25, 1.0]))
-    fitted = artifact(step, classes=2, outputs="logit")
-    plan = planned(fitted, outputs=outputs, activation=activation, returns=returns)
-    found = expect(raw, plan, NEAR)
-    second = sigmoid(0.5 * z + 0.75)
-    both = np.concatenate([1 - second, second], axis=1)
-    np.testing.assert_allclose(found.classes, both, atol=1e-12)
-    np.testing.assert_allclose(found.probs, second if returns == "same" else both, atol=1e-12)
-    assert found.logits is not None
-    shown = found.logits if returns == "same" else found.logits[:, 1:] - found.logits[:, :1]
-    np.testing.assert_allclose(shown, 0.5 * z + 0.75, atol=1e-12)
-    assert found.logits.shape == found.probs.shape
-
-
-@pytest.mark.parametrize(
-    ("outputs", "activation"),
-    [("label_logits", None), ("label_probabilities", None), ("label_probabilities", "Sigmoid")],
-)
-def test_scores_of_labels_are_calibrated_one_by_one(outputs: str, activation: str | None) -> None:
-    z = Z / 4
-    raw = sigmoid(z) if outputs == "label_probabilities" and not activation else z
-    fitted = artifact(SCALED, classes=3, outputs="label_logits")
-    found = expect(raw, planned(fitted, outputs=outputs, activation=activation), NEAR)
-    np.testing.assert_allclose(found.probs, sigmoid(z * [0.5, 2, 1]), atol=1e-12)
-    assert found.logits is not None
-    np.testing.assert_allclose(found.logits, z * [0.5, 2, 1], atol=1e-12)
 
 
 def test_a_single_label_is_no_binary_model() -> None:
     fitted = artifact(TWO, classes=1, outputs="label_logits")
     found = expect(Z[:, :1], planned(fitted, outputs="label_probabilities", activation="Sigmoid"), NEAR)
     np.testing.assert_allclose(found.probs, sigmoid(Z[:, :1] / 2), atol=1e-12)
-
-
-def test_a_new_head_reads_features() -> None:
-    weight, bias = np.array([[1.0, 0], [0, 2], [1, 1]]), np.array([0.0, 1, 2])
-    features = np.array([[1.0, -1], [2, 3]])
-    found = expect(features, planned(artifact(Head((weight,), (bias,)), classes=3)), NEAR)
-    np.testing.assert_allclose(found.probs, softmax([[1.0, -1, 2], [2, 7, 7]]), atol=1e-12)
-    assert found.logits is not None
-    np.testing.assert_array_equal(found.logits, [[1.0, -1, 2], [2, 7, 7]])
-
-
-@pytest.mark.parametrize("fitted_on", ["logits", "log_probs", "probabilities"])
-def test_a_scale_for_each_class_acts_on_what_it_was_fitted_on(fitted_on: Any) -> None:
-    plan = planned(artifact(SCALED, classes=3, outputs=fitted_on), activation="Softmax")
-    seen = Z if fitted_on == "logits" else log_softmax(Z)
-    np.testing.assert_allclose(expect(Z, plan, NEAR).probs, softmax(seen * [0.5, 2, 1]), atol=1e-12)
-
-
-def test_logits_stay_what_they_are_where_it_does_not_matter_what_an_artifact_was_fitted_on() -> None:
-    plan = planned(artifact(TWO, classes=3, outputs="log_probs"), activation="Softmax")
-    np.testing.assert_array_equal(expect(Z, plan, NEAR).logits, Z / 2)
 
 
 # --- what rounding grows with, and what is sure ------------------------------------------------------
@@ -174,13 +82,6 @@ def test_sure_is_what_is_far_from_the_edges_of_a_table_as_its_own_steps_get_ther
     found = expect(z, planned(fitted), NEAR)
     assert found.scale == 10.0, "so that 0.01 is near"
     assert found.sure.tolist() == [False, True, True, False, True, True]
-
-
-@pytest.mark.parametrize(
-    "last", [Mixture([1.0, 0.5], [0.6, 0.3, 0.1]), ProbTable(np.array([[0.5]]), np.array([[0.4, 0.75]]))]
-)
-def test_behind_what_acts_on_probabilities_there_are_no_logits(last: object) -> None:
-    assert expect(Z, planned(artifact(TWO, last, classes=3)), NEAR).logits is None
 
 
 # --- numbers of another kind -------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from fuse_artifacts import KINDS, artifact, output_steps
 from fuse_graphs import Builder, run
 from onnx import TensorProto, helper
 
-from calib_serve import Artifact, Head, LogitMap, ProbTable, calibrate
+from calib_serve import Artifact, LogitMap, ProbTable, calibrate
 from calib_serve.artifact import Examples
 from calib_serve.errors import FuseError
 from calib_serve.fuse.edges import rounded_down
@@ -147,20 +147,6 @@ def test_one_score_of_a_binary_model(steps, returns, form, tmp_path):
         assert (got["predicted"] == expected.argmax(1)).all()
 
 
-@pytest.mark.parametrize("outputs", ["logits", "probabilities"])
-def test_two_columns_are_not_taken_for_one(outputs, tmp_path):
-    model, _ = graph(2, *(["Softmax"] if outputs == "probabilities" else []))
-    fitted = artifact(LogitMap(np.array([0.6, 1.3])), classes=2, outputs="logit")
-    with pytest.raises(FuseError, match="fitted on logit, and the graph has"):
-        fuse(model, tmp_path, fitted)
-
-
-def test_one_number_within_0_and_1_is_asked_about(tmp_path):
-    model = hidden(graph(1, "Sigmoid")[0])
-    with pytest.raises(FuseError, match="--outputs probability"):
-        fuse(model, tmp_path, artifact(LogitMap.temperature(2.0), classes=2, outputs=None))
-
-
 LABELS = 3
 OF_LABELS = {
     "temperature": (LogitMap.temperature(2.0),),
@@ -202,17 +188,6 @@ def test_labels_are_calibrated_one_by_one(steps, returns, form, tmp_path):
         assert report.nodes_after == report.nodes_before
 
 
-def test_labels_and_classes_are_not_taken_for_each_other(tmp_path):
-    of_classes = artifact(LogitMap.temperature(2.0), classes=LABELS)
-    of_labels = artifact(LogitMap.temperature(2.0), classes=LABELS, outputs="label_logits")
-    with pytest.raises(FuseError, match="Sigmoid a class"):
-        fuse(graph(LABELS, "Sigmoid")[0], tmp_path, of_classes)
-    with pytest.raises(FuseError, match="scores of classes, and the artifact is for labels"):
-        fuse(graph(LABELS, "Softmax")[0], tmp_path, of_labels)
-    with pytest.raises(FuseError, match="scores of labels, and the artifact is for classes"):
-        fuse(graph(LABELS)[0], tmp_path, of_classes, outputs="label_logits")
-
-
 # --- the rules by themselves ---
 
 
@@ -233,33 +208,6 @@ def test_labels_and_classes_are_not_taken_for_each_other(tmp_path):
 def test_scores_are_what_was_fitted_where_the_graph_shows_nothing_else(activation, columns, fitted_on, kind):
     fitted = artifact(LogitMap.temperature(2.0), classes=2 if columns != 3 else 3, outputs=fitted_on)
     assert kind_of(activation, columns, fitted, None, "y") == kind
-
-
-@pytest.mark.parametrize(
-    ("classes", "activation", "columns", "fitted_on", "told", "said"),
-    [
-        (2, "Sigmoid", 2, "logits", None, "made by a Sigmoid a class: any number of labels may be true, and "
-         "the artifact is for one class of several; fit it with: calib-serve fit --logits FILE --outputs "
-         "label_probabilities"),
-        (3, "Sigmoid", None, "logits", None, "made by a Sigmoid a class: any number of labels may be true, "
-         "and the artifact is for one class of several; fit it with: calib-serve fit --logits FILE --outputs "
-         "label_probabilities"),
-        (3, "Softmax", 3, "logits", "log_probs", "made by a Softmax: it holds probabilities, not log_probs; "
-         "leave out --outputs (outputs=)"),
-        (3, "Softmax", None, "logits", "logits", "made by a Softmax: it holds probabilities, not logits; "
-         "leave out --outputs (outputs=)"),
-        (3, None, 3, "logits", "label_logits", "label_logits, scores of labels, and the artifact is for "
-         "classes; say with --outputs (outputs=) what it holds, or fit on this model's scores"),
-        (3, None, 3, "label_logits", "log_probs", "log_probs, scores of classes, and the artifact is for "
-         "labels; say with --outputs (outputs=) what it holds, or fit on this model's scores"),
-    ],
-)  # fmt: skip
-def test_scores_that_are_not_what_is_said_are_refused(classes, activation, columns, fitted_on, told, said):
-    fitted = artifact(LogitMap.temperature(2.0), classes=classes, outputs=fitted_on)
-    with pytest.raises(FuseError) as error:
-        kind_of(activation, columns, fitted, told, "y")
-    verb = "is" if said.startswith("made") else "holds"
-    assert str(error.value) == f"the output 'y' {verb} {said}"
 
 
 PER_CLASS = LogitMap(np.array([0.5, 2.0]), np.array([0.1, 0.0]))
@@ -298,21 +246,6 @@ def test_a_scale_for_each_class_acts_on_what_it_was_fitted_on(fitted_on, kind, a
         f"makes of them differs; fit it on what this graph returns (calib-serve fit --outputs {kind}), or "
         f"export {fitted_on}"
     )
-
-
-@pytest.mark.parametrize(
-    ("steps", "fitted_on"),
-    [
-        ((LogitMap.temperature(2.0),), "log_probs"), ((LogitMap.temperature(2.0),), None),
-        ((PER_CLASS,), "label_logits"), ((PER_CLASS,), "label_probabilities"),
-        ((Head((np.eye(2),), (np.zeros(2),)), PER_CLASS), "log_probs"),
-        ((Head((np.eye(2),), (np.zeros(2),)), PER_CLASS), None),
-    ],
-)  # fmt: skip
-def test_a_temperature_labels_and_a_new_head_ask_for_no_other_scores(steps, fitted_on):
-    fitted = artifact(*steps, classes=2, outputs=fitted_on)
-    for activated in (False, True):
-        assert as_fitted(fitted, "probabilities", activated=activated, one_column=False) is fitted
 
 
 @pytest.mark.parametrize(

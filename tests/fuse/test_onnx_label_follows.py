@@ -6,18 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
 from fuse_artifacts import artifact
 from fuse_graphs import run
-from fuse_texts import LAYER, TWO, fused, graph, operators
-from test_onnx_label_graphs import BIAS, CLASSIFIER, SCORES, X, warning
+from fuse_texts import TWO, fused, graph, operators
+from test_onnx_label_graphs import BIAS, CLASSIFIER, X, warning
 
 from calib_serve import LogitMap, ProbTable
-from calib_serve.fuse.onnx.edit import Editor
 from calib_serve.fuse.onnx.graph import fuse_onnx
-from calib_serve.fuse.onnx.labels import _calibrated, _decide, _rename
-from calib_serve.fuse.onnx.tail import Tail
 
 
 @pytest.mark.parametrize(
@@ -82,25 +78,6 @@ def test_an_earlier_decision_of_the_same_scores_follows_and_stands_behind_them(
     np.testing.assert_array_equal(got["label"], got["y"].argmax(axis=1))
 
 
-def test_what_reads_the_calibrated_scores_already_needs_no_word(tmp_path: Path) -> None:
-    body = LAYER + "y = MatMul(x, w) label = ArgMax <axis: int = 1> (y)"
-    report, _ = fused(
-        graph(body, outputs="float[n, 3] y, int64[n, 1] label"), tmp_path, BIAS, output_name="y"
-    )
-    assert report.done == ("logit map folded into Gemm 'y'",)
-
-
-def test_a_decision_in_a_branch_stays_there(tmp_path: Path) -> None:
-    branch = "graph = {name} () => (int64[n, 1] {name}) {{ {name} = ArgMax <axis: int = 1> (a) }}"
-    branches = f"then_branch: {branch.format(name='t')}, else_branch: {branch.format(name='e')}"
-    body = f"a = Neg(x) z = Identity(a) y = Softmax(z) label = If <{branches}> (c)"
-    model = graph(body, "float[n, 3] x, bool c", "float[n, 3] y, int64[n, 1] label")
-    report, made = fused(model, tmp_path, BIAS, output_name="y")
-    assert report.done[1:] == ()
-    got = run(made, {"x": X, "c": np.array(True)})
-    np.testing.assert_array_equal(got["label"][:, 0], (-X).argmax(axis=1))
-
-
 @pytest.mark.parametrize(
     ("sizes", "step", "said"),
     [
@@ -123,45 +100,3 @@ def test_a_decision_over_other_shapes_than_the_scores_is_not_moved(
 
 
 # --- values that no whole graph has -----------------------------------------------------------------
-
-
-def opened(body: str, outputs: str = "float[n, 3] y") -> tuple[Editor, dict[str, ir.Value]]:
-    made = Editor(ir.from_proto(onnx.shape_inference.infer_shapes(graph(body, outputs=outputs))))
-    return made, {str(v.name): v for node in made.graph for v in node.outputs}
-
-
-def test_operators_of_other_domains_and_other_numbers_of_names_are_left() -> None:
-    made, values = opened(
-        CLASSIFIER + "y = Identity(s) d = of.ours.ArgMax(y) other, t = of.ours.LinearClassifier "
-        "<classlabels_ints: ints = [4, 5, 6]> (x) n = Neg(other) m = Neg(label)"
-    )
-    y, before = values["y"], len(made.graph)
-    assert _rename(made, values["t"], y, 3) == []
-    assert _rename(made, values["d"], y, 3) == []
-    assert _rename(made, values["s"], y, 4) == []
-    assert _rename(made, values["label"], y, 3) == []
-    assert _rename(made, made.graph.inputs[0], y, 3) == []
-    assert _decide(made, y, values["s"]) == []
-    assert len(made.graph) == before
-    assert _rename(made, values["s"], y, 3) == ["LinearClassifier 'label'"]
-
-
-@pytest.mark.parametrize(("unknown", "followed"), [("shape", True), ("type", False)])
-def test_scores_of_unknown_shape_are_followed_and_of_unknown_type_are_not(
-    unknown: str, followed: bool
-) -> None:
-    made, values = opened(SCORES)
-    y, node = values["y"], values["y"].producer()
-    assert node is not None
-    tail = Tail(values["z"], y, (node,), node, "probabilities")
-    assert _calibrated(made, tail) is y
-    setattr(y, unknown, None)
-    assert (_calibrated(made, tail) is y) == followed
-    values["z"].shape = ir.Shape(["n", 1])
-    assert _calibrated(made, tail) is None, "one column of a binary model is no score of each class"
-
-
-def test_scores_that_are_the_graphs_input_are_known() -> None:
-    made, _ = opened("y = Neg(x)")
-    (x,) = made.graph.inputs
-    assert _calibrated(made, Tail(x, x, (), None, "logits")) is x

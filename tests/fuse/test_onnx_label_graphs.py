@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
-from deciding import ACTS, deciding
 from fuse_artifacts import artifact
 from fuse_graphs import run
 from fuse_texts import LAYER, TWO, fused, graph
 
 from calib_serve import Head, LogitMap, Mixture, ProbTable
 from calib_serve.fuse.onnx.graph import fuse_onnx
-from calib_serve.fuse.onnx.labels import FollowLabels
 
 X = np.random.default_rng(1).normal(size=(40, 3)).astype("f4")
 BIAS = LogitMap(np.ones(3), np.array([1.0, 0.0, -1.0]))
@@ -107,32 +103,6 @@ def test_a_decision_is_between_classes_where_its_shape_may_be_that(
     assert said == ([warning("label", "ArgMax 'd'")] if of_classes else [])
 
 
-def test_a_decision_of_an_unknown_shape_may_be_between_classes() -> None:
-    one = FollowLabels(artifact(BIAS, classes=3), ir.Value(name="z"))
-    assert one._of_classes(ir.Value(name="unknown"))
-
-
-def test_a_classifier_of_other_scores_decides_its_label_and_not_its_scores(tmp_path: Path) -> None:
-    body = SCORES + CLASSIFIER.replace("(x)", "(o)").replace(
-        "[1.0, 0.0, 0.0,", "[1.0, 0.0, 0.0, 2.0, 1.0, 3.0,"
-    )
-    shown = "float[n, 3] s, int64[n] label"
-    said = done(body, shown, tmp_path, inputs="float[n, 3] x, float[n, 4] o")
-    assert said == [warning("label", "LinearClassifier 'label'")]
-
-
-def test_each_output_is_looked_at_whatever_is_before_it(tmp_path: Path) -> None:
-    body = OTHER + (
-        "e = ArgMax <axis: int = 1> (five) half = Constant <value = float {0.5}> () g = Greater(o, half) "
-        "h = Greater(z, half) l = Less(y, half)"
-    )
-    shown = "int64[n, 1] e, bool[n, 3] g, int64[n] d, bool[n, 3] h, bool[n, 3] l"
-    said = done(body, shown, tmp_path, inputs=f"{WITH_OTHERS}, float[n, 5] five")
-    assert said == [
-        "; ".join(warning(*one) for one in (("d", "ArgMax 'd'"), ("h", "Greater 'h'"), ("l", "Less 'l'")))
-    ]
-
-
 # --- thresholds -------------------------------------------------------------------------------------
 
 
@@ -149,14 +119,6 @@ def test_a_threshold_on_what_the_scores_become_is_said(value: str, tmp_path: Pat
     kind = "double" if "11" in value else "float"
     body += f"c = Constant <value = {kind} {{0.25}}> () label = Less(v, c)"
     assert done(body, "bool[n, 3] label", tmp_path, TWO) == [warning("label", "Less 'label'")]
-
-
-def test_a_threshold_on_what_the_scores_are_made_of_is_said_and_no_other_is(tmp_path: Path) -> None:
-    body = "c = Constant <value = float {0.25}> () a = Neg(x) b = Exp(a) z = Log(b) y = Softmax(z) "
-    assert done(body + "label = Less(a, c)", "bool[n, 3] label", tmp_path) == [
-        warning("label", "Less 'label'")
-    ]
-    assert done(body + "label = Less(x, c)", "bool[n, 3] label", tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -212,18 +174,6 @@ def test_labels_move_unless_all_that_acts_keeps_the_order(
     model = graph(body, WITH_OTHERS, "float[n, 3] y, int64[n, 1] label")
     report, _ = fused(model, tmp_path, *steps, output_name="y")
     assert report.done[len(steps) :] == (() if keeps else (warning("label", "ArgMax 'label'"),))
-
-
-@pytest.mark.parametrize("returns", ["same", "all"])
-@pytest.mark.parametrize("score", ["lac", "aps"])
-@pytest.mark.parametrize("step", [TABLE, BIAS])
-def test_what_the_artifact_decides_is_no_label_of_other_scores(
-    step: object, score: str, returns: str, tmp_path: Path
-) -> None:
-    onnx.save(graph(SCORES), tmp_path / "raw.onnx")
-    both = replace(deciding(artifact(step, classes=3), score), contract=ACTS)
-    report = fuse_onnx(tmp_path / "raw.onnx", both, tmp_path / "out.onnx", returns=returns)
-    assert not any("warning" in what for what in report.done)
 
 
 @pytest.mark.parametrize("activation", ["Softmax", "LogSoftmax"])

@@ -106,32 +106,6 @@ def done(b: Builder, outputs: list, step, tmp_path, **options) -> str:
     return "\n".join(report.done)
 
 
-def test_a_label_of_other_scores_is_left_and_said(tmp_path):
-    b, _, _ = classifier()
-    other = b.node("Gemm", "x", b.normal(6, K))
-    label = b.node("ArgMax", other, axis=1, keepdims=0, output="label")
-    said = done(b, [info(label, "n", kind=TensorProto.INT64)], VECTOR, tmp_path)
-    assert "warning: the output 'label' is decided by ArgMax 'label' from uncalibrated scores" in said
-
-
-def test_a_label_between_other_things_than_classes_needs_no_warning(tmp_path):
-    b, _, _ = classifier()
-    label = b.node("ArgMax", "x", axis=1, keepdims=0, output="largest")
-    said = done(b, [info(label, "n", kind=TensorProto.INT64)], VECTOR, tmp_path)
-    assert "warning" not in said
-
-
-def test_the_best_of_the_logits_cannot_follow_a_table_and_is_said(tmp_path):
-    b, z, _ = classifier()
-    best = b.node("TopK", z, b.number([2], "i8"), axis=1)
-    b.nodes[-1].output.append("places")
-    outputs = [info(best, "n", 2), info("places", "n", 2, kind=TensorProto.INT64)]
-    assert "warning: the output 'places' is decided by TopK" in done(b, outputs, TABLE, tmp_path)
-    assert "warning" not in done(b, outputs, VECTOR, tmp_path)
-    got = run(str(tmp_path / "fused.onnx"), {"x": np.ones((4, 6), "f4")})
-    np.testing.assert_array_equal(got["places"][:, 0], got["y"].argmax(axis=1))
-
-
 def test_a_one_hot_answer_follows_a_table(tmp_path):
     b, z, _ = classifier()
     chosen = b.node("Hardmax", z, axis=1, output="chosen")

@@ -10,7 +10,6 @@ import pytest
 from fuse_graphs import run
 from fuse_texts import TWO, X, fused, operators
 
-from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.repair import repaired
 
 HALF = "h = Constant <value = float {0.5}> () zero = Constant <value = uint8 {0}> () "
@@ -79,22 +78,3 @@ def test_functions_of_another_opset_than_the_graph_stay_and_their_scores_are_cal
     assert report.done[0] == "warning: onnx cannot write out local functions, they stay: Net"
     assert len(report.done) == 2
     np.testing.assert_array_equal(run(made, {"x": X})["y"], -X / 2)
-
-
-def test_probabilities_of_a_function_that_stays_are_asked_about(tmp_path: Path) -> None:
-    softmax = "Net (x) => (y) { y = Softmax(x) }"
-    with pytest.raises(FuseError, match=r"its numbers are probabilities, .*; say --outputs probabilities"):
-        fused(local("z = local.Net(x) y = Identity(z)", softmax, inside=13), tmp_path, TWO)
-
-
-def test_functions_that_an_older_onnx_leaves_are_not_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[list[tuple[str, str]]] = []
-
-    def leave(model: onnx.ModelProto, functions: list[tuple[str, str]]) -> onnx.ModelProto:
-        tried.append(functions)
-        assert len(tried) < 3
-        return model
-
-    monkeypatch.setattr("onnx.inliner.inline_selected_functions", leave)
-    repaired(local("y = local.Net(x)", NET))
-    assert tried == [[("local", "Net")]]

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 import pytest
-from deciding import sets_of
 from fuse_artifacts import artifact
 from fuse_graphs import run
-from fuse_texts import DELTA, TWO, K, X, graph, operators
+from fuse_texts import TWO, K, X, graph, operators
 
-from calib_serve import Artifact, Bins, InputShift, Mixture, ProbTable
-from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx.edit import Editor
+from calib_serve import Artifact, Bins, Mixture, ProbTable
 from calib_serve.fuse.onnx.graph import FuseReport, fuse_onnx
-from calib_serve.fuse.onnx.outputs import _as_wide
 from calib_serve.metrics import sigmoid, softmax
 from calib_serve.scores import Outputs
 
@@ -134,13 +128,6 @@ def test_probabilities_take_the_place_of_the_scores_and_the_old_scores_are_gone(
     np.testing.assert_allclose(run(made, {"x": X})["probabilities"], fitted.probs(-X), atol=1e-5)
 
 
-@pytest.mark.parametrize("returns", ["all", "same"])
-def test_logits_behind_a_table_are_the_logarithm_of_what_it_gives(returns: Any, tmp_path: Path) -> None:
-    _, made = fused(graph("y = Neg(x)"), tmp_path, of(EACH), returns=returns)
-    got = run(made, {"x": X})["logits" if returns == "all" else "y"]
-    np.testing.assert_allclose(got, np.log(of(EACH).probs(-X)), atol=1e-4)
-
-
 @pytest.mark.parametrize("returns", ["all", "same", "probabilities"])
 def test_logits_of_labels_behind_a_table_are_the_log_odds_of_what_it_gives(
     returns: Any, tmp_path: Path
@@ -154,13 +141,6 @@ def test_logits_of_labels_behind_a_table_are_the_log_odds_of_what_it_gives(
         np.testing.assert_allclose(
             got["y" if returns == "same" else "logits"], np.log(p / (1 - p)), atol=1e-5
         )
-
-
-def test_old_log_probabilities_are_removed_where_a_table_makes_new_ones(tmp_path: Path) -> None:
-    report, made = fused(graph("z = Neg(x) y = LogSoftmax(z)"), tmp_path, of(EACH))
-    assert report.done == ("prob table put in as standard operators",)
-    assert "LogSoftmax" not in operators(made)
-    np.testing.assert_allclose(run(made, {"x": X})["y"], np.log(of(EACH).probs(-X)), atol=1e-4)
 
 
 def test_a_label_s_table_is_looked_up_in_single_precision_for_a_half_precision_model(tmp_path: Path) -> None:
@@ -213,24 +193,6 @@ def test_the_best_class_of_pooled_scores_follows_a_table_in_its_own_shape(
     assert best.tolist() != (-X).argmax(axis=1).tolist()
 
 
-def test_a_decision_on_rows_or_on_scores_of_unknown_shape_reads_rows() -> None:
-    made = Editor(ir.from_proto(graph("y = Neg(x)")))
-    probs = made.graph.outputs[0]
-    for scores in (made.graph.inputs[0], ir.Value(name="scores")):
-        assert _as_wide(made, probs, scores) is probs
-    assert [node.op_type for node in made.graph] == ["Neg"]
-
-
-def test_decisions_on_pooled_scores_are_by_row_also_behind_their_softmax(tmp_path: Path) -> None:
-    model = graph("z = Neg(x) y = Softmax <axis: int = 1> (z)", "float[n, 3, 1, 1] x", "float[n, 3, 1, 1] y")
-    fitted = replace(of(TWO), sets=sets_of("lac", K))
-    _, made = fused(model, tmp_path, fitted)
-    got = run(made, {"x": X[..., None, None]})
-    assert (got["y"].shape, got["set"].shape) == ((20, K, 1, 1), (20, K))
-    p = softmax(-X / 2)
-    assert got["set"].tolist() == ((p >= 0.2) | (p == p.max(axis=1, keepdims=True))).tolist()
-
-
 # --- the raw scores beside them ---------------------------------------------------------------------
 
 
@@ -266,11 +228,3 @@ def test_the_raw_scores_have_the_name_type_and_numbers_of_the_raw_graph(
     assert (calibrated.name, raw.name) == ("y", "raw_y")
     assert raw.type == calibrated.type == model.graph.output[0].type
     np.testing.assert_array_equal(run(made, {"x": X})["raw_y"], run(model, {"x": X})["y"])
-
-
-def test_the_raw_scores_are_kept_beside_a_shift_of_nothing_and_behind_no_other(tmp_path: Path) -> None:
-    model = graph("y = Neg(x)")
-    _, made = fused(model, tmp_path, of(InputShift(np.zeros(K)), TWO), keep_raw=True)
-    np.testing.assert_array_equal(run(made, {"x": X})["raw_y"], -X)
-    with pytest.raises(FuseError, match="the input shift acts before the whole model, so there are no raw"):
-        fused(model, tmp_path, of(InputShift(DELTA), TWO), keep_raw=True)

@@ -52,41 +52,6 @@ def test_sizes_that_are_free_are_as_told_the_batch_first_and_8_where_nobody_tell
     assert shapes == {"x": (3, 5, 6), "z": (3, 8, 7), "m": (2, 8), "s": (), "w": (3, 4)}
 
 
-def test_constants_among_the_inputs_are_not_generated() -> None:
-    model = graph("y = Add(x, c)", "float[n, 3] x, float[3] c")
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(3, "f4"), "c"))
-    assert list(generate(ir.from_proto(model).graph, samples=2)) == ["x"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "shape", "told"),
-    [
-        (None, [2], "None [2]"),
-        (ir.DataType.FLOAT, None, "FLOAT None"),
-        (ir.DataType.STRING, [2], "STRING [2]"),
-    ],
-)
-def test_numbers_for_an_input_that_says_too_little_are_to_be_given(
-    kind: ir.DataType | None, shape: list[int] | None, told: str
-) -> None:
-    x = ir.Value(
-        name="x",
-        type=None if kind is None else ir.TensorType(kind),
-        shape=None if shape is None else ir.Shape(shape),
-    )
-    with pytest.raises(FuseError) as error:
-        generate(ir.Graph([x], [], nodes=[]), samples=2)
-    assert str(error.value) == (
-        f"no numbers can be made for input 'x', {told}; "
-        "give inputs to measure parity with: --inputs (inputs=)"
-    )
-
-
-def test_more_inputs_than_memory_are_refused_with_what_to_do() -> None:
-    with pytest.raises(FuseError, match=r"^no 10{14} inputs fit the memory: .*; make fewer, --samples"):
-        inputs_of("float[n, 2] x", samples=10**14)
-
-
 # --- engines ----------------------------------------------------------------------------------------
 
 ONLY_BY_ONNX = "b = Cast <to: int = 16> (x) c = Neg(b) d = Neg(c) z = Cast <to: int = 1> (d)"
@@ -157,24 +122,6 @@ def test_what_neither_engine_can_load_is_refused_with_both_reasons(tmp_path: Pat
     assert last == INPUTS
 
 
-def test_what_onnx_itself_cannot_run_is_refused_with_both_reasons(tmp_path: Path) -> None:
-    onnx.save(graph(ONLY_BY_ONNX, outputs="float[n, 3] z"), tmp_path / "raw.onnx")
-    with pytest.raises(FuseError, match=r"^parity cannot be measured: .*; onnx\.reference: .*; give inputs"):
-        run_raw(tmp_path / "raw.onnx", {"other": X}, ["z"])
-
-
-def test_what_onnxruntime_cannot_run_is_refused_in_one_line_that_is_not_too_long(tmp_path: Path) -> None:
-    onnx.save(graph("y = Identity(x)"), tmp_path / "raw.onnx")
-    with pytest.raises(FuseError) as error:
-        run_raw(tmp_path / "raw.onnx", {"x" * 400: X}, ["y"])
-    begin, end = "onnxruntime cannot run the model to measure parity: ", f"; {INPUTS}"
-    said = str(error.value)
-    assert said.startswith(begin)
-    assert said.endswith(end)
-    assert len(said) == len(begin) + 300 + len(end)
-    assert "\n" not in said
-
-
 def test_a_graph_that_does_not_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert parity.PATIENCE == 120
     monkeypatch.setattr(parity, "PATIENCE", 0.01)
@@ -201,27 +148,6 @@ def test_maps_of_class_names_and_further_sizes_of_1_are_rows_of_scores(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("raw", "x", "told"),
-    [
-        ("z = Identity(x)", X[:0], "'z' gives no rows to measure parity on, (0, 3)"),
-        ("z = ReduceMax <keepdims: int = 0> (x)", X, "'z' gives no rows to measure parity on, ()"),
-    ],
-)
-def test_scores_of_no_rows_are_refused(raw: str, x: NDArray[Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(FuseError) as error:
-        measured("y = Identity(x)", tmp_path, planned(), raw=raw, x=x)
-    assert str(error.value) == f"{told}; {INPUTS}"
-
-
-def test_scores_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
-    onnx.save(graph("y = Identity(x)", "string[n] x", "string[n] y"), tmp_path / "raw.onnx")
-    feeds = {"x": np.array(["many", "few"], object)}
-    (words,) = run_raw(tmp_path / "raw.onnx", feeds, ["y"])
-    with pytest.raises(FuseError, match=r"^'y' does not give numbers, row by row: could not convert string"):
-        parity._rows(words, "y")
-
-
-@pytest.mark.parametrize(
     ("classes", "width", "wanted"),
     [(3, 2, 3), (3, 1, 3), (3, 4, 3), (2, 3, 2), (1, 2, 1)],
 )
@@ -236,12 +162,6 @@ def test_scores_of_another_width_than_the_artifact_are_refused(
         f"the artifact needs 'z' as (n, {wanted}), but it gives (5, {width}); fit one for this model, or "
         "name another tensor: --output-name (output_name=)"
     )
-
-
-def test_one_score_is_enough_for_two_classes(tmp_path: Path) -> None:
-    plan = planned(artifact(TWO, classes=2, outputs="logit"), outputs="logit")
-    body = HALVES + "y = Mul(x, h)"
-    assert measured(body, tmp_path, plan, x=X[:, :1], outputs="float[n, 1] y").max_abs_diff == 0.0
 
 
 @pytest.mark.parametrize("layers", [1, 2])

@@ -16,7 +16,7 @@ from fuse_texts import graph
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
-from calib_serve import LogitMap, Mixture, ProbTable
+from calib_serve import LogitMap, ProbTable
 from calib_serve.fuse.onnx import probabilities
 from calib_serve.fuse.onnx.edit import Editor
 from calib_serve.fuse.onnx.graph import fuse_onnx
@@ -50,23 +50,6 @@ def computed(build: Build, x: Floats, *, opset: int = 17) -> NDArray:
 # --- one operator, or a few -------------------------------------------------------------------------
 
 
-def test_a_value_of_the_wanted_type_is_not_cast() -> None:
-    def build(editor: Editor, value: ir.Value) -> ir.Value:
-        assert probabilities.cast(editor, value, ir.DataType.FLOAT) is value
-        return probabilities.cast(editor, value, ir.DataType.DOUBLE)
-
-    x = P.astype("f4")
-    np.testing.assert_array_equal(computed(build, x), x.astype("f8"), strict=True)
-
-
-@pytest.mark.parametrize("sizes", [(3,), (2, 3), (1, 3)])
-def test_a_softmax_is_over_the_last_axis(sizes: tuple[int, ...]) -> None:
-    z = np.random.default_rng(0).normal(size=(5, *sizes))
-    e = np.exp(z)
-    want = e / e.sum(axis=-1, keepdims=True)
-    np.testing.assert_allclose(computed(probabilities.softmax, z), want, rtol=1e-14)
-
-
 @pytest.mark.parametrize(("dtype", "near"), [("f4", 1e-6), ("f8", 1e-14), ("f2", 1e-3)])
 def test_logarithms_and_log_odds_of_probabilities_are_finite_at_0_and_1(dtype: str, near: float) -> None:
     p = P.astype(dtype)
@@ -74,22 +57,6 @@ def test_logarithms_and_log_odds_of_probabilities_are_finite_at_0_and_1(dtype: s
     rest = np.log(np.maximum(1 - p.astype("f8"), LEAST))
     np.testing.assert_allclose(computed(probabilities.clamped_log, p), log, rtol=near)
     np.testing.assert_allclose(computed(probabilities.log_odds, p), log - rest, rtol=near, atol=near)
-
-
-@pytest.mark.parametrize("axis", [0, 1, 2])
-def test_an_axis_of_size_1_is_put_in_its_place(axis: int) -> None:
-    got = computed(lambda editor, x: probabilities.widen(editor, x, axis), P)
-    np.testing.assert_array_equal(got, np.expand_dims(P, axis), strict=True)
-
-
-@pytest.mark.parametrize("opset", [13, 17, 18])
-@pytest.mark.parametrize("keepdims", [0, 1])
-@pytest.mark.parametrize(("op", "by"), [("ReduceMax", np.max), ("ReduceSum", np.sum)])
-def test_every_opset_reduces_over_the_classes(
-    op: str, by: Callable[..., Floats], keepdims: int, opset: int
-) -> None:
-    got = computed(lambda e, x: probabilities.reduce(e, op, x, keepdims=keepdims), P, opset=opset)
-    np.testing.assert_allclose(got, by(P, axis=1, keepdims=bool(keepdims)), rtol=1e-15, strict=True)
 
 
 # --- bins -------------------------------------------------------------------------------------------
@@ -109,16 +76,6 @@ def test_a_bin_is_open_on_its_left_in_every_type(dtype: str) -> None:
     np.testing.assert_array_equal(got, (x.astype("f8") > edges).sum(axis=1), strict=True)
 
 
-@pytest.mark.parametrize("keepdims", [0, 1])
-@pytest.mark.parametrize("kind", ["i4", "i8"])
-def test_edges_count_for_what_is_said(kind: str, keepdims: int) -> None:
-    edges, counts = np.array([[0.1, 0.5, 0.7]]), np.array([[5, 1, 10]], kind)
-    x = np.array([[0.0], [0.2], [0.6], [0.9]])
-    got = computed(lambda e, v: probabilities.count_below(e, v, edges, counts, keepdims=keepdims), x)
-    want = np.array([0, 5, 6, 16], kind)
-    np.testing.assert_array_equal(got, want[:, None] if keepdims else want, strict=True)
-
-
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_each_column_has_a_row_of_the_table(dtype: str) -> None:
     edges = np.array([[0.1, 0.3], [0.3, 0.5], [0.2, 0.9]])
@@ -131,23 +88,6 @@ def test_each_column_has_a_row_of_the_table(dtype: str) -> None:
 
 
 # --- steps ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("scales", "weights"), [([0.5], [0.9, 0.1]), ([2.0, 0.25], [0.5, 0.3, 0.2]), ([1.0], [1.0, 0.0])]
-)
-@pytest.mark.parametrize("classes", [2, 3])
-def test_a_mixture_is_a_weighted_sum_of_softmaxes_and_the_uniform(
-    scales: list[float], weights: list[float], classes: int
-) -> None:
-    z = np.random.default_rng(0).normal(size=(6, classes))
-    step = Mixture(scales, weights)
-    want = weights[-1] / classes + sum(
-        w * np.exp(s * z) / np.exp(s * z).sum(axis=1, keepdims=True)
-        for s, w in zip(scales, weights[:-1], strict=True)
-    )
-    got = computed(lambda editor, x: probabilities.mix(editor, x, step, classes), z)
-    np.testing.assert_allclose(got, want, rtol=1e-14)
 
 
 @pytest.mark.parametrize(("dtype", "near"), [("f4", 1e-6), ("f8", 1e-14)])

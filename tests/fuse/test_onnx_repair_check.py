@@ -11,7 +11,6 @@ import onnx_ir as ir
 import pytest
 from fuse_artifacts import artifact
 from fuse_texts import TWO, graph
-from onnx.external_data_helper import convert_model_to_external_data
 from test_onnx_parity import X, planned
 
 from calib_serve import InputShift
@@ -83,21 +82,6 @@ def test_small_numbers_may_be_off_by_the_rounding_of_the_type(tmp_path: Path) ->
 )
 def test_outputs_of_every_kind_are_compared_with_the_file_s(old: Any, new: Any, same: bool) -> None:
     assert parity._equal(old, new, 1e-5) is same
-
-
-def test_weights_in_another_file_are_not_read_for_the_names_of_outputs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = graph("y = Add(x, w)")
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(3, "f4"), "w"))
-    convert_model_to_external_data(model, location="weights.bin", size_threshold=0)
-    onnx.save(model, tmp_path / "raw.onnx")
-
-    def read(*_: Any) -> None:
-        raise AssertionError("the weights are read")
-
-    monkeypatch.setattr("onnx.external_data_helper.load_external_data_for_tensor", read)
-    check_repairs(tmp_path / "raw.onnx", tmp_path / "raw.onnx", planned(), {"x": X})
 
 
 def test_a_repair_is_checked_on_inputs_as_the_graph_gets_them(tmp_path: Path) -> None:

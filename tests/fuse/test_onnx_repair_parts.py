@@ -54,18 +54,6 @@ def test_only_older_standard_operators_are_raised(
     assert (imports(made), said) == (after, done)
 
 
-@pytest.mark.parametrize(("version", "raised"), [(4, 7), (7, 7), (9, 9)])
-@pytest.mark.parametrize("body", ["y = Selu(x)", "y = ReduceSum <axes: ints = [1]> (x)"])
-def test_an_ir_version_is_raised_with_the_opset_and_never_lowered(
-    body: str, version: int, raised: int
-) -> None:
-    model = graph(body, outputs="float[n, l] y", imports='"" : 12')
-    model.ir_version = version
-    made, done = repaired(model)
-    assert made.ir_version == raised
-    assert len(done) == 1
-
-
 ROW_BY_ROW = "y = Scan <num_scan_inputs: int = 1, body = b (float[3] u) => (float[3] v) {{ v = {}(u) }}> (x)"
 
 
@@ -129,15 +117,6 @@ def test_what_was_over_the_second_axis_as_nobody_told_another_is_told_to_be(op: 
     np.testing.assert_allclose(run(made, {"x": x})["y"], before, atol=1e-6)
 
 
-def test_an_axis_is_written_once_whatever_a_converter_makes_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnx.version_converter.convert_version", lambda model, _: model)
-    sizes = "float[2, 1, 3]"
-    made, _ = repaired(
-        graph("y = Softmax <axis: int = -1> (x)", f"{sizes} x", f"{sizes} y", imports='"" : 11')
-    )
-    assert [(one.name, one.i) for one in made.graph.node[0].attribute] == [("axis", 2)]
-
-
 def test_what_was_over_a_size_behind_one_of_1_is_not_left_alone() -> None:
     sizes = "float[2, 3, 1, 4]"
     model = graph("y = Softmax <axis: int = 1> (x)", f"{sizes} x", f"{sizes} y", imports='"" : 11')
@@ -156,31 +135,6 @@ def test_a_conversion_leaves_other_domains_as_they_are() -> None:
     ]  # fmt: skip
     assert made.graph.node[0].attribute[0].i == 1
     assert done == ["opset 11 -> 13: no operator changes"]
-
-
-def test_a_softmax_of_a_shape_that_nobody_knows_is_left_to_the_converter(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen: list[str] = []
-
-    def convert(model: onnx.ModelProto, _: int) -> onnx.ModelProto:
-        seen.extend(one.domain for one in model.graph.node)
-        return model
-
-    monkeypatch.setattr("onnx.version_converter.convert_version", convert)
-    body = "a = Softmax(x) u = of.ours.Odd(a) y = Softmax(u)"
-    repaired(graph(body, "float[] x", imports='"" : 11, "of.ours" : 1'))
-    assert seen == ["", "of.ours", ""]
-
-
-@pytest.mark.parametrize(
-    ("spatial", "said"), [("<spatial: int = 1>", "by onnx.version_converter"), ("", "no operator changes")]
-)
-def test_an_attribute_that_goes_away_is_a_change(spatial: str, said: str) -> None:
-    ones = "o = Constant <value = float[3] {1, 1, 1}> () "
-    body = f"{ones} y = BatchNormalization {spatial} (x, o, o, o, o)"
-    _, done = repaired(graph(body, imports='"" : 8'))
-    assert done == [f"opset 8 -> 13: {said}"]
 
 
 @pytest.mark.parametrize(
@@ -203,17 +157,6 @@ def test_why_a_model_cannot_be_converted_is_said_in_one_line(
 
 
 # --- shapes that were stated wrongly ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("body", "kind"),
-    [("c = Constant <value = float[4] {1, 2, 3, 4}> () y = Add(x, c)", "float"), ("y = Neg(x)", "bool")],
-)
-def test_a_model_that_fails_the_full_check_anyway_is_said_to(body: str, kind: str) -> None:
-    model = graph(body, f"{kind}[n, 3] x", f"{kind}[n, 3] y")
-    made, done = repaired(model)
-    assert done == ["warning: onnx's full check fails on this model as it is; the plain check was made"]
-    assert made == model
 
 
 def test_only_shapes_that_are_wrong_are_corrected() -> None:

@@ -7,39 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from deciding import IN_SEGMENTS, deciding
+from deciding import deciding
 from fuse_graphs import run
 from fuse_texts import DELTA, LAYER, TWO, W, X, graph, operators
 from test_onnx_outputs import fused, of
 
 from calib_serve import InputShift, LogitMap, ProbTable
 from calib_serve.artifact import Examples
-from calib_serve.errors import FuseError, InputError, ModelError
+from calib_serve.errors import FuseError, InputError
 from calib_serve.files import sha256
 from calib_serve.fuse.onnx import files
-from calib_serve.fuse.onnx import graph as fusion
-from calib_serve.fuse.onnx.graph import FuseReport, fuse_onnx
 from calib_serve.metrics import softmax
 
 SOFTMAX = "z = Neg(x) y = Softmax(z)"
-REPORT = FuseReport(
-    done=("logit map folded into Gemm 'z'", "head put into Gemm 'h'", "shift added to input 'x'"),
-    nodes_before=3,
-    nodes_after=5,
-    outputs=("logits", "bin"),
-    max_abs_diff=1.26e-7,
-    tolerance=2.5e-5,
-    samples=9,
-    near_edge=0,
-    near_threshold=0,
-    engine="onnxruntime",
-    own_scores=0,
-    device="cuda:1",
-    model="a" * 64,
-    artifact="b" * 64,
-)
 
 
 def names(folder: Path) -> list[str]:
@@ -47,35 +28,6 @@ def names(folder: Path) -> list[str]:
 
 
 # --- the report -------------------------------------------------------------------------------------
-
-
-def test_a_report_is_shown_row_by_row() -> None:
-    rows = [
-        ("", "logit map folded into Gemm 'z'"),
-        ("", "head put into Gemm 'h'"),
-        ("", "shift added to input 'x'"),
-        ("nodes", "3 -> 5"),
-        ("outputs", "logits, bin"),
-        ("parity", "1.3e-07 at most on 9 inputs, 2.5e-05 allowed (onnxruntime, cuda:1)"),
-    ]
-    assert REPORT.rows() == rows
-    near = replace(REPORT, near_edge=2, near_threshold=4, own_scores=8)
-    parity = (
-        "1.3e-07 at most on 9 inputs and 8 of the fit's own scores, 2.5e-05 allowed (onnxruntime, cuda:1)"
-    )
-    assert near.rows() == [
-        *rows[:-1],
-        ("parity", parity),
-        ("", "2 inputs near a table's edge left out"),
-        ("", "4 decisions near their threshold left out"),
-    ]
-
-
-def test_a_report_tells_which_steps_added_no_node() -> None:
-    assert REPORT.folded == REPORT.done[:2]
-    shown = REPORT.as_dict()
-    assert shown.pop("folded") == list(REPORT.done[:2])
-    assert FuseReport(**shown) == REPORT
 
 
 def test_a_report_is_of_the_files_and_of_both_graphs(tmp_path: Path) -> None:
@@ -127,24 +79,6 @@ def test_inputs_are_taken_as_arrays_or_from_a_file_of_them(tmp_path: Path) -> No
         fused(model, tmp_path, of(TWO), inputs=tmp_path / "inputs.npz")
 
 
-def test_as_many_inputs_are_made_as_are_asked_for(tmp_path: Path) -> None:
-    for options, samples in (({}, 8), ({"samples": 3}, 3)):
-        report, _ = fused(graph(SOFTMAX), tmp_path, of(TWO), **options)
-        assert report.samples == samples
-
-
-def test_an_option_that_is_none_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    for wrong, said in (
-        ({"returns": "everything"}, "--returns .* must be one of same, probabilities, all, got 'everything'"),
-        ({"outputs": "scores"}, "--outputs .* must be one of logits, .*, got 'scores'"),
-    ):
-        with pytest.raises(InputError, match=said):
-            fuse_onnx(tmp_path / "none.onnx", of(TWO), tmp_path / "fused.onnx", **wrong)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="device must be"):
-        fused(graph(SOFTMAX), tmp_path, of(TWO), device="gpu")
-    assert names(tmp_path) == ["raw.onnx"]
-
-
 def test_the_artifact_of_another_file_is_refused_unless_forced(tmp_path: Path) -> None:
     other = replace(of(TWO), model=replace(of(TWO).model, sha256="f" * 64))
     with pytest.raises(FuseError, match=r"fitted for model ffffffffffff, .*raw\.onnx is [0-9a-f]{12}; fit"):
@@ -164,14 +98,6 @@ def test_decisions_are_in_the_graph_unless_they_are_left_out(tmp_path: Path) -> 
     assert report.done[1:] == (
         "the artifact's prediction sets and abstention are left out: --no-decisions (decisions=)",
     )
-
-
-def test_decisions_by_segment_are_refused_unless_they_are_left_out(tmp_path: Path) -> None:
-    fitted = replace(of(TWO), contract=IN_SEGMENTS)
-    with pytest.raises(FuseError, match=r"thresholds of its own for nord.*--no-decisions \(decisions=\)"):
-        fused(graph(SOFTMAX), tmp_path, fitted)
-    report, _ = fused(graph(SOFTMAX), tmp_path, fitted, decisions=False)
-    assert report.outputs == ("y",)
 
 
 # --- shapes that only a run tells -------------------------------------------------------------------
@@ -197,43 +123,7 @@ def test_a_run_that_tells_shapes_gives_an_input_of_another_rank_its_own(other: s
     np.testing.assert_allclose(run(made, {"x": X, "v": v})["y"], want, atol=1e-4)
 
 
-def test_a_run_that_tells_shapes_passes_an_input_that_is_no_tensor_on(tmp_path: Path) -> None:
-    before = "first = Constant <value = int64 {0}> () r = SequenceAt(rows, first) sum = Add(x, r) "
-    model = graph(before + LEARNED.replace("(x, w)", "(sum, w)"), "float[n, 3] x, seq(float[n, 3]) rows")
-    given: dict[str, Any] = {"x": X, "rows": [X]}
-    fitted = of(InputShift(DELTA), TWO)
-    with pytest.raises(FuseError, match="the scores 'z' are of unknown type"):
-        fused(model, tmp_path, fitted, input_name="x")  # no lists are made
-    _, made = fused(model, tmp_path, fitted, input_name="x", inputs=given)
-    np.testing.assert_allclose(run(made, given)["y"], softmax((2 * X + DELTA) @ W / 2), atol=1e-5)
-
-
 # --- what goes wrong on the way ---------------------------------------------------------------------
-
-
-def test_the_raw_graph_that_is_measured_shows_each_tensor_once(tmp_path: Path) -> None:
-    onnx.save(graph(SOFTMAX), tmp_path / "raw.onnx")
-    probe = tmp_path / "probe.onnx"
-    assert not fusion._write_probe(tmp_path / "raw.onnx", probe, probe, ["y", "z"])
-    onnx.checker.check_model(str(probe), full_check=True)
-    assert [o.name for o in onnx.load(probe).graph.output] == ["y", "z"]
-
-
-def test_a_raw_graph_that_cannot_be_measured_is_what_the_error_is_about(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> bool:
-        raise ModelError("no space left")
-
-    monkeypatch.setattr(fusion, "_write_probe", full)
-    with pytest.raises(ModelError, match=r"^no space left$"):
-        fused(graph(SOFTMAX), tmp_path, of(TWO))
-    assert names(tmp_path) == ["raw.onnx"]
-
-
-def test_nothing_but_the_fused_file_is_left(tmp_path: Path) -> None:
-    fused(graph(SOFTMAX), tmp_path, of(TWO))
-    assert names(tmp_path) == ["fused.onnx", "raw.onnx"]
 
 
 def test_a_repair_is_told_and_one_that_changes_what_the_file_gives_is_refused(

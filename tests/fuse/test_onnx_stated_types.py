@@ -8,14 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from deciding import deciding
-from fuse_artifacts import artifact
 from fuse_graphs import run
 from fuse_texts import DELTA, LAYER, TWO, K, X, fused, graph
 from onnx import numpy_helper
 
 from calib_serve import InputShift
-from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.metrics import softmax
 
 MAPS = "p = Softmax(x) y = ai.onnx.ml.ZipMap <classlabels_int64s: ints = [4, 5, 6]> (p)"
@@ -65,22 +62,6 @@ def test_an_output_that_becomes_another_of_the_same_name_states_its_own_type(
     np.testing.assert_allclose(run(made, {"x": X})["probabilities"], softmax(X / 2), atol=1e-6)
 
 
-def test_class_ids_under_the_name_of_what_were_scores_are_stated_as_integers(tmp_path: Path) -> None:
-    _, made = fused(
-        graph("predicted = Neg(x)", outputs="float[n, 3] predicted"), tmp_path, TWO, returns="all"
-    )
-    kind = dict(stated(made))["predicted"].tensor_type
-    assert (kind.elem_type, len(kind.shape.dim)) == (onnx.TensorProto.INT64, 1)
-
-
-def test_a_prediction_set_under_the_name_of_what_were_scores_is_stated_as_a_truth(tmp_path: Path) -> None:
-    onnx.save(graph("set = Neg(x)", outputs="float[n, 3] set"), tmp_path / "raw.onnx")
-    acting = deciding(artifact(TWO, classes=K))
-    fuse_onnx(tmp_path / "raw.onnx", acting, tmp_path / "fused.onnx", returns="probabilities")
-    kind = dict(stated(onnx.load(tmp_path / "fused.onnx")))["set"].tensor_type
-    assert (kind.elem_type, len(kind.shape.dim)) == (onnx.TensorProto.BOOL, 2)
-
-
 def test_sizes_get_no_names_that_the_file_does_not_state(tmp_path: Path) -> None:
     body = "kept = Compress <axis: int = 0> (x, rows) z = Neg(kept) y = Softmax(z)"
     model = graph(body, "float[n, 3] x, bool[m] rows", "float[?, 3] y")
@@ -95,11 +76,3 @@ def test_shapes_that_are_inferred_are_known_to_all_passes(tmp_path: Path) -> Non
     model = graph(f"t = Identity(x) {LAYER} v0 = MatMul(t, w) {chain} y = Neg(v8)")
     report, _ = fused(model, tmp_path, InputShift(DELTA))
     assert report.done == ("shift folded into Gemm 'v0'",)
-
-
-def test_a_map_whose_type_is_stated_twice_does_no_harm(tmp_path: Path) -> None:
-    model = graph(MAPS, outputs=SEQ)
-    model.graph.value_info.append(model.graph.output[0])
-    _, made = fused(model, tmp_path, TWO)
-    got = [list(row.values()) for row in run(made, {"x": X})["y"]]
-    np.testing.assert_allclose(got, softmax(X / 2), atol=1e-6)

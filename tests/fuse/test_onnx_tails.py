@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
@@ -14,12 +12,8 @@ from fuse_artifacts import artifact
 
 from calib_serve import LogitMap
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx.edit import Editor, constant, describe
-from calib_serve.fuse.onnx.kinds import as_fitted
-from calib_serve.fuse.onnx.quantized import KeepPrecision, scale_quantized
-from calib_serve.fuse.onnx.reference import of_logits
+from calib_serve.fuse.onnx.edit import Editor
 from calib_serve.fuse.onnx.tail import Tail, find_tail
-from calib_serve.scores import Outputs
 
 THREE = artifact(LogitMap.temperature(2.0), classes=3, outputs=None)
 HEAD = '<ir_version: 10, opset_import: ["" : 17, "ai.onnx.ml" : 3]>'
@@ -91,21 +85,6 @@ def test_an_activation_is_over_the_classes(op: str, axis: int, shape: str, right
 
 
 @pytest.mark.parametrize(
-    ("body", "inputs", "outputs", "said"),
-    [
-        ("y = Neg(x)", "float[n, 4] x", "float[n, 4] y", "for 3 classes, but 'y' has 4"),
-        ("y = Cast <to: int = 7> (x)", "float[n, 3] x", "int64[n, 3] y", "are INT64, not floating point"),
-        ("y = Neg(x)", "float[n, 3, 2] x", "float[n, 3, 2] y", r"not \(n, K\); name another output"),
-        ("y = Neg(x)", "float[3] x", "float[3] y", r"not \(n, K\); name another output"),
-        ("y = Neg(x)", "float[n, 3] x", "float y", r"shape .*not \(n, K\)"),
-    ],
-)
-def test_scores_of_another_kind_are_refused(body: str, inputs: str, outputs: str, said: str) -> None:
-    with pytest.raises(FuseError, match=said):
-        tail_of(body, inputs=inputs, outputs=outputs)
-
-
-@pytest.mark.parametrize(
     ("outputs", "chosen"),
     [
         ("float[n, 3] y, float[n, 4] z", "y"), ("int64[n, 3] y, float[n, 3] z", "z"),
@@ -160,98 +139,3 @@ def test_a_tail_that_is_none_is_refused(spoil: Callable[[Tail], Tail]) -> None:
     found.check()
     with pytest.raises(FuseError, match=r"fusing went wrong: .*; please report this graph"):
         spoil(found).check()
-
-
-QUANTIZED = (
-    "s = Constant <value = float {0.00390625}> () zero = Constant <value = uint8 {0}> () "
-    "z = Neg(x) p = Softmax(z) q = QuantizeLinear(p, s, zero) y = DequantizeLinear(q, s, zero)"
-)
-
-
-def test_quantised_scores_are_kept_precise() -> None:
-    made = editor(QUANTIZED)
-    found = find_tail(made, output="y", outputs=None, artifact=THREE)
-    assert operators(found) == ["Softmax", "QuantizeLinear", "DequantizeLinear"]
-    one = KeepPrecision()
-    one.requires(found)
-    with pytest.raises(FuseError, match="the scores are still quantised"):
-        one.ensures(found)
-    after, said = one.call(made, found)
-    one.ensures(after)
-    assert operators(after) == ["Softmax"]
-    assert "behind Softmax" in said
-    assert "not rounded to its old steps of 0.0039" in said
-    assert [node.op_type for node in made.graph] == ["Neg", "Softmax"]
-    for bare in (after, tail_of("z = Neg(x) y = Identity(z)")):
-        with pytest.raises(FuseError, match="no scores are quantised"):
-            one.requires(bare)
-
-
-LAYER = (
-    "ws = Constant <value = float {0.5}> () "
-    "w8 = Constant <value = int8[3, 3] {1, 2, 3, 4, 5, 6, 7, 8, 9}> () "
-    "bs = Constant <value = float {0.25}> () b8 = Constant <value = int32[3] {1, 2, 3}> () "
-    "w = DequantizeLinear(w8, ws) b = DequantizeLinear(b8, bs) "
-)
-
-
-def scales(made: Editor) -> list[float]:
-    found = [constant(node.inputs[1]) for node in made.graph if node.op_type == "DequantizeLinear"]
-    return [float(one) for one in found if one is not None]
-
-
-@pytest.mark.parametrize(
-    ("body", "name", "after"),
-    [
-        (LAYER + "y = Gemm(x, w, b)", "DequantizeLinear 'w'", [0.25, 0.125]),
-        (LAYER + "y = MatMul(x, w)", "DequantizeLinear 'w'", [0.25, 0.25]),
-        (LAYER + "m = MatMul(x, w) y = Add(m, b)", "DequantizeLinear 'w'", [0.25, 0.125]),
-        (LAYER + "m = MatMul(x, w) y = Add(b, m)", "DequantizeLinear 'w'", [0.25, 0.125]),
-        (LAYER + "y = DequantizeLinear(w8, ws)", "DequantizeLinear 'y'", [0.5, 0.25, 0.25]),
-        (LAYER + "y = Neg(x)", None, [0.5, 0.25]),
-        (LAYER + "y = Gemm(x, w, x)", None, [0.5, 0.25]),
-        (LAYER + "y = Gemm(w, x, b)", None, [0.5, 0.25]),
-        (LAYER + "m = MatMul(x, w) n = Neg(m) y = Add(m, b)", None, [0.5, 0.25]),
-        (LAYER + "n = Neg(w) y = MatMul(x, w)", None, [0.5, 0.25]),
-        (LAYER + "n = Neg(b) y = Gemm(x, w, b)", None, [0.5, 0.25]),
-    ],
-)
-def test_a_quantised_layer_is_scaled_by_its_scales_alone(
-    body: str, name: str | None, after: list[float]
-) -> None:
-    made = editor(body)
-    assert scale_quantized(made, made.graph.outputs[0], 0.5) == name
-    assert scales(made) == after
-
-
-def test_a_bias_in_floating_point_is_scaled_as_well() -> None:
-    made = editor(LAYER + "c = Constant <value = float[3] {1.0, 2.0, 3.0}> () y = Gemm(x, w, c)")
-    assert scale_quantized(made, made.graph.outputs[0], 0.5) == "DequantizeLinear 'w'"
-    bias = constant(made.graph.outputs[0].producer().inputs[2])  # type: ignore[union-attr]
-    assert bias is not None
-    assert bias.tolist() == [0.5, 1.0, 1.5]
-    assert describe(made.graph.outputs[0].producer()) == "Gemm 'y'"  # type: ignore[arg-type]
-
-
-def test_parity_is_measured_by_the_largest_logit() -> None:
-    plan = SimpleNamespace(artifact=THREE, outputs="logits", returns="same")
-    for largest, scale in ((0.5, 1.0), (2.0, 1.0), (20.0, 10.0), (-20.0, 10.0)):
-        logits = np.array([[0.1, largest, 0.2]])
-        assert of_logits(logits, THREE.probs(logits), plan, 1e-6).scale == scale  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("fitted_on", "kind", "one_column", "said"),
-    [
-        ("logit", "logits", False, "fitted on logit, and the graph has logits"),
-        ("logits", "probability", True, "fitted on logits, and the graph has probability"),
-        ("logits", "logit", True, "fitted on logits, and the graph has one logit a sample"),
-    ],
-)
-def test_what_an_artifact_was_not_fitted_on_is_named(
-    fitted_on: Outputs, kind: Outputs, one_column: bool, said: str
-) -> None:
-    scaled = LogitMap(np.array([2.0, 0.5]), np.array([0.1, 0.0]))
-    fitted = artifact(scaled, classes=2, outputs=fitted_on)
-    with pytest.raises(FuseError, match=said):
-        as_fitted(fitted, kind, activated=False, one_column=one_column)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
@@ -38,10 +37,6 @@ def test_one_package_is_right(site: Path, name: str) -> None:
     assert registered() == {name: "1.31.1"}
 
 
-def test_none_is_told_by_who_needs_it(site: Path) -> None:
-    check_onnxruntime()
-
-
 def test_two_of_one_version_are_warned_of(site: Path) -> None:
     install(site, "onnxruntime", "1.31.1")
     install(site, "onnxruntime-gpu", "1.31.1")
@@ -67,10 +62,3 @@ def test_files_that_went_with_the_other_package_are_told(site: Path, left: str) 
     mend = re.escape("pip install --force-reinstall --no-deps onnxruntime-gpu==1.31.1")
     with pytest.raises(ModelError, match=f"its files went .*{mend}"):
         open_session(b"")
-
-
-def test_the_tests_run_on_one_package_alone() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_onnxruntime()
-    assert len(registered()) == 1

@@ -13,22 +13,17 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import yaml
 from deciding import deciding
 from fuse_artifacts import artifact
 from fuse_graphs import Builder, run
 from google.protobuf import text_format
 from onnx import TensorProto, helper
 from sizes import nightly
-from typer.testing import CliRunner
 
 from calib_serve import Bins, InputShift, LogitMap
-from calib_serve.cli import app
 from calib_serve.errors import FuseError, InputError
-from calib_serve.fuse.mar_options import KEYRING
 from calib_serve.fuse.sessions import TensorRT
 from calib_serve.fuse.triton import Settings, fuse_triton
-from calib_serve.fuse.triton.config import Word, fields, text
 from calib_serve.fuse.triton.models import VERSION
 
 K = 3
@@ -271,12 +266,6 @@ def test_names_that_are_no_folders_are_refused(name, tmp_path):
     assert not (tmp_path / "repo").exists()
 
 
-def test_text_survives_quotes_and_line_breaks():
-    parsed = text_format.Parse(text({"name": 'a "b"\\\nü', "max_batch_size": 3}), SCHEMA.ModelConfig())
-    assert (parsed.name, parsed.max_batch_size) == ('a "b"\\\nü', 3)
-    assert text({"kind": Word("KIND_CPU"), "flags": []}) == "kind: KIND_CPU\nflags: []\n"
-
-
 # --- what is there stays as it is ---------------------------------------------------------------
 
 
@@ -464,45 +453,9 @@ def test_what_cannot_be_written_is_said_and_what_cannot_be_read_is_not_taken_for
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "raw.onnx"]
 
 
-def test_fields_are_the_same_however_they_are_written():
-    ours = text({"name": "m", "input": [{"dims": [3, -1], "kind": Word("A")}], "max_batch_size": 3})
-    theirs = "max_batch_size:3 # three\ninput{dims : [ 3,-1 ]; kind: A}\nname: 'm'"
-    assert {k: v for k, v in fields(ours).items() if k != "name"} == {
-        k: v for k, v in fields(theirs).items() if k != "name"
-    }
-    assert fields(theirs)["input"] != fields(theirs.replace("3,-1", "3,-2"))["input"]
-
-
 # --- the files to deploy it with: what can be held of them without a container engine -----------
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "triton"
-
-
-def test_the_example_shows_nothing_beyond_this_host_and_mounts_what_is_there():
-    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
-    published = [port for s in services.values() for port in s.get("ports", [])]
-    assert published
-    assert all(port.startswith("127.0.0.1:") for port in published)
-    ignored = (DEPLOY / ".gitignore").read_text().split()
-    for mount in (m for s in services.values() for m in s["volumes"] if m.startswith(".")):
-        source = mount.split(":")[0]
-        assert (DEPLOY / source).exists() or f"/{source.removeprefix('./')}/" in ignored, mount
-    assert services["triton"]["environment"] == {KEYRING: "/keys/keyring.json"}
-
-
-def test_the_examples_watch_takes_the_options_it_is_given():
-    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
-    known = CliRunner().invoke(app, ["watch", "--help"], env={"COLUMNS": "200"}).output
-    options = [part.split("=")[0] for part in services["watch"]["command"] if part.startswith("--")]
-    assert options
-    assert all(option in known for option in options)
-
-
-def test_the_examples_prometheus_scrapes_both_sides_and_loads_the_rules():
-    config = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
-    targets = {t for job in config["scrape_configs"] for s in job["static_configs"] for t in s["targets"]}
-    assert targets == {"127.0.0.1:8002", "127.0.0.1:9300", "127.0.0.1:9090"}
-    assert all((DEPLOY.parent / "prometheus" / name).is_file() for name in config["rule_files"])
 
 
 def test_the_image_copies_files_that_are_there_and_the_step_needs_no_more_than_the_ground():
