@@ -17,7 +17,7 @@ from safetensors.numpy import save as save_tensors
 from small_models import DIAGONAL, HEAD, SHIFT, TABLE, everything
 
 from calib_serve import Artifact, Head, LogitMap, ProbTable
-from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError
+from calib_serve.errors import ArtifactError, IntegrityError, SchemaError, ShapeError
 
 RNG = np.random.default_rng(0)
 
@@ -58,12 +58,6 @@ def test_round_trip_keeps_everything(saved: Path) -> None:
     assert np.array_equal(artifact.head(np.ones((2, 8), "f4")), HEAD(np.ones((2, 8), "f4")))
 
 
-def test_saving_twice_writes_the_same_bytes(tmp_path: Path) -> None:
-    a, b = everything().save(tmp_path / "a"), everything().save(tmp_path / "b")
-    for name in ("manifest.yaml", "params.safetensors"):
-        assert (a / name).read_bytes() == (b / name).read_bytes()
-
-
 def test_saving_over_an_artifact_replaces_it_and_leaves_nothing_behind(saved: Path) -> None:
     plain = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3)
     plain.save(saved)
@@ -92,6 +86,12 @@ def test_saving_over_anything_else_is_refused(tmp_path: Path) -> None:
         lambda m: m["steps"][0].update(low=2.0),
         lambda m: m["steps"][1].update(layers=10**9),
         lambda m: m["steps"][3].update(on="probs"),
+        lambda m: m["steps"].insert(0, {"kind": "mixture"}),
+        lambda m: m.update(sets={"coverage": 0.9, "score": "lac", "penalty": 0.0, "free_ranks": 0}),
+        lambda m: m.update(abstain={"threshold": 1.5, "risk": 0.1, "level": 0.95}),
+        lambda m: m.update(contract={"contract": 1}),
+        lambda m: m.update(contract=[]),
+        lambda m: m.update(contract={"contract": 1, "classes": {"7": {"calibration": {"error": 0.1}}}}),
         lambda m: m.update(class_names=["one"]),
         lambda m: m.update(reference={"count": [1], "confidence": [1, 2], "correct": [1]}),
         lambda m: m.update(reference={"evil": 1}),
@@ -168,12 +168,6 @@ def test_a_manifest_edited_by_hand_is_noticed(saved: Path) -> None:
         Artifact.load(saved)
 
 
-@pytest.mark.parametrize("t", [0.0, -1.0, np.nan, np.inf])
-def test_temperatures_are_positive_and_finite(t: float) -> None:
-    with pytest.raises(InputError, match="temperature"):
-        LogitMap.temperature(t)
-
-
 def test_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ShapeError, match="chain"):
         Head((np.zeros((5, 8)), np.zeros((3, 4))), (np.zeros(5), np.zeros(3)))
@@ -187,14 +181,6 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         everything().probs(np.zeros((2, 4)))
     with pytest.raises(ShapeError, match="inputs must be"):
         SHIFT(np.zeros((2, 4, 4), "f4"))
-
-
-def test_a_shift_clips_and_keeps_the_dtype() -> None:
-    x = RNG.random((5, 1, 4, 4)).astype("f4")
-    out = SHIFT(x)
-    assert out.dtype == np.float32
-    assert out.min() >= 0
-    assert out.max() <= 1
 
 
 LOGITS = arrays(np.float64, (7, 3), elements=st.floats(-30, 30))
@@ -215,9 +201,3 @@ def test_tables_give_distributions(logits: np.ndarray) -> None:
         probs = Artifact((table,), method="histogram", classes=3).probs(logits)
         assert np.allclose(probs.sum(axis=1), 1)
         assert (probs >= 0).all()
-
-
-def test_a_top1_table_keeps_the_proportions_of_the_rest() -> None:
-    table = ProbTable(np.array([[0.5]]), np.array([[0.3, 0.8]]))
-    assert np.allclose(table(np.array([[0.6, 0.3, 0.1]])), [[0.8, 0.15, 0.05]])
-    assert np.allclose(table(np.array([[1.0, 0.0, 0.0]])), [[0.8, 0.1, 0.1]])

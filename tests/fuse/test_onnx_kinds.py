@@ -11,14 +11,13 @@ from fuse_artifacts import KINDS, artifact, output_steps
 from fuse_graphs import Builder, run
 from onnx import TensorProto, helper
 
-from calib_serve import Artifact, LogitMap, ProbTable, calibrate
+from calib_serve import Artifact, LogitMap, calibrate
 from calib_serve.artifact import Examples
 from calib_serve.errors import FuseError
-from calib_serve.fuse.edges import rounded_down
 from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.fuse.onnx.kinds import as_fitted, kind_of, of_one_column
-from calib_serve.metrics import log_softmax, sigmoid, softmax
-from calib_serve.scores import Outputs, from_probs, to_logits, to_probs
+from calib_serve.metrics import log_softmax, softmax
+from calib_serve.scores import Outputs, to_logits
 
 K = 4
 X = np.random.default_rng(1).normal(size=(40, 6)).astype(np.float32)
@@ -86,16 +85,6 @@ def test_logits_cannot_be_had_from_probabilities_that_hide_their_softmax(tail, t
     fuse(model, tmp_path, artifact(LogitMap.temperature(2.0), classes=K), outputs=kind)
 
 
-@pytest.mark.parametrize("tail", [(), ("Softmax",)])
-def test_an_artifact_that_does_not_say_what_it_was_fitted_on_is_refused_where_it_matters(tail, tmp_path):
-    model, _ = graph(K, *tail)
-    vector = artifact(LogitMap(np.array([0.5, 1.0, 1.5, 0.7])), classes=K, outputs=None)
-    with pytest.raises(FuseError, match="--fitted-on"):
-        fuse(model, tmp_path, vector)
-    for steps in ((LogitMap.temperature(2.0),), (LogitMap(np.array(0.5), np.ones(K)),)):
-        fuse(model, tmp_path, artifact(*steps, classes=K, outputs=None))
-
-
 def test_the_fit_s_own_scores_must_come_out_as_the_fit_s_own_probabilities(tmp_path):
     model, z = graph(K, "Softmax")
     fitted = calibrate(z, np.arange(len(z)) % K, "vector", cross_validate=False)
@@ -106,86 +95,6 @@ def test_the_fit_s_own_scores_must_come_out_as_the_fit_s_own_probabilities(tmp_p
     wrong = replace(fitted, examples=Examples(examples.logits, np.roll(examples.probs, 1, axis=1)))
     with pytest.raises(FuseError, match="the fit's own scores"):
         fuse(model, tmp_path, wrong)
-
-
-BINARY = {
-    "temperature": (LogitMap.temperature(2.0),),
-    "platt": (LogitMap(np.array(0.7), np.array([0.0, -0.4])),),
-    "matrix": (LogitMap(np.array([[1.1, -0.2], [0.3, 0.8]]), np.array([0.1, -0.4])),),
-    "beta": (LogitMap(np.array([0.6, 1.3]), np.array([0.0, 0.2]), "log_probs"),),
-    "isotonic": (
-        ProbTable(np.array([[0.2, 0.6], [0.3, 0.5]]), np.array([[0.1, 0.4, 0.9], [0.2, 0.5, 0.7]])),
-    ),
-}
-
-
-@pytest.mark.parametrize("steps", BINARY)
-@pytest.mark.parametrize("returns", ["same", "probabilities", "all"])
-@pytest.mark.parametrize("form", ["logit", "Sigmoid", "probability"])
-def test_one_score_of_a_binary_model(steps, returns, form, tmp_path):
-    model, z = graph(1, *(["Sigmoid"] if form != "logit" else []))
-    model = hidden(model) if form == "probability" else model
-    outputs: Outputs = "logit" if form == "logit" else "probability"
-    raw = z if form == "logit" else sigmoid(z)
-    fitted_on: Outputs = "logit" if form == "Sigmoid" and steps == "matrix" else outputs
-    fitted = artifact(*BINARY[steps], classes=2, outputs=fitted_on)
-    seen = z if fitted_on == "logit" else sigmoid(z)
-    expected = fitted.probs(to_logits(seen, fitted_on))
-    report, path = fuse(
-        model, tmp_path, fitted, returns=returns, outputs=None if form == "Sigmoid" else outputs
-    )
-    got = run(path, {"x": X})
-    if returns == "same":
-        assert got["y"].shape == (len(X), 1)
-        np.testing.assert_allclose(to_probs(got["y"], outputs), expected, atol=1e-5)
-        np.testing.assert_allclose(got["y"], from_probs(expected, raw, outputs), rtol=2e-4, atol=1e-4)
-        if steps in ("temperature", "platt", "matrix") and form != "probability" and fitted_on == "logit":
-            assert report.nodes_after == report.nodes_before
-        return
-    np.testing.assert_allclose(got["probabilities"], expected, atol=1e-5)
-    if returns == "all":
-        assert (got["predicted"] == expected.argmax(1)).all()
-
-
-LABELS = 3
-OF_LABELS = {
-    "temperature": (LogitMap.temperature(2.0),),
-    "platt": (LogitMap(np.array([0.5, 1.2, 0.9]), np.array([0.1, -0.3, 0.0])),),
-    "isotonic": (
-        LogitMap(np.array([0.5, 1.2, 0.9])),
-        ProbTable([[0.2, 0.6]] * 3, [[0.1, 0.4, 0.9], [0.2, 0.5, 0.7], [0.0, 0.3, 1.0]]),
-    ),
-}
-
-
-@pytest.mark.parametrize("steps", OF_LABELS)
-@pytest.mark.parametrize("returns", ["same", "probabilities", "all"])
-@pytest.mark.parametrize("form", ["label_logits", "Sigmoid", "label_probabilities"])
-def test_labels_are_calibrated_one_by_one(steps, returns, form, tmp_path):
-    model, z = graph(LABELS, *(["Sigmoid"] if form != "label_logits" else []))
-    model = hidden(model) if form == "label_probabilities" else model
-    outputs: Outputs = "label_logits" if form == "label_logits" else "label_probabilities"
-    fitted = artifact(*OF_LABELS[steps], classes=LABELS, outputs="label_logits")
-    expected = fitted.probs(z)
-    report, path = fuse(
-        model, tmp_path, fitted, returns=returns, outputs=None if form == "Sigmoid" else outputs
-    )
-    got = run(path, {"x": X})
-    clear = np.ones(len(z), bool)
-    if fitted.table is not None:
-        p = sigmoid(fitted.logit_maps[0](z))
-        clear = (np.abs(p[:, :, None] - fitted.table.edges[None]) > 1e-5).all(axis=(1, 2))
-    shown = to_probs(got["y"], outputs) if returns == "same" else got["probabilities"]
-    np.testing.assert_allclose(shown[clear], expected[clear], atol=1e-5)
-    if returns == "all":
-        confidence = np.maximum(expected, 1 - expected)
-        np.testing.assert_allclose(got["confidence"][clear], confidence[clear], atol=1e-5)
-        assert (got["predicted"][clear] == (shown[clear] > 0.5)).all()
-        assert got["bin"].shape == (len(X), LABELS)
-        inner = rounded_down(np.linspace(0, 1, 16)[1:-1])
-        assert (got["bin"] == np.searchsorted(inner, got["confidence"])).all()
-    if fitted.table is None and returns == "same" and form != "label_probabilities":
-        assert report.nodes_after == report.nodes_before
 
 
 # --- the rules by themselves ---

@@ -8,13 +8,12 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from fuse_artifacts import KINDS, artifact, output_steps
+from fuse_artifacts import artifact, output_steps
 from fuse_graphs import Builder, run
 from onnx import TensorProto, helper
 from skl2onnx import to_onnx
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
-from sklearn.naive_bayes import GaussianNB
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -41,51 +40,6 @@ def fuse(model: onnx.ModelProto, folder, *steps, classes: int = K, **options):
 
 
 # --- the zoo ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("tail", ["", "Softmax"])
-@pytest.mark.parametrize("batch", ["N", 1])
-def test_squeezenets_scores_have_four_dimensions(kind, tail, batch, tmp_path):
-    b = Builder(np.dtype("f4"), np.random.default_rng(0))
-    z = b.node("GlobalAveragePool", b.node("Conv", "data_0", b.normal(K, 3, 1, 1), b.normal(K)))
-    y = b.node(tail, z, axis=1) if tail else z
-    model = b.model([info("data_0", batch, 3, 6, 6)], [info(y, batch, K, 1, 1)])
-    steps = output_steps(kind, K, np.random.default_rng(0))
-    report, path = fuse(model, tmp_path, *steps)
-    x = np.random.default_rng(0).normal(size=(1, 3, 6, 6)).astype("f4")
-    got = run(path, {"data_0": x})[y]
-    assert got.shape == (1, K, 1, 1)
-    # The logits, also where the graph's own output is behind a softmax.
-    before = b.model([info("data_0", batch, 3, 6, 6)], [info(z, batch, K, 1, 1)])
-    logits = run(before, {"data_0": x})[z][:, :, 0, 0].astype("f8")
-    expected = artifact(*steps, classes=K).probs(logits)
-    if not tail:
-        got = softmax(got[:, :, 0, 0].astype("f8"))[:, :, None, None]
-    np.testing.assert_allclose(got[:, :, 0, 0], expected, atol=1e-6)
-    assert report.nodes_after == report.nodes_before + 1 or kind != "temperature"
-
-
-@pytest.mark.parametrize("outputs", ["probabilities", "all"])
-def test_scores_of_four_dimensions_come_out_as_rows_when_asked(outputs, tmp_path):
-    b = Builder(np.dtype("f4"), np.random.default_rng(0))
-    y = b.node("Softmax", b.node("GlobalAveragePool", "x"), axis=1)
-    model = b.model([info("x", 2, K, 5, 5)], [info(y, 2, K, 1, 1)])
-    _, path = fuse(model, tmp_path, LogitMap.temperature(0.5), returns=outputs)
-    x = np.random.default_rng(0).normal(size=(2, K, 5, 5)).astype("f4")
-    got = run(path, {"x": x})
-    np.testing.assert_allclose(got["probabilities"], softmax(2 * x.mean(axis=(2, 3))), atol=1e-6)
-
-
-def test_a_static_batch_and_a_reshape_before_the_classifier(tmp_path):
-    """ResNet and VGG of the zoo: batch 1, Reshape or Flatten, one Gemm with transB."""
-    b = Builder(np.dtype("f4"), np.random.default_rng(0))
-    y = b.node("Reshape", b.node("GlobalAveragePool", "data"), b.number([1, -1], "i8"))
-    z = b.node("Gemm", y, b.normal(K, 3), b.normal(K), transB=1, alpha=1.0, beta=1.0)
-    model = b.model([info("data", 1, 3, 8, 8)], [info(z, 1, K)])
-    report, _ = fuse(model, tmp_path, *output_steps("matrix", K, np.random.default_rng(0)))
-    assert report.nodes_after == report.nodes_before
-    assert report.samples == 1
 
 
 # --- Keras ------------------------------------------------------------------------------------
@@ -179,13 +133,6 @@ def test_a_classifier_operator_without_a_transform_gives_logits_and_must_be_said
     np.testing.assert_allclose(run(path, {"x": x})["scores"], run(model, {"x": x})["scores"] / 2, rtol=1e-6)
 
 
-def test_probabilities_nobody_announced_are_not_taken_for_logits(tmp_path):
-    model, x = learned(GaussianNB, 3)
-    exported = to_onnx(model, x[:1], target_opset=17, options={"zipmap": False})
-    with pytest.raises(FuseError, match="say --outputs probabilities"):
-        fuse(exported, tmp_path, LogitMap.temperature(2.0), classes=3)
-
-
 # --- torch ------------------------------------------------------------------------------------
 
 
@@ -230,15 +177,3 @@ def test_both_exporters_of_torch(dynamo, free, log, tmp_path):
     got = next(iter(run(str(tmp_path / "fused.onnx"), {name: batch.numpy()}).values()))
     mapped = fitted.output_steps[0](z.numpy())
     np.testing.assert_allclose(got, log_softmax(mapped) if log else mapped, atol=2e-5)
-
-
-def test_a_temperature_on_log_probabilities_of_convolutional_scores_is_over_the_classes(tmp_path):
-    b = Builder(np.dtype("f4"), np.random.default_rng(0))
-    z = b.node("GlobalAveragePool", b.node("Conv", "data_0", b.normal(K, 3, 1, 1), b.normal(K)))
-    model = b.model([info("data_0", 4, 3, 6, 6)], [info(z, 4, K, 1, 1)])
-    step = LogitMap(np.array(0.5), on="log_probs")
-    _, path = fuse(model, tmp_path, step)
-    x = np.random.default_rng(1).normal(size=(4, 3, 6, 6)).astype("f4")
-    (raw,) = run(model, {"data_0": x}).values()
-    (got,) = run(str(path), {"data_0": x}).values()
-    np.testing.assert_allclose(softmax(got.reshape(4, K)), softmax(0.5 * raw.reshape(4, K)), atol=1e-6)

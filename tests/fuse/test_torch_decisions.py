@@ -15,7 +15,7 @@ from fuse_artifacts import artifact, output_steps
 from torch import nn
 from typer.testing import CliRunner
 
-from calib_serve import Artifact, LogitMap
+from calib_serve import Artifact
 from calib_serve.artifact import Abstain, PredictionSets
 from calib_serve.cli import app
 from calib_serve.errors import FuseError
@@ -83,17 +83,6 @@ def test_one_logit_decides_between_both_classes_and_one_decision_may_be_alone():
     assert (made["logits"].shape, made["set"].shape) == ((41, 1), (41, 2))
     alone = calibrated(nn.Identity(), replace(both, sets=None), decisions=True, example=x)(x)
     assert [*alone] == ["probabilities", "abstain"]
-
-
-def test_what_is_decided_only_is_what_is_returned():
-    x = EVEN[:3]
-    plain = artifact(LogitMap.temperature(2.0), classes=K)
-    assert isinstance(calibrated(nn.Identity(), plain, decisions=True, example=x)(x), torch.Tensor)
-    assert isinstance(calibrated(nn.Identity(), fitted(), example=x)(x), torch.Tensor)
-    nothing = torch.full((1, K), float("nan"))
-    assert calibrated(nn.Identity(), fitted(), decisions=True, example=x)(nothing)["abstain"].tolist() == [
-        True
-    ]
 
 
 @pytest.mark.parametrize("name", ["set", "abstain"])

@@ -208,18 +208,6 @@ def test_a_model_of_two_inputs_is_shifted_in_the_first():
     np.testing.assert_allclose(whole(x, mask=mask).numpy(), whole(x, mask).numpy())
 
 
-def test_a_model_that_returns_probabilities_is_calibrated_through_their_logarithm():
-    model, x = nn.Sequential(Net(), nn.Softmax(dim=1)).eval(), torch.randn(7, 3, 8, 8)
-    step = artifact(LogitMap.temperature(2.0), classes=K, model={"outputs": "probabilities"})
-    expected = softmax(np.log(model(x).numpy()) / 2)
-    np.testing.assert_allclose(calibrated(model, step)(x).numpy(), expected, atol=1e-6)
-    plain = artifact(LogitMap.temperature(2.0), classes=K)
-    got = calibrated(model, plain, outputs="probabilities")(x).numpy()
-    np.testing.assert_allclose(got, expected, atol=1e-6)
-    with pytest.raises(FuseError, match="the model returns probabilities"):
-        calibrated(model, step, fold=True)
-
-
 def test_layers_that_cannot_be_told_apart_or_are_not_there_are_named():
     twins = nn.Sequential(nn.Linear(6, K), nn.Linear(K, 6), nn.Linear(6, K))
     step = artifact(head(6, K, 1, np.random.default_rng(0)), classes=K)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 import zipfile
 from collections import namedtuple
@@ -14,12 +13,10 @@ import torch
 from fuse_artifacts import KINDS, artifact, head, output_steps
 from sizes import sized
 from torch import nn
-from typer.testing import CliRunner
 
 from calib_serve import Artifact, InputShift, LogitMap, ProbTable
 from calib_serve.artifact.examples import Examples
 from calib_serve.bins import bin_index
-from calib_serve.cli import app
 from calib_serve.errors import CalibServeError, FuseError, InputError, ModelError, ShapeError
 from calib_serve.fuse.torch import calibrated, fuse_torch
 from calib_serve.scores import to_logits, to_probs
@@ -313,23 +310,6 @@ def test_scores_become_what_it_was_fitted_on_where_that_is_exact(fitted, how, co
     np.testing.assert_allclose(calibrated(model, step, example=inputs)(inputs), expected, atol=1e-5)
 
 
-def test_what_a_softmax_took_away_does_not_come_back():
-    for how in ("softmax", "log_softmax"):
-        with pytest.raises(InputError, match="fitted on logits"):
-            calibrated(Ends(K, how).eval(), scaled(K, "logits"), example=x())
-    with pytest.raises(InputError, match="fitted on logits"):
-        calibrated(Ends(1).eval(), scaled(2, "logits"), example=x())
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("outputs", MODELS)
-def test_half_precision_is_proved_too(dtype, outputs):
-    columns, how = MODELS[outputs]
-    model, inputs = Ends(columns, how).eval().to(dtype), x().to(dtype)
-    step = _fitted(outputs, "temperature")
-    assert calibrated(model, step, outputs=outputs, example=inputs)(inputs).dtype == dtype
-
-
 # --- places -----------------------------------------------------------------------------------
 
 Pair = namedtuple("Pair", "hidden logits")
@@ -503,16 +483,6 @@ def test_an_example_of_one_row_leaves_the_batch_free(tmp_path):
     assert torch.export.load(tmp_path / "out.pt2").module()(x(9)).shape == (9, K)
 
 
-def test_an_exported_program_of_the_wrong_kind_or_width_is_refused(tmp_path):
-    exported(Ends(7).eval(), (x(),), tmp_path / "seven.pt2")
-    with pytest.raises(CalibServeError, match=r"7 classes.*10"):
-        fuse_torch(tmp_path / "seven.pt2", artifact(classes=10), tmp_path / "out.pt2")
-    exported(Ends(K, "softmax").eval(), (x(),), tmp_path / "soft.pt2")
-    with pytest.raises(InputError, match="fitted on logits"):
-        fuse_torch(tmp_path / "soft.pt2", scaled(K, "logits"), tmp_path / "out.pt2")
-    assert not (tmp_path / "out.pt2").exists()
-
-
 def test_what_was_compiled_ahead_of_time_is_refused(tmp_path):
     path = tmp_path / "compiled.pt2"
     with zipfile.ZipFile(path, "w") as archive:  # the names that aoti_compile_and_package writes
@@ -523,21 +493,3 @@ def test_what_was_compiled_ahead_of_time_is_refused(tmp_path):
 
 
 # --- the command ------------------------------------------------------------------------------
-
-
-def test_the_command_says_what_it_proved(script, tmp_path):
-    labels = artifact(LogitMap.temperature(2.0), classes=K, model=MULTILABEL)
-    labels.save(tmp_path / "artifact")
-    command = ["fuse", "torch", str(script), str(tmp_path / "artifact"), "-o", str(tmp_path / "out.pt")]
-    told = [*command, "--input-shape", str(D), "--outputs", "label_logits", "--samples", "5"]
-    shown = CliRunner().invoke(app, told, catch_exceptions=False).output
-    assert "label_logits" in shown
-    assert "at most on 5 inputs" in shown
-    facts = json.loads(CliRunner().invoke(app, [*told, "--json"], catch_exceptions=False).output)
-    assert facts["kind"] == "torchscript"
-    assert facts["outputs"] == "label_logits"
-    assert facts["max_abs_diff"] <= facts["tolerance"]
-    with pytest.raises(FuseError, match="--input-shape"):
-        CliRunner().invoke(app, command, catch_exceptions=False)
-    with pytest.raises(InputError, match="--device"):
-        CliRunner().invoke(app, [*told, "--device", "cuda:99"], catch_exceptions=False)

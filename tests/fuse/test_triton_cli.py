@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 
 from calib_serve import InputShift, Keyring, LogitMap
 from calib_serve.cli import app
-from calib_serve.errors import CalibServeError, FuseError, InputError
+from calib_serve.errors import CalibServeError
 from calib_serve.serve.triton import Monitor
 
 K = 3
@@ -87,19 +87,6 @@ def test_probabilities_without_a_softmax_go_in_once_it_is_said_that_they_are(mod
     np.testing.assert_allclose(made["probabilities"], calibrated(model.predict_proba(X)), atol=2e-5)
 
 
-def test_the_scores_of_a_model_of_two_outputs_are_named(tmp_path):
-    b = Builder(np.dtype("f4"), np.random.default_rng(0))
-    for name in ("one", "other"):
-        b.node("Gemm", "x", b.normal(4, K), b.normal(K), output=name)
-    raw = graph(tmp_path, b, {"x": ["n", 4]}, {"one": ["n", K], "other": ["n", K]})
-    with pytest.raises(FuseError, match="several outputs"):
-        fuse(tmp_path, raw)
-    made = run(str(fuse(tmp_path, raw, "--output-name", "other")), {"x": X})
-    plain = run(str(raw), {"x": X})
-    np.testing.assert_allclose(made["logits"], plain["other"] / 2, atol=1e-5)
-    np.testing.assert_array_equal(made["one"], plain["one"])
-
-
 def test_inputs_features_and_normalisation_are_named(tmp_path):
     b = Builder(np.dtype("f4"), np.random.default_rng(0))
     both = b.node("Add", b.node("Flatten", "image"), b.node("Flatten", "mask"))
@@ -113,17 +100,6 @@ def test_inputs_features_and_normalisation_are_named(tmp_path):
     feeds = {name: np.random.default_rng(0).random((2, 3, 2, 2)).astype("f4") for name in ("image", "mask")}
     moved = {**feeds, "mask": ((feeds["mask"] - 0.5) / 0.25 + 0.1).astype("f4")}
     np.testing.assert_allclose(run(str(out), feeds)["logits"], run(str(raw), moved)["z"], atol=1e-4)
-
-
-def test_settings_that_cannot_be_are_refused_with_the_option_that_resolves_them(tmp_path):
-    raw = classifier(tmp_path, "m", LogisticRegression())
-    for options, said in (
-        (["--tensorrt", "FP16"], "--device gpu"),
-        (["--trt-cache", "/cache"], "need --tensorrt"),
-        (["--backend", "onnxruntime", "--versions", "2"], "--backend python"),
-    ):
-        with pytest.raises(InputError, match=said):
-            fuse(tmp_path, raw, *options)
 
 
 @pytest.mark.server

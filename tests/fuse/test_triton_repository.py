@@ -15,7 +15,7 @@ import onnx
 import pytest
 from deciding import deciding
 from fuse_artifacts import artifact
-from fuse_graphs import Builder, run
+from fuse_graphs import Builder
 from google.protobuf import text_format
 from onnx import TensorProto, helper
 from sizes import nightly
@@ -155,16 +155,6 @@ def test_what_an_artifact_decides_is_declared_and_handed_on(backend, tmp_path):
     assert any("left out" in line for line in report.done)
 
 
-def test_the_model_in_it_is_the_calibrated_one(repository, tmp_path):
-    x = np.random.default_rng(0).normal(size=(4, 3, 2, 2)).astype("f4")
-    z = run(str(tmp_path / "raw.onnx"), {"image": STEP.input_shift(x)})["z"]
-    got = run(str(repository / "pets_onnx" / "1" / "model.onnx"), {"image": x})
-    np.testing.assert_allclose(got["probabilities"], STEP.probs(z), atol=1e-6)
-    np.testing.assert_array_equal(got[VERSION], [1, 1, 1, 1])
-    inner = np.linspace(0, 1, 11)[1:-1]  # the reference has 10 bins
-    np.testing.assert_array_equal(got["bin"], np.searchsorted(inner, got["confidence"].astype("f8")))
-
-
 def test_a_second_version_joins_the_first_and_none_is_overwritten(repository, tmp_path):
     fuse_triton(tmp_path / "raw.onnx", STEP, repository, name="pets", version=2)
     for name in ("pets", "pets_onnx", "pets_receipts"):
@@ -257,13 +247,6 @@ def test_a_fixed_batch_is_left_to_the_client(tmp_path):
     assert not graph.HasField("dynamic_batching")
     assert tensors(graph.input)["image"][1] == [2, 3, 2, 2]
     assert tensors(graph.output)["confidence"][1] == [2]
-
-
-@pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "a b", "x" * 101])
-def test_names_that_are_no_folders_are_refused(name, tmp_path):
-    with pytest.raises(InputError, match="a name is"):
-        fuse_triton(model_file(tmp_path), STEP, tmp_path / "repo", name=name)
-    assert not (tmp_path / "repo").exists()
 
 
 # --- what is there stays as it is ---------------------------------------------------------------

@@ -196,14 +196,6 @@ def test_series_are_those_of_every_other_server_and_start_at_0(model: str, trito
         assert f"# HELP {name} {known[name].help}\n" in written
 
 
-@each_model
-def test_batches_and_shapes_that_do_not_fit_are_refused(model: str, triton: Triton) -> None:
-    big = post(triton, model, np.zeros((33, 3, 2, 2), "f4"))
-    assert (big.status_code, "batch-size must be <= 32" in big.text) == (400, True)
-    flat = post(triton, model, np.zeros((1, 3, 4), "f4"))
-    assert (flat.status_code, "unexpected shape for input 'image'" in flat.text) == (400, True)
-
-
 def test_a_prediction_that_is_nan_is_never_signed_and_counted_as_invalid(triton: Triton) -> None:
     images = IMAGES.copy()
     images[1] = np.nan
@@ -247,20 +239,6 @@ def test_a_graph_of_float16_is_served_in_float16(folder: Path, triton: Triton) -
     assert shown["probabilities"].dtype == np.float16
     (receipt, *_) = [ring(folder).verify(token.decode()) for token in shown["receipt"].flat]
     assert receipt.confidence == float(shown["confidence"][0, 0])
-
-
-def test_a_step_that_an_earlier_version_packed_signs_and_counts_and_fails_open(
-    folder: Path, triton: Triton
-) -> None:
-    columns = (("confidence", "FP32", [0.9, 1.5]), ("predicted", "INT64", [1, 2]), ("bin", "INT64", [13, 14]))
-    inputs = [{"name": n, "datatype": t, "shape": [2, 1], "data": d} for n, t, d in columns]
-    reply = httpx.post(f"{triton.http}/v2/models/pets_receipts/infer", json={"inputs": inputs})
-    (token, none) = given(reply)["receipt"]
-    receipt = ring(folder).verify(token)
-    assert (receipt.model, receipt.version, receipt.predicted) == ("pets", "1", 1)
-    assert none == ""  # 1.5 is no confidence: it cannot be signed, and goes out all the same
-    assert {b: n for b, n in triton.counted("calib_predictions_total", "pets").items() if n} == {"13": 1.0}
-    assert 'calib_invalid_outputs_total{model="pets",version="1"} 1' in triton.scrape()
 
 
 def test_a_label_for_a_receipt_comes_back_to_a_real_watch_and_counts_once(
