@@ -3,10 +3,9 @@
 from calib_serve.artifact.artifact import Artifact
 from calib_serve.artifact.contract import Clause, ClauseKind, Contract
 from calib_serve.artifact.decisions import Abstain, PredictionSets, SetScore
-from calib_serve.artifact.examples import Examples
 from calib_serve.artifact.facts import ModelFacts
 from calib_serve.artifact.promises import DecisionsEvaluation, evaluate_decisions, promises
-from calib_serve.artifact.results import Score, Selection
+from calib_serve.artifact.results import Examples, Score, Selection
 from calib_serve.artifact.steps import Head, InputShift, LogitMap, Mixture, ProbTable, Step
 
 __all__ = [

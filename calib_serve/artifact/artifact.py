@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import as_floats
 from calib_serve.artifact.contract import Contract
 from calib_serve.artifact.decisions import Abstain, PredictionSets
-from calib_serve.artifact.examples import Examples
 from calib_serve.artifact.facts import ModelFacts
 from calib_serve.artifact.manifest import (
     MANIFEST,
@@ -38,6 +37,7 @@ from calib_serve.artifact.manifest import (
     write_manifest,
 )
 from calib_serve.artifact.results import (
+    Examples,
     Selection,
     as_frame,
     as_html,

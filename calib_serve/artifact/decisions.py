@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact.step import Floats, tensor
+from calib_serve.artifact.steps import Floats, tensor
 from calib_serve.errors import InputError, ShapeError
 
 __all__ = ["Abstain", "PredictionSets", "SetScore"]

@@ -30,7 +30,7 @@ Force = Annotated[bool, typer.Option("--force", help="Take an artifact that was 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FittedOn = Annotated[
     options.Kind | None,
-    typer.Option(help="What the artifact was fitted on, where an earlier version did not record it."),
+    typer.Option(help="What the artifact was fitted on, where it does not say so."),
 ]
 Name = str | None
 Shown = Literal["same", "probabilities", "all"]

@@ -121,7 +121,11 @@ def test_a_kept_artifact_gives_the_probabilities_and_decisions_it_gave() -> None
     assert artifact.sets(probs).tolist() == [[True, False, False], [False, True, True]]
     assert artifact.abstain(probs).tolist() == [False, True]
     assert artifact.contract is not None
-    assert artifact.contract.acts([0.96, 0.96, 0.96], [1, 1, 0], ["", "de", ""]).tolist() == [True, True, False]
+    assert artifact.contract.acts([0.96, 0.96, 0.96], [1, 1, 0], ["", "de", ""]).tolist() == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_kept_labels_get_the_probabilities_they_got() -> None:
@@ -132,7 +136,9 @@ def test_kept_labels_get_the_probabilities_they_got() -> None:
 
 
 @pytest.mark.parametrize("schema", [0, SCHEMA + 1, "1", None, True, [1]])
-def test_another_schema_is_refused_and_a_later_one_asks_for_an_upgrade(schema: object, tmp_path: Path) -> None:
+def test_another_schema_is_refused_and_a_later_one_asks_for_an_upgrade(
+    schema: object, tmp_path: Path
+) -> None:
     shutil.copytree(KEPT / "artifact-schema-1", tmp_path / "a")
     manifest = yaml.safe_load((tmp_path / "a" / "manifest.yaml").read_text())
     (tmp_path / "a" / "manifest.yaml").write_text(yaml.safe_dump({**manifest, "schema": schema}))

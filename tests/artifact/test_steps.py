@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
 
-from calib_serve.artifact.step import tensor
-from calib_serve.artifact.steps import Head, InputShift, LogitMap, Mixture, ProbTable
+from calib_serve.artifact.steps import Head, InputShift, LogitMap, Mixture, ProbTable, tensor
 from calib_serve.errors import InputError, ShapeError
 
 RNG = np.random.default_rng(5)

@@ -15,7 +15,7 @@ from calib_serve import Artifact, LogitMap, calibrate
 from calib_serve.artifact import Examples
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.graph import fuse_onnx
-from calib_serve.fuse.onnx.kinds import as_fitted, kind_of, of_one_column
+from calib_serve.fuse.onnx.tail import as_fitted, kind_of, of_one_column
 from calib_serve.metrics import log_softmax, softmax
 from calib_serve.scores import Outputs, to_logits
 

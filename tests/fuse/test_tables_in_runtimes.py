@@ -10,7 +10,7 @@ from fuse_graphs import OPSETS
 from onnx_runtimes import LEVELS, RUNTIMES, by_onnxruntime
 
 from calib_serve import ProbTable
-from calib_serve.fuse.edges import rounded_down
+from calib_serve.fuse.checks import rounded_down
 from calib_serve.fuse.onnx.edit import Editor
 from calib_serve.fuse.onnx.probabilities import count_below, look_up
 

@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 
 from calib_serve.artifact import Abstain, Artifact, PredictionSets
+from calib_serve.fuse.checks import rounded_down
 from calib_serve.fuse.decisions import NAMES, act_least, decided, lac_least, rank_offsets, rounded_up
-from calib_serve.fuse.edges import rounded_down
 from calib_serve.fuse.onnx.edit import Editor, dtype_of
 from calib_serve.fuse.onnx.probabilities import cast, reduce
 

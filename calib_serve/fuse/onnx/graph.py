@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.files import sha256
+from calib_serve.fuse.checks import check_owner
 from calib_serve.fuse.decisions import check_decidable, left_out, undecided
 from calib_serve.fuse.onnx.edit import Editor
 from calib_serve.fuse.onnx.files import MARK, pending, read, write
@@ -23,8 +24,6 @@ from calib_serve.fuse.onnx.input_shift import Normalization
 from calib_serve.fuse.onnx.outputs import Returns, keep_raw_scores
 from calib_serve.fuse.onnx.parity import check_repairs, generate, measure, run_raw
 from calib_serve.fuse.onnx.plan import Request, carry_out, make_plan
-from calib_serve.fuse.onnx.shapes import learn, unknown
-from calib_serve.fuse.owner import check_owner
 from calib_serve.npz import read_npz
 from calib_serve.scores import Outputs, check_outputs
 
@@ -187,7 +186,7 @@ def _learn_shapes(
     out: Path,
 ) -> None:
     """Run the raw graph where the shapes of its scores are not known; where it does not run, they stay so."""
-    values = unknown(model.graph, features)
+    values = _unknown(model.graph, features)
     if not values:
         return
     names = [str(v.name) for v in values]
@@ -195,7 +194,7 @@ def _learn_shapes(
         probe = Path(folder, source.name)
         feeds = given or generate(model.graph, samples=2, shapes=_sizes(model.graph, artifact))
         _write_probe(source, probe, probe, names)
-        learn(values, run_raw(probe, feeds, names))
+        _learn(values, run_raw(probe, feeds, names))
 
 
 def _sizes(graph: ir.Graph, artifact: Artifact) -> dict[str, tuple[int, ...]]:
@@ -215,3 +214,39 @@ def _write_probe(source: Path, probe: Path, out: Path, wanted: Sequence[str]) ->
     graph.outputs.extend(values[name] for name in wanted if name not in shown)
     write(model, probe, source=source, out=out, strict=False)
     return any(node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") for node in graph)
+
+
+_HOPS = 6
+"""How many nodes back from an output the scores, and the features before them, are looked for."""
+
+
+def _unknown(graph: ir.Graph, features: str | None) -> list[ir.Value]:
+    """The tensors near the outputs, and the named one, whose type or shape inference does not know."""
+    edge = dict.fromkeys(graph.outputs)
+    near = dict(edge)
+    for _ in range(_HOPS):
+        nodes = [node for v in edge if (node := v.producer()) is not None]
+        edge = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None)
+        near.update(edge)
+    named = [v for node in graph for v in node.outputs if v.name == features]
+    return [v for v in dict.fromkeys((*near, *named)) if _is_unknown(v)]
+
+
+def _is_unknown(value: ir.Value) -> bool:
+    node = value.producer()
+    if node is None or node.op_type == "ZipMap":
+        return False
+    return value.dtype is None or value.shape is None
+
+
+def _learn(values: Sequence[ir.Value], found: Sequence[Any]) -> None:
+    """Give each value the type and shape that it had in a run, where it is a matrix: rows are free.
+
+    Of other shapes one run does not tell which sizes are fixed.
+    """
+    for value, result in zip(values, found, strict=True):
+        matrix = isinstance(result, np.ndarray) and result.ndim == 2
+        if not matrix or not np.issubdtype(result.dtype, np.number):
+            continue
+        value.dtype = ir.DataType.from_numpy(result.dtype)
+        value.shape = ir.Shape((None, result.shape[1]))

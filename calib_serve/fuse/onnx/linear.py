@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from calib_serve.fuse.onnx.columns import is_flat
 from calib_serve.fuse.onnx.edit import Editor, attribute, constant, describe, users
-from calib_serve.fuse.onnx.flatten import is_flat
 
 __all__ = ["Linear", "NotLinear", "find_linear"]
 

@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from calib_serve.artifact import LogitMap
+from calib_serve.fuse.onnx.columns import is_flat
 from calib_serve.fuse.onnx.edit import Editor, describe, dtype_of, require
-from calib_serve.fuse.onnx.flatten import is_flat
 from calib_serve.fuse.onnx.linear import Linear, NotLinear, find_linear
 from calib_serve.fuse.onnx.quantized import scale_quantized
 from calib_serve.fuse.onnx.tail import Tail

@@ -11,10 +11,9 @@ import onnx_ir as ir
 from calib_serve.artifact import Artifact, Mixture, ProbTable
 from calib_serve.errors import FuseError
 from calib_serve.fuse.decisions import decided
+from calib_serve.fuse.onnx.columns import flat, is_flat, two_columns
 from calib_serve.fuse.onnx.decisions import show_decisions
 from calib_serve.fuse.onnx.edit import Editor, dtype_of, require, work_type
-from calib_serve.fuse.onnx.flatten import flat, is_flat
-from calib_serve.fuse.onnx.one_column import two_columns
 from calib_serve.fuse.onnx.probabilities import (
     cast,
     clamped_log,

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Examples
 from calib_serve.errors import FuseError, ModelError
 from calib_serve.fuse.decisions import check_decisions, decided
-from calib_serve.fuse.onnx.own_scores import scores_of, steps_alone
 from calib_serve.fuse.onnx.plan import Plan
-from calib_serve.fuse.onnx.reference import Expected, expect, of_logits, prepare
+from calib_serve.fuse.onnx.reference import Expected, expect, of_logits, prepare, scores_of, steps_alone
 from calib_serve.fuse.sessions import open_session, stopped_after
 from calib_serve.metrics import sigmoid, softmax
 

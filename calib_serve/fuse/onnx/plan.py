@@ -9,17 +9,15 @@ import onnx_ir as ir
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import FuseError
+from calib_serve.fuse.onnx.columns import FlattenScores, WidenColumn, is_flat
 from calib_serve.fuse.onnx.edit import FLOATS, Editor
-from calib_serve.fuse.onnx.flatten import FlattenScores, is_flat
 from calib_serve.fuse.onnx.head import ReplaceHead, find_features
 from calib_serve.fuse.onnx.input_shift import Normalization, ShiftInput, shifted_input
-from calib_serve.fuse.onnx.kinds import as_fitted, of_one_column
 from calib_serve.fuse.onnx.labels import FollowLabels
 from calib_serve.fuse.onnx.logit_map import MapLogits
-from calib_serve.fuse.onnx.one_column import WidenColumn
 from calib_serve.fuse.onnx.outputs import Finish, OpenScores, Returns
 from calib_serve.fuse.onnx.quantized import KeepPrecision
-from calib_serve.fuse.onnx.tail import Tail, find_tail
+from calib_serve.fuse.onnx.tail import Tail, as_fitted, find_tail, of_one_column
 from calib_serve.scores import PROBABILITIES, Outputs
 
 __all__ = ["Pass", "Plan", "Request", "carry_out", "make_plan"]

@@ -18,8 +18,8 @@ from torch.utils import _pytree as pytree
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, InputError, ModelError
 from calib_serve.files import sha256, written_whole
+from calib_serve.fuse.checks import check_owner
 from calib_serve.fuse.decisions import decided, left_out
-from calib_serve.fuse.owner import check_owner
 from calib_serve.fuse.torch.example import Example, parameters
 from calib_serve.fuse.torch.module import Returns, fused
 from calib_serve.scores import Outputs

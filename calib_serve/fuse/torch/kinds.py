@@ -11,7 +11,7 @@ from torch import Tensor
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError
-from calib_serve.fuse.owner import UNKNOWN
+from calib_serve.fuse.checks import UNKNOWN
 from calib_serve.metrics import log_softmax
 from calib_serve.scores import LABELS, PROBABILITIES, Outputs, exact, measured
 

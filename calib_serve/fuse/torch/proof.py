@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError
+from calib_serve.fuse.checks import far_from_edges, size_of
 from calib_serve.fuse.decisions import check_decisions
-from calib_serve.fuse.edges import far_from_edges
-from calib_serve.fuse.rounding import size_of
 from calib_serve.scores import Outputs, to_probs
 
 __all__ = ["Expected", "Parity", "check_examples", "compare", "expect", "numbers"]

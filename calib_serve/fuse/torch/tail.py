@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from calib_serve.artifact import Artifact
 from calib_serve.artifact.steps import LogitMap
 from calib_serve.errors import FuseError, ShapeError
-from calib_serve.fuse.torch.decisions import abstention, acts, sets
 from calib_serve.fuse.torch.kinds import Change
-from calib_serve.fuse.torch.steps import edges, mapped, probabilities
+from calib_serve.fuse.torch.steps import abstention, acts, edges, mapped, probabilities, sets
 from calib_serve.metrics.logits import LEAST
 from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs
 

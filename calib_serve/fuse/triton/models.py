@@ -1,19 +1,142 @@
-"""The settings of the models in a repository: the graph, the step that signs and counts, the ensemble."""
+"""The models of a Triton repository and their config.pbtxt: the graph, the step that signs, the ensemble.
+
+Of protobuf's text format, as much as these files need.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import onnx_ir as ir
 
-from calib_serve.errors import FuseError
-from calib_serve.fuse.triton.config import Block, Word
-from calib_serve.fuse.triton.settings import Settings
+from calib_serve.errors import FuseError, InputError
+from calib_serve.fuse.sessions import TensorRT
 
-__all__ = ["LABELS", "VERSION", "Signature", "ensemble", "graph", "python", "receipts"]
+__all__ = [
+    "LABELS",
+    "VERSION",
+    "Block",
+    "Settings",
+    "Signature",
+    "Word",
+    "ensemble",
+    "fields",
+    "graph",
+    "python",
+    "receipts",
+    "text",
+]
+
+Block = dict[str, Any]
+"""A message: fields to numbers, strings, Words, messages, or lists of these."""
+
+
+class Word(str):
+    """Text that stands without quotes: the name of an enum's value."""
+
+
+def text(block: Mapping[str, Any], indent: str = "") -> str:
+    r"""A message in text format, one field a line.
+
+    >>> print(text({"name": "m", "input": [{"dims": [3, -1], "data_type": Word("TYPE_FP32")}]}), end="")
+    name: "m"
+    input {
+      dims: [3, -1]
+      data_type: TYPE_FP32
+    }
+    """
+    lines = []
+    for field, value in block.items():
+        if isinstance(value, list) and not any(isinstance(v, Mapping) for v in value):
+            lines.append(f"{indent}{field}: [{', '.join(map(_scalar, value))}]\n")
+            continue
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, Mapping):
+                lines.append(f"{indent}{field} {{\n{text(one, indent + '  ')}{indent}}}\n")
+            else:
+                lines.append(f"{indent}{field}: {_scalar(one)}\n")
+    return "".join(lines)
+
+
+def fields(written: str) -> dict[str, list[str]]:
+    r"""The top-level fields of a message in text format to their tokens, without comments and separators.
+
+    Enough to tell whether two messages say the same in the same order.
+
+    >>> fields('name: "m"  # mine\ninput { dims: [3] }\ninput { dims: [4] }')
+    {'name': ['"m"'], 'input': ['{', 'dims', '[', '3', ']', '}', '{', 'dims', '[', '4', ']', '}']}
+    """
+    found: dict[str, list[str]] = {}
+    depth, name, ended = 0, "", True
+    for token in _TOKEN.findall(written):
+        if token[0] == "#" or token in (":", ",", ";"):
+            continue
+        opens, closes = token in ("{", "[", "<"), token in ("}", "]", ">")
+        if ended and depth == 0 and not opens:
+            name, ended = token, False
+            found.setdefault(name, [])
+            continue
+        found.setdefault(name, []).append(token)
+        depth += opens - closes
+        ended = depth == 0
+    return found
+
+
+_TOKEN = re.compile(r"""#[^\n]*|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[{}\[\]<>:,;]|[^\s{}\[\]<>:,;"'#]+""")
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, Word):
+        return str(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value)  # numbers as they are; quotes and escapes of JSON are protobuf's too
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How Triton runs the model.
+
+    ``max_batch`` is left out where the graph's batch is fixed; ``delay`` in microseconds; ``instances`` per
+    device; ``tensorrt`` lets TensorRT run the graph. ``backend`` is Triton's own for onnxruntime, or its
+    Python backend, in whose Python onnxruntime and this package are installed. ``versions``: how many of the
+    newest are served at once.
+    """
+
+    max_batch: int = 32
+    delay: int = 500
+    instances: int = 1
+    device: Literal["gpu", "cpu"] = "gpu"
+    tensorrt: TensorRT | None = None
+    receipts: bool = True
+    backend: Literal["onnxruntime", "python"] = "onnxruntime"
+    versions: int = 1
+
+    def __post_init__(self) -> None:
+        if self.max_batch < 0 or self.delay < 0 or self.instances < 1 or self.versions < 1:
+            raise InputError(
+                f"max_batch and delay must not be negative, instances and versions at least 1: {self}"
+            )
+        if self.backend not in ("onnxruntime", "python") or self.device not in ("gpu", "cpu"):
+            raise InputError(f"backend is onnxruntime or python, device is gpu or cpu: {self}")
+        if self.tensorrt is not None and self.device == "cpu":
+            raise InputError("TensorRT needs a GPU; use --device gpu (device=) or leave --tensorrt out")
+        if self.versions > 1 and self.ensemble:
+            raise InputError(
+                "the versions of an ensemble share its steps, so that one alone is served at a time; use "
+                "--backend python (backend=), or --no-receipts (receipts=), for more --versions (versions=)"
+            )
+
+    @property
+    def ensemble(self) -> bool:
+        """Whether receipts take a step of their own, behind the graph."""
+        return self.receipts and self.backend == "onnxruntime"
+
 
 LABELS = "labels.txt"
 

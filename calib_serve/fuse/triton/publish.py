@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from calib_serve.errors import FuseError
-from calib_serve.fuse.triton.config import Block, fields, text
+from calib_serve.fuse.triton.models import Block, fields, text
 
 __all__ = ["Pack", "prepared", "writing"]
 
@@ -64,7 +64,12 @@ def _alone_in(place: Path) -> Iterator[None]:
 
 def _locked(place: Path) -> IO[str] | None:
     lock = place / "lock"
-    place.mkdir(parents=True, exist_ok=True)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:  # where the one before removes it between mkdir's two looks
+        if place.exists() and not place.is_dir():
+            raise
+        return None
     with suppress(FileNotFoundError), ExitStack() as opened:
         file = opened.enter_context(lock.open("a"))
         _wait_for(file.fileno())

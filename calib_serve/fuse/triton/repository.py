@@ -23,6 +23,7 @@ from calib_serve.fuse.onnx import FuseReport, Normalization, fuse_onnx
 from calib_serve.fuse.triton.models import (
     LABELS,
     VERSION,
+    Settings,
     Signature,
     Tensor,
     ensemble,
@@ -31,7 +32,6 @@ from calib_serve.fuse.triton.models import (
     receipts,
 )
 from calib_serve.fuse.triton.publish import Pack, prepared, writing
-from calib_serve.fuse.triton.settings import Settings
 from calib_serve.scores import Outputs
 
 __all__ = ["fuse_triton"]
