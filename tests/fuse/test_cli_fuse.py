@@ -61,6 +61,7 @@ def test_parity_on_inputs_of_ones_own(folder):
         call(folder, "onnx", "--inputs", str(folder / "mine.npz"))
 
 
+@pytest.mark.server
 def test_an_error_is_one_line_and_exit_code_2(folder):
     call(folder, "onnx")
     again = [sys.executable, "-c", "from calib_serve.cli import main; main()", "fuse", "onnx"]

@@ -12,6 +12,7 @@ from fuse_artifacts import artifacts
 from fuse_graphs import CLASSES, Example, examples, run
 from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
+from sizes import sized
 
 from calib_serve import Artifact, ProbTable
 from calib_serve.errors import FuseError
@@ -73,7 +74,7 @@ def refusal(example: Example, artifact: Artifact) -> tuple[str, bool]:
 
 
 @settings(
-    max_examples=200,
+    max_examples=sized(ci=100, nightly=400),
     deadline=None,
     derandomize=True,
     phases=[Phase.generate, Phase.shrink],

@@ -241,6 +241,8 @@ def test_external_data_come_along_to_another_folder(tmp_path):
     onnx.checker.check_model(str(out), full_check=True)
 
 
+@pytest.mark.server
+@pytest.mark.nightly
 def test_more_than_two_gigabytes_are_not_loaded(tmp_path):
     """A model whose data file is 2.2 GB, nearly all of it holes: fusing must not need that memory."""
     width = 24_000

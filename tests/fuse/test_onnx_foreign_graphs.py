@@ -16,7 +16,7 @@ from calib_serve import LogitMap
 from calib_serve.errors import CalibServeError
 from calib_serve.fuse.onnx.graph import fuse_onnx
 
-STEP = sized(ci=40, nightly=1)  # each so many-th model
+STEP = sized(ci=60, nightly=1)  # each so many-th model
 PARTS = 4
 K = 3
 NUMBERS = {

@@ -52,8 +52,9 @@ def learned(maker, names: np.ndarray):
 
 
 @pytest.mark.parametrize("maker", MAKERS)
-@pytest.mark.parametrize("names", [(3, 5, 9), ("a", "bb", "ü")], ids=["numbers", "strings"])
-@pytest.mark.parametrize("maps", [True, False], ids=["maps", "tensor"])
+@pytest.mark.parametrize(
+    ("names", "maps"), [((3, 5, 9), True), (("a", "bb", "ü"), False)], ids=["maps", "tensor"]
+)
 def test_scikit_learns_labels_are_those_of_the_calibrated_scores(maker, names, maps, tmp_path):
     names = np.array(names)
     model, x = learned(MAKERS[maker], names)

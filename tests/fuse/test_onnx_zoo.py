@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from fuse_artifacts import artifact, output_steps
 from fuse_graphs import Builder, run
 from onnx import TensorProto, helper
+from sizes import sized
 from skl2onnx import to_onnx
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -92,8 +94,7 @@ def learned(maker, classes: int):
         return maker().fit(x, y), x[:20]
 
 
-@pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize(("name", "classes"), [*zip(MAKERS, itertools.cycle([2, 3])), ("network", 2)])
 @pytest.mark.parametrize("maps", [True, False], ids=["maps", "tensor"])
 def test_scikit_learns_exports_are_calibrated_in_their_own_output(name, classes, maps, tmp_path):
     model, x = learned(MAKERS[name], classes)
@@ -151,8 +152,9 @@ class Small(nn.Module):
 
 
 @pytest.mark.parametrize("dynamo", [False, True], ids=["old exporter", "new exporter"])
-@pytest.mark.parametrize("free", [False, True], ids=["static batch", "dynamic batch"])
-@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize(
+    ("free", "log"), sized([(True, False)], [*itertools.product([True, False], repeat=2)])
+)
 def test_both_exporters_of_torch(dynamo, free, log, tmp_path):
     torch.manual_seed(0)
     model, x = Small(log).eval(), torch.randn(4, 3, 8, 8)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from fuse_artifacts import artifact, head
 from libraries import library, torchvision_here
-from sizes import NIGHTLY, nightly
+from sizes import NIGHTLY
 from torch import nn
 
 from calib_serve import LogitMap
@@ -68,13 +68,11 @@ def timm() -> nn.Module:
     return library("timm").create_model("mobilevit_xxs", num_classes=K).eval()
 
 
-MODELS = {
-    "bert": (lambda: bert(output_hidden_states=True), words),
-    "bert's tuple": (lambda: bert(return_dict=False), words),
-    "vit": (vit, lambda: {"pixel_values": pictures(16)[0]}),
-}
+MODELS = {"bert": (lambda: bert(output_hidden_states=True), words)}
 if NIGHTLY:
     MODELS |= {
+        "bert's tuple": (lambda: bert(return_dict=False), words),
+        "vit": (vit, lambda: {"pixel_values": pictures(16)[0]}),
         "resnet": (lambda: convnet("resnet18"), lambda: pictures(64)),
         "googlenet": (lambda: convnet("googlenet", init_weights=False), lambda: pictures(96)),
         "parallel": (lambda: nn.DataParallel(convnet("resnet18")).eval(), lambda: pictures(64)),
@@ -133,7 +131,7 @@ def test_a_dynamically_quantised_model_is_calibrated_but_takes_no_head(tmp_path)
     np.testing.assert_allclose(torch.jit.load(tmp_path / "out.pt")(x), got, atol=1e-6)
 
 
-@nightly
+@pytest.mark.nightly
 def test_the_result_compiles_ahead_of_time(tmp_path):
     model, x = nn.Linear(5, K).eval(), torch.randn(4, 5)
     program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("n")},))

@@ -15,7 +15,6 @@ import pytest
 from fuse_artifacts import artifact
 from fuse_graphs import Builder, run
 from onnx import TensorProto, helper
-from sizes import nightly
 from skl2onnx import to_onnx
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
@@ -103,7 +102,7 @@ def test_inputs_features_and_normalisation_are_named(tmp_path):
 
 
 @pytest.mark.server
-@nightly
+@pytest.mark.nightly
 def test_labels_of_text_and_one_number_a_sample_are_served_in_both_forms(tmp_path):
     needs_tritonserver()
     texts = np.array(["ant", "bee", "cow"])[Y]

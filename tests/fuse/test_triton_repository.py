@@ -18,7 +18,6 @@ from fuse_artifacts import artifact
 from fuse_graphs import Builder
 from google.protobuf import text_format
 from onnx import TensorProto, helper
-from sizes import nightly
 
 from calib_serve import Bins, InputShift, LogitMap
 from calib_serve.errors import FuseError, InputError
@@ -374,7 +373,8 @@ def killed_after(moves: int, raw: Path, repository: Path, version: int = 1) -> b
     return ended.returncode == -9
 
 
-@pytest.mark.parametrize("version", [pytest.param(1, marks=nightly), 2])
+@pytest.mark.server
+@pytest.mark.parametrize("version", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_a_pack_that_was_killed_leaves_whole_models_and_a_retry_finishes_it(version, tmp_path):
     raw, moves, killed = model_file(tmp_path), 0, True
     while killed:
@@ -441,6 +441,7 @@ def test_what_cannot_be_written_is_said_and_what_cannot_be_read_is_not_taken_for
 DEPLOY = Path(__file__).parents[2] / "deploy" / "triton"
 
 
+@pytest.mark.server
 def test_the_image_copies_files_that_are_there_and_the_step_needs_no_more_than_the_ground():
     for line in (DEPLOY / "Dockerfile").read_text().splitlines():
         if line.startswith("COPY"):

@@ -23,9 +23,9 @@ from fuse_graphs import run
 from live_server import until
 from onnx import TensorProto
 from real_servers import Server
-from sizes import nightly, sized
+from sizes import sized
 from test_triton_repository import OTHER, STEP, K, artifact, killed_after, model_file, tree
-from triton_server import KEPT, Triton, needs_tritonserver, triton_on
+from triton_server import Triton, needs_tritonserver, triton_on
 
 from calib_serve import Bins, Keyring, LogitMap
 from calib_serve.errors import FuseError
@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def triton(folder: Path) -> Iterator[Triton]:
-    """A server that polls: both forms, the same that decide, one of float16, a step that 0.1.0 packed."""
+    """A server that polls: both forms, the same that decide, one of float16."""
     repository, half = folder / "models", folder / "half"
     half.mkdir()
     raw = model_file(folder)
@@ -64,7 +64,6 @@ def triton(folder: Path) -> Iterator[Triton]:
     decides = replace(deciding(STEP, "aps"), contract=ACTS)
     fuse_triton(raw, decides, repository, name="deciding", settings=CPU)
     fuse_triton(raw, decides, repository, name="deciding-alone", settings=ALONE)
-    shutil.copytree(KEPT / "triton" / "pets_receipts", repository / "pets_receipts")
     polling = ["--model-control-mode=poll", "--repository-poll-secs=1", "--exit-on-error=true"]
     with triton_on(repository, folder / "server", *polling) as triton:
         assert triton.ready(), triton.log.read_text()
@@ -310,7 +309,7 @@ def test_a_server_that_misreads_numpy_s_arrays_does_not_start(folder: Path, tmp_
 # --- of nightly size ----------------------------------------------------------------------------
 
 
-@nightly
+@pytest.mark.nightly
 @pytest.mark.parametrize(("version", "moves"), [(1, 1), (1, 2), (2, 0), (2, 1), (2, 2)])
 def test_what_a_killed_pack_leaves_starts_and_a_retry_is_served(
     version: int, moves: int, folder: Path, tmp_path: Path
@@ -332,7 +331,7 @@ def test_what_a_killed_pack_leaves_starts_and_a_retry_is_served(
         until(triton.ready)  # Triton is not, for a moment, while it unloads a version
 
 
-@nightly
+@pytest.mark.nightly
 def test_versions_that_are_served_at_once_answer_sign_and_count_for_themselves(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -352,7 +351,7 @@ def test_versions_that_are_served_at_once_answer_sign_and_count_for_themselves(
             assert predictions(triton, "pets", version) == len(IMAGES)
 
 
-@nightly
+@pytest.mark.nightly
 def test_without_keys_or_receipts_and_for_a_fixed_batch_it_serves(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "two").mkdir()
     raw, two, repository = model_file(tmp_path), model_file(tmp_path / "two", batch=2), tmp_path / "models"
