@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from deciding import ACTS, IN_SEGMENTS, acts_by_hand, deciding
+from deciding import ACTS, IN_SEGMENTS, acts_by_hand
 from fuse_artifacts import artifact
 from fuse_graphs import Builder
 from onnx import TensorProto, helper
@@ -76,17 +76,6 @@ def test_a_module_acts_by_the_confidence_that_it_returns(dtype, returns):
     sure = np.sort(shown, axis=1)[:, -1] > np.sort(shown, axis=1)[:, -2]
     assert got["act"].numpy()[sure].tolist() == np.array(acts_by_hand(shown))[sure].tolist()
     assert [*got][-1] == "act"
-
-
-def test_it_scripts_and_is_with_other_decisions(tmp_path):
-    x = torch.from_numpy(rows())
-    both = replace(deciding(artifact(LogitMap.temperature(2.0), classes=K)), contract=ACTS)
-    made = calibrated(nn.Identity(), both, decisions=True, example=x)
-    traced = torch.export.export(made, (x,)).module()(x)
-    assert [*traced] == ["probabilities", "set", "abstain", "act"]
-    assert traced["act"].tolist() == acts_by_hand(traced["probabilities"].double().numpy())
-    nothing = calibrated(nn.Identity(), both, decisions=True, example=x)(torch.full((1, K), torch.nan))
-    assert nothing["act"].tolist() == [False]
 
 
 def test_segments_which_a_model_does_not_know_are_refused_and_left_out_when_told(tmp_path):

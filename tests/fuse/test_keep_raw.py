@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import onnx
 import pytest
@@ -12,10 +10,8 @@ from fuse_graphs import Builder, run
 from gpus import needs_gpu_of_onnxruntime, without_gpu
 from onnx import TensorProto, helper
 from sklearn.ensemble import RandomForestClassifier
-from typer.testing import CliRunner
 
 from calib_serve import LogitMap, ModelFacts
-from calib_serve.cli import app
 from calib_serve.errors import ModelError
 from calib_serve.fuse.onnx.graph import fuse_onnx
 
@@ -80,13 +76,3 @@ def test_a_device_that_is_not_there_is_an_error_not_another_device(tmp_path):
 def test_parity_is_measured_on_the_gpu_that_serves(kind, tmp_path):
     report, _ = fuse(network(), tmp_path, *output_steps(kind, K, np.random.default_rng(0)), device="cuda")
     assert report.device == "cuda"
-
-
-def test_the_command_takes_both(tmp_path):
-    onnx.save(network(), tmp_path / "raw.onnx")
-    artifact(LogitMap.temperature(2.0), classes=K).save(tmp_path / "fitted")
-    out = tmp_path / "fused.onnx"
-    words = ["fuse", "onnx", str(tmp_path / "raw.onnx"), str(tmp_path / "fitted"), "-o", str(out)]
-    result = CliRunner().invoke(app, [*words, "--keep-raw", "--device", "cpu", "--json"])
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.output)["outputs"] == ["scores", "raw_scores"]

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from fuse_graphs import run
-from fuse_texts import editor, fused, graph, value
+from fuse_texts import fused, graph, value
 from onnx import TensorProto
 
 from calib_serve import LogitMap
@@ -48,15 +48,3 @@ def test_a_constant_that_others_read_stays_theirs(tmp_path: Path) -> None:
     got = run(made, {"x": X})
     np.testing.assert_allclose(got["y"], softmax(X @ W / 2), atol=1e-6)
     np.testing.assert_allclose(got["other"], X @ W, atol=1e-6)
-
-
-def test_class_names_are_a_constant_of_integers_or_of_texts() -> None:
-    made = editor("y = Neg(x)")
-    numbers, texts = made.names([4, 5, 6], "labels"), made.names(["a", "bc"], "labels")
-    assert (numbers.dtype, str(numbers.shape), numbers.name) == (
-        ir.DataType.INT64,
-        "[3]",
-        "calib_serve.labels",
-    )
-    assert (texts.dtype, str(texts.shape), texts.name) == (ir.DataType.STRING, "[2]", "calib_serve.labels_1")
-    assert [list(v.const_value.numpy()) for v in (numbers, texts)] == [[4, 5, 6], [b"a", b"bc"]]  # type: ignore[union-attr]

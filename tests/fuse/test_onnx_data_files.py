@@ -53,17 +53,6 @@ def two_layers(folder: Path, one: np.ndarray = W, other: np.ndarray = W) -> Path
 # --- brought along ----------------------------------------------------------------------------------
 
 
-def test_every_data_file_comes_along_once_under_the_name_of_its_content(tmp_path: Path) -> None:
-    path, out = two_layers(tmp_path / "model", other=W.T.copy()), tmp_path / "out" / "fused.onnx"
-    fuse_onnx(path, artifact(InputShift(DELTA, 0.0, 1.0), classes=K), out)
-    data = [f"fused.{sha256(path.with_name(name))[:16]}.data" for name in ("one.bin", "other.bin")]
-    assert sorted(file.name for file in out.parent.iterdir()) == sorted([*data, "fused.onnx"])
-    for file in path.parent.iterdir():
-        file.unlink()
-    want = np.clip(X + DELTA, 0, 1) @ W @ W.T + W[0]
-    np.testing.assert_allclose(run(str(out), {"x": X})["y"], want, atol=1e-5)
-
-
 def test_new_weights_of_the_same_size_replace_the_old_ones(tmp_path: Path) -> None:
     out, step = tmp_path / "out" / "fused.onnx", artifact(InputShift(DELTA, 0.0, 1.0), classes=K)
     shifted = np.clip(X + DELTA, 0, 1)
@@ -84,16 +73,6 @@ def test_a_copy_that_was_spoilt_is_made_again_and_a_good_one_is_left(tmp_path: P
     fuse_onnx(path, step, out)
     assert one.read_bytes() == W.tobytes()
     assert (other.stat().st_ino, other.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-
-
-def test_a_model_that_was_written_elsewhere_still_holds_its_numbers(tmp_path: Path) -> None:
-    path, out = two_layers(tmp_path / "model"), tmp_path / "out" / "written.onnx"
-    model = read(path)
-    out.parent.mkdir()
-    write(model, out, source=path, out=out)
-    (numbers,) = (v.const_value for v in model.graph.initializers.values() if v.name == "other")
-    assert numbers is not None
-    np.testing.assert_array_equal(numbers.numpy(), W)
 
 
 FUNCTION = f'<domain: "of.ours", opset_import: ["" : 17]> Layer (a) => (r) {{ {LAYER} r = MatMul(a, w) }}'

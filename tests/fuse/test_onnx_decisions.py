@@ -17,7 +17,7 @@ from onnx_runtimes import RUNTIMES, CannotRun, by_onnxruntime
 from sizes import sized
 
 from calib_serve import Artifact, LogitMap
-from calib_serve.artifact import Abstain, Examples, PredictionSets
+from calib_serve.artifact import Abstain, PredictionSets
 from calib_serve.errors import FuseError
 from calib_serve.fuse.decisions import check_decisions, sure_sets
 from calib_serve.fuse.onnx import fuse_onnx
@@ -115,17 +115,6 @@ def test_half_and_double_models_decide_in_full_precision(dtype, returns, score, 
         assert shown["abstain"][0] == (fine.probs(x[:1]).max() < least)
 
 
-@pytest.mark.parametrize("rows_of", [3, "n"])
-def test_a_fixed_batch_and_a_free_one(rows_of, tmp_path):
-    fitted = deciding(artifact(LogitMap.temperature(2.0), classes=K), "aps")
-    out = fused(graph(tmp_path, rows=rows_of), fitted)
-    for n in [3] if rows_of == 3 else [1, 2, 7]:
-        agree(by_onnxruntime(out, {"x": rows(n)}), fitted, fitted.probs(rows(n)), 1e-5)
-    if rows_of == "n":
-        empty = by_onnxruntime(out, {"x": rows(0)})
-        assert (empty["set"].shape, empty["abstain"].shape) == ((0, K), (0,))
-
-
 @pytest.mark.parametrize("kind", ["temperature", "top"])
 @pytest.mark.parametrize("tail", ["", "Sigmoid"])
 @pytest.mark.parametrize("score", ["lac", "aps"])
@@ -198,19 +187,6 @@ def test_extreme_logits_leave_the_top_class_alone(tmp_path):
         np.testing.assert_array_equal(got["set"], fitted.sets(fitted.probs(x)), err_msg=score)
 
 
-RULES = [("lac", 0.0), ("aps", 0.0), ("raps", 1e-300), ("raps", 0.5), ("raps", 1e300)]
-
-
-@pytest.mark.parametrize("threshold", [0.0, 1e-300, 0.99, 8.0, 1.7e308])
-@pytest.mark.parametrize(("score", "penalty"), RULES)
-def test_thresholds_and_penalties_of_any_size_are_taken(score, penalty, threshold, tmp_path):
-    rule = {"penalty": penalty} if score == "raps" else {}
-    sets = PredictionSets(np.array(threshold), 0.9, score, **rule)
-    fitted = replace(artifact(LogitMap.temperature(2.0), classes=K), sets=sets)
-    got = by_onnxruntime(fused(graph(tmp_path), fitted), {"x": rows(6)})
-    np.testing.assert_array_equal(got["set"], sets(fitted.probs(rows(6))))
-
-
 @pytest.mark.parametrize("name", ["set", "abstain"])
 def test_a_graph_that_decides_otherwise_is_not_written(name, tmp_path, monkeypatch):
     from calib_serve.fuse.onnx import outputs
@@ -228,39 +204,6 @@ def test_a_graph_that_decides_otherwise_is_not_written(name, tmp_path, monkeypat
     with pytest.raises(FuseError, match=f"entries of '{name}' differ; nothing was written"):
         fused(graph(tmp_path), deciding(artifact(LogitMap.temperature(2.0), classes=K)), samples=64)
     assert not (tmp_path / "fused.onnx").exists()
-
-
-def test_the_fits_own_scores_are_decided_as_the_fit_would(tmp_path, monkeypatch):
-    from calib_serve.fuse.onnx import parity
-
-    plain = deciding(artifact(LogitMap.temperature(2.0), classes=K), "raps")
-    z = rows(8).astype("f8")
-    fitted = replace(plain, examples=Examples(z, plain.probs(z)))
-    path = graph(tmp_path)
-    assert fuse_onnx(path, fitted, tmp_path / "fused.onnx").own_scores == 8
-    alone = parity.steps_alone
-
-    def otherwise(one, plan, opset):
-        model, own = alone(replace(one, abstain=Abstain(0.35, 0.1)), plan, opset)
-        return model, replace(own, artifact=one)
-
-    monkeypatch.setattr(parity, "steps_alone", otherwise)
-    with pytest.raises(FuseError, match=r"own scores do not get its own .*'abstain' differ"):
-        fuse_onnx(path, fitted, tmp_path / "fused.onnx")
-
-
-def test_decisions_near_their_threshold_are_counted_and_left_out(tmp_path):
-    half = artifact(LogitMap.temperature(2.0), classes=2)
-    fitted = replace(half, abstain=Abstain(float(half.probs([[1.0, 0.0]]).max()), risk=0.1))
-    b = Builder(np.dtype("f4"), np.random.default_rng(0))
-    info = helper.make_tensor_value_info
-    y = b.node("Identity", "x", output="scores")
-    path = tmp_path / "raw.onnx"
-    onnx.save(b.model([info("x", 1, ["n", 2])], [info(y, 1, ["n", 2])]), path)
-    given = {"x": np.array([[1, 0], [0, 1], [3, 0]], "f4")}
-    report = fuse_onnx(path, fitted, tmp_path / "fused.onnx", inputs=given)
-    assert report.near_threshold == 2
-    assert ("", "2 decisions near their threshold left out") in report.rows()
 
 
 @pytest.mark.parametrize("score", SCORES)

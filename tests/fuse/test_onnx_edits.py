@@ -114,13 +114,6 @@ def test_logits_that_are_an_input_or_an_output_already_are_shown_once_more_by_a_
     np.testing.assert_array_equal(got.get("z", -X), -X)
 
 
-def test_an_output_may_have_the_name_already_that_it_is_to_get(tmp_path: Path) -> None:
-    model = graph("z = Neg(x) probabilities = Softmax(z)", outputs="float[n, 3] probabilities")
-    _, made = fused(model, tmp_path, TWO, returns="probabilities")
-    assert [v.name for v in made.graph.output] == ["probabilities"]
-    np.testing.assert_allclose(run(made, {"x": X})["probabilities"], softmax(-X / 2), atol=1e-6)
-
-
 def test_outputs_take_the_place_of_the_one_they_are_made_of(tmp_path: Path) -> None:
     model = graph(
         "a = Neg(x) y = Softmax(x) b = Abs(x)", outputs="float[n, 3] a, float[n, 3] y, float[n, 3] b"
@@ -149,12 +142,3 @@ def test_what_only_the_old_scores_needed_goes_with_them() -> None:
     assert operators(made.graph) == ["Add", "Neg"]
     assert list(made.graph.initializers) == ["two", "shown"]
     assert [v.name for v in made.graph.inputs] == ["x"]
-
-
-@pytest.mark.parametrize("constants", ["", "float[3] w = {1, 2, 3}"])
-def test_a_constant_that_two_unused_nodes_read_goes_with_both(constants: str) -> None:
-    own = "" if constants else "w = Constant <value = float[3] {1, 2, 3}> () "
-    made = editor(f"{own} a = Add(x, w) b = Mul(a, w) y = Neg(x)", constants=constants)
-    made.remove_unused(value(made, "b"))
-    assert operators(made.graph) == ["Neg"]
-    assert not made.graph.initializers

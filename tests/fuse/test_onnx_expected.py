@@ -9,11 +9,10 @@ import pytest
 from fuse_artifacts import artifact
 from test_onnx_parity import planned
 
-from calib_serve import InputShift, LogitMap, ProbTable
+from calib_serve import LogitMap, ProbTable
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx.input_shift import Normalization
-from calib_serve.fuse.onnx.reference import expect, of_logits, prepare
-from calib_serve.metrics import log_softmax, sigmoid, softmax
+from calib_serve.fuse.onnx.reference import expect, of_logits
+from calib_serve.metrics import log_softmax, softmax
 
 TWO = LogitMap.temperature(2.0)
 Z = np.array([[1.0, 2, -4], [8, -20, 0], [3, 3, 1]])
@@ -22,31 +21,8 @@ NEAR = 1e-3
 
 # --- the inputs of the raw graph --------------------------------------------------------------------
 
-IMAGES = np.arange(24, dtype="f4").reshape(2, 3, 2, 2)
-MEAN, STD = np.array([1.0, 2, 3]), np.array([0.5, 0.25, 2])
-DELTA = np.arange(12.0).reshape(3, 2, 2)
-
-
-@pytest.mark.parametrize("normalised", [True, False])
-@pytest.mark.parametrize("shifted", [True, False])
-def test_inputs_are_normalised_then_shifted_and_keep_their_type(normalised: bool, shifted: bool) -> None:
-    feeds = {"x": IMAGES.copy(), "other": np.ones(2)}
-    fitted = artifact(*([InputShift(DELTA)] if shifted else []), TWO, classes=3)
-    plan = planned(fitted, shifted="x", normalization=Normalization(MEAN, STD) if normalised else None)
-    ready = prepare(feeds, plan)
-    want = (IMAGES - MEAN[:, None, None]) / STD[:, None, None] if normalised else IMAGES
-    np.testing.assert_array_equal(ready["x"], (want + DELTA if shifted else want).astype("f4"), strict=True)
-    assert ready["other"] is feeds["other"]
-    np.testing.assert_array_equal(feeds["x"], IMAGES)
-
 
 # --- scores of every kind ---------------------------------------------------------------------------
-
-
-def test_a_single_label_is_no_binary_model() -> None:
-    fitted = artifact(TWO, classes=1, outputs="label_logits")
-    found = expect(Z[:, :1], planned(fitted, outputs="label_probabilities", activation="Sigmoid"), NEAR)
-    np.testing.assert_allclose(found.probs, sigmoid(Z[:, :1] / 2), atol=1e-12)
 
 
 # --- what rounding grows with, and what is sure ------------------------------------------------------

@@ -118,31 +118,7 @@ def test_nothing_is_left_behind_where_parity_does_not_hold(raw, tmp_path, monkey
     only(tmp_path, "out.onnx", "raw.onnx")
 
 
-def test_given_inputs_are_what_parity_is_measured_on(raw, tmp_path):
-    assert fuse_onnx(raw, STEP, tmp_path / "out.onnx", inputs={"x": X}).samples == len(X)
-    with pytest.raises(FuseError, match="give inputs that fit the model: --inputs"):
-        fuse_onnx(raw, STEP, tmp_path / "other.onnx", inputs={"x": X[:, :3]})
-    only(tmp_path, "out.onnx", "raw.onnx")
-
-
 # --- the artifact of another model ------------------------------------------------------------
-
-
-def test_an_artifact_of_another_model_needs_force(raw, tmp_path):
-    other = artifact(LogitMap.temperature(2.0), classes=K, model={"sha256": "f" * 64})
-    with pytest.raises(FuseError, match=r"fitted for model ffffffffffff.*or force"):
-        fuse_onnx(raw, other, tmp_path / "out.onnx")
-    fuse_onnx(raw, other, tmp_path / "out.onnx", force=True)
-    own = artifact(LogitMap.temperature(2.0), classes=K, model={"sha256": sha256(raw)})
-    fuse_onnx(raw, own, tmp_path / "own.onnx")
-
-
-def test_another_class_count_is_refused(raw, tmp_path):
-    four = artifact(LogitMap.temperature(2.0), classes=4)
-    with pytest.raises(FuseError, match="no output of the graph can hold scores of 4 classes"):
-        fuse_onnx(raw, four, tmp_path / "out.onnx")
-    with pytest.raises(FuseError, match="the artifact is for 4 classes, but 'z' has 3"):
-        fuse_onnx(raw, four, tmp_path / "out.onnx", output_name="z")
 
 
 # --- hostile files ----------------------------------------------------------------------------
@@ -217,16 +193,6 @@ def test_external_data_that_is_missing_or_too_short_is_refused(tmp_path):
 
 
 # --- large models -----------------------------------------------------------------------------
-
-
-def test_external_data_stay_where_they_are_in_the_same_folder(tmp_path):
-    path = external(tmp_path)
-    before = (tmp_path / "weights.bin").read_bytes()
-    fuse_onnx(path, STEP, tmp_path / "out.onnx")
-    only(tmp_path, "out.onnx", "raw.onnx", "weights.bin")
-    assert (tmp_path / "weights.bin").read_bytes() == before
-    expected = run(str(path), {"x": X})["z"] / 2
-    np.testing.assert_allclose(run(str(tmp_path / "out.onnx"), {"x": X})["z"], expected, rtol=1e-5)
 
 
 def test_external_data_come_along_to_another_folder(tmp_path):

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from fuse_artifacts import head
 from fuse_graphs import run
-from fuse_texts import LAYER, K, X, fused, graph, operators
+from fuse_texts import LAYER, K, X, fused, graph
 
 from calib_serve import Head
 from calib_serve.metrics import softmax
@@ -28,29 +28,6 @@ def by_hand(step: Head, features: np.ndarray) -> np.ndarray:
 
 
 # --- which features ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("step", "ops"), [(ONE, ["Gemm"]), (DEEP, ["Gemm", "Relu", "Gemm"])])
-@pytest.mark.parametrize("name", ["x", "early"])
-def test_a_head_reads_the_named_tensor_and_what_is_unused_then_goes(
-    name: str, step: Head, ops: list[str], tmp_path: Path
-) -> None:
-    model = graph("early = Sin(x) f = Tanh(early) " + LINEAR + "y = Softmax(z)")
-    report, made = fused(model, tmp_path, step, features=name)
-    assert report.done == (f"head of {len(step.weights)} layers reads {name!r}",)
-    assert operators(made) == [*(["Sin"] if name == "early" else []), *ops, "Softmax"]
-    features = np.sin(X) if name == "early" else X
-    np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(by_hand(step, features)), atol=1e-6)
-
-
-def test_one_layer_takes_the_place_of_the_last_ones_numbers(tmp_path: Path) -> None:
-    model = graph("f = Tanh(x) " + LINEAR + "y = Softmax(z)")
-    for features in (None, "f"):
-        report, made = fused(model, tmp_path, ONE, features=features)
-        assert report.done == ("head put into Gemm 'z'",)
-        assert operators(made) == ["Tanh", "Gemm", "Softmax"]
-        want = softmax(by_hand(ONE, np.tanh(X)))
-        np.testing.assert_allclose(run(made, {"x": X})["y"], want, atol=1e-6)
 
 
 def test_old_logits_that_others_read_are_still_the_old_layers(tmp_path: Path) -> None:

@@ -11,11 +11,10 @@ from fuse_artifacts import KINDS, artifact, output_steps
 from fuse_graphs import Builder, run
 from onnx import TensorProto, helper
 
-from calib_serve import Artifact, LogitMap, calibrate
-from calib_serve.artifact import Examples
+from calib_serve import Artifact, LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.graph import fuse_onnx
-from calib_serve.fuse.onnx.tail import as_fitted, kind_of, of_one_column
+from calib_serve.fuse.onnx.tail import as_fitted, of_one_column
 from calib_serve.metrics import log_softmax, softmax
 from calib_serve.scores import Outputs, to_logits
 
@@ -36,16 +35,6 @@ def graph(columns: int, *tail: str) -> tuple[onnx.ModelProto, np.ndarray]:
         y = b.node(op, y, **axis)
     b.node("Identity", y, output="y")
     return b.model([info("x", "n", 6)], [info("y", "n", columns)]), logits
-
-
-def hidden(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same numbers, with the activation behind two nodes that no reader looks through."""
-    (node,) = (n for n in model.graph.node if n.op_type in ("Softmax", "Sigmoid", "LogSoftmax"))
-    made, at = node.output[0], list(model.graph.node).index(node) + 1
-    node.output[0] = "inner"
-    model.graph.node.insert(at, helper.make_node("Neg", ["inner"], ["negative"]))
-    model.graph.node.insert(at + 1, helper.make_node("Neg", ["negative"], [made]))
-    return model
 
 
 def fuse(model: onnx.ModelProto, folder, fitted: Artifact, **options):
@@ -75,48 +64,7 @@ def test_a_graph_gives_what_the_fit_would_have_given_or_is_refused(kind, fitted_
     np.testing.assert_allclose(run(path, {"x": X})["probabilities"][clear], expected[clear], atol=1e-5)
 
 
-@pytest.mark.parametrize("tail", ["Softmax", "LogSoftmax"])
-def test_logits_cannot_be_had_from_probabilities_that_hide_their_softmax(tail, tmp_path):
-    model = hidden(graph(K, tail)[0])
-    vector = artifact(LogitMap(np.array([0.5, 1.0, 1.5, 0.7])), classes=K, outputs="logits")
-    kind = "probabilities" if tail == "Softmax" else "log_probs"
-    with pytest.raises(FuseError, match=f"fitted on logits, and the graph has {kind}"):
-        fuse(model, tmp_path, vector, outputs=kind)
-    fuse(model, tmp_path, artifact(LogitMap.temperature(2.0), classes=K), outputs=kind)
-
-
-def test_the_fit_s_own_scores_must_come_out_as_the_fit_s_own_probabilities(tmp_path):
-    model, z = graph(K, "Softmax")
-    fitted = calibrate(z, np.arange(len(z)) % K, "vector", cross_validate=False)
-    report, _ = fuse(model, tmp_path, fitted)
-    assert report.own_scores == 8
-    examples = fitted.examples
-    assert examples is not None
-    wrong = replace(fitted, examples=Examples(examples.logits, np.roll(examples.probs, 1, axis=1)))
-    with pytest.raises(FuseError, match="the fit's own scores"):
-        fuse(model, tmp_path, wrong)
-
-
 # --- the rules by themselves ---
-
-
-@pytest.mark.parametrize(
-    ("activation", "columns", "fitted_on", "kind"),
-    [
-        (None, 3, "log_probs", "log_probs"), (None, 3, "probabilities", "probabilities"),
-        (None, None, "probabilities", "probabilities"), (None, 3, None, "logits"),
-        (None, 2, "logit", "logits"), (None, 2, "probability", "probabilities"),
-        (None, 1, "logits", "logit"), (None, 1, "probabilities", "probability"),
-        (None, 3, "label_logits", "label_logits"), (None, 1, "label_logits", "label_logits"),
-        (None, None, "label_probabilities", "label_probabilities"),
-        ("Sigmoid", None, "label_logits", "label_probabilities"), ("Sigmoid", None, "logit", "probability"),
-        ("Sigmoid", 3, "label_logits", "label_probabilities"), ("Sigmoid", 1, "logits", "probability"),
-        ("LogSoftmax", 3, "logits", "log_probs"),
-    ],
-)  # fmt: skip
-def test_scores_are_what_was_fitted_where_the_graph_shows_nothing_else(activation, columns, fitted_on, kind):
-    fitted = artifact(LogitMap.temperature(2.0), classes=2 if columns != 3 else 3, outputs=fitted_on)
-    assert kind_of(activation, columns, fitted, None, "y") == kind
 
 
 PER_CLASS = LogitMap(np.array([0.5, 2.0]), np.array([0.1, 0.0]))

@@ -5,15 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from fuse_artifacts import artifact
 from fuse_graphs import run
 from fuse_texts import TWO, fused, graph, operators
-from test_onnx_label_graphs import BIAS, CLASSIFIER, X, warning
+from test_onnx_label_graphs import BIAS, CLASSIFIER, X
 
-from calib_serve import LogitMap, ProbTable
-from calib_serve.fuse.onnx.graph import fuse_onnx
+from calib_serve import LogitMap
 
 
 @pytest.mark.parametrize(
@@ -76,27 +73,6 @@ def test_an_earlier_decision_of_the_same_scores_follows_and_stands_behind_them(
     assert list(decides.input) == ["y" if step is BIAS else "a"]
     got = run(made, {"x": X})
     np.testing.assert_array_equal(got["label"], got["y"].argmax(axis=1))
-
-
-@pytest.mark.parametrize(
-    ("sizes", "step", "said"),
-    [
-        ("n, 1", LogitMap(np.array(1.0), np.array([0.0, 1.0])), ()),
-        ("n, 1", ProbTable([[0.4], [0.6]], [[0.2, 0.9], [0.2, 0.9]]), ()),
-        ("n, 2, 1, 1", LogitMap(np.array(1.0), np.array([0.0, 1.0])), (warning("label", "ArgMax 'label'"),)),
-    ],
-)  # fmt: skip
-def test_a_decision_over_other_shapes_than_the_scores_is_not_moved(
-    sizes: str, step: object, said: tuple[str, ...], tmp_path: Path
-) -> None:
-    activation = "Sigmoid" if sizes == "n, 1" else "Softmax <axis: int = 1>"
-    body = f"a = Neg(x) z = Identity(a) y = {activation} (z) label = ArgMax <axis: int = 1> (a)"
-    label = sizes.replace("n, 2", "n, 1")
-    model = graph(body, f"float[{sizes}] x", f"float[{sizes}] y, int64[{label}] label")
-    onnx.save(model, tmp_path / "raw.onnx")
-    fitted = artifact(step, classes=2, outputs="logit" if sizes == "n, 1" else "logits")
-    report = fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", output_name="y")
-    assert tuple(what for what in report.done if "label" in what) == said
 
 
 # --- values that no whole graph has -----------------------------------------------------------------

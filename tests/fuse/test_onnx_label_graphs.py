@@ -5,14 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from fuse_artifacts import artifact
 from fuse_graphs import run
 from fuse_texts import LAYER, TWO, fused, graph
 
 from calib_serve import Head, LogitMap, Mixture, ProbTable
-from calib_serve.fuse.onnx.graph import fuse_onnx
 
 X = np.random.default_rng(1).normal(size=(40, 3)).astype("f4")
 BIAS = LogitMap(np.ones(3), np.array([1.0, 0.0, -1.0]))
@@ -73,23 +70,6 @@ def test_a_label_is_known_by_its_decision_whatever_names_it(names: str, shown: s
 
 
 @pytest.mark.parametrize(
-    ("decides", "shown", "node"),
-    [
-        ("label = Hardmax(o)", "float[n, 3] label", "Hardmax 'label'"),
-        ("k = Constant <value = int64[1] {2}> () best, label = TopK(o, k)", "int64[n, 2] label",
-         "TopK 'best'"),
-        ("label = ArgMin <axis: int = 1> (o)", "int64[n, 1] label", None),
-        ("d = ArgMax <axis: int = 1> (o) label = Neg(d)", "int64[n, 1] label", None),
-    ],
-)  # fmt: skip
-def test_what_decides_between_classes_is_named(
-    decides: str, shown: str, node: str | None, tmp_path: Path
-) -> None:
-    want = [] if node is None else [warning("label", node)]
-    assert done(SCORES + decides, shown, tmp_path) == want
-
-
-@pytest.mark.parametrize(
     ("sizes", "of_classes"),
     [("n, 3", True), ("n, k", True), ("n, 3, 1, 1", True), ("n, 8", False), ("n, 3, 2", False),
      ("3", False)],
@@ -145,15 +125,6 @@ def test_a_temperature_moves_nothing_across_0_and_the_likeliest_of_three_across_
     got = run(str(tmp_path / "fused.onnx"), {"x": X, "o": 0 * X} if "o" in comparison else {"x": X, "o": X})
     if comparison == "Greater(y, half)":
         assert (got["label"] != (got["y"] > 0.5)).any(), "so it must be said"
-
-
-def test_of_labels_a_temperature_moves_nothing_across_a_half(tmp_path: Path) -> None:
-    body = "z = Neg(x) y = Sigmoid(z) half = Constant <value = float {0.5}> () label = Greater(y, half)"
-    onnx.save(graph(body, outputs="float[n, 3] y, bool[n, 3] label"), tmp_path / "raw.onnx")
-    for step, said in ((TWO, ""), (LogitMap(np.array([2.0, 1.0, 1.0])), warning("label", "Greater 'label'"))):
-        fitted = artifact(step, classes=3, outputs="label_logits")
-        report = fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx", output_name="y")
-        assert "; ".join(report.done[1:]) == said
 
 
 # --- which artifacts move labels --------------------------------------------------------------------

@@ -59,17 +59,6 @@ def test_a_function_elsewhere_stays(body: str) -> None:
     assert [one.name for one in made.functions] == ["Net"]
 
 
-def test_functions_of_several_outputs_and_inside_of_others_are_said_in_their_order() -> None:
-    functions = (
-        "Two (x) => (y) { y = local.Net(x) }", "One (x) => (y) { z = local.Deep(x) y = Softmax(z) }",
-        "Deep (x) => (y) { y = Relu(x) }", NET,
-    )  # fmt: skip
-    body = "y = local.Two(x) a = local.One(x) w = Identity(a)"
-    made, done = repaired(local(body, *functions, outputs="float[n, 3] y, float[n, 3] w"))
-    assert done == [WRITTEN_OUT + "One, Two, Deep, Net"]
-    assert operators(made) == ["Neg", "Relu", "Softmax", "Identity"]
-
-
 def test_functions_of_another_opset_than_the_graph_stay_and_their_scores_are_calibrated(
     tmp_path: Path,
 ) -> None:

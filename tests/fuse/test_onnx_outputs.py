@@ -14,7 +14,7 @@ from fuse_texts import TWO, K, X, graph, operators
 
 from calib_serve import Artifact, Bins, Mixture, ProbTable
 from calib_serve.fuse.onnx.graph import FuseReport, fuse_onnx
-from calib_serve.metrics import sigmoid, softmax
+from calib_serve.metrics import sigmoid
 from calib_serve.scores import Outputs
 
 TOP = ProbTable(np.array([[0.5]]), np.array([[0.35, 0.9]]))
@@ -47,25 +47,6 @@ def shapes(model: onnx.ModelProto) -> dict[str, list[str | int]]:
 
 def counted(bins: int) -> Bins:
     return Bins(np.full(bins, 2), np.full(bins, 1.0), np.full(bins, 1))
-
-
-@pytest.mark.parametrize(("reference", "bins"), [(None, 15), (counted(4), 4)])
-def test_all_outputs_are_of_the_same_probabilities_and_in_the_artifact_s_bins(
-    reference: Bins | None, bins: int, tmp_path: Path
-) -> None:
-    model = graph("z = Identity(x) y = Softmax(z)")
-    report, made = fused(model, tmp_path, of(reference=reference), returns="all")
-    assert report.done == ("outputs logits, probabilities, confidence, predicted, bin",)
-    assert report.outputs == ("logits", "probabilities", "confidence", "predicted", "bin")
-    assert [len(shape) for shape in shapes(made).values()] == [2, 2, 1, 1, 1]
-    got = run(made, {"x": ROWS})
-    np.testing.assert_array_equal(got["logits"], ROWS)
-    np.testing.assert_allclose(got["probabilities"], softmax(ROWS), atol=1e-6)
-    np.testing.assert_array_equal(got["confidence"], got["probabilities"].max(axis=1))
-    assert (got["predicted"].dtype, got["predicted"].tolist()) == (np.int64, [0, 2, 2, 0])
-    inner = np.arange(1, bins) / bins
-    assert got["bin"].tolist() == (got["confidence"][:, None] > inner).sum(axis=1).tolist()
-    assert got["confidence"][0] == 0.5
 
 
 @pytest.mark.parametrize(("reference", "bins"), [(None, 15), (counted(4), 4)])
@@ -103,44 +84,6 @@ def test_a_confidence_on_an_edge_is_in_the_bin_below_it(tmp_path: Path) -> None:
     _, made = fused(model, tmp_path, fitted, returns="all")
     got = run(made, {"x": -np.ones((1, K))})
     assert (got["confidence"].tolist(), got["bin"].tolist()) == ([[0.5, *ends[1:]]], [[4, 5, 6]])
-
-
-@pytest.mark.parametrize(
-    ("steps", "said"),
-    [
-        ((TOP,), "prob table put in as standard operators; "),
-        ((MIXED,), "mixture put in as standard operators; "),
-        ((MIXED, TOP), "mixture put in as standard operators; prob table put in as standard operators; "),
-        ((), ""),
-    ],
-)
-@pytest.mark.parametrize("tail", ["Softmax", "LogSoftmax"])
-def test_probabilities_take_the_place_of_the_scores_and_the_old_scores_are_gone(
-    tail: str, steps: tuple[Any, ...], said: str, tmp_path: Path
-) -> None:
-    fitted = of(*steps)
-    report, made = fused(
-        graph(f"z = Neg(x) y = {tail}(z)"), tmp_path, fitted, returns="probabilities", decisions=True
-    )
-    assert report.done == (f"{said}output 'probabilities'",)
-    assert list(shapes(made)) == ["probabilities"]
-    assert "LogSoftmax" not in operators(made)
-    np.testing.assert_allclose(run(made, {"x": X})["probabilities"], fitted.probs(-X), atol=1e-5)
-
-
-@pytest.mark.parametrize("returns", ["all", "same", "probabilities"])
-def test_logits_of_labels_behind_a_table_are_the_log_odds_of_what_it_gives(
-    returns: Any, tmp_path: Path
-) -> None:
-    fitted = of(EACH, outputs="label_logits")
-    _, made = fused(graph("y = Neg(x)"), tmp_path, fitted, returns=returns, outputs="label_logits")
-    got, p = run(made, {"x": X}), np.where(sigmoid(-X) > 0.4, EACH.values[:, 1], EACH.values[:, 0])
-    if returns != "same":
-        np.testing.assert_allclose(got["probabilities"], p, atol=1e-6)
-    if returns != "probabilities":
-        np.testing.assert_allclose(
-            got["y" if returns == "same" else "logits"], np.log(p / (1 - p)), atol=1e-5
-        )
 
 
 def test_a_label_s_table_is_looked_up_in_single_precision_for_a_half_precision_model(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from calib_serve import Artifact, LogitMap, ProbTable
 from calib_serve.artifact import Abstain, Examples
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx import parity
 from calib_serve.fuse.onnx.parity import Parity, measure
 from calib_serve.fuse.onnx.plan import Plan
 from calib_serve.metrics import softmax
@@ -169,16 +168,6 @@ def test_a_masked_logit_may_be_rounded_by_its_own_size_alone(tmp_path: Path) -> 
         measured(body.replace("4e3", "-5.05e6"), tmp_path, half, raw=MASK)
 
 
-def test_a_difference_as_large_as_rounding_allows_is_taken(tmp_path: Path) -> None:
-    sure = np.ones(1, bool)
-    probs, logits = np.array([[0.25, 0.75]]), np.array([[0.0, 0.0]])
-    shown = planned(outputs="probabilities")
-    expected = parity.Expected(probs, None, 1.0, sure, probs)
-    assert parity._compare(np.array([[0.5, 0.5]]), expected, shown, 0.25) == 0.25
-    expected = parity.Expected(softmax(logits), logits, 1.0, sure, softmax(logits))
-    assert parity._compare(np.array([[1.0, 1.0]]), expected, planned(), 1.0) == 0.0
-
-
 # --- what is left out -------------------------------------------------------------------------------
 
 AT_EDGES = ProbTable(np.array([[0.5]]), np.array([[0.25, 0.75]]))
@@ -202,12 +191,6 @@ def test_samples_at_an_edge_and_decisions_at_a_threshold_are_left_out_and_counte
         measured(body.replace("0.75, 0.25, 0.25", "0.5, 0.5, 0.25"), tmp_path, plan, x=x, outputs=outputs)
 
 
-def test_where_every_sample_is_at_an_edge_nothing_is_apart(tmp_path: Path) -> None:
-    plan = planned(artifact(AT_EDGES, classes=2), outputs="probabilities", activation="Softmax")
-    found = measured("y = Softmax(x)", tmp_path, plan, x=np.zeros((3, 2), "f4"), outputs="float[n, 2] y")
-    assert (found.max_abs_diff, found.samples, found.near_edge) == (0.0, 3, 3)
-
-
 # --- the fit's own scores ---------------------------------------------------------------------------
 
 
@@ -216,21 +199,6 @@ def remembering(z: NDArray[np.float64], off: float = 0.0, **facts: Any) -> Artif
     probs = softmax(z / 2)
     probs[0] += [off, -off, 0]
     return artifact(TWO, classes=K, examples=Examples(z, probs), **facts)
-
-
-@pytest.mark.parametrize(("off_in_graph", "off_in_fit", "worst"), [(2e-5, 0, 2e-5), (0, 2e-5, 2e-5)])
-@pytest.mark.parametrize("returns", ["same", "all"])
-def test_the_report_is_of_the_model_s_scores_and_of_the_fit_s_own(
-    off_in_graph: float, off_in_fit: float, worst: float, returns: Any, tmp_path: Path
-) -> None:
-    name = "y" if returns == "same" else "probabilities"
-    body = f"o = Constant <value = float[3] {{{off_in_graph}, 0, 0}}> () z = Mul(x, h) p = Softmax(z) "
-    fitted = remembering(10.0 * np.eye(K)[:2], off_in_fit)
-    plan = planned(fitted, outputs="probabilities", activation="Softmax", returns=returns)
-    outputs = f"float[n, 3] {name}"
-    found = measured(HALVES + body + f"{name} = Add(p, o)", tmp_path, plan, outputs=outputs)
-    assert found.max_abs_diff == pytest.approx(worst, rel=0.01)
-    assert (found.samples, found.own_scores) == (4, 2)
 
 
 @pytest.mark.parametrize(

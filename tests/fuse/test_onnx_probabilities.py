@@ -16,7 +16,7 @@ from fuse_texts import graph
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
-from calib_serve import LogitMap, ProbTable
+from calib_serve import LogitMap
 from calib_serve.fuse.onnx import probabilities
 from calib_serve.fuse.onnx.edit import Editor
 from calib_serve.fuse.onnx.graph import fuse_onnx
@@ -76,41 +76,7 @@ def test_a_bin_is_open_on_its_left_in_every_type(dtype: str) -> None:
     np.testing.assert_array_equal(got, (x.astype("f8") > edges).sum(axis=1), strict=True)
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_each_column_has_a_row_of_the_table(dtype: str) -> None:
-    edges = np.array([[0.1, 0.3], [0.3, 0.5], [0.2, 0.9]])
-    values = np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6], [0.7, 0.8, 0.9]])
-    p = np.concatenate([P, edges.T, np.nextafter(edges.T, 1), np.zeros((1, 3))]).astype(dtype)
-    bins = (p.astype("f8")[:, :, None] > edges).sum(axis=2)
-    want = np.take_along_axis(values[None], bins[:, :, None], axis=2)[:, :, 0].astype(dtype)
-    got = computed(lambda editor, x: probabilities.of_each(editor, x, edges, values), p)
-    np.testing.assert_array_equal(got, want, strict=True)
-
-
 # --- steps ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("dtype", "near"), [("f4", 1e-6), ("f8", 1e-14)])
-def test_the_top_class_is_looked_up_and_the_others_share_the_rest(dtype: str, near: float) -> None:
-    step = ProbTable([[0.4, 0.6]], [[0.25, 0.5, 0.9]])
-    want = [[0.5, 0.25, 0.25], [0.1 / 3, 0.2 / 3, 0.9], [0.05, 0.9, 0.05]]
-    # 0.4 is the edge itself as float64; the float32 nearest to it is above it.
-    want.append([0.25, 0.5, 0.25] if dtype == "f8" else [0.5, 1 / 3, 1 / 6])
-    got = computed(lambda editor, x: probabilities.look_up(editor, x, step, 3), P.astype(dtype))
-    np.testing.assert_allclose(got, want, rtol=near)
-
-
-@pytest.mark.parametrize(("dtype", "near"), [("f4", 1e-6), ("f8", 1e-14)])
-def test_classes_are_looked_up_one_by_one_and_sum_to_1_even_where_all_are_0(dtype: str, near: float) -> None:
-    step = ProbTable([[0.2], [0.3], [0.6]], [[0.0, 0.5], [0.0, 0.25], [0.0, 1.0]])
-    p = np.array([[0.1, 0.3, 0.6], [0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.3, 0.4, 0.3]], dtype)
-    p[0, 2] = np.nextafter(p[0, 2], np.array(0, dtype))
-    want = [[1 / 3] * 3, [1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [2 / 3, 1 / 3, 0.0]]
-    if dtype == "f4":
-        want[0] = [0.0, 1.0, 0.0]  # the float32 nearest to 0.3 is above it
-        want[1] = [2 / 3, 1 / 3, 0.0]
-    got = computed(lambda editor, x: probabilities.look_up(editor, x, step, 3), p)
-    np.testing.assert_allclose(got, want, rtol=near, atol=1e-30)
 
 
 # --- in whole graphs --------------------------------------------------------------------------------

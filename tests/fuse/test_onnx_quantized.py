@@ -68,27 +68,6 @@ def test_others_read_the_dequantised_scores_as_they_were(tmp_path: Path) -> None
     np.testing.assert_array_equal(got["other"], run(model, {"x": X})["other"])
 
 
-@pytest.mark.parametrize(
-    ("scale", "inputs", "feeds", "said"),
-    [
-        ("s = Constant <value = float[1] {0.25}> ()", "", {}, " of 0.25"),
-        ("s = Constant <value = float[3] {0.25, 0.5, 0.25}> ()", "", {}, ""),
-        ("", ", float s", {"s": np.float32(0.25)}, ""),
-    ],
-)
-def test_steps_are_told_where_there_is_one_for_all(
-    scale: str, inputs: str, feeds: dict[str, np.float32], said: str, tmp_path: Path
-) -> None:
-    axis = "<axis: int = 1>" if "[3]" in scale else "<axis: int = 0>" if "[1]" in scale else ""
-    quantised = f"q = QuantizeLinear {axis} (p, s) y = DequantizeLinear {axis} (q, s)"
-    body = f"{scale} z = Neg(x) p = Softmax(z) {quantised}"
-    rows = "1" if "[1]" in scale else "n"
-    model = graph(body, f"float[{rows}, 3] x{inputs}", f"float[{rows}, 3] y")
-    more = {name: np.asarray(number) for name, number in feeds.items()}
-    report, _ = fused(model, tmp_path, TWO, inputs={"x": X[: 1 if rows == "1" else 5]} | more)
-    assert report.done[0] == f"{REMOVED}{said}"
-
-
 # --- quantised layers -------------------------------------------------------------------------------
 
 NUMBERS = (

@@ -70,30 +70,6 @@ def test_operators_that_did_change_are_converted(opset, tmp_path):
     assert calibrated.graph.node[-1].op_type == "Softmax"
 
 
-def test_scores_of_four_dimensions_of_an_old_opset_are_over_the_classes(tmp_path):
-    b = builder()
-    z = b.node("GlobalAveragePool", b.node("Conv", "x", b.normal(K, 2, 1, 1)))
-    y = b.node("Softmax", z, output="y")
-    model = b.model([info("x", 1, 2, 4, 4)], [info(y, 1, K, 1, 1)], opset=9, ir_version=4)
-    report, calibrated = fused(model, tmp_path, LogitMap.temperature(2.0))
-    assert report.done[0] == "opset 9 -> 13: no operator changes"
-    x = np.random.default_rng(2).normal(size=(1, 2, 4, 4)).astype("f4")
-    raw = run(model, {"x": x})["y"].reshape(1, K)
-    expected = softmax(np.log(raw) / 2).reshape(1, K, 1, 1)
-    np.testing.assert_allclose(run(calibrated, {"x": x})["y"], expected, atol=1e-6)
-
-
-def test_initializers_that_ir_3_forces_among_the_inputs_are_constants(tmp_path):
-    b = builder()
-    z = linear(b)
-    forced = [helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in b.initializers]
-    model = b.model([info("x", "n", 6), *forced], [info(z, "n", K)], opset=8, ir_version=3)
-    report, calibrated = fused(model, tmp_path, VECTOR)
-    assert report.nodes_after == report.nodes_before == 1
-    assert [i.name for i in calibrated.graph.input] == ["x"]
-    assert "IR version 3 -> 7: initializers are constants, no inputs" in report.done
-
-
 def test_weights_in_another_file_survive_a_conversion(tmp_path):
     b = builder()
     y = b.node("Softmax", b.node("Dropout", linear(b)), output="y")
@@ -162,19 +138,6 @@ def test_boosted_trees_as_their_converters_export_them(kind, classes, tmp_path):
 
 
 # --- stated shapes and names ------------------------------------------------------------------
-
-
-def test_a_shape_that_the_exporter_stated_wrongly_is_corrected_and_said(tmp_path):
-    b = builder()
-    hidden = b.node("Relu", b.node("Gemm", "x", b.normal(6, 8), b.normal(8)))
-    z = linear(b, hidden, 8)
-    model = b.model([info("x", "n", 6)], [info(z, "n", K)])
-    next(v for v in model.graph.value_info if v.name == hidden).CopyFrom(info(hidden, "n", 9))
-    model.graph.output[0].CopyFrom(info(z, "n", 1))
-    report, calibrated = fused(model, tmp_path, VECTOR)
-    assert report.done[0] == f"{z!r} was stated to be (n, 1), but is (n, {K}): corrected"
-    assert report.done[1] == f"{hidden!r} was stated to be (n, 9), but is (n, 8): corrected"
-    assert shape_of(calibrated.graph.output[0]) == ["n", K]
 
 
 @pytest.mark.parametrize("returns", ["same", "all"])

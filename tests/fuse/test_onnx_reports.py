@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from deciding import deciding
 from fuse_graphs import run
 from fuse_texts import DELTA, LAYER, TWO, W, X, graph, operators
 from test_onnx_outputs import fused, of
@@ -77,27 +76,6 @@ def test_inputs_are_taken_as_arrays_or_from_a_file_of_them(tmp_path: Path) -> No
     (tmp_path / "inputs.npz").write_text("no archive")
     with pytest.raises(InputError, match=r"inputs\.npz is not an npz of inputs by name, as --inputs"):
         fused(model, tmp_path, of(TWO), inputs=tmp_path / "inputs.npz")
-
-
-def test_the_artifact_of_another_file_is_refused_unless_forced(tmp_path: Path) -> None:
-    other = replace(of(TWO), model=replace(of(TWO).model, sha256="f" * 64))
-    with pytest.raises(FuseError, match=r"fitted for model ffffffffffff, .*raw\.onnx is [0-9a-f]{12}; fit"):
-        fused(graph(SOFTMAX), tmp_path, other)
-    _, made = fused(graph(SOFTMAX), tmp_path, other, force=True)
-    np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(-X / 2), atol=1e-6)
-
-
-def test_decisions_are_in_the_graph_unless_they_are_left_out(tmp_path: Path) -> None:
-    fitted = deciding(of(TWO))
-    report, made = fused(graph(SOFTMAX), tmp_path, fitted)
-    assert [o.name for o in made.graph.output] == ["y", "set", "abstain"]
-    assert operators(made).count("Softmax") == 1
-    assert report.done[1:] == ("outputs set, abstain by the calibrated probabilities",)
-    report, made = fused(graph(SOFTMAX), tmp_path, fitted, decisions=False)
-    assert [o.name for o in made.graph.output] == ["y"]
-    assert report.done[1:] == (
-        "the artifact's prediction sets and abstention are left out: --no-decisions (decisions=)",
-    )
 
 
 # --- shapes that only a run tells -------------------------------------------------------------------

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from fuse_graphs import run
-from fuse_texts import TWO, X, fused, graph, operators
+from fuse_texts import TWO, X, fused, graph
 from onnx.reference import ReferenceEvaluator
 
 from calib_serve import LogitMap, ProbTable
-from calib_serve.fuse.onnx.repair import repaired
 from calib_serve.metrics import softmax
 
 # --- nodes of other domains -------------------------------------------------------------------------
@@ -78,30 +76,4 @@ def test_a_table_of_a_half_precision_model_is_looked_up_in_single_precision(tmp_
         assert got[:, 0].tolist() == [0.75, 0.25]
 
 
-def test_counts_that_become_floats_are_calibrated(tmp_path: Path) -> None:
-    model = graph("votes = Cast <to: int = 7> (x) y = Cast <to: int = 1> (votes)")
-    feeds = {"x": 5 * X}
-    _, made = fused(model, tmp_path, TWO, inputs=feeds)
-    np.testing.assert_allclose(run(made, feeds)["y"], np.trunc(feeds["x"]) / 2, atol=1e-6)
-
-
 # --- repairs and parity -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("sizes", "axis", "kept"),
-    [
-        ((4, 3, 2), 2, True), ((4, 3, 2), -1, True), ((4, 3, 2), 1, False), ((4, 3, 1), 1, True),
-        ((4, 5, 3, 1), 2, True), ((4, 5, 3, 1), -2, True), ((4, 3, 1, 1), 3, True), ((4, 3), 0, False),
-    ],
-)  # fmt: skip
-def test_an_old_softmax_means_the_same_and_stays_alone_where_one_axis_can_say_it(
-    sizes: tuple[int, ...], axis: int, kept: bool
-) -> None:
-    kind = f"float[{', '.join(map(str, sizes))}]"
-    model = graph(f"y = Softmax <axis: int = {axis}> (x)", f"{kind} x", f"{kind} y", imports='"" : 11')
-    x = np.random.default_rng(2).normal(size=sizes).astype("f4")
-    before = run(model, {"x": x})["y"]
-    after, _ = repaired(model)
-    assert (operators(after) == ["Softmax"]) == kept
-    np.testing.assert_allclose(run(after, {"x": x})["y"], before, atol=1e-6)

@@ -62,15 +62,6 @@ def test_an_output_that_becomes_another_of_the_same_name_states_its_own_type(
     np.testing.assert_allclose(run(made, {"x": X})["probabilities"], softmax(X / 2), atol=1e-6)
 
 
-def test_sizes_get_no_names_that_the_file_does_not_state(tmp_path: Path) -> None:
-    body = "kept = Compress <axis: int = 0> (x, rows) z = Neg(kept) y = Softmax(z)"
-    model = graph(body, "float[n, 3] x, bool[m] rows", "float[?, 3] y")
-    feeds = {"x": X, "rows": np.ones(len(X), bool)}
-    _, made = fused(model, tmp_path, TWO, returns="all", inputs=feeds, input_name="x")
-    names = {d.dim_param for _, kind in stated(made) for d in kind.tensor_type.shape.dim}
-    assert names - {""} == {"n", "m"}
-
-
 def test_shapes_that_are_inferred_are_known_to_all_passes(tmp_path: Path) -> None:
     chain = " ".join(f"v{i} = Neg(v{i - 1})" for i in range(1, 9))
     model = graph(f"t = Identity(x) {LAYER} v0 = MatMul(t, w) {chain} y = Neg(v8)")

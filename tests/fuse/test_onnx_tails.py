@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 import onnx
 import onnx_ir as ir
 import pytest
@@ -103,39 +100,3 @@ def test_the_one_output_that_may_hold_scores_is_chosen(outputs: str, chosen: str
             find_tail(made, output=None, outputs=None, artifact=THREE)
     with pytest.raises(FuseError, match=r"no output 'w'; .* is one of \['y', 'z'\]"):
         find_tail(made, output="w", outputs=None, artifact=THREE)
-
-
-def test_what_others_read_of_the_way_out_stays_theirs() -> None:
-    made = editor(
-        "z = Neg(x) p = Softmax(z) y = Identity(p) d = ArgMax <axis: int = 1> (p) other = Neg(p)",
-        outputs="float[n, 3] y, int64[n, 1] d, float[n, 3] other, float[n, 3] p",
-    )
-    found = find_tail(made, output="y", outputs=None, artifact=THREE)
-    found.check()
-    assert operators(found) == ["Softmax", "Identity"]
-    assert found.activation is found.path[0]
-    assert [value.name for value in made.graph.outputs] == ["y", "d", "other", "p"]
-    readers = {node.op_type: node.inputs[0] for node in made.graph if node.op_type in ("ArgMax", "Neg")}
-    ours = found.path[0].outputs[0]
-    assert readers["ArgMax"] is ours, "a decision follows the calibrated scores"
-    assert readers["Neg"] is not ours
-    assert made.graph.outputs[3] is not ours
-    assert found.strangers(ours) == []
-    assert found.strangers(found.logits) == ["Softmax 'p'"], "the other's own"
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda tail: replace(tail, path=tail.path[1:]),
-        lambda tail: replace(tail, path=tail.path[:-1]),
-        lambda tail: replace(tail, logits=tail.output),
-        lambda tail: replace(tail, output=tail.logits),
-        lambda tail: replace(tail, activation=tail.logits.producer()),
-    ],
-)
-def test_a_tail_that_is_none_is_refused(spoil: Callable[[Tail], Tail]) -> None:
-    found = tail_of("z = Neg(x) p = Softmax(z) y = Identity(p)")
-    found.check()
-    with pytest.raises(FuseError, match=r"fusing went wrong: .*; please report this graph"):
-        spoil(found).check()

@@ -76,15 +76,6 @@ def test_half_and_double_models_decide_before_the_result_is_rounded(dtype):
     np.testing.assert_array_equal(made["set"], one.sets(exact))
 
 
-def test_one_logit_decides_between_both_classes_and_one_decision_may_be_alone():
-    both = fitted(classes=2, outputs="logit")
-    x = torch.linspace(-4, 4, 41)[:, None]
-    made = calibrated(nn.Identity(), both, decisions=True, returns="logits", example=x)(x)
-    assert (made["logits"].shape, made["set"].shape) == ((41, 1), (41, 2))
-    alone = calibrated(nn.Identity(), replace(both, sets=None), decisions=True, example=x)(x)
-    assert [*alone] == ["probabilities", "abstain"]
-
-
 @pytest.mark.parametrize("name", ["set", "abstain"])
 def test_a_module_that_decides_otherwise_is_refused(name, monkeypatch):
     def wrong(returns, maps, one, *rest):

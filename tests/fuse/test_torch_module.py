@@ -195,23 +195,6 @@ def test_it_exports_with_a_free_batch_and_compiles(kind):
     np.testing.assert_allclose(compiled(x).numpy(), reference(model, step, x), atol=1e-6)
 
 
-class Two(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(5, K)
-
-    def forward(self, x, mask):
-        return self.fc(x * mask)
-
-
-def test_a_model_of_two_inputs_is_shifted_in_the_first():
-    model, x, mask = Two().eval(), torch.randn(3, 5), torch.ones(3, 5)
-    step = artifact(InputShift(np.ones(5)), LogitMap.temperature(2.0), classes=K)
-    whole = calibrated(model, step)
-    np.testing.assert_allclose(whole(x, mask).numpy(), step.probs(model(x + 1, mask).numpy()), atol=1e-6)
-    np.testing.assert_allclose(whole(x, mask=mask).numpy(), whole(x, mask).numpy())
-
-
 def test_layers_that_cannot_be_told_apart_or_are_not_there_are_named():
     twins = nn.Sequential(nn.Linear(6, K), nn.Linear(K, 6), nn.Linear(6, K))
     step = artifact(head(6, K, 1, np.random.default_rng(0)), classes=K)

@@ -77,14 +77,6 @@ def repository(tmp_path) -> Path:
     return tmp_path / "repo"
 
 
-def test_every_config_is_one_that_triton_reads(repository):
-    names = sorted(p.name for p in repository.iterdir())
-    assert names == ["pets", "pets_onnx", "pets_receipts"]
-    for name in names:
-        assert config(repository / name).name == name
-        assert (repository / name / "1").is_dir()
-
-
 def test_the_graph_is_batched_warmed_up_and_labelled(repository):
     graph = config(repository / "pets_onnx")
     assert (graph.backend, graph.max_batch_size) == ("onnxruntime", 32)
