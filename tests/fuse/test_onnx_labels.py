@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from fuse_artifacts import artifact, output_steps
 from fuse_graphs import Builder, run
+from fuse_texts import LAYER, TWO, fused, graph, operators
 from onnx import TensorProto, helper
 from skl2onnx import to_onnx
 from sklearn.ensemble import AdaBoostClassifier, BaggingClassifier, RandomForestClassifier
@@ -18,12 +20,226 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.svm import SVC
 
-from calib_serve import LogitMap
+from calib_serve import Head, LogitMap, Mixture, ProbTable
 from calib_serve.fuse.onnx.graph import fuse_onnx
+
+X = np.random.default_rng(1).normal(size=(40, 3)).astype("f4")
+BIAS = LogitMap(np.ones(3), np.array([1.0, 0.0, -1.0]))
+TABLE = ProbTable([[0.4, 0.6]], [[0.2, 0.5, 0.9]])
+CLASSIFIER = (
+    "label, s = ai.onnx.ml.LinearClassifier <classlabels_ints: ints = [4, 5, 6], intercepts: floats = "
+    "[0.0, 0.0, 0.0], coefficients: floats = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]> (x) "
+)
+SCORES = "z = Neg(x) y = Softmax(z) "
+OTHER = SCORES + "d = ArgMax <axis: int = 1, keepdims: int = 0> (o) "
+"""Scores, and a class that is decided from others."""
+
+WITH_OTHERS = "float[n, 3] x, float[n, 3] o"
+
+
+def warning(name: str, node: str) -> str:
+    return (
+        f"warning: the output {name!r} is decided by {node} from uncalibrated scores, and may contradict the "
+        "calibrated ones"
+    )
+
+
+def done(
+    body: str, shown: str, folder: Path, *steps: object, inputs: str = WITH_OTHERS, **options: object
+) -> list[str]:
+    """What is said beside where the steps went."""
+    model = graph(body, inputs, f"float[n, 3] y, {shown}")
+    report, _ = fused(model, folder, *(steps or (BIAS,)), output_name="y", **options)
+    return list(report.done[1:])
+
+
+# --- from a decision to the label -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        ("label = Identity(d)", "int64[n] label"),
+        ("label = Cast <to: int = 6> (d)", "int32[n] label"),
+        ("s = Constant <value = int64[2] {-1, 1}> () label = Reshape(d, s)", "int64[n, 1] label"),
+        ("a = Constant <value = int64[1] {1}> () c = Unsqueeze(d, a) label = Squeeze(c, a)",
+         "int64[n] label"),
+        ("a = Constant <value = int64[1] {1}> () label = Unsqueeze(d, a)", "int64[n, 1] label"),
+        ("label = Flatten(d)", "int64[n, 1] label"),
+        ("b = Cast <to: int = 9> (d) label = Not(b)", "bool[n] label"),
+        ("b = Cast <to: int = 9> (d) label = Where(b, seven, seven)", "int64[n] label"),
+        ("label = Gather(names, d)", "int64[n] label"),
+        ("label = GatherElements(names, d)", "int64[n] label"),
+        ("label = ai.onnx.ml.ArrayFeatureExtractor(names, d)", "int64[1, n] label"),
+        ("label = ai.onnx.ml.LabelEncoder <keys_int64s: ints = [0, 1, 2], values_int64s: ints = [7, 8, 9]> "
+         "(d)", "int64[n] label"),
+    ],
+)  # fmt: skip
+def test_a_label_is_known_by_its_decision_whatever_names_it(names: str, shown: str, tmp_path: Path) -> None:
+    numbers = "names = Constant <value = int64[3] {7, 8, 9}> () seven = Constant <value = int64[1] {7}> () "
+    assert done(OTHER + numbers + names, shown, tmp_path) == [warning("label", "ArgMax 'd'")]
+    assert done(OTHER + numbers + names, shown, tmp_path, TWO) == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "of_classes"),
+    [("n, 3", True), ("n, k", True), ("n, 3, 1, 1", True), ("n, 8", False), ("n, 3, 2", False),
+     ("3", False)],
+)  # fmt: skip
+def test_a_decision_is_between_classes_where_its_shape_may_be_that(
+    sizes: str, of_classes: bool, tmp_path: Path
+) -> None:
+    axis = 0 if sizes == "3" else 1
+    body = SCORES + f"d = ArgMax <axis: int = {axis}> (o) label = Flatten(d)"
+    said = done(body, "int64[m, l] label", tmp_path, inputs=f"float[n, 3] x, float[{sizes}] o")
+    assert said == ([warning("label", "ArgMax 'd'")] if of_classes else [])
+
+
+# --- thresholds -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "Identity(z)", "Cast <to: int = 11> (z)", "Exp(z)", "Log(z)", "Softmax(z)", "LogSoftmax(z)",
+        "Sigmoid(z)", "ai.onnx.ml.Normalizer <norm: string = \"L1\"> (z)", "Div(z, two)", "Sub(z, two)",
+        "Max(z, two)",
+    ],
+)  # fmt: skip
+def test_a_threshold_on_what_the_scores_become_is_said(value: str, tmp_path: Path) -> None:
+    body = SCORES + f"two = Constant <value = float {{2.0}}> () v = {value} "
+    kind = "double" if "11" in value else "float"
+    body += f"c = Constant <value = {kind} {{0.25}}> () label = Less(v, c)"
+    assert done(body, "bool[n, 3] label", tmp_path, TWO) == [warning("label", "Less 'label'")]
+
+
+@pytest.mark.parametrize(
+    ("comparison", "steps", "moves"),
+    [
+        ("Greater(z, zero)", (TWO,), False), ("Less(zero, z)", (TWO,), False),
+        ("Greater(z, zero)", (BIAS,), True), ("Greater(z, o)", (TWO,), True),
+        ("Greater(z, mixed)", (TWO,), True), ("Greater(y, half)", (TWO,), True),
+        ("Greater(z, zeros)", (TWO,), False),
+    ],
+)  # fmt: skip
+def test_a_temperature_moves_nothing_across_0_and_the_likeliest_of_three_across_a_half(
+    comparison: str, steps: tuple[LogitMap, ...], moves: bool, tmp_path: Path
+) -> None:
+    numbers = (
+        "zero = Constant <value = float {0.0}> () half = Constant <value = float {0.5}> () "
+        "mixed = Constant <value = float[3] {0.0, 0.0, 0.25}> () "
+        "zeros = Constant <value = float[3] {0.0, 0.0, 0.0}> () "
+    )
+    body = numbers + SCORES + f"label = {comparison}"
+    op = comparison.partition("(")[0]
+    want = [warning("label", f"{op} 'label'")] if moves else []
+    assert done(body, "bool[n, 3] label", tmp_path, *steps) == want
+    got = run(str(tmp_path / "fused.onnx"), {"x": X, "o": 0 * X} if "o" in comparison else {"x": X, "o": X})
+    if comparison == "Greater(y, half)":
+        assert (got["label"] != (got["y"] > 0.5)).any(), "so it must be said"
+
+
+# --- which artifacts move labels --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("steps", "keeps"),
+    [
+        ((TWO,), True), ((TWO, TWO), True), ((Mixture([1.0], [0.7, 0.3]),), True), ((TWO, BIAS), False),
+        ((BIAS, TWO), False), ((TABLE,), False), ((TWO, TABLE), False),
+        ((Head((np.eye(3)[::-1],), (np.zeros(3),)),), False),
+    ],
+)  # fmt: skip
+def test_labels_move_unless_all_that_acts_keeps_the_order(
+    steps: tuple[object, ...], keeps: bool, tmp_path: Path
+) -> None:
+    body = LAYER + "z = MatMul(x, w) y = Softmax(z) label = ArgMax <axis: int = 1> (o)"
+    model = graph(body, WITH_OTHERS, "float[n, 3] y, int64[n, 1] label")
+    report, _ = fused(model, tmp_path, *steps, output_name="y")
+    assert report.done[len(steps) :] == (() if keeps else (warning("label", "ArgMax 'label'"),))
+
+
+@pytest.mark.parametrize("activation", ["Softmax", "LogSoftmax"])
+def test_a_decision_that_a_table_took_along_is_no_label_of_other_scores(
+    activation: str, tmp_path: Path
+) -> None:
+    body = f"z = Neg(x) y = {activation}(z) label = ArgMax <axis: int = 1> (z)"
+    model = graph(body, outputs="float[n, 3] y, int64[n, 1] label")
+    report, made = fused(model, tmp_path, TABLE, output_name="y")
+    assert report.done == ("prob table put in as standard operators",)
+    got = run(made, {"x": X})
+    np.testing.assert_array_equal(got["label"][:, 0], got["y"].argmax(axis=1))
+    assert (got["label"][:, 0] != (-X).argmax(axis=1)).any()
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        ("", ("label",)), ("name = Cast <to: int = 6> (label)", ("name",)),
+        ("name = Cast <to: int = 6> (label)", ("label", "name")), ("", ()),
+    ],
+)  # fmt: skip
+def test_a_classifiers_label_follows_where_anybody_sees_it(
+    names: str, shown: tuple[str, ...], tmp_path: Path
+) -> None:
+    body = CLASSIFIER + "tiny = Constant <value = float {1e-3}> () e = Exp(s) a = Max(e, tiny) b = Log(a) "
+    kinds = {"label": "int64[n] label", "name": "int32[n] name"}
+    outputs = ", ".join(["float[n, 3] y", *(kinds[name] for name in shown)])
+    report, made = fused(
+        graph(body + "y = Softmax(b)" + names, outputs=outputs), tmp_path, BIAS, output_name="y"
+    )
+    said = ["labels by LinearClassifier 'label' follow the calibrated scores"] if shown else []
+    assert list(report.done[1:]) == said
+    assert operators(made).count("ArgMax") == len(said)
+    assert [one.name for one in made.graph.output] == ["y", *shown]
+    got = run(made, {"x": X})
+    for name in shown:
+        np.testing.assert_array_equal(got[name], 4 + got["y"].argmax(axis=1))
+        assert got[name].dtype == {"label": np.int64, "name": np.int32}[name]
+    assert (got["y"].argmax(axis=1) != X.argmax(axis=1)).any()
+
+
+def test_a_label_beside_scores_by_name_follows_them(tmp_path: Path) -> None:
+    names = "<classlabels_int64s: ints = [4, 5, 6]>"
+    body = CLASSIFIER + f"p = Softmax(s) y = ai.onnx.ml.ZipMap {names} (p)"
+    model = graph(body, outputs="int64[n] label, seq(map(int64, float)) y")
+    report, made = fused(model, tmp_path, BIAS, output_name="y")
+    assert report.done[1:] == ("labels by LinearClassifier 'label' follow the calibrated scores",)
+    got = run(made, {"x": X})
+    assert got["label"].tolist() == [max(row, key=row.get) for row in got["y"]]
+
+
+def test_labels_follow_the_chosen_scores_and_not_others_of_a_name_of_ours(tmp_path: Path) -> None:
+    body = CLASSIFIER + "logits = Identity(s) probabilities = Softmax(s)"
+    shown = "float[n, 3] logits, float[n, 3] probabilities, int64[n] label"
+    report, made = fused(graph(body, outputs=shown), tmp_path, BIAS, output_name="logits", outputs="logits")
+    assert report.done[1:] == ("labels by LinearClassifier 'label' follow the calibrated scores",)
+    got = run(made, {"x": X})
+    np.testing.assert_array_equal(got["label"], 4 + got["logits"].argmax(axis=1))
+    assert (got["probabilities"].argmax(axis=1) != got["logits"].argmax(axis=1)).any()
+
+
+@pytest.mark.parametrize("step", [BIAS, TWO])
+def test_an_earlier_decision_of_the_same_scores_follows_and_stands_behind_them(
+    step: LogitMap, tmp_path: Path
+) -> None:
+    body = "a = Neg(x) label = ArgMax <axis: int = 1, keepdims: int = 0> (a) z = Identity(a) y = Softmax(z)"
+    model = graph(body, outputs="float[n, 3] y, int64[n] label")
+    report, made = fused(model, tmp_path, step, output_name="y")
+    follows = "labels by ArgMax 'label' follow the calibrated scores"
+    assert report.done[1:] == ((follows,) if step is BIAS else ())
+    (decides,) = (node for node in made.graph.node if node.op_type == "ArgMax")
+    assert list(decides.input) == ["y" if step is BIAS else "a"]
+    got = run(made, {"x": X})
+    np.testing.assert_array_equal(got["label"], got["y"].argmax(axis=1))
+
+
+# --- values that no whole graph has -----------------------------------------------------------------
+
 
 K = 3
 VECTOR = LogitMap(np.array([1.0, 0.5, 2.0]), np.array([0.5, 0.0, -1.0]))
-(TABLE,) = output_steps("classwise", K, np.random.default_rng(0))[1:]
+(CLASSWISE,) = output_steps("classwise", K, np.random.default_rng(0))[1:]
 
 MAKERS = {
     "logistic": LogisticRegression,
@@ -63,7 +279,7 @@ def test_scikit_learns_labels_are_those_of_the_calibrated_scores(maker, names, m
         onnx.save(to_onnx(model, x[:1], options={"zipmap": maps}), tmp_path / "raw.onnx")
     said = None if maker in OWN else "probabilities"
     before = next(iter(run(str(tmp_path / "raw.onnx"), {"X": x}).values()))
-    for step, returns in ((VECTOR, "same"), (TABLE, "same"), (VECTOR, "all")):
+    for step, returns in ((VECTOR, "same"), (CLASSWISE, "same"), (VECTOR, "all")):
         fitted = artifact(step, classes=K, outputs="probabilities")
         out = tmp_path / f"{step.kind}.{returns}.onnx"
         report = fuse_onnx(tmp_path / "raw.onnx", fitted, out, outputs=said, returns=returns)
@@ -99,7 +315,7 @@ def classifier():
     return b, z, y
 
 
-def done(b: Builder, outputs: list, step, tmp_path, **options) -> str:
+def all_done(b: Builder, outputs: list, step, tmp_path, **options) -> str:
     model = b.model([info("x", "n", 6)], [info("y", "n", K), *outputs])
     onnx.save(model, tmp_path / "raw.onnx")
     fitted = artifact(step, classes=options.pop("classes", K))
@@ -110,7 +326,7 @@ def done(b: Builder, outputs: list, step, tmp_path, **options) -> str:
 def test_a_one_hot_answer_follows_a_table(tmp_path):
     b, z, _ = classifier()
     chosen = b.node("Hardmax", z, axis=1, output="chosen")
-    done(b, [info(chosen, "n", K)], TABLE, tmp_path)
+    all_done(b, [info(chosen, "n", K)], CLASSWISE, tmp_path)
     x = np.random.default_rng(1).normal(size=(200, 6)).astype("f4")
     raw, got = run(str(tmp_path / "raw.onnx"), {"x": x}), run(str(tmp_path / "fused.onnx"), {"x": x})
     np.testing.assert_array_equal(got["chosen"], np.eye(K)[got["y"].argmax(axis=1)])

@@ -1,7 +1,8 @@
-"""What the outputs of a fused graph hold: names, order, types, numbers, and what is said of each."""
+"""What a fused graph returns: names, order, types, numbers, and what is reported."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,17 @@ import onnx
 import pytest
 from fuse_artifacts import artifact
 from fuse_graphs import run
-from fuse_texts import TWO, K, X, graph, operators
+from fuse_texts import DELTA, LAYER, TWO, K, W, X, editor, fused, graph, operators, value
+from onnx import TensorProto, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
-from calib_serve import Artifact, Bins, Mixture, ProbTable
+from calib_serve import Artifact, Bins, InputShift, LogitMap, Mixture, ProbTable
+from calib_serve.artifact import Examples
+from calib_serve.errors import FuseError, InputError
+from calib_serve.files import sha256
+from calib_serve.fuse.onnx import files
 from calib_serve.fuse.onnx.graph import FuseReport, fuse_onnx
-from calib_serve.metrics import sigmoid
+from calib_serve.metrics import sigmoid, softmax
 from calib_serve.scores import Outputs
 
 TOP = ProbTable(np.array([[0.5]]), np.array([[0.35, 0.9]]))
@@ -24,7 +31,7 @@ ROWS = np.array([[0.0, 0.0, -200.0], [0.0, 0.1, 0.2], [0.0, 0.2, 1.1], [3.0, 0.0
 """Of a softmax's most likely class: exactly a half, 0.37, 0.57 and 0.91."""
 
 
-def fused(
+def fused_with(
     model: onnx.ModelProto, folder: Path, fitted: Artifact, **options: Any
 ) -> tuple[FuseReport, onnx.ModelProto]:
     onnx.save(model, folder / "raw.onnx")
@@ -55,7 +62,7 @@ def test_all_outputs_of_labels_are_one_decision_a_label(
 ) -> None:
     model = graph("z = Identity(x) y = Sigmoid(z)")
     fitted = of(outputs="label_logits", reference=reference)
-    _, made = fused(model, tmp_path, fitted, returns="all")
+    _, made = fused_with(model, tmp_path, fitted, returns="all")
     assert list(shapes(made)) == ["logits", "probabilities", "confidence", "predicted", "bin"]
     assert [len(shape) for shape in shapes(made).values()] == [2] * 5
     x = np.array([[0.0, 0.5, -0.5], [3.0, -3.0, 1.0]], "f4")
@@ -75,13 +82,13 @@ def test_a_confidence_on_an_edge_is_in_the_bin_below_it(tmp_path: Path) -> None:
     model = graph("z = Log(x) y = Softmax(z)", "double[n, 3] x", "double[n, 3] y")
     x = np.array([[0.4, 0.3, 0.3], [0.5, 0.25, 0.25], [0.9, 0.05, 0.05]])
     fitted = of(table, reference=counted(10))
-    _, made = fused(model, tmp_path, fitted, returns="all", inputs={"x": x})
+    _, made = fused_with(model, tmp_path, fitted, returns="all", inputs={"x": x})
     got = run(made, {"x": x})
     assert (got["confidence"].tolist(), got["bin"].tolist()) == (ends.tolist(), [3, 5, 6])
     table = ProbTable(np.full((K, 1), 0.5), np.stack([1 - ends, [0.5, *ends[1:]]], axis=1))
     model = graph("z = Neg(x) y = Sigmoid(z)", "double[n, 3] x", "double[n, 3] y")
     fitted = of(table, reference=counted(10), outputs="label_logits")
-    _, made = fused(model, tmp_path, fitted, returns="all")
+    _, made = fused_with(model, tmp_path, fitted, returns="all")
     got = run(made, {"x": -np.ones((1, K))})
     assert (got["confidence"].tolist(), got["bin"].tolist()) == ([[0.5, *ends[1:]]], [[4, 5, 6]])
 
@@ -91,7 +98,7 @@ def test_a_label_s_table_is_looked_up_in_single_precision_for_a_half_precision_m
     model = graph("z = Neg(x) y = Sigmoid(z)", "float16[n, 3] x", "float16[n, 3] y")
     x = np.array([[-0.0004, 0.0, 2.0]], "f2")
     assert sigmoid(0.0004) > 0.50005 > float(np.float16(sigmoid(0.0004)))
-    _, made = fused(model, tmp_path, of(table, outputs="label_logits"))
+    _, made = fused_with(model, tmp_path, of(table, outputs="label_logits"))
     got = onnx.reference.ReferenceEvaluator(made).run(["y"], {"x": x})
     assert np.asarray(got[0]).tolist() == [[0.75, 0.25, 0.25]]
 
@@ -102,7 +109,7 @@ def test_a_label_s_table_is_looked_up_in_single_precision_for_a_half_precision_m
 def test_the_best_class_follows_a_table_wherever_its_node_stands(tmp_path: Path) -> None:
     body = "z = Neg(x) best = ArgMax <axis: int = 1> (z) y = Softmax(z) hot = Hardmax(z) raw = Hardmax(x)"
     outputs = "float[n, 3] y, int64[n, 1] best, float[n, 3] hot, float[n, 3] raw"
-    _, made = fused(graph(body, outputs=outputs), tmp_path, of(EACH), output_name="y")
+    _, made = fused_with(graph(body, outputs=outputs), tmp_path, of(EACH), output_name="y")
     x = -np.array([[0.1, 0.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.0, 2.0]], "f4")
     got = run(made, {"x": x})
     np.testing.assert_allclose(got["y"], of(EACH).probs(-x), atol=1e-6)
@@ -114,7 +121,7 @@ def test_the_best_class_follows_a_table_wherever_its_node_stands(tmp_path: Path)
 def test_the_most_likely_class_of_a_table_is_still_that_of_the_softmax_before_it(tmp_path: Path) -> None:
     # By its own result it would be another: 0.35 for the most likely of [0.45, 0.44, 0.11].
     x = np.log(np.array([[0.45, 0.44, 0.11], [0.2, 0.1, 0.7]], "f4"))
-    _, made = fused(graph("z = Identity(x) y = Softmax(z)"), tmp_path, of(TOP))
+    _, made = fused_with(graph("z = Identity(x) y = Softmax(z)"), tmp_path, of(TOP))
     want = [[0.35, 0.65 * 0.44 / 0.55, 0.65 * 0.11 / 0.55], [0.1 * 2 / 3, 0.1 / 3, 0.9]]
     np.testing.assert_allclose(run(made, {"x": x})["y"], want, atol=1e-6)
     assert operators(made).count("Softmax") == 1
@@ -129,7 +136,7 @@ def test_the_best_class_of_pooled_scores_follows_a_table_in_its_own_shape(
     body = f"z = Neg(x) {last} best = ArgMax <axis: int = 1> ({source}) hot = Hardmax <axis: int = 1> (y)"
     outputs = "float[n, 3, 1, 1] y, int64[n, 1, 1, 1] best, float[n, 3, 1, 1] hot"
     model = graph(body, "float[n, 3, 1, 1] x", outputs)
-    _, made = fused(model, tmp_path, of(EACH), output_name="y", returns=returns)
+    _, made = fused_with(model, tmp_path, of(EACH), output_name="y", returns=returns)
     got, best = run(made, {"x": X[..., None, None]}), of(EACH).probs(-X).argmax(axis=1)
     assert got["best"].shape == (20, 1, 1, 1)
     assert got["best"].ravel().tolist() == got["hot"][..., 0, 0].argmax(axis=1).tolist() == best.tolist()
@@ -164,10 +171,360 @@ def test_the_raw_scores_have_the_name_type_and_numbers_of_the_raw_graph(
     body: str, inside: list[str], tmp_path: Path
 ) -> None:
     model = graph(body)
-    report, made = fused(model, tmp_path, of(TWO), keep_raw=True)
+    report, made = fused_with(model, tmp_path, of(TWO), keep_raw=True)
     assert report.done[-1] == "the raw scores are output 'raw_y'"
     assert sorted(operators(made)) == sorted(inside)
     calibrated, raw = made.graph.output
     assert (calibrated.name, raw.name) == ("y", "raw_y")
     assert raw.type == calibrated.type == model.graph.output[0].type
     np.testing.assert_array_equal(run(made, {"x": X})["raw_y"], run(model, {"x": X})["y"])
+
+
+# --- names ------------------------------------------------------------------------------------------
+
+
+def test_no_name_is_given_twice_whatever_has_it() -> None:
+    body = (
+        "[first] z = Mul(x, w) [turns] y = Loop <body = turn (int64 i, bool go, float[n, 3] state) => "
+        "(bool on, float[n, 3] next) <float step = {2}> { on = Identity(go) next = Add(state, step) }> "
+        "(m, c, z)"
+    )
+    made = editor(body, "float[n, 3] x, int64 m, bool c", constants="float[3] w = {1, 2, 3}")
+    for name in ("x", "w", "z", "y", "first", "turns", "i", "state", "next", "step"):
+        assert made.name(name) == f"{name}_1", name
+        assert made.name(name) == f"{name}_2", name
+    assert made.name("calib_serve.Mul") == "calib_serve.Mul"
+    assert made.name("calib_serve.Mul") == "calib_serve.Mul_1"
+
+
+def test_a_value_inside_makes_room_for_an_output_of_its_name(tmp_path: Path) -> None:
+    model = graph("probabilities = Neg(x) z = Neg(probabilities) y = Softmax(z)")
+    _, made = fused(model, tmp_path, TWO, returns="probabilities")
+    assert made.graph.node[0].output[0] == "calib_serve.raw.probabilities"
+    np.testing.assert_allclose(run(made, {"x": X})["probabilities"], softmax(X / 2), atol=1e-6)
+
+
+# --- places -----------------------------------------------------------------------------------------
+
+
+def test_a_graph_without_a_node_is_calibrated(tmp_path: Path) -> None:
+    model = graph("", "float[n, 3] y")
+    assert not model.graph.node
+    report, made = fused(model, tmp_path, LogitMap.temperature(1.0), returns="probabilities")
+    assert (report.nodes_before, operators(made)) == (0, ["Softmax"])
+    np.testing.assert_allclose(run(made, {"y": X})["probabilities"], softmax(X), atol=1e-6)
+
+
+# --- types and shapes -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opset", [13, 17, 18, 20])
+def test_outputs_are_written_with_their_types_and_shapes(opset: int, tmp_path: Path) -> None:
+    model = graph("z = Neg(x) y = Softmax(z)", imports=f'"" : {opset}')
+    steps = Mixture([1.0, 0.5], [0.5, 0.3, 0.2]), ProbTable(np.array([[0.5]]), np.array([[0.4, 0.9]]))
+    _, made = fused(model, tmp_path, TWO, *steps, returns="all")
+    kinds = {
+        v.name: (
+            v.type.tensor_type.elem_type,
+            [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim],
+        )
+        for v in made.graph.output
+    }
+    assert kinds == {
+        "logits": (TensorProto.FLOAT, ["n", 3]),
+        "probabilities": (TensorProto.FLOAT, ["n", 3]),
+        "confidence": (TensorProto.FLOAT, ["n"]),
+        "predicted": (TensorProto.INT64, ["n"]),
+        "bin": (TensorProto.INT64, ["n"]),
+    }
+
+
+def test_parity_is_as_exact_as_the_narrowest_type_inside(tmp_path: Path) -> None:
+    def tolerance(*through: int) -> float:
+        names = ["x", *(f"c{i}" for i in range(len(through)))]
+        casts = "".join(
+            f"{after} = Cast <to: int = {to}> ({before}) "
+            for before, after, to in zip(names, names[1:], through, strict=False)
+        )
+        model = graph(casts + f"z = Cast <to: int = 1> ({names[-1]}) y = Softmax(z)")
+        return fused(model, tmp_path, TWO)[0].tolerance
+
+    half, brain, double = TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE
+    assert tolerance(half, brain) == tolerance(brain, half) == tolerance(brain)
+    assert tolerance(brain) > tolerance(half) > tolerance(double)
+    assert tolerance(half, double) == tolerance(half)
+    assert tolerance(double) == tolerance()
+
+
+# --- outputs and what is unused ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "outputs", "sign"),
+    [
+        ("y = Softmax(x)", "float[n, 3] y", 1),
+        ("z = Neg(x) y = Softmax(z)", "float[n, 3] y, float[n, 3] z", -1),
+    ],
+)
+def test_logits_that_are_an_input_or_an_output_already_are_shown_once_more_by_a_copy(
+    body: str, outputs: str, sign: int, tmp_path: Path
+) -> None:
+    same = LogitMap.temperature(1.0)
+    _, made = fused(graph(body, outputs=outputs), tmp_path, same, returns="all", output_name="y")
+    assert operators(made).count("Identity") == 1
+    got = run(made, {"x": X})
+    np.testing.assert_array_equal(got["logits"], sign * X)
+    np.testing.assert_array_equal(got.get("z", -X), -X)
+
+
+def test_outputs_take_the_place_of_the_one_they_are_made_of(tmp_path: Path) -> None:
+    model = graph(
+        "a = Neg(x) y = Softmax(x) b = Abs(x)", outputs="float[n, 3] a, float[n, 3] y, float[n, 3] b"
+    )
+    _, made = fused(model, tmp_path, TWO, returns="all", output_name="y")
+    names = ["a", "logits", "probabilities", "confidence", "predicted", "bin", "b"]
+    assert [v.name for v in made.graph.output] == names
+    assert "Identity" not in operators(made)
+
+
+def test_what_only_the_old_scores_needed_goes_with_them() -> None:
+    made = editor(
+        "a = Clip(x, , one) b = Mul(a, shown) other = Add(x, two) c, d = Split(b, sizes) e = Sub(c, two) "
+        "y = Neg(x)",
+        outputs="float[n, 3] y, float[3] shown, float[n, 3] other, float[n, 1] d",
+        constants="float one = {1}, float[3] two = {2, 2, 2}, float[3] shown = {1, 2, 3}, "
+        "int64[2] sizes = {2, 1}",
+    )
+    made.remove_unused(value(made, "c"))
+    assert len(made.graph) == 6, "a node reads it"
+    made.remove_unused(value(made, "e"))
+    assert operators(made.graph) == ["Clip", "Mul", "Add", "Split", "Neg"], "d is shown"
+    assert list(made.graph.initializers) == ["one", "two", "shown", "sizes"]
+    made.graph.outputs.pop()
+    made.remove_unused(value(made, "c"))
+    assert operators(made.graph) == ["Add", "Neg"]
+    assert list(made.graph.initializers) == ["two", "shown"]
+    assert [v.name for v in made.graph.inputs] == ["x"]
+
+
+MAPS = "p = Softmax(x) y = ai.onnx.ml.ZipMap <classlabels_int64s: ints = [4, 5, 6]> (p)"
+SEQ = "seq(map(int64, float)) y"
+
+
+def stated(made: onnx.ModelProto) -> list[tuple[str, onnx.TypeProto]]:
+    return [(value.name, value.type) for value in (*made.graph.input, *made.graph.output)]
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs", "outputs", "feeds"),
+    [
+        ("z = Neg(x) y = Softmax(z)", "float[batch, 3] x", "float[rows, 3] y", {"x": X}),
+        ("z = Neg(x) y = Softmax(z)", "float[batch, 3] x", "float[?, 3] y", {"x": X}),
+        (MAPS, "float[n, 3] x", SEQ, {"x": X}),
+        ("v = ai.onnx.ml.DictVectorizer <int64_vocabulary: ints = [0, 1, 2]> (x) y = Softmax(v)",
+         "map(int64, float) x", "float[n, 3] y", {"x": {0: 0.5, 1: 1.0, 2: -1.0}}),
+    ],
+)  # fmt: skip
+def test_types_of_inputs_and_outputs_stay_as_the_file_states_them(
+    body: str, inputs: str, outputs: str, feeds: dict[str, Any], tmp_path: Path
+) -> None:
+    model = graph(body, inputs, outputs)
+    _, made = fused(model, tmp_path, TWO, inputs=feeds)
+    assert stated(made) == stated(model)
+
+
+@pytest.mark.parametrize(
+    ("body", "stated_as"),
+    [
+        ("p = Softmax(x) probabilities = ai.onnx.ml.ZipMap <classlabels_int64s: ints = [4, 5, 6]> (p)",
+         "seq(map(int64, float))"),
+        ("probabilities = Unsqueeze(x, two)", "float[n, 3, 1]"),
+    ],
+)  # fmt: skip
+def test_an_output_that_becomes_another_of_the_same_name_states_its_own_type(
+    body: str, stated_as: str, tmp_path: Path
+) -> None:
+    model = graph(body, outputs=f"{stated_as} probabilities")
+    model.graph.initializer.append(numpy_helper.from_array(np.array([2]), "two"))
+    _, made = fused(model, tmp_path, TWO, returns="probabilities")
+    ((name, kind),) = stated(made)[1:]
+    assert name == "probabilities"
+    assert kind.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    assert [d.dim_value for d in kind.tensor_type.shape.dim][1:] == [K]
+    np.testing.assert_allclose(run(made, {"x": X})["probabilities"], softmax(X / 2), atol=1e-6)
+
+
+def test_shapes_that_are_inferred_are_known_to_all_passes(tmp_path: Path) -> None:
+    chain = " ".join(f"v{i} = Neg(v{i - 1})" for i in range(1, 9))
+    model = graph(f"t = Identity(x) {LAYER} v0 = MatMul(t, w) {chain} y = Neg(v8)")
+    report, _ = fused(model, tmp_path, InputShift(DELTA))
+    assert report.done == ("shift folded into Gemm 'v0'",)
+
+
+SOFTMAX = "z = Neg(x) y = Softmax(z)"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# --- the report -------------------------------------------------------------------------------------
+
+
+def test_a_report_is_of_the_files_and_of_both_graphs(tmp_path: Path) -> None:
+    near = ProbTable(np.array([[0.5]]), np.array([[0.35, 0.9]]))
+    plain = of(TWO, near)
+    z = X[:4].astype("f8")
+    fitted = replace(plain, examples=Examples(z, plain.probs(z)))
+    given = np.array([[0.0, 0.0, -400.0], [1.0, 2.0, 0.0]], "f4")
+    report, made = fused_with(graph("z = Identity(x) y = Softmax(z)"), tmp_path, fitted, inputs={"x": given})
+    assert report.done[0].startswith("logit map put in as one Mul")
+    assert (report.nodes_before, report.nodes_after) == (2, len(made.graph.node))
+    assert (report.samples, report.near_edge, report.near_threshold, report.own_scores) == (2, 1, 0, 4)
+    assert (report.engine, report.device, report.outputs) == ("onnxruntime", "cpu", ("y",))
+    assert report.tolerance == pytest.approx(200 * 1e-5)  # by the largest logit
+    assert (report.model, report.artifact) == (sha256(tmp_path / "raw.onnx"), fitted.fingerprint)
+    assert {p.key: p.value for p in made.metadata_props} == {
+        "calib_serve.fingerprint": fitted.fingerprint,
+        "calib_serve.method": fitted.method,
+        "calib_serve.model": report.model,
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "allowed"),
+    [
+        ("q = QuantizeLinear(x, s, zero) d = DequantizeLinear(q, s, zero) z = Tanh(d)", 0.05),
+        ("q, t, u = DynamicQuantizeLinear(x) d = DequantizeLinear(q, t, u) z = Tanh(d)", 0.05),
+        ("q = Round(x) d = DequantizeLinear(zero, s, zero) c = Add(q, d) z = Tanh(c)", 1e-5),
+    ],
+)
+def test_a_graph_that_quantises_may_differ_by_a_quantum(body: str, allowed: float, tmp_path: Path) -> None:
+    numbers = "s = Constant <value = float {0.01}> () zero = Constant <value = uint8 {128}> () "
+    report, _ = fused_with(graph(numbers + body + " y = Softmax(z)"), tmp_path, of(TWO))
+    assert report.tolerance == allowed  # of logits below 1
+
+
+# --- options ----------------------------------------------------------------------------------------
+
+
+def test_inputs_are_taken_as_arrays_or_from_a_file_of_them(tmp_path: Path) -> None:
+    model = graph("z = Mul(x, scale) y = Softmax(z)", "float[n, 3] x, float scale")
+    arrays: dict[str, Any] = {"x": X, "scale": np.float32(0.5)}  # which is no array
+    np.savez(tmp_path / "inputs.npz", **arrays)
+    for inputs in (arrays, tmp_path / "inputs.npz", str(tmp_path / "inputs.npz")):
+        report, _ = fused_with(model, tmp_path, of(TWO), inputs=inputs)
+        assert (report.samples, report.own_scores) == (len(X), 0)
+    (tmp_path / "inputs.npz").write_text("no archive")
+    with pytest.raises(InputError, match=r"inputs\.npz is not an npz of inputs by name, as --inputs"):
+        fused_with(model, tmp_path, of(TWO), inputs=tmp_path / "inputs.npz")
+
+
+# --- shapes that only a run tells -------------------------------------------------------------------
+
+LEARNED = LAYER + "z = com.microsoft.FusedMatMul(x, w) y = Softmax(z)"
+
+
+def test_a_run_that_tells_shapes_is_of_the_inputs_that_are_given(tmp_path: Path) -> None:
+    model = graph(LEARNED, inputs="float[n, features] x")
+    with pytest.raises(FuseError, match=r"(?s)'z' .*--inputs|--output-name"):
+        fused_with(model, tmp_path, of(TWO))  # generated ones are 8 wide
+    _, made = fused_with(model, tmp_path, of(TWO), inputs={"x": X})
+    np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(X @ W / 2), atol=1e-5)
+
+
+@pytest.mark.parametrize("other", ["float[n, width, height] v", "float[n] v", "float v"])
+def test_a_run_that_tells_shapes_gives_an_input_of_another_rank_its_own(other: str, tmp_path: Path) -> None:
+    before = "total = ReduceSum <keepdims: int = 0> (v) sum = Add(x, total) "
+    model = graph(before + LEARNED.replace("(x, w)", "(sum, w)"), f"float[n, features] x, {other}")
+    _, made = fused_with(model, tmp_path, of(InputShift(DELTA), TWO), input_name="x")
+    v = np.ones({"float v": (), "float[n] v": (20,)}.get(other, (20, 2, 2)), "f4")
+    want = softmax((X + DELTA + v.sum()) @ W / 2)
+    np.testing.assert_allclose(run(made, {"x": X, "v": v})["y"], want, atol=1e-4)
+
+
+# --- what goes wrong on the way ---------------------------------------------------------------------
+
+
+def test_a_repair_is_told_and_one_that_changes_what_the_file_gives_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def renewed(factor: float) -> Any:
+        body = f"z = Neg(x) c = Constant <value = float {{{factor}}}> () k = Mul(z, c) y = Softmax(k)"
+        return lambda _: (graph(body), ["brought up to date"])
+
+    monkeypatch.setattr(files, "repaired", renewed(1.0))
+    report, made = fused_with(graph(SOFTMAX), tmp_path, of(LogitMap.temperature(4.0)))
+    assert report.done[0] == "brought up to date"
+    assert "Mul" in operators(made)
+    (tmp_path / "fused.onnx").unlink()
+    monkeypatch.setattr(files, "repaired", renewed(1.25))
+    with pytest.raises(FuseError, match="operators cannot be brought up to date: then 'y' differs"):
+        fused_with(graph(SOFTMAX), tmp_path, of(TWO))
+    assert names(tmp_path) == ["raw.onnx"]
+
+
+# --- nodes of other domains -------------------------------------------------------------------------
+
+
+def test_a_copied_map_of_class_names_is_still_an_operator_of_its_domain(tmp_path: Path) -> None:
+    body = "z = Neg(x) p = Softmax(z) y = ai.onnx.ml.ZipMap <classlabels_int64s: ints = [4, 5, 6]> (p)"
+    model = graph(body, outputs="seq(map(int64, float)) y")
+    _, made = fused(model, tmp_path, TWO, keep_raw=True)
+    assert [n.domain for n in made.graph.node if n.op_type == "ZipMap"] == ["ai.onnx.ml"] * 2
+    got = run(made, {"x": X})
+    for name, want in (("y", softmax(-X / 2)), ("raw_y", softmax(-X))):
+        np.testing.assert_allclose([[row[k] for k in (4, 5, 6)] for row in got[name]], want, atol=1e-6)
+
+
+def test_a_map_of_class_names_beside_another_reader_of_its_scores_is_calibrated_alone(tmp_path: Path) -> None:
+    body = (
+        "z = Neg(x) p = Softmax(z) y = ai.onnx.ml.ZipMap <classlabels_int64s: ints = [4, 5, 6]> (p) "
+        "other = Neg(p)"
+    )
+    model = graph(body, outputs="seq(map(int64, float)) y, float[n, 3] other")
+    _, made = fused(model, tmp_path, TWO, output_name="y")
+    got = run(made, {"x": X})
+    np.testing.assert_allclose([[row[k] for k in (4, 5, 6)] for row in got["y"]], softmax(-X / 2), atol=1e-6)
+    np.testing.assert_allclose(got["other"], -softmax(-X), atol=1e-6)
+
+
+# --- shapes that only a run tells -------------------------------------------------------------------
+
+
+# --- the input shift --------------------------------------------------------------------------------
+
+
+# --- labels, scores and tables ----------------------------------------------------------------------
+
+
+def test_a_label_never_contradicts_the_predicted_class_beside_it(tmp_path: Path) -> None:
+    body = (
+        "label, s = ai.onnx.ml.LinearClassifier <classlabels_ints: ints = [0, 1, 2], intercepts: floats = "
+        "[0.0, 0.0, 0.0], coefficients: floats = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]> (x) "
+        "y = Softmax(s)"
+    )
+    model = graph(body, outputs="int64[n] label, float[n, 3] y")
+    step = LogitMap(np.array([1.0, 1.0, 2.0]))
+    _, made = fused(model, tmp_path, step, output_name="y", returns="all")
+    tied = np.array([[0.0, 1e-9, -5.0]], "f4")  # apart as logits, and the same as probabilities
+    got = run(made, {"x": np.concatenate([tied, X])})
+    assert got["probabilities"][0, 0] == got["probabilities"][0, 1]
+    assert got["logits"][0, 0] < got["logits"][0, 1]
+    assert got["label"].tolist() == got["predicted"].tolist()
+
+
+def test_a_table_of_a_half_precision_model_is_looked_up_in_single_precision(tmp_path: Path) -> None:
+    model = graph("z = Neg(x) y = Softmax(z)", "float16[n, 3] x", "float16[n, 3] y")
+    table = ProbTable(np.array([[0.50005]]), np.array([[0.25, 0.75]]))
+    _, made = fused(model, tmp_path, table)
+    x = np.array([[-0.0004, 0.0, 20.0], [0.0, 0.0, 20.0]], "f2")
+    top = softmax(-x.astype("f8")).max(axis=1)
+    assert top[0] > 0.50005 > float(np.float16(top[0]))
+    # Onnxruntime computes in single precision on most CPUs, whatever the graph says; onnx itself does not.
+    by_onnx: Any = ReferenceEvaluator(made).run(["y"], {"x": x})
+    for got in (run(made, {"x": x})["y"], by_onnx[0]):
+        assert got[:, 0].tolist() == [0.75, 0.25]
+
+
+# --- repairs and parity -----------------------------------------------------------------------------

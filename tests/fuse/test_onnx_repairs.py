@@ -5,22 +5,30 @@ from __future__ import annotations
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from fuse_artifacts import artifact, head
 from fuse_graphs import Builder, run
+from fuse_texts import TWO, X, fused, graph, operators
 from onnx import TensorProto, helper
 from onnx.external_data_helper import set_external_data
+from test_onnx_parity import X as NUMBERS
+from test_onnx_parity import planned
 
-from calib_serve import LogitMap
+from calib_serve import InputShift, LogitMap
 from calib_serve.errors import FuseError
+from calib_serve.fuse.onnx import parity
 from calib_serve.fuse.onnx.graph import fuse_onnx
+from calib_serve.fuse.onnx.parity import check_repairs
+from calib_serve.fuse.onnx.repair import repaired
 from calib_serve.metrics import softmax
 
 K = 3
-X = np.random.default_rng(1).normal(size=(20, 6)).astype("f4")
+ROWS = np.random.default_rng(1).normal(size=(20, 6)).astype("f4")
 VECTOR = LogitMap(np.array([0.5, 2.0, 1.0]), np.array([1.0, 0.0, -1.0]))
 
 
@@ -36,7 +44,7 @@ def linear(b: Builder, x: str = "x", width: int = 6) -> str:
     return b.node("Gemm", x, b.normal(width, K), b.normal(K))
 
 
-def fused(model: onnx.ModelProto, folder: Path, *steps, classes: int = K, fitted_on="logits", **options):
+def fused_on(model: onnx.ModelProto, folder: Path, *steps, classes: int = K, fitted_on="logits", **options):
     onnx.save(model, folder / "raw.onnx")
     fitted = artifact(*steps, classes=classes, outputs=fitted_on)
     report = fuse_onnx(folder / "raw.onnx", fitted, folder / "fused.onnx", **options)
@@ -63,10 +71,10 @@ def test_operators_that_did_change_are_converted(opset, tmp_path):
     y = b.node("Softmax", b.node("Dropout", linear(b, hidden, 3)), output="y")
     model = b.model([info("x", "n", 6)], [info(y, "n", K)], opset=opset, ir_version=4)
     step = LogitMap(np.array(0.5), np.array([1.0, 0.0, -1.0]))  # the same on logits and log-probabilities
-    report, calibrated = fused(model, tmp_path, step)
+    report, calibrated = fused_on(model, tmp_path, step)
     assert report.done[0] == f"opset {opset} -> 13: by onnx.version_converter"
-    raw = run(model, {"x": X})["y"].astype("f8")
-    np.testing.assert_allclose(run(calibrated, {"x": X})["y"], softmax(step(np.log(raw))), atol=1e-6)
+    raw = run(model, {"x": ROWS})["y"].astype("f8")
+    np.testing.assert_allclose(run(calibrated, {"x": ROWS})["y"], softmax(step(np.log(raw))), atol=1e-6)
     assert calibrated.graph.node[-1].op_type == "Softmax"
 
 
@@ -74,7 +82,7 @@ def test_weights_in_another_file_survive_a_conversion(tmp_path):
     b = builder()
     y = b.node("Softmax", b.node("Dropout", linear(b)), output="y")
     model = b.model([info("x", "n", 6)], [info(y, "n", K)], opset=9, ir_version=4)
-    expected = softmax(np.log(run(model, {"x": X})["y"]) / 2)
+    expected = softmax(np.log(run(model, {"x": ROWS})["y"]) / 2)
     content = b""
     for tensor in model.graph.initializer:
         data = tensor.raw_data
@@ -84,7 +92,7 @@ def test_weights_in_another_file_survive_a_conversion(tmp_path):
     (tmp_path / "weights.bin").write_bytes(content)
     (tmp_path / "raw.onnx").write_bytes(model.SerializeToString())
     fuse_onnx(tmp_path / "raw.onnx", artifact(LogitMap.temperature(2.0), classes=K), tmp_path / "fused.onnx")
-    np.testing.assert_allclose(run(str(tmp_path / "fused.onnx"), {"x": X})["y"], expected, atol=1e-6)
+    np.testing.assert_allclose(run(str(tmp_path / "fused.onnx"), {"x": ROWS})["y"], expected, atol=1e-6)
 
 
 def test_a_conversion_that_changes_results_is_refused(tmp_path, monkeypatch):
@@ -100,7 +108,7 @@ def test_a_conversion_that_changes_results_is_refused(tmp_path, monkeypatch):
 
     monkeypatch.setattr("onnx.version_converter.convert_version", wrong)
     with pytest.raises(FuseError, match=r"cannot be brought up to date.*'y' differs.*export it again"):
-        fused(model, tmp_path, LogitMap.temperature(2.0))
+        fused_on(model, tmp_path, LogitMap.temperature(2.0))
 
 
 @pytest.mark.parametrize("kind", ["xgboost", "lightgbm"])
@@ -125,7 +133,7 @@ def test_boosted_trees_as_their_converters_export_them(kind, classes, tmp_path):
     expected = softmax(step(np.log(model.predict_proba(x[:20]).astype("f8"))))
     for returns in ("same", "probabilities", "all"):
         options = {"classes": classes, "fitted_on": "probabilities", "returns": returns}
-        report, calibrated = fused(exported, tmp_path, step, **options)
+        report, calibrated = fused_on(exported, tmp_path, step, **options)
         old = "of standard operators missing" if kind == "xgboost" else "9"
         assert report.done[0] == f"opset {old} -> 13: no operator changes"
         assert opsets(calibrated) == {"": 13, "ai.onnx.ml": opsets(exported)["ai.onnx.ml"]}
@@ -148,7 +156,7 @@ def test_sizes_keep_the_names_the_model_gave_them(returns, tmp_path):
     other = b.node("Relu", "aux", output="other")
     model = b.model([info("x", "batch", 6), image], [info(y, "rows", "classes"), info(other, "f", "h")])
     model.graph.output[0].CopyFrom(info(y, "rows", "classes"))  # inference knows better
-    _, calibrated = fused(model, tmp_path, VECTOR, output_name="y", returns=returns)
+    _, calibrated = fused_on(model, tmp_path, VECTOR, output_name="y", returns=returns)
     shapes = {v.name: shape_of(v) for v in (*calibrated.graph.input, *calibrated.graph.output)}
     assert shapes["x"] == ["batch", 6]
     assert shapes["aux"] == ["frames", "height"]
@@ -177,6 +185,297 @@ def test_a_head_finds_features_of_unknown_shape(layer, layers, named, tmp_path):
     model = b.model([info("x", "n", 6)], [info(y, "n", K)], domains=(("ai.onnx.ml", 3),))
     del model.graph.value_info[:]
     new = head(6, K, layers, np.random.default_rng(0))
-    _, calibrated = fused(model, tmp_path, new, features="features" if named else None)
-    expected = softmax(new((X - 0.1) * 2))
-    np.testing.assert_allclose(run(calibrated, {"x": X})["y"], expected, atol=1e-5)
+    _, calibrated = fused_on(model, tmp_path, new, features="features" if named else None)
+    expected = softmax(new((ROWS - 0.1) * 2))
+    np.testing.assert_allclose(run(calibrated, {"x": ROWS})["y"], expected, atol=1e-5)
+
+
+HALF = "h = Constant <value = float {0.5}> () zero = Constant <value = uint8 {0}> () "
+
+
+def local(
+    body: str, *functions: str, outputs: str = "float[n, 3] y", opset: int = 17, inside: int = 17
+) -> onnx.ModelProto:
+    """A model with local functions, each "Name (x) => (y) { body }"."""
+    imports = f'"" : {opset}, "ai.onnx.ml" : 3, "local" : 1, "other" : 1, "of.ours" : 1'
+    head = f"<ir_version: 8, opset_import: [{imports}]> g (float[n, 3] x) => ({outputs}) {{ {body} }}"
+    parts = [f'<domain: "local", opset_import: ["" : {inside}, "local" : 1]> {one}' for one in functions]
+    return onnx.parser.parse_model("\n".join([head, *parts]))
+
+
+NET = "Net (x) => (y) { y = Neg(x) }"
+WRITTEN_OUT = "local functions that hold the scores written out: "
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "y = Identity(z)", "y = Cast <to: int = 1> (z)", "y = Softmax(z)", "y = LogSoftmax(z)",
+        "y = Sigmoid(z)", "y = Dropout(z)", "y = Flatten(z)", "p = Softmax(z) y = Identity(p)",
+        "y = QuantizeLinear(z, h, zero)", "q = QuantizeLinear(z, h, zero) y = DequantizeLinear(q, h, zero)",
+        "y = ai.onnx.ml.ZipMap <classlabels_int64s: ints = [7, 8, 9]> (z)",
+    ],
+)  # fmt: skip
+def test_a_function_before_what_makes_scores_of_its_numbers_is_written_out(behind: str) -> None:
+    made, done = repaired(local(HALF + "z = local.Net(x) " + behind, NET, outputs="y"))
+    assert done == [WRITTEN_OUT + "Net"]
+    assert "Neg" in operators(made)
+    assert not made.functions
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "z = local.Net(x) y = Neg(z)", "s = local.Net(x) y = Dropout(x, s)", "y = other.Net(x)",
+        "unread = local.Net(x) y = Neg(x)", "p = of.ours.Identity() unread = local.Net(p) y = Identity(p)",
+    ],
+)  # fmt: skip
+def test_a_function_elsewhere_stays(body: str) -> None:
+    model = local(body, NET)
+    made, done = repaired(model)
+    assert not [one for one in done if one.startswith(WRITTEN_OUT)]
+    assert [one.name for one in made.functions] == ["Net"]
+
+
+def test_functions_of_another_opset_than_the_graph_stay_and_their_scores_are_calibrated(
+    tmp_path: Path,
+) -> None:
+    model = local("z = local.Net(x) y = Identity(z)", NET, inside=13)
+    report, made = fused(model, tmp_path, TWO)
+    assert report.done[0] == "warning: onnx cannot write out local functions, they stay: Net"
+    assert len(report.done) == 2
+    np.testing.assert_array_equal(run(made, {"x": X})["y"], -X / 2)
+
+
+def imports(model: onnx.ModelProto) -> list[tuple[str, int]]:
+    return [(one.domain, one.version) for one in model.opset_import]
+
+
+# --- forced inputs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("version", "constant"), [(3, True), (4, False), (5, False)])
+def test_from_ir_4_on_an_initializer_among_the_inputs_is_a_default(version: int, constant: bool) -> None:
+    model = graph("y = Add(x, c)", "float[n, 3] x, float[3] c", imports='"" : 13')
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(3, "f4"), "c"))
+    model.ir_version = version
+    made, done = repaired(model)
+    assert [one.name for one in made.graph.input] == (["x"] if constant else ["x", "c"])
+    assert done == (["IR version 3 -> 7: initializers are constants, no inputs"] if constant else [])
+    assert made.ir_version == (7 if constant else version)
+
+
+# --- opsets -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "done"),
+    [
+        ('"" : 13', [("", 13)], []), ('"" : 14', [("", 14)], []),
+        ('"" : 12', [("", 13)], ["opset 12 -> 13: no operator changes"]),
+        ('"ai.onnx" : 12', [("ai.onnx", 13)], ["opset 12 -> 13: no operator changes"]),
+        ('"ai.onnx" : 13, "of.ours" : 1', [("ai.onnx", 13), ("of.ours", 1)], []),
+        ('"of.ours" : 14, "" : 12', [("of.ours", 14), ("", 13)], ["opset 12 -> 13: no operator changes"]),
+        ('"" : 11, "ai.onnx" : 12', [("", 13), ("ai.onnx", 13)], ["opset 12 -> 13: no operator changes"]),
+        ('"of.ours" : 1', [("of.ours", 1), ("", 13)],
+         ["opset of standard operators missing -> 13: no operator changes"]),
+    ],
+)  # fmt: skip
+def test_only_older_standard_operators_are_raised(
+    before: str, after: list[tuple[str, int]], done: list[str]
+) -> None:
+    made, said = repaired(graph("y = Selu(x)", imports=before))
+    assert (imports(made), said) == (after, done)
+
+
+ROW_BY_ROW = "y = Scan <num_scan_inputs: int = 1, body = b (float[3] u) => (float[3] v) {{ v = {}(u) }}> (x)"
+
+
+@pytest.mark.parametrize(
+    ("body", "function", "changed"),
+    [
+        ("y = Softmax(x)", "Selu", True), ("y = Selu(x)", "Selu", False),
+        ("y = of.ours.Softmax(x)", "Selu", False), (ROW_BY_ROW.format("Softmax"), "Selu", True),
+        (ROW_BY_ROW.format("Selu"), "Selu", False), (ROW_BY_ROW.format("of.ours.Softmax"), "Selu", False),
+        ("z = local.Net(x) y = Selu(z)", "Softmax", True), ("z = local.Net(x) y = Selu(z)", "Selu", False),
+        ("y = Selu(x)", "local.Softmax", False),
+    ],
+)  # fmt: skip
+def test_a_model_is_converted_where_a_standard_operator_changed(
+    body: str, function: str, changed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def convert(model: onnx.ModelProto, to: int) -> onnx.ModelProto:
+        asked.append(to)
+        return model
+
+    monkeypatch.setattr("onnx.version_converter.convert_version", convert)
+    net, inner = f"Net (x) => (y) {{ y = {function}(x) }}", "Softmax (x) => (y) { y = Selu(x) }"
+    model = local(body, net, inner, opset=11, inside=11)
+    repaired(model)
+    assert asked == ([13] if changed else [])
+
+
+@pytest.mark.parametrize(
+    ("op", "axis"),
+    [
+        ("Softmax", None), ("Softmax", 2), ("Softmax", -1), ("LogSoftmax", None), ("LogSoftmax", 2),
+        ("LogSoftmax", -1), ("Hardmax", 2), ("Hardmax", -1),
+    ],
+)  # fmt: skip
+def test_what_was_over_the_last_axes_together_stays_alone_where_one_of_them_is_not_1(
+    op: str, axis: int | None
+) -> None:
+    told = "" if axis is None else f"<axis: int = {axis}>"
+    model = graph(f"y = {op} {told} (x)", "float[2, 1, 3] x", "float[2, 1, 3] y", imports='"" : 11')
+    x = np.random.default_rng(0).normal(size=(2, 1, 3)).astype("f4")
+    before = run(model, {"x": x})["y"]
+    made, done = repaired(model)
+    alone = axis is not None
+    assert (operators(made) == [op]) == alone
+    if alone:
+        assert [(one.name, one.i) for one in made.graph.node[0].attribute] == [("axis", 2)]
+    assert done == [f"opset 11 -> 13: {'no operator changes' if alone else 'by onnx.version_converter'}"]
+    np.testing.assert_allclose(run(made, {"x": x})["y"], before, atol=1e-6)
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax"])
+def test_what_was_over_the_second_axis_as_nobody_told_another_is_told_to_be(op: str) -> None:
+    model = graph(f"y = {op}(x)", "float[4, 3, 1] x", "float[4, 3, 1] y", imports='"" : 11')
+    x = np.random.default_rng(0).normal(size=(4, 3, 1)).astype("f4")
+    before = run(model, {"x": x})["y"]
+    made, _ = repaired(model)
+    assert operators(made) == [op]
+    assert [(one.name, one.i) for one in made.graph.node[0].attribute] == [("axis", 1)]
+    np.testing.assert_allclose(run(made, {"x": x})["y"], before, atol=1e-6)
+
+
+def test_what_was_over_a_size_behind_one_of_1_is_not_left_alone() -> None:
+    sizes = "float[2, 3, 1, 4]"
+    model = graph("y = Softmax <axis: int = 1> (x)", f"{sizes} x", f"{sizes} y", imports='"" : 11')
+    x = np.random.default_rng(0).normal(size=(2, 3, 1, 4)).astype("f4")
+    want = np.exp(x) / np.exp(x).sum(axis=(1, 2, 3), keepdims=True)
+    made, _ = repaired(model)
+    np.testing.assert_allclose(run(made, {"x": x})["y"], want, atol=1e-6)
+
+
+def test_a_conversion_leaves_other_domains_as_they_are() -> None:
+    body = "s = of.ours.Softmax <axis: int = 1> (x) a = Softmax <axis: int = 1> (x) y = Add(a, s)"
+    made, done = repaired(graph(body, imports='"" : 11, "of.ours" : 1'))
+    assert sorted(imports(made)) == [("", 13), ("of.ours", 1)]
+    assert [(one.domain, one.op_type) for one in made.graph.node] == [
+        ("of.ours", "Softmax"), ("", "Softmax"), ("", "Add")
+    ]  # fmt: skip
+    assert made.graph.node[0].attribute[0].i == 1
+    assert done == ["opset 11 -> 13: no operator changes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [("", "RuntimeError"), (" \n\n  no shape of x \nmore", "no shape of x"), ("n" * 300, "n" * 200)],
+)
+def test_why_a_model_cannot_be_converted_is_said_in_one_line(
+    words: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def convert(*_: object) -> None:
+        raise RuntimeError(words)
+
+    monkeypatch.setattr("onnx.version_converter.convert_version", convert)
+    with pytest.raises(FuseError) as error:
+        repaired(graph("a = Relu(x) y = Neg(a)", imports='"" : 11'))
+    assert str(error.value) == (
+        "the model has opset 11, fusing needs 13 or newer, and onnx.version_converter cannot convert Neg, "
+        f"Relu: {why}; export it again with a newer opset (opset_version=, target_opset=)"
+    )
+
+
+# --- shapes that were stated wrongly ----------------------------------------------------------------
+
+
+def test_only_shapes_that_are_wrong_are_corrected() -> None:
+    body = (
+        "a = Neg(x) odd = of.ours.Odd(x) right = Neg(odd) m = Sigmoid(a) "
+        "maps = ai.onnx.ml.ZipMap <classlabels_int64s: ints = [7, 8, 9]> (m)"
+    )
+    outputs = "float[n, 3] y, seq(map(int64, float)) maps, float[n, 9] right"
+    model = graph(body + " y = Neg(a)", outputs=outputs)
+    for name, shape in (("a", (None, 4)), ("odd", ("n", 9)), ("m", ("rows", "classes"))):
+        model.graph.value_info.append(onnx.helper.make_tensor_value_info(name, 1, shape))
+    before = onnx.ModelProto()
+    before.CopyFrom(model)
+    made, done = repaired(model)
+    assert done == ["'a' was stated to be (?, 4), but is (n, 3): corrected"]
+    assert made.graph.output == before.graph.output
+    assert list(made.graph.value_info)[1:] == list(before.graph.value_info)[1:]
+
+
+def compared(old: str, new: str, folder: Path, outputs: str = "float[n, 3] y", **facts: Any) -> None:
+    """Check a repaired graph against the file's, both given as text."""
+    for name, body in (("old.onnx", old), ("new.onnx", new)):
+        onnx.save(graph(body, outputs=outputs), folder / name)
+    check_repairs(folder / "old.onnx", folder / "new.onnx", planned(**facts), {"x": NUMBERS})
+
+
+TIMES = "c = Constant <value = float {{{}}}> () m = Mul(x, c) "
+MAPS = TIMES + "y = ai.onnx.ml.ZipMap <classlabels_int64s: ints = [7, 8, 9]> (m)"
+
+
+@pytest.mark.parametrize(
+    ("body", "outputs"),
+    [(TIMES + "y = Identity(m)", "float[n, 3] y"), (MAPS, "seq(map(int64, float)) y")],
+)
+def test_a_repair_may_change_numbers_by_a_share_of_what_the_file_gives(
+    body: str, outputs: str, tmp_path: Path
+) -> None:
+    half: Any = {"outputs": outputs, "dtype": ir.DataType.FLOAT16}  # a hundredth is allowed
+    old, new = body.format("1e4"), body.format("9.9e3")
+    compared(old, new, tmp_path, **half)
+    with pytest.raises(FuseError) as error:
+        compared(new, old, tmp_path, **half)
+    assert str(error.value) == (
+        "the model's operators cannot be brought up to date: then 'y' differs; export it again with a newer "
+        "opset (opset_version=, target_opset=)"
+    )
+
+
+def test_small_numbers_may_be_off_by_the_rounding_of_the_type(tmp_path: Path) -> None:
+    offset = "o = Constant <value = float {{{}}}> () h = Sub(x, x) y = Add(h, o)"
+    compared(offset.format(0), offset.format("9e-6"), tmp_path)
+    with pytest.raises(FuseError, match="'y' differs"):
+        compared(offset.format(0), offset.format("2e-5"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        (np.array([1.0, np.nan]), np.array([1.0, np.nan]), True),
+        (np.array([1.0, np.nan]), np.array([np.nan, 1.0]), False),
+        (np.ones((2, 1)), np.ones((2, 3)), False),
+        (np.array(["a", "b"], object), np.array(["a", "b"], object), True),
+        (np.array(["a", "b"], object), np.array(["a", "c"], object), False),
+        (np.array(["a", "b"]), np.array(["a", "b"]), True),
+        (np.array(["a", "b"]), np.array(["a", "c"]), False),
+        (np.array([b"a"]), np.array([b"a"]), True),
+        (np.array([True, False]), np.array([True, False]), True),
+        (np.array([True, False]), np.array([True, True]), False),
+        (["a", "b"], ["a", "b"], True),
+        ([], [], True),
+        ([np.ones(2)], [np.ones(2), np.ones(2)], False),
+        ([np.ones(2), np.ones(2)], [np.ones(2), np.zeros(2)], False),
+        ((1.0, 2.0), [1.0, 2.0], True),
+        ({"a": 1.0, "b": 2.0}, {"b": 2.0, "a": 1.0}, True),
+        ({"a": 1.0}, {"a": 1.0, "b": 2.0}, False),
+        ({"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 3.0}, False),
+    ],
+)
+def test_outputs_of_every_kind_are_compared_with_the_file_s(old: Any, new: Any, same: bool) -> None:
+    assert parity._equal(old, new, 1e-5) is same
+
+
+def test_a_repair_is_checked_on_inputs_as_the_graph_gets_them(tmp_path: Path) -> None:
+    old, new = "y = Identity(x)", "y = Relu(x)"
+    plan: Any = {"fitted": artifact(InputShift(np.full(K, 30.0)), TWO, classes=K), "shifted": "x"}
+    compared(old, new, tmp_path, **plan)
+    with pytest.raises(FuseError, match="'y' differs"):
+        compared(old, new, tmp_path)

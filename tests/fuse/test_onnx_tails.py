@@ -1,34 +1,38 @@
-"""The tail of a graph: where its logits are, what leads from them to the output, and who else reads them."""
+"""Which scores a graph returns: where its logits are, what leads from them to the output, what they are."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from fuse_artifacts import artifact
+from fuse_artifacts import KINDS, artifact, output_steps
+from fuse_graphs import Builder, run
+from fuse_texts import IMPORTS, X, editor, fused, graph, operators, value
+from onnx import TensorProto, helper
 
-from calib_serve import LogitMap
+from calib_serve import Artifact, LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.edit import Editor
-from calib_serve.fuse.onnx.tail import Tail, find_tail
+from calib_serve.fuse.onnx.graph import fuse_onnx
+from calib_serve.fuse.onnx.tail import Tail, as_fitted, find_tail, of_one_column
+from calib_serve.metrics import log_softmax, softmax
+from calib_serve.scores import Outputs, to_logits
 
-THREE = artifact(LogitMap.temperature(2.0), classes=3, outputs=None)
-HEAD = '<ir_version: 10, opset_import: ["" : 17, "ai.onnx.ml" : 3]>'
-
-
-def editor(body: str, inputs: str = "float[n, 3] x", outputs: str = "float[n, 3] y") -> Editor:
-    text = f"{HEAD} g ({inputs}) => ({outputs}) {{ {body} }}"
-    return Editor(ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))))
+OF_THREE = artifact(LogitMap.temperature(2.0), classes=3, outputs=None)
 
 
 def tail_of(
     body: str, *, outputs: str = "float[n, 3] y", inputs: str = "float[n, 3] x", **more: object
 ) -> Tail:
-    options = {"output": "y", "outputs": None, "artifact": THREE} | more
+    options = {"output": "y", "outputs": None, "artifact": OF_THREE} | more
     return find_tail(editor(body, inputs, outputs), **options)  # type: ignore[arg-type]
 
 
-def operators(tail: Tail) -> list[str]:
+def path_of(tail: Tail) -> list[str]:
     return [node.op_type for node in tail.path]
 
 
@@ -54,7 +58,7 @@ def operators(tail: Tail) -> list[str]:
 )  # fmt: skip
 def test_the_logits_are_behind_what_passes_scores_on(body: str, logits: str, path: list[str]) -> None:
     found = tail_of(body)
-    assert (found.logits.name, found.output.name, operators(found)) == (logits, "y", path)
+    assert (found.logits.name, found.output.name, path_of(found)) == (logits, "y", path)
     assert found.normalised == any("Softmax" in op for op in path)
     assert (found.activation in found.path) == found.normalised
     found.check()
@@ -72,10 +76,10 @@ def test_an_activation_is_over_the_classes(op: str, axis: int, shape: str, right
     def find() -> Tail:
         body = f"z = Neg(x) y = {op} <axis: int = {axis}> (z)"
         made = editor(body, f"float{shape} x", f"float{shape} y")
-        return find_tail(made, output="y", outputs=None, artifact=THREE)
+        return find_tail(made, output="y", outputs=None, artifact=OF_THREE)
 
     if right:
-        assert operators(find()) == [op]
+        assert path_of(find()) == [op]
         return
     with pytest.raises(FuseError, match=rf"{op} .*works on axis {axis} of \d, not over the classes"):
         find()
@@ -94,9 +98,260 @@ def test_an_activation_is_over_the_classes(op: str, axis: int, shape: str, right
 def test_the_one_output_that_may_hold_scores_is_chosen(outputs: str, chosen: str) -> None:
     made = editor("y = Neg(x) z = Neg(x)", outputs=outputs)
     if len(chosen) == 1:
-        assert find_tail(made, output=None, outputs=None, artifact=THREE).output.name == chosen
+        assert find_tail(made, output=None, outputs=None, artifact=OF_THREE).output.name == chosen
     else:
         with pytest.raises(FuseError, match=chosen):
-            find_tail(made, output=None, outputs=None, artifact=THREE)
+            find_tail(made, output=None, outputs=None, artifact=OF_THREE)
     with pytest.raises(FuseError, match=r"no output 'w'; .* is one of \['y', 'z'\]"):
-        find_tail(made, output="w", outputs=None, artifact=THREE)
+        find_tail(made, output="w", outputs=None, artifact=OF_THREE)
+
+
+OF_TWO = artifact(LogitMap.temperature(2.0), classes=2, outputs=None)
+
+
+def found(made: Editor, **options: object) -> Tail:
+    return find_tail(made, **({"output": "y", "outputs": None, "artifact": OF_THREE} | options))  # type: ignore[arg-type]
+
+
+# --- what passes scores on --------------------------------------------------------------------------
+
+STEPS = "s = Constant <value = float {0.00390625}> () zero = Constant <value = uint8 {0}> () z = Neg(x) "
+ONES = "one = Constant <value = float[1, 1] {1.0}> () z = Neg(x) p = Softmax(z) "
+
+
+@pytest.mark.parametrize(
+    ("body", "logits", "path"),
+    [
+        ("z = Neg(x) y = of.ours.Softmax(z)", "y", []), ("z = Neg(x) y = of.ours.Identity(z)", "y", []),
+        ("z = Neg(x) p = Softmax(z) y = of.ours.Cast <to: int = 1> (p)", "y", []),
+        ("z = Neg(x) y = ai.onnx.ml.Scaler <scale: floats = [1.0]> (z)", "y", []),
+        ("i = Cast <to: int = 7> (x) y = Cast <to: int = 1> (i)", "y", []),
+        (ONES + "y = Mul(p, one)", "z", ["Softmax", "Mul"]), (ONES + "y = Div(p, one)", "y", []),
+        (STEPS + "q = QuantizeLinear(z, s, zero) y = DequantizeLinear(q, s, zero)", "y", []),
+        (STEPS + "q = QuantizeLinear(z, s, zero) d = DequantizeLinear(q, s, zero) y = Identity(d)",
+         "d", ["Identity"]),
+        (STEPS + "q = QuantizeLinear(z, s, zero) d = DequantizeLinear(q, s, zero) e = Identity(d) "
+         "f = QuantizeLinear(e, s, zero) g = DequantizeLinear(f, s, zero) y = Identity(g)",
+         "g", ["Identity"]),
+        (STEPS + "p = Softmax(z) q = com.microsoft.QuantizeLinear(p, s, zero) "
+         "y = com.microsoft.DequantizeLinear(q, s, zero)",
+         "z", ["Softmax", "QuantizeLinear", "DequantizeLinear"]),
+        (STEPS + "p = Softmax(z) q = QuantizeLinear(p, s, zero) "
+         "y = com.microsoft.DequantizeLinear(q, s, zero)", "y", []),
+        (STEPS + "p = Softmax(z) q = of.ours.QuantizeLinear(p, s, zero) "
+         "y = of.ours.DequantizeLinear(q, s, zero)", "y", []),
+        (STEPS + "p = Softmax(z) q = Cast <to: int = 2> (p) y = DequantizeLinear(q, s, zero)", "y", []),
+        (STEPS + "p = Softmax(z) q = QuantizeLinear(p, s, zero) y = Cast <to: int = 1> (q)", "y", []),
+        (STEPS + "p = Softmax(z) q = QuantizeLinear(p, s, zero) i = Identity(q) "
+         "y = DequantizeLinear(i, s, zero)", "y", []),
+    ],
+)  # fmt: skip
+def test_only_what_leaves_scores_as_they_are_is_on_the_way(body: str, logits: str, path: list[str]) -> None:
+    one = found(editor(body))
+    assert (one.logits.name, operators(one.path)) == (logits, path)
+
+
+def test_scores_of_a_loop_without_a_count_are_calibrated(tmp_path: Path) -> None:
+    body = (
+        "go = Constant <value = bool {1}> () y = Loop <body = turn (int64 i, bool on, float[n, 3] state) => "
+        "(bool stop, float[n, 3] next) { stop = Not(on) next = Neg(state) }> ( , go, x)"
+    )
+    report, made = fused(graph(body), tmp_path, LogitMap.temperature(2.0))
+    assert report.done == (
+        "logit map put in as one Mul (the logits come from Loop 'y', not from a Gemm or MatMul)",
+    )
+    np.testing.assert_allclose(run(made, {"x": X})["y"], -X / 2, atol=1e-6)
+
+
+# --- classifiers of scikit-learn's exports ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "maker",
+    [
+        "l, z = ai.onnx.ml.LinearClassifier <coefficients: floats = [1.0]> (x)",
+        "l, z = ai.onnx.ml.SVMClassifier (x)",
+        "l, z = ai.onnx.ml.TreeEnsembleClassifier (x)",
+        "z = ai.onnx.ml.TreeEnsemble (x)",
+        "z = ai.onnx.ml.Normalizer (x)",
+    ],
+)
+@pytest.mark.parametrize(
+    ("end", "path"),
+    [
+        ("y = Identity(z)", ["Identity"]),
+        ("y = Cast <to: int = 1> (z)", ["Cast"]),
+        ("y = ai.onnx.ml.ZipMap <classlabels_int64s: ints = [4, 5, 6]> (z)", ["ZipMap"]),
+    ],
+)
+def test_scores_of_a_classifier_operator_are_probabilities_unless_told(
+    maker: str, end: str, path: list[str]
+) -> None:
+    imports = IMPORTS.replace('"ai.onnx.ml" : 3', '"ai.onnx.ml" : 5')
+    made = editor(f"{maker} {end}", imports=imports)
+    z = value(made, "z")
+    z.type = z.shape = None  # as where inference knows nothing of the operator
+    one = found(made)
+    assert (one.logits.name, operators(one.path), one.outputs) == ("z", path, "probabilities")
+    assert (z.dtype, z.shape) == (ir.DataType.FLOAT, ir.Shape((None, 3)))
+    assert found(made, outputs="logits").outputs == "logits"
+
+
+# --- the activation ---------------------------------------------------------------------------------
+
+
+# --- which output, of which shape -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("classes", "kinds", "chosen"),
+    [
+        (3, "float[n, k] y, float[n, 4] z", "y"), (3, "float[n, 3, 5] y, float[n, 3] z", "z"),
+        (3, "float[n, 3, 1, 1] y, float[n, 1] z", "y"), (3, "float16[n, 3] y, int32[n, 3] z", "y"),
+        (3, "bfloat16[n, 3] y, float[3] z", "y"), (3, "double[n, 3] y, float z", "y"),
+        (2, "float[n, 1] y, float[n, 3] z", "y"), (2, "float[n, 2] y, float[n, 4] z", "y"),
+        (2, "float[n, 1, 1] y, float[n, 0] z", "y"),
+    ],
+)  # fmt: skip
+def test_the_output_whose_shape_fits_the_classes_is_chosen(classes: int, kinds: str, chosen: str) -> None:
+    made = editor("y = of.ours.Body(x) z = of.ours.Body(x)", outputs=kinds)
+    fitted = OF_THREE if classes == 3 else OF_TWO
+    assert found(made, output=None, artifact=fitted).output.name == chosen
+
+
+def test_a_map_a_row_is_chosen_beside_a_label() -> None:
+    made = editor(
+        "l, p = ai.onnx.ml.TreeEnsembleClassifier (x) y = ai.onnx.ml.ZipMap (p)",
+        outputs="int64[n] l, float y",
+    )
+    y = value(made, "y")
+    y.type = y.shape = None  # onnx-ir has no maps
+    assert found(made, output=None).output is y
+
+
+# --- who reads the scores ---------------------------------------------------------------------------
+
+
+def test_decisions_follow_the_calibrated_scores_and_others_do_not() -> None:
+    made = editor(
+        "z = Neg(x) y = Softmax(z) k = Constant <value = int64[1] {1}> () a = ArgMax(y) h = Hardmax(y) "
+        "t, i = TopK(y, k) o = of.ours.ArgMax(y) e = Exp(y)",
+        outputs="float[n, 3] y, int64[n, 1] a, float[n, 3] h, float[n, 1] t, int64[n, 1] o, float[n, 3] e",
+    )
+    one = found(made)
+    assert operators(one.readers(one.output)) == ["ArgMax", "Hardmax", "TopK"]
+    old = next(node for node in made.graph if node.op_type == "Exp").inputs[0]
+    assert old is not None
+    assert operators(one.readers(old)) == []
+    assert one.strangers(old) == ["ArgMax 'o'", "Exp 'e'"]
+
+
+CLASSES = 4
+ROWS = np.random.default_rng(1).normal(size=(40, 6)).astype(np.float32)
+
+
+def linear_graph(columns: int, *tail: str) -> tuple[onnx.ModelProto, np.ndarray]:
+    """A linear model of so many columns with these activations, and its logits of ``X``."""
+    b = Builder(np.dtype("f4"), np.random.default_rng(0))
+    z = b.node("Gemm", "x", b.normal(6, columns), b.normal(columns))
+    info = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)  # noqa: E731
+    bare = Builder.model(b, [info("x", "n", 6)], [info(z, "n", columns)])
+    logits = run(bare, {"x": ROWS})[z].astype(np.float64)
+    y = z
+    for op in tail:
+        axis = {"axis": -1} if "oftmax" in op else {}
+        y = b.node(op, y, **axis)
+    b.node("Identity", y, output="y")
+    return b.model([info("x", "n", 6)], [info("y", "n", columns)]), logits
+
+
+def fuse(model: onnx.ModelProto, folder, fitted: Artifact, **options):
+    onnx.save(model, folder / "raw.onnx")
+    return fuse_onnx(folder / "raw.onnx", fitted, folder / "fused.onnx", **options), str(
+        folder / "fused.onnx"
+    )
+
+
+FITTED_ON: tuple[Outputs, ...] = ("logits", "log_probs", "probabilities")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("fitted_on", FITTED_ON)
+@pytest.mark.parametrize("tail", ["", "Softmax", "LogSoftmax"])
+def test_a_graph_gives_what_the_fit_would_have_given_or_is_refused(kind, fitted_on, tail, tmp_path):
+    model, z = linear_graph(CLASSES, *([tail] if tail else []))
+    fitted = artifact(
+        *output_steps(kind, CLASSES, np.random.default_rng(3)), classes=CLASSES, outputs=fitted_on
+    )
+    seen = {"logits": z, "log_probs": log_softmax(z), "probabilities": softmax(z)}[fitted_on]
+    expected = fitted.probs(to_logits(seen, fitted_on))
+    _, path = fuse(model, tmp_path, fitted, returns="probabilities", outputs=None if tail else "logits")
+    clear = np.ones(len(z), bool)
+    if fitted.table is not None:
+        p = replace(fitted, steps=fitted.output_steps[:-1]).probs(to_logits(seen, fitted_on))
+        clear = (np.abs(p[:, :, None] - fitted.table.edges.reshape(1, 1, -1)) > 1e-5).all(axis=(1, 2))
+    assert clear.mean() > 0.5
+    np.testing.assert_allclose(run(path, {"x": ROWS})["probabilities"][clear], expected[clear], atol=1e-5)
+
+
+# --- the rules by themselves ---
+
+
+PER_CLASS = LogitMap(np.array([0.5, 2.0]), np.array([0.1, 0.0]))
+
+
+@pytest.mark.parametrize(
+    ("fitted_on", "kind", "activated", "one_column", "on"),
+    [
+        ("logits", "logits", False, False, "logits"), ("logits", "probabilities", True, False, "logits"),
+        ("logits", "log_probs", True, False, "logits"), ("logit", "logit", False, True, "logits"),
+        ("logit", "probability", True, True, "logits"), ("log_probs", "log_probs", False, False, "logits"),
+        ("probabilities", "log_probs", False, False, "logits"),
+        ("probability", "probability", False, True, "logits"),
+        ("log_probs", "probabilities", True, False, "log_probs"),
+        ("probabilities", "logits", False, False, "log_probs"),
+        ("probability", "probability", True, True, "log_probs"),
+        ("probability", "logit", False, True, "log_probs"),
+        ("logits", "probabilities", False, False, None), ("logits", "log_probs", False, False, None),
+        ("logit", "probability", False, True, None), ("logits", "logit", False, True, None),
+        ("logits", "probability", True, True, None), ("logit", "logits", False, False, None),
+        ("logit", "probabilities", True, False, None),
+    ],
+)  # fmt: skip
+def test_a_scale_for_each_class_acts_on_what_it_was_fitted_on(fitted_on, kind, activated, one_column, on):
+    fitted = artifact(PER_CLASS, LogitMap.temperature(2.0), classes=2, outputs=fitted_on)
+    if on is not None:
+        acting = as_fitted(fitted, kind, activated=activated, one_column=one_column)
+        assert [step.on for step in acting.logit_maps] == [on, "logits"]
+        assert [step.weight.tolist() for step in acting.logit_maps] == [[0.5, 2.0], 0.5]
+        return
+    held = "one logit a sample" if one_column and (activated or kind == "logit") else kind
+    with pytest.raises(FuseError) as error:
+        as_fitted(fitted, kind, activated=activated, one_column=one_column)
+    assert str(error.value) == (
+        f"the artifact was fitted on {fitted_on}, and the graph has {held}: what its scale for each class "
+        f"makes of them differs; fit it on what this graph returns (calib-serve fit --outputs {kind}), or "
+        f"export {fitted_on}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("maps", "weight", "bias"),
+    [
+        ((LogitMap.temperature(2.0),), 0.5, None),
+        ((LogitMap(np.array(1.3), None, "log_probs"),), 1.3, None),
+        ((LogitMap(np.array(1.25), np.array([0.5, 2.0])),), 1.25, 1.5),
+        ((LogitMap(np.array([[1.0, 4.0], [2.0, 7.0]])), LogitMap.temperature(2.0)), 1.5, None),
+        ((LogitMap(np.array([3.0, 4.0]), np.array([1.0, 0.0])), LogitMap.temperature(2.0)), 2.0, -0.5),
+        ((LogitMap(np.array([3.0, 4.0]), None, "log_probs"),), None, None),
+        ((LogitMap.temperature(2.0), LogitMap(np.array([3.0, 4.0]), None, "log_probs")), None, None),
+        ((), 1.0, None),
+    ],
+)
+def test_maps_of_two_logits_are_one_map_of_their_difference_where_they_are_linear(maps, weight, bias):
+    one = of_one_column(artifact(*maps, classes=2))
+    if weight is None:
+        assert one is None
+        return
+    assert one.weight.tolist() == [weight]
+    assert (one.bias if bias is None else one.bias.tolist()) == (bias if bias is None else [bias])

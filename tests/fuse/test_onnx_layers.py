@@ -1,4 +1,4 @@
-"""The last linear layer of a graph: where it is found, and how other numbers come into it."""
+"""The last linear layer of a graph: where it is found, and how maps, heads and constants come into it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from fuse_artifacts import head
 from fuse_graphs import run
-from fuse_texts import LAYER, TWO, W, X, fused, graph, operators
-from onnx import numpy_helper
+from fuse_texts import LAYER, TWO, K, W, X, fused, graph, operators, value
+from onnx import TensorProto, numpy_helper
 
-from calib_serve import LogitMap
+from calib_serve import Head, LogitMap
+from calib_serve.errors import ModelError
+from calib_serve.fuse.onnx.edit import Editor, constant
 from calib_serve.fuse.onnx.linear import Linear, NotLinear, find_linear
+from calib_serve.metrics import softmax
 
 B = np.array([1, -2, 0.5], "f4")
 BIAS = "b = Constant <value = float[3] {1.0, -2.0, 0.5}> () "
@@ -142,3 +146,133 @@ def test_the_bias_behind_a_product_is_changed_where_it_stands(
     bias = numbers(made, addition.input[order.index("b")])
     np.testing.assert_allclose(bias, step(B[None])[0], rtol=1e-6)
     np.testing.assert_allclose(run(made, {"x": X})["y"], step(X @ W + B), rtol=1e-5, atol=1e-5)
+
+
+OFFSET = np.array([0.25, 0.0, -1.0])
+ONES = np.ones(3)
+"""A map, the operator that it is where it is a node, and what it makes of ``X``."""
+
+
+@pytest.mark.parametrize("step", [LogitMap(np.array(1.0)), LogitMap(ONES, 0 * OFFSET), LogitMap(np.eye(3))])
+def test_a_map_that_changes_nothing_is_nothing_to_do(step: LogitMap, tmp_path: Path) -> None:
+    report, made = fused(graph("z = Neg(x) y = Softmax(z)"), tmp_path, step)
+    assert report.done == ("the logit map changes nothing: nothing to do",)
+    assert operators(made) == ["Neg", "Softmax"]
+
+
+def test_others_who_read_the_logits_are_named_and_read_the_old_ones(tmp_path: Path) -> None:
+    body = LAYER + "z = Gemm(x, w) n = Neg(z) y = Softmax(z)"
+    model = graph(body, outputs="float[n, 3] y, float[n, 3] z, float[n, 3] n")
+    report, made = fused(model, tmp_path, TWO, output_name="y")
+    assert report.done == (
+        "logit map put in as one Mul (Neg 'n', the graph output 'z' also reads the logits)",
+    )
+    got, raw = run(made, {"x": X}), run(model, {"x": X})
+    for name in ("z", "n"):
+        np.testing.assert_array_equal(got[name], raw[name])
+    np.testing.assert_allclose(got["y"], softmax(raw["z"] / 2), atol=1e-6)
+
+
+def test_a_scale_of_logits_that_others_read_stays(tmp_path: Path) -> None:
+    quantised = (
+        "s = Constant <value = float {0.25}> () o = Constant <value = int8 {0}> () n = Neg(x) "
+        "q = QuantizeLinear(n, s, o) z = DequantizeLinear(q, s, o) y = Softmax(z) "
+    )
+    report, _ = fused(graph(quantised), tmp_path, TWO)
+    assert report.done == ("logit map folded into the scale of DequantizeLinear 'z'",)
+    model = graph(quantised + "other = Neg(z)", outputs="float[n, 3] y, float[n, 3] other")
+    report, made = fused(model, tmp_path, TWO, output_name="y")
+    assert report.done == ("logit map put in as one Mul (Neg 'other' also reads the logits)",)
+    np.testing.assert_array_equal(run(made, {"x": X})["other"], run(model, {"x": X})["other"])
+    step = LogitMap(np.array(0.5), OFFSET)
+    report, _ = fused(graph(quantised), tmp_path, step)
+    assert report.done == (
+        "logit map put in as one BatchNormalization (the logits come from DequantizeLinear 'z', not from a "
+        "Gemm or MatMul)",
+    )
+
+
+# --- log-probabilities ------------------------------------------------------------------------------
+
+
+# --- what is checked --------------------------------------------------------------------------------
+
+
+ONE = head(3, K, 1, np.random.default_rng(0))
+DEEP = head(3, K, 2, np.random.default_rng(0))
+LINEAR = LAYER + "z = Gemm(f, w) "
+
+
+def by_hand(step: Head, features: np.ndarray) -> np.ndarray:
+    """Its logits, in float64."""
+    hidden = features.astype("f8") @ step.weights[0].T.astype("f8") + step.biases[0]
+    for w, b in zip(step.weights[1:], step.biases[1:], strict=True):
+        hidden = np.maximum(hidden, 0) @ w.T.astype("f8") + b
+    return hidden
+
+
+# --- which features ---------------------------------------------------------------------------------
+
+
+def test_old_logits_that_others_read_are_still_the_old_layers(tmp_path: Path) -> None:
+    model = graph("f = Tanh(x) " + LINEAR + "y = Softmax(z)", outputs="float[n, 3] y, float[n, 3] z")
+    report, made = fused(model, tmp_path, ONE, output_name="y")
+    assert report.done == ("head of 1 layers reads 'f'",)
+    got = run(made, {"x": X})
+    np.testing.assert_array_equal(got["z"], run(model, {"x": X})["z"])
+    np.testing.assert_allclose(got["y"], softmax(by_hand(ONE, np.tanh(X))), atol=1e-6)
+
+
+@pytest.mark.parametrize("step", [ONE, DEEP])
+@pytest.mark.parametrize("end", ["z = Gemm(g, w) y = Softmax(z)", "y = Gemm(g, w)"])
+def test_features_of_another_type_are_read_in_the_type_of_the_logits(
+    end: str, step: Head, tmp_path: Path
+) -> None:
+    model = graph(LAYER + "f = Cast <to: int = 10> (x) g = Cast <to: int = 1> (f) " + end)
+    _, made = fused(model, tmp_path, step, features="f")
+    assert made.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    logits = by_hand(step, X.astype("f2"))
+    want = softmax(logits) if "Softmax" in end else logits
+    np.testing.assert_allclose(run(made, {"x": X})["y"], want, atol=1e-5)
+
+
+def test_a_stranger_s_product_of_the_old_logits_may_be_read(tmp_path: Path) -> None:
+    model = graph("f = Tanh(x) " + LINEAR + "y = Softmax(z) other = Sin(z)")
+    _, made = fused(model, tmp_path, ONE, features="other")
+    others = graph("f = Tanh(x) " + LINEAR + "y = Sin(z)")
+    want = softmax(by_hand(ONE, run(others, {"x": X})["y"]))
+    np.testing.assert_allclose(run(made, {"x": X})["y"], want, atol=1e-5)
+
+
+# --- what is checked --------------------------------------------------------------------------------
+
+
+WEIGHT = "float[3, 3] w = {1, 2, 0, 0, 1, -1, 2, 0, 1}"
+
+
+def test_a_weight_behind_an_identity_is_a_constant_all_the_same(tmp_path: Path) -> None:
+    model = graph("v = Identity(w) z = MatMul(x, v) y = Softmax(z)", constants=WEIGHT)
+    report, made = fused(model, tmp_path, TWO)
+    assert report.done == ("logit map folded into MatMul 'z'",)
+    np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(X @ W / 2), atol=1e-6)
+
+
+def test_numbers_that_are_not_of_their_shape_are_an_error_of_the_model() -> None:
+    model = graph("y = Mul(x, w)")
+    model.graph.initializer.append(TensorProto(name="w", data_type=1, dims=[3], raw_data=bytes(16)))
+    made = Editor(ir.from_proto(model))
+    with pytest.raises(ModelError, match=r"^the numbers of 'w' are not as their type and shape say: "):
+        constant(value(made, "w"))
+
+
+def test_a_constant_that_others_read_stays_theirs(tmp_path: Path) -> None:
+    model = graph(
+        "z = MatMul(x, w) y = Softmax(z) other = MatMul(x, w)",
+        outputs="float[n, 3] y, float[n, 3] other",
+        constants=WEIGHT,
+    )
+    _, made = fused(model, tmp_path, TWO, output_name="y")
+    assert sorted(t.name for t in made.graph.initializer) == ["calib_serve.weight", "w"]
+    got = run(made, {"x": X})
+    np.testing.assert_allclose(got["y"], softmax(X @ W / 2), atol=1e-6)
+    np.testing.assert_allclose(got["other"], X @ W, atol=1e-6)
