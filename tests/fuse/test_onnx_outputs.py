@@ -12,7 +12,7 @@ import pytest
 from fuse_artifacts import artifact
 from fuse_graphs import run
 from fuse_texts import DELTA, LAYER, TWO, K, W, X, editor, fused, graph, operators, value
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
 from calib_serve import Artifact, Bins, InputShift, LogitMap, Mixture, ProbTable
@@ -25,9 +25,7 @@ from calib_serve.metrics import sigmoid, softmax
 from calib_serve.scores import Outputs
 
 TOP = ProbTable(np.array([[0.5]]), np.array([[0.35, 0.9]]))
-MIXED = Mixture([1.0, 0.5], [0.6, 0.3, 0.1])
 EACH = ProbTable(np.full((K, 1), 0.4), np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 0.9]]))
-ROWS = np.array([[0.0, 0.0, -200.0], [0.0, 0.1, 0.2], [0.0, 0.2, 1.1], [3.0, 0.0, 0.0]], "f4")
 """Of a softmax's most likely class: exactly a half, 0.37, 0.57 and 0.91."""
 
 
@@ -239,23 +237,6 @@ def test_outputs_are_written_with_their_types_and_shapes(opset: int, tmp_path: P
     }
 
 
-def test_parity_is_as_exact_as_the_narrowest_type_inside(tmp_path: Path) -> None:
-    def tolerance(*through: int) -> float:
-        names = ["x", *(f"c{i}" for i in range(len(through)))]
-        casts = "".join(
-            f"{after} = Cast <to: int = {to}> ({before}) "
-            for before, after, to in zip(names, names[1:], through, strict=False)
-        )
-        model = graph(casts + f"z = Cast <to: int = 1> ({names[-1]}) y = Softmax(z)")
-        return fused(model, tmp_path, TWO)[0].tolerance
-
-    half, brain, double = TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE
-    assert tolerance(half, brain) == tolerance(brain, half) == tolerance(brain)
-    assert tolerance(brain) > tolerance(half) > tolerance(double)
-    assert tolerance(half, double) == tolerance(half)
-    assert tolerance(double) == tolerance()
-
-
 # --- outputs and what is unused ---------------------------------------------------------------------
 
 
@@ -331,27 +312,6 @@ def test_types_of_inputs_and_outputs_stay_as_the_file_states_them(
     model = graph(body, inputs, outputs)
     _, made = fused(model, tmp_path, TWO, inputs=feeds)
     assert stated(made) == stated(model)
-
-
-@pytest.mark.parametrize(
-    ("body", "stated_as"),
-    [
-        ("p = Softmax(x) probabilities = ai.onnx.ml.ZipMap <classlabels_int64s: ints = [4, 5, 6]> (p)",
-         "seq(map(int64, float))"),
-        ("probabilities = Unsqueeze(x, two)", "float[n, 3, 1]"),
-    ],
-)  # fmt: skip
-def test_an_output_that_becomes_another_of_the_same_name_states_its_own_type(
-    body: str, stated_as: str, tmp_path: Path
-) -> None:
-    model = graph(body, outputs=f"{stated_as} probabilities")
-    model.graph.initializer.append(numpy_helper.from_array(np.array([2]), "two"))
-    _, made = fused(model, tmp_path, TWO, returns="probabilities")
-    ((name, kind),) = stated(made)[1:]
-    assert name == "probabilities"
-    assert kind.tensor_type.elem_type == onnx.TensorProto.FLOAT
-    assert [d.dim_value for d in kind.tensor_type.shape.dim][1:] == [K]
-    np.testing.assert_allclose(run(made, {"x": X})["probabilities"], softmax(X / 2), atol=1e-6)
 
 
 def test_shapes_that_are_inferred_are_known_to_all_passes(tmp_path: Path) -> None:

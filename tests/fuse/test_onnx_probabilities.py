@@ -1,4 +1,4 @@
-"""The operators that make and map probabilities, against numpy and in every runtime: ends, ties, edges, types."""
+"""The operators that make and map probabilities, against numpy: ends, ties, edges, types, runtimes."""
 
 from __future__ import annotations
 
