@@ -52,8 +52,6 @@ Fields = Mapping[str, Any]
 
 _PER = "30d"
 _TOLD = 5  # names in a message
-_LONGEST_KEY = 100  # characters that a key on one line may have
-_BREAKS = {"\t", "\n", "\x85", "\u2028", "\u2029"}
 
 
 class _Once(yaml.SafeLoader):
@@ -160,9 +158,8 @@ def clause_facts(clauses: Iterable[Fields]) -> dict[str, Any]:
             place = found.setdefault("segments", {}).setdefault(one["segment"], {})
         elif one["predicted"] is not None:
             place = found.setdefault("classes", {}).setdefault(str(one["predicted"]), {})
-        place[kind] = {PROMISES[kind]: one["promise"], "per": as_duration(one["per"])}
-        if kind != "calibration":
-            place[kind]["above"] = one["above"]
+        above = {} if kind == "calibration" else {"above": one["above"]}
+        place[kind] = {**above, PROMISES[kind]: one["promise"], "per": as_duration(one["per"])}
     return found
 
 
@@ -171,43 +168,16 @@ def written(clauses: Iterable[Fields], class_names: Sequence[str]) -> str:
     facts = clause_facts(clauses)
     if "classes" in facts:
         facts["classes"] = {_class_key(int(k), class_names): v for k, v in facts["classes"].items()}
-    lines = [f"contract: {facts.pop('contract')}"]
-    scopes = {name: facts.pop(name) for name in ("segments", "classes") if name in facts}
-    lines += _lines(facts, "")
-    for name, entries in scopes.items():
-        lines.append(f"{name}:")
-        for key, entry in entries.items():
-            lines += [f"  {_scalar(key)}:", *_lines(entry, "    ")]
-    return "\n".join(lines) + "\n"
-
-
-def _lines(entry: Mapping[str, Mapping[str, Any]], indent: str) -> list[str]:
-    """A clause a line: where it begins, what it promises, and over which time."""
-    lines = []
-    for kind, fields in entry.items():
-        held = [name for name in ("above", *PROMISES.values(), "per") if name in fields]
-        told = ", ".join(f"{name}: {_value(fields[name])}" for name in held)
-        lines.append(f"{indent}{kind}: {{{told}}}")
-    return lines
-
-
-def _value(value: float | str) -> str:
-    """As YAML reads it again: 1e-05 would be a text, 1.0e-05 is a number."""
-    text: str = yaml.safe_dump(value)
-    return text.split("\n", 1)[0]
-
-
-def _scalar(key: str | int) -> str:
-    """A key as YAML reads it again, in quotes where it would be something else than a text."""
-    text: str = yaml.safe_dump({key: 0}, allow_unicode=True, width=10**6)
-    return text[: text.rindex(": 0")]
+    # default_flow_style=None writes a clause a line, and what is around clauses as blocks.
+    text: str = yaml.safe_dump(
+        facts, sort_keys=False, default_flow_style=None, allow_unicode=True, width=10**6
+    )
+    return text
 
 
 def _class_key(predicted: int, class_names: Sequence[str]) -> str | int:
     named = class_names[predicted] if predicted < len(class_names) else None
-    if named is None or list(class_names).count(named) > 1 or len(named) > _LONGEST_KEY or _BREAKS & {*named}:
-        return predicted
-    return named
+    return predicted if named is None or list(class_names).count(named) > 1 else named
 
 
 ClauseKind = Literal["act", "calibration", "coverage"]
