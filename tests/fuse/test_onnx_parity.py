@@ -10,9 +10,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from fuse_artifacts import artifact, head
+from fuse_artifacts import KINDS, artifact, head, output_steps
 from fuse_graphs import run
 from fuse_texts import TWO, fused, graph
+from gpus import needs_gpu_of_onnxruntime, without_gpu
 from numpy.typing import NDArray
 
 from calib_serve import Artifact, LogitMap, ProbTable
@@ -273,6 +274,18 @@ def test_sizes_that_are_free_are_as_told_the_batch_first_and_8_where_nobody_tell
     assert shapes == {"x": (3, 5, 6), "z": (3, 8, 7), "m": (2, 8), "s": (), "w": (3, 4)}
 
 
+@pytest.mark.parametrize(
+    ("kind", "shape"), [(None, [2]), (ir.DataType.FLOAT, None), (ir.DataType.STRING, [2])]
+)
+def test_numbers_for_an_input_that_says_too_little_are_to_be_given(
+    kind: ir.DataType | None, shape: list[int] | None
+) -> None:
+    typed = None if kind is None else ir.TensorType(kind)
+    x = ir.Value(name="x", type=typed, shape=None if shape is None else ir.Shape(shape))
+    with pytest.raises(FuseError, match="no numbers can be made for input 'x'"):
+        generate(ir.Graph([x], [], nodes=[]), samples=2)
+
+
 # --- engines ----------------------------------------------------------------------------------------
 
 ONLY_BY_ONNX = "b = Cast <to: int = 16> (x) c = Neg(b) d = Neg(c) z = Cast <to: int = 1> (d)"
@@ -329,6 +342,21 @@ def test_on_another_device_numbers_are_not_shortened_and_no_other_engine_helps_o
     with pytest.raises(ModelError, match=r"^there is none$"):
         measured("y = Identity(x)", tmp_path, planned(), device=device)
     assert opened == [(device, options)]
+
+
+@without_gpu
+def test_a_device_that_is_not_there_is_an_error_not_another_device(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="cuda was asked for"):
+        fused(graph("z = Neg(x) y = Softmax(z)"), tmp_path, TWO, device="cuda")
+    assert [path.name for path in tmp_path.iterdir()] == ["raw.onnx"]
+
+
+@needs_gpu_of_onnxruntime
+@pytest.mark.parametrize("kind", KINDS)
+def test_parity_is_measured_on_the_gpu_that_serves(kind: str, tmp_path: Path) -> None:
+    steps = output_steps(kind, K, np.random.default_rng(0))
+    report, _ = fused(graph("z = Neg(x) y = Softmax(z)"), tmp_path, *steps, device="cuda")
+    assert report.device == "cuda"
 
 
 def test_what_neither_engine_can_load_is_refused_with_both_reasons(tmp_path: Path) -> None:

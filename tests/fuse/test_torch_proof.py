@@ -114,15 +114,6 @@ def test_a_softmax_is_seen_by_its_numbers():
         calibrated(model, scaled(K, None), example=inputs)
 
 
-def test_what_is_told_must_be_possible():
-    with pytest.raises(FuseError, match=r"not probabilities: they lie between .* say --outputs logits"):
-        calibrated(Ends(K).eval(), artifact(classes=K), outputs="probabilities", example=x())
-    with pytest.raises(FuseError, match="not log_probs"):
-        calibrated(Ends(K).eval(), artifact(classes=K), outputs="log_probs", example=x())
-    with pytest.raises(FuseError, match="not probability"):
-        calibrated(Ends(1).eval(), HALVED, outputs="probability", example=x())
-
-
 def test_one_number_within_0_and_1_is_asked_about():
     model = Ends(1, "sigmoid").eval()
     with pytest.raises(FuseError, match="--outputs logit or --outputs probability"):
@@ -133,30 +124,43 @@ def test_one_number_within_0_and_1_is_asked_about():
     np.testing.assert_allclose(got, HALVED.probs(np.log(np.hstack([1 - p, p]))), atol=1e-6)
 
 
-def test_sigmoids_are_no_classes_and_classes_no_labels():
-    with pytest.raises(FuseError, match="one probability a label"):
-        calibrated(Ends(K, "sigmoid").eval(), artifact(classes=K), example=x())
-    labels = artifact(LogitMap.temperature(2.0), classes=K, model=MULTILABEL)
-    with pytest.raises(FuseError, match="artifact is of labels"):
-        calibrated(Ends(K, "softmax").eval(), labels, example=x())
-    with pytest.raises(FuseError, match="fitted on scores of labels"):
-        calibrated(Ends(K).eval(), labels, outputs="logits", example=x())
-    with pytest.raises(FuseError, match="scores of one class a sample"):
-        calibrated(Ends(K).eval(), artifact(classes=K), outputs="label_logits", example=x())
+class Drops(Ends):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(self.fc(x), 0.5, training=True)
 
 
-def test_a_row_of_scores_for_the_batch_is_no_batch_of_one():
-    """(8,) for 8 inputs is one logit a sample, not one row of 8 classes."""
-    eight = artifact(LogitMap.temperature(2.0), classes=8)
-    with pytest.raises(CalibServeError, match=r"1 of logit a sample.*8 classes"):
-        calibrated(Ends(1, "squeezed").eval(), eight, example=x(8))
-
-
-def test_outputs_that_are_not_finite_are_refused():
-    model = Ends(K).eval()
+def infinite() -> nn.Module:
+    model = Ends(K)
     model.fc.weight.fill_(float("nan"))
-    with pytest.raises(FuseError, match="NaN or infinite"):
-        calibrated(model, artifact(classes=K), example=x())
+    return model
+
+
+TWO = artifact(LogitMap.temperature(2.0), classes=K)
+OF_LABELS = artifact(LogitMap.temperature(2.0), classes=K, model=MULTILABEL)
+REFUSED = {
+    r"not probabilities: they lie between .* say --outputs logits": (lambda: Ends(K), TWO, "probabilities"),
+    "not log_probs": (lambda: Ends(K), TWO, "log_probs"),
+    "not probability": (lambda: Ends(1), HALVED, "probability"),
+    "one probability a label": (lambda: Ends(K, "sigmoid"), TWO, None),
+    "artifact is of labels": (lambda: Ends(K, "softmax"), OF_LABELS, None),
+    "fitted on scores of labels": (lambda: Ends(K), OF_LABELS, "logits"),
+    "scores of one class a sample": (lambda: Ends(K), TWO, "label_logits"),
+    # (8,) for 8 inputs is one logit a sample, not one row of 8 classes.
+    r"1 of logit a sample.*8 classes": (lambda: Ends(1, "squeezed"), artifact(classes=8), None),
+    "NaN or infinite": (infinite, TWO, None),
+    r"move by .* training mode": (lambda: Drops(K), TWO, None),
+    r"must be an nn\.Module, got function": (lambda: lambda inputs: inputs, HALVED, None),
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_cannot_be_is_refused(said):
+    make, fitted, outputs = REFUSED[said]
+    model = make()
+    with pytest.raises(CalibServeError, match=said):
+        calibrated(
+            model.eval() if isinstance(model, nn.Module) else model, fitted, outputs=outputs, example=x(8)
+        )
 
 
 class Masked(Ends):
@@ -176,15 +180,6 @@ def test_masked_classes_do_not_hide_what_is_wrong_with_the_others(monkeypatch):
         calibrated(masked, fitted, example=x())
 
 
-def test_a_model_that_drops_at_random_is_refused():
-    class Drops(Ends):
-        def forward(self, x):
-            return nn.functional.dropout(self.fc(x), 0.5, training=True)
-
-    with pytest.raises(FuseError, match=r"move by .* training mode"):
-        calibrated(Drops(K).eval(), artifact(LogitMap.temperature(2.0), classes=K), example=x())
-
-
 def test_a_damaged_artifact_does_not_pass_by_its_examples():
     z = np.random.default_rng(0).normal(size=(5, K))
     step = LogitMap.temperature(2.0)
@@ -192,11 +187,6 @@ def test_a_damaged_artifact_does_not_pass_by_its_examples():
     calibrated(nn.Identity(), artifact(step, classes=K, examples=Examples(z, right)))
     with pytest.raises(FuseError, match="the fit's own"):
         calibrated(nn.Identity(), artifact(step, classes=K, examples=Examples(z, to_probs(z, "logits"))))
-
-
-def test_what_is_no_module_is_refused():
-    with pytest.raises(InputError, match=r"must be an nn.Module, got function"):
-        calibrated(lambda x: x, HALVED)
 
 
 # --- every kind -------------------------------------------------------------------------------
