@@ -1,4 +1,4 @@
-"""Prediction sets and abstention as outputs of a fused graph: every runtime decides as the artifact does."""
+"""Prediction sets, abstention and acts in fused graphs and modules: all decide as the artifact does."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from deciding import SCORES, deciding, sets_of
+import torch
+from deciding import ACTS, IN_SEGMENTS, SCORES, acts_by_hand, deciding, sets_of
 from fuse_artifacts import KINDS, artifact, output_steps
 from fuse_graphs import Builder
 from onnx import TensorProto, helper
 from onnx_runtimes import RUNTIMES, CannotRun, by_onnxruntime
 from sizes import sized
+from torch import nn
 
 from calib_serve import Artifact, LogitMap
-from calib_serve.artifact import Abstain, PredictionSets
+from calib_serve.artifact import Abstain, Clause, Contract, PredictionSets
 from calib_serve.errors import FuseError
 from calib_serve.fuse.decisions import check_decisions, sure_sets
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.onnx.decisions import _first_of_equals
 from calib_serve.fuse.onnx.edit import Editor
+from calib_serve.fuse.torch import calibrated
 
 K = 5
 FLOATS = {"f2": TensorProto.FLOAT16, "f4": TensorProto.FLOAT, "f8": TensorProto.DOUBLE}
@@ -218,3 +221,84 @@ def test_what_is_sure_does_not_turn_by_rounding(score):
         turned |= sets(probs * rng.uniform(0.98, 1.02, probs.shape)) != first
     assert not (turned & sure).any()
     assert (turned & ~sure).any()
+
+
+THREE = 3
+ONE = Contract((Clause("act", 0.9, above=0.55),))
+
+
+def acting(contract: Contract = ACTS) -> Artifact:
+    return replace(artifact(LogitMap.temperature(2.0), classes=THREE), contract=contract)
+
+
+def of_three(folder: Path, dtype: str = "f4") -> Path:
+    b = Builder(np.dtype(dtype), np.random.default_rng(0))
+    info = helper.make_tensor_value_info
+    y = b.node("Softmax", b.node("Neg", b.node("Neg", "x")), output="scores", axis=-1)
+    path = folder / "raw.onnx"
+    shown = [info(y, FLOATS[dtype], ["n", THREE])]
+    onnx.save(b.model([info("x", FLOATS[dtype], ["n", THREE])], shown, opset=17), path)
+    return path
+
+
+def rows_of_three(dtype: str = "f4", n: int = 400) -> np.ndarray:
+    return (3 * np.random.default_rng(1).normal(size=(n, THREE))).astype(dtype)
+
+
+def fused_acting(folder: Path, one: Artifact, dtype: str = "f4", **options) -> Path:
+    out = folder / "fused.onnx"
+    fuse_onnx(of_three(folder, dtype), one, out, **options)
+    onnx.checker.check_model(str(out), full_check=True)
+    return out
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("contract", [ACTS, ONE], ids=["of classes", "of all"])
+def test_every_runtime_acts_as_the_contract_says(contract, runtime, tmp_path):
+    out = fused_acting(tmp_path, acting(contract), returns="all")
+    try:
+        got = RUNTIMES[runtime](out, {"x": rows_of_three()})
+    except CannotRun as error:
+        pytest.skip(str(error))
+    assert got["act"].dtype == bool
+    shown = got["probabilities"].astype("f8")
+    by_hand = acts_by_hand(shown) if contract is ACTS else (shown.max(axis=1) >= 0.55).tolist()
+    assert got["act"].tolist() == by_hand
+    assert 0.2 < got["act"].mean() < 0.95
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("returns", ["probabilities", "all"])
+def test_a_module_acts_by_the_confidence_that_it_returns(dtype, returns):
+    x = torch.from_numpy(rows_of_three("f8")).to(dtype)
+    got = calibrated(nn.Identity(), acting(), decisions=True, returns=returns, example=x[:50])(x)
+    shown = got["probabilities"].double().numpy()
+    sure = np.sort(shown, axis=1)[:, -1] > np.sort(shown, axis=1)[:, -2]
+    assert got["act"].numpy()[sure].tolist() == np.array(acts_by_hand(shown))[sure].tolist()
+    assert [*got][-1] == "act"
+
+
+def test_segments_which_a_model_does_not_know_are_refused_and_left_out_when_told(tmp_path):
+    one, x = acting(IN_SEGMENTS), torch.from_numpy(rows_of_three())
+    with pytest.raises(FuseError, match="thresholds of its own for nord"):
+        fused_acting(tmp_path, one)
+    with pytest.raises(FuseError, match="thresholds of its own for nord"):
+        calibrated(nn.Identity(), one, decisions=True, example=x)
+    shown = by_onnxruntime(fused_acting(tmp_path, one, decisions=False), {"x": rows_of_three()})
+    assert [*shown] == ["scores"]
+    assert isinstance(calibrated(nn.Identity(), one, example=x)(x), torch.Tensor)
+    silent = acting(Contract((Clause("calibration", 0.1), Clause("coverage", 0.5, 0.9, segment="de"))))
+    assert [*by_onnxruntime(fused_acting(tmp_path, silent), {"x": rows_of_three()})] == ["scores"]
+
+
+def test_a_module_that_acts_otherwise_is_refused(monkeypatch):
+    from calib_serve.fuse.torch import module
+
+    right = module._deciding
+
+    def wrong(returns, maps, one, *rest):
+        return right(returns, maps, replace(one, contract=ONE), *rest)
+
+    monkeypatch.setattr(module, "_deciding", wrong)
+    with pytest.raises(FuseError, match="entries of 'act' differ"):
+        calibrated(nn.Identity(), acting(), decisions=True, example=torch.from_numpy(rows_of_three()))
