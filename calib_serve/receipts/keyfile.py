@@ -1,9 +1,7 @@
 """The file of a keyring: JSON that its owner alone may use.
 
-    {"format": 2, "active": ID, "keys": {ID: base64},
-     "times": {ID: {"added": 1.7e9, "promoted": ..., "demoted": ...}}}
-
-Format 1 has neither ``format`` nor ``times``; what reads it reads format 2 as well.
+{"format": 1, "active": ID, "keys": {ID: base64},
+"times": {ID: {"added": 1.7e9, "promoted": ..., "demoted": ...}}}
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from calib_serve.files import read_private, write_whole
 
 __all__ = ["read_keyring_file", "write_keyring_file"]
 
-_FORMAT = 2
+_FORMAT = 1
 _TIMES = ("added", "promoted", "demoted")
 _LATEST = 253_402_300_800.0  # the year 10000, beyond which no calendar goes
 
@@ -27,13 +25,9 @@ Times = Mapping[str, Mapping[str, "float | None"]]
 
 
 def read_keyring_file(path: Path) -> tuple[str, dict[str, bytes], Times]:
-    """The active key's id, the keys and their times; KeyringError where it is no keyring or not private.
-
-    Of format 1, the file's own time tells when a key ceased to sign, at the latest.
-    """
+    """The active key's id, the keys and their times; KeyringError where it is no keyring or not private."""
     try:
         text = read_private(path).decode()
-        changed = path.stat().st_mtime
     except FileNotFoundError as error:
         raise KeyringError(
             f"cannot read the keyring {path}: {error}; make one with: calib-serve keys new {path}"
@@ -42,20 +36,18 @@ def read_keyring_file(path: Path) -> tuple[str, dict[str, bytes], Times]:
         raise KeyringError(f"cannot read the keyring {path}: {error}") from error
     try:
         content = json.loads(text)
-        kept = content.get("format", 1)
+        kept = content["format"]
         if isinstance(kept, int) and kept > _FORMAT:
-            raise KeyringError(f"{path} is a keyring {of_a_newer(kept, reads=f'1 and {_FORMAT}')}")
+            raise KeyringError(f"{path} is a keyring {of_a_newer(kept, reads=_FORMAT)}")
         keys = {str(k): base64.b64decode(v, validate=True) for k, v in content["keys"].items()}
         active = str(content["active"])
         times = {str(k): _times(known) for k, known in content.get("times", {}).items()}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise KeyringError(
-            f'{path} is not a keyring; expected {{"active": ID, "keys": {{ID: base64}}}}'
+            f'{path} is not a keyring; expected {{"format": {_FORMAT}, "active": ID, "keys": {{ID: base64}}}}'
         ) from error
-    if kept not in (1, _FORMAT):
-        raise KeyringError(f"{path} is a keyring of format {kept!r}; this program reads 1 and {_FORMAT}")
-    if kept == 1:
-        times = {key_id: {"demoted": changed} for key_id in keys if key_id != active}
+    if kept != _FORMAT:
+        raise KeyringError(f"{path} is a keyring of format {kept!r}; this program reads {_FORMAT}")
     return active, keys, times
 
 

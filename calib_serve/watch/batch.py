@@ -108,11 +108,11 @@ def named_batch(
     """The batch under the client's own name, whatever others call theirs, with the chances noted."""
     name = hashlib.blake2b(repr((source, once)).encode(), digest_size=32, person=b"batch name").digest()
     shadows = [item.shadow if isinstance(item, ServedPrediction) else None for item in items]
-    told = repr(list(items)) + (repr(shadows) if any(shadows) else "")  # as before where none is
+    told = repr(list(items)) + (repr(shadows) if any(shadows) else "")
     content = hashlib.blake2b(told.encode(), digest_size=32).digest()
     chosen = any(chance != 1 for chance in chances)
     note = zlib.compress(np.array(chances, "<f8").tobytes()) if chosen else b""
-    return Once.of(name, content, time=time, note=note, earlier=once)
+    return Once.of(name, content, time=time, note=note)
 
 
 def noted_chances(batch: Once, count: int) -> list[float]:

@@ -273,7 +273,7 @@ def _line(batch: str, row: int, of: int, entry: Entry, ledger: Ledger) -> dict[s
 
 def _read(row: dict[str, Any]) -> Line:
     keys = tuple(Key(row["model"], row["version"], name, kind) for kind, name in row["slices"])
-    shadow = row.get("shadow")  # none in the lines of earlier versions
+    shadow = row["shadow"]
     values = {name: row[name] for name in Noted._fields if name != "shadow"} | {
         "nonce": bytes.fromhex(row["nonce"]),
         "slices": keys,

@@ -19,31 +19,26 @@ __all__ = ["Batches", "Once", "check_content"]
 class Once(NamedTuple):
     """A batch by its ``name``: a digest of its ``content``, when it was sent first and how long it is known.
 
-    ``note``: what its sender is to know again when it is sent again. ``earlier``: the name under which it may
-    have been counted before names stood for a content. Of such a one nothing but the name is known: its
-    content is empty and its ``time`` 0.
+    ``note``: what its sender is to know again when it is sent again.
     """
 
     name: bytes
-    content: bytes = b""
-    time: float = 0.0
-    expires: float = 0.0
+    content: bytes
+    time: float
+    expires: float
     note: bytes = b""
-    earlier: bytes = b""
 
     @classmethod
-    def of(
-        cls, name: bytes, content: bytes = b"", *, time: float, note: bytes = b"", earlier: bytes = b""
-    ) -> Once:
+    def of(cls, name: bytes, content: bytes = b"", *, time: float, note: bytes = b"") -> Once:
         """One that is sent at ``time`` and known for a day."""
-        return cls(name, content, time, time + DAY, note, earlier)
+        return cls(name, content, time, time + DAY, note)
 
 
 class Batches:
     """The batches that the ledger behind ``tables`` remembers; used within its transactions."""
 
     def __init__(self, tables: Tables) -> None:
-        self._named, self._earlier, self._state = tables["named"], tables["batches"], tables["state"]
+        self._named, self._state = tables["batches"], tables["state"]
 
     def add(self, once: Once) -> bool:
         """Remember it; False if it was remembered already, ConflictError if with another content.
@@ -55,25 +50,22 @@ class Batches:
             return False
         if once.time <= doubted_batches(self._state):
             return False
-        self._named.add([once[:-1]])
+        self._named.add([once])
         return True
 
     def find(self, once: Once) -> Once | None:
-        """The batch as it was remembered under this name, or its earlier one."""
-        if (row := self._named.get(once.name)) is not None:
-            return Once(*row)
-        row = self._earlier.get(once.earlier)
-        return None if row is None else Once(once.earlier, expires=row[1])
+        """The batch as it was remembered under this name."""
+        row = self._named.get(once.name)
+        return None if row is None else Once(*row)
 
     def forget(self, before: float, *, at_most: int) -> None:
         """Forget so many that expired before."""
-        for rows in (self._named, self._earlier):
-            rows.expire(before, at_most=at_most)
+        self._named.expire(before, at_most=at_most)
 
 
 def check_content(once: Once, known: Once) -> None:
-    """ConflictError unless what is known may be the same batch."""
-    if known.content and known.content != once.content:
+    """ConflictError unless what is known is the same batch."""
+    if known.content != once.content:
         raise ConflictError(
             "this Idempotency-Key was used for another batch; nothing of this one was counted: "
             "send it under a key of its own"

@@ -90,7 +90,7 @@ def contain(tables: Tables, found: list[Damage], *, latest: float, now: float) -
     """Set what is damaged aside so that the rest counts on; what of it cannot be. Within a transaction.
 
     ``latest``: the time of the latest prediction whose label was counted. Receipts until then, whose epoch
-    or nonce is not known, are refused from now on where some of these are lost; and so are batches of
+    is not known, are refused from now on where some of these are lost; and so are batches of
     predictions until ``now``. Sums and labels that are lost are missing from then on.
     """
     left = [one for one in found if not _contained(tables, one, latest=latest, now=now)]
@@ -101,7 +101,7 @@ def contain(tables: Tables, found: list[Damage], *, latest: float, now: float) -
 
 
 def _contained(tables: Tables, one: Damage, *, latest: float, now: float) -> bool:
-    if one.table not in ("epochs", "nonces", "batches", "named", "spans", "journal", "state"):
+    if one.table not in ("epochs", "batches", "spans", "journal", "state"):
         return False
     rows = tables[one.table]
     if one.table == "state" and (one.row is None or not str(one.row[0]).startswith(_ANEW)):
@@ -113,7 +113,7 @@ def _contained(tables: Tables, one: Damage, *, latest: float, now: float) -> boo
             gone = False
         if not gone:
             return False
-    if one.table in ("epochs", "nonces", "batches", "named"):
+    if one.table in ("epochs", "batches"):
         seen.doubt(tables["state"], receipts=latest, batches=now)
     kept = tables["damaged"]
     (last,) = tables.db.execute("SELECT coalesce(max(id), 0) FROM damaged").fetchone()

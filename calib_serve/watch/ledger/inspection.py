@@ -11,12 +11,10 @@ from urllib.parse import quote
 
 from calib_serve.errors import LedgerError, of_a_newer
 from calib_serve.watch.ledger.damage import Damage, look, set_aside, structure
-from calib_serve.watch.ledger.formats import FORMAT
 from calib_serve.watch.ledger.rows import Tables
+from calib_serve.watch.ledger.tables import FORMAT
 
 __all__ = ["Inspection", "set_aside_in", "stopped_after", "verify_file"]
-
-_SET_ASIDE = 3  # the first format that keeps what was damaged
 
 
 class Inspection:
@@ -60,9 +58,9 @@ def verify_file(path: str | Path) -> list[str]:
             if wrong := structure(db, made=found == FORMAT):
                 return wrong
             if found > FORMAT:
-                return [f"it is {of_a_newer(found, reads=f'1 to {FORMAT}')}"]
+                return [f"it is {of_a_newer(found, reads=FORMAT)}"]
             if found != FORMAT:
-                return [f"it is of format {found}, and can be verified once this program has opened it"]
+                return [f"it is no ledger of format {FORMAT}"]
             return [str(one) for one in look(Tables(db)) if one is not None]
     except (sqlite3.Error, UnicodeDecodeError) as error:
         return [f"it cannot be read: {error}"]
@@ -73,7 +71,7 @@ def set_aside_in(path: str | Path) -> list[str]:
     try:
         with closing(_reader(Path(path))) as db:
             (found,) = db.execute("PRAGMA user_version").fetchone()
-            return set_aside(Tables(db)) if found >= _SET_ASIDE else []
+            return set_aside(Tables(db)) if found == FORMAT else []
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise LedgerError(f"the ledger {path} cannot be read: {error}") from error
 

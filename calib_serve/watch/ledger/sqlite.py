@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,14 +14,13 @@ from calib_serve.watch.checks import Check
 from calib_serve.watch.ledger import batches, book, seen
 from calib_serve.watch.ledger.batches import Once
 from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Mark, Noted, noted, served
-from calib_serve.watch.ledger.formats import FORMAT, convert
 from calib_serve.watch.ledger.generations import begin_generation, read_generation
 from calib_serve.watch.ledger.inspection import Inspection
 from calib_serve.watch.ledger.leases import Leases, RowLeases
 from calib_serve.watch.ledger.sqlite_checks import sqlite_checks
 from calib_serve.watch.ledger.sqlite_store import LATEST, SqliteStore
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, merge_slices
-from calib_serve.watch.ledger.tables import SCHEMA
+from calib_serve.watch.ledger.tables import FORMAT, SCHEMA
 from calib_serve.watch.ledger.taken_out import count_taken_out
 
 try:
@@ -33,7 +31,6 @@ except ImportError:  # no fcntl on this system
 __all__ = ["SqliteLedger"]
 
 _BINS, _RETENTION, _FORGOTTEN = "ledger/bins", "ledger/retention", "ledger/forgotten_before"
-_PRUNED_1 = "ledger/pruned_through"  # of format 1: what expired before may have been forgotten
 _PRUNE_EVERY = 60.0  # seconds between sweeps
 _PRUNE_AT_MOST = 10_000  # names or spans a sweep, so that no label waits long for one
 # How far a sweep trusts the clock beyond the latest prediction whose label was counted, and beyond the last
@@ -90,17 +87,9 @@ class SqliteLedger(SqliteStore):
 
     def _prepare(self) -> None:
         with self.transaction():
-            found = self._format()
-            if 0 < found < FORMAT:
-                try:
-                    convert(self._tables, found, bins=self.bins)
-                except (ValueError, TypeError, struct.error) as error:
-                    raise self._damaged(error) from error
             for statement in SCHEMA:
                 self._db.execute(statement)
             self._check_bins()
-            if found == 1 and (kept := self.load(_PRUNED_1)) is not None:
-                self._forgot(self._number(kept) - self.retention)
             self._db.execute(f"PRAGMA user_version = {FORMAT}")
             self._retain()
 

@@ -15,10 +15,9 @@ from calib_serve.errors import LedgerError, of_a_newer
 from calib_serve.files import make_private
 from calib_serve.watch.ledger import damage
 from calib_serve.watch.ledger.files import Files, set_leftovers_aside
-from calib_serve.watch.ledger.formats import FORMAT
 from calib_serve.watch.ledger.inspection import set_aside_in, stopped_after, verify_file
 from calib_serve.watch.ledger.rows import Tables
-from calib_serve.watch.ledger.tables import DamagedRow
+from calib_serve.watch.ledger.tables import FORMAT, DamagedRow
 
 __all__ = ["LATEST", "SqliteStore"]
 
@@ -69,7 +68,7 @@ class SqliteStore:
     def _format(self) -> int:
         (found,) = self._db.execute("PRAGMA user_version").fetchone()
         if found > FORMAT:
-            raise LedgerError(f"{self.path} is a ledger {of_a_newer(found, reads=f'1 to {FORMAT}')}")
+            raise LedgerError(f"{self.path} is a ledger {of_a_newer(found, reads=FORMAT)}")
         if found < 0:
             raise self._damaged(f"no format has the number {found}")
         if found == 0 and self._db.execute("SELECT 1 FROM sqlite_master").fetchone():

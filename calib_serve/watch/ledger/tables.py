@@ -16,7 +16,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["SCHEMA", "TABLES", "DamagedRow", "Row", "Table"]
+__all__ = ["FORMAT", "SCHEMA", "TABLES", "DamagedRow", "Row", "Table"]
+
+FORMAT = 1
+"""The number of this layout, which SQLite keeps as the file's ``user_version``."""
 
 Row = tuple[Any, ...]
 
@@ -140,10 +143,9 @@ TABLES = {
             indexed=("model", "version", "time"),
         ),
         Table("epochs", ("epoch BLOB",), ("expires REAL", "since REAL", "bits BLOB"), _EXPIRING),
-        Table("nonces", ("nonce BLOB",), ("expires REAL",), _EXPIRING),
-        # Names of batches of before they stood for a content: read, not written.
-        Table("batches", ("name BLOB",), ("expires REAL",)),
-        Table("named", ("name BLOB",), ("content BLOB", "time REAL", "expires REAL", "note BLOB"), _EXPIRING),
+        Table(
+            "batches", ("name BLOB",), ("content BLOB", "time REAL", "expires REAL", "note BLOB"), _EXPIRING
+        ),
         Table(
             "spans",
             ("model TEXT", "version TEXT", "kind TEXT", "start REAL", "width REAL", "name TEXT"),
