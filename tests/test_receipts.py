@@ -90,6 +90,7 @@ def test_what_is_no_receipt_at_all_is_malformed(odd: Any) -> None:
     assert reason(odd) == "malformed"
 
 
+@pytest.mark.server
 def test_nonces_differ_over_processes_that_share_a_seed() -> None:
     read, write = os.pipe()
     for _ in range(4):
@@ -123,6 +124,7 @@ def intake(path: Path, **options: Any) -> Intake:
     )
 
 
+@pytest.mark.store
 def test_never_a_count_and_always_a_reason(tmp_path: Path) -> None:
     home = intake(tmp_path / "ledger")
     good = token()
@@ -149,6 +151,7 @@ def test_never_a_count_and_always_a_reason(tmp_path: Path) -> None:
     home.ledger.close()
 
 
+@pytest.mark.store
 def test_ten_thousand_concurrent_copies_count_once(tmp_path: Path) -> None:
     item = {"receipt": token(), "label": 7}
     homes = [intake(tmp_path / "ledger") for _ in range(4)]  # four connections, as workers have

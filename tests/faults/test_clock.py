@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 from ledgers import accept, entries, make_label
 from real_watch import RING, make_watch
+from sizes import sized
 
 from calib_serve.errors import Refused
 from calib_serve.receipts import DAY
 from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.drift import Detector
-from calib_serve.watch.ledger import Once, SqliteLedger
+from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.samples import SampleLog, read_samples
+
+pytestmark = pytest.mark.store
 
 NOW = 1_700_000_000.0
 
@@ -62,15 +65,6 @@ def test_sweeps_keep_pace_with_labels_that_come_faster_than_one_sweep_forgets(tm
     ledger.close()
 
 
-def test_batches_of_predictions_are_forgotten_without_any_label(tmp_path, clock):
-    ledger = SqliteLedger(tmp_path / "l.db", clock=clock)
-    for minute in range(10):
-        clock.now = 1000.0 + 61 * minute
-        ledger.add({}, time=clock.now, once=Once(minute.to_bytes(12, "big"), b"", clock.now, clock.now + 1))
-    assert kept(ledger, "batches") == 1
-    ledger.close()
-
-
 def test_pruning_goes_in_bounded_sweeps(tmp_path):
     ledger = SqliteLedger(tmp_path / "l.db", clock=lambda: 0.0, retention=1.0)
     accept(ledger, [label_of_epoch(i, when=float(i)) for i in range(100)])
@@ -95,18 +89,6 @@ def test_a_clock_31_days_ahead_for_one_batch_makes_the_ledger_forget_nothing(tmp
     ledger.close()
 
 
-def test_a_clock_31_days_ahead_while_labels_become_welcome_for_longer_refuses_nothing(tmp_path, clock):
-    counted, fresh = label_of_epoch(1, when=NOW - DAY), label_of_epoch(2, when=NOW)
-    ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=10 * DAY)
-    assert accept(ledger, [counted]) == [True]
-    ledger.close()
-    clock.now = NOW + 31 * DAY
-    ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=60 * DAY)
-    clock.now = NOW + 60
-    assert ledger.accept(entries([counted, fresh])) == ["duplicate", "counted"]
-    ledger.close()
-
-
 def test_a_longer_retention_counts_nothing_twice_now_or_later(tmp_path, clock):
     old, young = label_of_epoch(1, when=NOW), label_of_epoch(2, when=NOW + 8 * DAY)
     ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=10 * DAY)
@@ -126,7 +108,7 @@ def test_a_longer_retention_counts_nothing_twice_now_or_later(tmp_path, clock):
     ledger.close()
 
 
-@pytest.mark.parametrize("jump", [-400 * DAY, -DAY, -1.0, 1.0, DAY, 400 * DAY])
+@pytest.mark.parametrize("jump", sized([-400 * DAY, DAY], [-400 * DAY, -DAY, -1.0, 1.0, DAY, 400 * DAY]))
 def test_a_served_watch_counts_each_label_once_over_a_jump(tmp_path, clock, jump: float):
     watch = make_watch(tmp_path, clock=clock)
     one = ServedPrediction("m", "1", 1, 0.9)

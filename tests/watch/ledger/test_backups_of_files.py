@@ -30,6 +30,8 @@ from calib_serve.watch.ledger.backup_file import read_header, unpacked_content, 
 from calib_serve.watch.ledger.sqlite_copy import as_it_is, compact, unused, used_bytes
 from calib_serve.watch.ledger.taken_out import read_taken_out
 
+pytestmark = pytest.mark.store
+
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:

@@ -12,6 +12,8 @@ from calib_serve.watch.ledger import SqliteLedger, WriterLease
 from calib_serve.watch.ledger.file_leases import FileLeases
 from calib_serve.watch.ledger.leases import Held, Holder, RowLeases
 
+pytestmark = pytest.mark.store
+
 ONE, TWO = Holder("one", "a", 1, 0.0), Holder("two", "b", 2, 86_400.0)
 
 

@@ -13,6 +13,8 @@ from calib_serve.receipts import DAY
 from calib_serve.watch.ledger import Key, SqliteLedger, Sums
 from calib_serve.watch.ledger.sums import merge_slices
 
+pytestmark = pytest.mark.store
+
 VERSIONS = [("a", "1"), ("a", "2"), ("b", "1"), ("b/1", "")]
 AGES = (60.0, 3000.0, 1.5 * DAY, 3 * DAY, 20 * DAY)
 

@@ -11,6 +11,8 @@ from calib_serve.receipts import DAY
 from calib_serve.watch.ledger import Once, SqliteLedger
 from calib_serve.watch.ledger.sums import Key, Sums
 
+pytestmark = pytest.mark.store
+
 BATCH = Once.of(b"batch 1", time=NOW)
 
 

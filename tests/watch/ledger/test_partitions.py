@@ -16,6 +16,8 @@ from calib_serve.watch.ledger import (
     verify_ledger,
 )
 
+pytestmark = pytest.mark.store
+
 
 def labels(n, *, epochs=16, first=0):
     """Labels of this many signing processes."""
@@ -35,7 +37,7 @@ def n_labels(ledger):
 
 
 def test_it_is_what_its_model_says():
-    run(PartitionedMachine, runs=sized(4, 10_000))
+    run(PartitionedMachine, runs=sized(2, 10_000))
 
 
 def test_a_batch_that_ends_midway_is_of_unknown_fate_and_counts_once_when_it_is_sent_again(
@@ -153,6 +155,7 @@ def cluster(nodes):
     return nodes
 
 
+@pytest.mark.nightly
 def test_a_cluster_spreads_labels_over_its_nodes_and_counts_each_once(cluster, tmp_path):
     some = labels(640, epochs=64)
     with contextlib.closing(open_ledger(cluster.url)) as ledger:

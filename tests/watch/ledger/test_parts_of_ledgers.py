@@ -28,6 +28,8 @@ from calib_serve.watch.ledger.entries import Noted, Place, Shadowed, coarser, la
 from calib_serve.watch.ledger.generations import read_generation
 from calib_serve.watch.ledger.sums import Key, Sums, changes, label_places
 
+pytestmark = pytest.mark.store
+
 
 @pytest.mark.parametrize(("bits", "sound"), [(0, True), (3, True), (4, False)])
 def test_a_shadow_has_two_bits(bits: int, sound: bool) -> None:

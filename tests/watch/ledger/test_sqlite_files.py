@@ -19,6 +19,8 @@ from calib_serve.watch.ledger import (
 from calib_serve.watch.ledger.inspection import stopped_after
 from calib_serve.watch.ledger.sqlite_copy import compact, copied, put_in_place
 
+pytestmark = pytest.mark.store
+
 DAY = 86_400.0
 
 

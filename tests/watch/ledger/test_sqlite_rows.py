@@ -21,6 +21,8 @@ from calib_serve.watch.ledger.entries import Place, Shadowed, holding, journal_s
 from calib_serve.watch.ledger.seen import Seen, doubt
 from calib_serve.watch.ledger.sums import label_places
 
+pytestmark = pytest.mark.store
+
 DAY = 86_400.0
 
 

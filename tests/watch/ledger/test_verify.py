@@ -21,6 +21,8 @@ from calib_serve.watch.ledger import (
 )
 from calib_serve.watch.ledger.sums import Sums
 
+pytestmark = pytest.mark.store
+
 BATCH = Once(b"a batch", b"content", NOW, FOREVER)
 
 
