@@ -9,6 +9,7 @@ under the key of the journal's writer. So the journal holds every label that is 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -310,10 +311,6 @@ def _take_slot(folder: Path) -> tuple[int, IO[bytes]]:
 
 
 def _locked(file: IO[bytes]) -> bool:
-    try:
-        import fcntl  # noqa: PLC0415 - not on every platform
-    except ImportError:
-        return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

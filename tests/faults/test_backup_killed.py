@@ -10,7 +10,7 @@ from ledgers import counted, labels_of, make_label
 from sizes import sized
 
 from calib_serve.watch.ledger import backup_ledger, restore_ledger
-from calib_serve.watch.ledger.backup_file import read_header
+from calib_serve.watch.ledger.backup import read_header
 
 pytestmark = pytest.mark.store
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from calib_serve.cli import app
 from calib_serve.errors import InputError, KeyringError, LedgerError
-from calib_serve.receipts import Keyring, keyfile
+from calib_serve.receipts import Keyring, keyring
 from calib_serve.watch import journal
 from calib_serve.watch.anew import begun_anew
 from calib_serve.watch.contracts import evidence
@@ -21,7 +21,7 @@ from calib_serve.watch.drift import detector
 from calib_serve.watch.feed import detector_key
 from calib_serve.watch.ids import sqlite as ids
 from calib_serve.watch.journal import LabelJournal, read_journal
-from calib_serve.watch.ledger import SqliteLedger, backup_file, restore_ledger
+from calib_serve.watch.ledger import SqliteLedger, backup, restore_ledger
 from calib_serve.watch.ledger.tables import FORMAT
 from calib_serve.watch.shadow import paired
 from calib_serve.watch.shadow.follower import shadow_key
@@ -68,7 +68,7 @@ def test_a_ledger(host: Host) -> None:
 def test_a_backup_and_a_ledger_within_one(host: Host) -> None:
     file, place = host.folder / "ledger.backup", host.folder / "restored.db"
     head, _, content = file.read_bytes().partition(b"\n")
-    of = {**json.loads(head), "format": backup_file._FORMAT + 1}
+    of = {**json.loads(head), "format": backup._FORMAT + 1}
     file.write_bytes(json.dumps(of).encode() + b"\n" + content)
     with pytest.raises(LedgerError, match=rf"a backup of format 2, {NEWER} 1: upgrade"):
         restore_ledger(file, str(place))
@@ -76,7 +76,7 @@ def test_a_backup_and_a_ledger_within_one(host: Host) -> None:
     copy.write_bytes(content)
     number(copy, FORMAT + 1)
     file.unlink()
-    backup_file.write_backup(file, copy, store="sqlite", taken=host.now)
+    backup.write_backup(file, copy, store="sqlite", taken=host.now)
     with pytest.raises(LedgerError, match=rf"a ledger of format {FORMAT + 1}, {NEWER}"):
         restore_ledger(file, str(place))
     assert not place.exists()
@@ -170,7 +170,7 @@ def test_ids(host: Host) -> None:
 @pytest.mark.parametrize("keys", [{"k1": "AAAA"}, ["another", "form"]])
 def test_a_keyring_whatever_it_holds(keys: object, tmp_path: Path) -> None:
     file = tmp_path / "keyring.json"
-    file.write_text(json.dumps({"format": keyfile._FORMAT + 1, "active": "k1", "keys": keys}))
+    file.write_text(json.dumps({"format": keyring._FORMAT + 1, "active": "k1", "keys": keys}))
     file.chmod(0o600)
     with pytest.raises(KeyringError, match=f"a keyring of format 2, {NEWER} 1: upgrade"):
         Keyring.load(file)

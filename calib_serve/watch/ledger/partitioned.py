@@ -19,8 +19,7 @@ from itertools import chain
 from calib_serve.errors import LedgerError, UnknownFate
 from calib_serve.nonces import split
 from calib_serve.watch.checks import Check
-from calib_serve.watch.ledger.batches import Once
-from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Mark, Noted, Place
+from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Mark, Noted, Once, Place
 from calib_serve.watch.ledger.generations import begin_generation
 from calib_serve.watch.ledger.protocol import Ledger
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, add_at, merge_slices

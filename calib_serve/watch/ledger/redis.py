@@ -17,17 +17,18 @@ from typing import Any
 from calib_serve.errors import LedgerError, MissingDependency, UnknownFate
 from calib_serve.receipts import DAY
 from calib_serve.watch.checks import Check
-from calib_serve.watch.ledger.batches import Once, check_content
 from calib_serve.watch.ledger.entries import (
     Dated,
     Entry,
     Fate,
     Mark,
     Noted,
+    Once,
+    check_content,
     noted,
     served,
 )
-from calib_serve.watch.ledger.generations import begin_generation, read_generation
+from calib_serve.watch.ledger.generations import TAKEN_OUT, begin_generation, read_generation, read_taken_out
 from calib_serve.watch.ledger.leases import Leases
 from calib_serve.watch.ledger.redis_checks import redis_checks
 from calib_serve.watch.ledger.redis_leases import RedisLeases
@@ -48,7 +49,6 @@ from calib_serve.watch.ledger.redis_wire import (
     unpacked,
 )
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, merge_slices
-from calib_serve.watch.ledger.taken_out import TAKEN_OUT, read_taken_out
 
 try:
     import redis

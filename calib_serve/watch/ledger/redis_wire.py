@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from calib_serve.nonces import split
-from calib_serve.watch.ledger.batches import Once
-from calib_serve.watch.ledger.entries import SPANS, Noted, Place, Shadowed, holding, label_sums
+from calib_serve.watch.ledger.entries import SPANS, Noted, Once, Place, Shadowed, holding, label_sums
 from calib_serve.watch.ledger.redis_scripts import FEW
 from calib_serve.watch.ledger.sums import Key, Sums, Version, label_places
 

@@ -26,9 +26,9 @@ from calib_serve.watch.ledger import (
     set_aside_rows,
     verify_ledger,
 )
-from calib_serve.watch.ledger.backup_file import read_header, unpacked_content, write_backup
+from calib_serve.watch.ledger.backup import read_header, unpacked_content, write_backup
+from calib_serve.watch.ledger.generations import read_taken_out
 from calib_serve.watch.ledger.sqlite_copy import as_it_is, compact, unused, used_bytes
-from calib_serve.watch.ledger.taken_out import read_taken_out
 
 pytestmark = pytest.mark.store
 

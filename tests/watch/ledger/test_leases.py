@@ -9,8 +9,7 @@ import pytest
 
 from calib_serve.errors import InputError
 from calib_serve.watch.ledger import SqliteLedger, WriterLease
-from calib_serve.watch.ledger.file_leases import FileLeases
-from calib_serve.watch.ledger.leases import Held, Holder, RowLeases
+from calib_serve.watch.ledger.leases import FileLeases, Held, Holder
 
 pytestmark = pytest.mark.store
 
@@ -61,7 +60,6 @@ def test_a_note_is_there_for_the_next_holder(tmp_path: Path) -> None:
 @pytest.fixture
 def ledger(tmp_path: Path):
     opened = SqliteLedger(tmp_path / "l.db")
-    opened.leases = RowLeases(opened, seconds=0.6)
     yield opened
     opened.close()
 
@@ -71,19 +69,6 @@ def test_names_that_cannot_be_part_of_a_file_are_refused(ledger: SqliteLedger) -
         with pytest.raises(InputError, match="at most 60 printable characters"):
             WriterLease(ledger, name=name)
     WriterLease(ledger, name="a" * 60).close()
-
-
-def test_those_of_one_id_share_a_name_and_leave_it_to_the_last(ledger: SqliteLedger) -> None:
-    one, two = (WriterLease(ledger, name="a", shared="x") for _ in range(2))
-    assert (one.name, two.name, one.holder.id) == ("a", "a", "x")
-    one.close()
-    held = ledger.leases.look("a")
-    assert held is not None
-    assert held.holder.id == "x"
-    other = WriterLease(ledger, name="a", shared="y")
-    assert other.name != "a" or ledger.leases.look("a").holder.id == "y"
-    for lease in (two, other):
-        lease.close()
 
 
 def test_names_are_looked_for_one_after_the_other(ledger: SqliteLedger) -> None:

@@ -19,13 +19,13 @@ from calib_serve.errors import LedgerError, ShapeError
 from calib_serve.watch.ledger import (
     SqliteLedger,
     backup_ledger,
-    sqlite_checks,
+    sqlite,
 )
 from calib_serve.watch.ledger.backup import restore_ledger
 from calib_serve.watch.ledger.book import _noted
-from calib_serve.watch.ledger.damage import Damage, contain
 from calib_serve.watch.ledger.entries import Noted, Place, Shadowed, coarser, label_sums
 from calib_serve.watch.ledger.generations import read_generation
+from calib_serve.watch.ledger.inspection import Damage, contain
 from calib_serve.watch.ledger.sums import Key, Sums, changes, label_places
 
 pytestmark = pytest.mark.store
@@ -103,17 +103,17 @@ def test_a_long_journal_and_a_full_disk_are_said(tmp_path: Path, monkeypatch: py
             os.truncate(file, size)  # no block of them is on the disk
 
     sizes(mib, 512 * mib)
-    assert sqlite_checks._journal(path) is None
+    assert sqlite._journal(path) is None
     sizes(mib, 512 * mib + 1)
-    assert "journal has grown to 512 MiB" in str(sqlite_checks._journal(path))
+    assert "journal has grown to 512 MiB" in str(sqlite._journal(path))
     sizes(600 * mib, 600 * mib)
-    assert sqlite_checks._journal(path) is None
+    assert sqlite._journal(path) is None
     usage = namedtuple("usage", "total used free")
     for free, said in ((2400, None), (2399, "up to 2400 MiB")):
         monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage(0, 0, free * mib))
-        assert (sqlite_checks._disk(path) is None) == (said is None)
-        assert said is None or said in str(sqlite_checks._disk(path))
-    assert "2399 MiB are free beside the ledger, which takes 1200 MiB" in str(sqlite_checks._disk(path))
+        assert (sqlite._disk(path) is None) == (said is None)
+        assert said is None or said in str(sqlite._disk(path))
+    assert "2399 MiB are free beside the ledger, which takes 1200 MiB" in str(sqlite._disk(path))
 
 
 def test_a_ledger_that_is_put_in_the_place_of_another_has_its_rights(

@@ -15,9 +15,8 @@ from ledgers import entries, make_label
 
 from calib_serve.errors import LedgerError
 from calib_serve.watch.ledger import Key, SqliteLedger, Sums, book, set_aside_rows, verify_file
-from calib_serve.watch.ledger.batches import Once
-from calib_serve.watch.ledger.damage import Damage, contain, structure
-from calib_serve.watch.ledger.entries import Place, Shadowed, holding, journal_sums, places
+from calib_serve.watch.ledger.entries import Once, Place, Shadowed, holding, journal_sums, places
+from calib_serve.watch.ledger.inspection import Damage, contain, structure
 from calib_serve.watch.ledger.seen import Seen, doubt
 from calib_serve.watch.ledger.sums import label_places
 
