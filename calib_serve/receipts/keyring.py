@@ -36,6 +36,9 @@ SKEW = 300.0
 _KEY = 32
 _NONCES = Nonces()
 _SIGNERS = 1024  # model versions whose signer is kept
+_FORMAT = 1
+_TIMES = ("added", "promoted", "demoted")
+_LATEST = 253_402_300_800.0  # the year 10000, beyond which no calendar goes
 
 
 @dataclass(frozen=True)
@@ -311,10 +314,6 @@ def _hmac(key: bytes, message: bytes) -> bytes:
     except ValueError as error:  # so OpenSSL says that it could not allocate
         raise no_memory(error) from error
 
-
-_FORMAT = 1
-_TIMES = ("added", "promoted", "demoted")
-_LATEST = 253_402_300_800.0  # the year 10000, beyond which no calendar goes
 
 Times = Mapping[str, Mapping[str, "float | None"]]
 

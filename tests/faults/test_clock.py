@@ -12,7 +12,7 @@ from calib_serve.errors import Refused
 from calib_serve.receipts import DAY
 from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.drift import Detector
-from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.ledger import SqliteLedger, sqlite
 from calib_serve.watch.samples import SampleLog, read_samples
 
 pytestmark = pytest.mark.store
@@ -55,13 +55,15 @@ def kept(ledger, table):
     return ledger._db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
 
 
-def test_sweeps_keep_pace_with_labels_that_come_faster_than_one_sweep_forgets(tmp_path, clock):
+def test_sweeps_keep_pace_with_labels_that_come_faster_than_one_sweep_forgets(tmp_path, clock, monkeypatch):
+    monkeypatch.setattr(sqlite, "_PRUNE_AT_MOST", 100)
+    monkeypatch.setitem(SqliteLedger.prune.__kwdefaults__, "at_most", 100)
     ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=10.0)
-    for second in range(180):  # 350 a second, each welcome for ten seconds
+    for second in range(180):  # four a second, each welcome for ten seconds
         clock.now = when = 1000.0 + second
-        accept(ledger, [label_of_epoch(i, when=when) for i in range(350 * second, 350 * second + 350)])
-    # 63,000 came; there are those of ten seconds, and what expired since the last sweep.
-    assert kept(ledger, "epochs") <= 350 * (10 + 60)
+        accept(ledger, [label_of_epoch(i, when=when) for i in range(4 * second, 4 * second + 4)])
+    # 720 came; there are those of ten seconds, and what expired since the last sweep.
+    assert kept(ledger, "epochs") <= 4 * (10 + 60)
     ledger.close()
 
 

@@ -1,6 +1,9 @@
 """The generation of a ledger: grows whenever its sums went down, so that counters that fell are new series.
 
 Prometheus takes a counter that falls for one that began anew at 0, and adds all of it once more.
+
+Beside it is kept how many labels were taken out, whose receipts stay remembered: sums with fewer labels than
+receipts do not look as if some were lost.
 """
 
 from __future__ import annotations
@@ -62,13 +65,7 @@ def begin_generation(state: _State, why: str, *, now: float, above: int = 0) -> 
 
 
 TAKEN_OUT = "taken_out"
-"""The key of the number, as decimal digits."""
-
-
-class _State(Protocol):
-    def load(self, key: str) -> bytes | None: ...
-
-    def store(self, key: str, value: bytes) -> None: ...
+"""The key of the number of labels, as decimal digits."""
 
 
 def read_taken_out(state: _State) -> int:

@@ -32,6 +32,9 @@ _PRUNE_AT_MOST = 10_000  # names or spans a sweep, so that no label waits long f
 _AHEAD = DAY
 _SWEPT = "ledger/swept"
 _LOOK = 0.02  # seconds of that at each sweep, and of merging spans
+_MIB = 1 << 20
+_ROOM = 256 * _MIB  # bytes to be free at least, and twice the ledger: compacting copies what it holds
+_LONG = 512 * _MIB  # bytes of a journal that is not folded into the ledger, as somebody reads on and on
 
 
 class SqliteLedger(SqliteStore):
@@ -303,11 +306,6 @@ class SqliteLedger(SqliteStore):
         with self._lock:
             self._inspection.close()
             super().close()
-
-
-_MIB = 1 << 20
-_ROOM = 256 * _MIB  # bytes to be free at least, and twice the ledger: its conversion copies what it holds
-_LONG = 512 * _MIB  # bytes of a journal that is not folded into the ledger, as somebody reads on and on
 
 
 def sqlite_checks(

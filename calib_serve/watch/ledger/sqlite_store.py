@@ -28,6 +28,7 @@ LATEST = "ledger/latest"
 _PAGE = 8192  # bytes: the list of an epoch of which one receipt in 100 is counted needs no page of its own
 _LOOK_AT_START = 10.0  # seconds for which a ledger is looked through before it is used; the rest follows
 _MEND = "set it aside with calib_serve.watch.ledger.quarantine(path), or restore a copy"
+_PARTS = ("", "-wal", "-shm")
 
 
 class SqliteStore:
@@ -236,9 +237,6 @@ class SqliteStore:
         """Close the file."""
         with self._lock:
             self._db.close()
-
-
-_PARTS = ("", "-wal", "-shm")
 
 
 class Files:
