@@ -13,7 +13,6 @@ import pytest
 from ledgers import open_one
 from processes import started
 from real_prometheus import prometheus
-from sizes import sized
 from typer.testing import CliRunner
 
 from calib_serve.cli import app as cli
@@ -34,8 +33,9 @@ def labels_of(server) -> dict[str, float]:
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.server
-@pytest.mark.parametrize("kind", sized(["sqlite"], ["sqlite", "redis"]))
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
 def test_two_watches_on_one_ledger_show_prometheus_each_label_once(
     make_server, tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
