@@ -100,8 +100,9 @@ from calib_serve.watch.ledger import SqliteLedger
 folder, start = Path(sys.argv[1]), int(sys.argv[2])
 watch = make_watch(folder)
 watch.intake._journal = LabelJournal(folder / "j", watch.ledger)
+watch.labels(labels(20, start), source="a")
 print("ready", flush=True)
-for at in range(start, start + 100_000, 20):
+for at in range(start + 20, start + 100_000, 20):
     watch.labels(labels(20, at), source="a")
 """
 
