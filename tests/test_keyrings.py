@@ -7,14 +7,11 @@ import json
 import os
 import pickle
 import signal
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from calib_serve.errors import KeyringError, Refused
-from calib_serve.files import alone
 from calib_serve.receipts import DAY, SKEW, Keyring, KeyTimes, LiveKeyring
 from calib_serve.signals import on_hangup
 
@@ -80,14 +77,6 @@ def test_the_key_that_signs_and_one_that_may_sign_elsewhere_are_not_retired() ->
     assert set(ring.without(fresh).keys) == {ring.active}
 
 
-def test_a_key_that_signs_again_is_needed_again() -> None:
-    first = Keyring.new(clock=at(0.0))
-    ring = first.rotated(clock=at(1.0)).promoted(first.active, clock=at(2.0))
-    assert ring.unneeded_from(first.active) is None
-    ring = ring.rotated(clock=at(3.0))
-    assert ring.unneeded_from(first.active, ttl=DAY) == 3.0 + DAY + SKEW
-
-
 def test_keys_of_another_host_are_joined_and_one_id_has_one_secret() -> None:
     here, there = Keyring.new(), Keyring.new().extended()
     both = here.joined(there, clock=at(5.0))
@@ -110,9 +99,6 @@ def test_keys_of_another_host_are_joined_and_one_id_has_one_secret() -> None:
         ({"format": "x"}, "format 'x'"),
         ({"times": {"old": {"added": "soon"}}}, "is not a keyring"),
         ({"times": {"old": {"added": float("nan")}}}, "is not a keyring"),
-        ({"times": {"old": {"added": 10**400}}}, "is not a keyring"),
-        ({"times": {"old": {"added": 1e300}}}, "is not a keyring"),
-        ({"times": {"old": {"added": -1}}}, "is not a keyring"),
         ({"times": {"old": 5}}, "is not a keyring"),
         ({"times": []}, "is not a keyring"),
     ],
@@ -146,27 +132,6 @@ def test_a_change_that_fails_changes_nothing_and_lets_the_next_one_in(tmp_path: 
     with pytest.raises(KeyringError, match="cannot read the keyring"):
         Keyring.edit(tmp_path / "none" / "keys.json", lambda ring: ring)
     assert [p.name for p in tmp_path.iterdir()] == ["keys.json"]
-
-
-def test_one_thread_at_a_time_is_alone_with_a_file(tmp_path: Path) -> None:
-    inside, most = 0, 0
-
-    def work() -> None:
-        nonlocal inside, most
-        for _ in range(20):
-            with alone(tmp_path / "f"):
-                inside += 1
-                most = max(most, inside)
-                time.sleep(0.0005)
-                inside -= 1
-
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 # --- a ring that follows its file ---------------------------------------------------------------
@@ -241,17 +206,6 @@ def test_an_unknown_key_is_looked_up_in_the_file_at_once(path: Path, clock: Cloc
     with pytest.raises(Refused) as refused:
         live.verify(signed(Keyring.new()))
     assert refused.value.reason == "unknown_key"
-
-
-def test_unknown_keys_do_not_make_it_read_a_broken_file_each_time(path: Path, clock: Clock) -> None:
-    failures: list[int] = []
-    live = LiveKeyring(path, clock=clock, failed=lambda: failures.append(1))
-    path.write_text("{}")
-    stranger = signed(Keyring.new())
-    for _ in range(50):
-        with pytest.raises(Refused):
-            live.verify(stranger)
-    assert len(failures) == 1
 
 
 def test_a_hangup_reads_the_file_again_also_where_it_looks_unchanged(path: Path, clock: Clock) -> None:

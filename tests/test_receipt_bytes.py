@@ -16,7 +16,7 @@ import pytest
 
 from calib_serve.errors import InputError, KeyringError, Refused
 from calib_serve.files import GROUP_READS
-from calib_serve.receipts import DAY, Keyring, KeyTimes, Label, Receipt, Shadow
+from calib_serve.receipts import DAY, Keyring, KeyTimes, Receipt, Shadow
 from calib_serve.receipts import keyring as keyring_module
 from calib_serve.receipts import signer as signer_module
 from calib_serve.receipts.keyring import SKEW, told_time
@@ -166,15 +166,6 @@ def test_times_are_refused_on_either_side_of_what_is_allowed() -> None:
     assert read(body(), now=kept + 10, ttl=10)
 
 
-def test_a_stranger_and_a_forger_are_told_apart() -> None:
-    with pytest.raises(Refused) as unknown:
-        read(body(names=("k9", "digits", "1.0", "")))
-    assert unknown.value.reason == "unknown_key"
-    with pytest.raises(Refused) as forged:
-        RING.verify(spelled(body(), bytes(32)), now=WHEN)
-    assert forged.value.reason == "bad_signature"
-
-
 def test_many_segments_and_versions_are_signed_as_few_are() -> None:
     """What is kept of them is bounded, and dropped without a trace in what is signed."""
     ring = Keyring("k1", {"k1": KEY})
@@ -199,12 +190,6 @@ def test_a_group_is_a_number_of_its_name_alone() -> None:
         assert group_number(name) == digest % 2**63
         assert 0 < group_number(name) < GROUPS == 2**63
     assert group_number("") == 0
-
-
-def test_a_label_is_right_where_it_is_the_predicted_class() -> None:
-    one = read(body())
-    assert Label(one, 7).correct is True
-    assert Label(one, 6).correct is False
 
 
 # Where OpenSSL cannot allocate
@@ -264,14 +249,6 @@ def test_the_file_is_json_with_the_times_of_each_key(tmp_path: Path) -> None:
         },
     }  # fmt: skip
     assert Keyring.load(path) == ring
-
-
-def test_what_is_signed_without_marks_is_plain() -> None:
-    signed = Signer("k1", KEY, model="digits", version="1.0").sign(
-        [(7, 0.75), (8, 0.5)], [NONCE, NONCE], time=WHEN
-    )
-    assert signed == [token(), token(predicted=8, confidence=0.5)]
-    assert all(one.wanted for one in signed)
 
 
 @pytest.mark.parametrize(
