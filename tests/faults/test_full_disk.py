@@ -40,7 +40,7 @@ def keep_samples(folder: Path) -> tuple[int, int, list[str]]:
             errors += 1
     assert log._predictions == {}
     ballast.unlink()
-    log.predicted("m", "1", [bytes(11) + b"x"], np.zeros((1, 300)), times=[0.0])
+    log.predicted("m", "1", [bytes(9) + b"x"], np.zeros((1, 300)), times=[0.0])
     log.flush()
     found = read_samples(folder, model="m", version="1")
     return errors, found.predictions * (not found.damaged), hidden(folder)
