@@ -9,6 +9,7 @@ under the key of the journal's writer. So the journal holds every label that is 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -29,6 +30,7 @@ __all__ = ["JournalBatch", "LabelJournal", "Line", "read_journal"]
 log = logging.getLogger(__name__)
 
 _FORMAT = 1
+_MAX_AGE = DAY  # of a file, seconds
 _SLOTS = 64  # processes that may write into one folder
 _FILES = "labels-*.ndjson"
 
@@ -66,7 +68,7 @@ class JournalBatch:
 class LabelJournal:
     """Appends to ``folder``; processes that share it write files of their own. Close it.
 
-    A file is followed by another once it has ``max_bytes`` or is ``max_age`` seconds old, and deleted after
+    A file is followed by another once it has ``max_bytes`` or is a day old, and deleted after
     ``days``: what is not in the journal cannot be taken back. Raises LedgerError where it cannot be written.
     """
 
@@ -76,7 +78,6 @@ class LabelJournal:
         ledger: Ledger,
         *,
         max_bytes: int = 64 << 20,
-        max_age: float = DAY,
         days: float = 90.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -85,7 +86,7 @@ class LabelJournal:
                 "a ledger in partitions takes no labels back: leave out the label journal, or the partitions"
             )
         self.folder, self._ledger, self._clock = Path(folder), ledger, clock
-        self._max_bytes, self._max_age, self._days = max_bytes, max_age, days
+        self._max_bytes, self._days = max_bytes, days
         self._lock = threading.RLock()
         self._file: IO[bytes] | None = None
         self._began = 0.0
@@ -162,7 +163,7 @@ class LabelJournal:
 
     def _current(self) -> IO[bytes]:
         now = self._clock()
-        old = now - self._began > self._max_age or now < self._began
+        old = now - self._began > _MAX_AGE or now < self._began
         if self._file is not None and (old or self._file.tell() >= self._max_bytes):
             self._file.close()
             self._file = None
@@ -188,9 +189,9 @@ class LabelJournal:
     def _forget(self, now: float) -> None:
         found = {path: _began(path) / 1000 for path in self.folder.glob(_FILES)}
         # A clock that runs ahead is trusted for a day beyond the latest file.
-        now = min(now, max(found.values(), default=now) + self._max_age + DAY)
+        now = min(now, max(found.values(), default=now) + _MAX_AGE + DAY)
         for path, began in found.items():
-            if began < now - self._days * DAY - self._max_age:
+            if began < now - self._days * DAY - _MAX_AGE:
                 path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -273,7 +274,7 @@ def _line(batch: str, row: int, of: int, entry: Entry, ledger: Ledger) -> dict[s
 
 def _read(row: dict[str, Any]) -> Line:
     keys = tuple(Key(row["model"], row["version"], name, kind) for kind, name in row["slices"])
-    shadow = row.get("shadow")  # none in the lines of earlier versions
+    shadow = row["shadow"]
     values = {name: row[name] for name in Noted._fields if name != "shadow"} | {
         "nonce": bytes.fromhex(row["nonce"]),
         "slices": keys,
@@ -310,10 +311,6 @@ def _take_slot(folder: Path) -> tuple[int, IO[bytes]]:
 
 
 def _locked(file: IO[bytes]) -> bool:
-    try:
-        import fcntl  # noqa: PLC0415 - not on every platform
-    except ImportError:
-        return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import hmac
 import json
 import pickle
 import struct
@@ -159,14 +158,12 @@ def receipts() -> dict[str, bytes]:
         }
         return RING.sign(**{**facts, **changes})
 
-    good, earlier = token(), receipt_of_version_1(RING.keys["k"])
+    good = token()
     shadowed = token(shadow=Shadow(1, 0.5, b"abcd"))
     raw = base64.urlsafe_b64decode(shadowed + "=" * (-len(shadowed) % 4))
-    older = alterations(earlier, names=1, nonce=12)
     every = {"inclusion": 0.25, "wanted": False, "group": 7, "segment": "north"}
     return {
         "good.txt": good.encode(),
-        "good of version 1.txt": earlier.encode(),
         "sampled unwanted and grouped.txt": token(**every).encode(),
         "other flags.txt": altered(good, 1, 0b100),
         "unknown flags.txt": altered(good, 1, 0b10000),
@@ -176,7 +173,6 @@ def receipts() -> dict[str, bytes]:
         "a shadow cut off.txt": base64.urlsafe_b64encode(raw[:-18]).rstrip(b"="),
         "a segment too long.txt": altered(good, 8, 255),
         **alterations(good, names=2, nonce=10),
-        **{f"version 1 {name}": one for name, one in older.items()},
         "padded.txt": good.encode() + b"==",
         "standard alphabet.txt": good.encode().replace(b"-", b"+").replace(b"_", b"/"),
         "with a line break.txt": good.encode()[:20] + b"\r\n" + good.encode()[20:],
@@ -186,13 +182,6 @@ def receipts() -> dict[str, bytes]:
         "many letters.txt": b"A" * 20_000,
         "nul.txt": b"\x00" * 40,
     }
-
-
-def receipt_of_version_1(key: bytes) -> str:
-    """A sound one, as it was signed before there was version 2."""
-    body = b"\x01\x01k\x01m\x011" + struct.pack(">Q12sId", 1_700_000_000_000, bytes(12), 1, 0.9)
-    mac = hmac.digest(key, b"calib-serve receipt\x00" + body, "sha256")[:16]
-    return base64.urlsafe_b64encode(body + mac).rstrip(b"=").decode()
 
 
 def altered(token: str, at: int, *new: int) -> bytes:
@@ -262,19 +251,27 @@ def contracts() -> dict[str, bytes]:
 
 def keyrings() -> dict[str, bytes]:
     key = base64.b64encode(bytes(32)).decode()
+
+    def ring(active: str, keys: object) -> bytes:
+        return json.dumps({"format": 1, "active": active, "keys": keys}).encode()
+
     return {
-        "sound.json": json.dumps({"active": "k", "keys": {"k": key}}).encode(),
+        "sound.json": ring("k", {"k": key}),
         "empty.json": b"",
         "deep.json": b'{"keys":' * DEEP,
-        "keys that are a list.json": b'{"active": "k", "keys": ["k"]}',
-        "a key that is a number.json": b'{"active": "k", "keys": {"k": 7}}',
-        "a key that is no base64.json": b'{"active": "k", "keys": {"k": "!!!"}}',
-        "a short key.json": b'{"active": "k", "keys": {"k": "AAAA"}}',
-        "surrogate.json": b'{"active": "\\ud800", "keys": {"\\ud800": "' + key.encode() + b'"}}',
-        "an id of a kilobyte.json": json.dumps({"active": "k" * 1000, "keys": {"k" * 1000: key}}).encode(),
-        "no id.json": json.dumps({"active": "", "keys": {"": key}}).encode(),
-        "doubled keys.json": f'{{"active": "k", "keys": {{"k": "{key}", "k": "AAAA"}}}}'.encode(),
-        "huge integer.json": b'{"active": ' + b"9" * 10_000 + b"}",
+        "keys that are a list.json": ring("k", ["k"]),
+        "a key that is a number.json": ring("k", {"k": 7}),
+        "a key that is no base64.json": ring("k", {"k": "!!!"}),
+        "a short key.json": ring("k", {"k": "AAAA"}),
+        "surrogate.json": ring("\ud800", {"\ud800": key}),
+        "an id of a kilobyte.json": json.dumps(
+            {"format": 1, "active": "k" * 1000, "keys": {"k" * 1000: key}}
+        ).encode(),
+        "no id.json": ring("", {"": key}),
+        "doubled keys.json": ring("k", {"k": key, "l": "AAAA"}).replace(b'"l"', b'"k"'),
+        "huge integer.json": b'{"format": 1, "active": ' + b"9" * 10_000 + b"}",
         "not utf-8.json": b"\xff\xfe",
-        "an id of line breaks.json": json.dumps({"active": "a\r\nb", "keys": {"a\r\nb": key}}).encode(),
+        "an id of line breaks.json": json.dumps(
+            {"format": 1, "active": "a\r\nb", "keys": {"a\r\nb": key}}
+        ).encode(),
     }
