@@ -230,7 +230,7 @@ _ERRORS = {
     409: "the Idempotency-Key was used for another batch; nothing was counted",
     413: "too many items or bytes",
     415: "neither JSON nor NDJSON, or encoded",
-    429: "too many batches are waiting, or labels of this source come too fast; send it again",
+    429: "too many batches are waiting; send it again",
     503: "the ledger cannot keep the batch, or it is not known whether it did; send it again",
 }
 
