@@ -174,29 +174,3 @@ assert len(found) == 15, found
         timeout=120,
         env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)},
     )
-
-
-def test_a_reporter_of_an_open_telemetry_meter_is_scraped_under_the_same_names(tmp_path: Path) -> None:
-    pytest.importorskip("opentelemetry.sdk")
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-
-    from calib_serve import Keyring, Reporter
-
-    reader = InMemoryMetricReader()
-    meter = MeterProvider(metric_readers=[reader]).get_meter("app")
-    with Reporter(3, model="digits", version="1.0", keyring=Keyring.new(), meter=meter) as reporter:
-        reporter.served([[0.7, 0.2, 0.1], [float("nan")] * 3])
-    data = reader.get_metrics_data()
-    assert data is not None
-    found = {
-        metric.name: {
-            tuple(sorted(point.attributes.items())): point.value for point in metric.data.data_points
-        }
-        for metric in data.resource_metrics[0].scope_metrics[0].metrics
-    }
-    of = (("model", "digits"), ("version", "1.0"))
-    assert found["calib_predictions"][(("bin", "10"), *of)] == 1
-    assert len(found["calib_predictions"]) == 15, "each bin begins at 0"
-    assert found["calib_invalid_outputs"] == {of: 1}
-    assert {stage: n for ((_, stage),), n in found["calib_monitor_errors"].items()}["receipt"] == 0

@@ -128,7 +128,6 @@ def test_what_a_caller_has_wrong_is_said_at_once(
     [
         ({"what": 1}, "at least 2 classes"),
         ({"watch": "http://localhost:1", "keyring": None}, "no keyring signs"),
-        ({"meter": object(), "registry": CollectorRegistry()}, "give one of them"),
         ({"policy": "many"}, "label policy"),
         ({"what": "nowhere"}, "nowhere"),
     ],
