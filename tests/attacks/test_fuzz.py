@@ -385,7 +385,7 @@ def test_graphs_of_any_fields(cage: Cage, data: Any) -> None:
 @given(
     head=spoiled(
         {
-            "format": 5,
+            "format": 1,
             "options": [1000.0, 0.0, 15, 8],
             "labels": 3,
             "left_out": 0,
