@@ -25,46 +25,29 @@ _AT_ONCE = 16  # the largest batches that are read at the same time
 
 
 class Bodies:
-    """Reads bodies of at most ``max_bytes`` each, and of sixteen times that together.
-
-    Beyond, the one that was begun first gives way: whoever sends slowly keeps nobody waiting.
-    """
+    """Reads bodies of at most ``max_bytes`` each, and of sixteen times that together."""
 
     def __init__(self, max_bytes: int) -> None:
-        self.max_bytes, self._most = max_bytes, _AT_ONCE * max_bytes
-        self._held, self._reading = 0, dict[object, bytearray]()
+        self.max_bytes, self._held = max_bytes, 0
 
     async def read(self, request: Request) -> bytes:
         """The body; or HTTP 400, 413, 415 or 429. What its headers tell is refused before it is read."""
         _check_headers(request, self.max_bytes)
-        key, content = object(), bytearray()
-        self._reading[key] = content
+        content = bytearray()
         try:
             async for chunk in request.stream():
-                self._add(key, chunk)
-            self._add(key, b"")
+                if len(content) + len(chunk) > self.max_bytes:
+                    raise _too_large(self.max_bytes)
+                if self._held + len(chunk) > _AT_ONCE * self.max_bytes:
+                    told = "too many batches are being sent; send it again"
+                    raise HTTPException(429, told, {"Retry-After": "1"})
+                self._held += len(chunk)
+                content += chunk
             return bytes(content)
         except ClientDisconnect as error:  # nobody reads the answer, and no traceback floods the log
-            raise HTTPException(400, "the body was cut off") from error
+            raise HTTPException(400, "the body was cut off, or came too slowly") from error
         finally:
-            self._let_go(key)
-
-    def _add(self, key: object, chunk: bytes) -> None:
-        content = self._reading.get(key)
-        if content is None:
-            raise HTTPException(429, "too many batches are being sent; send it again", {"Retry-After": "1"})
-        content += chunk
-        self._held += len(chunk)
-        if len(content) > self.max_bytes:
-            raise _too_large(self.max_bytes)
-        while self._held > self._most:
-            self._let_go(next(iter(self._reading)))
-
-    def _let_go(self, key: object) -> None:
-        content = self._reading.pop(key, None)
-        if content is not None:
             self._held -= len(content)
-            content.clear()
 
 
 def parser_of(request: Request) -> Callable[[bytes], list[Any]]:
