@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 import time
@@ -71,15 +70,6 @@ def test_each_prediction_is_signed_and_counted_in_the_bin_that_its_label_will_be
     assert not errors(registry)
 
 
-@pytest.mark.parametrize(
-    "make", [np.float16, np.float32, torch.tensor, np.ndarray.tolist], ids=lambda f: f.__name__
-)
-def test_probabilities_of_any_kind_are_taken(make: Any, ring: Keyring, registry: CollectorRegistry) -> None:
-    with Reporter(3, **MODEL, keyring=ring, registry=registry) as reporter:
-        receipts = reporter.served(make(P))
-    assert [ring.verify(str(one)).predicted for one in receipts] == [0, 2, 0]
-
-
 def test_rows_that_are_no_prediction_have_no_receipt_and_are_counted_as_invalid(
     ring: Keyring, registry: CollectorRegistry
 ) -> None:
@@ -121,34 +111,6 @@ def test_what_a_caller_has_wrong_is_said_at_once(
     ):
         wrong(reporter)
     assert not counted(registry)
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"what": 1}, "at least 2 classes"),
-        ({"watch": "http://localhost:1", "keyring": None}, "no keyring signs"),
-        ({"policy": "many"}, "label policy"),
-        ({"what": "nowhere"}, "nowhere"),
-    ],
-)
-def test_what_cannot_work_is_refused_when_it_is_made(
-    options: dict[str, Any], told: str, ring: Keyring, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CALIB_SERVE_KEYRING", raising=False)
-    with pytest.raises(Exception, match=told) as caught:
-        Reporter(**{"what": 3, **MODEL, "keyring": ring, **options})
-    assert caught.type.__module__ == "calib_serve.errors"
-
-
-def test_without_a_keyring_predictions_are_counted_and_the_log_says_that_receipts_are_off(
-    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CALIB_SERVE_KEYRING", raising=False)
-    with caplog.at_level("WARNING", "calib_serve"), Reporter(3, **MODEL, registry=registry) as reporter:
-        assert reporter.served(P) == [None] * 3
-    assert sum(counted(registry).values()) == 3
-    assert "receipts are off" in caplog.text
 
 
 def test_the_keyring_of_the_environment_is_followed_when_it_changes(
@@ -211,26 +173,6 @@ def test_labels_of_a_policy_are_asked_for_with_the_chance_that_the_receipt_says(
     assert all(one.wanted == receipt.wanted for one, receipt in found)
     assert {receipt.inclusion for _, receipt in found} == {0.25, 1.0}
     assert 180 < sum(one.wanted for one in receipts[::2] if one) < 320
-
-
-def test_a_policy_or_keyring_that_breaks_costs_receipts_and_no_prediction(
-    ring: Keyring, registry: CollectorRegistry
-) -> None:
-    with Reporter(3, **MODEL, keyring=ring, registry=registry) as reporter:
-        reporter._recorder._keyring = object()  # type: ignore[assignment]
-        assert reporter.served(P) == [None] * 3
-    assert sum(counted(registry).values()) == 3
-    assert errors(registry) == {"receipt": 3.0}
-
-
-def test_scores_that_become_logits_later_are_counted_as_a_failure(
-    ring: Keyring, registry: CollectorRegistry
-) -> None:
-    with Reporter(3, **MODEL, keyring=ring, registry=registry, flush_seconds=0.01) as reporter:
-        for _ in range(100):
-            reporter.served(P)
-        reporter.served([0.1, 0.9, -5.0])
-        until(lambda: errors(registry).get("scores", 0) >= 1)
 
 
 @pytest.fixture
@@ -390,19 +332,6 @@ def test_a_watch_of_this_process_counts_and_keeps_samples(
     assert sorted(found.logits.tolist()) == [
         pytest.approx(row, abs=1e-2) for row in sorted(np.log(P).tolist())
     ]
-
-
-def test_a_reporter_that_nobody_holds_counts_what_waits_and_ends_its_thread(
-    ring: Keyring, registry: CollectorRegistry
-) -> None:
-    reporter = Reporter(3, **MODEL, keyring=ring, registry=registry, flush_seconds=60)
-    reporter.served(P)
-    threads = [one for one in threading.enumerate() if one.name == "calib-report"]
-    assert threads
-    del reporter
-    gc.collect()
-    until(lambda: not any(one.is_alive() for one in threads))
-    assert sum(counted(registry).values()) == 3
 
 
 def test_decisions_about_labels_are_counted_by_a_watch_as_well(

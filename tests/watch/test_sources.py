@@ -49,12 +49,6 @@ def test_sources_are_bounded_and_keep_their_slice_after_a_restart(tmp_path):
     assert {key.kind for key in slices.of_label(one)} == {"segment", "class"}
 
 
-def test_segments_that_are_named_are_the_only_ones(tmp_path):
-    slices = Slices({V: 3}, segments=["north", "south"], known=lambda _, kind: [Key(*V, "squatter", kind)])
-    found = [slices.of(*V, 1, segment=name)[0].name for name in ("squatter", "north", "", "south")]
-    assert found == [OTHER, "north", "", "south"]
-
-
 @pytest.fixture
 def ledger(store):
     ledger = open_one(*store)
@@ -91,15 +85,6 @@ def test_a_source_that_lies_is_told_by_name():
     assert (first.name, first.differs) == ("liar", True)
     assert first.difference == pytest.approx(0.2 * 0.7, abs=0.04)
     assert not any(one.differs for one in others) or abs(first.difference) > abs(others[0].difference)
-
-
-def test_few_labels_and_a_single_source_are_not_compared():
-    rng = np.random.default_rng(2)
-    (c, many), (_, few) = drawn(rng, 2000), drawn(rng, 50, lie=1.0)
-    whole = Sums.served(c) + many + few
-    assert all(np.isnan(one.difference) and not one.differs for one in source_gaps(whole, {"few": few}))
-    assert np.isnan(source_gaps(Sums.served(c) + many, {"all": many})[0].difference)
-    assert source_gaps(Sums.zeros(), {}) == []
 
 
 def test_a_source_that_differs_is_on_the_metrics_and_on_the_page(tmp_path):
