@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from live_server import until
+from live_server import total, until
 from prometheus_client import CollectorRegistry
-from real_servers import Server
+from real_servers import Server, SharedWatch
 
 from calib_serve import Artifact, Bins, Keyring, LogitMap, ModelFacts, Reporter, Watch
 from calib_serve.errors import InputError, ServerError
@@ -175,30 +175,32 @@ def test_labels_of_a_policy_are_asked_for_with_the_chance_that_the_receipt_says(
     assert 180 < sum(one.wanted for one in receipts[::2] if one) < 320
 
 
+OWN = {"model": "", "version": "1"}
+"""A model of the test's own, at the watch that all share."""
+
+
 @pytest.fixture
-def watch(tmp_path: Path) -> Iterator[Server]:
-    with Server(tmp_path) as server:
-        yield server
+def watch(shared_watch: SharedWatch, monkeypatch: pytest.MonkeyPatch) -> SharedWatch:
+    monkeypatch.setitem(OWN, "model", shared_watch.model())
+    return shared_watch
 
 
-def home(server: Server, registry: CollectorRegistry, **options: Any) -> Reporter:
-    return Reporter(
-        3, **MODEL, keyring=server.folder / "keys.json", watch=server.url, registry=registry, **options
-    )
-
-
-def at_watch(server: Server, name: str = "calib_predictions_total") -> float:
-    text = httpx.get(f"{server.url}/metrics").text
-    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name + "{"))
+def home(
+    server: Server, registry: CollectorRegistry, of: Mapping[str, str] = OWN, **options: Any
+) -> Reporter:
+    keyring = server.folder / "keys.json"
+    return Reporter(3, **of, keyring=keyring, watch=server.url, registry=registry, **options)
 
 
 @pytest.mark.server
-def test_a_watch_counts_predictions_and_labels_each_once(watch: Server, registry: CollectorRegistry) -> None:
+def test_a_watch_counts_predictions_and_labels_each_once(
+    watch: SharedWatch, registry: CollectorRegistry
+) -> None:
     with home(watch, registry) as reporter:
         receipts = [one for _ in range(1000) for one in reporter.served(P, segment=["a", "b", ""])]
         assert reporter.flush() == 0
-        assert at_watch(watch) == 3000
-        assert at_watch(watch, "calib_segment_predictions_total") == 2000
+        assert watch.total(OWN["model"]) == 3000
+        assert watch.total(OWN["model"], "calib_segment_predictions_total") == 2000
         assert not sum(counted(registry).values()), "it is counted in one place"
         items = [{"receipt": one, "label": 0} for one in receipts]
         first, again = reporter.labels(items), reporter.labels(items)
@@ -206,7 +208,7 @@ def test_a_watch_counts_predictions_and_labels_each_once(watch: Server, registry
         assert {one.reason for one in again} == {"duplicate"}
         outcome = reporter.label(receipts[0], 7)
         assert (outcome.accepted, outcome.reason) == (False, "bad_label")
-    assert at_watch(watch, "calib_feedback_total") == 3000
+    assert watch.total(OWN["model"], "calib_feedback_total") == 3000
     assert not errors(registry)
 
 
@@ -215,7 +217,7 @@ def test_predictions_wait_for_a_watch_that_is_down_and_are_counted_once(
     tmp_path: Path, registry: CollectorRegistry
 ) -> None:
     server = Server(tmp_path)
-    with home(server, registry) as reporter:
+    with home(server, registry, MODEL) as reporter:
         began = time.perf_counter()
         for _ in range(100):
             assert None not in reporter.served(P)
@@ -230,13 +232,14 @@ def test_predictions_wait_for_a_watch_that_is_down_and_are_counted_once(
             assert reporter.flush() == 3
             server.start()
             until(lambda: reporter.flush() == 0)
-            assert at_watch(server) == 306
+            text = httpx.get(f"{server.url}/metrics").text
+            assert total(text, "calib_predictions_total") == 306
     assert errors(registry)["watch"] >= 1
 
 
 @pytest.mark.server
 def test_a_batch_whose_answer_was_lost_is_counted_once(
-    watch: Server, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+    watch: SharedWatch, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with home(watch, registry, flush_seconds=60) as reporter:
         reporter.served(P)
@@ -258,17 +261,17 @@ def test_a_batch_whose_answer_was_lost_is_counted_once(
         assert reporter.flush() == 3
         reporter.served(P)
         assert reporter.flush() == 0
-        assert at_watch(watch) == 6
+        assert watch.total(OWN["model"]) == 6
 
 
 @pytest.mark.server
 def test_what_does_not_fit_the_queue_or_is_refused_is_counted_and_logged(
-    watch: Server, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+    watch: SharedWatch, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     with home(watch, registry, most=4, flush_seconds=60) as reporter:
         assert None not in reporter.served(P) + reporter.served(P)
         assert reporter.flush() == 0
-        assert at_watch(watch) == 4
+        assert watch.total(OWN["model"]) == 4
         assert errors(registry) == {"queue": 2.0}
     other = Reporter(
         3,
@@ -283,12 +286,12 @@ def test_what_does_not_fit_the_queue_or_is_refused_is_counted_and_logged(
         assert other.flush() == 0
     assert errors(registry)["refused"] == 3
     assert "no model 'unknown'" in caplog.text
-    forged = Reporter(3, **MODEL, keyring=Keyring.new(), watch=watch.url, registry=registry)
+    forged = Reporter(3, **OWN, keyring=Keyring.new(), watch=watch.url, registry=registry)
     with forged:
         forged.served(P)
         forged.flush()
     assert errors(registry)["refused"] == 6
-    assert at_watch(watch) == 4
+    assert watch.total(OWN["model"]) == 4
 
 
 @pytest.mark.server
@@ -299,10 +302,10 @@ def test_a_wrong_token_keeps_predictions_until_it_is_mended(
     tokens.write_text(f"app predict,label {'a' * 32}\n")
     tokens.chmod(0o600)
     with Server(tmp_path, "--token-file", str(tokens)) as server:
-        wrong = home(server, registry, token="b" * 32)
+        wrong = home(server, registry, MODEL, token="b" * 32)
         wrong.served(P)
         assert wrong.flush() == 3
-        with home(server, registry, token="a" * 32) as right:
+        with home(server, registry, MODEL, token="a" * 32) as right:
             right.served(P)
             assert right.flush() == 0
             assert right.label(right.served(P)[0], 0).accepted
@@ -311,6 +314,7 @@ def test_a_wrong_token_keeps_predictions_until_it_is_mended(
         wrong.close()
 
 
+@pytest.mark.store
 def test_a_watch_of_this_process_counts_and_keeps_samples(
     tmp_path: Path, ring: Keyring, registry: CollectorRegistry
 ) -> None:
@@ -334,6 +338,7 @@ def test_a_watch_of_this_process_counts_and_keeps_samples(
     ]
 
 
+@pytest.mark.store
 def test_decisions_about_labels_are_counted_by_a_watch_as_well(
     tmp_path: Path, ring: Keyring, registry: CollectorRegistry
 ) -> None:

@@ -18,6 +18,8 @@ from calib_serve.watch.contracts import ClauseState
 from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.service import Watch, Watched
 
+pytestmark = pytest.mark.store
+
 V = ("pets", "1")
 RING = Keyring.new()
 ACT = Contract((Clause("act", 0.9, above=0.8),))

@@ -12,6 +12,8 @@ from calib_serve.watch.drift import Detector
 from calib_serve.watch.feed import DriftFeed, detector_key
 from calib_serve.watch.ledger import SqliteLedger
 
+pytestmark = pytest.mark.store
+
 V = ("m", "1")
 START = 1_700_000_000.0
 

@@ -14,6 +14,8 @@ from calib_serve.watch.ledger import Key, SqliteLedger, Sums
 from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.windows import WINDOWS, read_window, read_windows
 
+pytestmark = pytest.mark.store
+
 V = ("m", "1")
 
 

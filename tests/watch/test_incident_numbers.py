@@ -16,6 +16,8 @@ from calib_serve.watch.incidents import Incident, IncidentLog
 from calib_serve.watch.intake import Classes, Intake
 from calib_serve.watch.ledger import SqliteLedger
 
+pytestmark = pytest.mark.store
+
 NOW = 1_700_000_000.0
 PETS, CARS = ("pets", "1"), ("cars", "2")
 BIN = ShiftedBin(13, 13 / 15, 14 / 15, 40, 0.9, 0.7, 3.5)

@@ -10,6 +10,8 @@ from calib_serve.watch.drift import Detector
 from calib_serve.watch.incidents import IncidentLog
 from calib_serve.watch.ledger import SqliteLedger
 
+pytestmark = pytest.mark.store
+
 V, W = ("m", "1"), ("m", "2")
 NOW = 1_700_000_000.0
 

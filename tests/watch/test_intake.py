@@ -12,6 +12,8 @@ from calib_serve.watch.feed import DriftFeed, detector_key
 from calib_serve.watch.intake import Classes, Intake
 from calib_serve.watch.ledger import Key, SqliteLedger
 
+pytestmark = pytest.mark.store
+
 NOW = 1_700_000_000.0
 RING = Keyring("k1", {"k1": bytes(32), "k2": bytes([1]) * 32})
 MODELS = {("digits", "1.0"): Classes(3, ("zero", "one", "two"))}

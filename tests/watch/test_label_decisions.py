@@ -22,6 +22,8 @@ from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.policy import LabelPolicy
 from calib_serve.watch.service import Watch, Watched
 
+pytestmark = pytest.mark.store
+
 TAGS = ("cat", "dog", "false")
 NOW = 1_700_000_000.0
 

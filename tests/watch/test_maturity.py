@@ -72,6 +72,7 @@ def test_too_few_labels_say_infinity():
     assert learned_delay([], now=NOW) == math.inf
 
 
+@pytest.mark.store
 def test_a_given_maturity_is_used_and_a_learned_one_renewed_within_a_minute(tmp_path):
     now = [NOW]
     ledger = SqliteLedger(tmp_path / "l.db", clock=lambda: now[0])

@@ -159,6 +159,7 @@ def test_text_that_is_no_policy_is_refused_with_what_to_say(text):
         parse_policy(text)
 
 
+@pytest.mark.store
 def test_a_batch_that_is_sent_again_is_asked_for_the_same_labels(tmp_path):
     models = {("m", "1"): Watched(Classes(2))}
     policy = partial(LabelPolicy.uniform, 0.5)
@@ -175,6 +176,7 @@ def test_a_batch_that_is_sent_again_is_asked_for_the_same_labels(tmp_path):
     watch.close()
 
 
+@pytest.mark.store
 @pytest.mark.parametrize(
     "policy",
     [

@@ -3,7 +3,6 @@
 import json
 import time
 
-import httpx
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -13,8 +12,12 @@ from calib_serve.bins import Bins
 from calib_serve.cli import app as cli
 from calib_serve.metrics import softmax
 from calib_serve.nonces import Nonces
-from calib_serve.receipts import Label, Receipt
+from calib_serve.receipts import Keyring, Label, Receipt
+from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.samples import SampleLog, read_samples
+from calib_serve.watch.service import Watch
+
+pytestmark = pytest.mark.store
 
 
 def nonces(count, start=0):
@@ -144,25 +147,17 @@ def test_refit_changes_nothing_when_the_current_one_is_as_good(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.server
-def test_watch_keeps_samples_that_refit_can_use(make_server, tmp_path):
-    server = make_server("--samples", str(tmp_path / "log"), "--sample-rate", "1", models=("m:1=4",))
+def test_watch_keeps_samples_that_refit_can_use(tmp_path):
     z, y = overconfident(np.random.default_rng(0), 400)
     p = softmax(z)
     items = [
-        {
-            "model": "m",
-            "version": "1",
-            "predicted": int(row.argmax()),
-            "confidence": float(row.max()),
-            "logits": logits,
-        }
+        ServedPrediction("m", "1", int(row.argmax()), float(row.max()), logits=tuple(logits))
         for row, logits in zip(p, z.tolist(), strict=True)
     ]
-    answer = httpx.post(f"{server.url}/v1/predictions", json={"items": items}, timeout=60).json()
-    labels = [{"receipt": one["receipt"], "label": int(k)} for one, k in zip(answer["items"], y, strict=True)]
-    assert httpx.post(f"{server.url}/v1/labels", json=labels, timeout=60).json()["accepted"] == 400
-    server.stop()
+    options = {"samples": tmp_path / "log", "sample_rate": 1.0}
+    with Watch.open({("m", "1"): 4}, keyring=Keyring.new(), ledger=tmp_path / "l.db", **options) as watch:
+        labels = [{"receipt": r, "label": int(k)} for r, k in zip(watch.predictions(items), y, strict=True)]
+        assert all(one.accepted for one in watch.labels(labels))
     Artifact((LogitMap.temperature(1.0),), method="temperature", classes=4).save(tmp_path / "old")
     result = refit(tmp_path)
     assert json.loads(result.stdout)["kept"], result.output

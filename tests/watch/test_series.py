@@ -1,4 +1,4 @@
-"""Every publisher publishes what is declared, and a declaration is all that a new sum needs."""
+"""Every publisher publishes what is declared."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import calib_serve
 from calib_serve.serve.metric_lines import LINE
 from calib_serve.watch.series import CONTRACTS, PUBLISHED, SEGMENTS, SERIES, SHADOWS, WATCH, WORKERS
 
+pytestmark = pytest.mark.server
+
 PACKAGE = Path(calib_serve.__file__).parent
 PROGRAM = Path(__file__).parents[1] / "support" / "publishers.py"
 
@@ -22,9 +24,9 @@ Published = dict[tuple[str, ...], dict[frozenset[tuple[str, str]], float]]
 """(name, sorted label names...) to values by labels."""
 
 
-def publish(folder: Path, ledger: str, *, package: Path = PACKAGE) -> tuple[Published, Published]:
-    """What TorchServe's workers and ``watch`` publish with this package."""
-    environment = os.environ | {"PYTHONPATH": str(package.parent)}
+def publish(folder: Path, ledger: str) -> tuple[Published, Published]:
+    """What TorchServe's workers and ``watch`` publish."""
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
     command = [sys.executable, str(PROGRAM), str(folder), ledger]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -194,6 +194,7 @@ def labels(count, *, tag=TAG, begin=0, shadow=True):
         yield Label(receipt, 1 if i % 3 else 2)
 
 
+@pytest.mark.store
 def test_every_ledger_counts_each_label_once_for_the_shadow_that_its_receipt_names(store):  # noqa: F811
     with_shadow, without = list(labels(60)), list(labels(9, begin=60, shadow=False))
     expected = ShadowTest().fed(
@@ -219,6 +220,7 @@ def test_every_ledger_counts_each_label_once_for_the_shadow_that_its_receipt_nam
     ledger.close()
 
 
+@pytest.mark.store
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"7", b'{"0a1b2c3d": {}}', b"\xff", b"[" * 100_000])
 def test_a_damaged_state_begins_anew_and_is_said(damage, tmp_path, caplog):
     ledger = open_one("sqlite", tmp_path / "l.db")
@@ -237,6 +239,7 @@ def watch(tmp_path):
         yield found
 
 
+@pytest.mark.store
 def test_a_watch_signs_what_the_shadow_said_and_its_labels_tell(watch):
     served = ServedPrediction("m", "1", 7, 0.875, shadow=Shadow(3, 0.5, bytes.fromhex(TAG)))
     receipts = watch.predictions([served] * 50)

@@ -13,6 +13,8 @@ from calib_serve.watch.ledger import Key, Sums
 from calib_serve.watch.slices import OTHER, SOURCES, Slices
 from calib_serve.watch.sources import source_gaps
 
+pytestmark = pytest.mark.store
+
 V = ("m", "1")
 
 

@@ -71,6 +71,7 @@ def receipts(count: int, predicted: int = 0) -> list[str]:
     return [RING.sign(model="m", version="1", predicted=predicted, confidence=0.9) for _ in range(count)]
 
 
+@pytest.mark.store
 def test_what_a_file_says_is_counted_as_its_class(tmp_path: Path) -> None:
     """Classes named "1", "2", "3": a CSV of names was counted one class further on, and nobody was told."""
     path = tmp_path / "labels.csv"

@@ -10,6 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from calib_serve import Artifact, Keyring, ServedPrediction, Watch, calibrate, create_app
 
+pytestmark = pytest.mark.store
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from fastapi.testclient import TestClient

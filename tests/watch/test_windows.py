@@ -13,6 +13,8 @@ from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.verdict import judge
 from calib_serve.watch.windows import WINDOWS, read_window
 
+pytestmark = pytest.mark.store
+
 V = ("m", "1")
 AT_ONCE, UNKNOWN = Maturity(0.0, given=True), Maturity(math.inf, given=False)
 HOUR = Maturity(3600.0, given=True)

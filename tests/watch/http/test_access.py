@@ -11,6 +11,8 @@ from calib_serve.cli import app as cli
 from calib_serve.errors import InputError
 from calib_serve.watch.http import Token, TokenFile, read_tokens
 
+pytestmark = pytest.mark.store
+
 SECRETS = {scope: f"{scope}-token-of-a-client" for scope in ("predict", "label", "scrape", "admin")}
 LINES = [f"{scope}r {scope} {secret}" for scope, secret in SECRETS.items()]
 PREDICTION = {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9}

@@ -18,6 +18,8 @@ from calib_serve.watch.intake import Classes
 from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.service import Watch, Watched
 
+pytestmark = pytest.mark.store
+
 with warnings.catch_warnings():
     # Newer starlettes ask for httpx2 at import; the client works with either.
     warnings.simplefilter("ignore")

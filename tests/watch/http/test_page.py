@@ -1,7 +1,6 @@
 """The page of ``watch``: its numbers are those of the sums, and it lives in a browser without help."""
 
 import re
-import time
 
 import httpx
 import numpy as np
