@@ -27,8 +27,7 @@ from calib_serve.reporter.given import (
     logits_of,
     tags_of,
 )
-from calib_serve.reporter.home import Served, home_of
-from calib_serve.reporter.queue import HomewardQueue
+from calib_serve.reporter.home import HomewardQueue, Served, home_of
 from calib_serve.reporter.recorder import ROUNDING, Recorder
 from calib_serve.reporter.shadow import ReporterShadow
 from calib_serve.reporter.sinks import RegistrySink

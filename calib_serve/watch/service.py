@@ -68,9 +68,6 @@ __all__ = ["Watch", "Watched"]
 logger = logging.getLogger(__name__)
 
 _TELL_EVERY = 600.0  # seconds between looks of label budgets at what was served
-_SIZES_LONG = 0.1  # seconds of reading them, beyond which they are kept for a while
-_SIZES_SHARE = 0.02  # of a core that reading the sizes of versions may take
-_SIZES_KEPT_MOST = 600.0  # seconds for which they are not read again, at most
 
 
 @dataclass(frozen=True)
@@ -164,8 +161,6 @@ class Watch:
         self._clock, self._ttl = clock, ttl
         self._lock = threading.RLock()
         self._nonces = Nonces()
-        self._sizes: tuple[float, dict[Version, tuple[float, float]]] = (-math.inf, {})
-        self._sizing = threading.Lock()
         self._contracts = {v: w.contract for v, w in models.items() if w.contract is not None}
         self._slices = Slices(
             {version: watched.classes.count for version, watched in models.items()},
@@ -360,22 +355,6 @@ class Watch:
         self.may_acknowledge()
         with self._lock:
             return self.intake.take(items, source=source)
-
-    def sizes(self) -> dict[Version, tuple[float, float]]:
-        """Predictions and labels of every version over all time, some seconds old: to order versions by."""
-        with self._sizing:
-            until, known = self._sizes
-            if time.monotonic() < until:
-                return known
-            began = time.thread_time()
-            found = {
-                version: (float(sums.predictions.sum()), float(sums.labels.sum()))
-                for version, sums in self.ledger.sums().items()
-            }
-            took = time.thread_time() - began
-            keep = min(took / _SIZES_SHARE, _SIZES_KEPT_MOST) if took > _SIZES_LONG else 0.0
-            self._sizes = time.monotonic() + keep, found
-            return found
 
     def may_acknowledge(self) -> None:
         """LedgerError while a check refuses that anything is acknowledged."""

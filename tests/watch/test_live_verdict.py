@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from calib_serve.errors import InputError
-from calib_serve.watch.bounds import Bounds
-from calib_serve.watch.estimates import Estimates, Number, estimate
+from calib_serve.watch.estimates import Bounds, Estimates, Number, estimate
 from calib_serve.watch.ledger.sums import Sums
 from calib_serve.watch.verdict import judge
 

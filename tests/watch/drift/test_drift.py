@@ -13,7 +13,6 @@ from calib_serve.errors import InputError
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.drift.bets import payoffs
 from calib_serve.watch.drift.confidence_shift import ConfidenceShift
-from calib_serve.watch.drift.evidence import Evidence
 from calib_serve.watch.drift.part_bets import SPACING, PartBets
 from calib_serve.watch.drift.rounds import Cells
 from calib_serve.watch.drift.wealth import OF_BINS, OF_CLASSES, SIGNED, signed_stakes
@@ -192,17 +191,6 @@ def test_the_surest_of_wrong_predictions_are_heard_at_once_and_overflow_nothing(
 def test_a_spoilt_state_is_refused(spoilt):
     with pytest.raises(InputError):
         Detector.restore(spoilt)
-
-
-def test_one_shot_evidence_bounds_the_chance_of_ever_being_wrong():
-    rng = np.random.default_rng(8)
-    rejected = 0
-    for _ in range(100):
-        evidence = Evidence(tolerance=0.0)
-        c = draw(rng, 300)
-        evidence.update(c, labels(rng, c))
-        rejected += evidence.p_value <= 0.05
-    assert rejected <= 5 + 3 * math.sqrt(100 * 0.05 * 0.95)
 
 
 def test_confidences_that_move_are_found_without_a_label_and_others_are_left_alone():
