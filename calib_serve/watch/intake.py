@@ -15,16 +15,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
+import numpy as np
+from numpy.typing import NDArray
+
 from calib_serve.errors import InputError, Reason, Refused
 from calib_serve.naming import By, Naming, shown
 from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring
-from calib_serve.watch.decisions import decision_names
 from calib_serve.watch.ids import LONGEST_ID, ReceiptIds, is_id, receipt_of
 from calib_serve.watch.journal import LabelJournal
 from calib_serve.watch.ledger import Entry, Fate, Ledger, Version
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
 
-__all__ = ["Classes", "Intake", "Outcome"]
+__all__ = ["Classes", "Intake", "Outcome", "decide", "decision_names"]
 
 _AHEAD = 1.0  # seconds by which clocks of hosts are apart at most when all is well
 
@@ -244,3 +246,27 @@ _OUTCOMES: dict[str, Outcome] = {
         False, "forgotten", "the receipt is so old that the ledger may have forgotten whether it was counted"
     ),
 }
+
+
+def decide(
+    probs: NDArray[np.floating[Any]], threshold: float = 0.5
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """What is decided of each label (n, L), as a class below 2 L, and with which confidence (n, L).
+
+    A label is decided to be true where its probability in ``probs`` (n, L) is ``threshold`` or more.
+
+    >>> [found.tolist() for found in decide(np.array([[0.125, 0.75]]))]
+    [[[0, 3]], [[0.875, 0.75]]]
+    """
+    yes = probs >= threshold
+    return 2 * np.arange(probs.shape[1]) + yes, np.where(yes, probs, 1 - probs).astype(np.float64)
+
+
+def decision_names(labels: int, names: Sequence[str] = ()) -> tuple[str, ...]:
+    """The names of the 2 L classes of L labels; ``names`` (L,) of the labels, or none.
+
+    >>> decision_names(1, ["cat"]), decision_names(1)
+    (('not cat', 'cat'), ('not label 0', 'label 0'))
+    """
+    called = names or [f"label {k}" for k in range(labels)]
+    return tuple(text for name in called for text in (f"not {name}", name))

@@ -12,22 +12,30 @@ import contextlib
 import logging
 import math
 import threading
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from calib_serve.errors import REASONS, LedgerError, MissingDependency
+from calib_serve.receipts import DAY
+from calib_serve.watch import windows
 from calib_serve.watch.checks import Check
+from calib_serve.watch.contracts import ClauseState
 from calib_serve.watch.drift.statistics import expected_accuracy
-from calib_serve.watch.http.gauges import WindowGauges
+from calib_serve.watch.estimates import estimated_gap
 from calib_serve.watch.ids import FATES
 from calib_serve.watch.incidents import Incident
+from calib_serve.watch.label_rate import rate_changes
 from calib_serve.watch.ledger import Key, Sums, Version, add_at, merge_slices
+from calib_serve.watch.priors import TrafficShares
 from calib_serve.watch.series import CONTRACTS, PUBLISHED, SEGMENTS, SERIES, SHADOWS, WATCH
 from calib_serve.watch.service import Watch
+from calib_serve.watch.shadow import ShadowState
 from calib_serve.watch.slices import OTHER
-from calib_serve.watch.sources import labels_by_source
+from calib_serve.watch.sources import labels_by_source, source_gaps
+from calib_serve.watch.windows import Window
 
 try:
     from prometheus_client import CollectorRegistry
@@ -36,7 +44,7 @@ try:
 except ImportError as error:
     raise MissingDependency("prometheus_client", "watch") from error
 
-__all__ = ["MAX_VERSIONS", "Batch", "Requests", "WatchCollector", "export"]
+__all__ = ["MAX_VERSIONS", "WINDOWS", "Batch", "Requests", "WatchCollector", "WindowGauges", "export"]
 
 log = logging.getLogger(__name__)
 
@@ -244,3 +252,144 @@ def export(
     registry.register(collector)
     watch.checks.add(Check("series", collector.trouble))
     return requests
+
+
+Rows = dict[str, list[tuple[tuple[str, ...], float]]]
+
+WINDOWS = tuple(name for name, seconds in windows.WINDOWS.items() if math.isfinite(seconds))
+"""The names of the windows that have series."""
+
+_SLICES = "24h"  # the window of segments and classes
+_KEEP = 15.0  # seconds for which they are not computed again: scrapes come from several servers
+_VERDICTS = {"off": 1.0, "calibrated": 0.0}
+_STATES = {"kept": 1.0, "unknown": 0.0, "broken": -1.0}
+_SHADOWS = {"better": 1.0, "no worse": 0.5, "unknown": 0.0, "worse": -1.0}
+
+
+class WindowGauges:
+    """The window series of versions of ``watch``.
+
+    Those of a version are kept for some seconds, and longer where there are so many versions that a scrape
+    would take longer than ``seconds`` for them: then each scrape renews the oldest, new ones first.
+    """
+
+    def __init__(self, watch: Watch, *, seconds: float = 0.2) -> None:
+        self._watch, self._seconds = watch, seconds
+        self._lock = threading.Lock()
+        self._made: dict[Version, tuple[float, Rows]] = {}
+
+    def rows(self, versions: Sequence[Version]) -> dict[Version, Rows]:
+        """(labels, value) by the name of the series, of those of the versions that were made by now."""
+        with self._lock:
+            self._made = {version: self._made[version] for version in versions if version in self._made}
+            began = time.monotonic()
+            oldest = sorted(versions, key=lambda v: self._made.get(v, (-math.inf, {}))[0])
+            for i, version in enumerate(oldest):
+                now = time.monotonic()
+                known = self._made.get(version)
+                if (known and now - known[0] < _KEEP) or (i and now - began > self._seconds):
+                    break
+                self._made[version] = now, self._of(version)
+            return {version: rows for version, (_, rows) in self._made.items()}
+
+    def age(self) -> float:
+        """Seconds since the oldest of them was made; NaN where there are none."""
+        with self._lock:
+            return time.monotonic() - min((at for at, _ in self._made.values()), default=math.nan)
+
+    def _of(self, version: Version) -> Rows:
+        rows: Rows = defaultdict(list)
+        found = self._watch.windows(version, WINDOWS)
+        for name, window in found.items():
+            for number, value in _numbers(window).items():
+                rows[f"calib_window_{number}"].append(((*version, name), value))
+        for key, sums in found[_SLICES].slices.items():
+            if key.kind in ("segment", "class") and key.name:
+                gap = estimated_gap(sums)
+                labels = (*version, key.kind, key.name)
+                rows["calib_slice_gap"].append((labels, gap.value))
+                rows["calib_slice_gap_error"].append((labels, gap.se))
+        day = found[_SLICES]
+        for one in source_gaps(day.sums, day.by_name("source"), day.groups):
+            rows["calib_source_gap_difference"].append(((*version, one.name), one.difference))
+            rows["calib_source_gap_difference_error"].append(((*version, one.name), one.se))
+        for series, values in _shares(self._watch.class_shares(version, _SLICES)).items():
+            rows[series] += [((*version, *more), value) for more, value in values]
+        for clause in self._watch.contract_states(version):
+            for series, values in _of_clause(clause).items():
+                rows[series] += [((*version, clause.clause.name, *more), value) for more, value in values]
+        for shadow in self._watch.shadow_states(version):
+            for series, value in _of_shadow(shadow).items():
+                rows[series].append(((*version, shadow.tag), value))
+        moved = _rate_moved(found["7d"])
+        rows["calib_label_rate_moved"].append((version, moved))
+        return dict(rows)
+
+
+def _numbers(window: Window) -> Mapping[str, float]:
+    found = window.estimates
+    return {
+        "predictions": found.served,
+        "labels": found.labels,
+        "labels_effective": found.effective,
+        "accuracy": found.accuracy.value,
+        "gap": found.gap.value,
+        "gap_error": found.gap.se,
+        "ece": found.ece.value,
+        "ece_low": found.ece.low,
+        "ece_high": found.ece.high,
+        "noise_floor": found.noise_floor,
+        "brier": found.brier.value,
+        "coverage": found.coverage,
+        "immature_share": window.immature_share,
+        "design_effect": found.design_effect,
+        "verdict": _VERDICTS.get(window.verdict.level, math.nan),
+    }
+
+
+def _of_clause(one: ClauseState) -> Rows:
+    """A clause's series, by what comes after its name."""
+    numbers = {
+        "promise": one.clause.promise,
+        "value": one.value,
+        "low": one.low,
+        "high": one.high,
+        "state": _STATES[one.state],
+        "labels": one.labels,
+        "budget_left": one.budget_left,
+        "runs_out_seconds": one.runs_out,
+    }
+    return {
+        **{f"calib_contract_{name}": [((), value)] for name, value in numbers.items()},
+        "calib_contract_burn_rate": [((name,), each.rate) for name, each in one.burn.items()],
+        "calib_contract_burn_rate_low": [((name,), each.low) for name, each in one.burn.items()],
+    }
+
+
+def _of_shadow(state: ShadowState) -> Mapping[str, float]:
+    return {
+        "calib_shadow_labels": state.labels,
+        "calib_shadow_gain": state.gain,
+        "calib_shadow_gain_low": state.low,
+        "calib_shadow_gain_high": state.high,
+        "calib_shadow_verdict": _SHADOWS[state.verdict],
+    }
+
+
+def _shares(found: TrafficShares) -> Rows:
+    """The class shares and what the tests say of them; nothing of what is not known."""
+    if found.kind == "unknown":
+        return {}
+    if found.kind == "other":  # the shares are of an explanation that does not hold
+        return {"calib_class_shares_explain": [((), 0.0)]}
+    return {
+        "calib_class_share": [((one.name,), one.share) for one in found.classes],
+        "calib_class_share_error": [((one.name,), one.error) for one in found.classes],
+        "calib_class_shares_moved": [((), float(found.kind == "moved"))],
+        "calib_class_shares_explain": [((), 1.0)],
+    }
+
+
+def _rate_moved(week: Window) -> float:
+    """1 where the latest day of the week is labelled at other rates than the days before."""
+    return float(bool(rate_changes(*week.split(DAY)).moved))

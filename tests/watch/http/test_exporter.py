@@ -8,8 +8,7 @@ from calib_serve.receipts import Keyring
 from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.drift import Alarm
 from calib_serve.watch.drift.alarm import ShiftedBin
-from calib_serve.watch.http.exporter import Requests, WatchCollector
-from calib_serve.watch.http.gauges import WindowGauges
+from calib_serve.watch.http.exporter import Requests, WatchCollector, WindowGauges
 from calib_serve.watch.intake import Classes
 from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.service import Watch, Watched
@@ -75,7 +74,7 @@ def test_a_scrape_renews_no_more_windows_than_it_has_time_for(watch, monkeypatch
     gauges, asked = WindowGauges(watch, seconds=0.0), []
     whole = watch.windows
     monkeypatch.setattr(watch, "windows", lambda v, names: asked.append(v) or whole(v, names))
-    monkeypatch.setattr("calib_serve.watch.http.gauges._KEEP", 0.0)
+    monkeypatch.setattr("calib_serve.watch.http.exporter._KEEP", 0.0)
     for turn in range(len(VERSIONS)):  # those that are not known yet come first
         assert set(gauges.rows(VERSIONS)) == set(VERSIONS[: turn + 1])
     assert asked == VERSIONS
