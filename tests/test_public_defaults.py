@@ -12,7 +12,7 @@ import calib_serve
 from calib_serve.bins import bin_index
 from calib_serve.judgement import cells, classes
 from calib_serve.receipts import DAY, SKEW
-from calib_serve.watch import bin_gaps, caps, estimates, intake, verdict
+from calib_serve.watch import bin_gaps, estimates, intake, verdict
 from calib_serve.watch.drift import Detector
 
 # Numbers, texts and flags. A changed line here is a line of CHANGELOG.md.
@@ -90,7 +90,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
     },
     "calibrated": {"returns": "probabilities", "fold": False, "decisions": False},
     "compare": {"methods": "all", "replicates": 0, "seed": 0},
-    "create_app": {"max_bytes": 4194304, "max_waiting": 32, "max_series": 50000},
+    "create_app": {"max_bytes": 4194304, "max_waiting": 32, "max_versions": 200},
     "decide": {"level": 0.95, "score": "lac", "per_class": False, "seed": 0},
     "estimate_prior": {"calibrated": False},
     "evaluate": {"bins": 15, "edges": "right", "replicates": 1000, "level": 0.95, "seed": 0},
@@ -201,5 +201,5 @@ def test_what_watches_and_judges_has_these_numbers() -> None:
     assert defaults(verdict.judge) == {"tolerance": 0.01}
     assert defaults(estimates.estimate) == {"least": 5.0, "missing": "chance"}
     assert defaults(intake.Intake) == {"ttl": 30 * 86_400.0, "detect": True}
-    assert (DAY, SKEW, caps.FREE, bin_gaps.LEAST) == (86_400.0, 300.0, 1000, 5.0)
+    assert (DAY, SKEW, bin_gaps.LEAST) == (86_400.0, 300.0, 5.0)
     assert (cells.RISK, classes.FEW) == (0.05, 500)

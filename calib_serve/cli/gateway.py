@@ -92,7 +92,7 @@ def run(
         float, typer.Option("--max-megabytes", parser=positive, metavar="NUMBER", help="Largest inference.")
     ] = 64,
     max_connections: Annotated[
-        int, typer.Option("--max-connections", min=16, help="Open connections; who waits longest gives way.")
+        int, typer.Option("--max-connections", min=1, help="Connections at a time; others are answered 503.")
     ] = 512,
     request_seconds: Annotated[
         float,
@@ -100,7 +100,7 @@ def run(
             "--request-seconds",
             parser=positive,
             metavar="NUMBER",
-            help="In which a request must be there whole.",
+            help="In which a request, and its body, must come.",
         ),
     ] = 30,
     tls_cert: Annotated[

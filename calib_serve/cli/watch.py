@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from calib_serve.cli.parse import names, positive, share, watched_model
-from calib_serve.errors import InputError
 
 __all__ = ["run"]
 
@@ -87,21 +86,6 @@ def run(
             "--segments", parser=names, metavar="NAMES", help="The segments alone; 'other' the rest."
         ),
     ] = None,
-    source_share: Annotated[
-        Any,
-        typer.Option(
-            "--source-share",
-            parser=share,
-            metavar="SHARE",
-            help="The most that one token may send of a version's labels of a day, after the first 1,000.",
-        ),
-    ] = None,
-    source_rate: Annotated[
-        Any,
-        typer.Option(
-            "--source-rate", parser=positive, metavar="NUMBER", help="Labels a minute of one token, then 429."
-        ),
-    ] = None,
     label_journal: Annotated[
         Path | None,
         typer.Option("--label-journal", help="Keep who sent each label here, to take a source back."),
@@ -132,11 +116,11 @@ def run(
     max_waiting: Annotated[
         int, typer.Option("--max-waiting", min=1, help="Batches in line before 429.")
     ] = 32,
-    max_series: Annotated[
-        int, typer.Option("--max-series", min=1000, help="Of /metrics, about; what is left out is a gauge.")
-    ] = 50_000,
+    max_versions: Annotated[
+        int, typer.Option("--max-versions", min=1, help="With series of their own; the rest are 'other'.")
+    ] = 200,
     max_connections: Annotated[
-        int, typer.Option("--max-connections", min=16, help="Open connections; who waits longest gives way.")
+        int, typer.Option("--max-connections", min=1, help="Connections at a time; others are answered 503.")
     ] = 512,
     request_seconds: Annotated[
         float,
@@ -144,7 +128,7 @@ def run(
             "--request-seconds",
             parser=positive,
             metavar="NUMBER",
-            help="In which a request must be there whole.",
+            help="In which a request, and its body, must come.",
         ),
     ] = 30,
     tls_cert: Annotated[
@@ -170,8 +154,6 @@ def run(
 
     if label_budget:
         parse_policy(label_budget)  # validated before anything is opened
-    if source_share is not None and token_file is None:
-        raise InputError("--source-share is of tokens' names; give --token-file with a line for each client")
     tokens = None if token_file is None else TokenFile(token_file)
     hosts = allowed_hosts(host, guarded=tokens is not None)
     ring = LiveKeyring(keyring)
@@ -195,7 +177,6 @@ def run(
             ttl=ttl_days * DAY,
             max_segments=max_segments,
             segments=segments,
-            source_share=source_share,
             maturity=parse_maturity(maturity),
             policy=functools.partial(parse_policy, label_budget) if label_budget else None,
             label_journal=label_journal,
@@ -217,8 +198,7 @@ def run(
             hosts=hosts,
             max_bytes=int(max_megabytes * 2**20),
             max_waiting=max_waiting,
-            source_rate=source_rate,
-            max_series=max_series,
+            max_versions=max_versions,
         )
         for (name, version), watched in watch.models.items():
             if watched.reference is None and not watched.classes.pairs:

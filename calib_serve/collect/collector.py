@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 FOR_GOOD = frozenset({"duplicate", "not_wanted", "expired", "forgotten"})
 """Why a label is refused where nothing is left to do."""
 
-LATER = frozenset({"unknown_id", "unknown_key", "unknown_version", "dated_ahead", "source_cap"})
+LATER = frozenset({"unknown_id", "unknown_key", "unknown_version", "dated_ahead"})
 """Why a label is refused that may be counted later: its prediction, a key, a version or the time comes."""
 
 _FIRST, _LONGEST = 1.0, 60.0  # seconds until a label that is held back is tried again

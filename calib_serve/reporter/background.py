@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.reporter.given import are_probabilities
-from calib_serve.reporter.queue import HomewardQueue
+from calib_serve.reporter.home import HomewardQueue
 from calib_serve.reporter.recorder import Recorder, Sink
 
 __all__ = ["Background"]

@@ -27,18 +27,16 @@ from calib_serve.reporter.given import (
     logits_of,
     tags_of,
 )
-from calib_serve.reporter.home import Served, home_of
-from calib_serve.reporter.queue import HomewardQueue
+from calib_serve.reporter.home import HomewardQueue, Served, home_of
 from calib_serve.reporter.recorder import ROUNDING, Recorder
 from calib_serve.reporter.shadow import ReporterShadow
-from calib_serve.reporter.sinks import MeterSink, RegistrySink
+from calib_serve.reporter.sinks import RegistrySink
 from calib_serve.watch.intake import Outcome
 from calib_serve.watch.policy import LabelPolicy, parse_policy
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.service import Watch
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import Meter
     from prometheus_client import CollectorRegistry
 
 __all__ = ["Reporter"]
@@ -54,9 +52,9 @@ class Reporter:
     are no receipts.
 
     Predictions are counted in one place: by ``watch``, the address of a ``calib-serve watch`` (``token``: one
-    of the scopes ``predict`` and ``label``) or a ``Watch`` of this process; else in ``meter``, of
-    OpenTelemetry; else in ``registry``, of prometheus-client (None: the one that applications expose by
-    default). Failures of the monitoring are counted in ``meter`` or ``registry`` in any case.
+    of the scopes ``predict`` and ``label``) or a ``Watch`` of this process; else in ``registry``, of
+    prometheus-client (None: the one that applications expose by default). Failures of the monitoring are
+    counted in ``registry`` in any case.
 
     ``policy`` says whose labels are wanted, such as "500/day"; ``workers``: how many processes share it.
     ``samples``: a folder for a share ``sample_rate`` of logits, for a later refit. ``shadow``: an artifact,
@@ -89,7 +87,6 @@ class Reporter:
         watch: str | Watch | None = None,
         token: str = "",
         registry: CollectorRegistry | None = None,
-        meter: Meter | None = None,
         policy: LabelPolicy | str | None = None,
         workers: int = 1,
         samples: str | Path | None = None,
@@ -99,8 +96,6 @@ class Reporter:
         flush_seconds: float = 0.5,
     ) -> None:
         self._options = {name: value for name, value in locals().items() if name not in ("self", "what")}
-        if registry is not None and meter is not None:
-            raise InputError("counts go to a registry or to a meter; give one of them")
         self.artifact = artifact_of(what)
         self.classes = what if isinstance(what, int) else self.artifact.classes if self.artifact else 0
         self._shadow = None if shadow is None else ReporterShadow(shadow, self.artifact or self.classes)
@@ -109,8 +104,8 @@ class Reporter:
             raise InputError(
                 f"a watch counts receipts, and no keyring signs them: give keyring=FILE or set {KEYRING}"
             )
-        self._sink = RegistrySink(registry) if meter is None else MeterSink(meter)
-        self.registry = self._sink.registry if isinstance(self._sink, RegistrySink) else None
+        self._sink = RegistrySink(registry)
+        self.registry = self._sink.registry
         if isinstance(ring, LiveKeyring):
             ring.failed = functools.partial(self._sink.failed, "keyring")
         home = None if watch is None else home_of(watch, token)
@@ -279,7 +274,7 @@ class Reporter:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A reporter of the same options, which begins anew, for processes that are spawned."""
-        local = [name for name in ("watch", "registry", "meter", "keyring", "policy") if self._is_local(name)]
+        local = [name for name in ("watch", "registry", "keyring", "policy") if self._is_local(name)]
         if local:
             raise InputError(
                 f"a reporter whose {local[0]} is of one process stays there: make it in that process"

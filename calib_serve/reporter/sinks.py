@@ -1,4 +1,4 @@
-"""Where a reporter's counts go: a Prometheus registry, or a meter of OpenTelemetry."""
+"""Where a reporter's counts go: a Prometheus registry."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from calib_serve.reporter.recorder import Key
 from calib_serve.watch.series import SERIES, WORKERS
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import Meter
     from prometheus_client import CollectorRegistry
 
-__all__ = ["MeterSink", "RegistrySink"]
+__all__ = ["RegistrySink"]
 
 _BY_NAME = {one.name: one for one in (*SERIES, *WORKERS)}
 _ERRORS = "calib_monitor_errors_total"
@@ -70,35 +69,3 @@ class RegistrySink:
                     made = self._library.Gauge(name, one.help, **options, multiprocess_mode="mostrecent")
                 self._families[name] = made
             return self._families[name]
-
-
-class MeterSink:
-    """Counters of an OpenTelemetry meter, by Prometheus' names without ``_total``, which exporters add."""
-
-    def __init__(self, meter: Meter) -> None:
-        self._meter, self._made, self._lock = meter, dict[str, Any](), threading.Lock()
-
-    def add_all(self, changes: Mapping[Key, float]) -> None:
-        """Add to counters."""
-        for (name, labels), value in changes.items():
-            self._instrument(name).add(value, self._attributes(name, labels))
-
-    def failed(self, *stages: str, times: int = 1) -> None:
-        """Count failures of the monitoring itself."""
-        self.add_all({(_ERRORS, (stage,)): times for stage in stages})
-
-    def set_all(self, values: Mapping[Key, float]) -> None:
-        """Set gauges."""
-        for (name, labels), value in values.items():
-            self._instrument(name).set(value, self._attributes(name, labels))
-
-    def _attributes(self, name: str, labels: tuple[str, ...]) -> dict[str, str]:
-        return dict(zip(_BY_NAME[name].labels, labels, strict=True))
-
-    def _instrument(self, name: str) -> Any:
-        with self._lock:
-            if name not in self._made:
-                one = _BY_NAME[name]
-                make = self._meter.create_counter if one.kind == "counter" else self._meter.create_gauge
-                self._made[name] = make(name.removesuffix("_total"), description=one.help)
-            return self._made[name]

@@ -15,17 +15,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
+import numpy as np
+from numpy.typing import NDArray
+
 from calib_serve.errors import InputError, Reason, Refused
 from calib_serve.naming import By, Naming, shown
 from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring
-from calib_serve.watch.caps import SourceShare
-from calib_serve.watch.decisions import decision_names
 from calib_serve.watch.ids import LONGEST_ID, ReceiptIds, is_id, receipt_of
 from calib_serve.watch.journal import LabelJournal
 from calib_serve.watch.ledger import Entry, Fate, Ledger, Version
 from calib_serve.watch.slices import LONGEST_SEGMENT, Slices, is_segment
 
-__all__ = ["Classes", "Intake", "Outcome"]
+__all__ = ["Classes", "Intake", "Outcome", "decide", "decision_names"]
 
 _AHEAD = 1.0  # seconds by which clocks of hosts are apart at most when all is well
 
@@ -118,7 +119,6 @@ class Intake:
 
     ``ttl``: seconds after its prediction for which a label is accepted. ``slices``: in which slices of
     its version each label counts. ``detect``: whether labels wait for a drift detector (``DriftFeed``).
-    ``source_share``: the most that one source may send of a version's labels of a day (``SourceShare``).
     ``journal``: where labels are written before they are counted. ``ids``: the receipts of labels that name
     their prediction by the user's own id.
     ``on_counted`` is called with what is counted but of single labels, for samples.
@@ -137,7 +137,6 @@ class Intake:
         on_counted: Callable[[Sequence[Label]], None] | None = None,
         slices: Slices | None = None,
         detect: bool = True,
-        source_share: float | None = None,
         journal: LabelJournal | None = None,
         ids: ReceiptIds | None = None,
     ) -> None:
@@ -146,7 +145,6 @@ class Intake:
         self.ahead = (0.0, -math.inf)
         self._ttl, self._clock, self._on_counted, self._detect = ttl, clock, on_counted, detect
         self._journal, self._ids = journal, ids
-        self._cap = None if source_share is None else SourceShare(ledger, source_share, clock=clock)
         self._slices = slices or Slices({version: one.count for version, one in models.items()})
 
     def know(self, models: Mapping[Version, Classes], slices: Slices) -> None:
@@ -171,7 +169,7 @@ class Intake:
             if isinstance(one, Label)
         ]
         with self._journal.writing() if self._journal else contextlib.nullcontext():
-            fates = self._cap.accept(entries, self._accept) if self._cap else self._accept(entries)
+            fates = self._accept(entries)
         counted = [one.label for one, fate in zip(entries, fates, strict=True) if fate == "counted"]
         whole = [one for one in counted if not self.models[one.receipt.model, one.receipt.version].pairs]
         if whole and self._on_counted:
@@ -243,11 +241,32 @@ def _segment(item: object) -> str:
 
 _OUTCOMES: dict[str, Outcome] = {
     "counted": Outcome(True),
-    "capped": Outcome(
-        False, "source_cap", "this source sent as much of the day's labels as one may; send it again later"
-    ),
     "duplicate": Outcome(False, "duplicate", "a label for this receipt was counted before"),
     "forgotten": Outcome(
         False, "forgotten", "the receipt is so old that the ledger may have forgotten whether it was counted"
     ),
 }
+
+
+def decide(
+    probs: NDArray[np.floating[Any]], threshold: float = 0.5
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """What is decided of each label (n, L), as a class below 2 L, and with which confidence (n, L).
+
+    A label is decided to be true where its probability in ``probs`` (n, L) is ``threshold`` or more.
+
+    >>> [found.tolist() for found in decide(np.array([[0.125, 0.75]]))]
+    [[[0, 3]], [[0.875, 0.75]]]
+    """
+    yes = probs >= threshold
+    return 2 * np.arange(probs.shape[1]) + yes, np.where(yes, probs, 1 - probs).astype(np.float64)
+
+
+def decision_names(labels: int, names: Sequence[str] = ()) -> tuple[str, ...]:
+    """The names of the 2 L classes of L labels; ``names`` (L,) of the labels, or none.
+
+    >>> decision_names(1, ["cat"]), decision_names(1)
+    (('not cat', 'cat'), ('not label 0', 'label 0'))
+    """
+    called = names or [f"label {k}" for k in range(labels)]
+    return tuple(text for name in called for text in (f"not {name}", name))

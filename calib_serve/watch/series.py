@@ -283,12 +283,7 @@ WATCH: tuple[Series, ...] = (
     Series(
         "calib_ledger_rollbacks_total", "counter", (), "Times the ledger was found behind what was published."
     ),
-    Series(
-        "calib_versions_left_out",
-        "gauge",
-        ("series",),
-        "Versions of which series are left out of a scrape, as there are too many: all, segments, windows.",
-    ),
+    Series("calib_versions_left_out", "gauge", (), "Versions without series of their own: told as 'other'."),
     Series("calib_prediction_ids_total", "counter", ("fate",), "Ids of predictions, by what became of them."),
     Series("calib_prediction_ids", "gauge", (), "Ids of predictions by which labels may come."),
     Series("calib_request_seconds_total", "counter", ("route",), "Seconds spent answering."),

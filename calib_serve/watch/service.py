@@ -68,9 +68,6 @@ __all__ = ["Watch", "Watched"]
 logger = logging.getLogger(__name__)
 
 _TELL_EVERY = 600.0  # seconds between looks of label budgets at what was served
-_SIZES_LONG = 0.1  # seconds of reading them, beyond which they are kept for a while
-_SIZES_SHARE = 0.02  # of a core that reading the sizes of versions may take
-_SIZES_KEPT_MOST = 600.0  # seconds for which they are not read again, at most
 
 
 @dataclass(frozen=True)
@@ -109,9 +106,8 @@ class Watch:
     which a label is accepted. ``maturity``: seconds after which labels are in (None: learned from their
     delays). ``policy`` makes a version's label policy (None: every label is wanted). ``max_segments``: how
     many different segments a version may have before the rest are counted as ``other``, unless ``segments``
-    names them; ``max_classes``: how many predicted classes are counted apart. ``source_share``: the most that
-    one source may send of a version's labels of a day, after the first thousand. ``samples`` keeps a sample
-    of logits and labels to refit on, of predictions that come with logits. ``journal`` keeps who sent each
+    names them; ``max_classes``: how many predicted classes are counted apart. ``samples`` keeps a sample of
+    logits and labels to refit on, of predictions that come with logits. ``journal`` keeps who sent each
     label, so that a source can be taken back; the watch closes it. ``ids`` keeps receipts by the users' own
     ids of predictions, so that labels may name these; the watch closes it. ``publication``: under which
     writer's name its sums are published; by default the ledger's, which no other process may publish.
@@ -120,8 +116,7 @@ class Watch:
     counted, and that it may be sent again; UnknownFate, that whether it was counted is not known: labels may
     be sent again all the same, and predictions under the same ``once``. Detectors are fed by ``feed.tick``,
     which ``Watch.open`` starts in a thread, as it does ``checks``. ``volatile``: the ledger may lose labels
-    when its store restarts. ``counted_at``: when this object last counted something of a version, by
-    ``time.monotonic``.
+    when its store restarts.
 
     >>> import tempfile
     >>> from calib_serve import Keyring
@@ -147,7 +142,6 @@ class Watch:
         policy: Callable[[], LabelPolicy] | None = None,
         max_segments: int = 32,
         segments: Sequence[str] | None = None,
-        source_share: float | None = None,
         max_classes: int = 32,
         clock: Callable[[], float] = time.time,
         samples: SampleLog | None = None,
@@ -167,9 +161,6 @@ class Watch:
         self._clock, self._ttl = clock, ttl
         self._lock = threading.RLock()
         self._nonces = Nonces()
-        self._sizes: tuple[float, dict[Version, tuple[float, float]]] = (-math.inf, {})
-        self._sizing = threading.Lock()
-        self.counted_at: dict[Version, float] = {}
         self._contracts = {v: w.contract for v, w in models.items() if w.contract is not None}
         self._slices = Slices(
             {version: watched.classes.count for version, watched in models.items()},
@@ -196,7 +187,6 @@ class Watch:
             on_counted=self._labels_counted,
             slices=self._slices,
             detect=detector is not None or bool(self._contracts),
-            source_share=source_share,
             journal=journal,
             ids=ids,
         )
@@ -235,7 +225,6 @@ class Watch:
         policy: Callable[[], LabelPolicy] | None = None,
         max_segments: int = 32,
         segments: Sequence[str] | None = None,
-        source_share: float | None = None,
         max_classes: int = 32,
         samples: str | Path | None = None,
         sample_rate: float = 0.1,
@@ -286,7 +275,6 @@ class Watch:
                 policy=policy,
                 max_segments=max_segments,
                 segments=segments,
-                source_share=source_share,
                 max_classes=max_classes,
                 samples=log,
                 volatile=allow_volatile,
@@ -345,7 +333,6 @@ class Watch:
         with self._lock:
             if self.ledger.add(sums, time=made, once=batch):
                 self._look_for_shift(sums)
-                self._counted(key.of for key in sums)
             elif batch is not None:
                 batch = self.ledger.known(batch) or batch
         if batch is None:
@@ -368,26 +355,6 @@ class Watch:
         self.may_acknowledge()
         with self._lock:
             return self.intake.take(items, source=source)
-
-    def sizes(self) -> dict[Version, tuple[float, float]]:
-        """Predictions and labels of every version over all time, some seconds old: to order versions by."""
-        with self._sizing:
-            until, known = self._sizes
-            if time.monotonic() < until:
-                return known
-            began = time.thread_time()
-            found = {
-                version: (float(sums.predictions.sum()), float(sums.labels.sum()))
-                for version, sums in self.ledger.sums().items()
-            }
-            took = time.thread_time() - began
-            keep = min(took / _SIZES_SHARE, _SIZES_KEPT_MOST) if took > _SIZES_LONG else 0.0
-            self._sizes = time.monotonic() + keep, found
-            return found
-
-    def _counted(self, versions: Iterable[Version]) -> None:
-        now = time.monotonic()
-        self.counted_at.update((version, now) for version in versions)
 
     def may_acknowledge(self) -> None:
         """LedgerError while a check refuses that anything is acknowledged."""
@@ -513,7 +480,6 @@ class Watch:
         self.counts.errors["keyring"] += 1
 
     def _labels_counted(self, labels: Sequence[Label]) -> None:
-        self._counted((one.receipt.model, one.receipt.version) for one in labels)
         if samples := self.samples:
             self._beside("samples", lambda: samples.labelled(labels))
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from calib_serve import Abstain, Artifact, LogitMap, calibrate
 from calib_serve.artifact import Contract
 from calib_serve.cli import app
-from calib_serve.errors import CalibServeError, IntegrityError
+from calib_serve.errors import CalibServeError
 from calib_serve.fit.priors import for_shares
 from calib_serve.workflows.refit import refit
 
@@ -94,15 +94,6 @@ def test_other_commands_say_it_too(folder: Path) -> None:
         np.testing.assert_array_equal(made["act"], sure)
 
 
-def test_act_is_left_out_of_a_file_where_it_depends_on_segments(folder: Path) -> None:
-    (folder / "contract.yaml").write_text("contract: 1\nsegments: {de: {act: {above: 0.9, accuracy: 0.9}}}")
-    run("contract", "set", folder / "artifact", folder / "contract.yaml")
-    held = ("--logits", folder / "z.npz", "--split", "held")
-    found = invoke("apply", folder / "artifact", *held, "-o", folder / "p.npz")
-    assert "act is left out" in found.output
-    assert "act" not in np.load(folder / "p.npz")
-
-
 def test_check_says_what_can_be_kept_and_fails_where_something_cannot(folder: Path) -> None:
     artifact, held = folder / "artifact", ("--logits", folder / "z.npz", "--split", "held")
     asked = ("contract", "check", artifact, *held, "--contract", folder / "contract.yaml")
@@ -126,26 +117,6 @@ def test_check_says_what_can_be_kept_and_fails_where_something_cannot(folder: Pa
         run("contract", "check", artifact, *held)
     run("contract", "set", artifact, folder / "kept.yaml")
     run("contract", "check", artifact, *held)
-
-
-def test_segments_come_from_a_file(folder: Path) -> None:
-    (folder / "contract.yaml").write_text(
-        "contract: 1\nsegments: {Zürich 北: {act: {above: 0.9, accuracy: 0.9}}}"
-    )
-    np.save(folder / "segments.npy", np.array(["Zürich 北", "de"] * 750))
-    held = ("--logits", folder / "z.npz", "--split", "held")
-    asked = (
-        "contract",
-        "check",
-        folder / "artifact",
-        *held,
-        "--contract",
-        folder / "contract.yaml",
-        "--json",
-    )
-    assert json.loads(run(*asked))["clauses"][0]["found"] == "not checked"
-    (found,) = json.loads(run(*asked, "--segments", folder / "segments.npy"))["clauses"]
-    assert (found["samples"], found["found"]) == (750, "can be kept")
 
 
 def test_what_cannot_be_is_refused_and_writes_nothing(folder: Path, tmp_path: Path) -> None:
@@ -184,14 +155,6 @@ def test_what_cannot_be_is_refused_and_writes_nothing(folder: Path, tmp_path: Pa
     assert Artifact.load(artifact).contract is None
 
 
-def test_a_manifest_changed_by_hand_is_refused(folder: Path) -> None:
-    run("contract", "set", folder / "artifact", folder / "contract.yaml")
-    manifest = folder / "artifact" / "manifest.yaml"
-    manifest.write_text(manifest.read_text().replace("accuracy: 0.999", "accuracy: 0.009"))
-    with pytest.raises(IntegrityError):
-        run("contract", "show", folder / "artifact")
-
-
 def test_a_refit_and_other_class_shares_keep_it_as_users_were_promised_it() -> None:
     z, y = draw(2000, 3)
     contract = Contract.read("contract: 1\nact: {above: 0.9, accuracy: 0.9}")
@@ -206,41 +169,3 @@ def test_a_refit_and_other_class_shares_keep_it_as_users_were_promised_it() -> N
     )
     assert shares.contract == contract
     assert old.only(*old.steps).contract is None
-
-
-def test_plan_says_how_many_labels_a_day_and_which_share_to_ask_for(folder: Path) -> None:
-    artifact, asked = folder / "artifact", ("--breach", 10, "--within", "12h", "--kept", 0)
-    run("contract", "set", artifact, folder / "contract.yaml")
-    held = ("--logits", folder / "z.npz", "--split", "held", "--predictions-per-day", 100_000)
-    shown = run("contract", "plan", artifact, *asked, *held)
-    assert "10 points below 90 %, in 90 % of cases" in shown
-    assert "--label-budget 0.0" in shown
-    told = json.loads(run("contract", "plan", artifact, *asked, *held, "--json"))
-    assert [one["clause"] for one in told] == ["act", "act, class 2"]
-    first = told[0]
-    assert first["per_day"] == pytest.approx(2 * first["labels"])
-    probs = Artifact.load(artifact).probs(np.load(folder / "z.npz")["held_logits"])
-    share = (probs.max(axis=1) >= 0.9).mean()
-    assert first["all_per_day"] == pytest.approx(first["per_day"] / share)
-    (folder / "contract.yaml").write_text("contract: 1\nact: {above: 0.9, accuracy: 0.9}")
-    (alone,) = json.loads(
-        run("contract", "plan", folder / "contract.yaml", *asked, "--acted-share", 0.5, "--json")
-    )
-    assert alone["labels"] == first["labels"]
-    assert alone["all_per_day"] == pytest.approx(2 * first["per_day"])
-
-
-def test_a_plan_that_cannot_be_is_refused(folder: Path) -> None:
-    artifact, contract = folder / "artifact", folder / "contract.yaml"
-    within = ("--breach", 5, "--within", "7d")
-    (folder / "named.yaml").write_text(TEXT)
-    (folder / "plain.yaml").write_text("contract: 1\nact: {above: 0.9, accuracy: 0.9}")
-    for match, asked in {
-        "has no contract": (artifact, *within),
-        "a label is a class id": (contract, *within),
-        "such as 6h": (folder / "plain.yaml", "--breach", 5, "--within", "soon"),
-        "between 0 and the promise": (folder / "plain.yaml", "--breach", -1, "--within", "7d"),
-        "name its folder": (folder / "plain.yaml", *within, "--logits", folder / "z.npz"),
-    }.items():
-        with pytest.raises(CalibServeError, match=match):
-            run("contract", "plan", *asked)

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sizes import sized
 from typer.testing import CliRunner, Result
 
-from calib_serve import Artifact, read_labelled, write_report
+from calib_serve import Artifact, read_labelled
 from calib_serve.cli import app
-from calib_serve.errors import CalibServeError, InputError
+from calib_serve.errors import CalibServeError
 from calib_serve.metrics import sigmoid
-from calib_serve.report import prepare_labels_report, render
+from calib_serve.report import prepare_labels_report
 
 NAMES = ["cat", "<b>dog</b>", "cat", "night"]
 
@@ -82,25 +81,6 @@ def test_applied_probabilities_can_be_read_again(file: Path, tmp_path: Path) -> 
         np.testing.assert_array_equal(arrays["predictions"], again.scores > 0.5)
 
 
-def test_a_table_has_a_column_of_scores_and_one_of_truths_for_each_label(tmp_path: Path) -> None:
-    rows = "split,dog,label.cat,cat,label.dog\n" + "cal,1.5,1,-2.0,0\ntest,0.5,0,3.0,1\n" * 10
-    path = tmp_path / "t.csv"
-    path.write_text(rows)
-    found = read_labelled(path, split="cal", outputs="label_logits")
-    assert found.class_names == ("dog", "cat")
-    assert found.scores[0].tolist() == [1.5, -2.0]
-    assert found.labels[0].tolist() == [0, 1]
-    with pytest.raises(InputError, match="--outputs label_logits or label_probabilities"):
-        read_labelled(path, split="cal")
-    for spoiled in ("label.cat,cat,dog\n1,2,3\n", "label,label.cat,cat\n0,1,2\n", "label.cat\n1\n"):
-        path.write_text(spoiled)
-        with pytest.raises(InputError, match=r"label\.NAME"):
-            read_labelled(path, outputs="label_logits")
-    path.write_text("cat,cat,label\n1,2,0\n")
-    with pytest.raises(InputError, match="twice: cat"):
-        read_labelled(path)
-
-
 def test_a_calibration_of_labels_is_not_applied_to_classes_nor_the_reverse(
     file: Path, tmp_path: Path
 ) -> None:
@@ -132,21 +112,3 @@ def test_one_label_off_vetoes_what_the_mean_over_many_hides() -> None:
     found = prepare_labels_report(title="x", after=(p, y), class_names=[f"l{k}" for k in range(40)])
     assert found.verdict.level == "off"
     assert "“l7” is too high" in found.verdict.headline
-
-
-def test_the_page_of_many_labels_is_bounded(tmp_path: Path) -> None:
-    labels = sized(ci=1100, nightly=10_000)
-    rng = np.random.default_rng(0)
-    p = rng.random((50, labels))
-    y = (rng.random(p.shape) < p).astype(int)
-    page = write_report(tmp_path / "r.html", title="many", after=(p, y), before=(p, y), replicates=10)
-    assert f"The 1000 worst of {labels} labels" in page.read_text()
-    assert page.stat().st_size < 2_000_000
-
-
-def test_the_same_contents_give_the_same_page() -> None:
-    rng = np.random.default_rng(0)
-    p = rng.random((100, 3))
-    contents = prepare_labels_report(title="x", after=(p, (p > 0.4).astype(int)))
-    assert render(contents) == render(contents)
-    assert json.dumps(contents.as_dict(), allow_nan=False)

@@ -14,6 +14,8 @@ from calib_serve import Keyring, Reporter, Watch
 from calib_serve.asgi import WatchMiddleware
 from calib_serve.errors import InputError
 
+pytestmark = pytest.mark.store
+
 HOSTS = ["testserver"]
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from calib_serve.reporter.home import Served
-from calib_serve.reporter.queue import HomewardQueue
+from calib_serve.reporter.home import HomewardQueue, Served
 from calib_serve.watch.intake import Outcome
 
 

@@ -7,12 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
-from real_servers import Server
+from real_servers import Server, SharedWatch
 
 pytestmark = pytest.mark.server
 
@@ -20,9 +18,9 @@ MAKE = """
 import multiprocessing, os, sys, threading, time
 from calib_serve import Reporter
 def make(url, keyring, **options):
-    return Reporter(3, model="digits", version="1.0", keyring=keyring, watch=url, **options)
+    return Reporter(3, model=model, version="1", keyring=keyring, watch=url, **options)
 P = [[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]]
-url, keyring = sys.argv[1:3]
+url, keyring, model = sys.argv[1:4]
 """
 
 PROGRAMS = {
@@ -36,11 +34,6 @@ reporter = make(url, keyring, flush_seconds=0.001)
 for _ in range(10): reporter.served(P)
 sys.exit(3)
 """,
-    "an exception that nobody catches": """
-reporter = make(url, keyring, flush_seconds=60)
-for _ in range(10): reporter.served(P)
-raise SystemError
-""",
     "children by fork, after the parent has served": """
 reporter = make(url, keyring, flush_seconds=60)
 for _ in range(2): reporter.served(P)
@@ -51,16 +44,6 @@ for _ in range(4):
         sys.exit()
     children.append(child)
 for child in children: os.waitpid(child, 0)
-""",
-    "children of multiprocessing by fork": """
-reporter = make(url, keyring, flush_seconds=60)
-def serve():
-    for _ in range(4): reporter.served(P)
-context = multiprocessing.get_context("fork")
-reporter.served(P); reporter.served(P)
-children = [context.Process(target=serve) for _ in range(2)]
-for child in children: child.start()
-for child in children: child.join()
 """,
     "forks while threads serve": """
 reporter = make(url, keyring, flush_seconds=0.001)
@@ -89,34 +72,21 @@ asyncio.run(main())
 }
 
 
-@pytest.fixture(scope="module")
-def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("watch")) as server:
-        yield server
-
-
-def total(watch: Server) -> float:
-    text = httpx.get(f"{watch.url}/metrics").text
-    return sum(
-        float(line.split()[-1]) for line in text.splitlines() if line.startswith("calib_predictions_total{")
-    )
-
-
-def started(program: str, watch: Server) -> subprocess.Popen[str]:
-    arguments = [sys.executable, "-c", MAKE + program, watch.url, str(watch.folder / "keys.json")]
+def started(program: str, watch: Server, model: str) -> subprocess.Popen[str]:
+    arguments = [sys.executable, "-c", MAKE + program, watch.url, str(watch.folder / "keys.json"), model]
     return subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 @pytest.mark.parametrize("how", PROGRAMS)
-def test_every_prediction_of_a_process_is_counted_once(how: str, watch: Server) -> None:
-    before = total(watch)
-    process = started(PROGRAMS[how], watch)
+def test_every_prediction_of_a_process_is_counted_once(how: str, shared_watch: SharedWatch) -> None:
+    model = shared_watch.model()
+    process = started(PROGRAMS[how], shared_watch, model)
     _, errors = process.communicate(timeout=120)
     assert process.returncode in (0, 1, 3), errors
-    assert total(watch) - before == 20, errors
+    assert shared_watch.total(model) == 20, errors
 
 
-def test_a_killed_process_loses_what_it_had_not_sent_and_nothing_else(watch: Server) -> None:
+def test_a_killed_process_loses_what_it_had_not_sent_and_nothing_else(shared_watch: SharedWatch) -> None:
     program = """
 reporter = make(url, keyring, flush_seconds=0.05)
 for _ in range(10): reporter.served(P)
@@ -124,22 +94,23 @@ reporter.flush()
 print("sent", flush=True)
 time.sleep(60)
 """
-    before, process = total(watch), started(program, watch)
+    model = shared_watch.model()
+    process = started(program, shared_watch, model)
     assert process.stdout is not None
     assert process.stdout.readline() == "sent\n"
     process.kill()
     process.communicate()
-    assert total(watch) - before == 20
+    assert shared_watch.total(model) == 20
 
 
 def test_a_process_ends_in_time_though_the_watch_hangs_and_says_what_is_lost(tmp_path: Path) -> None:
-    server = Server(tmp_path)
+    server = Server(tmp_path, models=("digits:1=3",))
     with server:
         assert server.process is not None
         os.kill(server.process.pid, signal.SIGSTOP)
         began = time.monotonic()
         try:
-            process = started("reporter = make(url, keyring)\nreporter.served(P)\n", server)
+            process = started("reporter = make(url, keyring)\nreporter.served(P)\n", server, "digits")
             _, errors = process.communicate(timeout=90)
         finally:
             os.kill(server.process.pid, signal.SIGCONT)
@@ -169,34 +140,8 @@ assert len(found) == 15, found
     folder = tmp_path / "metrics"
     folder.mkdir()
     subprocess.run(
-        [sys.executable, "-c", MAKE + program, "", str(tmp_path / "keys.json")],
+        [sys.executable, "-c", MAKE + program, "", str(tmp_path / "keys.json"), ""],
         check=True,
         timeout=120,
         env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)},
     )
-
-
-def test_a_reporter_of_an_open_telemetry_meter_is_scraped_under_the_same_names(tmp_path: Path) -> None:
-    pytest.importorskip("opentelemetry.sdk")
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-
-    from calib_serve import Keyring, Reporter
-
-    reader = InMemoryMetricReader()
-    meter = MeterProvider(metric_readers=[reader]).get_meter("app")
-    with Reporter(3, model="digits", version="1.0", keyring=Keyring.new(), meter=meter) as reporter:
-        reporter.served([[0.7, 0.2, 0.1], [float("nan")] * 3])
-    data = reader.get_metrics_data()
-    assert data is not None
-    found = {
-        metric.name: {
-            tuple(sorted(point.attributes.items())): point.value for point in metric.data.data_points
-        }
-        for metric in data.resource_metrics[0].scope_metrics[0].metrics
-    }
-    of = (("model", "digits"), ("version", "1.0"))
-    assert found["calib_predictions"][(("bin", "10"), *of)] == 1
-    assert len(found["calib_predictions"]) == 15, "each bin begins at 0"
-    assert found["calib_invalid_outputs"] == {of: 1}
-    assert {stage: n for ((_, stage),), n in found["calib_monitor_errors"].items()}["receipt"] == 0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from live_server import until
+from live_server import total, until
 from prometheus_client import CollectorRegistry
-from real_servers import Server
+from real_servers import Server, SharedWatch
 
 from calib_serve import Artifact, Bins, Keyring, LogitMap, ModelFacts, Reporter, Watch
 from calib_serve.errors import InputError, ServerError
@@ -71,15 +70,6 @@ def test_each_prediction_is_signed_and_counted_in_the_bin_that_its_label_will_be
     assert not errors(registry)
 
 
-@pytest.mark.parametrize(
-    "make", [np.float16, np.float32, torch.tensor, np.ndarray.tolist], ids=lambda f: f.__name__
-)
-def test_probabilities_of_any_kind_are_taken(make: Any, ring: Keyring, registry: CollectorRegistry) -> None:
-    with Reporter(3, **MODEL, keyring=ring, registry=registry) as reporter:
-        receipts = reporter.served(make(P))
-    assert [ring.verify(str(one)).predicted for one in receipts] == [0, 2, 0]
-
-
 def test_rows_that_are_no_prediction_have_no_receipt_and_are_counted_as_invalid(
     ring: Keyring, registry: CollectorRegistry
 ) -> None:
@@ -121,35 +111,6 @@ def test_what_a_caller_has_wrong_is_said_at_once(
     ):
         wrong(reporter)
     assert not counted(registry)
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"what": 1}, "at least 2 classes"),
-        ({"watch": "http://localhost:1", "keyring": None}, "no keyring signs"),
-        ({"meter": object(), "registry": CollectorRegistry()}, "give one of them"),
-        ({"policy": "many"}, "label policy"),
-        ({"what": "nowhere"}, "nowhere"),
-    ],
-)
-def test_what_cannot_work_is_refused_when_it_is_made(
-    options: dict[str, Any], told: str, ring: Keyring, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CALIB_SERVE_KEYRING", raising=False)
-    with pytest.raises(Exception, match=told) as caught:
-        Reporter(**{"what": 3, **MODEL, "keyring": ring, **options})
-    assert caught.type.__module__ == "calib_serve.errors"
-
-
-def test_without_a_keyring_predictions_are_counted_and_the_log_says_that_receipts_are_off(
-    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CALIB_SERVE_KEYRING", raising=False)
-    with caplog.at_level("WARNING", "calib_serve"), Reporter(3, **MODEL, registry=registry) as reporter:
-        assert reporter.served(P) == [None] * 3
-    assert sum(counted(registry).values()) == 3
-    assert "receipts are off" in caplog.text
 
 
 def test_the_keyring_of_the_environment_is_followed_when_it_changes(
@@ -214,50 +175,32 @@ def test_labels_of_a_policy_are_asked_for_with_the_chance_that_the_receipt_says(
     assert 180 < sum(one.wanted for one in receipts[::2] if one) < 320
 
 
-def test_a_policy_or_keyring_that_breaks_costs_receipts_and_no_prediction(
-    ring: Keyring, registry: CollectorRegistry
-) -> None:
-    with Reporter(3, **MODEL, keyring=ring, registry=registry) as reporter:
-        reporter._recorder._keyring = object()  # type: ignore[assignment]
-        assert reporter.served(P) == [None] * 3
-    assert sum(counted(registry).values()) == 3
-    assert errors(registry) == {"receipt": 3.0}
-
-
-def test_scores_that_become_logits_later_are_counted_as_a_failure(
-    ring: Keyring, registry: CollectorRegistry
-) -> None:
-    with Reporter(3, **MODEL, keyring=ring, registry=registry, flush_seconds=0.01) as reporter:
-        for _ in range(100):
-            reporter.served(P)
-        reporter.served([0.1, 0.9, -5.0])
-        until(lambda: errors(registry).get("scores", 0) >= 1)
+OWN = {"model": "", "version": "1"}
+"""A model of the test's own, at the watch that all share."""
 
 
 @pytest.fixture
-def watch(tmp_path: Path) -> Iterator[Server]:
-    with Server(tmp_path) as server:
-        yield server
+def watch(shared_watch: SharedWatch, monkeypatch: pytest.MonkeyPatch) -> SharedWatch:
+    monkeypatch.setitem(OWN, "model", shared_watch.model())
+    return shared_watch
 
 
-def home(server: Server, registry: CollectorRegistry, **options: Any) -> Reporter:
-    return Reporter(
-        3, **MODEL, keyring=server.folder / "keys.json", watch=server.url, registry=registry, **options
-    )
-
-
-def at_watch(server: Server, name: str = "calib_predictions_total") -> float:
-    text = httpx.get(f"{server.url}/metrics").text
-    return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name + "{"))
+def home(
+    server: Server, registry: CollectorRegistry, of: Mapping[str, str] = OWN, **options: Any
+) -> Reporter:
+    keyring = server.folder / "keys.json"
+    return Reporter(3, **of, keyring=keyring, watch=server.url, registry=registry, **options)
 
 
 @pytest.mark.server
-def test_a_watch_counts_predictions_and_labels_each_once(watch: Server, registry: CollectorRegistry) -> None:
+def test_a_watch_counts_predictions_and_labels_each_once(
+    watch: SharedWatch, registry: CollectorRegistry
+) -> None:
     with home(watch, registry) as reporter:
         receipts = [one for _ in range(1000) for one in reporter.served(P, segment=["a", "b", ""])]
         assert reporter.flush() == 0
-        assert at_watch(watch) == 3000
-        assert at_watch(watch, "calib_segment_predictions_total") == 2000
+        assert watch.total(OWN["model"]) == 3000
+        assert watch.total(OWN["model"], "calib_segment_predictions_total") == 2000
         assert not sum(counted(registry).values()), "it is counted in one place"
         items = [{"receipt": one, "label": 0} for one in receipts]
         first, again = reporter.labels(items), reporter.labels(items)
@@ -265,7 +208,7 @@ def test_a_watch_counts_predictions_and_labels_each_once(watch: Server, registry
         assert {one.reason for one in again} == {"duplicate"}
         outcome = reporter.label(receipts[0], 7)
         assert (outcome.accepted, outcome.reason) == (False, "bad_label")
-    assert at_watch(watch, "calib_feedback_total") == 3000
+    assert watch.total(OWN["model"], "calib_feedback_total") == 3000
     assert not errors(registry)
 
 
@@ -274,7 +217,7 @@ def test_predictions_wait_for_a_watch_that_is_down_and_are_counted_once(
     tmp_path: Path, registry: CollectorRegistry
 ) -> None:
     server = Server(tmp_path)
-    with home(server, registry) as reporter:
+    with home(server, registry, MODEL) as reporter:
         began = time.perf_counter()
         for _ in range(100):
             assert None not in reporter.served(P)
@@ -289,13 +232,14 @@ def test_predictions_wait_for_a_watch_that_is_down_and_are_counted_once(
             assert reporter.flush() == 3
             server.start()
             until(lambda: reporter.flush() == 0)
-            assert at_watch(server) == 306
+            text = httpx.get(f"{server.url}/metrics").text
+            assert total(text, "calib_predictions_total") == 306
     assert errors(registry)["watch"] >= 1
 
 
 @pytest.mark.server
 def test_a_batch_whose_answer_was_lost_is_counted_once(
-    watch: Server, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+    watch: SharedWatch, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with home(watch, registry, flush_seconds=60) as reporter:
         reporter.served(P)
@@ -317,17 +261,17 @@ def test_a_batch_whose_answer_was_lost_is_counted_once(
         assert reporter.flush() == 3
         reporter.served(P)
         assert reporter.flush() == 0
-        assert at_watch(watch) == 6
+        assert watch.total(OWN["model"]) == 6
 
 
 @pytest.mark.server
 def test_what_does_not_fit_the_queue_or_is_refused_is_counted_and_logged(
-    watch: Server, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
+    watch: SharedWatch, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     with home(watch, registry, most=4, flush_seconds=60) as reporter:
         assert None not in reporter.served(P) + reporter.served(P)
         assert reporter.flush() == 0
-        assert at_watch(watch) == 4
+        assert watch.total(OWN["model"]) == 4
         assert errors(registry) == {"queue": 2.0}
     other = Reporter(
         3,
@@ -342,12 +286,12 @@ def test_what_does_not_fit_the_queue_or_is_refused_is_counted_and_logged(
         assert other.flush() == 0
     assert errors(registry)["refused"] == 3
     assert "no model 'unknown'" in caplog.text
-    forged = Reporter(3, **MODEL, keyring=Keyring.new(), watch=watch.url, registry=registry)
+    forged = Reporter(3, **OWN, keyring=Keyring.new(), watch=watch.url, registry=registry)
     with forged:
         forged.served(P)
         forged.flush()
     assert errors(registry)["refused"] == 6
-    assert at_watch(watch) == 4
+    assert watch.total(OWN["model"]) == 4
 
 
 @pytest.mark.server
@@ -358,10 +302,10 @@ def test_a_wrong_token_keeps_predictions_until_it_is_mended(
     tokens.write_text(f"app predict,label {'a' * 32}\n")
     tokens.chmod(0o600)
     with Server(tmp_path, "--token-file", str(tokens)) as server:
-        wrong = home(server, registry, token="b" * 32)
+        wrong = home(server, registry, MODEL, token="b" * 32)
         wrong.served(P)
         assert wrong.flush() == 3
-        with home(server, registry, token="a" * 32) as right:
+        with home(server, registry, MODEL, token="a" * 32) as right:
             right.served(P)
             assert right.flush() == 0
             assert right.label(right.served(P)[0], 0).accepted
@@ -370,6 +314,7 @@ def test_a_wrong_token_keeps_predictions_until_it_is_mended(
         wrong.close()
 
 
+@pytest.mark.store
 def test_a_watch_of_this_process_counts_and_keeps_samples(
     tmp_path: Path, ring: Keyring, registry: CollectorRegistry
 ) -> None:
@@ -393,19 +338,7 @@ def test_a_watch_of_this_process_counts_and_keeps_samples(
     ]
 
 
-def test_a_reporter_that_nobody_holds_counts_what_waits_and_ends_its_thread(
-    ring: Keyring, registry: CollectorRegistry
-) -> None:
-    reporter = Reporter(3, **MODEL, keyring=ring, registry=registry, flush_seconds=60)
-    reporter.served(P)
-    threads = [one for one in threading.enumerate() if one.name == "calib-report"]
-    assert threads
-    del reporter
-    gc.collect()
-    until(lambda: not any(one.is_alive() for one in threads))
-    assert sum(counted(registry).values()) == 3
-
-
+@pytest.mark.store
 def test_decisions_about_labels_are_counted_by_a_watch_as_well(
     tmp_path: Path, ring: Keyring, registry: CollectorRegistry
 ) -> None:

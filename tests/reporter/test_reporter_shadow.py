@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from calib_serve import Artifact, InputShift, Keyring, LogitMap, Reporter
-from calib_serve.errors import InputError
+from calib_serve import Artifact, Keyring, LogitMap, Reporter
 from calib_serve.receipts import Shadow
 from calib_serve.reporter.recorder import Recorder
 from calib_serve.reporter.sinks import RegistrySink
@@ -105,34 +104,6 @@ def test_a_shadow_that_cannot_be_computed_is_counted_and_every_receipt_goes_out(
     missing = found.count(None)
     assert failures(registry) == missing
     assert missing == lost if lost is not None else missing >= 1
-
-
-def test_probabilities_of_a_shadow_that_is_not_there_are_counted(
-    ring: Keyring, registry: CollectorRegistry
-) -> None:
-    with Reporter(3, **MODEL, keyring=ring, registry=registry) as reporter:
-        assert shadows(ring, reporter.served(softmax(Z), shadow=softmax(Z))) == [None] * 4
-    assert failures(registry) == 4
-
-
-@pytest.mark.parametrize(
-    ("shadow", "told"),
-    [
-        (temperature(2.0, classes=4), "3 classes"),
-        (
-            Artifact((InputShift(np.ones(2)), LogitMap.temperature(2.0)), method="x", classes=3),
-            "changes the model in other ways",
-        ),
-        ("nowhere", "nowhere"),
-    ],
-)
-def test_a_shadow_that_cannot_act_on_the_same_logits_is_refused(
-    shadow: Any, told: str, ring: Keyring
-) -> None:
-    for what in (3, temperature(1.0)):
-        with pytest.raises(Exception, match=told) as caught:
-            Reporter(what, **MODEL, keyring=ring, registry=CollectorRegistry(), shadow=shadow)
-        assert isinstance(caught.value, (InputError, OSError)) or "nowhere" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
+from real_servers import SharedWatch
 
 from calib_serve import Artifact, Keyring, LogitMap, Reporter
 from calib_serve.errors import InputError
@@ -25,23 +26,17 @@ def serve_there(reporter: Reporter) -> None:
     assert all(reporter.served(PROBS))
 
 
-def predictions(url: str) -> float:
-    import httpx
-    from live_server import total
-
-    return total(httpx.get(f"{url}/metrics", timeout=30).text, "calib_predictions_total")
-
-
-def test_a_spawned_worker_counts_what_it_served_when_it_ends(make_server: Any, tmp_path: Path) -> None:
-    watch = make_server(models=("digits:1=3",))
-    options = {"keyring": tmp_path / "keys.json", "watch": watch.url}
-    with Reporter(ARTIFACT, model="digits", version="1", **options) as reporter:
+@pytest.mark.server
+def test_a_spawned_worker_counts_what_it_served_when_it_ends(shared_watch: SharedWatch) -> None:
+    options: dict[str, Any] = {"keyring": shared_watch.folder / "keys.json", "watch": shared_watch.url}
+    model = shared_watch.model()
+    with Reporter(ARTIFACT, model=model, version="1", **options) as reporter:
         reporter.served(PROBS)  # its thread runs, and locks are in use
         spawned = multiprocessing.get_context("spawn").Process(target=serve_there, args=(reporter,))
         spawned.start()
         spawned.join(120)
         assert spawned.exitcode == 0
-    assert predictions(watch.url) == 4
+    assert shared_watch.total(model) == 4
 
 
 def test_the_copy_has_the_same_artifact_and_keys_even_where_the_folder_has_changed(tmp_path: Path) -> None:

@@ -214,6 +214,34 @@ def make_server(tmp_path):
         yield make
 
 
+class SharedWatch(Server):
+    """One for all tests of a session: each takes a model of its own, of version 1 with 3 classes."""
+
+    def __init__(self, folder):
+        names = [f"model-{i}" for i in range(64)]
+        super().__init__(folder, models=[f"{name}:1=3" for name in names])
+        self._names = iter(names)
+
+    def model(self):
+        """The name of a model that no other test uses."""
+        return next(self._names)
+
+    def total(self, model, name="calib_predictions_total"):
+        """The sum of one of its counters."""
+        import httpx
+
+        lines = httpx.get(f"{self.url}/metrics", timeout=60).text.splitlines()
+        mine = (line for line in lines if line.startswith(name + "{") and f'model="{model}"' in line)
+        return sum(float(line.split()[-1]) for line in mine)
+
+
+@pytest.fixture(scope="session")
+def shared_watch(tmp_path_factory):
+    """A ``calib-serve watch`` that runs as long as the session."""
+    with SharedWatch(tmp_path_factory.mktemp("watch")) as server:
+        yield server
+
+
 @pytest.fixture
 def free_port():
     return _free_port()

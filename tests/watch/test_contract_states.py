@@ -14,9 +14,11 @@ from calib_serve.artifact import Artifact, Clause, Contract, LogitMap
 from calib_serve.errors import LedgerError
 from calib_serve.receipts import Keyring
 from calib_serve.watch.batch import ServedPrediction
-from calib_serve.watch.contracts import ClauseState, ContractFollower
+from calib_serve.watch.contracts import ClauseState
 from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.service import Watch, Watched
+
+pytestmark = pytest.mark.store
 
 V = ("pets", "1")
 RING = Keyring.new()
@@ -111,15 +113,6 @@ def test_labels_that_are_chosen_by_confidence_do_not_break_what_is_kept(folder: 
     blind.ledger.close()
 
 
-def test_a_label_takes_no_prediction_out_of_a_promise(folder: Path) -> None:
-    contract = Contract((Clause("act", 0.9, above=0.8), Clause("act", 0.99, above=0.95, segment="de")))
-    stream = Stream(folder, contract)
-    receipts = stream.watch.predictions([ServedPrediction(*V, 1, 0.9)] * 50)
-    stream.watch.labels([{"receipt": one, "label": 2, "segment": "de"} for one in receipts])
-    stream.watch.feed.tick()
-    assert [(one.state, one.labels) for one in stream.states] == [("broken", 50), ("unknown", 0)]
-
-
 def test_labels_of_one_group_count_as_one(folder: Path) -> None:
     alone, together = Stream(folder, ACT), Stream(folder / "other", ACT)
     c, y = np.full(60, 0.9), np.zeros(60)
@@ -169,16 +162,6 @@ def test_what_nobody_labels_is_left_open(folder: Path) -> None:
     assert kept.low < 0.7 < 0.98 < kept.high
     assert broken.low < 0.3 < 0.94 < broken.high
     unsure.ledger.close()
-
-
-def test_a_coverage_is_of_what_came_since_it_was_promised(folder: Path) -> None:
-    before = Stream(folder, ACT)
-    before.watch.predictions([ServedPrediction(*V, 1, 0.95)] * 3000)
-    before.ledger.close()
-    stream = Stream(folder, Contract((Clause("coverage", 0.7, above=0.9),)))
-    stream.watch.predictions([ServedPrediction(*V, 1, c) for c in [0.95] * 400 + [0.5] * 100])
-    (state,) = stream.states
-    assert (state.state, state.labels, state.value) == ("kept", 500, pytest.approx(0.8))
 
 
 def test_a_group_tells_no_bet_on_itself(folder: Path) -> None:
@@ -239,19 +222,3 @@ def test_another_promise_begins_anew_and_damage_is_said(
         assert other.states[0].labels == 0
         assert "begins anew" in caplog.text
         caplog.clear()
-
-
-def test_it_waits_until_labels_are_in(folder: Path) -> None:
-    stream = Stream(folder, ACT, maturity=None)
-    stream.serve(np.full(20, 0.9), np.ones(20))
-    (state,) = stream.states
-    assert (state.state, state.labels, state.why) == ("unknown", 0, "how late labels come is not known yet")
-    assert math.isnan(state.low)
-
-
-def test_versions_without_a_contract_have_no_state(folder: Path) -> None:
-    ledger = SqliteLedger(folder / "l.db")
-    watch = Watch(RING, ledger, models={V: Watched.of(4)}, detector=None, maturity=0.0)
-    assert watch.contract_states(V) == []
-    ContractFollower(ledger, {}).feed(V, [], now=0.0)
-    ledger.close()

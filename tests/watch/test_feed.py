@@ -12,6 +12,8 @@ from calib_serve.watch.drift import Detector
 from calib_serve.watch.feed import DriftFeed, detector_key
 from calib_serve.watch.ledger import SqliteLedger
 
+pytestmark = pytest.mark.store
+
 V = ("m", "1")
 START = 1_700_000_000.0
 
@@ -142,18 +144,6 @@ def test_a_spoilt_state_or_other_options_start_the_detector_anew(store, state):
     ledger.close()
 
 
-@pytest.mark.parametrize("kept", [b"soon", b"nan", b"\xff", b""])
-def test_a_spoilt_watermark_holds_no_label_back(store, kept):
-    ledger = open_one(*store)
-    ledger.store(f"fed/{detector_key(V)}", kept)
-    feed = DriftFeed(ledger, maturity=10.0, clock=lambda: NOW)
-    accept(ledger, [make_label(1, when=NOW - 100)])
-    feed.tick()
-    assert restored(ledger).labels == 1
-    assert feed.late() == {}
-    ledger.close()
-
-
 def test_nothing_is_fed_while_no_maturity_is_known(store):
     ledger = open_one(*store)
     feed = DriftFeed(ledger, clock=lambda: NOW)
@@ -201,15 +191,6 @@ def test_the_thread_survives_a_tick_that_fails(tmp_path, failure):
         threading.Event().wait(0.01)
     assert ledger.waiting() == {}
     feed.stop()
-    ledger.close()
-
-
-def test_more_labels_than_one_step_takes_are_fed_in_one_tick(tmp_path):
-    ledger = SqliteLedger(tmp_path / "l.db")
-    accept(ledger, [make_label(i, when=NOW - 20_000 + i) for i in range(11_000)])
-    DriftFeed(ledger, maturity=60.0, clock=lambda: NOW).tick()
-    assert ledger.waiting() == {}
-    assert restored(ledger).labels == 11_000
     ledger.close()
 
 

@@ -9,13 +9,12 @@ import pytest
 from ledgers import NOW, entries, make_label
 
 from calib_serve.receipts import DAY
-from calib_serve.watch import feed as feeding
-from calib_serve.watch.estimates import estimate, estimated_accuracy, estimated_gap
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.ledger import Key, SqliteLedger, Sums
 from calib_serve.watch.maturity import Maturity
-from calib_serve.watch.slices import Slices
 from calib_serve.watch.windows import WINDOWS, read_window, read_windows
+
+pytestmark = pytest.mark.store
 
 V = ("m", "1")
 
@@ -47,15 +46,6 @@ def test_windows_that_are_read_together_are_those_read_alone(ledger, maturity):
         assert (found[name].since, found[name].until) == (alone.since, alone.until)
         assert [one.start for one in found[name].dated] == [one.start for one in alone.dated]
         assert alone.sums.labels.sum() > 0 or name == "1h"
-
-
-def test_a_gap_or_an_accuracy_alone_is_that_of_all_estimates():
-    rng = np.random.default_rng(0)
-    for n in (0, 3, 200, 5000):
-        c = rng.uniform(0.1, 1, n)
-        sums = Sums.served(c) + Sums.labelled(c[: n // 2], rng.random(n // 2) < c[: n // 2] - 0.05)
-        np.testing.assert_equal(vars(estimated_gap(sums)), vars(estimate(sums).gap))
-        np.testing.assert_equal(vars(estimated_accuracy(sums)), vars(estimate(sums).accuracy))
 
 
 def label_all(ledger, versions, *, age, first=0):
@@ -91,41 +81,3 @@ def test_learned_maturities_are_asked_of_each_version(ledger):
     feed.tick()
     assert [feed.maturity(v).seconds for v in (soon, late, never)] == [64.0, 8192.0, math.inf]
     assert ledger.waiting() == {late: 1, never: 1}
-
-
-def test_ticks_that_take_long_come_less_often(ledger):
-    at_once, waits = (DriftFeed(ledger, maturity=seconds) for seconds in (0.0, 3600.0))
-    assert at_once._rest(1.0, took=0.001) == waits._rest(1.0, took=0.001) == 1.0
-    assert waits._rest(1.0, took=0.5) == pytest.approx(50.0)  # a hundredth of a core
-    assert waits._rest(1.0, took=60.0) == 360.0  # a tenth of what labels wait anyway
-    assert at_once._rest(1.0, took=60.0) == 5.0
-
-
-def test_delays_are_learned_less_often_where_that_takes_long(ledger, monkeypatch):
-    fill(ledger, [V])
-    now, asked = [NOW], []
-    whole = ledger.dated
-    monkeypatch.setattr(ledger, "dated", lambda *args, **more: asked.append(now[0]) or whole(*args, **more))
-    feed = DriftFeed(ledger, clock=lambda: now[0])
-    for _ in range(5):
-        feed.maturity(V)
-        now[0] += 30
-    assert len(asked) == 3  # once a minute
-    monkeypatch.setattr(feeding, "_LEARN_SHARE", feed._take_all / 600)
-    for _ in range(20):
-        feed.maturity(V)
-        now[0] += 30
-    assert len(asked) in (3, 4)  # once in about 600 seconds
-
-
-def test_keys_that_are_kept_do_not_grow_without_end():
-    slices = Slices({V: 10})
-    for i in range(3000):
-        for k in range(10):
-            assert slices.of(*V, k, segment=f"s{i % 32}")[1].name == str(k)
-    many = Slices({("m", str(i)): 10 for i in range(300)}, segments=[f"s{j}" for j in range(32)])
-    for i in range(300):
-        for j in range(32):
-            for k in range(10):
-                many.of("m", str(i), k, segment=f"s{j}")
-    assert len(many._made) <= 20_000

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from calib_serve.errors import InputError
 from calib_serve.receipts import Keyring
 from calib_serve.watch.drift import Alarm, Detector, ShiftedBin, ShiftedClass
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.incidents import Incident, IncidentLog
 from calib_serve.watch.intake import Classes, Intake
 from calib_serve.watch.ledger import SqliteLedger
+
+pytestmark = pytest.mark.store
 
 NOW = 1_700_000_000.0
 PETS, CARS = ("pets", "1"), ("cars", "2")
@@ -80,21 +81,6 @@ def test_two_alarms_of_one_batch_are_two_of_one_incident(log: IncidentLog) -> No
     assert (kept.opened, kept.latest) == (NOW, NOW + 5)
 
 
-def test_versions_have_incidents_and_counts_of_their_own(log: IncidentLog) -> None:
-    assert told(log, [0.1] * 3, first=1) == []
-    assert log.latest() == []
-    assert log.counts() == ({}, {})
-    told(log, [0.1] * 3, alarm(3, 1), first=1)
-    told(log, [0.1] * 3, alarm(3, 1), first=1, version=CARS)
-    assert [one.id for one in log.latest()] == [1, 2]
-    assert [one.id for one in log.latest(CARS)] == [2]
-    assert [one.id for one in log.latest(PETS)] == [1]
-    assert log.latest(("pets", "2")) == []
-    told(log, [0.1] * 5, first=4, version=CARS)
-    assert [one.labels for one in log.latest()] == [3, 8]
-    assert log.counts() == ({PETS: 1, CARS: 1}, {PETS: 1, CARS: 1})
-
-
 def test_it_is_over_after_three_times_the_labels_that_the_alarm_took_and_five_hundred(
     log: IncidentLog,
 ) -> None:
@@ -111,15 +97,6 @@ def test_it_is_over_after_three_times_the_labels_that_the_alarm_took_and_five_hu
     told(log, [0.0], first=1310)
     assert [one.open for one in log.latest()] == [False, False]
     assert log.counts() == ({PETS: 2}, {PETS: 2})
-
-
-def test_what_alarms_took_fades_by_a_fifth_an_alarm(log: IncidentLog) -> None:
-    told(log, [0.1] * 100, alarm(100, 1), first=1)
-    for first, took in ((101, 80), (111, 64)):
-        told(log, [0.1] * 10, alarm(first + 9, first), first=first)
-        assert log.latest()[0].took == took
-    told(log, [0.1] * 300, alarm(420, 419), first=121)
-    assert log.latest()[0].took == 300
 
 
 @pytest.mark.parametrize(
@@ -165,47 +142,6 @@ def test_its_trend_is_of_the_labels_since_the_latest_alarm(changes: dict[str, fl
     assert one.as_dict()["gap"] == pytest.approx((16 + more) / (64 + since))
     assert math.isnan(replace(one, labels=0).gap)
     assert replace(one, labels=0, labels_since=0).as_dict()["gap"] is None
-
-
-def test_one_of_which_nothing_else_is_known_has_one_alarm_and_no_label() -> None:
-    bare = Incident(1, "m", "1", NOW, NOW, "mixed", ())
-    assert (bare.classes, bare.alarms, bare.took, bare.closed, bare.closed_by, bare.note) == (
-        (),
-        1,
-        1,
-        None,
-        "",
-        "",
-    )
-    assert (bare.latest, bare.labels, bare.excess, bare.labels_since, bare.excess_since) == (
-        0.0,
-        0,
-        0.0,
-        0,
-        0.0,
-    )
-
-
-def test_a_person_closes_an_open_one_by_its_number_and_says_who(log: IncidentLog) -> None:
-    told(log, [0.1] * 3, alarm(3, 1), first=1)
-    told(log, [0.1] * 3, alarm(3, 1), first=1, version=CARS)
-    for number, by, note in ((3, "Ada", ""), (2, "", ""), (2, "x" * 101, ""), (2, "Ada", "x" * 1001)):
-        with pytest.raises(InputError, match=r"no open incident|say who"):
-            log.close(number, by=by, note=note, now=NOW)
-    closed = log.close(2, by="x" * 100, note="y" * 1000, now=NOW + 9)
-    assert (closed.id, closed.closed, closed.closed_by, closed.note) == (2, NOW + 9, "x" * 100, "y" * 1000)
-    assert [one.open for one in log.latest()] == [True, False]
-    with pytest.raises(InputError, match="no open incident 2"):
-        log.close(2, by="Ada", now=NOW)
-
-
-def test_what_is_kept_comes_back_also_where_the_onset_is_not_known(log: IncidentLog) -> None:
-    told(log, [0.1] * 3, alarm(3, 1, since_time=math.nan, classes=(CLASS,)), first=1)
-    (kept,) = log.latest()
-    assert math.isnan(kept.onset)
-    assert kept.as_dict()["onset"] is None
-    (again,) = IncidentLog(log._ledger).latest()
-    assert replace(again, onset=0.0) == replace(kept, onset=0.0)
 
 
 def test_the_feed_tells_the_evidence_first_and_then_what_it_is_held_against(tmp_path: Path) -> None:

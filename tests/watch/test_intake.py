@@ -5,13 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calib_serve.errors import REASONS, LedgerError
+from calib_serve.errors import REASONS, LedgerError, Refused
 from calib_serve.receipts import Keyring
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.feed import DriftFeed, detector_key
 from calib_serve.watch.intake import Classes, Intake
 from calib_serve.watch.ledger import Key, SqliteLedger
-from calib_serve.watch.ledger.sums import Sums
+
+pytestmark = pytest.mark.store
 
 NOW = 1_700_000_000.0
 RING = Keyring("k1", {"k1": bytes(32), "k2": bytes([1]) * 32})
@@ -33,12 +34,6 @@ def intake(tmp_path):
     intake = make_intake(tmp_path / "l.db")
     yield intake
     intake.ledger.close()
-
-
-def test_ids_and_names_are_both_labels(intake):
-    outcomes = intake.take([{"receipt": token(), "label": 1}, {"receipt": token(), "label": "two"}])
-    assert [o.as_dict() for o in outcomes] == [{"accepted": True}] * 2
-    assert intake.ledger.sums()["digits", "1.0"] == Sums.labelled([0.9, 0.9], [1, 0], delay=5.0)
 
 
 def test_a_label_is_weighed_by_the_chance_that_it_was_asked_for_and_sliced_as_its_receipt_says(intake):
@@ -95,7 +90,7 @@ def test_every_refusal_has_its_reason_and_spoils_nothing(intake):
         "duplicate": [{"receipt": good, "label": 1}, {"receipt": good, "label": 0}],
     }
     intake.ledger.store("ledger/forgotten_before", repr(NOW - 28 * 86400).encode())
-    assert {*items, "source_cap"} == set(REASONS)  # the latter: test_sources
+    assert set(items) == set(REASONS)
     first = {"receipt": good, "label": 1}
     outcomes = intake.take([first, *(item for group in items.values() for item in group)])
     assert outcomes[0].accepted
@@ -153,13 +148,6 @@ def test_all_processes_of_a_ledger_feed_one_detector_which_survives_restarts(tmp
     assert Detector.restore(state).evidence == pytest.approx(alone.evidence, rel=1e-12)
 
 
-def test_a_label_path_without_detection_lets_no_label_wait(tmp_path):
-    intake = make_intake(tmp_path / "l.db", detect=False)
-    assert intake.take([{"receipt": token(), "label": 1}])[0].accepted
-    assert intake.ledger.waiting() == {}
-    intake.ledger.close()
-
-
 def test_a_ledger_that_fails_tells_nobody_and_the_batch_can_be_sent_again(intake):
     heard = []
     intake._on_counted = heard.extend
@@ -175,3 +163,75 @@ def test_a_ledger_that_fails_tells_nobody_and_the_batch_can_be_sent_again(intake
 
 def _broken(labels, **_):
     raise LedgerError("disk on fire")
+
+
+def refused(classes, *given):
+    with pytest.raises(Refused) as error:
+        classes.find(*given)
+    return error.value.reason
+
+
+@pytest.mark.parametrize("no", [0, 2])
+def test_a_label_of_several_is_no_or_yes_of_the_label_that_was_decided(no):
+    classes = Classes.of_labels(2, ("cat", "dog"))
+    assert (classes.count, classes.pairs, len(classes.names)) == (4, True, 4)
+    for predicted in (no, no + 1):
+        for label in (0, False, "0", "false", "FALSE"):
+            assert classes.find(label, predicted) == no
+        for label in (1, True, "1", "true", "True"):
+            assert classes.find(label, predicted) == no + 1
+        for i in (0, 1):
+            assert classes.find(classes.names[no + i], predicted) == no + i
+            assert classes.find(classes.names[no + i], predicted, "name") == no + i
+            assert refused(classes, classes.names[no + i], predicted, "id") == "bad_label"
+            assert classes.find(str(i), predicted, "id") == no + i
+        for label in (2, -1, "yes", None, 0.5, [1], classes.names[2 - no]):
+            assert refused(classes, label, predicted) == "bad_label"
+        assert refused(classes, 1, predicted, "name") == "bad_label"
+        assert refused(classes, "true", predicted, "name") == "bad_label"
+    assert refused(classes, 1, 4) == "bad_label"  # of no label
+
+
+@pytest.mark.parametrize(
+    ("item", "reason"),
+    [
+        ({"receipt": token(), "label": 1, "by": "class"}, "malformed"),
+        ({"receipt": token(), "label": 1, "segment": 5}, "malformed"),
+        ({"receipt": token(), "label": 1, "segment": "x" * 10_000}, "malformed"),
+        ({"receipt": token(), "label": 1, "by": None, "segment": ""}, None),
+        ({"receipt": token(), "label": 1, "by": "id"}, None),
+        ({"receipt": token(), "label": 1, "id": "order 7"}, None),  # the receipt counts alone
+        ({"receipt": "", "label": 1, "id": "order 7"}, "unknown_id"),
+        ({"receipt": None, "label": 1, "id": ""}, "malformed"),
+        ({"label": 1, "id": "order 7"}, "unknown_id"),
+        ({"label": 1}, "malformed"),
+    ],
+)
+def test_an_item_is_counted_or_refused_for_what_is_wrong(intake, item, reason):
+    (outcome,) = intake.take([item])
+    assert (outcome.accepted, outcome.reason) == (reason is None, reason)
+    assert outcome.as_dict() == (
+        {"accepted": True}
+        if reason is None
+        else {"accepted": False, "reason": reason, "message": outcome.message}
+    )
+
+
+def test_labels_of_an_incident_are_counted_on_over_ticks(intake):
+    feed = DriftFeed(intake.ledger, detector=lambda: Detector(arl=1e6), maturity=0.0, clock=lambda: NOW)
+    alone, excess, alarms = Detector(arl=1e6), [], []
+    for tick, n in enumerate((3, 12, 5, 4)):
+        times = [NOW - 900 + 100 * tick + i for i in range(n)]
+        items = [{"receipt": token(time=when), "label": 0} for when in times]
+        assert all(one.accepted for one in intake.take(items))
+        feed.tick()
+        alarms += alone.update([0.9] * n, [0] * n, time=times, predicted=[1] * n)
+        excess += [0.9] * n
+    assert alarms[0].label > 3
+    (kept,) = feed.incidents.latest()
+    assert kept.alarms == len(alarms)
+    assert kept.labels_since == len(excess) - alarms[-1].label
+    assert kept.labels == len(excess) - alarms[0].since_label + 1
+    assert kept.excess == pytest.approx(0.9 * kept.labels)
+    assert kept.onset == alarms[0].since_time
+    assert Detector.restore(intake.ledger.load(detector_key(("digits", "1.0")))).state() == alone.state()

@@ -1,10 +1,12 @@
 """Verdicts test against a tolerance, say why, and admit what is not known."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from calib_serve.errors import InputError
-from calib_serve.watch.estimates import estimate
+from calib_serve.watch.estimates import Bounds, Estimates, Number, estimate
 from calib_serve.watch.ledger.sums import Sums
 from calib_serve.watch.verdict import judge
 
@@ -68,12 +70,6 @@ def test_few_labels_say_how_many_would_do_and_so_many_do():
     assert np.mean([level == "calibrated" for level in levels]) > 0.7
 
 
-def test_no_labels_and_none_that_suffice_are_unknown():
-    assert judge(estimate(Sums.zeros())).headline.startswith("No labels yet")
-    few = estimate(Sums.served(confidences(5, 100)) + Sums.labelled([0.9, 0.8], [1, 0]))
-    assert judge(few).headline.startswith("Too few labels to tell: 2,")
-
-
 def test_what_labels_do_not_cover_is_never_called_fine():
     verdict = judge(live(6, 400_000, lambda c: c, asked=lambda c: c < 0.8))
     assert verdict.level == "unproven"
@@ -100,15 +96,84 @@ def test_labels_missing_for_unknown_reasons_leave_only_bounds():
     assert "nearly anything" in str(judge(half))
 
 
-def test_labels_without_predictions_speak_of_themselves():
-    c = confidences(8, 100_000)
-    y = np.random.default_rng(9).random(100_000) < c
-    verdict = judge(estimate(Sums.labelled(c, y)))
-    assert verdict.level == "calibrated"
-    assert "labelled ones alone" in str(verdict)
-
-
 @pytest.mark.parametrize("tolerance", [0, -0.1, 1, float("nan")])
 def test_a_tolerance_is_a_difference_of_probabilities(tolerance):
     with pytest.raises(InputError, match="tolerance"):
         judge(estimate(Sums.zeros()), tolerance=tolerance)
+
+
+# At every limit, from numbers made by hand.
+
+
+def number(value, low, high):
+    return Number(value, (high - low) / 3.92, low, high)
+
+
+BOUNDS = Bounds((0.8, 0.9), (-0.05, 0.05), unseen=0.1)
+FINE = Estimates(
+    weighed_by="predictions", missing="chance", served=20_000.0, labels=10_000.0, effective=9000.0,
+    label_share=0.5, coverage=1.0, confidence=0.85, covered_confidence=0.845,
+    accuracy=number(0.845, 0.84, 0.85), gap=number(0.0, -0.004, 0.004), brier=number(0.1, 0.09, 0.11),
+    ece=number(0.004, 0.001, 0.008),
+    ece_unclipped=0.004, ece_observed=0.012, noise_floor=0.009, groups=0, design_effect=1.0, bounds=BOUNDS,
+    worst=BOUNDS, bins=(),
+)  # fmt: skip
+
+
+def level(*, tolerance=0.01, **changes):
+    return judge(replace(FINE, **changes), tolerance=tolerance).level
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_off_is_three_standard_errors_beyond_the_tolerance(sign):
+    def gap(value, half):
+        ends = sorted((sign * (value - half), sign * (value + half)))
+        return number(sign * value, *ends)
+
+    # 0.03 less 1.5 halves of the interval: 0.0105 with 0.013, 0.0099 with 0.0134.
+    assert level(gap=gap(0.03, 0.013)) == "off"
+    assert level(gap=gap(0.03, 0.0134)) == "unproven"
+    # All that is not covered may be perfect: half of it is half of the gap.
+    assert level(gap=gap(0.03, 0.004), coverage=0.5) == "off"
+    assert level(gap=gap(0.03, 0.009), coverage=0.5) == "unproven"
+    # The interval is longer on the far side: only the side of 0 counts.
+    assert level(gap=number(sign * 0.03, *sorted((sign * 0.017, sign * 0.09)))) == "off"
+    assert level(gap=number(sign * 0.03, *sorted((sign * 0.01, sign * 0.031)))) == "unproven"
+
+
+def test_bins_that_are_off_are_off_though_the_mean_is_right():
+    assert level(ece=number(0.03, 0.018, 0.07)) == "off"
+    assert level(ece=number(0.03, 0.016, 0.04)) == "unproven"
+    assert level(ece=number(0.03, 0.018, 0.04), coverage=0.9) == "off"
+    assert level(ece=number(0.03, 0.018, 0.04), coverage=0.6) == "unproven"
+    # At the tolerance it is not beyond: 1/2 less 1.5 times 1/4 is 1/8; and the same of the gap.
+    for numbers in ({"ece": number(0.5, 0.25, 0.5)}, {"gap": number(0.5, 0.25, 0.5)}):
+        assert level(**numbers, tolerance=0.125) == "unproven"
+        assert level(**numbers, tolerance=0.1249) == "off"
+
+
+@pytest.mark.parametrize(
+    ("at_the_limit", "beyond"),
+    [
+        ({"gap": number(0.0, -0.004, 0.01)}, {"gap": number(0.0, -0.004, 0.0101)}),
+        ({"gap": number(0.0, -0.01, 0.004)}, {"gap": number(0.0, -0.0101, 0.004)}),
+        ({"coverage": 0.9}, {"coverage": 0.899}),
+        ({"ece": number(0.01, 0.0, 0.02)}, {"ece": number(0.0101, 0.0, 0.02)}),
+        ({"ece": number(0.004, 0.0, 0.02)}, {"ece": number(0.004, 0.0, 0.0201)}),
+    ],
+)  # fmt: skip
+def test_calibrated_is_up_to_the_limits_and_unproven_beyond_one(at_the_limit, beyond):
+    assert level(**at_the_limit) == "calibrated"
+    assert level(**beyond) == "unproven"
+
+
+@pytest.mark.parametrize(
+    ("gap", "found"),
+    [
+        ((0.011, 0.03), "off"), ((-0.03, -0.011), "off"), ((-0.01, 0.01), "calibrated"),
+        ((-0.0101, 0.01), "unproven"), ((-0.01, 0.0101), "unproven"), ((0.01, 0.03), "unproven"),
+        ((-0.03, -0.01), "unproven"),
+    ],
+)  # fmt: skip
+def test_labels_missing_for_unknown_reasons_are_judged_by_bounds(gap, found):
+    assert level(missing="unknown", worst=Bounds((0.7, 0.9), gap, unseen=0.2)) == found

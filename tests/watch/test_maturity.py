@@ -5,10 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from calib_serve.errors import InputError
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.ledger import Dated, Key, SqliteLedger, Sums
-from calib_serve.watch.maturity import learned_delay, parse_maturity
+from calib_serve.watch.maturity import learned_delay
 
 NOW = 1_700_000_000.0
 SPAN = 300.0
@@ -73,11 +72,7 @@ def test_too_few_labels_say_infinity():
     assert learned_delay([], now=NOW) == math.inf
 
 
-def test_delays_beyond_the_last_step_are_no_error():
-    delays, ages = np.full(100, 200 * 86_400.0), np.full(100, 300 * 86_400.0)
-    assert learned_delay(seen(delays, ages), now=NOW) == math.inf
-
-
+@pytest.mark.store
 def test_a_given_maturity_is_used_and_a_learned_one_renewed_within_a_minute(tmp_path):
     now = [NOW]
     ledger = SqliteLedger(tmp_path / "l.db", clock=lambda: now[0])
@@ -93,27 +88,3 @@ def test_a_given_maturity_is_used_and_a_learned_one_renewed_within_a_minute(tmp_
     assert feed.maturity(("m", "1")).seconds == 64
     assert not feed.maturity(("m", "other")).known
     ledger.close()
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("0", 0.0),
-        ("90", 90.0),
-        ("90s", 90.0),
-        ("30m", 1800.0),
-        ("1.5h", 5400.0),
-        ("7d", 604_800.0),
-        ("auto", None),
-    ],
-)
-def test_times_are_read_with_their_units(text, seconds):
-    assert parse_maturity(text) == seconds
-
-
-@pytest.mark.parametrize(
-    "text", ["", "s", "-1", "-1s", "nan", "inf", "infd", "1e400", "6 hours", "6y", "automatic", "6H"]
-)
-def test_what_is_no_time_is_refused(text):
-    with pytest.raises(InputError, match="such as 6h"):
-        parse_maturity(text)

@@ -23,8 +23,7 @@ from calib_serve.watch.ids import sqlite as ids
 from calib_serve.watch.journal import LabelJournal, read_journal
 from calib_serve.watch.ledger import SqliteLedger, backup, restore_ledger
 from calib_serve.watch.ledger.tables import FORMAT
-from calib_serve.watch.shadow import paired
-from calib_serve.watch.shadow.follower import shadow_key
+from calib_serve.watch.shadow import paired, shadow_key
 
 pytestmark = pytest.mark.store
 

@@ -1,6 +1,5 @@
 """Which labels are asked for: by a chance that is known, kept, and pays for what it costs."""
 
-import threading
 import time
 from functools import partial
 
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ledgers import open_one
 
-from calib_serve.errors import ConflictError, InputError, ShapeError
+from calib_serve.errors import ConflictError, InputError
 from calib_serve.receipts import Keyring
 from calib_serve.watch.estimates import estimate
 from calib_serve.watch.intake import Classes
@@ -45,30 +44,6 @@ def serve(policy, clock, c, *, seconds, at_once=100):
     return tuple(np.concatenate(columns) for columns in zip(*found, strict=True))
 
 
-def test_the_same_chance_for_all_is_kept_and_drawn():
-    wanted, chance = LabelPolicy.uniform(0.2).draw(np.linspace(0, 1, 20_000))
-    assert wanted.dtype == bool
-    assert (chance == 0.2).all()
-    assert wanted.mean() == pytest.approx(0.2, abs=0.012)
-
-
-def test_bands_hold_their_upper_ends():
-    policy = LabelPolicy.bands([(0.7, 1.0), (0.9, 0.5), (1.0, 0.01)])
-    _, chance = policy.draw([0.0, 0.7, np.nextafter(0.7, 1), 0.9, 0.95, 1.0])
-    assert chance.tolist() == [1, 1, 0.5, 0.5, 0.01, 0.01]
-
-
-def test_a_function_of_ones_own_is_followed():
-    wanted, chance = LabelPolicy.by(lambda c: 1 - 0.9 * c).draw([0.0, 1.0], uniforms=[0.99, 0.2])
-    assert chance.tolist() == pytest.approx([1, 0.1])
-    assert wanted.tolist() == [True, False]
-
-
-def test_uniforms_decide_and_an_unlucky_draw_is_one_at_the_chance_or_above():
-    policy = LabelPolicy.uniform(0.5)
-    assert policy.draw([0.9] * 3, uniforms=[0.0, 0.4999, 0.5])[0].tolist() == [True, True, False]
-
-
 @given(st.lists(st.floats(0, 1), max_size=30), st.sampled_from(["0.05", "0.7:1,1:0.01", "500/day"]))
 def test_chances_are_within_their_range_and_their_draws_of_the_same_length(c, text):
     wanted, chance = parse_policy(text).draw(c)
@@ -86,14 +61,6 @@ def test_a_budget_is_met_over_days_of_steady_traffic(per_day):
     assert wanted.sum() == pytest.approx(2 * per_day, rel=0.2)
 
 
-def test_workers_share_a_budget():
-    clock = Clock()
-    policy = LabelPolicy.budget(1000, workers=4, clock=clock)
-    serve(policy, clock, confidences(0, 20_000), seconds=DAY)
-    _, chance = serve(policy, clock, confidences(1, 20_000), seconds=DAY)
-    assert chance.sum() == pytest.approx(250, rel=0.05)
-
-
 def test_a_budget_follows_traffic_that_grows_tenfold():
     clock = Clock()
     policy = LabelPolicy.budget(1000, clock=clock)
@@ -103,12 +70,6 @@ def test_a_budget_follows_traffic_that_grows_tenfold():
     later = serve(policy, clock, confidences(3, 50_000), seconds=DAY)[1].sum()
     assert 1000 < first < 6000
     assert later == pytest.approx(1000, rel=0.2)
-
-
-def test_a_start_does_not_spend_the_day_on_its_first_minutes():
-    clock = Clock()
-    _, chance = serve(LabelPolicy.budget(500, clock=clock), clock, confidences(0, 50_000), seconds=600)
-    assert 100 < chance.sum() < 500
 
 
 def test_chances_go_with_the_spread_of_outcomes_and_nowhere_to_nothing():
@@ -146,14 +107,6 @@ def test_labels_that_show_overconfidence_move_chances_to_the_sure_ones():
         assert serve(policy, clock, c, seconds=DAY)[1].sum() == pytest.approx(2500, rel=0.15)
 
 
-def test_what_was_served_before_a_restart_is_a_budgets_traffic():
-    clock, c = Clock(), confidences(0, 70_000)
-    policy = LabelPolicy.budget(1000, clock=clock)
-    policy.observe(Sums.served(c), seconds=7 * DAY)
-    _, chance = serve(policy, clock, confidences(1, 10_000), seconds=DAY)
-    assert chance.sum() == pytest.approx(1000, rel=0.15)
-
-
 def test_labels_asked_for_by_budget_estimate_the_gap_without_bias():
     errors, ses = [], []
     for seed in range(60):
@@ -166,24 +119,6 @@ def test_labels_asked_for_by_budget_estimate_the_gap_without_bias():
         ses.append(found.gap.se)
     assert abs(np.mean(errors)) < 3 * np.std(errors) / np.sqrt(60)
     assert np.std(errors) == pytest.approx(np.mean(ses), rel=0.3)
-
-
-def test_threads_share_one_budget():
-    clock = Clock()
-    policy = LabelPolicy.budget(1000, clock=clock)
-    threads = [
-        threading.Thread(target=lambda: [policy.draw([0.9, 0.6]) for _ in range(500)]) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    alone = LabelPolicy.budget(1000, clock=clock)
-    alone.draw([0.9, 0.6] * 2000)
-    clock.now += DAY
-    # What came since the last look has not faded yet.
-    assert policy.draw([0.9])[1] == pytest.approx(alone.draw([0.9])[1], rel=0.13)
-    assert 0.1 < policy.draw([0.9])[1][0] < 1
 
 
 @pytest.mark.parametrize(
@@ -210,13 +145,6 @@ def test_impossible_policies_and_confidences_are_refused(make):
         make()
 
 
-def test_shapes_that_do_not_fit_are_refused():
-    with pytest.raises(ShapeError):
-        LabelPolicy.uniform(0.1).draw(0.5)
-    with pytest.raises(ShapeError, match="uniforms"):
-        LabelPolicy.uniform(0.1).draw([0.5, 0.6], uniforms=[0.1])
-
-
 @pytest.mark.parametrize("text", ["500/day", "0.05", "0.7:1,1:0.01", "2.5/day", "1"])
 def test_a_policy_is_read_from_text_and_says_the_same(text):
     assert parse_policy(text).text == text
@@ -231,6 +159,7 @@ def test_text_that_is_no_policy_is_refused_with_what_to_say(text):
         parse_policy(text)
 
 
+@pytest.mark.store
 def test_a_batch_that_is_sent_again_is_asked_for_the_same_labels(tmp_path):
     models = {("m", "1"): Watched(Classes(2))}
     policy = partial(LabelPolicy.uniform, 0.5)
@@ -247,6 +176,7 @@ def test_a_batch_that_is_sent_again_is_asked_for_the_same_labels(tmp_path):
     watch.close()
 
 
+@pytest.mark.store
 @pytest.mark.parametrize(
     "policy",
     [

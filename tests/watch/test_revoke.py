@@ -260,14 +260,6 @@ def test_a_batch_that_was_given_up_is_not_counted_when_it_comes_late(request, tm
     journal.close(), ledger.close()
 
 
-def test_a_share_of_a_source_and_its_journal_agree(ledger, tmp_path):
-    intake, journal = make_intake(ledger, tmp_path / "j", source_share=0.5)
-    accepted = sum(take(intake, some(0, 1200), "a"))
-    assert accepted == 1000
-    assert revoke(ledger, tmp_path / "j", source="a").labels == {V: 1000}
-    journal.close()
-
-
 def test_a_refit_does_not_learn_what_was_taken_back_also_of_a_server_that_still_has_to_write_it(tmp_path):
     ledger = open_one("sqlite", tmp_path / "l.db")
     log = SampleLog(tmp_path / "s", rate=1.0)

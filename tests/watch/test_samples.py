@@ -3,7 +3,6 @@
 import json
 import time
 
-import httpx
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -11,11 +10,14 @@ from typer.testing import CliRunner
 from calib_serve.artifact import Artifact, Head, LogitMap
 from calib_serve.bins import Bins
 from calib_serve.cli import app as cli
-from calib_serve.errors import InputError
 from calib_serve.metrics import softmax
 from calib_serve.nonces import Nonces
-from calib_serve.receipts import Label, Receipt
+from calib_serve.receipts import Keyring, Label, Receipt
+from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.samples import SampleLog, read_samples
+from calib_serve.watch.service import Watch
+
+pytestmark = pytest.mark.store
 
 
 def nonces(count, start=0):
@@ -63,17 +65,6 @@ def test_the_sampled_share_is_that_asked_for_within_one_epoch(tmp_path, drawn):
     assert share == pytest.approx(0.1, abs=4 * (0.09 / drawn) ** 0.5)
 
 
-def test_the_same_predictions_are_sampled_everywhere(tmp_path):
-    names = nonces(2000)
-    log = SampleLog(tmp_path, rate=0.1)
-    log.predicted("m", "1", names, np.zeros((2000, 2)), times=np.zeros(2000))
-    log.labelled([label(n, 1) for n in names])
-    log.close()
-    found = read_samples(tmp_path, model="m", version="1")
-    assert 140 < len(found.labels) < 260
-    assert found.predictions == found.labels_seen == len(found.labels)
-
-
 def test_what_is_kept_is_bounded_in_bytes_and_days(tmp_path):
     now = 1_000_000.0
     log = SampleLog(tmp_path, rate=1.0, days=1, max_bytes=100_000, clock=lambda: now)
@@ -103,11 +94,6 @@ def test_what_is_read_later_has_more_at_the_end_and_none_in_between(tmp_path):
         log.flush()
         read.append(read_samples(tmp_path, model="m", version="1").times.tolist())
     assert read == [[3, 7, 20], [3, 7, 20, 1, 29], [3, 7, 20, 1, 29, 0, 15]]
-
-
-def test_a_log_that_is_not_there_is_said(tmp_path):
-    with pytest.raises(InputError, match="there are no samples"):
-        read_samples(tmp_path / "none", model="m", version="1")
 
 
 def fill(folder, count, sharp, seed=0):
@@ -152,28 +138,6 @@ def test_refit_brings_ece_down_after_drift_and_keeps_the_head(tmp_path):
     assert new.data["refit_of"] == old.fingerprint
 
 
-def test_refit_says_how_far_the_inputs_have_moved(tmp_path):
-    z, _ = overconfident(np.random.default_rng(5), 3000, 3.0)
-    known = np.bincount(z.argmax(1), minlength=4)
-    moved = (4 * known[0], *known[1:])  # once the first class was four times as frequent
-    for folder, counts in (("same", known), ("moved", moved)):
-        place = tmp_path / folder
-        old = Artifact(
-            (LogitMap.temperature(1.0),),
-            method="temperature",
-            classes=4,
-            reference=Bins.tally(softmax(z).max(axis=1), np.ones(len(z))),
-            reference_classes=tuple(int(n) for n in counts),
-        )
-        old.save(place / "old")
-        fill(place / "log", 1500, sharp=3.0)
-        shift = json.loads(refit(place).stdout)["shift"]
-        assert shift["confidences"]["psi"] < 3 * shift["confidences"]["by_chance"]
-        classes = shift["predicted classes"]
-        assert (classes["psi"] > 0.2) == (folder == "moved")
-        assert classes["by_chance"] == pytest.approx(3 * (1 / 1500 + 1 / sum(counts)))
-
-
 def test_refit_changes_nothing_when_the_current_one_is_as_good(tmp_path):
     Artifact((LogitMap.temperature(3.0),), method="temperature", classes=4).save(tmp_path / "old")
     fill(tmp_path / "log", 1500, sharp=3.0)
@@ -183,35 +147,17 @@ def test_refit_changes_nothing_when_the_current_one_is_as_good(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_refit_says_what_is_missing(tmp_path):
-    Artifact((LogitMap.temperature(3.0),), method="temperature", classes=4).save(tmp_path / "old")
-    fill(tmp_path / "log", 50, sharp=3.0)
-    assert "at least 200 are needed" in str(refit(tmp_path).exception)
-    assert "give the .mar" in str(refit(tmp_path, "--new-version", "2").exception)
-    assert "--name and --version" in str(refit(tmp_path, "--name", "").exception)
-    assert "alpha must lie between" in str(refit(tmp_path, "--alpha", "5").exception)
-    assert "days must be positive" in str(refit(tmp_path, "--days", "0").exception)
-
-
-@pytest.mark.server
-def test_watch_keeps_samples_that_refit_can_use(make_server, tmp_path):
-    server = make_server("--samples", str(tmp_path / "log"), "--sample-rate", "1", models=("m:1=4",))
+def test_watch_keeps_samples_that_refit_can_use(tmp_path):
     z, y = overconfident(np.random.default_rng(0), 400)
     p = softmax(z)
     items = [
-        {
-            "model": "m",
-            "version": "1",
-            "predicted": int(row.argmax()),
-            "confidence": float(row.max()),
-            "logits": logits,
-        }
+        ServedPrediction("m", "1", int(row.argmax()), float(row.max()), logits=tuple(logits))
         for row, logits in zip(p, z.tolist(), strict=True)
     ]
-    answer = httpx.post(f"{server.url}/v1/predictions", json={"items": items}, timeout=60).json()
-    labels = [{"receipt": one["receipt"], "label": int(k)} for one, k in zip(answer["items"], y, strict=True)]
-    assert httpx.post(f"{server.url}/v1/labels", json=labels, timeout=60).json()["accepted"] == 400
-    server.stop()
+    options = {"samples": tmp_path / "log", "sample_rate": 1.0}
+    with Watch.open({("m", "1"): 4}, keyring=Keyring.new(), ledger=tmp_path / "l.db", **options) as watch:
+        labels = [{"receipt": r, "label": int(k)} for r, k in zip(watch.predictions(items), y, strict=True)]
+        assert all(one.accepted for one in watch.labels(labels))
     Artifact((LogitMap.temperature(1.0),), method="temperature", classes=4).save(tmp_path / "old")
     result = refit(tmp_path)
     assert json.loads(result.stdout)["kept"], result.output

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,13 +10,13 @@ from ledgers import NOW, entries, open_one, store  # noqa: F401
 from sizes import sized
 
 from calib_serve import Keyring, ServedPrediction, Watch
-from calib_serve.errors import InputError, LedgerError, Refused
-from calib_serve.judgement.mean_bets import BETS, MeanBets
+from calib_serve.errors import InputError, LedgerError
+from calib_serve.judgement.mean_bets import BETS
 from calib_serve.receipts import Label, Receipt, Shadow
 from calib_serve.watch.anew import begun_anew
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.ledger import Noted, Shadowed
-from calib_serve.watch.shadow import LESS_RIGHT, MARGIN, MOST_TAGS, ShadowFollower, ShadowTest, shadow_states
+from calib_serve.watch.shadow import LESS_RIGHT, MARGIN, ShadowFollower, ShadowTest, shadow_states
 
 TAG, V = "0a1b2c3d", ("m", "1")
 
@@ -171,20 +170,6 @@ def test_a_shadow_that_is_no_better_is_hardly_ever_said_to_be_looking_all_the_ti
     assert wrong / runs <= 0.05 + 3.8 * math.sqrt(0.05 * 0.95 / runs)
 
 
-def test_confidences_at_both_ends_and_rounding_do_not_stop_the_feed():
-    ends = [0.0, 1.0, 1e-9, 1 - 1e-9, 0.5]
-    rows = [
-        row(c, y, s, t, same=y == t, inclusion=pi, group=group)
-        for c in ends for y in (0, 1) for s in ends for t in (0, 1)
-        for pi in (1e-9, 0.3, 1.0) for group in (0, 9)
-    ]  # fmt: skip
-    rng = np.random.default_rng(7)  # of some thousand differences of a nat, some are rounded to more
-    rows += [row(c, 1, s, 0, same=False) for c, s in rng.uniform(0, 1, (3000, 2))]
-    state = ShadowTest().fed(rows).state(TAG)
-    assert math.isfinite(state.gain)
-    assert -1 <= state.low <= state.high <= 1
-
-
 def test_a_state_survives_being_kept_and_a_damaged_one_is_refused():
     test = ShadowTest().fed(ROWS)
     kept = ShadowTest.of(test.as_dict())
@@ -209,6 +194,7 @@ def labels(count, *, tag=TAG, begin=0, shadow=True):
         yield Label(receipt, 1 if i % 3 else 2)
 
 
+@pytest.mark.store
 def test_every_ledger_counts_each_label_once_for_the_shadow_that_its_receipt_names(store):  # noqa: F811
     with_shadow, without = list(labels(60)), list(labels(9, begin=60, shadow=False))
     expected = ShadowTest().fed(
@@ -234,20 +220,7 @@ def test_every_ledger_counts_each_label_once_for_the_shadow_that_its_receipt_nam
     ledger.close()
 
 
-def test_the_oldest_of_too_many_shadows_is_dropped_and_said(tmp_path, caplog):
-    ledger = open_one("sqlite", tmp_path / "l.db")
-    follower = ShadowFollower(ledger)
-    for i in range(MOST_TAGS + 1):
-        follower.feed(V, [row(0.9, 1, 0.8, 1, tag=f"{i:08x}")], now=NOW)
-        follower.feed(V, [row(0.9, 1, 0.8, 1, tag="00000000")], now=NOW)  # labels go on to come
-    states = shadow_states(ledger, V)
-    found = [state.tag for state in states]
-    assert states[0].labels == MOST_TAGS + 2  # none of its own was lost
-    assert found == ["00000000", *(f"{i:08x}" for i in range(2, MOST_TAGS + 1))]
-    assert "00000001 is dropped" in caplog.text
-    ledger.close()
-
-
+@pytest.mark.store
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"7", b'{"0a1b2c3d": {}}', b"\xff", b"[" * 100_000])
 def test_a_damaged_state_begins_anew_and_is_said(damage, tmp_path, caplog):
     ledger = open_one("sqlite", tmp_path / "l.db")
@@ -266,6 +239,7 @@ def watch(tmp_path):
         yield found
 
 
+@pytest.mark.store
 def test_a_watch_signs_what_the_shadow_said_and_its_labels_tell(watch):
     served = ServedPrediction("m", "1", 7, 0.875, shadow=Shadow(3, 0.5, bytes.fromhex(TAG)))
     receipts = watch.predictions([served] * 50)
@@ -274,40 +248,3 @@ def test_a_watch_signs_what_the_shadow_said_and_its_labels_tell(watch):
     watch.feed.tick()
     (state,) = watch.shadow_states(V)
     assert (state.tag, state.labels, state.accuracy_difference) == (TAG, 50, 1.0)
-
-
-@pytest.mark.parametrize(
-    "shadow",
-    [Shadow(10, 0.5, b"abcd"), Shadow(-1, 0.5, b"abcd"), Shadow(1, math.nan, b"abcd"), Shadow(1, 0.5, b"")],
-)
-def test_a_wrong_shadow_is_refused_and_spoils_no_other_prediction(watch, shadow):
-    good = ServedPrediction("m", "1", 7, 0.875)
-    refused, receipt = watch.predictions([replace(good, shadow=shadow), good])
-    assert isinstance(refused, Refused)
-    assert "shadow" in str(refused)
-    assert watch.keyring.verify(receipt).shadow is None
-
-
-def test_a_batch_that_is_sent_again_is_known_by_its_shadows_too(watch):
-    from calib_serve.errors import ConflictError
-
-    plain = ServedPrediction("m", "1", 7, 0.875)
-    shadowed = replace(plain, shadow=Shadow(3, 0.5, b"abcd"))
-    for once, item in ((b"a", plain), (b"b", shadowed)):
-        assert watch.predictions([item], once=once) == watch.predictions([item], once=once)
-    with pytest.raises(ConflictError):
-        watch.predictions([replace(shadowed, shadow=Shadow(4, 0.5, b"abcd"))], once=b"b")
-
-
-def test_the_interval_holds_where_it_is_looked_at_all_the_time():
-    rng, runs, left = np.random.default_rng(6), sized(ci=60, nightly=1000), 0
-    for _ in range(runs):
-        x = rng.choice([-0.3, 0.2, 0.8], 2000, p=[0.5, 0.4, 0.1])
-        bets = MeanBets()
-        for at in range(0, len(x), 50):
-            bets = bets.seen(x[at : at + 50])
-            low, high = bets.interval()
-            if not low <= 0.01 <= high:
-                left += 1
-                break
-    assert left / runs <= 0.05 + 3.8 * math.sqrt(0.05 * 0.95 / runs)

@@ -4,19 +4,16 @@ import time
 
 import numpy as np
 import pytest
-import real_servers
-from ledgers import NOW, make_label, open_one
+from ledgers import make_label, open_one
 from real_watch import RING, make_watch, talk_to
 from sizes import sized
 
-from calib_serve.errors import InputError, ServerError
-from calib_serve.receipts import Keyring
-from calib_serve.watch.caps import SourceRate, SourceShare
 from calib_serve.watch.http import Token
-from calib_serve.watch.ledger import Entry, Key, Sums
-from calib_serve.watch.sender import send_labels
+from calib_serve.watch.ledger import Key, Sums
 from calib_serve.watch.slices import OTHER, SOURCES, Slices
 from calib_serve.watch.sources import source_gaps
+
+pytestmark = pytest.mark.store
 
 V = ("m", "1")
 
@@ -54,90 +51,11 @@ def test_sources_are_bounded_and_keep_their_slice_after_a_restart(tmp_path):
     assert {key.kind for key in slices.of_label(one)} == {"segment", "class"}
 
 
-def test_segments_that_are_named_are_the_only_ones(tmp_path):
-    slices = Slices({V: 3}, segments=["north", "south"], known=lambda _, kind: [Key(*V, "squatter", kind)])
-    found = [slices.of(*V, 1, segment=name)[0].name for name in ("squatter", "north", "", "south")]
-    assert found == [OTHER, "north", "", "south"]
-
-
-def entries(source, start, count):
-    return [
-        Entry(one, NOW, (Key(*V), Key(*V, source, "source")) if source else (Key(*V),), source)
-        for one in (make_label(start + i) for i in range(count))
-    ]
-
-
 @pytest.fixture
 def ledger(store):
     ledger = open_one(*store)
     yield ledger
     ledger.close()
-
-
-def test_a_source_beyond_its_share_is_refused_over_restarts_and_for_a_day(ledger):
-    now = [NOW]
-
-    def send(source, start, count):
-        cap = SourceShare(ledger, 0.5, clock=lambda: now[0])  # a fresh one, as after a restart
-        return cap.accept(entries(source, start, count), ledger.accept)
-
-    assert set(send("a", 0, 900)) == {"counted"}
-    assert set(send("b", 900, 100)) == {"counted"}
-    assert set(send("a", 1000, 50)) == {"capped"}
-    assert ledger.sums()[V].labels.sum() == 1000
-    assert set(send("b", 1000, 801)) == {"counted"}  # those of a were not counted: they may still come
-    assert send("a", 2000, 50).count("counted") == 2  # 902 of 1,803 are more than half
-    assert set(send("b", 1000, 1)) == {"duplicate"}
-    now[0] += 25 * 3600
-    assert set(send("a", 3000, 1000)) == {"counted"}
-
-
-def test_what_is_damaged_of_the_day_is_counted_anew(ledger):
-    for broken in (b"{", b"[]", b'{"x": 1}', b'{"9": [[1]]}'):
-        ledger.store("sources/day", broken)
-        assert SourceShare(ledger, 0.5).accept(entries("a", 0, 0), ledger.accept) == []
-    with pytest.raises(InputError):
-        SourceShare(ledger, 0.0)
-
-
-def test_too_much_of_one_source_is_a_refusal_of_its_own_reason(tmp_path):
-    watch = make_watch(tmp_path, source_share=0.5)
-    with talk_to(watch) as client:
-        assert client.post("/v1/labels", json=labels(1000)).json()["accepted"] == 1000
-        answer = client.post("/v1/labels", json=labels(1)).json()["items"][0]
-        assert answer["reason"] == "source_cap"
-        assert 'calib_feedback_refused_total{reason="source_cap"} 1.0' in client.get("/metrics").text
-    watch.close()
-
-
-def test_a_rate_is_of_each_source_and_says_when_to_come_again():
-    now = [0.0]
-    rate = SourceRate(60, clock=lambda: now[0])
-    assert [rate.take("a", 30), rate.take("a", 30), rate.take("a", 30), rate.take("b", 60)] == [0, 0, 30, 0]
-    now[0] = 30.0
-    assert [rate.take("a", 30), rate.take("a", 1)] == [0, 1]
-    now[0] = 1000.0
-    assert rate.take("a", 600) == 0  # a batch larger than the rate comes at last, and is paid for
-    assert rate.take("a", 1) == pytest.approx(541)
-    with pytest.raises(InputError):
-        SourceRate(0)
-
-
-def test_labels_that_come_too_fast_are_429_and_none_of_them_counts(tmp_path):
-    watch = make_watch(tmp_path)
-    tokens = [Token.read(f"{name} label {name * 16}") for name in ("lab", "crowd")]
-    with talk_to(watch, tokens=tokens, source_rate=10) as client:
-
-        def send(name, n):
-            return client.post("/v1/labels", json=labels(n), headers={"authorization": f"Bearer {name * 16}"})
-
-        assert send("lab", 10).status_code == 200
-        full = send("lab", 5)
-        assert full.status_code == 429
-        assert 25 < int(full.headers["retry-after"]) <= 30
-        assert send("crowd", 5).status_code == 200
-    assert watch.ledger.sums()[V].labels.sum() == 15
-    watch.close()
 
 
 def drawn(rng, n, *, low=0.4, lie=0.0):
@@ -171,15 +89,6 @@ def test_a_source_that_lies_is_told_by_name():
     assert not any(one.differs for one in others) or abs(first.difference) > abs(others[0].difference)
 
 
-def test_few_labels_and_a_single_source_are_not_compared():
-    rng = np.random.default_rng(2)
-    (c, many), (_, few) = drawn(rng, 2000), drawn(rng, 50, lie=1.0)
-    whole = Sums.served(c) + many + few
-    assert all(np.isnan(one.difference) and not one.differs for one in source_gaps(whole, {"few": few}))
-    assert np.isnan(source_gaps(Sums.served(c) + many, {"all": many})[0].difference)
-    assert source_gaps(Sums.zeros(), {}) == []
-
-
 def test_a_source_that_differs_is_on_the_metrics_and_on_the_page(tmp_path):
     watch = make_watch(tmp_path, maturity=0.0)
     for name, wrong in (("lab", 0), ("crowd", 0), ("<liar>", 250)):
@@ -195,16 +104,3 @@ def test_a_source_that_differs_is_on_the_metrics_and_on_the_page(tmp_path):
     assert "&lt;liar&gt;" in page
     assert "says something else" in page
     watch.close()
-
-
-def test_who_sends_in_bulk_waits_as_long_as_it_is_told_when_labels_come_too_fast(tmp_path):
-    waited = []
-    with real_servers.Server(tmp_path, "--source-rate", "10") as server:
-        ring = Keyring.load(tmp_path / "keys.json")
-        facts = {"model": "digits", "version": "1.0", "predicted": 1, "confidence": 0.9}
-        sent = [{"receipt": ring.sign(**facts), "label": 1} for _ in range(20)]
-        assert send_labels(sent[:10], f"{server.url}/v1/labels").accepted == 10
-        with pytest.raises(ServerError, match="429"):
-            send_labels(sent[10:], f"{server.url}/v1/labels", tries=3, sleep=waited.append)
-    assert len(waited) == 2
-    assert all(30 < seconds <= 60 for seconds in waited)

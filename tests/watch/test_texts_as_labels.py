@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from sizes import sized
 
 from calib_serve.errors import InputError, Refused
 from calib_serve.receipts import Keyring
-from calib_serve.serve.feedback import parse_items
 from calib_serve.watch.intake import Classes, Intake
 from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.sender import read_labels
@@ -55,21 +50,6 @@ def test_a_text_that_may_be_two_classes_is_refused_and_says_what_to_do() -> None
     assert found(classes, 1, by="name") == ["bad_label"]
 
 
-def test_names_that_are_their_ids_need_no_more() -> None:
-    assert found(Classes(3, ("0", "1", "2")), "0", "1", "2", 2) == [0, 1, 2, 2]
-
-
-def test_a_name_of_two_classes_names_neither() -> None:
-    assert found(Classes(3, ("crane", "crane", "x")), "crane", "x", "1", 1) == ["bad_label", 2, 1, 1]
-
-
-def test_of_a_pair_too() -> None:
-    pairs = Classes.of_labels(2, ("0", "cat"))  # "0" is a label, and "not"
-    assert found(pairs, "1", "false", "not 0", 1) == [1, 0, 0, 1]
-    assert found(pairs, "0") == ["bad_label"]
-    assert (pairs.find("0", by="name"), pairs.find("0", by="id")) == (1, 0)
-
-
 ODD = ["x" * 10**6, "a\x00b", "a\nb", "\ud800", "[/bold]", 10**5000, float("inf"), [[1]], {"a": 1}, b"1"]
 
 
@@ -91,6 +71,7 @@ def receipts(count: int, predicted: int = 0) -> list[str]:
     return [RING.sign(model="m", version="1", predicted=predicted, confidence=0.9) for _ in range(count)]
 
 
+@pytest.mark.store
 def test_what_a_file_says_is_counted_as_its_class(tmp_path: Path) -> None:
     """Classes named "1", "2", "3": a CSV of names was counted one class further on, and nobody was told."""
     path = tmp_path / "labels.csv"
@@ -102,20 +83,6 @@ def test_what_a_file_says_is_counted_as_its_class(tmp_path: Path) -> None:
     sums = take.ledger.sums()["m", "1"].feedback
     assert (sums.n, sums.correct.sum()) == (3, 3)
     take.ledger.close()
-
-
-def test_a_file_may_say_what_its_labels_are(tmp_path: Path) -> None:
-    csv, parquet = tmp_path / "l.csv", tmp_path / "l.parquet"
-    csv.write_text("receipt,label\nr,1\n")
-    pq.write_table(pa.table({"receipt": ["r", "r"], "label": [1, 2]}), parquet)
-    assert list(read_labels(csv)) == [{"receipt": "r", "label": "1"}]
-    assert list(read_labels(csv, by="id")) == [{"receipt": "r", "label": 1}]
-    assert list(read_labels(csv, by="name")) == [{"receipt": "r", "label": "1", "by": "name"}]
-    assert [one["label"] for one in read_labels(parquet)] == [1, 2]
-    assert [one["label"] for one in read_labels(parquet, by="name")] == ["1", "2"]
-    csv.write_text("receipt,label\nr,cat\n")
-    with pytest.raises(InputError, match="row 1: 'cat' is no class id"):
-        list(read_labels(csv, by="id"))
 
 
 @pytest.mark.parametrize(
@@ -134,15 +101,6 @@ def test_a_table_that_would_lose_a_column_is_refused(text: str, told: str, tmp_p
         list(read_labels(tmp_path / "l.csv"))
 
 
-def test_a_parquet_that_names_a_column_twice_is_refused(tmp_path: Path) -> None:
-    table = pa.Table.from_arrays(
-        [pa.array(["r"]), pa.array([1]), pa.array([2])], ["receipt", "label", "label"]
-    )
-    pq.write_table(table, tmp_path / "l.parquet")
-    with pytest.raises(InputError, match="names a column twice: label"):
-        list(read_labels(tmp_path / "l.parquet"))
-
-
 @pytest.mark.parametrize("how", ["rows", "bytes", "texts"])
 def test_a_parquet_bomb_is_refused_before_it_is_unpacked(how: str, tmp_path: Path) -> None:
     path = tmp_path / "l.parquet"
@@ -156,51 +114,3 @@ def test_a_parquet_bomb_is_refused_before_it_is_unpacked(how: str, tmp_path: Pat
     assert path.stat().st_size < 1 << 20
     with pytest.raises(InputError, match=r"as a bomb does|a text of more than"):
         list(read_labels(path))
-
-
-def test_names_cost_what_ids_cost(tmp_path: Path) -> None:
-    """At a hundred thousand classes 2,000 labels by name took 25 s under the ledger's lock."""
-    names = [f"class {k}" for k in range(100_000)]
-    take = intake(tmp_path, names)
-
-    def seconds(labels: Sequence[object]) -> float:
-        items = [{"receipt": r, "label": one} for r, one in zip(receipts(len(labels)), labels, strict=True)]
-        began = time.process_time()
-        assert all(one.accepted for one in take.take(items))
-        return time.process_time() - began
-
-    n = sized(2_000, 10_000)
-    seconds([1] * n)
-    ids = min(seconds([k * 10 for k in range(n)]) for _ in range(3))
-    named = min(seconds([names[99_999 - k] for k in range(n)]) for _ in range(3))
-    assert named < 2 * ids
-    take.ledger.close()
-
-
-def test_torchserve_s_labels_say_it_too(tmp_path: Path) -> None:
-    take = intake(tmp_path, SHIFTED)
-    body = json.dumps(
-        [
-            {"receipt": r, "label": "2", **more}
-            for r, more in zip(receipts(2), ({}, {"by": "id"}), strict=True)
-        ]
-    ).encode()
-    assert [one.reason for one in take.take(parse_items(body))] == ["bad_label", None]
-    (odd,) = take.take(parse_items(json.dumps([{"receipt": "r", "label": 1, "by": ["x"]}]).encode()))
-    assert odd.reason == "malformed"
-    take.ledger.close()
-
-
-@pytest.mark.parametrize("part", [b"1\n", b"[\n", b"[],", b"[", b'{"":'])
-def test_torchserve_s_bodies_are_bounded_before_they_are_parsed(part: bytes) -> None:
-    legal = json.dumps([{"receipt": "r" * 380, "label": 1}] * 10_000).encode()
-
-    def seconds(body: bytes) -> float:
-        began = time.process_time()
-        with suppress(InputError):
-            parse_items(body)
-        return time.process_time() - began
-
-    fair = min(seconds(legal) for _ in range(3))
-    hostile = b"[" * part.endswith(b",") + part * (len(legal) // len(part))
-    assert seconds(hostile) < 3 * fair + 0.02

@@ -9,7 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from calib_serve import Artifact, Keyring, ServedPrediction, Watch, calibrate, create_app
-from calib_serve.errors import InputError
+
+pytestmark = pytest.mark.store
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -60,27 +61,6 @@ def test_shares_are_those_of_the_traffic_and_labels_agree(watch, artifact) -> No
         assert one.labelled.low - 0.02 < one.expected < one.labelled.high + 0.02
 
 
-def test_before_labels_and_before_they_are_mature(artifact, tmp_path) -> None:
-    with Watch.open({V: artifact}, keyring=Keyring.new(), ledger=tmp_path / "l.db") as watch:
-        serve(watch, artifact, [0.5, 0.3, 0.2], labels=False)
-        found = watch.class_shares(V, "1h")
-    assert found.kind == "same"
-    assert all(np.isnan(one.labelled.value) for one in found.classes)
-
-
-def test_other_changes_are_said_and_not_explained_away(watch, artifact) -> None:
-    serve(watch, artifact, [0.5, 0.3, 0.2], blur=0.4)
-    found = watch.class_shares(V)
-    assert found.kind == "other"
-    assert all(np.isnan(one.expected) for one in found.classes)
-    with TestClient(create_app(watch, hosts=["testserver"])) as client:
-        page = client.get("/?model=pets&version=1").text
-        gauges = scrape(client)
-    assert "Not a change of class shares alone" in page
-    assert gauges["calib_class_shares_explain"] == {(): 0.0}
-    assert "calib_class_share" not in gauges
-
-
 def scrape(client):
     """{series: {other labels: value}} of the class shares of the version."""
     found = {}
@@ -114,20 +94,6 @@ def test_they_are_on_the_page_in_the_api_and_in_the_metrics(watch, artifact) -> 
     assert "without its artifact" in bare["says"]
     assert "without its artifact" in bare_page
     assert (gone.status_code, bad.status_code) == (404, 400)
-
-
-def test_what_is_not_known_says_why(artifact, tmp_path) -> None:
-    old = Artifact((), method="none", classes=3)
-    labels = Artifact((), method="none", classes=3, model={"outputs": "label_logits"})
-    models = {V: artifact, ("old", "1"): old, ("labels", "1"): labels}
-    with Watch.open(models, keyring=Keyring.new(), ledger=tmp_path / "l.db", max_classes=2) as watch:
-        assert "no predictions are counted" in watch.class_shares(V).says
-        serve(watch, artifact, [0.5, 0.3, 0.2], labels=False)
-        assert "more classes than are counted apart" in watch.class_shares(V).says
-        assert "fit it again" in watch.class_shares(("old", "1")).says
-        assert "multi-label" in watch.class_shares(("labels", "1")).says
-        with pytest.raises(InputError, match="no model 'x'"):
-            watch.class_shares(("x", "1"))
 
 
 def test_a_prior_of_the_fit_is_what_traffic_is_compared_with(tmp_path) -> None:

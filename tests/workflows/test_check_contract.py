@@ -10,7 +10,6 @@ import pytest
 from scipy import stats
 
 from calib_serve.artifact import Clause, Contract
-from calib_serve.errors import InputError, ShapeError
 from calib_serve.workflows.contracts import ClauseCheck, check_contract
 
 
@@ -138,31 +137,3 @@ def test_samples_of_a_group_count_as_often_as_they_differ() -> None:
     assert together.value.low == pytest.approx(wanted, abs=0.01)
     perfect = one_of(ACT, *sure([0.9] * 500, [True] * 500), groups=np.arange(500) // 10)
     assert perfect.value.low == pytest.approx(0.025 ** (1 / 50))
-
-
-@pytest.mark.parametrize(
-    ("how", "match"),
-    [
-        ({"segments": ["de"]}, "one a sample"),
-        ({"segments": [1.5] * 100}, "texts"),
-        ({"level": 1.0}, "level"),
-        ({"predictions_per_day": 0}, "above 0"),
-        ({"predictions_per_day": math.nan}, "above 0"),
-        ({"groups": [1] * 100}, "one group"),
-    ],
-)
-def test_options_that_cannot_be_are_refused(how: dict[str, Any], match: str) -> None:
-    with pytest.raises(InputError, match=match):
-        one_of(ACT, *sure([0.9] * 100, [True] * 100), **how)
-
-
-def test_arrays_that_cannot_be_are_refused() -> None:
-    probs, labels = sure([0.9] * 10, [True] * 10)
-    with pytest.raises(InputError):
-        one_of(ACT, probs[:0], labels[:0])
-    with pytest.raises(InputError):
-        one_of(ACT, np.full_like(probs, np.nan), labels)
-    with pytest.raises(ShapeError):
-        one_of(ACT, probs, labels[:5])
-    with pytest.raises(InputError, match="of class 7"):
-        one_of(Clause("act", 0.9, predicted=7), probs, labels)

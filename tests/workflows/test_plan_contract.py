@@ -12,7 +12,6 @@ from scipy import stats
 from sizes import sized
 
 from calib_serve.artifact import Clause, Contract
-from calib_serve.errors import InputError
 from calib_serve.judgement.mean_evidence import Evidence
 from calib_serve.watch.contracts.evidence import ClauseEvidence, Labelled
 from calib_serve.watch.policy import parse_policy
@@ -95,30 +94,3 @@ def test_a_plan_counts_labels_by_day_and_by_prediction() -> None:
         (budget,) = [line.split("--label-budget ")[1] for line in one.says() if "--label-budget" in line]
         chance = parse_policy(budget).chances([0.95])[0]
         assert max(one.rate, 0.001) <= chance <= 1.1 * max(one.rate, 0.001)
-
-
-@pytest.mark.parametrize(
-    ("how", "match"),
-    [
-        ({"breach": 0.0}, "between 0 and the promise"),
-        ({"breach": 0.96}, "between 0 and the promise"),
-        ({"breach": math.nan}, "between 0 and the promise"),
-        ({"within": 0.0}, "within must be above 0"),
-        ({"within": math.inf}, "within must be above 0"),
-        ({"power": 1.0}, "power must lie"),
-        ({"kept": -1}, "0 or more"),
-        ({"acted": {"act": 0.0}}, "in \\(0, 1\\]"),
-        ({"acted": {"act": 1.5}}, "in \\(0, 1\\]"),
-        ({"predictions_per_day": -1.0}, "above 0"),
-    ],
-)
-def test_options_that_cannot_be_are_refused(how: dict[str, Any], match: str) -> None:
-    with pytest.raises(InputError, match=match):
-        plan_contract(Contract((ACT,)), **{"breach": 0.1, "within": 86_400.0, "streams": 1, "kept": 0, **how})
-
-
-def test_what_cannot_be_planned_is_said() -> None:
-    with pytest.raises(InputError, match="only act clauses"):
-        plan_contract(Contract((Clause("coverage", 0.5),)), breach=0.1, within=1e5)
-    with pytest.raises(InputError, match="takes more than"):
-        fixed_labels(0.98, 1e-5)

@@ -3,7 +3,6 @@
 from calib_serve.watch.drift.alarm import Alarm, ShiftedBin, ShiftedClass
 from calib_serve.watch.drift.confidence_shift import ConfidenceShift
 from calib_serve.watch.drift.detector import ARL, BLOCK, TOLERANCE, Detector
-from calib_serve.watch.drift.evidence import Evidence
 from calib_serve.watch.drift.statistics import psi
 
 __all__ = [
@@ -13,7 +12,6 @@ __all__ = [
     "Alarm",
     "ConfidenceShift",
     "Detector",
-    "Evidence",
     "ShiftedBin",
     "ShiftedClass",
     "psi",

@@ -25,8 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, LedgerError, of_a_newer
 from calib_serve.watch.drift.alarm import Alarm
-from calib_serve.watch.drift.incoming import MOST_GROUPS, Incoming
-from calib_serve.watch.drift.rounds import CLASS_SLOTS, Rounds
+from calib_serve.watch.drift.rounds import CLASS_SLOTS, MOST_GROUPS, Incoming, Rounds
 from calib_serve.watch.drift.wealth import SPAN, Wealth, signed_stakes
 
 __all__ = ["ARL", "BLOCK", "TOLERANCE", "Detector"]

@@ -11,7 +11,6 @@ import functools
 import hashlib
 import json
 import logging
-import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -25,18 +24,15 @@ from calib_serve.errors import (
 )
 from calib_serve.receipts import Shadow, SignedReceipt
 from calib_serve.watch.batch import Item, ServedPrediction, ServedReceipt
-from calib_serve.watch.caps import SourceRate
-from calib_serve.watch.http.access import SCHEMES, Guard, Tokens, secured, source_of
-from calib_serve.watch.http.body import Bodies, parser_of, read_one
-from calib_serve.watch.http.exporter import Batch, Requests, export
-from calib_serve.watch.http.gate import NOT_READ, Gate
+from calib_serve.watch.http.exporter import MAX_VERSIONS, Batch, Requests, export
+from calib_serve.watch.http.gate import NOT_READ, Bodies, Gate, parser_of, read_one
 from calib_serve.watch.http.page import STATIC, render
 from calib_serve.watch.http.promises import clause_facts, shadow_facts
-from calib_serve.watch.http.room import MAX_SERIES
-from calib_serve.watch.http.tokens import Scope
+from calib_serve.watch.http.tokens import SCHEMES, Guard, Scope, Tokens, secured, source_of
 from calib_serve.watch.http.wire import (
     ClassSharesOut,
     CloseIn,
+    ContractOut,
     HealthOut,
     IncidentOut,
     IncidentsOut,
@@ -45,11 +41,11 @@ from calib_serve.watch.http.wire import (
     PredictionIn,
     PredictionsIn,
     PredictionsOut,
+    ShadowsOut,
     SignedIn,
     answers,
     body,
 )
-from calib_serve.watch.http.wire_promises import ContractOut, ShadowsOut
 from calib_serve.watch.ids import UnboundReceipt
 from calib_serve.watch.service import Watch
 from calib_serve.watch.windows import WINDOWS
@@ -90,8 +86,7 @@ def create_app(
     hosts: Sequence[str] = ("localhost", "127.0.0.1"),
     max_bytes: int = 4 << 20,
     max_waiting: int = 32,
-    source_rate: float | None = None,
-    max_series: int = MAX_SERIES,
+    max_versions: int = MAX_VERSIONS,
     registry: CollectorRegistry | None = None,
 ) -> FastAPI:
     """The app over ``watch``, which stays yours to close.
@@ -100,17 +95,15 @@ def create_app(
     (for browsers); a text may do everything, a ``Token`` what its scopes say.
     Empty: everybody who reaches it. ``hosts``: the names it answers to, ``["*"]`` for any.
     ``max_bytes``: the largest batch. ``max_waiting``: batches at work or in line, beyond which the answer
-    is 429. ``source_rate``: labels a minute of one token, beyond which it is 429 as well. ``max_series``:
-    of /metrics, about; a gauge says what is left out. ``registry``:
-    where to register the metrics; by default one of its own.
+    is 429. ``max_versions``: those with series of
+    their own in /metrics. ``registry``: where to register the metrics; by default one of its own.
     """
     registry = registry or CollectorRegistry()
     app = FastAPI(title="calib-serve watch", docs_url=None, redoc_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=_as_sent(hosts))
-    app.middleware("http")(_observed(export(watch, registry, max_series=max_series)))
+    app.middleware("http")(_observed(export(watch, registry, max_versions=max_versions)))
     app.exception_handler(RequestValidationError)(_invalid)
-    rate = None if source_rate is None else SourceRate(source_rate)
-    routes = _Routes(watch, registry, max_bytes=max_bytes, max_waiting=max_waiting, rate=rate)
+    routes = _Routes(watch, registry, max_bytes=max_bytes, max_waiting=max_waiting)
     guard = Guard(tokens)
 
     def needs(*scopes: Scope) -> dict[str, Any]:
@@ -177,10 +170,9 @@ class _Routes:
         *,
         max_bytes: int,
         max_waiting: int,
-        rate: SourceRate | None,
     ) -> None:
         self._watch, self._registry, self._bodies = watch, registry, Bodies(max_bytes)
-        self._gate, self._rate = Gate(watch, most=max_waiting), rate
+        self._gate = Gate(watch, most=max_waiting)
 
     async def predictions(self, request: Request) -> Response:
         """Count served predictions; returns a signed receipt for each, to send back with its label.
@@ -211,7 +203,6 @@ class _Routes:
 
         def count() -> Response:
             items = parse(content)
-            self._check_rate(source, len(items))
             outcomes = self._watch.labels(items, source=source)
             accepted = sum(one.accepted for one in outcomes)
             return JSONResponse(
@@ -223,12 +214,6 @@ class _Routes:
             )
 
         return await self._gate.run(count, batch="labels")
-
-    def _check_rate(self, source: str, labels: int) -> None:
-        """HTTP 429 where a source sends labels too fast."""
-        if self._rate and (wait := self._rate.take(source, labels)):
-            told = "labels of this source come too fast; nothing was counted, send it again"
-            raise HTTPException(429, told, {"Retry-After": str(math.ceil(wait))})
 
     async def class_shares(self, model: str, version: str, window: str = "24h") -> Response:
         """The class shares of a version's predictions, estimated without labels, and whether they moved."""

@@ -2,8 +2,8 @@
 
 One process owns one registry. Sums come from the ledger, so they go on after a restart where they
 stood, and a scrape during a write sees the state before it or after it, never between. Series of a writer
-or a generation that is not the default say so in two more labels. A scrape has a limit of series: what of
-versions, segments and windows is left out of it is a gauge of its own.
+or a generation that is not the default say so in two more labels. So many versions have series of their own;
+the sums of the others are told together, as those of one version ``other``.
 """
 
 from __future__ import annotations
@@ -12,23 +12,30 @@ import contextlib
 import logging
 import math
 import threading
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from calib_serve.errors import REASONS, LedgerError, MissingDependency
+from calib_serve.receipts import DAY
+from calib_serve.watch import windows
 from calib_serve.watch.checks import Check
-from calib_serve.watch.contracts import BURN_WINDOWS
+from calib_serve.watch.contracts import ClauseState
 from calib_serve.watch.drift.statistics import expected_accuracy
-from calib_serve.watch.http.gauges import WINDOWS, WindowGauges
-from calib_serve.watch.http.room import MAX_SERIES, Room
+from calib_serve.watch.estimates import estimated_gap
 from calib_serve.watch.ids import FATES
 from calib_serve.watch.incidents import Incident
-from calib_serve.watch.ledger import Key, Sums, Version, merge_slices
-from calib_serve.watch.series import CONTRACTS, PUBLISHED, SEGMENTS, SERIES, SHADOWS, WATCH, Series
+from calib_serve.watch.label_rate import rate_changes
+from calib_serve.watch.ledger import Key, Sums, Version, add_at, merge_slices
+from calib_serve.watch.priors import TrafficShares
+from calib_serve.watch.series import CONTRACTS, PUBLISHED, SEGMENTS, SERIES, SHADOWS, WATCH
 from calib_serve.watch.service import Watch
-from calib_serve.watch.sources import labels_by_source
+from calib_serve.watch.shadow import ShadowState
+from calib_serve.watch.slices import OTHER
+from calib_serve.watch.sources import labels_by_source, source_gaps
+from calib_serve.watch.windows import Window
 
 try:
     from prometheus_client import CollectorRegistry
@@ -37,7 +44,7 @@ try:
 except ImportError as error:
     raise MissingDependency("prometheus_client", "watch") from error
 
-__all__ = ["Batch", "Requests", "WatchCollector", "export"]
+__all__ = ["MAX_VERSIONS", "WINDOWS", "Batch", "Requests", "WatchCollector", "WindowGauges", "export"]
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +54,12 @@ Batch = Literal["labels", "predictions", "predictions_without_key"]
 
 _BY_NAME = {series.name: series for series in (*SERIES, *SEGMENTS, *WATCH, *CONTRACTS, *SHADOWS)}
 _NONE: Mapping[str, str] = MappingProxyType({})
-_LEFT_OUT = ("all", "segments", "windows")
-_OF_CLAUSE = sum(len(BURN_WINDOWS) + 1 if "window" in one.labels else 1 for one in CONTRACTS)
-"""Series of a clause: of burn rates over these windows and its own time."""
 _STAGES = ("ids", "keyring", "lease", "ledger", "samples", "scrape", "tokens")
+
+MAX_VERSIONS = 200
+"""Versions with series of their own: of some 250 series each, a scrape is told within a second."""
+
+_REST: Version = (OTHER, OTHER)  # the sums of all versions beyond
 
 
 class Requests:
@@ -71,78 +80,50 @@ class Requests:
 class WatchCollector(Collector):
     """Turns a ``Watch`` into metric families; every bin of every version is there from the start.
 
-    ``max_series``: about how many there are of all versions together, at most.
+    ``max_versions`` have series of their own: those of ``watch.models`` in their order, then others that the
+    ledger holds. The sums of the rest are told together, so that totals are right.
     """
 
-    def __init__(self, watch: Watch, requests: Requests, *, max_series: int = MAX_SERIES) -> None:
-        self._watch, self._requests, self._most = watch, requests, max_series
+    def __init__(self, watch: Watch, requests: Requests, *, max_versions: int = MAX_VERSIONS) -> None:
+        self._watch, self._requests, self._most = watch, requests, max_versions
         self._gauges = WindowGauges(watch)
-        self._versions, self._segments = Room(), Room()
-        self._left_out = dict.fromkeys(_LEFT_OUT, 0)
-        self._in_use = 0
-        bins = watch.ledger.bins
-        self._of_segment = _count((one.segment_series for one in PUBLISHED if one.by_segment), bins)
-        self._of_version = _count((*SERIES, *WATCH), bins)
+        self._beyond = 0
 
     def trouble(self) -> str | None:
-        """Why what is in use is left out of scrapes, if it is."""
-        if not self._in_use:
+        """Say how many versions have no series of their own, if any."""
+        if not self._beyond:
             return None
         return (
-            f"series of {self._in_use} versions in use, or of their segments, are left out of /metrics, "
-            f"which has {self._most:,} at most: raise --max-series, or watch by more than one process"
+            f"the series of {self._beyond} versions are told as one version {OTHER!r}: {self._most} have "
+            "their own; raise --max-versions, or watch by more than one process"
         )
 
     def collect(self) -> Iterator[Metric]:
         """The families of one scrape."""
-        models = self._watch.models
-        sizes = {version: self._size(version) for version in models}
-        versions = self._versions.choose(sizes, self._watch.counted_at, most=self._most)
-        self._left_out = {"all": len(models) - len(versions), "segments": 0, "windows": 0}
-        self._in_use = self._versions.crowded_out(sizes, self._watch.counted_at)
+        watch = self._watch
+        versions = list(watch.models)[: self._most]
         try:
-            published = self._watch.publication.read(None if len(versions) == len(models) else versions)
-            sources = labels_by_source(self._sources(versions))
+            published = watch.publication.read()
+            sources = labels_by_source(watch.ledger.slices("source", own=True))
             told = [*self._detectors(versions, published.generation), *self._windows(versions)]
         except LedgerError as error:
             # Publish no sums: zeros would look like a restart.
             log.error("a scrape could not read the ledger: %s", error)
-            self._watch.counts.errors["scrape"] += 1
+            watch.counts.errors["scrape"] += 1
         else:
-            zeros, segments, more = Sums.zeros(self._watch.ledger.bins), published.sums, published.labels
-            yield from _sums(dict.fromkeys(versions, zeros) | merge_slices(segments), more)
-            self._note_merged(published.merged)
-            yield from _segments(
-                self._fitting(segments, room=self._most - sum(sizes[v] for v in versions)), more
-            )
-            yield _family("calib_source_labels_total", list(sources.items()), more)
+            sums = merge_slices(published.sums)
+            own = dict.fromkeys((*watch.models, *sorted(sums)), Sums.zeros(watch.ledger.bins)) | sums
+            beyond = list(own)[self._most :]
+            self._beyond = len(beyond)
+            for version in beyond:
+                add_at(own, _REST, own.pop(version))
+            segments = {k: each for k, each in published.sums.items() if k.name and k.of in own}
+            yield from _sums(own, published.labels)
+            yield from _segments(segments, published.labels)
+            named = [(of, n) for of, n in sources.items() if of[:2] in own]
+            yield _family("calib_source_labels_total", named, published.labels)
             yield from told
         yield from self._troubles(versions)
-
-    def _note_merged(self, versions: Collection[Version]) -> None:
-        """Of these there is no room for segments, and none were read."""
-        self._left_out["segments"] = len(versions)
-        self._in_use += len(self._versions.in_use(self._watch.counted_at).intersection(versions))
-
-    def _size(self, version: Version) -> int:
-        """How many series a version has, with those of its contract."""
-        contract = self._watch.models[version].contract
-        return self._of_version + (_OF_CLAUSE * len(contract.clauses) if contract else 0)
-
-    def _fitting(self, sums: Mapping[Key, Sums], *, room: int) -> dict[Key, Sums]:
-        """The segments for which the versions leave ``room``."""
-        named = {key: each for key, each in sums.items() if key.name}
-        sizes = {v: n * self._of_segment for v, n in Counter(key.of for key in named).items()}
-        chosen = set(self._segments.choose(sizes, self._watch.counted_at, most=room))
-        self._in_use += self._segments.crowded_out(sizes, self._watch.counted_at)
-        self._left_out["segments"] += len(sizes) - len(chosen)
-        return {key: each for key, each in named.items() if key.of in chosen}
-
-    def _sources(self, versions: Sequence[Version]) -> dict[Key, Sums]:
-        ledger = self._watch.ledger
-        if not self._left_out["all"]:
-            return ledger.slices("source", own=True)
-        return {k: s for v in versions for k, s in ledger.slices("source", own=True, version=v).items()}
 
     def _detectors(self, versions: Sequence[Version], generation: int) -> Iterator[Metric]:
         watch, feed = self._watch, self._watch.feed
@@ -176,7 +157,6 @@ class WatchCollector(Collector):
 
     def _windows(self, versions: Sequence[Version]) -> Iterator[Metric]:
         found = self._gauges.rows(versions)
-        self._left_out["windows"] = len(versions) - len(found)
         whole: dict[str, list[Row]] = {}
         for rows in found.values():
             for name, more in rows.items():
@@ -191,7 +171,7 @@ class WatchCollector(Collector):
         refused = self._watch.intake.refused
         yield _family("calib_feedback_refused_total", [((reason,), refused[reason]) for reason in REASONS])
         yield _family("calib_invalid_outputs_total", [(v, counts.invalid[v]) for v in versions])
-        yield _family("calib_versions_left_out", [((what,), n) for what, n in self._left_out.items()])
+        yield _family("calib_versions_left_out", [((), self._beyond)])
         errors = counts.errors + Counter(lease=self._watch.publication.lost)
         yield _family("calib_monitor_errors_total", [((stage,), errors[stage]) for stage in _STAGES])
         yield _family("calib_ledger_rollbacks_total", [((), self._watch.publication.rollbacks)])
@@ -256,29 +236,160 @@ def _family(name: str, rows: Iterable[Row], more: Mapping[str, str] = _NONE) -> 
     return family
 
 
-def _count(series: Iterable[Series], bins: int) -> int:
-    """How many series a version has, or one of its segments."""
-    found = 0
-    for one in series:
-        if one.labels[:2] == ("model", "version"):
-            each = bins if "bin" in one.labels else 1
-            found += each * (len(WINDOWS) if "window" in one.labels else 1)
-    return found
-
-
 def export(
     watch: Watch,
     registry: CollectorRegistry,
     *,
     requests: Requests | None = None,
-    max_series: int = MAX_SERIES,
+    max_versions: int = MAX_VERSIONS,
 ) -> Requests:
     """Publish ``watch`` in ``registry``; the counter of requests it publishes beside.
 
-    ``max_series``: of one scrape, about. What is left out for it shows in ``watch.checks`` as well.
+    ``max_versions`` have series of their own; ``watch.checks`` says how many are beyond.
     """
     requests = requests or Requests()
-    collector = WatchCollector(watch, requests, max_series=max_series)
+    collector = WatchCollector(watch, requests, max_versions=max_versions)
     registry.register(collector)
     watch.checks.add(Check("series", collector.trouble))
     return requests
+
+
+Rows = dict[str, list[tuple[tuple[str, ...], float]]]
+
+WINDOWS = tuple(name for name, seconds in windows.WINDOWS.items() if math.isfinite(seconds))
+"""The names of the windows that have series."""
+
+_SLICES = "24h"  # the window of segments and classes
+_KEEP = 15.0  # seconds for which they are not computed again: scrapes come from several servers
+_VERDICTS = {"off": 1.0, "calibrated": 0.0}
+_STATES = {"kept": 1.0, "unknown": 0.0, "broken": -1.0}
+_SHADOWS = {"better": 1.0, "no worse": 0.5, "unknown": 0.0, "worse": -1.0}
+
+
+class WindowGauges:
+    """The window series of versions of ``watch``.
+
+    Those of a version are kept for some seconds, and longer where there are so many versions that a scrape
+    would take longer than ``seconds`` for them: then each scrape renews the oldest, new ones first.
+    """
+
+    def __init__(self, watch: Watch, *, seconds: float = 0.2) -> None:
+        self._watch, self._seconds = watch, seconds
+        self._lock = threading.Lock()
+        self._made: dict[Version, tuple[float, Rows]] = {}
+
+    def rows(self, versions: Sequence[Version]) -> dict[Version, Rows]:
+        """(labels, value) by the name of the series, of those of the versions that were made by now."""
+        with self._lock:
+            self._made = {version: self._made[version] for version in versions if version in self._made}
+            began = time.monotonic()
+            oldest = sorted(versions, key=lambda v: self._made.get(v, (-math.inf, {}))[0])
+            for i, version in enumerate(oldest):
+                now = time.monotonic()
+                known = self._made.get(version)
+                if (known and now - known[0] < _KEEP) or (i and now - began > self._seconds):
+                    break
+                self._made[version] = now, self._of(version)
+            return {version: rows for version, (_, rows) in self._made.items()}
+
+    def age(self) -> float:
+        """Seconds since the oldest of them was made; NaN where there are none."""
+        with self._lock:
+            return time.monotonic() - min((at for at, _ in self._made.values()), default=math.nan)
+
+    def _of(self, version: Version) -> Rows:
+        rows: Rows = defaultdict(list)
+        found = self._watch.windows(version, WINDOWS)
+        for name, window in found.items():
+            for number, value in _numbers(window).items():
+                rows[f"calib_window_{number}"].append(((*version, name), value))
+        for key, sums in found[_SLICES].slices.items():
+            if key.kind in ("segment", "class") and key.name:
+                gap = estimated_gap(sums)
+                labels = (*version, key.kind, key.name)
+                rows["calib_slice_gap"].append((labels, gap.value))
+                rows["calib_slice_gap_error"].append((labels, gap.se))
+        day = found[_SLICES]
+        for one in source_gaps(day.sums, day.by_name("source"), day.groups):
+            rows["calib_source_gap_difference"].append(((*version, one.name), one.difference))
+            rows["calib_source_gap_difference_error"].append(((*version, one.name), one.se))
+        for series, values in _shares(self._watch.class_shares(version, _SLICES)).items():
+            rows[series] += [((*version, *more), value) for more, value in values]
+        for clause in self._watch.contract_states(version):
+            for series, values in _of_clause(clause).items():
+                rows[series] += [((*version, clause.clause.name, *more), value) for more, value in values]
+        for shadow in self._watch.shadow_states(version):
+            for series, value in _of_shadow(shadow).items():
+                rows[series].append(((*version, shadow.tag), value))
+        moved = _rate_moved(found["7d"])
+        rows["calib_label_rate_moved"].append((version, moved))
+        return dict(rows)
+
+
+def _numbers(window: Window) -> Mapping[str, float]:
+    found = window.estimates
+    return {
+        "predictions": found.served,
+        "labels": found.labels,
+        "labels_effective": found.effective,
+        "accuracy": found.accuracy.value,
+        "gap": found.gap.value,
+        "gap_error": found.gap.se,
+        "ece": found.ece.value,
+        "ece_low": found.ece.low,
+        "ece_high": found.ece.high,
+        "noise_floor": found.noise_floor,
+        "brier": found.brier.value,
+        "coverage": found.coverage,
+        "immature_share": window.immature_share,
+        "design_effect": found.design_effect,
+        "verdict": _VERDICTS.get(window.verdict.level, math.nan),
+    }
+
+
+def _of_clause(one: ClauseState) -> Rows:
+    """A clause's series, by what comes after its name."""
+    numbers = {
+        "promise": one.clause.promise,
+        "value": one.value,
+        "low": one.low,
+        "high": one.high,
+        "state": _STATES[one.state],
+        "labels": one.labels,
+        "budget_left": one.budget_left,
+        "runs_out_seconds": one.runs_out,
+    }
+    return {
+        **{f"calib_contract_{name}": [((), value)] for name, value in numbers.items()},
+        "calib_contract_burn_rate": [((name,), each.rate) for name, each in one.burn.items()],
+        "calib_contract_burn_rate_low": [((name,), each.low) for name, each in one.burn.items()],
+    }
+
+
+def _of_shadow(state: ShadowState) -> Mapping[str, float]:
+    return {
+        "calib_shadow_labels": state.labels,
+        "calib_shadow_gain": state.gain,
+        "calib_shadow_gain_low": state.low,
+        "calib_shadow_gain_high": state.high,
+        "calib_shadow_verdict": _SHADOWS[state.verdict],
+    }
+
+
+def _shares(found: TrafficShares) -> Rows:
+    """The class shares and what the tests say of them; nothing of what is not known."""
+    if found.kind == "unknown":
+        return {}
+    if found.kind == "other":  # the shares are of an explanation that does not hold
+        return {"calib_class_shares_explain": [((), 0.0)]}
+    return {
+        "calib_class_share": [((one.name,), one.share) for one in found.classes],
+        "calib_class_share_error": [((one.name,), one.error) for one in found.classes],
+        "calib_class_shares_moved": [((), float(found.kind == "moved"))],
+        "calib_class_shares_explain": [((), 1.0)],
+    }
+
+
+def _rate_moved(week: Window) -> float:
+    """1 where the latest day of the week is labelled at other rates than the days before."""
+    return float(bool(rate_changes(*week.split(DAY)).moved))

@@ -17,8 +17,18 @@ from calib_serve.receipts import DAY
 from calib_serve.watch.drift.statistics import auroc, expected_accuracy, psi
 from calib_serve.watch.estimates import BinRow, Estimates, estimate
 from calib_serve.watch.http import charts
-from calib_serve.watch.http.promises import clause_cards, shadow_rows
-from calib_serve.watch.http.texts import between, count, duration, interval, percent, plain, signed, when
+from calib_serve.watch.http.promises import (
+    between,
+    clause_cards,
+    count,
+    duration,
+    interval,
+    percent,
+    plain,
+    shadow_rows,
+    signed,
+    when,
+)
 from calib_serve.watch.incidents import Incident
 from calib_serve.watch.label_rate import rate_changes
 from calib_serve.watch.ledger import Dated, Key, Kind, Sums, Version
@@ -69,7 +79,8 @@ def render(watch: Watch, *, model: str = "", version: str = "", segment: str = "
 
     Without ``window``, the latest day, or the next longer one whose labels say something.
     """
-    size = {**dict.fromkeys(watch.models, (0.0, 0.0)), **watch.sizes()}
+    counted = {v: _size(sums) for v, sums in watch.ledger.sums().items()}
+    size = {**dict.fromkeys(watch.models, (0.0, 0.0)), **counted}
     versions = sorted(size, key=lambda v: (*(-n for n in size[v]), v))
     chosen: Version = (model, version) if (model, version) in size else versions[0]
     looked = _window(watch, chosen, window)

@@ -1,16 +1,18 @@
-"""What the page and the API say of a contract's clauses and of the shadows of a version."""
+"""What the page and the API say of clauses and shadows, and numbers as the page writes them."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from calib_serve.durations import as_duration
 from calib_serve.errors import MissingDependency
+from calib_serve.receipts import DAY
 from calib_serve.watch.contracts import ClauseState
-from calib_serve.watch.http.promise_charts import budget_bar, digits, promise_bar
-from calib_serve.watch.http.texts import count, duration, percent, when
+from calib_serve.watch.estimates import Number
+from calib_serve.watch.http.charts import budget_bar, digits, promise_bar
 from calib_serve.watch.shadow import ShadowState
 
 try:
@@ -18,7 +20,10 @@ try:
 except ImportError as error:
     raise MissingDependency("jinja2", "watch") from error
 
-__all__ = ["clause_cards", "clause_facts", "shadow_facts", "shadow_rows"]
+__all__ = [
+    "between", "clause_cards", "clause_facts", "count", "duration", "interval", "percent", "plain",
+    "shadow_facts", "shadow_rows", "signed", "when",
+]  # fmt: skip
 
 _WORDS: Mapping[str, tuple[str, str, str]] = {
     "kept": ("✓", "Kept", "calibrated"),
@@ -187,3 +192,48 @@ def shadow_facts(states: Sequence[ShadowState]) -> list[dict[str, Any]]:
 
 def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def when(seconds: float) -> str:
+    """A moment, in UTC."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds)) if math.isfinite(seconds) else "unknown"
+
+
+def duration(seconds: float) -> str:
+    """Two or more of its unit."""
+    for unit, size in (("days", DAY), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def count(value: float) -> str:
+    """A number of things."""
+    return f"{value:,.0f}" if math.isfinite(value) else "n/a"
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """A share in percent."""
+    return "n/a" if math.isnan(value) else f"{value * 100:.{digits}f} %"
+
+
+def signed(value: float) -> str:
+    """A difference of shares, in points."""
+    return "n/a" if math.isnan(value) else f"{value * 100:+.1f} points"
+
+
+def between(number: Number) -> str:
+    """The ends of an interval, in points."""
+    if math.isnan(number.low):
+        return "not known"
+    return f"{number.low * 100:.1f} to {number.high * 100:.1f}"
+
+
+def interval(number: Number) -> str:
+    """A difference and its interval, in points."""
+    return "n/a" if math.isnan(number.value) else f"{number.value * 100:+.1f} ({between(number)})"
+
+
+def plain(value: float) -> str:
+    """A number without a unit."""
+    return "n/a" if math.isnan(value) else f"{value:.3f}"

@@ -1,43 +1,34 @@
-"""Run the app until SIGINT or SIGTERM, within bounds: connections, time, files, messages in the log."""
+"""Run the app by uvicorn until SIGINT or SIGTERM, within bounds of connections and time."""
 
 from __future__ import annotations
 
-import logging
+import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from calib_serve.errors import InputError, MissingDependency
 from calib_serve.signals import interruptible
-from calib_serve.watch.http.connections import Loop, connections
-from calib_serve.watch.http.quiet import sparing
-
-try:
-    import resource
-except ImportError:  # Windows has no such limit
-    resource = None  # type: ignore[assignment]
 
 try:
     import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 except ImportError as error:
     raise MissingDependency("uvicorn", "watch") from error
 
-__all__ = ["serve_app"]
-
-log = logging.getLogger(__name__)
+__all__ = ["in_time", "serve_app"]
 
 _PATIENCE = 10  # seconds that clients have to end what they began, once the server is to stop
-_BACKLOG = 128  # connections that wait to be accepted, and are accepted at once
-_FILES = 128 + 4 * _BACKLOG  # open files beside: ledger, samples, log, connections just made or ended
-_LEAST = 16  # connections
+_BACKLOG = 128  # connections that wait to be accepted
 _HEAD = 16 << 10  # bytes of a request's line and headers
-_LOGGERS = ("asyncio", "uvicorn.error", "calib_serve.watch.http.app", "calib_serve.gateway")
+
+App = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 
 def serve_app(
-    app: Callable[..., Any],
+    app: App,
     *,
     host: str = "127.0.0.1",
     port: int = 9300,
@@ -49,20 +40,21 @@ def serve_app(
     """Serve the ASGI ``app`` and return after SIGINT or SIGTERM, once the requests in hand are answered.
 
     Also where SIGINT was ignored, as for a process that a shell started in the background. It speaks
-    HTTP/1.1, without WebSockets. At most ``max_connections`` are open: one more takes the place of the one
-    that has kept the server waiting longest. A request is there whole within ``request_seconds``, or its
-    connection is closed. ``tls_cert`` and ``tls_key``: PEM files of a certificate (with its chain) and its
-    key, for HTTPS by TLS 1.2 or later.
+    HTTP/1.1, without WebSockets. At most ``max_connections`` are served, others are answered 503. A client
+    has ``request_seconds`` for its first request, and for each body, or its connection ends. ``tls_cert`` and
+    ``tls_key``: PEM files of a certificate (with its chain) and its key, for HTTPS by TLS 1.2 or later.
     Raises SystemExit where the port cannot be used, InputError for a certificate that cannot.
     """
+    if max_connections < 1:
+        raise InputError(f"max_connections must be at least 1, got {max_connections}")
     context = None if tls_cert is None and tls_key is None else _tls(tls_cert, tls_key)
-    most = _within_files(max_connections)
     config = uvicorn.Config(
-        app,
+        in_time(app, request_seconds),
         host=host,
         port=port,
-        http=connections(most, request_seconds),
+        http=type("Connection", (_Connection,), {"seconds": request_seconds}),
         ws="none",
+        limit_concurrency=max_connections + 1,  # uvicorn refuses the one that reaches it
         h11_max_incomplete_event_size=_HEAD,
         backlog=_BACKLOG,
         log_level="warning",
@@ -72,32 +64,58 @@ def serve_app(
     )
     config.load()
     config.ssl = context
-    loop = Loop(request_seconds)
     # uvicorn answers what is in hand, then raises the signal again: that ends here.
-    with suppress(KeyboardInterrupt), interruptible(), sparing(*_LOGGERS):
-        try:
-            loop.run_until_complete(uvicorn.Server(config).serve())
-        finally:
-            loop.run_until_complete(loop.shutdown_default_executor())
-            loop.close()
+    with suppress(KeyboardInterrupt), interruptible():
+        asyncio.run(uvicorn.Server(config).serve())
 
 
-def _within_files(wanted: int) -> int:
-    """How many connections the system's limit of open files allows; the soft limit is raised if need be."""
-    if wanted < _LEAST:
-        raise InputError(f"max_connections must be at least {_LEAST}, got {wanted}")
-    if resource is None:
-        return wanted
-    files = wanted + _FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < files:
-        soft = files if hard == resource.RLIM_INFINITY else min(files, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    if soft == resource.RLIM_INFINITY or soft >= files:
-        return wanted
-    most = max(_LEAST, min(wanted, (soft - _FILES) // 2))
-    log.warning("only %d files may be open (ulimit -n): %d connections, not %d", soft, most, wanted)
-    return most
+class _Connection(H11Protocol):
+    """uvicorn's, which would let a connection without a request wait for ever."""
+
+    seconds: float
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.loop.call_later(self.seconds, self._end_without_request)
+
+    def _end_without_request(self) -> None:
+        if self.cycle is None:
+            self.transport.abort()
+
+
+def in_time(app: App, seconds: float) -> App:
+    """``app``, to which a body that has not come whole within ``seconds`` looks cut off.
+
+    The connection ends with the answer where the body was not read whole, so that the rest cannot drip on.
+    """
+
+    async def timed(scope: Any, receive: Callable[[], Awaitable[Any]], send: Any) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        until = asyncio.get_running_loop().time() + seconds
+        whole = not any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
+
+        async def received() -> Any:
+            nonlocal whole
+            if whole:
+                return await receive()
+            try:
+                left = until - asyncio.get_running_loop().time()
+                message = await asyncio.wait_for(receive(), max(left, 0.0))
+            except asyncio.TimeoutError:
+                return {"type": "http.disconnect"}
+            whole = not message.get("more_body", False)
+            return message
+
+        async def sent(message: Any) -> None:
+            if message["type"] == "http.response.start" and not whole:
+                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+            await send(message)
+
+        await app(scope, received, sent)
+
+    return timed
 
 
 def _tls(cert: str | Path | None, key: str | Path | None) -> ssl.SSLContext:

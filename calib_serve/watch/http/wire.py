@@ -15,14 +15,20 @@ from calib_serve.watch.items import MOST_ITEMS
 from calib_serve.watch.slices import LONGEST_SEGMENT
 
 try:
+    from pydantic import BaseModel, ConfigDict
+except ImportError as error:
+    raise MissingDependency("pydantic", "watch") from error
+
+try:
     from pydantic import BaseModel, ConfigDict, Field
 except ImportError as error:
     raise MissingDependency("pydantic", "watch") from error
 
 __all__ = [
-    "ClassShareOut", "ClassSharesOut", "CloseIn", "ErrorOut", "HealthOut", "IncidentOut", "IncidentsOut",
-    "LabelIn", "LabelsIn", "LabelsOut", "OutcomeOut", "PredictionIn", "PredictionsIn", "PredictionsOut",
-    "ReceiptOut", "SignedIn", "answers", "body",
+    "ClassShareOut", "ClassSharesOut", "ClauseOut", "CloseIn", "ContractOut", "ErrorOut", "HealthOut",
+    "IncidentOut", "IncidentsOut", "LabelIn", "LabelsIn", "LabelsOut", "OutcomeOut", "PredictionIn",
+    "PredictionsIn", "PredictionsOut", "ReceiptOut", "ShadowOut", "ShadowsOut", "SignedIn", "answers",
+    "body",
 ]  # fmt: skip
 
 
@@ -230,7 +236,7 @@ _ERRORS = {
     409: "the Idempotency-Key was used for another batch; nothing was counted",
     413: "too many items or bytes",
     415: "neither JSON nor NDJSON, or encoded",
-    429: "too many batches are waiting, or labels of this source come too fast; send it again",
+    429: "too many batches are waiting; send it again",
     503: "the ledger cannot keep the batch, or it is not known whether it did; send it again",
 }
 
@@ -260,3 +266,51 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
         return {name: inline(one) for name, one in told.items()}
 
     return dict(inline(schema))
+
+
+class ClauseOut(BaseModel):
+    """A clause of the contract and how it stands: kept, broken or unknown; what is not known is null."""
+
+    model_config = ConfigDict(extra="allow")
+
+    clause: str
+    says: str
+    promise: float
+    state: Literal["kept", "broken", "unknown"]
+    labels: float
+    value: float | None
+    low: float | None
+    high: float | None
+    budget_left: float | None
+    runs_out_seconds: float | None
+    burn: dict[str, dict[str, float | None]]
+
+
+class ContractOut(BaseModel):
+    """The clauses of a version's contract; none where it has none."""
+
+    model: str
+    version: str
+    clauses: list[ClauseOut]
+
+
+class ShadowOut(BaseModel):
+    """A shadow of the served version: better, no worse, worse or unknown; what is not known is null."""
+
+    model_config = ConfigDict(extra="allow")
+
+    tag: str
+    verdict: Literal["better", "no worse", "worse", "unknown"]
+    says: str
+    labels: float
+    gain: float | None
+    low: float | None
+    high: float | None
+
+
+class ShadowsOut(BaseModel):
+    """The shadows of a version, by the tags of their artifacts."""
+
+    model: str
+    version: str
+    shadows: list[ShadowOut]

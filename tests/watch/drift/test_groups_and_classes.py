@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from plain_detector import PlainDetector
 
-from calib_serve.errors import InputError
 from calib_serve.watch.drift import Detector
 from calib_serve.watch.drift.wealth import SIGNED, signed_stakes
 
@@ -93,33 +92,6 @@ def test_errors_that_cancel_over_predicted_classes_are_found_and_the_classes_nam
     assert len(alarm.classes) >= 3
     assert all((one.predicted < 102) == (one.gap > 0) for one in alarm.classes)
     assert alarm.classes[0].log_evidence >= alarm.classes[-1].log_evidence
-
-
-def test_the_classes_after_the_first_fifteen_are_told_together():
-    rng = np.random.default_rng(25)
-    c = rng.uniform(0.5, 0.9, 3000)
-    predicted = np.concatenate([np.arange(15), rng.integers(0, 60, 2985)])
-    alarm = Detector().update(c, labels(rng, c, np.where(predicted > 14, 0.25, 0.0)), predicted=predicted)[0]
-    assert alarm.classes[0].predicted is None
-    assert alarm.classes[0].gap > 0.1
-
-
-@pytest.mark.parametrize(
-    "told",
-    [
-        {"predicted": [1, 2]},
-        {"predicted": [0.5]},
-        {"group": [1, 2]},
-        {"group": [-1]},
-        {"group": np.array([-1])},
-        {"group": np.array([0.5])},
-        {"group": [2**64]},
-        {"time": [1.0, 2.0]},
-    ],
-)
-def test_what_is_told_beside_a_label_must_fit_it(told):
-    with pytest.raises(InputError):
-        Detector().update([0.9], [1], **told)
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.01, 0.1])

@@ -11,6 +11,8 @@ from calib_serve.cli import app as cli
 from calib_serve.errors import InputError
 from calib_serve.watch.http import Token, TokenFile, read_tokens
 
+pytestmark = pytest.mark.store
+
 SECRETS = {scope: f"{scope}-token-of-a-client" for scope in ("predict", "label", "scrape", "admin")}
 LINES = [f"{scope}r {scope} {secret}" for scope, secret in SECRETS.items()]
 PREDICTION = {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9}
@@ -56,20 +58,6 @@ def test_each_call_needs_its_scope_and_no_other(watch):
             assert client.request(method, path).status_code == 401
             assert client.request(method, path, headers=bearer("another-token-here")).status_code == 401
         assert client.get("/healthz").status_code == 200
-
-
-def test_a_client_that_may_predict_cannot_label(watch):
-    with talk_to(watch, tokens=[Token.read(line) for line in LINES]) as client:
-        sent = client.post("/v1/predictions", json=[PREDICTION], headers=bearer(SECRETS["predict"]))
-        label = [{"receipt": sent.json()["items"][0]["receipt"], "label": 1}]
-        assert client.post("/v1/labels", json=label, headers=bearer(SECRETS["predict"])).status_code == 403
-        assert client.post("/v1/labels", json=label, headers=bearer(SECRETS["label"])).json()["accepted"] == 1
-
-
-def test_a_file_of_bare_tokens_holds_tokens_that_may_do_everything(tmp_path):
-    (one,) = read_tokens(write(tmp_path / "tokens", "", "a-token-that-is-long", ""))
-    assert one.name == hashlib.sha256(b"a-token-that-is-long").hexdigest()[:8]
-    assert one.scopes == {"predict", "label", "scrape", "admin"}
 
 
 def test_a_file_may_hold_digests_comments_and_two_tokens_of_one_client(tmp_path, watch):

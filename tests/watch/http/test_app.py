@@ -1,6 +1,5 @@
 """The HTTP app over a real ledger: typed, bounded, guarded, and honest about every item."""
 
-import base64
 import functools
 import json
 import threading
@@ -9,7 +8,6 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 import numpy as np
 import pytest
-from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
 from calib_serve.bins import Bins
@@ -20,12 +18,13 @@ from calib_serve.watch.intake import Classes
 from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.service import Watch, Watched
 
+pytestmark = pytest.mark.store
+
 with warnings.catch_warnings():
     # Newer starlettes ask for httpx2 at import; the client works with either.
     warnings.simplefilter("ignore")
     from fastapi.testclient import TestClient
 
-TOKEN = "a-token-that-is-long"
 RING = Keyring("k", {"k": bytes(32)})
 MODELS = {
     ("digits", "1.0"): Watched(Classes(3, ("zero", "one", "two")), Bins([5, 5], [2, 4], [2, 4])),
@@ -98,13 +97,6 @@ def test_a_wrong_prediction_is_refused_alone(client, watch, wrong):
     assert watch.ledger.sums()["digits", "1.0"].predictions.sum() == 1
 
 
-def test_nan_is_refused_and_counted_as_an_invalid_output(client):
-    body = json.dumps([prediction(confidence=float("nan"))])
-    answer = client.post("/v1/predictions", content=body, headers={"content-type": "application/json"})
-    assert answer.json()["items"][0]["reason"] == "malformed"
-    assert scrape(client)["calib_invalid_outputs_total", ("model", "digits"), ("version", "1.0")] == 1
-
-
 def test_a_repeated_batch_of_predictions_is_counted_once(client, watch):
     for _ in range(2):
         answer = client.post("/v1/predictions", json=[prediction()], headers={"idempotency-key": "batch-7"})
@@ -133,19 +125,6 @@ def test_bodies_that_cannot_be_are_refused(client, content, kind, status):
     assert client.post("/v1/labels", content=content, headers={"content-type": kind}).status_code == status
 
 
-def test_only_tokens_open_what_is_guarded(watch):
-    client = TestClient(create_app(watch, tokens=["another-token-here", TOKEN], hosts=["*"]))
-    basic = base64.b64encode(f"anybody:{TOKEN}".encode()).decode()
-    for path in ("/", "/metrics"):
-        assert client.get(path).status_code == 401
-        assert client.get(path, headers={"authorization": "Bearer wrong"}).status_code == 401
-        assert client.get(path, headers={"authorization": "Basic !!"}).status_code == 401
-        assert client.get(path, headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
-        assert client.get(path, headers={"authorization": f"Basic {basic}"}).status_code == 200
-    assert client.post("/v1/labels", json=[]).status_code == 401
-    assert client.get("/healthz").status_code == 200
-
-
 def test_a_page_of_another_site_cannot_use_the_loopback(watch):
     client = TestClient(create_app(watch), base_url="http://evil.example")
     assert client.get("/metrics").status_code == 400  # another Host: DNS rebinding
@@ -155,14 +134,6 @@ def test_responses_forbid_scripts_of_others(client):
     policy = client.get("/").headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe-inline" not in policy
-
-
-def test_openapi_says_what_bodies_hold(client):
-    paths = client.get("/openapi.json").json()["paths"]
-    body = paths["/v1/labels"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert set(body["properties"]["items"]["items"]["properties"]) == {
-        *("receipt", "id", "model", "label", "by", "segment")
-    }
 
 
 def test_every_bin_of_every_version_is_there_from_the_first_scrape(client):
@@ -311,13 +282,6 @@ def test_what_cannot_close_an_incident_is_refused_and_closes_none(client, watch,
     assert [one.open for one in watch.incidents()] == [True]
 
 
-def test_the_page_shows_a_window_and_the_one_that_is_asked_for(client):
-    client.post("/v1/predictions", json=[prediction()])
-    for name in ("1h", "24h", "7d", "all"):
-        assert client.get("/", params={"window": name}).status_code == 200
-    assert client.get("/", params={"window": "<script>"}).status_code == 200
-
-
 def test_names_from_clients_are_escaped_on_the_page(tmp_path):
     name = "<script>alert(1)</script>"
     ledger = SqliteLedger(tmp_path / "x.db")
@@ -328,16 +292,6 @@ def test_names_from_clients_are_escaped_on_the_page(tmp_path):
     assert name not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     ledger.close()
-
-
-def test_it_mounts_in_another_app(watch):
-    outer = FastAPI()
-    outer.mount("/calibration", create_app(watch, hosts=["testserver"]))
-    client = TestClient(outer)
-    assert client.get("/calibration/metrics").status_code == 200
-    assert "Reliability" in client.get("/calibration/").text
-    assert client.get("/calibration/static/page.css").status_code == 200
-    assert client.post("/calibration/v1/predictions", json=[prediction()]).status_code == 200
 
 
 SHADOW = {"predicted": 2, "confidence": 0.625, "tag": "0a1b2c3d"}
@@ -357,20 +311,3 @@ def test_what_a_shadow_said_is_signed_and_its_verdict_is_scraped(client, watch):
     assert found["calib_shadow_gain_low"] < found["calib_shadow_gain"] <= found["calib_shadow_gain_high"]
     assert found["calib_shadow_verdict"] == 1
     assert len(found) == 5
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"confidence": 1.5}, {"confidence": -0.1}, {"confidence": float("nan")}, {"confidence": "0.9"},
-        {"predicted": 3}, {"predicted": -1}, {"predicted": 2**32}, {"tag": "0A1B2C3D"}, {"tag": "0a1b2c3"},
-        {"tag": "0a1b2c3d\n"}, {"tag": None}, {"extra": 1},
-    ],
-)  # fmt: skip
-def test_a_prediction_with_a_wrong_shadow_is_refused_alone(client, watch, wrong):
-    body = json.dumps([prediction(), prediction(shadow={**SHADOW, **wrong})])
-    answer = client.post("/v1/predictions", content=body, headers={"content-type": "application/json"})
-    good, bad = answer.json()["items"]
-    assert "receipt" in good
-    assert (bad["reason"], "shadow" in bad["message"]) == ("malformed", True)
-    assert watch.ledger.sums()["digits", "1.0"].predictions.sum() == 1

@@ -1,4 +1,6 @@
-"""The paired sequential test: whether the shadow is better, no worse or worse than what is served.
+"""An artifact that runs in the shadow of the served one: whether it is better, by a paired sequential test.
+
+Receipts carry what the shadow said of the same input (``receipts.Shadow``), so one label counts for both.
 
 For each label, d is how much better the log score of the shadow's confidence is than that of the served one,
 each about its own prediction being right, with confidences cut off at 1 % and 99 %: a proper score, and
@@ -21,20 +23,29 @@ smallest chance seen before it, and at most 1; a group's labels count as one, th
 
 from __future__ import annotations
 
+import json
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, LedgerError, of_a_newer
+from calib_serve.judgement import signed_points
 from calib_serve.judgement.mean_bets import MeanBets
-from calib_serve.watch.ledger import Noted
-from calib_serve.watch.shadow.state import ShadowState, Verdict
+from calib_serve.watch.anew import note_anew
+from calib_serve.watch.ledger import Ledger, Noted, Version
 
-__all__ = ["ALPHA", "LESS_RIGHT", "MARGIN", "ShadowTest"]
+__all__ = [
+    "ALPHA", "LESS_RIGHT", "MARGIN", "MOST_TAGS", "ShadowFollower", "ShadowState", "ShadowTest", "Verdict",
+    "shadow_key", "shadow_states",
+]  # fmt: skip
+
+log = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
 
@@ -213,3 +224,105 @@ def _groups(groups: Sequence[int]) -> NDArray[np.intp]:
     own = [(group, 0 if group else i) for i, group in enumerate(groups)]
     numbers: dict[tuple[int, int], int] = {}
     return np.array([numbers.setdefault(one, len(numbers)) for one in own], np.intp)
+
+
+Verdict = Literal["better", "no worse", "worse", "unknown"]
+
+
+@dataclass(frozen=True)
+class ShadowState:
+    """What ``labels`` since ``since`` (the time of the first one's prediction) say of the shadow ``tag``.
+
+    ``gain``: the mean by which the log score of its confidence is better than that of the served one, in nats
+    a prediction, see ``ShadowTest``; in ``low`` to ``high`` at all times at once, with a chance of 95 %.
+    ``accuracy_difference``: share of right predictions less that of the served one. Both are NaN without
+    labels. ``log_evidence``: the natural log of the evidence of each statement.
+    """
+
+    tag: str
+    labels: float
+    verdict: Verdict
+    gain: float
+    low: float
+    high: float
+    accuracy_difference: float
+    log_evidence: Mapping[str, float]
+    since: float
+
+    def says(self) -> str:
+        """In a sentence."""
+        if not self.labels:
+            return f"Shadow {self.tag}: no label yet."
+        words = {
+            "better": "is better",
+            "no worse": "is no worse",
+            "worse": "is worse",
+            "unknown": "is not yet known to be better, no worse or worse",
+        }
+        return (
+            f"Shadow {self.tag} {words[self.verdict]} after {self.labels:,.0f} labels: its log score is"
+            f" {self.gain:.5f} nats better ({self.low:.5f} to {self.high:.5f}), its accuracy"
+            f" {signed_points(self.accuracy_difference)} points."
+        )
+
+
+MOST_TAGS = 8
+"""Shadows of one version whose tests are kept: those that had a label last."""
+
+
+class ShadowFollower:
+    """Follows a ``DriftFeed``: each label counts once in the test of the shadow that its receipt names."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def feed(self, version: Version, rows: Sequence[Noted], *, now: float) -> None:
+        """See ``feed.Follower``."""
+        by_tag: dict[str, list[Noted]] = {}
+        for row in rows:
+            if row.shadow is not None:
+                by_tag.setdefault(row.shadow.tag, []).append(row)
+        if not by_tag:
+            return
+        tests = _kept(self._ledger, version, partial(note_anew, self._ledger, version, now=now))
+        for tag, of_tag in by_tag.items():
+            tests[tag] = tests.pop(tag, ShadowTest()).fed(of_tag)  # the latest one is the last
+        for tag in list(tests)[:-MOST_TAGS]:
+            log.warning("%s %s: the test of shadow %s is dropped, there are others", *version, tag)
+            del tests[tag]
+        told = json.dumps({tag: test.as_dict() for tag, test in tests.items()})
+        self._ledger.store(shadow_key(version), told.encode())
+
+
+def shadow_states(ledger: Ledger, version: Version) -> list[ShadowState]:
+    """What is known of each shadow of a version, by tag; LedgerError where the ledger cannot be read."""
+    return [
+        test.state(tag) for tag, test in sorted(_kept(ledger, version, partial(_logged, version)).items())
+    ]
+
+
+def _kept(ledger: Ledger, version: Version, anew: Callable[[str, object], None]) -> dict[str, ShadowTest]:
+    """By tag, the one whose label came last at the end; of those that are damaged ``anew`` is told."""
+    text = ledger.load(shadow_key(version))
+    try:
+        told = dict({} if text is None else json.loads(text).items())
+    except (ValueError, AttributeError, RecursionError) as error:
+        anew("the tests of all shadows", error)
+        return {}
+    found = {}
+    for tag, one in told.items():
+        try:
+            found[str(tag)] = ShadowTest.of(one)
+        except InputError as error:
+            anew(f"the test of shadow {tag}", error)
+    return found
+
+
+def _logged(version: Version, what: str, why: object) -> None:
+    log.warning("%s %s: %s begins anew with the next labels: %s", *version, what, why)
+
+
+def shadow_key(version: Version) -> str:
+    """Where a version's tests lie in the ledger."""
+    model, name = version
+    return f"watch/shadow/{len(model)}/{model}/{name}"
