@@ -1,22 +1,17 @@
-"""What of a user's config.properties must differ under ``calib-serve serve``, and why.
-
-His values stay, except where calibration or counting would break: then a note says what was changed, or an
-error what to change.
-"""
+"""Lay what calibration and counting need over a user's config.properties, and say what was changed."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from calib_serve.errors import ServerError
-from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET, LEDGER, METRICS, MODELS, SAMPLES, WRITER
+from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET, LEDGER, MODELS, SAMPLES, WRITER
 from calib_serve.fuse.torchserve import shipped
 from calib_serve.serve.metrics_file import metrics_file
-from calib_serve.serve.properties import changed, effective, is_true, parse_properties
+from calib_serve.serve.properties import changed, is_true, parse_properties
 
 __all__ = ["Adjusted", "adjusted"]
 
@@ -30,7 +25,11 @@ _PATHS = (
     "plugins_path",
 )
 _LOG_CONFIG = "-Dlog4j.configurationFile="
-_WORKERS_NEED = (KEYRING, LABEL_BUDGET, LEDGER, METRICS, MODELS, SAMPLES, WRITER, "PYTHONUNBUFFERED")
+_WORKERS_NEED = (KEYRING, LABEL_BUDGET, LEDGER, MODELS, SAMPLES, WRITER, "PYTHONUNBUFFERED")
+_HINTS = {
+    "metrics_config": "; it holds all of that and what calib-serve counts",
+    "enable_envvars_config": "; write into the file what TS_* variables said",
+}
 
 
 class Adjusted(NamedTuple):
@@ -46,52 +45,36 @@ def adjusted(
 ) -> Adjusted:
     """The configuration in ``base`` (None: the shipped one) with ``settings``, and with what is ``needed``.
 
-    Relative paths are taken from the current folder, as TorchServe does, else from that of ``base``. The file
-    ``metrics`` will hold the metrics text. ServerError where it can not work.
+    ``metrics``: where the metrics file is written: all of the user's, and our series. Relative paths are
+    taken from the current folder, as TorchServe does. ServerError where it can not work.
     """
     source = base or shipped("config.properties")
     try:
         text = changed(source.read_text("utf-8"), settings)
     except (OSError, UnicodeDecodeError) as error:
         raise ServerError(f"cannot read {source}: {error}") from error
-    values, notes = _from_environment(text, settings)
-    text = changed(text, values)
     found = parse_properties(text)
     _refuse(found)
-    for key in _PATHS:
-        if key in found:
-            values[key] = str(_path(found[key], source))
+    ours = {
+        "metrics_mode": "prometheus",  # TorchServe's default, log, shows nothing on the metrics page
+        "metrics_config": str(metrics),
+        "enable_envvars_config": "false",  # the file that is written is what runs
+        "model_snapshot": None,
+        **needed,
+    }
+    said = {*settings} if base is None else {*found}
+    notes = [
+        f"{key}: {value or 'left out'} instead of {found[key]}{_HINTS.get(key, '')}"
+        for key, value in ours.items()
+        if key in said and _differs(found.get(key, ""), value)
+    ]
+    theirs = Path(found.get("metrics_config", _OWN_METRICS)).absolute()
+    is_ours = found.get("metrics_config", _OWN_METRICS) == _OWN_METRICS and not theirs.is_file()
+    merged = metrics_file(None if is_ours or "metrics_config" not in said else theirs)
+    paths = {key: str(Path(found[key]).absolute()) for key in _PATHS if found.get(key)}
     if "vmargs" in found:
-        values["vmargs"] = " ".join(_log_config(word, source) for word in found["vmargs"].split())
-    if (mode := found.get("metrics_mode", "log").strip()).lower() != "prometheus":
-        notes.append(
-            f"metrics_mode: prometheus instead of {mode}, or nothing would be counted on the metrics page"
-        )
-    if "model_snapshot" in found and "model_snapshot" not in needed:
-        values["model_snapshot"] = None
-        notes.append(
-            "model_snapshot: left out, as the archives are named; --snapshots starts from the last one"
-        )
-    for key in ("load_models", "model_store"):
-        if (base or key in settings) and _differs(found.get(key, ""), needed[key]):
-            notes.append(f"{key}: {needed[key]} instead of {found[key]}, as the command line says")
-    merged, told = _metrics(found.get("metrics_config", ""), source, metrics)
-    values |= {"metrics_mode": "prometheus", "metrics_config": str(metrics), **needed}
-    return Adjusted(changed(text, values), merged, notes + told)
-
-
-def _from_environment(text: str, settings: Mapping[str, str]) -> tuple[dict[str, str | None], list[str]]:
-    """What variables of the environment say, written down: what is in the file is what runs."""
-    notes = []
-    if "TS_CONFIG_FILE" in os.environ:
-        notes.append("TS_CONFIG_FILE: not used; say --config FILE")
-    raw, found = parse_properties(text), effective(text, os.environ)
-    plain = effective(changed(text, {"enable_envvars_config": "false"}), os.environ)
-    given = {*settings, "enable_envvars_config", "config_file"}
-    if by_name := sorted(key for key in {*found} - given if plain.get(key) != found[key]):
-        notes.append(f"enable_envvars_config: TS_* variables of the environment set {', '.join(by_name)}")
-    said = {key: value for key, value in found.items() if raw.get(key) != value and key not in given}
-    return {**said, "enable_envvars_config": "false"}, notes
+        paths["vmargs"] = " ".join(map(_log_config, found["vmargs"].split()))
+    return Adjusted(changed(text, {**paths, **ours}), merged, notes)
 
 
 def _refuse(found: Mapping[str, str]) -> None:
@@ -101,7 +84,7 @@ def _refuse(found: Mapping[str, str]) -> None:
             " metrics_address of this host alone"
         )
     for key in ("inference_address", "management_address", "metrics_address"):
-        if found.get(key, "").lower().startswith("unix:"):
+        if not found.get(key, "http").lower().startswith("http"):
             raise ServerError(f"{key}={found[key]}: calib-serve serve needs an address http://HOST:PORT")
     hidden = found.get("blacklist_env_vars", "")
     try:
@@ -114,29 +97,13 @@ def _refuse(found: Mapping[str, str]) -> None:
         )
 
 
-def _metrics(given: str, source: Path, ours: Path) -> tuple[str, list[str]]:
-    path = _path(given, source) if given else None
-    if path is None or (given == _OWN_METRICS and not path.is_file()):
-        return metrics_file(), []
-    merged = metrics_file(path)
-    if merged.partition("\n")[2] == metrics_file().partition("\n")[2].partition("\n")[2]:
-        return metrics_file(), []
-    return merged, [
-        f"metrics_config: {ours} instead of {path}; it holds all of that and what calib-serve counts"
-    ]
+def _log_config(word: str) -> str:
+    """The argument of Java with an absolute path, where it names a log4j2 file of this host."""
+    given = Path(word.removeprefix(_LOG_CONFIG))
+    if not word.startswith(_LOG_CONFIG) or not given.is_file():
+        return word
+    return f"{_LOG_CONFIG}{given.absolute().as_uri()}"
 
 
-def _path(given: str, source: Path) -> Path:
-    """An absolute path: from the current folder, as TorchServe takes it, else from that of ``source``."""
-    here, beside = Path(given).absolute(), (source.parent / given).absolute()
-    return beside if beside.exists() and not here.exists() else here
-
-
-def _log_config(word: str, source: Path) -> str:
-    given = word.removeprefix(_LOG_CONFIG)
-    known = given != word and ":" not in given and (path := _path(given, source)).is_file()
-    return f"{_LOG_CONFIG}{path.as_uri()}" if known else word
-
-
-def _differs(given: str, needed: str) -> bool:
-    return bool(given) and given != needed and Path(given).absolute() != Path(needed)
+def _differs(given: str, needed: str | None) -> bool:
+    return bool(given) and given != needed and (needed is None or Path(given).absolute() != Path(needed))

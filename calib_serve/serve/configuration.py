@@ -17,7 +17,6 @@ from calib_serve.fuse.mar_options import (
     KEYRING,
     LABEL_BUDGET,
     LEDGER,
-    METRICS,
     MODELS,
     SAMPLE_RATE,
     SAMPLE_SECONDS,
@@ -29,7 +28,6 @@ from calib_serve.fuse.torchserve import is_archive, labelled_models, read_archiv
 from calib_serve.receipts import Keyring
 from calib_serve.serve.adjusted import adjusted
 from calib_serve.serve.properties import Ports, is_true, parse_properties
-from calib_serve.serve.snapshots import Snapshot, last_snapshot
 from calib_serve.watch.ledger import REDIS_PASSWORD_FILE, check_address, redis_password
 from calib_serve.watch.policy import parse_policy
 
@@ -47,8 +45,8 @@ _ADDRESSES = {
 class Configuration:
     """``text`` of config.properties and of the ``metrics`` file, ``environment`` of the workers, and more.
 
-    ``notes``: what differs from what the user wrote, and why. ``log_config``: the log4j2 file, None where
-    vmargs name it. ``snapshots``: whether TorchServe keeps them; ``snapshot``: the one that it starts from.
+    ``notes``: what differs from what the user wrote. ``log_config``: the log4j2 file, None where vmargs name
+    it.
     """
 
     folder: Path
@@ -59,8 +57,6 @@ class Configuration:
     environment: Mapping[str, str]
     notes: tuple[str, ...] = ()
     log_config: Path | None = None
-    snapshots: bool = False
-    snapshot: Snapshot | None = None
 
     @cached_property
     def properties(self) -> Mapping[str, str]:
@@ -74,9 +70,7 @@ class Configuration:
 
     @property
     def names(self) -> list[str]:
-        """The models' names, from their archives or the snapshot."""
-        if self.snapshot is not None:
-            return list(self.snapshot.models)
+        """The models' names, from their archives."""
         return [read_archive(self.store / model, verify=False).name for model in self.models]
 
     def address(self, api: str) -> str:
@@ -126,7 +120,6 @@ def configure(
     ports: Ports | None = None,
     settings: Mapping[str, str] | None = None,
     log_config: str | Path | None = None,
-    snapshots: bool = False,
     keyring: str | Path | None = None,
     ledger: str | Path | None = None,
     ledger_password_file: str | Path | None = None,
@@ -140,27 +133,16 @@ def configure(
     """The configuration of a :class:`~calib_serve.serve.server.Server`, which explains the parameters."""
     folder, store = Path(folder).resolve(), Path(store).resolve()
     _check_archives(store, models)
-    logs = folder / os.environ.get("LOG_LOCATION", "logs")
-    snapshot = last_snapshot(logs / "config", store) if snapshots else None
     text, metrics, notes = adjusted(
         Path(config) if config else None,
         {**(ports.as_properties() if ports else {}), **(settings or {})},
-        {
-            "model_store": str(store),
-            "load_models": ",".join(models),
-            **({"model_snapshot": snapshot.text} if snapshot else {}),
-        },
+        {"model_store": str(store), "load_models": ",".join(models)},
         metrics=folder / "metrics.yaml",
     )
-    if snapshot and (new := sorted({*models} - snapshot.archives)):
-        notes.append(
-            f"{', '.join(new)}: not served, as the last snapshot does not hold it; {snapshot.file} goes first"
-        )
     properties = parse_properties(text)
     environment = {
         "PYTHONUNBUFFERED": "1",
         MODELS: str(folder / "models.json"),
-        METRICS: properties.get("metrics_address", _ADDRESSES["metrics"]),
         **_keyring(folder, keyring),
         **_ledger(folder, ledger),
         **_password(ledger_password_file),
@@ -172,8 +154,6 @@ def configure(
     return Configuration(
         *(folder, store, tuple(models), text, metrics, environment, tuple(notes)),
         log_config=_log_config(log_config, properties),
-        snapshots=snapshots,
-        snapshot=snapshot,
     )
 
 

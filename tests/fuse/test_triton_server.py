@@ -25,7 +25,7 @@ from onnx import TensorProto
 from real_servers import Server
 from sizes import nightly, sized
 from test_triton_repository import OTHER, STEP, K, artifact, killed_after, model_file, tree
-from triton_server import KEPT, Triton, needs_tritonserver, triton_on
+from triton_server import Triton, needs_tritonserver, triton_on
 
 from calib_serve import Bins, Keyring, LogitMap
 from calib_serve.errors import FuseError
@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def triton(folder: Path) -> Iterator[Triton]:
-    """A server that polls: both forms, the same that decide, one of float16, a step that 0.1.0 packed."""
+    """A server that polls: both forms, the same that decide, one of float16."""
     repository, half = folder / "models", folder / "half"
     half.mkdir()
     raw = model_file(folder)
@@ -64,7 +64,6 @@ def triton(folder: Path) -> Iterator[Triton]:
     decides = replace(deciding(STEP, "aps"), contract=ACTS)
     fuse_triton(raw, decides, repository, name="deciding", settings=CPU)
     fuse_triton(raw, decides, repository, name="deciding-alone", settings=ALONE)
-    shutil.copytree(KEPT / "triton" / "pets_receipts", repository / "pets_receipts")
     polling = ["--model-control-mode=poll", "--repository-poll-secs=1", "--exit-on-error=true"]
     with triton_on(repository, folder / "server", *polling) as triton:
         assert triton.ready(), triton.log.read_text()
@@ -247,20 +246,6 @@ def test_a_graph_of_float16_is_served_in_float16(folder: Path, triton: Triton) -
     assert shown["probabilities"].dtype == np.float16
     (receipt, *_) = [ring(folder).verify(token.decode()) for token in shown["receipt"].flat]
     assert receipt.confidence == float(shown["confidence"][0, 0])
-
-
-def test_a_step_that_an_earlier_version_packed_signs_and_counts_and_fails_open(
-    folder: Path, triton: Triton
-) -> None:
-    columns = (("confidence", "FP32", [0.9, 1.5]), ("predicted", "INT64", [1, 2]), ("bin", "INT64", [13, 14]))
-    inputs = [{"name": n, "datatype": t, "shape": [2, 1], "data": d} for n, t, d in columns]
-    reply = httpx.post(f"{triton.http}/v2/models/pets_receipts/infer", json={"inputs": inputs})
-    (token, none) = given(reply)["receipt"]
-    receipt = ring(folder).verify(token)
-    assert (receipt.model, receipt.version, receipt.predicted) == ("pets", "1", 1)
-    assert none == ""  # 1.5 is no confidence: it cannot be signed, and goes out all the same
-    assert {b: n for b, n in triton.counted("calib_predictions_total", "pets").items() if n} == {"13": 1.0}
-    assert 'calib_invalid_outputs_total{model="pets",version="1"} 1' in triton.scrape()
 
 
 def test_a_label_for_a_receipt_comes_back_to_a_real_watch_and_counts_once(

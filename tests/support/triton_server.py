@@ -26,8 +26,8 @@ from live_server import until
 from tritonclient.grpc import InferenceServerClient
 
 import calib_serve
+from calib_serve.receipts import Keyring
 
-KEPT = Path(__file__).parents[1] / "kept" / "version-0.1.0"
 PACKAGES = Path(sys.prefix) / "triton"
 SERVER = PACKAGES / "pytriton" / "tritonserver" / "bin" / "tritonserver"
 
@@ -144,8 +144,8 @@ def triton_on(
     """
     folder.mkdir(parents=True, exist_ok=True)
     if keyring is None:
-        keyring = Path(shutil.copy(KEPT / "keyring.json", folder))
-        keyring.chmod(0o600)
+        keyring = folder / "keyring.json"
+        Keyring.new().save(keyring)
     http, grpc, metrics = free_port(), free_port(), free_port()
     where = [f"--model-repository={repository}", _backends(folder / "backends"), f"--http-port={http}"]
     where += [f"--grpc-port={grpc}", f"--metrics-port={metrics}", "--http-address=127.0.0.1"]
