@@ -9,16 +9,15 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from live_server import WIDTH, network, temperature_artifact, torchscript
+from live_server import network, temperature_artifact, torchscript
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from calib_serve.cli import app
 from calib_serve.errors import FuseError, IntegrityError, ModelError
 from calib_serve.fuse.mar_options import ModelOptions
-from calib_serve.fuse.torchserve import artifact_of, labelled_models, pack, pack_around, pack_feedback
+from calib_serve.fuse.torchserve import labelled_models, pack, pack_around, pack_feedback
 from calib_serve.fuse.torchserve.archive import MANIFEST, read_archive, write_archive
-from calib_serve.fuse.torchserve.contents import package_files
 from calib_serve.fuse.torchserve.shipped_files import shipped
 from calib_serve.pictures import Preprocessing
 from calib_serve.serve.metrics_file import metrics_file
@@ -35,14 +34,6 @@ def test_the_same_inputs_make_the_same_bytes(packed: Path, tmp_path: Path) -> No
     time.sleep(2)  # a zip's clock ticks in steps of two seconds
     again = pack(tmp_path / "net.pt", temperature_artifact(), tmp_path / "b", name="digits", standalone=True)
     assert again.read_bytes() == packed.read_bytes()
-
-
-def test_what_is_inside_is_what_was_packed(packed: Path, tmp_path: Path) -> None:
-    archive = read_archive(packed)
-    assert (archive.name, archive.version) == ("digits", "1.0")
-    assert archive.read("model.pt") == (tmp_path / "net.pt").read_bytes()
-    assert artifact_of(archive).fingerprint == temperature_artifact().fingerprint
-    assert ModelOptions.read(archive.config).input_shape == (WIDTH,)
 
 
 @pytest.mark.parametrize("name", ["model.pt", "artifact/manifest.yaml", "calibrated_classifier.py", MANIFEST])
@@ -136,11 +127,6 @@ def test_unknown_options_do_not_pass_in_silence(tmp_path: Path) -> None:
         pack_feedback(tmp_path, ttl=3)  # type: ignore[call-arg]
 
 
-def test_a_calibrated_archive_is_not_calibrated_twice(packed: Path, tmp_path: Path) -> None:
-    with pytest.raises(FuseError, match="calibrated already"):
-        pack_around(packed, temperature_artifact(), tmp_path / "twice")
-
-
 @pytest.mark.parametrize(
     ("handler", "says"),
     [
@@ -167,14 +153,6 @@ def test_the_feedback_archive_knows_whose_labels_are_welcome(packed: Path, tmp_p
     config = read_archive(pack_feedback(tmp_path / "b", archives=[packed])).config
     assert config["calib_serve"]["models"] == [listed]
     assert config["maxWorkers"] == 1
-
-
-def test_a_standalone_worker_s_files_are_few_and_enough() -> None:
-    files = set(package_files("calib_serve.serve.classifier"))
-    assert {"calib_serve/__init__.py", "calib_serve/fuse/sessions.py", "calib_serve/bins.py"} <= files
-    assert not {
-        f for f in files if f.startswith(("calib_serve/fit", "calib_serve/cli", "calib_serve/report/"))
-    }
 
 
 def test_the_metrics_file_is_the_one_that_the_series_ask_for() -> None:

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from live_server import NAMES, Running, inputs, network, serve, temperature_artifact
+from live_server import NAMES, Running, inputs, network, temperature_artifact
 from others_archives import archived
 
-from calib_serve.fuse.torchserve import pack_around, pack_feedback
+from calib_serve.fuse.torchserve import pack_around
 
 pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory) -> Running:
     folder = tmp_path_factory.mktemp("canary")
     (folder / "index_to_name.json").write_text(json.dumps({str(k): name for k, name in enumerate(NAMES)}))
     (folder / "own.yaml").write_text("minWorkers: 1\nmaxWorkers: 1\n")
     options = ("--extra-files", folder / "index_to_name.json", "--config-file", folder / "own.yaml")
     old = archived(folder / "store", *options, form="tgz")
-    new = pack_around(old, temperature_artifact(class_names=()), folder / "store", batch_size=4)
-    pack_feedback(folder / "store")
-    yield from serve(folder / "store", [old.name, new.name, "calibration_feedback.mar"], folder / "run")
+    new = pack_around(old, temperature_artifact(class_names=()), folder / "store", batch_size=4, trial=False)
+    return register(old, new)
 
 
 def ask(running: Running, path: str, x: np.ndarray) -> Any:

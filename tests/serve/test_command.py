@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -107,17 +106,6 @@ def test_packed_served_asked_and_stopped(
 
 
 @pytest.mark.server
-def test_a_model_that_does_not_load_is_told_at_once_with_its_reason(tmp_path: Path) -> None:
-    wrong = temperature_artifact(model={"input_shape": [15]})  # the model takes 16
-    pack(torchscript(tmp_path / "net.pt"), wrong, tmp_path, name="digits")
-    server = Server(tmp_path, ["digits.mar"], folder=tmp_path / "run", ports=Ports.free())
-    with pytest.raises(ServerError, match=r"does not load[\s\S]*Error: "):
-        server.start(timeout=600)  # not by waiting for it, which would say "was not ready"
-    with pytest.raises(ServerError, match="not running"):
-        _ = server.pid
-
-
-@pytest.mark.server
 def test_a_port_that_another_program_has_is_named(tmp_path: Path) -> None:
     """TorchServe's own log does not say it."""
     pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits")
@@ -187,24 +175,3 @@ def test_the_shipped_configuration_is_safe() -> None:
     assert found["install_py_dep_per_model"] == "false"
     assert found["load_models"] == ""
     assert not re.match(found["allowed_urls"], "https://example.org/x.mar")
-
-
-def test_keys_are_made_rotated_and_retired(installed: dict[str, str], tmp_path: Path) -> None:
-    def keys(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command("keys", *arguments),
-            cwd=tmp_path,
-            env=installed,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    assert keys("new", "k.json").returncode == 0
-    assert "keys add" in keys("new", "k.json").stderr
-    (old,) = json.loads(keys("list", "k.json", "--json").stdout)
-    assert keys("rotate", "k.json").returncode == 0
-    assert "are accepted until" in keys("retire", "k.json", "--key", old["key"]).stderr
-    assert keys("retire", "k.json", "--key", old["key"], "--force").returncode == 0
-    assert "no key" in keys("retire", "k.json", "--key", old["key"]).stderr
-    assert keys("retire", "k.json").returncode == 2

@@ -55,18 +55,6 @@ def test_a_request_that_the_handler_does_not_answer_says_what_was_tried(tmp_path
         pack_around(source, artifact(FOREIGN["plain"]), tmp_path, request=tmp_path / "bad.json")
 
 
-def test_a_place_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
-    source = archive("plain", tmp_path)
-    with pytest.raises(ModelError, match=r"has no 'network'.*found: inference, model, model.forward"):
-        pack_around(source, artifact(FOREIGN["plain"]), tmp_path / "out", seam="network")
-
-
-def test_scores_of_another_kind_than_told_are_refused(tmp_path: Path) -> None:
-    source = archive("softmaxed", tmp_path)
-    with pytest.raises(ModelError, match="logits are expected at the seam 'inference'; its values are prob"):
-        pack_around(source, artifact(FOREIGN["softmaxed"]), tmp_path / "out", outputs="logits")
-
-
 def test_a_calibration_that_depends_on_the_kind_of_scores_wants_the_kind_it_was_fitted_on(
     tmp_path: Path,
 ) -> None:

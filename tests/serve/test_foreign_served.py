@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,18 @@ import numpy as np
 import pytest
 import torch
 from foreign_handlers import FOREIGN, Foreign, archive, artifact, probabilities
-from live_server import Running, inputs, serve, total, until
+from live_server import Running, inputs, total, until
 from protocol_clients import predictions as over_grpc
 from sizes import sized
 
-from calib_serve.fuse.torchserve import pack_around, pack_feedback
+from calib_serve.fuse.torchserve import pack_around
 from calib_serve.seam.request import made_up
 
 pytestmark = pytest.mark.server
 
 ALL = [name for name, f in FOREIGN.items() if not f.refused and f.model in ("eager", "torchscript", "onnx")]
 NUMBERS = [name for name in ALL if name not in ("base_handler", "kserve_v2")]  # behind an envelope alone
-# Of each kind of answer one; tuples and a handle of one's own are served as "moody" and "cached", too.
-CI = ("plain", "onnx_list", "micro_batching", "metrics")
+CI = ("plain", "micro_batching")
 SERVED = sized(ci=[name for name in NUMBERS if name in CI], nightly=NUMBERS)
 
 CACHED = FOREIGN["own_handle"].handler.replace(
@@ -55,33 +54,24 @@ FOREIGN_HERE = {
 }
 
 
-METRICS = """
-dimensions: [who]
-ts_metrics: {}
-model_metrics:
-  counter:
-  - {name: rows_of_mine, unit: Count, dimensions: [who]}
-"""
-
-
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory) -> Running:
     folder = tmp_path_factory.mktemp("foreign")
+    more = sized(ci=("moody",), nightly=("moody", "cached", "image_classifier", "text_classifier"))
     with pytest.MonkeyPatch.context() as patch:
         for name, foreign in FOREIGN_HERE.items():
             patch.setitem(FOREIGN, name, foreign)
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support" / "torchvision_ops"))
-        for name in (*SERVED, *FOREIGN_HERE, "image_classifier", "text_classifier"):
+        made = [
             pack_around(
                 archive(name, folder / "old"),
                 artifact(FOREIGN[name]),
                 folder / "store",
                 **FOREIGN[name].options,
             )
-        pack_feedback(folder / "store", archives=sorted((folder / "store").glob("*.mar")))
-        names = [path.name for path in sorted((folder / "store").glob("*.mar"))]
-        (folder / "mine.yaml").write_text(METRICS)
-        yield from serve(folder / "store", names, folder / "run", metrics_config=str(folder / "mine.yaml"))
+            for name in (*SERVED, *more)
+        ]
+    return register(*made)
 
 
 def confidences_in(name: str, reply: Any) -> tuple[int, float | None]:
@@ -129,17 +119,6 @@ def test_each_answer_has_its_format_its_numbers_and_its_receipt(running: Running
     assert total(running.server.scrape(), "calib_uncalibrated_total", model=name) == 0
 
 
-@pytest.mark.parametrize("name", [name for name in SERVED if "names" not in name])
-def test_over_grpc_each_answer_is_the_one_over_rest(running: Running, name: str) -> None:
-    x = inputs(1, seed=26)[0]
-    wanted = probabilities(FOREIGN[name], x[None])[0]
-    more = over_grpc(running, name, data=json.dumps(x.tolist()).encode(), **{"x-calib-receipt": b"body"})
-    predicted, shown = confidences_in(name, more["prediction"])
-    assert predicted == wanted.argmax()
-    assert shown is None or shown == pytest.approx(wanted.max(), abs=0.02 if name == "half" else 1e-5)
-    assert running.keyring.verify(more["receipt"]).confidence == more["confidence"]
-
-
 def test_over_grpc_the_receipt_is_in_the_body_for_who_asks_for_it(running: Running) -> None:
     x = inputs(1, seed=22)[0]
     body = json.dumps(x.tolist()).encode()
@@ -153,12 +132,7 @@ def test_over_grpc_the_receipt_is_in_the_body_for_who_asks_for_it(running: Runni
     assert outcome["accepted"] == 1
 
 
-def test_over_rest_a_header_asks_for_the_body_too(running: Running) -> None:
-    x = inputs(1, seed=23)[0]
-    reply = running.http.post("/predictions/plain", json=x.tolist(), headers={"X-Calib-Receipt": "body"})
-    assert reply.json()["receipt"] == reply.headers["x-calib-receipt"]
-
-
+@pytest.mark.nightly
 def test_torchserve_s_own_image_classifier_answers_a_picture_and_its_label_by_name(running: Running) -> None:
     (picture,) = [one for one in made_up([3, 64, 48]) if one.content_type == "image/png"][:1]
     reply = running.http.post("/predictions/image_classifier", content=picture.body)
@@ -171,6 +145,7 @@ def test_torchserve_s_own_image_classifier_answers_a_picture_and_its_label_by_na
     assert running.label(label).json()["accepted"] == 1
 
 
+@pytest.mark.nightly
 def test_torchserve_s_own_text_classifier_answers_words_with_its_numbers(
     running: Running, tmp_path: Path
 ) -> None:
@@ -188,6 +163,7 @@ def test_torchserve_s_own_text_classifier_answers_words_with_its_numbers(
     assert receipt.confidence == pytest.approx(wanted.max(), abs=1e-6)
 
 
+@pytest.mark.nightly
 def test_answers_that_went_by_the_calibration_are_counted(running: Running) -> None:
     x = inputs(1, seed=24)[0]
     first, second = asked(running, "cached", x), asked(running, "cached", x)
@@ -205,14 +181,3 @@ def test_where_the_calibration_fails_the_original_answer_goes_out_and_is_counted
     assert len(reply.json()) == 7, "as the model gave it"
     assert "x-calib-receipt" not in reply.headers
     until(lambda: total(running.server.scrape(), "calib_uncalibrated_total", model="moody") == 1)
-
-
-def test_a_handler_s_own_metrics_go_on(running: Running) -> None:
-    x = inputs(1, seed=27)[0]
-    before = total(running.server.scrape(), "rows_of_mine")
-    assert asked(running, "metrics", x).status_code == 200
-    until(lambda: total(running.server.scrape(), "rows_of_mine") == before + 1)
-
-
-def test_the_monitoring_has_not_failed(running: Running) -> None:
-    assert total(running.server.scrape(), "calib_monitor_errors_total") == 0

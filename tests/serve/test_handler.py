@@ -17,7 +17,6 @@ from deciding import IN_SEGMENTS, acts_by_hand, deciding
 from live_server import CLASSES, WIDTH, inputs, network, temperature_artifact, torchscript
 
 from calib_serve import Artifact, Keyring
-from calib_serve.artifact import Clause, Contract
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET
 from calib_serve.fuse.torchserve import pack, pack_around, recalibrated
@@ -26,7 +25,7 @@ from calib_serve.fuse.torchserve.shipped_files import shipped
 from calib_serve.receipts import group_number
 from calib_serve.serve import observer
 from calib_serve.serve.carrying import Said, in_body, in_headers
-from calib_serve.serve.classifier import CalibratedClassifier, Prediction, device_of
+from calib_serve.serve.classifier import CalibratedClassifier, Prediction
 from calib_serve.serve.decided import Decided
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.wrapped import CalibratedWrapper
@@ -82,52 +81,6 @@ def ask(handler: Any, ctx: Context, *bodies: Any) -> list[tuple[int, Any]]:
     return [(ctx.get_response_status(i)[0], json.loads(reply)) for i, reply in enumerate(replies)]
 
 
-def test_a_reply_has_what_was_asked_for(tmp_path: Path) -> None:
-    handler, ctx = started(tmp_path, top=3, probabilities=False, abstain_below=0.99)
-    ((status, reply),) = ask(handler, ctx, inputs(1)[0].tolist())
-    assert status == 200
-    assert "probabilities" not in reply
-    assert reply["top"][0]["class"] == reply["predicted"]
-    assert len(reply["top"]) == 3
-    assert reply["abstain"] is True
-    assert reply["label"] == f"digit {reply['predicted']}"
-
-
-def test_a_reply_has_the_set_and_the_abstention_of_an_artifact_that_decides(tmp_path: Path) -> None:
-    fitted = deciding(temperature_artifact(), "aps", below=0.3)
-    handler, ctx = started(tmp_path, artifact=fitted)
-    for x, (_, reply) in zip(inputs(8), ask(handler, ctx, *inputs(8).tolist()), strict=True):
-        with torch.inference_mode():
-            probs = fitted.probs(network()(torch.from_numpy(x[None])).numpy())
-        names = [one["label"] for one in reply["top"] if one["class"] in np.flatnonzero(fitted.sets(probs))]
-        assert reply["set"][: len(names)] == names
-        assert len(reply["set"]) == fitted.sets(probs).sum()
-        assert reply["abstain"] is bool(fitted.abstain(probs)[0])
-    ctx.request_processor = [RequestProcessor({})]
-    body = {
-        "inputs": [{"name": "x", "datatype": "FP32", "shape": [3, WIDTH], "data": inputs(3).ravel().tolist()}]
-    }
-    (text,) = handler.handle([{"body": body}], ctx)
-    shown = {one["name"]: one for one in json.loads(text)["outputs"]}
-    assert (shown["set"]["datatype"], shown["set"]["shape"]) == ("BOOL", [3, CLASSES])
-    assert (shown["abstain"]["datatype"], shown["abstain"]["shape"]) == ("BOOL", [3])
-    inside = fitted.sets(np.reshape(shown["probabilities"]["data"], (3, CLASSES)))
-    assert np.reshape(shown["set"]["data"], (3, CLASSES)).tolist() == inside.tolist()
-
-
-def test_without_class_names_a_set_is_of_ids_and_one_decision_may_be_alone(tmp_path: Path) -> None:
-    whole = deciding(temperature_artifact(class_names=()), below=0.3)
-    for i, (fitted, keys) in enumerate(
-        [(replace(whole, abstain=None), {"set"}), (replace(whole, sets=None), {"abstain"})]
-    ):
-        folder = tmp_path / str(i)
-        folder.mkdir()
-        handler, ctx = started(folder, artifact=fitted)
-        ((_, reply),) = ask(handler, ctx, inputs(1)[0].tolist())
-        assert {"set", "abstain"} & set(reply) == keys
-        assert "set" not in reply or reply["set"][0] == reply["predicted"]
-
-
 def test_two_thresholds_of_abstention_are_refused_where_one_is_given(tmp_path: Path) -> None:
     fitted = deciding(temperature_artifact())
     with pytest.raises(ModelError, match=r"the artifact abstains below 0\.5.*and the archive below 0\.9"):
@@ -157,14 +110,6 @@ def test_a_reply_says_act_by_the_contract_and_the_segment_as_its_receipt_will_co
             )
             said.add((segment, reply["act"]))
     assert len(said) == 6, "both answers in every segment"
-
-
-def test_a_contract_that_does_not_say_what_to_act_on_adds_nothing_to_a_reply(tmp_path: Path) -> None:
-    silent = Contract((Clause("calibration", 0.03),))
-    handler, ctx = started(tmp_path, artifact=replace(temperature_artifact(), contract=silent))
-    ((status, reply),) = ask(handler, ctx, inputs(1)[0].tolist())
-    assert status == 200
-    assert "act" not in reply
 
 
 class Sure(torch.nn.Module):
@@ -254,16 +199,6 @@ def test_items_of_two_sizes_run_apart_and_come_back_in_order(tmp_path: Path) -> 
     assert replies[0]["probabilities"] == replies[2]["probabilities"]
 
 
-def test_a_model_that_returns_probabilities_is_calibrated_through_its_logits(tmp_path: Path) -> None:
-    net = torch.nn.Sequential(network(), torch.nn.Softmax(1))
-    handler, ctx = started(tmp_path, net=net, outputs="probabilities")
-    x = inputs(1)
-    ((_, reply),) = ask(handler, ctx, x[0].tolist())
-    with torch.inference_mode():
-        wanted = temperature_artifact().probs(network()(torch.from_numpy(x)).numpy())[0]
-    np.testing.assert_allclose(reply["probabilities"], wanted, rtol=1e-4)
-
-
 def test_a_wrong_number_of_classes_is_found_when_the_model_loads(tmp_path: Path) -> None:
     net = torch.nn.Linear(WIDTH, CLASSES + 1).eval()
     with pytest.raises(ModelError, match="returns 11 classes, the artifact is for 10"):
@@ -350,11 +285,6 @@ def test_an_empty_request_has_its_reason(tmp_path: Path) -> None:
     assert handler.handle([], ctx) == []
 
 
-def test_a_worker_without_a_gpu_runs_on_the_cpu() -> None:
-    ctx = Context("m", "", {}, 1, None, "0.12")
-    assert device_of(ctx) == "cpu"
-
-
 def wrapped(
     tmp_path: Path, handler: str, artifact: Artifact | None = None
 ) -> tuple[CalibratedWrapper, Context]:
@@ -410,12 +340,6 @@ def test_sets_of_too_many_classes_for_a_header_are_in_the_body() -> None:
     assert not in_headers(put.__setitem__, [row(200), row(57)])
     assert put == {"x-calib-confidence": "0.5, 0.5", "x-calib-abstain": "true, true"}
     assert in_body("x", [row(257)])["set"] == list(range(257))
-
-
-def test_a_handler_whose_packages_are_missing_says_which(tmp_path: Path) -> None:
-    wrapper, ctx = wrapped(tmp_path, "dali_image_classifier")
-    with pytest.raises(ModelError, match="'dali_image_classifier' needs the package 'nvidia'"):
-        wrapper.initialize(ctx)
 
 
 SKIPPING = """

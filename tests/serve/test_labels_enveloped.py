@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,14 @@ import numpy as np
 import pytest
 from foreign_handlers import Foreign, archive, own
 from label_handlers import NAMES, calibrated, labels_artifact, logits_of
-from live_server import CLASSES, Running, inputs, serve
+from live_server import CLASSES, Running, inputs
 from protocol_clients import model_infer, predictions
-from sizes import nightly
 
-from calib_serve.fuse.torchserve import pack_around, pack_feedback
+from calib_serve.fuse.torchserve import pack_around
 
 pytestmark = [
     pytest.mark.server,
-    nightly,
+    pytest.mark.nightly,
 ]
 
 X = inputs(3, seed=51)
@@ -37,35 +35,29 @@ def postprocess(self, outputs):
 )
 
 
-def behind(folder: Path, envelope: str, foreign: Foreign, request: Any, **more: str) -> Iterator[Running]:
+Register = Callable[..., Running]
+
+
+def behind(
+    register: Register, folder: Path, name: str, foreign: Foreign, request: Any, *, envelope: str
+) -> Running:
     (folder / "request.json").write_text(json.dumps(request))
-    source = archive("tags", folder / "old", foreign)
-    made = pack_around(
-        source,
-        labels_artifact(),
-        folder / "store",
-        request=folder / "request.json",
-        outputs="label_logits",
-    )
-    pack_feedback(folder / "store", archives=[made])
-    names = [path.name for path in sorted((folder / "store").glob("*.mar"))]
-    with pytest.MonkeyPatch.context() as patch:
-        support = Path(__file__).parents[1] / "support" / "torchvision_ops"
-        patch.setenv("PYTHONPATH", str(support), prepend=os.pathsep)
-        yield from serve(folder / "store", names, folder / "run", service_envelope=envelope, **more)
+    source = archive(name, folder / "old", foreign)
+    how = {"request": folder / "request.json", "outputs": "label_logits"}
+    return register(pack_around(source, labels_artifact(), folder / "store", **how), envelope=envelope)
 
 
 @pytest.fixture(scope="module")
-def v1(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def v1(register: Register, tmp_path_factory: pytest.TempPathFactory) -> Running:
     # TorchServe's own handler, which replies what the model returns: here label logits.
-    foreign = Foreign("base_handler", model="torchscript")
-    yield from behind(tmp_path_factory.mktemp("v1"), "kserve", foreign, REQUEST["data"])
+    foreign, folder = Foreign("base_handler", model="torchscript"), tmp_path_factory.mktemp("v1")
+    return behind(register, folder, "tags1", foreign, REQUEST["data"], envelope="kserve")
 
 
 @pytest.fixture(scope="module")
-def v2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    folder, more = tmp_path_factory.mktemp("v2"), {"ts_open_inference_protocol": "true"}
-    yield from behind(folder, "kservev2", Foreign(V2, model="torchscript"), REQUEST, **more)
+def v2(register: Register, tmp_path_factory: pytest.TempPathFactory) -> Running:
+    foreign, folder = Foreign(V2, model="torchscript"), tmp_path_factory.mktemp("v2")
+    return behind(register, folder, "tags2", foreign, REQUEST, envelope="kservev2")
 
 
 def check(running: Running, rows: list[list[dict[str, Any]]]) -> None:
@@ -82,8 +74,8 @@ def check(running: Running, rows: list[list[dict[str, Any]]]) -> None:
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_kserve_v1_has_a_list_of_labels_beside_each_prediction(v1: Running, n: int) -> None:
-    body = v1.http.post("/v1/models/tags:predict", json={"instances": X[:n].tolist()}).json()
-    over = predictions(v1, "tags", data=json.dumps({"instances": X[:n].tolist()}).encode())
+    body = v1.http.post("/v1/models/tags1:predict", json={"instances": X[:n].tolist()}).json()
+    over = predictions(v1, "tags1", data=json.dumps({"instances": X[:n].tolist()}).encode())
     for found in (body, over):
         assert set(found) == {"predictions", "labels"}
         probs = 1 / (1 + np.exp(-np.array(found["predictions"])))
@@ -94,13 +86,13 @@ def test_kserve_v1_has_a_list_of_labels_beside_each_prediction(v1: Running, n: i
 @pytest.mark.parametrize("n", [1, 3])
 def test_kserve_v2_has_them_in_the_parameters_of_each_output(v2: Running, n: int) -> None:
     asked = [{**REQUEST, "name": f"x{i}", "data": X[i].tolist()} for i in range(n)]
-    reply = v2.http.post("/v2/models/tags/infer", json={"id": "7", "inputs": asked}).json()
+    reply = v2.http.post("/v2/models/tags2/infer", json={"id": "7", "inputs": asked}).json()
     np.testing.assert_allclose([one["data"] for one in reply["outputs"]], WANTED[:n], atol=1e-6)
     check(v2, [json.loads(one["parameters"]["labels"]) for one in reply["outputs"]])
 
 
 def test_over_grpc_v2_has_them_in_tensors(v2: Running) -> None:
-    found = model_infer(v2, "tags", *[(f"x{i}", "FP32", [16], X[i].tolist()) for i in range(2)])
+    found = model_infer(v2, "tags2", *[(f"x{i}", "FP32", [16], X[i].tolist()) for i in range(2)])
     assert found["receipt_label"] == [[*range(CLASSES)]] * 2
     np.testing.assert_allclose(found["confidence"], np.maximum(WANTED, 1 - WANTED)[:2], atol=1e-6)
     found_receipts = [[v2.keyring.verify(r).predicted for r in row] for row in found["receipt"]]

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,12 @@ from label_handlers import (
     logits_of,
     text_file,
 )
-from live_server import CLASSES, Running, inputs, serve, torchscript, total, until
+from live_server import CLASSES, Running, inputs, torchscript, total, until
 from protocol_clients import checked, columns, model_infer, predictions, v2_body
-from real_servers import Server as WatchServer
 from sizes import sized
 
 from calib_serve import Artifact, LogitMap
-from calib_serve.fuse.torchserve import Batching, pack, pack_around, pack_feedback
+from calib_serve.fuse.torchserve import Batching, pack, pack_around
 
 pytestmark = pytest.mark.server
 
@@ -55,7 +53,7 @@ def many_artifact() -> Artifact:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory) -> Running:
     folder = tmp_path_factory.mktemp("labels")
     store, old = folder / "store", folder / "old"
     with pytest.MonkeyPatch.context() as patch:
@@ -72,9 +70,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
                                   ("many", 50, many_artifact())):  # fmt: skip
             net = torchscript(folder / f"{name}.pt", weights(out))
             pack(net, fitted, store, name=name, batching=batching, top=2)
-        pack_feedback(store, archives=sorted(store.glob("*.mar")))
-        names = [path.name for path in sorted(store.glob("*.mar"))]
-        yield from serve(store, names, folder / "run", ts_open_inference_protocol="true")
+    return register(*sorted(store.glob("*.mar")))
 
 
 def send(running: Running, receipts: list[str], labels: list[Any]) -> None:
@@ -213,31 +209,3 @@ def test_one_logit_has_two_classes_in_our_handler_and_in_a_foreign_one(running: 
             pytest.approx(max(q, 1 - q), abs=1e-6),
         )
         send(running, [original.headers["x-calib-receipt"]], [0])
-
-
-def test_a_watch_with_the_same_keys_counts_each_label_once(running: Running, tmp_path: Path) -> None:
-    keys = Path(running.server.log_file).parents[1] / "keyring.json"
-    shutil.copy(keys, tmp_path / "keys.json")
-    labels_artifact().save(tmp_path / "tags")
-    reply = checked(running.http.post("/predictions/ours", json=X[1].tolist()))
-    theirs = (
-        running.http.post("/predictions/tagger", json=X[1].tolist()).headers["x-calib-receipt"].split(", ")
-    )
-    names = [
-        f"{name}:{version}={tmp_path / 'tags'}"
-        for name, version in (("ours", "1.0"), ("tagger", "1.0-calibrated"))
-    ]
-    (tmp_path / "labels.csv").write_text(
-        "\n".join(["receipt,label", *(f"{one['receipt']},{k % 2}" for k, one in enumerate(reply["receipts"])),
-                   *(f"{r},{'true' if k % 2 else 'not ' + NAMES[k]}" for k, r in enumerate(theirs))])
-    )  # fmt: skip
-    from calib_serve.watch.sender import send_label_file
-
-    with WatchServer(tmp_path, models=names) as watch:
-        first, again = (send_label_file(tmp_path / "labels.csv", f"{watch.url}/v1/labels") for _ in range(2))
-    assert (first.accepted, first.refused) == (2 * CLASSES, {})
-    assert (again.accepted, again.refused) == (0, {"duplicate": 2 * CLASSES})
-
-
-def test_the_monitoring_has_not_failed(running: Running) -> None:
-    assert total(running.server.scrape(), "calib_monitor_errors_total") == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from live_server import Running, serve, torchscript
+from live_server import Running, torchscript
 from PIL import Image
-from sizes import nightly
+from sizes import NIGHTLY
 from typer.testing import CliRunner
 
 from calib_serve.artifact import Artifact
@@ -98,15 +98,15 @@ def test_a_calibration_fitted_on_pictures_is_that_of_the_arrays_they_stand_for(f
 
 
 @pytest.fixture(scope="module")
-def running(field: Field) -> Iterator[Running]:
+def running(register: Callable[..., Running], field: Field) -> Running:
     store = field.folder / "store"
     pack = ("pack", "--model", field.folder / "net.pt", "--workers", 1, "-o", store)
     of_pictures, of_arrays = (("--artifact", field.folder / name) for name in ("of_pictures", "of_arrays"))
     call(*pack, *of_pictures, "--name", "by_artifact")
-    call(*pack, *of_arrays, "--name", "by_options", *OPTIONS, "--image-size", 32)
+    if NIGHTLY:
+        call(*pack, *of_arrays, "--name", "by_options", *OPTIONS, "--image-size", 32)
     call(*pack, *of_arrays, "--name", "untold")
-    names = ["by_artifact.mar", "by_options.mar", "untold.mar"]
-    yield from serve(store, names, field.folder / "run")
+    return register(*sorted(store.glob("*.mar")))
 
 
 def answers(running: Running, model: str, field: Field) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -123,7 +123,7 @@ def answers(running: Running, model: str, field: Field) -> tuple[list[dict[str, 
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("model", ["by_artifact", pytest.param("by_options", marks=nightly)])
+@pytest.mark.parametrize("model", ["by_artifact", pytest.param("by_options", marks=pytest.mark.nightly)])
 def test_pictures_are_answered_exactly_as_arrays_are(running: Running, field: Field, model: str) -> None:
     pictures, arrays = answers(running, model, field)
     for one, other in zip(pictures, arrays, strict=True):
@@ -144,6 +144,7 @@ def test_pictures_for_a_model_that_does_not_say_are_refused_and_arrays_answered(
 
 
 @pytest.mark.server
+@pytest.mark.nightly
 def test_a_picture_of_another_size_is_resized_where_that_is_said_and_refused_elsewhere(
     running: Running, field: Field
 ) -> None:
@@ -163,13 +164,3 @@ def test_an_archive_does_not_prepare_pictures_otherwise_than_its_calibration_was
     with pytest.raises(FuseError, match=r"fitted on pictures prepared by .*0\.485.*, not by .*0\.0"):
         call(*pack, "--name", "m", "--mean", 0, "--std", 1, "-o", tmp_path)
     call(*pack, "--name", "m", *OPTIONS, "-o", tmp_path)
-
-
-@nightly
-def test_a_report_reads_pictures_as_its_artifact_says(field: Field, tmp_path: Path) -> None:
-    out = tmp_path / "report.html"
-    asked = ("report", "--model", field.folder / "net.pt", "--data", field.folder / "pictures", "--json")
-    told = json.loads(call(*asked, "--artifact", field.folder / "of_pictures", "-o", out, "--replicates", 0))
-    assert told["report"] == str(out)
-    with pytest.raises(ValueError, match="how are the pictures"):
-        call(*asked, "-o", out)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import json
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from live_server import (
     Running,
     inputs,
     network,
-    serve,
     temperature_artifact,
     torchscript,
     total,
@@ -32,13 +31,12 @@ from protocol_clients import CLIENTS, Answer, columns, model_infer, predictions,
 from sizes import sized
 
 from calib_serve import Preprocessing
-from calib_serve.fuse.torchserve import Batching, pack, pack_feedback
+from calib_serve.fuse.torchserve import Batching, pack
 from calib_serve.receipts import group_number
 from calib_serve.serve.inputs import decode
 
 pytestmark = pytest.mark.server
 KEPT = Path(__file__).parents[1] / "kept" / "version-0.1.0"
-EXPECTED = json.loads((KEPT / "expected.json").read_text())
 ENVELOPES = ("", "kserve", "kservev2", "json")
 SERVED = sized(ci=ENVELOPES[1:3], nightly=ENVELOPES)
 with_all_models = pytest.mark.parametrize("running", ["kserve"], indirect=True)
@@ -76,31 +74,21 @@ class Squares(torch.nn.Module):
         return self.net(x.flatten(1))
 
 
-def store(folder: Path, *, every: bool) -> Path:
-    """``digits``, ``counted`` for one test alone, ``letters`` with a handler of its own, ``pictures``."""
-    model = torchscript(folder / "net.pt")
-    for name in ("digits", "counted"):
-        batching = Batching(workers=1, batch_size=8, delay=100)
-        pack(model, temperature_artifact(), folder, name=name, batching=batching)
-    if every:
-        (folder / "own.py").write_text(OWN)
-        pack(model, temperature_artifact(), folder, name="letters", handler=folder / "own.py")
-        squares = temperature_artifact(model={"input_shape": [1, 4, 4]})
-        as_they_are = Preprocessing(mean=(0.0,), std=(1.0,))
-        net = torchscript(folder / "squares.pt", Squares())
-        pack(net, squares, folder, name="pictures", pictures=as_they_are)
-        shutil.copy(KEPT / "from_torchscript.mar", folder)
-    pack_feedback(folder)
-    return folder
-
-
 @pytest.fixture(scope="module", params=SERVED, ids=lambda name: name or "none")
-def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server with one envelope before all of its models."""
+def running(
+    request: pytest.FixtureRequest, register: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory
+) -> Running:
+    """``counted`` for one test alone; behind "kserve" ``letters`` with a handler of its own, ``squares``."""
     folder = tmp_path_factory.mktemp("protocols")
-    names = [path.name for path in sorted(store(folder, every=request.param == "kserve").glob("*.mar"))]
-    envelope = {"service_envelope": request.param} if request.param else {}
-    yield from serve(folder, names, folder / "run", ts_open_inference_protocol="true", **envelope)
+    model = torchscript(folder / "net.pt")
+    archives = [pack(model, temperature_artifact(), folder, name="counted", batching=Batching(delay=100))]
+    if request.param == "kserve":
+        (folder / "own.py").write_text(OWN)
+        own = pack(model, temperature_artifact(), folder, name="letters", handler=folder / "own.py")
+        squares = temperature_artifact(model={"input_shape": [1, 4, 4]})
+        net, how = torchscript(folder / "squares.pt", Squares()), Preprocessing(mean=(0.0,), std=(1.0,))
+        archives += [own, pack(net, squares, folder, name="squares", pictures=how)]
+    return replace(register(*archives, envelope=request.param), model="digits")
 
 
 def probabilities(x: np.ndarray) -> np.ndarray:
@@ -254,17 +242,17 @@ def test_pictures_come_as_base64_and_as_bytes(running: Running) -> None:
         [decode(one, shape=(1, 4, 4), pictures=Preprocessing(mean=(0.0,), std=(1.0,))) for one in files]
     ).reshape(2, WIDTH)
     coded = [base64.b64encode(one).decode() for one in files]
-    post, path = running.http.post, "/v1/models/pictures:predict"
+    post, path = running.http.post, "/v1/models/squares:predict"
     for instances in ([{"b64": one} for one in coded], [{"data": one} for one in coded], coded):
         reply = clients.checked(post(path, json={"instances": instances}))
-        check(running, "pictures", clients.of_replies(reply["predictions"]), x)
+        check(running, "squares", clients.of_replies(reply["predictions"]), x)
     one = {"name": "x", "shape": [2], "datatype": "BYTES", "data": coded}
-    found = columns(clients.checked(post("/v2/models/pictures/infer", json={"inputs": [one]})))
-    check(running, "pictures", clients.of_outputs(found), x)
-    found = model_infer(running, "pictures", ("x", "BYTES", [2], files))
-    check(running, "pictures", clients.of_outputs(found), x)
-    plain = [clients.checked(post("/predictions/pictures", content=file)) for file in files]
-    check(running, "pictures", clients.of_replies(plain), x)
+    found = columns(clients.checked(post("/v2/models/squares/infer", json={"inputs": [one]})))
+    check(running, "squares", clients.of_outputs(found), x)
+    found = model_infer(running, "squares", ("x", "BYTES", [2], files))
+    check(running, "squares", clients.of_outputs(found), x)
+    plain = [clients.checked(post("/predictions/squares", content=file)) for file in files]
+    check(running, "squares", clients.of_replies(plain), x)
 
 
 @with_all_models
@@ -292,15 +280,6 @@ def test_tags_come_by_header_parameter_input_or_tensor(running: Running) -> None
     refused = post("/v1/models/digits:predict", json=v1)
     assert refused.status_code == 400
     assert "a list of 2 of them" in refused.json()["error"]
-
-
-@with_all_models
-def test_an_archive_of_an_earlier_version_speaks_them_too(running: Running) -> None:
-    rows, wanted = EXPECTED["inputs"], EXPECTED["probabilities"]
-    reply = running.http.post("/v1/models/from_torchscript:predict", json={"instances": rows})
-    found = clients.of_replies(clients.checked(reply)["predictions"])
-    np.testing.assert_allclose(found.probabilities, wanted, rtol=1e-5)
-    assert len({running.keyring.verify(token).nonce for token in found.receipts}) == len(rows)
 
 
 @with_all_models

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +19,6 @@ from calib_serve.serve.emit import Emitter
 from calib_serve.serve.properties import Ports
 from calib_serve.serve.publish import Publisher
 from calib_serve.serve.server import Server
-from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.ledger import Sums, Version, open_ledger
 
 pytestmark = pytest.mark.server
@@ -152,28 +151,4 @@ def test_sums_that_were_sent_as_redis_died_are_not_sent_again(
         publisher.publish()
     publisher.publish()
     assert sent() == ledger.sums()["m", "1"].feedback.n == (9 if busy else 7)
-    ledger.close()
-
-
-def test_sums_are_sent_once_where_redis_dies_before_the_incidents_are_read(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ring, ledger = Keyring.new(), open_ledger(redis.url, writer="a")
-    feed, lines = DriftFeed(ledger), list[str]()
-    publisher = Publisher(ledger, Emitter(write=lines.append, host="h", interval=3600), name="a", feed=feed)
-    tokens = [ring.sign(model="m", version="1", predicted=1, confidence=0.75) for _ in range(5)]
-    assert all(accept(ledger, [Label(ring.verify(t), 1) for t in tokens]))
-    read = feed.incidents.counts
-
-    def die_and_read() -> tuple[Mapping[Version, int], Mapping[Version, int]]:
-        redis.kill()
-        return read()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(feed.incidents, "counts", die_and_read)
-        publisher.publish()
-    redis.start()
-    publisher.publish()
-    sent = [line for text in lines for line in text.splitlines() if "calib_feedback_total" in line]
-    assert sum(float(line.split(":")[1].split("|")[0]) for line in sent) == 5
     ledger.close()

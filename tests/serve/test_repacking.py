@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from calib_serve.cli import app
 from calib_serve.cli.serve import _remarks as said_before_serving
 from calib_serve.errors import CalibServeError, FuseError
-from calib_serve.fuse.torchserve import pack, pack_around, read_archive, recalibrated, remarks
+from calib_serve.fuse.torchserve import pack_around, read_archive, recalibrated, remarks
 from calib_serve.fuse.torchserve.archive import CONFIG, MANIFEST
 
 CALIBRATED = "pets-3.1-calibrated.mar"
@@ -87,19 +87,6 @@ def test_another_archive_of_that_name_is_replaced_by_force_alone(store: Path) ->
     assert {path.name for path in store.iterdir()} == {"pets.mar", CALIBRATED}
 
 
-@nightly
-def test_a_folder_or_a_link_in_its_place_is_not_replaced(store: Path) -> None:
-    (store / CALIBRATED).symlink_to("nowhere")
-    with pytest.raises(FuseError, match="--force"):
-        around(store)
-    (store / CALIBRATED).unlink()
-    (store / CALIBRATED).mkdir()
-    for force in ([], ["--force"]):
-        with pytest.raises(FuseError):
-            around(store, *force)
-    assert {path.name for path in store.iterdir()} == {"pets.mar", CALIBRATED}
-
-
 @pytest.mark.parametrize("force", [[], ["--force"]])
 def test_the_source_is_not_replaced_even_by_force(store: Path, force: list[str]) -> None:
     shutil.move(store / "pets.mar", store / "pets-2.mar")
@@ -130,17 +117,6 @@ def test_what_pack_made_of_another_model_is_replaced_by_force_alone(store: Path,
     call("pack", "--feedback", "--arl", 5000, "-o", store, "--force")
 
 
-def test_a_new_calibration_does_not_replace_the_archive_it_is_for(tmp_path: Path) -> None:
-    served = pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits")
-    before = digest(served)
-    new = recalibrated(served, temperature_artifact(3.0), tmp_path, version="1.1")
-    assert (new.name, digest(served)) == ("digits-1.1.mar", before)
-    with pytest.raises(FuseError, match="--force"):
-        recalibrated(served, temperature_artifact(4.0), tmp_path, version="1.1")
-    recalibrated(served, temperature_artifact(4.0), tmp_path, version="1.1", force=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["digits-1.1.mar", "digits.mar", "net.pt"]
-
-
 # --- options, and what is kept ------------------------------------------------------------------------
 
 
@@ -164,17 +140,6 @@ def test_the_configuration_keeps_what_is_not_given(store: Path, tmp_path: Path) 
     changed = {"minWorkers": 3, "maxWorkers": 3, "batchSize": 4, "maxBatchDelay": 7}
     assert {**new.config, "calib_serve": None} == {**config, **changed, "calib_serve": None}
     assert new.config["calib_serve"]["workers"] == 3
-
-
-@nightly
-def test_a_file_that_only_looks_like_the_configuration_is_kept(store: Path, tmp_path: Path) -> None:
-    (tmp_path / CONFIG).write_text("the handler's own: 1")
-    archived(store, "--extra-files", tmp_path / CONFIG, "--force")
-    around(store)
-    new = read_archive(store / CALIBRATED)
-    assert new.read(CONFIG) == b"the handler's own: 1"
-    assert new.model["configFile"] != CONFIG
-    assert "calib_serve" in new.config
 
 
 def test_every_file_and_every_entry_of_the_manifest_is_kept(store: Path, tmp_path: Path) -> None:
@@ -240,12 +205,6 @@ def test_what_cannot_be_kept_is_refused_with_a_way_out(
     with pytest.raises(CalibServeError, match=says):
         around(store)
     assert {path.name for path in store.iterdir()} == {"pets.mar"}
-
-
-def test_odd_names_and_versions_are_packed_under_others(store: Path) -> None:
-    edited(store / "pets.mar", model_modelName="my pets", model_modelVersion="1+1")
-    around(store, "--name", "pets", "--version", "2")
-    assert (store / "pets-2.mar").is_file()
 
 
 @nightly

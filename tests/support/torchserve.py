@@ -6,6 +6,7 @@ What a test needs of its own start-up configuration, and what it ends, is a serv
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,13 +16,13 @@ from pathlib import Path
 import pytest
 from live_server import Running, serve, small_store
 
-from calib_serve.fuse.torchserve import is_calibrated, read_archive
+from calib_serve.fuse.torchserve import is_calibrated, pack_feedback, read_archive
 from calib_serve.promotion import Host
 
 METRICS = """
 model_metrics:
   counter:
-  - {name: rows_of_mine, unit: Count, dimensions: [Of]}
+  - {name: rows_of_mine, unit: Count, dimensions: [who]}
 """
 
 
@@ -46,8 +47,11 @@ class TorchServes:
             }
             settings |= {"service_envelope": envelope} if envelope else {}
             names = ["digits.mar", "calibration_feedback.mar"]
-            started = contextmanager(serve)(small_store(folder), names, folder / "run", **settings)
-            self._servers[envelope] = self._stack.enter_context(started)
+            pack_feedback(small_store(folder), maturity="0")  # its labels count for shadows at once
+            started = contextmanager(serve)(folder, names, folder / "run", **settings)
+            with pytest.MonkeyPatch.context() as patch:  # workers of others' handlers import torchvision
+                patch.setenv("PYTHONPATH", str(Path(__file__).parent / "torchvision_ops"), prepend=os.pathsep)
+                self._servers[envelope] = self._stack.enter_context(started)
         return replace(self._servers[envelope], served=[])
 
     def register(self, *archives: Path, envelope: str = "") -> Running:
@@ -62,7 +66,7 @@ class TorchServes:
             if is_calibrated(found):
                 host.take_labels_of(path)
             host.api.register(path.name, int(found.config.get("minWorkers", 1)))
-        return running
+        return replace(running, model=read_archive(archives[0], verify=False).name)
 
     def unregister(self, models: set[tuple[str, str]]) -> None:
         """Free the workers of all versions of these models, each with its server's envelope."""
