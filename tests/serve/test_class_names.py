@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from live_server import CLASSES, NAMES, temperature_artifact, torchscript
-from others_archives import archived
+from live_server import CLASSES, NAMES, foreign, temperature_artifact, torchscript
+from others_archives import HANDLER
 from typer.testing import CliRunner
 
 from calib_serve import Artifact
@@ -30,7 +31,10 @@ CRANES = {**LISTED, "3": ["n02012849", "crane"], "7": ["n03126707", "crane"]}
 def repacked(tmp_path: Path, mapping: Any, artifact: Artifact = BARE) -> Path:
     text = mapping if isinstance(mapping, str) else json.dumps(mapping)
     (tmp_path / "index_to_name.json").write_text(text)
-    old = archived(tmp_path / "store", "--extra-files", tmp_path / "index_to_name.json")
+    (tmp_path / "store").mkdir()
+    old = foreign(tmp_path / "store", "pets", HANDLER)
+    with zipfile.ZipFile(old, "a") as archive:
+        archive.write(tmp_path / "index_to_name.json", "index_to_name.json")
     return pack_around(old, artifact, tmp_path / "store", trial=False)
 
 

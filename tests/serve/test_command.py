@@ -18,7 +18,6 @@ import psutil
 import pytest
 from live_server import inputs, temperature_artifact, torchscript
 from processes import started, with_sigint_ignored
-from sizes import nightly
 from typer.testing import CliRunner
 
 import calib_serve
@@ -54,7 +53,7 @@ def command(*arguments: str) -> list[str]:
     ("how", "as_started"),
     [
         pytest.param(signal.SIGINT, with_sigint_ignored, id="SIGINT, ignored at the start"),
-        pytest.param(signal.SIGTERM, list, id="SIGTERM", marks=nightly),
+        pytest.param(signal.SIGTERM, list, id="SIGTERM", marks=pytest.mark.nightly),
     ],
 )
 def test_packed_served_asked_and_stopped(

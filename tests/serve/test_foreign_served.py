@@ -28,7 +28,7 @@ pytestmark = pytest.mark.server
 
 ALL = [name for name, f in FOREIGN.items() if not f.refused and f.model in ("eager", "torchscript", "onnx")]
 NUMBERS = [name for name in ALL if name not in ("base_handler", "kserve_v2")]  # behind an envelope alone
-CI = ("plain", "micro_batching")
+CI = ("micro_batching",)
 SERVED = sized(ci=[name for name in NUMBERS if name in CI], nightly=NUMBERS)
 
 CACHED = FOREIGN["own_handle"].handler.replace(
@@ -122,11 +122,15 @@ def test_each_answer_has_its_format_its_numbers_and_its_receipt(running: Running
 def test_over_grpc_the_receipt_is_in_the_body_for_who_asks_for_it(running: Running) -> None:
     x = inputs(1, seed=22)[0]
     body = json.dumps(x.tolist()).encode()
-    plain = over_grpc(running, "plain", data=body)
-    more = over_grpc(running, "plain", data=body, **{"x-calib-receipt": b"body"})
+    plain = over_grpc(running, SERVED[0], data=body)
+    more = over_grpc(running, SERVED[0], data=body, **{"x-calib-receipt": b"body"})
     assert more["prediction"] == plain, "who does not ask reads what the original wrote"
     receipt = running.keyring.verify(more["receipt"])
-    assert receipt.confidence == more["confidence"] == pytest.approx(max(plain.values()), abs=1e-6)
+    assert (
+        receipt.confidence
+        == more["confidence"]
+        == pytest.approx(confidences_in(SERVED[0], plain)[1], abs=1e-6)
+    )
     label = {"receipt": more["receipt"], "label": receipt.predicted}
     outcome = over_grpc(running, "calibration_feedback", data=json.dumps(label).encode())
     assert outcome["accepted"] == 1

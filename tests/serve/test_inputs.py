@@ -99,7 +99,7 @@ def test_an_image_beyond_the_limit_is_refused_by_its_header() -> None:
     stream = io.BytesIO()
     Image.new("1", (2000, 2000)).save(stream, "PNG")
     with pytest.raises(InputError, match="pixels"):
-        decode(stream.getvalue(), shape=(1, 4, 4), pictures=None, max_pixels=1_000_000)
+        decode(stream.getvalue(), shape=(1, 4, 4), pictures=SQUEEZED, max_pixels=1_000_000)
 
 
 def test_a_picture_whose_normalisation_nobody_said_is_refused_with_what_to_do() -> None:

@@ -27,7 +27,7 @@ from live_server import (
 from onnx import TensorProto, helper, numpy_helper
 from protocol_clients import predictions
 from safetensors.torch import save_file
-from sizes import sized
+from sizes import NIGHTLY, sized
 
 from calib_serve import Artifact, Head, InputShift, LogitMap
 from calib_serve.errors import FuseError
@@ -145,7 +145,7 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
     old = existing_archive(folder / "old")
     fitted = replace(full_artifact(), steps=full_artifact().steps[1:])
     (folder / "request.json").write_text(json.dumps({"centimetres": [1.0] * WIDTH}))
-    pack_around(old, fitted, folder / "store", request=folder / "request.json")
+    pack_around(old, fitted, folder / "store", request=folder / "request.json", trial=NIGHTLY)
     return register(*sorted((folder / "store").glob("*.mar")))
 
 

@@ -12,7 +12,7 @@ import pytest
 from foreign_handlers import FOREIGN, Foreign, archive, artifact, own
 from label_handlers import LABELS, array_file, labels_artifact, logits_of, text_file
 from live_server import CLASSES, inputs, temperature_artifact, torchscript
-from sizes import nightly, sized
+from sizes import sized
 
 from calib_serve import Artifact, LogitMap
 from calib_serve.errors import CalibServeError, FuseError, ModelError
@@ -57,7 +57,7 @@ def test_an_artifact_of_classes_is_refused_and_names_the_flag(name: str, tmp_pat
     assert not list((tmp_path / "out").glob("*"))
 
 
-@nightly
+@pytest.mark.nightly
 def test_an_artifact_of_labels_is_refused_where_one_class_is_shown(tmp_path: Path) -> None:
     source = archive("plain", tmp_path)
     request = array_file(tmp_path)
@@ -73,7 +73,7 @@ ASKED = (
 )
 
 
-@nightly
+@pytest.mark.nightly
 @pytest.mark.parametrize(("returns", "out", "may_be"), ASKED)
 def test_what_numbers_cannot_tell_is_asked_for(returns: str, out: int, may_be: str, tmp_path: Path) -> None:
     # TorchScript hides its sigmoid.
@@ -96,7 +96,7 @@ def postprocess(self, outputs):
     assert ModelOptions.read(read_archive(made).config).outputs == "label_probabilities"
 
 
-@nightly
+@pytest.mark.nightly
 def test_one_column_of_a_binary_model_is_known_by_its_sigmoid(tmp_path: Path) -> None:
     binary = Artifact((LogitMap(np.array([1.0, 0.5]), np.zeros(2)),), method="vector", classes=2,
                       model={"outputs": "probability", "input_shape": [16]})  # fmt: skip
@@ -124,7 +124,7 @@ def test_an_archive_and_an_artifact_that_do_not_agree_are_refused_before_they_se
     assert "outputs: label_logits" in zipfile.ZipFile(made).read("model-config.yaml").decode()
 
 
-@nightly
+@pytest.mark.nightly
 def test_scores_and_truths_of_labels_are_collected_from_an_archive(tmp_path: Path) -> None:
     source, x = archive("after_sigmoid", tmp_path, LABELS["after_sigmoid"]), inputs(7)
     truths = np.random.default_rng(0).integers(0, 2, (len(x), CLASSES))

@@ -27,7 +27,7 @@ from label_handlers import (
 )
 from live_server import CLASSES, Running, inputs, torchscript, total, until
 from protocol_clients import checked, columns, model_infer, predictions, v2_body
-from sizes import sized
+from sizes import NIGHTLY, sized
 
 from calib_serve import Artifact, LogitMap
 from calib_serve.fuse.torchserve import Batching, pack, pack_around
@@ -64,10 +64,11 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
             more["request"] = text_file(folder) if name == "pipeline" else array_file(folder)
             pack_around(archive(name, old, foreign), labels_artifact(labels=foreign.out), store, **more)
         binary = artifact(FOREIGN["one_logit"])
-        pack_around(archive("one_logit", old), binary, store, request=array_file(folder))
+        if NIGHTLY:
+            pack_around(archive("one_logit", old), binary, store, request=array_file(folder))
         batching = Batching(workers=1, batch_size=4)
-        for name, out, fitted in (("ours", CLASSES, labels_artifact()), ("spam", 1, one_logit_artifact()),
-                                  ("many", 50, many_artifact())):  # fmt: skip
+        several = (("spam", 1, one_logit_artifact()), ("many", 50, many_artifact()))
+        for name, out, fitted in (("ours", CLASSES, labels_artifact()), *(several if NIGHTLY else ())):
             net = torchscript(folder / f"{name}.pt", weights(out))
             pack(net, fitted, store, name=name, batching=batching, top=2)
     return register(*sorted(store.glob("*.mar")))
@@ -124,6 +125,7 @@ def test_every_protocol_says_the_same(running: Running) -> None:
             check_receipts(running, each, probs, "ours")
 
 
+@pytest.mark.nightly
 def test_of_many_labels_a_row_has_so_many_receipts_and_all_are_counted(running: Running) -> None:
     before = total(running.server.scrape(), "calib_predictions_total", model="many")
     reply = checked(running.http.post("/predictions/many", json=X[0].tolist()))
@@ -162,7 +164,7 @@ def test_a_foreign_reply_keeps_its_format_with_calibrated_labels(running: Runnin
     assert total(running.server.scrape(), "calib_uncalibrated_total", model=name) == 0
 
 
-@pytest.mark.skipif("pipeline" not in FOREIGN_LABELS, reason="nightly")
+@pytest.mark.nightly
 def test_a_pipeline_of_transformers_has_calibrated_scores_by_its_own_names(
     running: Running, tmp_path: Path
 ) -> None:
@@ -189,6 +191,7 @@ def test_a_pipeline_of_transformers_has_calibrated_scores_by_its_own_names(
     send(running, receipts, [True] * CLASSES)
 
 
+@pytest.mark.nightly
 def test_one_logit_has_two_classes_in_our_handler_and_in_a_foreign_one(running: Running) -> None:
     z = logits_of(X, 1)[:, 0].astype(np.float64)
     ours = 1 / (1 + np.exp(0.1 - 0.6 * z))  # classes (0.1, 0.6 z)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from live_server import Running, torchscript
 from PIL import Image
-from sizes import NIGHTLY
+from sizes import NIGHTLY, sized
 from typer.testing import CliRunner
 
 from calib_serve.artifact import Artifact
@@ -24,7 +24,7 @@ from calib_serve.files import named
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 OPTIONS = ("--mean", "0.485,0.456,0.406", "--std", "0.229,0.224,0.225")
-SENT, FITTED = 60, 300
+SENT, FITTED = sized((12, 100), (60, 300))
 CIFAR = Path(__file__).parents[2] / "benchmarks" / "cifar.py"
 
 

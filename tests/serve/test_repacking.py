@@ -13,7 +13,6 @@ import pytest
 import yaml
 from live_server import NAMES, temperature_artifact, torchscript
 from others_archives import archived
-from sizes import nightly
 from typer.testing import CliRunner
 
 from calib_serve.cli import app
@@ -45,22 +44,25 @@ def edited(path: Path, **changes: Any) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def pets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return archived(tmp_path_factory.mktemp("pets"))
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(pets: Path, tmp_path: Path) -> Path:
     temperature_artifact().save(tmp_path / "artifact")
-    return archived(tmp_path / "store").parent
+    (tmp_path / "store").mkdir()
+    return Path(shutil.copy(pets, tmp_path / "store")).parent
 
 
 def around(store: Path, *options: object) -> str:
     fixed = ("--from", store / "pets.mar", "--artifact", store.parent / "artifact", "-o", store)
-    return call("pack", *fixed, *options)
+    return call("pack", *fixed, "--no-probe", *options)
 
 
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-# --- nothing that is served is overwritten --------------------------------------------------------
 
 
 def test_the_old_archive_stays_and_the_new_one_is_another_version_beside_it(store: Path) -> None:
@@ -75,7 +77,6 @@ def test_the_old_archive_stays_and_the_new_one_is_another_version_beside_it(stor
     assert digest(store / "pets.mar") == before
 
 
-@nightly
 def test_another_archive_of_that_name_is_replaced_by_force_alone(store: Path) -> None:
     around(store)
     first = digest(store / CALIBRATED)
@@ -96,7 +97,7 @@ def test_the_source_is_not_replaced_even_by_force(store: Path, force: list[str])
         with pytest.raises(FuseError, match="made from"):
             call(
                 *("pack", "--from", store / source, "--artifact", store.parent / "artifact", "-o", store),
-                *("--version", 2, *force),
+                *("--no-probe", "--version", 2, *force),
             )
     assert digest(store / "pets-2.mar") == before
 
@@ -117,10 +118,6 @@ def test_what_pack_made_of_another_model_is_replaced_by_force_alone(store: Path,
     call("pack", "--feedback", "--arl", 5000, "-o", store, "--force")
 
 
-# --- options, and what is kept ------------------------------------------------------------------------
-
-
-@nightly
 def test_the_configuration_keeps_what_is_not_given(store: Path, tmp_path: Path) -> None:
     config = {"minWorkers": 2, "maxWorkers": 4, "batchSize": 16, "responseTimeout": 99, "handler": {"a": [1]}}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(config))
@@ -165,7 +162,7 @@ def test_every_file_and_every_entry_of_the_manifest_is_kept(store: Path, tmp_pat
         model_sourceVocab="deep/er/vocab.txt",
         model_description="..",
     )
-    said = around(store, "--no-probe")
+    said = around(store)
     assert "note: pets-3.1-calibrated.mar was not tried" in said
     assert "note: pets-3.1-calibrated.mar requires packages (requirements.txt)" in said
     before, after = read_archive(old), read_archive(store / CALIBRATED)
@@ -192,8 +189,8 @@ def test_every_file_and_every_entry_of_the_manifest_is_kept(store: Path, tmp_pat
         ({"runtime": "LSP"}, "runtime 'LSP'"),
         ({"runtime": "perl"}, "runtime 'perl'"),
         ({"model_modelName": "my pets"}, "--name"),
-        pytest.param({"model_modelName": "Kätzchen"}, "--name", marks=nightly),
-        pytest.param({"model_modelVersion": "1.0+cu118"}, "--version", marks=nightly),
+        pytest.param({"model_modelName": "Kätzchen"}, "--name", marks=pytest.mark.nightly),
+        pytest.param({"model_modelVersion": "1.0+cu118"}, "--version", marks=pytest.mark.nightly),
         ({"model_serializedFile": "other.pt"}, "does not carry it"),
     ],
     ids=str,
@@ -207,7 +204,6 @@ def test_what_cannot_be_kept_is_refused_with_a_way_out(
     assert {path.name for path in store.iterdir()} == {"pets.mar"}
 
 
-@nightly
 def test_no_file_takes_the_place_of_another(store: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("x = 1")
     for extra in ("mine.py", "nothing.txt", "artifact"):

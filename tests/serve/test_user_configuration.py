@@ -86,10 +86,11 @@ def running(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     lines = {
         **Ports.free().as_properties(),
         "disable_token_authorization": "true",
-        "metrics_config": "metrics.yaml",
-        "vmargs": "-Xmx512m -Dlog4j.configurationFile=log4j2.xml",
+        "metrics_config": str(mine / "metrics.yaml"),
+        "vmargs": f"-Xmx512m -Dlog4j.configurationFile={mine / 'log4j2.xml'}",
         "default_workers_per_model": "1",
         "load_models": "all",
+        "metrics_mode": "log",
     }
     config = mine / "config.properties"
     config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
@@ -127,7 +128,7 @@ def test_log_settings_are_the_user_s(running: Running) -> None:
 def test_each_change_is_said(running: Running) -> None:
     said = {note.partition(":")[0]: note for note in running.server.notes}
     assert set(said) == {"metrics_mode", "metrics_config", "load_models"}
-    assert "instead of log" in said["metrics_mode"]
+    assert "prometheus instead of log" in said["metrics_mode"]
 
 
 @pytest.mark.server
@@ -162,10 +163,22 @@ def properties(server: Server) -> dict[str, str]:
     return parse_properties(server._configuration.text)
 
 
-def test_addresses_that_are_not_said_are_torchserve_s(store: Path, tmp_path: Path) -> None:
-    server = configured(store, tmp_path, "metrics_mode=prometheus")
+def test_what_is_not_said_is_torchserve_s_and_what_must_differ_is_laid_over_it(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = configured(store, tmp_path)
     assert (server.inference, server.grpc) == ("http://127.0.0.1:8080", "127.0.0.1:7070")
     assert not server.notes
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TS_DISABLE_TOKEN_AUTHORIZATION", "true")
+    lines = ("enable_envvars_config=true", "keystore=a.p12", "model_snapshot={}", "job_queue_size=6")
+    server = configured(store, tmp_path, *lines)
+    found = properties(server)
+    assert found["keystore"] == str(tmp_path / "a.p12"), "TorchServe itself runs in another folder"
+    assert (found["job_queue_size"], found["enable_envvars_config"]) == ("6", "false")
+    assert "model_snapshot" not in found
+    assert server.has_tokens, "no variable of the environment changes what is written"
+    assert {note.partition(":")[0] for note in server.notes} == {"enable_envvars_config", "model_snapshot"}
 
 
 @pytest.mark.parametrize(
@@ -173,6 +186,7 @@ def test_addresses_that_are_not_said_are_torchserve_s(store: Path, tmp_path: Pat
     [
         ("enable_metrics_api=false", "nobody could read"),
         ("inference_address=unix:/tmp/x", "http://HOST:PORT"),
+        ("metrics_address=$$WHERE$$", "http://HOST:PORT"),
         ("blacklist_env_vars=CALIB_.*", "narrow it"),
         ("metrics_config=nowhere.yaml", "cannot read the metrics file"),
     ],
