@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 from calib_serve.cli import app
 from calib_serve.errors import InputError, ModelError
 
+pytestmark = pytest.mark.server
+
 N = 60
 
 

@@ -24,6 +24,8 @@ from calib_serve.errors import CalibServeError, ModelError
 from calib_serve.fuse.torchserve import pack_around, read_archive, stored_archives
 from calib_serve.fuse.torchserve.archive import MANIFEST
 
+pytestmark = pytest.mark.server
+
 TEXT = json.dumps({"runtime": "python", "model": {"modelName": "m", "modelVersion": "1", "handler": "h.py"}})
 
 
@@ -59,15 +61,6 @@ def test_a_calibrated_archive_is_inspected_in_each_form(tmp_path: Path) -> None:
     for path in (mar, folder, tmp_path / "p.tar.gz"):
         done = CliRunner().invoke(app, ["inspect", str(path), "--json"], catch_exceptions=False)
         assert json.loads(done.output)["classes"] == 10
-
-
-def test_what_is_called_otherwise_than_torchserve_reads_it_is_told(tmp_path: Path) -> None:
-    archived(tmp_path, form="tgz").rename(tmp_path / "a.mar")
-    archived(tmp_path).rename(tmp_path / "a.tar.gz")
-    with pytest.raises(ModelError, match=r"must be called so"):
-        read_archive(tmp_path / "a.mar")
-    with pytest.raises(ModelError, match=r"must be called \.mar"):
-        read_archive(tmp_path / "a.tar.gz")
 
 
 def tgz(path: Path, *members: tuple[tarfile.TarInfo, bytes], end: bytes | None = None) -> Path:
@@ -165,14 +158,6 @@ def test_a_folder_holds_files_of_its_own_alone(tmp_path: Path) -> None:
         read_archive(folder)
 
 
-def test_a_folder_around_a_folder_is_that_folder_as_for_torchserve(tmp_path: Path) -> None:
-    folder = archived(tmp_path / "around", form="no-archive")
-    assert read_archive(folder.parent).name == "pets"
-    (folder.parent / "more").write_text("")
-    with pytest.raises(ModelError, match="no MAR-INF"):
-        read_archive(folder.parent)
-
-
 @pytest.mark.parametrize(
     ("path", "name"), [("my-pets.mar", "my_pets"), ("_p.mar", "_p"), ("a.b.mar", "a_b"), ("é.mar", "_")]
 )
@@ -190,19 +175,6 @@ def test_a_version_is_what_is_written(written: str, version: str, tmp_path: Path
     with zipfile.ZipFile(tmp_path / "x.mar", "w") as archive:
         archive.writestr(MANIFEST, '{"model": {"modelName": "m", "modelVersion": ' + written + "}}")
     assert read_archive(tmp_path / "x.mar").version == version
-
-
-def test_folders_in_a_zip_are_no_files(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "x.mar", "w") as archive:
-        archive.writestr(MANIFEST, TEXT)
-        archive.writestr("data/", "")
-        archive.writestr("data/words.txt", "x")
-        archive.writestr("./h.py", "")
-    assert read_archive(tmp_path / "x.mar").files == (MANIFEST, "data/words.txt", "h.py")
-    with zipfile.ZipFile(tmp_path / "x.mar", "a") as archive:
-        archive.writestr("h.py", "other")
-    with pytest.raises(ModelError, match="twice"):
-        read_archive(tmp_path / "x.mar")
 
 
 @pytest.mark.parametrize("form", sized(ci=["tgz"], nightly=["zip-store", "tgz", "no-archive"]))

@@ -24,7 +24,7 @@ from live_server import (
 
 from calib_serve import Artifact, LogitMap
 from calib_serve.artifact import Clause, Contract, Head
-from calib_serve.errors import FuseError, InputError
+from calib_serve.errors import InputError
 from calib_serve.fuse.torchserve import pack, pack_around, recalibrated, same_model
 from calib_serve.metrics import softmax
 from calib_serve.receipts import shadow_tag
@@ -104,23 +104,6 @@ def test_another_calibration_takes_the_shadow_s_place_or_leaves_it(store: Path, 
         archive.extractall(tmp_path / "out")
     assert Artifact.load(tmp_path / "out" / "shadow").fingerprint == SERVED.fingerprint
     assert Artifact.load(tmp_path / "out" / "artifact").fingerprint == SHADOW.fingerprint
-
-
-def test_files_of_the_archive_s_own_in_a_folder_of_that_name_stay(tmp_path: Path) -> None:
-    code = (
-        "class H:\n"
-        "    def initialize(self, context): pass\n"
-        "    def inference(self, x): return x\n"
-        "    def handle(self, data, context): return []\n"
-    )
-    source = foreign(tmp_path, "plain", code)
-    with zipfile.ZipFile(source, "a") as archive:
-        archive.writestr("shadow/palette.txt", "its own")
-    wrapped = pack_around(source, SERVED, tmp_path / "one", trial=False)
-    with zipfile.ZipFile(recalibrated(wrapped, SHADOW, tmp_path / "two", version="2")) as archive:
-        assert archive.read("shadow/palette.txt") == b"its own"
-    with pytest.raises(FuseError, match=r"shadow/palette\.txt"):
-        recalibrated(wrapped, SHADOW, tmp_path / "two", version="3", shadow=SERVED)
 
 
 def test_archives_of_one_model_are_told_from_those_of_another(store: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from calib_serve import Artifact
 from calib_serve.cli import app
 from calib_serve.errors import FuseError, Refused
-from calib_serve.fuse.torchserve import labelled_models, pack, pack_around, read_archive, remarks
+from calib_serve.fuse.torchserve import labelled_models, pack_around, read_archive, remarks
 from calib_serve.watch.intake import Classes
 
 with warnings.catch_warnings():  # it leaves its version file open
@@ -104,10 +104,3 @@ def test_artifact_and_mapping_may_not_call_a_class_differently(tmp_path: Path) -
     told = CliRunner().invoke(app, list(map(str, words)))
     assert isinstance(told.exception, FuseError)
     assert not list((tmp_path / "s").iterdir())
-
-
-def test_a_model_of_ours_with_the_mapping_as_an_extra_file_has_its_names(tmp_path: Path) -> None:
-    (tmp_path / "index_to_name.json").write_text(json.dumps(LISTED))
-    extra = [tmp_path / "index_to_name.json"]
-    path = pack(torchscript(tmp_path / "net.pt"), BARE, tmp_path, name="m", extra=extra)
-    assert names(path) == list(NAMES)

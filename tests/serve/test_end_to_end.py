@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import httpx
 import numpy as np
@@ -19,8 +16,6 @@ from live_server import (
     inputs,
     network,
     samples,
-    serve,
-    small_store,
     temperature_artifact,
     torchscript,
     total,
@@ -30,7 +25,7 @@ from sizes import sized
 
 from calib_serve import Bins
 from calib_serve.fuse.torchserve import Batching, pack
-from calib_serve.receipts import Keyring, group_number
+from calib_serve.receipts import group_number
 
 pytestmark = pytest.mark.server
 
@@ -43,12 +38,6 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
     folder = tmp_path_factory.mktemp("counted")
     batching = Batching(workers=2, batch_size=8)
     return register(pack(torchscript(folder / "net.pt"), DECIDING, folder, name=MODEL, batching=batching))
-
-
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[Running]:
-    """A server whose keyring may be changed."""
-    yield from serve(small_store(tmp_path), ["digits.mar", "calibration_feedback.mar"], tmp_path / "run")
 
 
 def test_a_prediction_is_the_calibrated_model_s(running: Running) -> None:
@@ -134,41 +123,3 @@ def test_labels_come_home_once_and_the_live_ece_is_the_offline_ece(running: Runn
     assert live.correct.tolist() == own.correct.tolist()
     assert abs(live.ece() - own.ece()) < 1e-9
     until(lambda: duplicates() == twice + 50)
-
-
-@pytest.mark.nightly
-def test_workers_follow_the_keyring_s_file_and_keep_the_keys_they_had_where_it_breaks(
-    alone: Running,
-) -> None:
-    running = alone
-    path, x = running.server.folder / "keyring.json", inputs(1, seed=5)[0].tolist()
-
-    def labelled() -> dict[str, object]:
-        """The outcome of a label for a new prediction."""
-        return running.label({"receipt": running.predict(x).json()["receipt"], "label": 1}).json()[
-            "outcomes"
-        ][0]
-
-    def keys_of(times: int) -> set[str]:
-        ring = Keyring.load(path)
-        return {ring.verify(running.predict(x).json()["receipt"]).key_id for _ in range(times)}
-
-    old = running.keyring.active
-    running.keyring = Keyring.edit(path, lambda ring: ring.rotated())
-    # At any moment, whichever worker has read the new key: the feedback model looks for one it does not know.
-    assert [labelled() for _ in range(20)] == [{"accepted": True}] * 20
-    until(lambda: keys_of(10) == {running.keyring.active})
-    whole = path.read_bytes()
-    path.write_bytes(whole[:40])
-    workers = running.server.workers("digits") + running.server.workers("calibration_feedback")
-    for worker in workers:
-        os.kill(worker, signal.SIGHUP)
-    until(
-        lambda: (
-            labelled() and total(running.server.scrape(), "calib_monitor_errors_total", stage="keyring") > 0
-        )
-    )
-    assert labelled() == {"accepted": True}
-    path.write_bytes(whole)
-    assert keys_of(10) == {running.keyring.active} != {old}
-    assert workers == running.server.workers("digits") + running.server.workers("calibration_feedback")

@@ -44,11 +44,6 @@ def v1(register: Register, tmp_path_factory: pytest.TempPathFactory) -> Running:
 
 
 @pytest.fixture(scope="module")
-def json_envelope(register: Register, tmp_path_factory: pytest.TempPathFactory) -> Running:
-    return running_behind(register, tmp_path_factory.mktemp("json"), "json", "base_handler")
-
-
-@pytest.fixture(scope="module")
 def v2(register: Register, tmp_path_factory: pytest.TempPathFactory) -> Running:
     return running_behind(register, tmp_path_factory.mktemp("v2"), "kservev2", "kserve_v2")
 
@@ -93,14 +88,6 @@ def test_kserve_v1_has_lists_beside_its_predictions(v1: Running, n: int) -> None
     assert json.loads(f"[{reply.headers['x-calib-act']}]") == body["acts"]
     check_decided("base_handler", body["sets"], body["abstentions"], body["acts"], n)
     check(v1, "base_handler", body["confidences"], body["receipts"], n)
-
-
-@pytest.mark.nightly
-def test_the_json_envelope_s_requests_are_told_apart_in_a_batch(json_envelope: Running) -> None:
-    for n in (1, 3):
-        reply = json_envelope.http.post("/predictions/base_handler", json={"instances": X[:n].tolist()})
-        body = reply.json()
-        check(json_envelope, "base_handler", body["confidences"], body["receipts"], n)
 
 
 def test_over_grpc_v1_has_them_in_the_body(v1: Running) -> None:

@@ -5,9 +5,7 @@ Each answer has the original's format, the artifact's numbers, and a receipt of 
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,14 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from foreign_handlers import FOREIGN, Foreign, archive, artifact, probabilities
 from live_server import Running, inputs, total, until
 from protocol_clients import predictions as over_grpc
 from sizes import sized
 
 from calib_serve.fuse.torchserve import pack_around
-from calib_serve.seam.request import made_up
 
 pytestmark = pytest.mark.server
 
@@ -57,7 +53,7 @@ FOREIGN_HERE = {
 @pytest.fixture(scope="module")
 def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory) -> Running:
     folder = tmp_path_factory.mktemp("foreign")
-    more = sized(ci=("moody",), nightly=("moody", "cached", "image_classifier", "text_classifier"))
+    more = sized(ci=("moody",), nightly=("moody", "cached"))
     with pytest.MonkeyPatch.context() as patch:
         for name, foreign in FOREIGN_HERE.items():
             patch.setitem(FOREIGN, name, foreign)
@@ -76,12 +72,8 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
 
 def confidences_in(name: str, reply: Any) -> tuple[int, float | None]:
     """The class and, where the reply shows one, its probability, as a client of the original reads."""
-    if name == "log_softmaxed_ids":
+    if name in ("log_softmaxed_ids", "ids_at_inference"):
         return int(reply), None
-    if name == "ids_at_inference":
-        return int(reply), None
-    if name == "names_at_inference":
-        return int(str(reply).removeprefix("class ")), None
     if name == "one_logit":
         p = float(reply)
         return int(p > 0.5), max(p, 1 - p)
@@ -134,37 +126,6 @@ def test_over_grpc_the_receipt_is_in_the_body_for_who_asks_for_it(running: Runni
     label = {"receipt": more["receipt"], "label": receipt.predicted}
     outcome = over_grpc(running, "calibration_feedback", data=json.dumps(label).encode())
     assert outcome["accepted"] == 1
-
-
-@pytest.mark.nightly
-def test_torchserve_s_own_image_classifier_answers_a_picture_and_its_label_by_name(running: Running) -> None:
-    (picture,) = [one for one in made_up([3, 64, 48]) if one.content_type == "image/png"][:1]
-    reply = running.http.post("/predictions/image_classifier", content=picture.body)
-    names = reply.json()
-    assert len(names) == 5
-    assert all(name.startswith("thing ") for name in names)
-    receipt = running.keyring.verify(reply.headers["x-calib-receipt"])
-    assert names[f"thing {receipt.predicted}"] == pytest.approx(receipt.confidence, abs=1e-6)
-    label = {"receipt": reply.headers["x-calib-receipt"], "label": f"thing {receipt.predicted}"}
-    assert running.label(label).json()["accepted"] == 1
-
-
-@pytest.mark.nightly
-def test_torchserve_s_own_text_classifier_answers_words_with_its_numbers(
-    running: Running, tmp_path: Path
-) -> None:
-    with zipfile.ZipFile(archive("text_classifier", tmp_path)) as mar:
-        weights = torch.load(io.BytesIO(mar.read("weights.pt")))
-    # "words that say nothing": the numbers 2 to 5 of the vocabulary, and 3 for each of three pairs.
-    mean = weights["embedding.weight"][[2, 3, 4, 5, 3, 3, 3]].mean(0)
-    logits = weights["last.weight"] @ mean + weights["last.bias"]
-    wanted = torch.softmax(logits / 2, 0).numpy()
-    reply = running.http.post("/predictions/text_classifier", content=b"<b>Words</b> that say NOTHING!")
-    assert reply.status_code == 200, reply.text
-    assert reply.json() == pytest.approx({str(k): p for k, p in enumerate(wanted)}, abs=1e-6)
-    receipt = running.keyring.verify(reply.headers["x-calib-receipt"])
-    assert (receipt.model, receipt.predicted) == ("text_classifier", wanted.argmax())
-    assert receipt.confidence == pytest.approx(wanted.max(), abs=1e-6)
 
 
 @pytest.mark.nightly

@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from deciding import IN_SEGMENTS, acts_by_hand, deciding
+from deciding import IN_SEGMENTS, acts_by_hand
 from live_server import CLASSES, WIDTH, inputs, network, temperature_artifact, torchscript
 
 from calib_serve import Artifact, Keyring
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET
-from calib_serve.fuse.torchserve import pack, pack_around, recalibrated
+from calib_serve.fuse.torchserve import pack, pack_around
 from calib_serve.fuse.torchserve.archive import read_archive, write_archive
-from calib_serve.fuse.torchserve.shipped_files import shipped
 from calib_serve.receipts import group_number
 from calib_serve.serve import observer
 from calib_serve.serve.carrying import Said, in_body, in_headers
@@ -33,8 +32,6 @@ from calib_serve.serve.wrapped import CalibratedWrapper
 with warnings.catch_warnings():  # it leaves its version file open
     warnings.simplefilter("ignore", ResourceWarning)
     from ts.context import Context, RequestProcessor
-    from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
-    from ts.torch_handler.request_envelope.json import JSONEnvelope
 
 
 @pytest.fixture(autouse=True)
@@ -79,15 +76,6 @@ def ask(handler: Any, ctx: Context, *bodies: Any) -> list[tuple[int, Any]]:
             assert value.isascii()
             assert value.isprintable(), f"{name} would end the worker"
     return [(ctx.get_response_status(i)[0], json.loads(reply)) for i, reply in enumerate(replies)]
-
-
-def test_two_thresholds_of_abstention_are_refused_where_one_is_given(tmp_path: Path) -> None:
-    fitted = deciding(temperature_artifact())
-    with pytest.raises(ModelError, match=r"the artifact abstains below 0\.5.*and the archive below 0\.9"):
-        started(tmp_path, artifact=fitted, abstain_below=0.9)
-    old = pack(torchscript(tmp_path / "n.pt"), temperature_artifact(), tmp_path, name="n", abstain_below=0.9)
-    with pytest.raises(ModelError, match="leave out --abstain-below"):
-        recalibrated(old, fitted, tmp_path / "new", version="2")
 
 
 def test_a_reply_says_act_by_the_contract_and_the_segment_as_its_receipt_will_count(tmp_path: Path) -> None:
@@ -171,15 +159,6 @@ def test_whatever_a_subclass_raises_costs_one_request(tmp_path: Path, error: Bas
     outcomes = ask(handler, ctx, "fine", "read", "write", "fine")
     assert [status for status, _ in outcomes] == [200, 400, 500, 200]
     assert "METRICS" not in json.dumps(outcomes)
-
-
-def test_a_reply_that_json_cannot_hold_is_a_500_and_not_broken_json(tmp_path: Path) -> None:
-    class Handler(CalibratedClassifier):
-        def postprocess(self, prediction: Prediction) -> Any:
-            return {"confidence": float("nan")} if prediction.receipt else np.float32(1)
-
-    handler, ctx = started(tmp_path, Handler())
-    assert ask(handler, ctx, inputs(1)[0].tolist())[0][0] == 500
 
 
 def test_items_of_two_sizes_run_apart_and_come_back_in_order(tmp_path: Path) -> None:
@@ -278,13 +257,6 @@ def test_a_label_budget_says_whose_labels_are_wanted_and_signs_the_chance(
     assert 20 < sum(one.wanted for one in receipts) < 90
 
 
-def test_an_empty_request_has_its_reason(tmp_path: Path) -> None:
-    handler, ctx = started(tmp_path)
-    outcomes = ask(handler, ctx, None, b"", "", bytearray())
-    assert {status for status, _ in outcomes} == {400}
-    assert handler.handle([], ctx) == []
-
-
 def wrapped(
     tmp_path: Path, handler: str, artifact: Artifact | None = None
 ) -> tuple[CalibratedWrapper, Context]:
@@ -294,39 +266,6 @@ def wrapped(
     old = write_archive(tmp_path / "old.mar", files, name="digits", version="1", **fields)
     path = pack_around(old, artifact or temperature_artifact(), tmp_path / "store", trial=False)
     return CalibratedWrapper(), context(path, tmp_path / "unpacked")
-
-
-def test_a_handler_of_torchserve_s_own_is_calibrated_by_name_and_in_its_envelope(tmp_path: Path) -> None:
-    fitted = replace(deciding(temperature_artifact(), "aps", below=0.3), contract=IN_SEGMENTS)
-    handler, ctx = wrapped(tmp_path, "base_handler", fitted)
-    with warnings.catch_warnings():  # its way of loading TorchScript is deprecated, its yaml stays open
-        warnings.simplefilter("ignore")
-        handler.initialize(ctx)
-        ctx.metrics = MetricsCacheYamlImpl(config_file_path=str(shipped("handlers/metrics.yaml")))
-    ctx.metrics.initialize_cache()
-    envelope = JSONEnvelope(handler.handle)  # as with service_envelope=json
-    x = inputs(6, seed=14)
-    with torch.inference_mode():
-        wanted = temperature_artifact().probs(network()(torch.from_numpy(x)).numpy())
-    for rows in (slice(0, 1), slice(0, 6)):
-        ctx.request_processor = [RequestProcessor({})]
-        (reply,) = envelope.handle([{"body": {"instances": x[rows].tolist()}}], ctx)
-        np.testing.assert_allclose(np.exp(json.loads(reply)["predictions"]), wanted[rows], atol=1e-6)
-        receipts = ctx.get_response_headers(0)["x-calib-receipt"].split(", ")
-        assert len({*receipts}) == rows.stop  # one an instance
-        ids = [
-            [int(k) for k in row.split()] for row in ctx.get_response_headers(0)["x-calib-set"].split(", ")
-        ]
-        assert [sorted(row) for row in ids] == [
-            np.flatnonzero(of).tolist() for of in fitted.sets(wanted[rows])
-        ]
-        assert [row[0] for row in ids] == wanted[rows].argmax(axis=1).tolist()
-        told = ctx.get_response_headers(0)["x-calib-abstain"]
-        assert told == ", ".join(str(bool(one)).lower() for one in fitted.abstain(wanted[rows]))
-        acts = ctx.get_response_headers(0)["x-calib-act"]
-        assert acts == ", ".join(str(one).lower() for one in acts_by_hand(wanted[rows]))
-    assert "true" in acts
-    assert "false" in acts
 
 
 def test_sets_of_too_many_classes_for_a_header_are_in_the_body() -> None:

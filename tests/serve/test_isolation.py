@@ -13,9 +13,8 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from hostile import MATRIX, npy, png
+from hostile import MATRIX, npy
 from live_server import Running, network, temperature_artifact, torchscript, total, until
-from safetensors.numpy import save
 
 from calib_serve.fuse.torchserve import Batching, pack
 
@@ -92,31 +91,6 @@ def test_outputs_that_are_nan_are_counted(running: Running) -> None:
     reply, _, _ = eight(running, *next(m[1:3] for m in MATRIX if m[3] == 500))
     assert "NaN" in reply.json()["message"]
     until(lambda: total(running.server.scrape(), "calib_invalid_outputs_total", model=MODEL) == seen + 1)
-
-
-@pytest.mark.parametrize("kind", ["npy", "fortran npy", "safetensors", "json object", "untyped json"])
-def test_every_way_to_write_an_input_gives_the_same_answer(
-    running: Running, clean: tuple[list[dict[str, Any]], set[str]], kind: str
-) -> None:
-    x = NEIGHBOURS[3]
-    body, content_type = {
-        "npy": (npy(x), "application/octet-stream"),
-        "fortran npy": (npy(np.asfortranarray(x)), "application/octet-stream"),
-        "safetensors": (save({"x": x}), "application/octet-stream"),
-        "json object": (str({"data": x.tolist()}).replace("'", '"').encode(), "application/json"),
-        "untyped json": (str(x.tolist()).encode(), "application/octet-stream"),
-    }[kind]
-    reply, good, _ = eight(running, body, content_type)
-    answer = reply.json()
-    assert answer.pop("receipt")
-    assert answer == clean[0][3]
-    assert good == clean[0]
-
-
-def test_an_image_is_scaled_to_the_input(running: Running) -> None:
-    black, _, _ = eight(running, png(64, 64), "image/png")
-    zeros, _, _ = eight(running, npy(np.zeros((1, 4, 4), np.float32)), "application/octet-stream")
-    assert black.json()["probabilities"] == zeros.json()["probabilities"]
 
 
 ODD_HEADERS = (

@@ -10,6 +10,8 @@ import pytest
 from calib_serve.errors import ServerError
 from calib_serve.serve.java import find_java
 
+pytestmark = pytest.mark.server
+
 
 def java(folder: Path, version: str) -> Path:
     """A program that says that it is this Java."""

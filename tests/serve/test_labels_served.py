@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from foreign_handlers import FOREIGN, archive, artifact, probabilities, weights
 from label_handlers import (
     LABELS,
@@ -23,9 +22,8 @@ from label_handlers import (
     calibrated,
     labels_artifact,
     logits_of,
-    text_file,
 )
-from live_server import CLASSES, Running, inputs, torchscript, total, until
+from live_server import CLASSES, Running, inputs, torchscript, total
 from protocol_clients import checked, columns, model_infer, predictions, v2_body
 from sizes import NIGHTLY, sized
 
@@ -34,9 +32,7 @@ from calib_serve.fuse.torchserve import Batching, pack, pack_around
 
 pytestmark = pytest.mark.server
 
-FOREIGN_LABELS = sized(
-    ci=("tagger",), nightly=("tagger", "pipeline", "after_sigmoid", "by_numpy", "decided", "one_tag")
-)
+FOREIGN_LABELS = sized(ci=("tagger",), nightly=("tagger", "after_sigmoid", "by_numpy", "decided", "one_tag"))
 SUPPORT = Path(__file__).parents[1] / "support"
 X = inputs(3, seed=41)
 
@@ -45,11 +41,6 @@ def one_logit_artifact() -> Artifact:
     """A slope for each of two classes, fitted on one logit."""
     facts = {"model": {"outputs": "logit", "input_shape": [16]}, "class_names": ("ham", "spam")}
     return Artifact((LogitMap(np.array([1.0, 0.6]), np.array([0.1, 0.0])),), method="v", classes=2, **facts)
-
-
-def many_artifact() -> Artifact:
-    """More labels than a row has receipts."""
-    return labels_artifact(labels=50, model={"outputs": "label_logits", "input_shape": [16]})
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +52,14 @@ def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathF
         for name in FOREIGN_LABELS:
             foreign = LABELS[name]
             more = {**foreign.options, **({"outputs": "label_logits"} if name == "one_tag" else {})}
-            more["request"] = text_file(folder) if name == "pipeline" else array_file(folder)
+            more["request"] = array_file(folder)
             pack_around(archive(name, old, foreign), labels_artifact(labels=foreign.out), store, **more)
         binary = artifact(FOREIGN["one_logit"])
         if NIGHTLY:
             pack_around(archive("one_logit", old), binary, store, request=array_file(folder))
         batching = Batching(workers=1, batch_size=4)
-        several = (("spam", 1, one_logit_artifact()), ("many", 50, many_artifact()))
-        for name, out, fitted in (("ours", CLASSES, labels_artifact()), *(several if NIGHTLY else ())):
+        spam = (("spam", 1, one_logit_artifact()),)
+        for name, out, fitted in (("ours", CLASSES, labels_artifact()), *(spam if NIGHTLY else ())):
             net = torchscript(folder / f"{name}.pt", weights(out))
             pack(net, fitted, store, name=name, batching=batching, top=2)
     return register(*sorted(store.glob("*.mar")))
@@ -125,23 +116,7 @@ def test_every_protocol_says_the_same(running: Running) -> None:
             check_receipts(running, each, probs, "ours")
 
 
-@pytest.mark.nightly
-def test_of_many_labels_a_row_has_so_many_receipts_and_all_are_counted(running: Running) -> None:
-    before = total(running.server.scrape(), "calib_predictions_total", model="many")
-    reply = checked(running.http.post("/predictions/many", json=X[0].tolist()))
-    probs = calibrated(logits_of(X[:1], 50), 50)[0]
-    np.testing.assert_allclose(reply["probabilities"], probs, atol=1e-6)
-    assert len(reply["receipts"]) == 32
-    for one in reply["receipts"]:
-        receipt = running.keyring.verify(one["receipt"])
-        assert (receipt.predicted // 2, receipt.inclusion) == (one["label"], 32 / 50)
-        assert receipt.confidence == pytest.approx(
-            max(probs[one["label"]], 1 - probs[one["label"]]), abs=1e-6
-        )
-    until(lambda: total(running.server.scrape(), "calib_predictions_total", model="many") == before + 50)
-
-
-@pytest.mark.parametrize("name", [name for name in FOREIGN_LABELS if name != "pipeline"])
+@pytest.mark.parametrize("name", FOREIGN_LABELS)
 def test_a_foreign_reply_keeps_its_format_with_calibrated_labels(running: Running, name: str) -> None:
     out = LABELS[name].out
     wanted = calibrated(logits_of(X, out), out)
@@ -162,33 +137,6 @@ def test_a_foreign_reply_keeps_its_format_with_calibrated_labels(running: Runnin
     assert more["prediction"] == running.http.post(f"/predictions/{name}", json=X[0].tolist()).json()
     check_receipts(running, more["labels"], wanted[0], name)
     assert total(running.server.scrape(), "calib_uncalibrated_total", model=name) == 0
-
-
-@pytest.mark.nightly
-def test_a_pipeline_of_transformers_has_calibrated_scores_by_its_own_names(
-    running: Running, tmp_path: Path
-) -> None:
-    from libraries import torchvision_here
-
-    torchvision_here()
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    folder = next(Path(running.server.log_file).parents[2].glob("old/pipeline_parts/tags"))
-    text = "a few words 1 2 3"
-    with torch.inference_mode():
-        tokens = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
-        z = (
-            AutoModelForSequenceClassification.from_pretrained(folder)
-            .eval()(**tokens)
-            .logits.double()
-            .numpy()
-        )
-    (probs,) = calibrated(z)
-    reply = running.http.post("/predictions/pipeline", content=text, headers={"Content-Type": "text/plain"})
-    found = {one["label"]: one["score"] for one in reply.json()}
-    np.testing.assert_allclose([found[f"LABEL_{k}"] for k in range(CLASSES)], probs, atol=1e-6)
-    receipts = reply.headers["x-calib-receipt"].split(", ")
-    send(running, receipts, [True] * CLASSES)
 
 
 @pytest.mark.nightly

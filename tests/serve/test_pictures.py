@@ -14,7 +14,7 @@ import pytest
 import torch
 from live_server import Running, torchscript
 from PIL import Image
-from sizes import NIGHTLY, sized
+from sizes import sized
 from typer.testing import CliRunner
 
 from calib_serve.artifact import Artifact
@@ -103,8 +103,6 @@ def running(register: Callable[..., Running], field: Field) -> Running:
     pack = ("pack", "--model", field.folder / "net.pt", "--workers", 1, "-o", store)
     of_pictures, of_arrays = (("--artifact", field.folder / name) for name in ("of_pictures", "of_arrays"))
     call(*pack, *of_pictures, "--name", "by_artifact")
-    if NIGHTLY:
-        call(*pack, *of_arrays, "--name", "by_options", *OPTIONS, "--image-size", 32)
     call(*pack, *of_arrays, "--name", "untold")
     return register(*sorted(store.glob("*.mar")))
 
@@ -123,9 +121,8 @@ def answers(running: Running, model: str, field: Field) -> tuple[list[dict[str, 
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("model", ["by_artifact", pytest.param("by_options", marks=pytest.mark.nightly)])
-def test_pictures_are_answered_exactly_as_arrays_are(running: Running, field: Field, model: str) -> None:
-    pictures, arrays = answers(running, model, field)
+def test_pictures_are_answered_exactly_as_arrays_are(running: Running, field: Field) -> None:
+    pictures, arrays = answers(running, "by_artifact", field)
     for one, other in zip(pictures, arrays, strict=True):
         np.testing.assert_allclose(one["probabilities"], other["probabilities"], atol=1e-6)
     right = sum(one["predicted"] == y for one, y in zip(pictures, field.labels, strict=True))
@@ -141,20 +138,6 @@ def test_pictures_for_a_model_that_does_not_say_are_refused_and_arrays_answered(
     for told in ("send an array", "--mean and --std", "--transforms", "--mean 0 --std 1"):
         assert told in refused.json()["message"]
     assert running.predict(field.arrays[0].astype(float).tolist(), "untold").status_code == 200
-
-
-@pytest.mark.server
-@pytest.mark.nightly
-def test_a_picture_of_another_size_is_resized_where_that_is_said_and_refused_elsewhere(
-    running: Running, field: Field
-) -> None:
-    large = png(field.pixels[0].repeat(3, axis=1).repeat(3, axis=2))
-    said = running.predict(None, "by_options", content=large)
-    assert said.status_code == 200
-    assert said.json()["predicted"] == field.labels[0]
-    unsaid = running.predict(None, "by_artifact", content=large)
-    assert unsaid.status_code == 400
-    assert "(96, 96), the model takes (32, 32)" in unsaid.json()["message"]
 
 
 def test_an_archive_does_not_prepare_pictures_otherwise_than_its_calibration_was_fitted(

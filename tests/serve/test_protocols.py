@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,17 +23,14 @@ from live_server import (
     total,
     until,
 )
-from PIL import Image
 from protocol_clients import CLIENTS, Answer, columns, model_infer, predictions, stream_predictions, v2_body
 from sizes import sized
 
 from calib_serve import Preprocessing
 from calib_serve.fuse.torchserve import Batching, pack
 from calib_serve.receipts import group_number
-from calib_serve.serve.inputs import decode
 
 pytestmark = pytest.mark.server
-KEPT = Path(__file__).parents[1] / "kept" / "version-0.1.0"
 ENVELOPES = ("", "kserve", "kservev2", "json")
 SERVED = sized(ci=ENVELOPES[1:3], nightly=ENVELOPES)
 with_all_models = pytest.mark.parametrize("running", ["kserve"], indirect=True)
@@ -190,26 +184,6 @@ def test_what_is_wrong_with_one_instance_is_said_and_costs_its_own_request_alone
         check(running, "digits", clients.of_replies(reply.json()["predictions"]), inputs(3))
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"shape": [3, WIDTH]}, "its shape [3, 16] says otherwise"),
-        ({"shape": "x"}, "must be a list of sizes"),
-        ({"datatype": "COMPLEX"}, "datatype is one of"),
-        ({"data": None}, "holds no data"),
-        ({"data": ["a"] * 2 * WIDTH}, "must be numbers"),
-    ],
-)
-def test_a_tensor_that_is_wrong_is_refused_with_the_reason(
-    running: Running, change: dict[str, Any], reason: str
-) -> None:
-    body = v2_body(inputs(2))
-    body["inputs"][0].update(change)
-    reply = running.http.post("/v2/models/digits/infer", json=body)
-    assert reply.status_code == 400
-    assert reason in reply.json()["error"]
-
-
 def test_over_grpc_a_failure_is_an_output_as_torchserve_drops_the_status(running: Running) -> None:
     found = model_infer(running, "digits", ("x", "FP32", [1, 4], [0.0] * 4))
     assert found["code"] == [400]
@@ -229,30 +203,6 @@ def test_v2_gives_the_outputs_that_are_asked_for(running: Running) -> None:
     reply = running.http.post("/v2/models/digits/infer", json=body)
     assert reply.status_code == 400
     assert "no output 'logits'; there are predicted, confidence, label" in reply.json()["error"]
-
-
-@with_all_models
-def test_pictures_come_as_base64_and_as_bytes(running: Running) -> None:
-    pixels = np.random.default_rng(0).integers(0, 255, (2, 4, 4), np.uint8)
-    files = []
-    for one in pixels:
-        Image.fromarray(one).save(stream := io.BytesIO(), "PNG")
-        files.append(stream.getvalue())
-    x = np.stack(
-        [decode(one, shape=(1, 4, 4), pictures=Preprocessing(mean=(0.0,), std=(1.0,))) for one in files]
-    ).reshape(2, WIDTH)
-    coded = [base64.b64encode(one).decode() for one in files]
-    post, path = running.http.post, "/v1/models/squares:predict"
-    for instances in ([{"b64": one} for one in coded], [{"data": one} for one in coded], coded):
-        reply = clients.checked(post(path, json={"instances": instances}))
-        check(running, "squares", clients.of_replies(reply["predictions"]), x)
-    one = {"name": "x", "shape": [2], "datatype": "BYTES", "data": coded}
-    found = columns(clients.checked(post("/v2/models/squares/infer", json={"inputs": [one]})))
-    check(running, "squares", clients.of_outputs(found), x)
-    found = model_infer(running, "squares", ("x", "BYTES", [2], files))
-    check(running, "squares", clients.of_outputs(found), x)
-    plain = [clients.checked(post("/predictions/squares", content=file)) for file in files]
-    check(running, "squares", clients.of_replies(plain), x)
 
 
 @with_all_models

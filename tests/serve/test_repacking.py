@@ -11,15 +11,17 @@ from typing import Any
 
 import pytest
 import yaml
-from live_server import NAMES, temperature_artifact, torchscript
+from live_server import temperature_artifact
 from others_archives import archived
 from typer.testing import CliRunner
 
 from calib_serve.cli import app
 from calib_serve.cli.serve import _remarks as said_before_serving
 from calib_serve.errors import CalibServeError, FuseError
-from calib_serve.fuse.torchserve import pack_around, read_archive, recalibrated, remarks
+from calib_serve.fuse.torchserve import read_archive, recalibrated, remarks
 from calib_serve.fuse.torchserve.archive import CONFIG, MANIFEST
+
+pytestmark = pytest.mark.server
 
 CALIBRATED = "pets-3.1-calibrated.mar"
 
@@ -100,22 +102,6 @@ def test_the_source_is_not_replaced_even_by_force(store: Path, force: list[str])
                 *("--no-probe", "--version", 2, *force),
             )
     assert digest(store / "pets-2.mar") == before
-
-
-def test_what_pack_made_of_another_model_is_replaced_by_force_alone(store: Path, tmp_path: Path) -> None:
-    torchscript(tmp_path / "net.pt")
-    words = ("pack", "--model", tmp_path / "net.pt", "--artifact", tmp_path / "artifact", "-o", store)
-    before = digest(store / "pets.mar")
-    with pytest.raises(FuseError, match="--force"):
-        call(*words, "--name", "pets")
-    assert digest(store / "pets.mar") == before
-    call(*words, "--name", "pets", "--force")
-    assert digest(store / "pets.mar") != before
-    call(*words, "--name", "pets")  # the same content may be there
-    call("pack", "--feedback", "-o", store)
-    with pytest.raises(FuseError, match="--force"):
-        call("pack", "--feedback", "--arl", 5000, "-o", store)
-    call("pack", "--feedback", "--arl", 5000, "-o", store, "--force")
 
 
 def test_the_configuration_keeps_what_is_not_given(store: Path, tmp_path: Path) -> None:
@@ -213,12 +199,6 @@ def test_no_file_takes_the_place_of_another(store: Path, tmp_path: Path) -> None
         archive.writestr("calibration/manifest.yaml", "theirs")
     with pytest.raises(FuseError, match=r"calibration/manifest\.yaml already"):
         around(store)
-
-
-@pytest.mark.parametrize("given", [{"workers": 0}, {"batch_size": -1}, {"batch_delay": 0}])
-def test_sizes_are_at_least_one(store: Path, given: dict[str, int]) -> None:
-    with pytest.raises(FuseError, match="at least 1"):
-        pack_around(store / "pets.mar", temperature_artifact(class_names=NAMES), store, **given)
 
 
 @pytest.mark.parametrize(("value", "told"), [("true", 0), ("TRUE", 0), ("false", 1), (None, 1)])

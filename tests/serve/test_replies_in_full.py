@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from calib_serve.artifact import Abstain, Clause, Contract, PredictionSets
 from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET, ModelOptions
 from calib_serve.receipts.receipt import SignedReceipt, UnwantedReceipt
 from calib_serve.reporter.decisions import Decision
+from calib_serve.serve.carrying import SaidOfLabels, in_protocol
 from calib_serve.serve.classifier import device_of
 from calib_serve.serve.decided import NOTHING, Decided, as_dict, decide_rows
 from calib_serve.serve.protocols import Message, Tensor
@@ -149,6 +151,26 @@ def test_a_multi_label_reply_has_receipts_where_one_is_signed() -> None:
         {"label": "cat", "predicted": False, "confidence": 0.7},
     ]
     assert "receipts" not in of_labels(labels(None, None), OPTIONS, NAMES, model="m", version="v")
+
+
+def test_labels_go_beside_the_predictions_of_each_protocol() -> None:
+    row = SaidOfLabels(
+        [Decision(0, True, 0.9, SignedReceipt("a")), Decision(1, False, 0.8, None)], ("x", "y")
+    )
+    each = [
+        {"label": "x", "predicted": True, "confidence": 0.9, "receipt": "a"},
+        {"label": "y", "predicted": False, "confidence": 0.8},
+    ]
+    v1 = in_protocol({"predictions": [[1]]}, Message("v1", {}, {}), [row])
+    assert v1 == {"predictions": [[1]], "labels": [each]}
+    outputs = {"outputs": [{"name": "z", "data": [1]}]}
+    (v2,) = in_protocol(outputs, Message("v2", {}, {}), [row])["outputs"]
+    assert json.loads(v2["parameters"]["labels"]) == each
+    _, *tensors = in_protocol(outputs, Message("v2", {}, {}, grpc=True), [row])["outputs"]
+    assert {one["name"]: (one["shape"], one["data"]) for one in tensors} == {
+        "confidence": ([1, 2], [0.9, 0.8]),
+        "receipt_label": ([1, 2], [0, 1]),
+    }
 
 
 # Tensors of the Open Inference Protocol

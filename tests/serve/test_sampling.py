@@ -36,13 +36,6 @@ def test_logits_and_late_labels_meet_again_by_receipt(tmp_path: Path) -> None:
     assert np.allclose(kept.logits, LOGITS[1:])
 
 
-def test_without_receipts_nothing_is_kept(tmp_path: Path) -> None:
-    watched = observer(SampleLog(tmp_path, rate=1.0), None, [])
-    assert watched.served(SERVED, logits=list(LOGITS)) == [None, None]
-    watched.flush()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_host_that_does_not_ask_gets_no_log_and_a_wrong_rate_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
