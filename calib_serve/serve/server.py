@@ -13,11 +13,10 @@ import httpx
 
 from calib_serve.errors import ServerError
 from calib_serve.serve.configuration import configure, ensure_keyring
-from calib_serve.serve.log import Log
 from calib_serve.serve.management import Management, Tokens, client_of
 from calib_serve.serve.process import Process
 from calib_serve.serve.properties import Ports
-from calib_serve.serve.startup import Startup
+from calib_serve.serve.startup import Log, Startup
 
 __all__ = ["Server", "Tokens", "ensure_keyring"]
 

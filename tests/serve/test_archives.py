@@ -18,7 +18,7 @@ from calib_serve.errors import FuseError, IntegrityError, ModelError
 from calib_serve.fuse.mar_options import ModelOptions
 from calib_serve.fuse.torchserve import labelled_models, pack, pack_around, pack_feedback
 from calib_serve.fuse.torchserve.archive import MANIFEST, read_archive, write_archive
-from calib_serve.fuse.torchserve.shipped_files import shipped
+from calib_serve.fuse.torchserve.contents import shipped
 from calib_serve.pictures import Preprocessing
 from calib_serve.serve.metrics_file import metrics_file
 

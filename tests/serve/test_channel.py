@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from ledgers import accept, make_label
 
 from calib_serve.errors import InputError
-from calib_serve.serve.emit import Emitter
-from calib_serve.serve.metric_lines import LINE, label_value, metric_line
+from calib_serve.serve.emit import LINE, Emitter, label_value, metric_line
 from calib_serve.serve.observer import Observer
 from calib_serve.serve.publish import Publisher
 from calib_serve.watch.drift import Detector

@@ -11,8 +11,7 @@ from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import SAMPLE_RATE, SAMPLES
 from calib_serve.receipts import Keyring, Label
 from calib_serve.serve.emit import Emitter
-from calib_serve.serve.observer import Observer
-from calib_serve.serve.sampling import host_sample_log
+from calib_serve.serve.observer import Observer, host_sample_log
 from calib_serve.watch.samples import SampleLog, read_samples
 
 LOGITS = np.array([[2.0, 0.5, -1.0], [0.0, 1.0, 0.25]])

@@ -19,8 +19,8 @@ from calib_serve.fuse.torchserve.contents import (
     config_file,
     package_files,
     shadow_files,
+    shipped,
 )
-from calib_serve.fuse.torchserve.shipped_files import shipped
 from calib_serve.pictures import MAX_PIXELS, Preprocessing
 from calib_serve.scores import Outputs
 
