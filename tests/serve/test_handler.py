@@ -161,23 +161,6 @@ def test_whatever_a_subclass_raises_costs_one_request(tmp_path: Path, error: Bas
     assert "METRICS" not in json.dumps(outcomes)
 
 
-def test_items_of_two_sizes_run_apart_and_come_back_in_order(tmp_path: Path) -> None:
-    class Padded(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = network()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.net(torch.nn.functional.pad(x, [0, 16 - x.shape[1]]))
-
-    artifact = temperature_artifact(model={"input_shape": [-1]})
-    handler, ctx = started(tmp_path, net=Padded(), artifact=artifact)
-    short, full = [1.0] * 4, [1.0] * 4 + [0.0] * (WIDTH - 4)
-    replies = [reply for _, reply in ask(handler, ctx, short, full, short)]
-    np.testing.assert_allclose(replies[0]["probabilities"], replies[1]["probabilities"], rtol=1e-5)
-    assert replies[0]["probabilities"] == replies[2]["probabilities"]
-
-
 def test_a_wrong_number_of_classes_is_found_when_the_model_loads(tmp_path: Path) -> None:
     net = torch.nn.Linear(WIDTH, CLASSES + 1).eval()
     with pytest.raises(ModelError, match="returns 11 classes, the artifact is for 10"):

@@ -79,17 +79,6 @@ def test_the_old_archive_stays_and_the_new_one_is_another_version_beside_it(stor
     assert digest(store / "pets.mar") == before
 
 
-def test_another_archive_of_that_name_is_replaced_by_force_alone(store: Path) -> None:
-    around(store)
-    first = digest(store / CALIBRATED)
-    with pytest.raises(FuseError, match="--force"):
-        around(store, "--workers", 3)
-    assert digest(store / CALIBRATED) == first
-    around(store, "--workers", 3, "--force")
-    assert digest(store / CALIBRATED) != first
-    assert {path.name for path in store.iterdir()} == {"pets.mar", CALIBRATED}
-
-
 @pytest.mark.parametrize("force", [[], ["--force"]])
 def test_the_source_is_not_replaced_even_by_force(store: Path, force: list[str]) -> None:
     shutil.move(store / "pets.mar", store / "pets-2.mar")
@@ -201,13 +190,12 @@ def test_no_file_takes_the_place_of_another(store: Path, tmp_path: Path) -> None
         around(store)
 
 
-@pytest.mark.parametrize(("value", "told"), [("true", 0), ("TRUE", 0), ("false", 1), (None, 1)])
-def test_serve_says_which_packages_nobody_installs(store: Path, value: str | None, told: int) -> None:
-    (store.parent / "requirements.txt").write_text("einops")
-    archived(store, "--requirements-file", store.parent / "requirements.txt", "--force")
+def test_serve_says_which_packages_nobody_installs(store: Path) -> None:
+    edited(store / "pets.mar", model_requirementsFile="requirements.txt")
     config = store.parent / "config.properties"
-    config.write_text("" if value is None else f"install_py_dep_per_model={value}\n")
-    assert len(list(said_before_serving(store, ["pets.mar"], config, {}))) == told
+    for value, told in (("true", 0), ("TRUE", 0), ("false", 1), (None, 1)):
+        config.write_text("" if value is None else f"install_py_dep_per_model={value}\n")
+        assert len(list(said_before_serving(store, ["pets.mar"], config, {}))) == told
     settings = {"install_py_dep_per_model": "true"}
     assert not list(said_before_serving(store, ["pets.mar"], None, settings))
     (said,) = said_before_serving(store, ["pets.mar"], None, {})  # the safe configuration
