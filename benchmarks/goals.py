@@ -1594,18 +1594,4 @@ BENCHMARKS = (
         ),
         needs_data=True,
     ),
-    Benchmark(
-        "promotion",
-        "From drift to the promoted version on a TorchServe under load: is anything lost?",
-        (
-            Goal(
-                "runs in which the refitted version was promoted, of all",
-                lambda r: r["summary"]["promoted"] / r["summary"]["runs"],
-                at_least=1.0,
-                show="{:.2f}",
-            ),
-            Goal("requests lost", lambda r: r["summary"]["requests_lost"], at_most=0, show="{:.0f}"),
-            Goal("labels lost", lambda r: r["summary"]["labels_lost"], at_most=0, show="{:.0f}"),
-        ),
-    ),
 )

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.fuse.torchserve.archive import read_archive
-from calib_serve.fuse.torchserve.shipped_files import shipped
+from calib_serve.fuse.torchserve.contents import shipped
 
 warnings.simplefilter("ignore")  # TorchServe's own
 

@@ -16,7 +16,7 @@ ORDER = (
         "Calibrate",
         ("quickstart", "evaluate", "fit", "compare", "report", "apply", "decide", "prior", "study"),
     ),
-    ("Deploy", ("fuse", "pack", "serve", "scale", "gateway", "contract", "promote")),
+    ("Deploy", ("fuse", "pack", "serve", "gateway", "contract", "promote")),
     ("Watch", ("watch", "label", "collect", "refit", "audit", "export")),
     ("Keep", ("doctor", "inspect", "keys", "tokens", "ledger", "demo")),
 )

@@ -17,7 +17,6 @@ import numpy as np
 import onnxruntime
 import pytest
 from processes import end, with_sigint_ignored
-from sizes import nightly
 
 from calib_serve import Artifact
 from calib_serve.demo import digits
@@ -130,7 +129,7 @@ def test_ctrl_c_ends_a_kept_demo_well_and_leaves_nothing_running(kept: Demo) -> 
     assert servers_in(server) == []
 
 
-@nightly
+@pytest.mark.nightly
 @pytest.mark.last
 def test_a_demo_stopped_in_the_middle_takes_its_server_along(kept: Demo) -> None:
     out = kept.out  # a second run in the same folder
@@ -141,7 +140,7 @@ def test_a_demo_stopped_in_the_middle_takes_its_server_along(kept: Demo) -> None
         assert servers_in(out / "server") == []
 
 
-@nightly
+@pytest.mark.nightly
 def test_a_step_that_fails_says_which_and_why(tmp_path: Path) -> None:
     blocked = tmp_path / "out.store"
     blocked.write_text("not a folder")

@@ -51,7 +51,6 @@ DEFAULTS: dict[str, dict[str, object]] = {
     "RiskCoverageDisplay.from_predictions": {"level": 0.95, "name": "classifier"},
     "ServedPrediction": {"segment": "", "group": "", "id": ""},
     "Server": {
-        "snapshots": False,
         "sample_rate": 0.1,
         "label_budget": "",
         "sample_seconds": 60.0,

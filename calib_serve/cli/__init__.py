@@ -45,7 +45,6 @@ _COMMANDS: tuple[tuple[str, str], ...] = (
     ("quickstart", "quickstart"),
     ("refit", "refit"),
     ("report", "report"),
-    ("scale", "scale"),
     ("serve", "serve"),
     ("study", "study"),
     ("tokens", "tokens"),

@@ -89,10 +89,6 @@ def run(
             help="Seconds a model may take to load, where its archive has no startupTimeout; default: 120.",
         ),
     ] = None,
-    snapshots: Annotated[
-        bool,
-        typer.Option("--snapshots", help="Keep registered models and numbers of workers for the next start."),
-    ] = False,
     free_ports: Annotated[
         bool, typer.Option("--free-ports", help="Take any free ports instead of the config's.")
     ] = False,
@@ -115,7 +111,6 @@ def run(
         settings=_pairs(settings or [])
         | ({"default_startup_timeout": str(startup_timeout)} if startup_timeout else {}),
         log_config=log_config,
-        snapshots=snapshots,
         keyring=keyring,
         ledger=ledger,
         ledger_password_file=ledger_password_file,

@@ -9,7 +9,7 @@ from typing import Any, Literal, Union, get_args
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ModelError
-from calib_serve.pictures import MAX_PIXELS, Preprocessing, is_picture_shape
+from calib_serve.pictures import MAX_PIXELS, Preprocessing
 from calib_serve.scores import LABELS, Outputs
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "LABEL_BUDGET",
     "LABEL_JOURNAL",
     "LEDGER",
-    "METRICS",
     "MODELS",
     "SAMPLES",
     "SAMPLE_RATE",
@@ -42,7 +41,6 @@ LEDGER = "CALIB_SERVE_LEDGER"
 WRITER = "CALIB_SERVE_WRITER"
 ALLOW_VOLATILE = "CALIB_SERVE_ALLOW_VOLATILE"
 MODELS = "CALIB_SERVE_MODELS"
-METRICS = "CALIB_SERVE_METRICS"
 SAMPLES = "CALIB_SERVE_SAMPLES"
 SAMPLE_RATE = "CALIB_SERVE_SAMPLE_RATE"
 SAMPLE_SECONDS = "CALIB_SERVE_SAMPLE_SECONDS"
@@ -67,9 +65,8 @@ class ModelOptions:
     cores a worker may use (None: all cores shared evenly by the workers). ``top``: how many classes a
     reply lists; ``probabilities``: whether it lists all of them. ``abstain_below``: confidence under which a
     reply says so. ``pictures``: how a picture becomes an input, or a mapping of that; "unknown": pictures are
-    refused; None in archives of before, which do not say: squeezed to the input's size, in [0, 1].
-    ``max_pixels``: the most of a picture. ``shadow``: the folder of another artifact, which runs in the
-    shadow of the served one; "": none does.
+    refused. ``max_pixels``: the most of a picture. ``shadow``: the folder of another artifact, which runs in
+    the shadow of the served one; "": none does.
     """
 
     kind: Kind
@@ -94,12 +91,12 @@ class ModelOptions:
     abstain_below: float | None = None
     allow_cpu_fallback: bool = False
     flush_seconds: float = 1.0
-    pictures: Union[Preprocessing, Literal["unknown"], None] = None
+    pictures: Union[Preprocessing, Literal["unknown"]] = "unknown"
     max_pixels: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "input_shape", tuple(self.input_shape))
-        if self.pictures not in (None, "unknown"):
+        if self.pictures != "unknown":
             object.__setattr__(self, "pictures", self._checked_pictures())
         for name, allowed in (
             ("kind", get_args(Kind)),
@@ -133,7 +130,6 @@ class ModelOptions:
         section = config.get(SECTION)
         if not isinstance(section, Mapping):
             raise ModelError(f"model-config.yaml has no {SECTION!r} section; pack with: calib-serve pack")
-        section = _with_pictures(section)
         known = {field.name for field in fields(cls)}
         if unknown := set(section) - known:
             raise ModelError(
@@ -176,22 +172,6 @@ class ModelOptions:
         """Threads of this worker: the host's cores shared evenly unless ``threads`` says otherwise."""
         available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return self.threads or max(1, available // self.workers)
-
-
-def _with_pictures(section: Mapping[str, Any]) -> dict[str, Any]:
-    """The section with ``pictures`` for the ``mean`` and ``std`` that archives of version 0.1.0 may have."""
-    if "pictures" in section:
-        return dict(section)
-    mean, std = section.get("mean") or 0.0, section.get("std") or 1.0
-    now = {name: value for name, value in section.items() if name not in ("mean", "std")}
-    shape = section.get("input_shape") or ()
-    if len(now) < len(section) and is_picture_shape(shape) and None not in shape:
-        try:
-            said = {"mean": mean, "std": std, "resize": list(shape[1:])}
-            now["pictures"] = Preprocessing.of(said).for_input(shape)
-        except InputError:  # such as a mean of another number of channels: no picture was ever answered
-            now["pictures"] = "unknown"
-    return now
 
 
 def from_environment(name: str) -> str | None:

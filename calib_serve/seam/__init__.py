@@ -1,11 +1,9 @@
 """Where the class scores pass in a TorchServe handler that somebody else wrote."""
 
 from calib_serve.seam.form import Form, Scores, find_scores
-from calib_serve.seam.handler import Handler, load_handler
-from calib_serve.seam.host import ask
-from calib_serve.seam.place import INFERENCE, put_around
+from calib_serve.seam.handler import INFERENCE, Handler, load_handler, put_around
+from calib_serve.seam.host import Request, ask, of_row
 from calib_serve.seam.reply import check_reply, same_format, shows
-from calib_serve.seam.request import Request, of_row
 from calib_serve.seam.trial import run_trial
 
 __all__ = [

@@ -14,9 +14,8 @@ from calib_serve.errors import ModelError
 from calib_serve.npz import map_npy
 from calib_serve.scores import LABELS, Outputs, measured, to_logits
 from calib_serve.seam.form import Form
-from calib_serve.seam.host import ask, context_of
+from calib_serve.seam.host import Request, ask, context_of, of_row
 from calib_serve.seam.look import Recorder, recorded
-from calib_serve.seam.request import Request, of_row
 
 __all__ = ["collect"]
 

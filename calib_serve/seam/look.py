@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +17,55 @@ from numpy.typing import NDArray
 from calib_serve.errors import CalibServeError, ModelError
 from calib_serve.scores import PROBABILITIES, Outputs, exact, measured
 from calib_serve.seam.form import Form, Scores, find_scores
-from calib_serve.seam.handler import Handler, load_handler
-from calib_serve.seam.host import Answer, ask, context_of, told
-from calib_serve.seam.place import INFERENCE, places, put_around
+from calib_serve.seam.handler import INFERENCE, Handler, load_handler, places, put_around
+from calib_serve.seam.host import Answer, Request, ask, context_of, made_up, told
 from calib_serve.seam.reply import as_json, shown_as
-from calib_serve.seam.request import Request, made_up
-from calib_serve.seam.sigmoids import Sigmoid, sigmoids
 
-__all__ = ["Recorder", "initialize", "look", "manifest_of_model", "recorded"]
+__all__ = ["Recorder", "Sigmoid", "initialize", "look", "manifest_of_model", "recorded", "sigmoids"]
+
+_NAMES = ("sigmoid", "sigmoid_", "logsigmoid", "special_expit")
+_MOST = 1 << 16  # numbers of one result that are kept
+
+
+class Sigmoid(NamedTuple):
+    """One call: the shape of its input, and its result as float64 where that is small."""
+
+    shape: tuple[int, ...]
+    made: NDArray[np.float64] | None
+
+    def is_source_of(self, values: NDArray[np.float64]) -> bool:
+        """Whether ``values`` are what it made."""
+        made = self.made
+        return (
+            made is not None and made.size == values.size and bool(np.allclose(made, values.ravel(), 0, 1e-6))
+        )
+
+
+@contextmanager
+def sigmoids() -> Iterator[list[Sigmoid]]:
+    """Each sigmoid on this thread, in a list that grows; outside TorchScript."""
+    seen: list[Sigmoid] = []
+    if importlib.util.find_spec("torch") is None:
+        yield seen
+        return
+    from torch.overrides import TorchFunctionMode  # noqa: PLC0415
+
+    class Watching(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            found = func(*args, **(kwargs or {}))
+            if getattr(func, "__name__", "") in _NAMES and args and hasattr(args[0], "shape"):
+                seen.append(Sigmoid(tuple(args[0].shape), _values(found)))
+            return found
+
+    with Watching():
+        yield seen
+
+
+def _values(tensor: Any) -> NDArray[np.float64] | None:
+    with suppress(Exception):  # such as a tensor without storage, while a program is traced
+        if tensor.numel() <= _MOST:
+            return np.array(tensor.detach().double().cpu().numpy()).ravel()  # what is later changed in place
+    return None
 
 
 _NOT_PASSED = "the request did not pass here"

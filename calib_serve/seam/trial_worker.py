@@ -17,10 +17,9 @@ from typing import Any
 from calib_serve.errors import CalibServeError, ModelError
 from calib_serve.seam.collect import collect
 from calib_serve.seam.handler import load_handler
-from calib_serve.seam.host import ask, context_of
+from calib_serve.seam.host import Request, ask, context_of
 from calib_serve.seam.look import initialize, look, manifest_of_model
 from calib_serve.seam.reply import as_json
-from calib_serve.seam.request import Request
 
 __all__ = ["main"]
 

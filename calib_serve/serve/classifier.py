@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ModelError
 from calib_serve.fuse.mar_options import ModelOptions
-from calib_serve.pictures import is_picture_shape
 from calib_serve.reporter.decisions import decisions
 from calib_serve.reporter.recorder import Tag
 from calib_serve.scores import measured, to_logits
@@ -85,12 +84,6 @@ class CalibratedClassifier:
             self.options, self.artifact, model=self.name, version=self.version, folder=folder
         )
         self._worker = str(os.getpid())
-        if self.options.pictures is None and is_picture_shape(self.options.input_shape):
-            log.warning(
-                "packed by an earlier version, the archive does not say how pictures are prepared: they "
-                "are resized to %s and scaled to [0, 1]; pack it again with --mean and --std or --transforms",
-                self.options.input_shape[1:],
-            )
         if type(self).postprocess is CalibratedClassifier.postprocess:
             columns = label_columns if self.artifact.is_multilabel else prediction_columns
             self._columns = columns(self.options, self.artifact)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from calib_serve.errors import KeyringError, ModelError, ServerError
 from calib_serve.fuse.mar_options import (
@@ -17,7 +18,6 @@ from calib_serve.fuse.mar_options import (
     KEYRING,
     LABEL_BUDGET,
     LEDGER,
-    METRICS,
     MODELS,
     SAMPLE_RATE,
     SAMPLE_SECONDS,
@@ -27,13 +27,106 @@ from calib_serve.fuse.mar_options import (
 )
 from calib_serve.fuse.torchserve import is_archive, labelled_models, read_archive, shipped, stored_archives
 from calib_serve.receipts import Keyring
-from calib_serve.serve.adjusted import adjusted
-from calib_serve.serve.properties import Ports, is_true, parse_properties
-from calib_serve.serve.snapshots import Snapshot, last_snapshot
+from calib_serve.serve.metrics_file import metrics_file
+from calib_serve.serve.properties import Ports, changed, is_true, parse_properties
 from calib_serve.watch.ledger import REDIS_PASSWORD_FILE, check_address, redis_password
 from calib_serve.watch.policy import parse_policy
 
 __all__ = ["Configuration", "configure", "ensure_keyring"]
+
+_OWN_METRICS = "handlers/metrics.yaml"  # as the shipped configuration names it
+_PATHS = (
+    "keystore",
+    "private_key_file",
+    "certificate_file",
+    "cpp_log_config",
+    "workflow_store",
+    "plugins_path",
+)
+_LOG_CONFIG = "-Dlog4j.configurationFile="
+_WORKERS_NEED = (KEYRING, LABEL_BUDGET, LEDGER, MODELS, SAMPLES, WRITER, "PYTHONUNBUFFERED")
+_HINTS = {
+    "metrics_config": "; it holds all of that and what calib-serve counts",
+    "enable_envvars_config": "; write into the file what TS_* variables said",
+}
+
+
+class Adjusted(NamedTuple):
+    """``text`` of config.properties, that of the metrics file, and what was changed, a sentence each."""
+
+    text: str
+    metrics: str
+    notes: list[str]
+
+
+def adjusted(
+    base: Path | None, settings: Mapping[str, str], needed: Mapping[str, str], *, metrics: Path
+) -> Adjusted:
+    """The configuration in ``base`` (None: the shipped one) with ``settings``, and with what is ``needed``.
+
+    ``metrics``: where the metrics file is written: all of the user's, and our series. Relative paths are
+    taken from the current folder, as TorchServe does. ServerError where it can not work.
+    """
+    source = base or shipped("config.properties")
+    try:
+        text = changed(source.read_text("utf-8"), settings)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServerError(f"cannot read {source}: {error}") from error
+    found = parse_properties(text)
+    _refuse(found)
+    ours = {
+        "metrics_mode": "prometheus",  # TorchServe's default, log, shows nothing on the metrics page
+        "metrics_config": str(metrics),
+        "enable_envvars_config": "false",  # the file that is written is what runs
+        "model_snapshot": None,
+        **needed,
+    }
+    said = {*settings} if base is None else {*found}
+    notes = [
+        f"{key}: {value or 'left out'} instead of {found[key]}{_HINTS.get(key, '')}"
+        for key, value in ours.items()
+        if key in said and _differs(found.get(key, ""), value)
+    ]
+    theirs = Path(found.get("metrics_config", _OWN_METRICS)).absolute()
+    is_ours = found.get("metrics_config", _OWN_METRICS) == _OWN_METRICS and not theirs.is_file()
+    merged = metrics_file(None if is_ours or "metrics_config" not in said else theirs)
+    paths = {key: str(Path(found[key]).absolute()) for key in _PATHS if found.get(key)}
+    if "vmargs" in found:
+        paths["vmargs"] = " ".join(map(_absolute, found["vmargs"].split()))
+    return Adjusted(changed(text, {**paths, **ours}), merged, notes)
+
+
+def _refuse(found: Mapping[str, str]) -> None:
+    if not is_true(found.get("enable_metrics_api", "true")):
+        raise ServerError(
+            "enable_metrics_api=false: nobody could read what is counted; set it to true, with a"
+            " metrics_address of this host alone"
+        )
+    for key in ("inference_address", "management_address", "metrics_address"):
+        if not found.get(key, "http").lower().startswith("http"):
+            raise ServerError(f"{key}={found[key]}: calib-serve serve needs an address http://HOST:PORT")
+    hidden = found.get("blacklist_env_vars", "")
+    try:
+        names = [name for name in _WORKERS_NEED if re.fullmatch(hidden, name)]
+    except re.error:
+        names = []  # another dialect of patterns than Java's
+    if names:
+        raise ServerError(
+            f"blacklist_env_vars={hidden} hides {', '.join(names)} from the workers, which need it; narrow it"
+        )
+
+
+def _absolute(word: str) -> str:
+    """The argument of Java with an absolute path, where it names a log4j2 file of this host."""
+    given = Path(word.removeprefix(_LOG_CONFIG))
+    if not word.startswith(_LOG_CONFIG) or not given.is_file():
+        return word
+    return f"{_LOG_CONFIG}{given.absolute().as_uri()}"
+
+
+def _differs(given: str, needed: str | None) -> bool:
+    return bool(given) and given != needed and (needed is None or Path(given).absolute() != Path(needed))
+
 
 _ADDRESSES = {
     "inference": "http://127.0.0.1:8080",
@@ -47,8 +140,8 @@ _ADDRESSES = {
 class Configuration:
     """``text`` of config.properties and of the ``metrics`` file, ``environment`` of the workers, and more.
 
-    ``notes``: what differs from what the user wrote, and why. ``log_config``: the log4j2 file, None where
-    vmargs name it. ``snapshots``: whether TorchServe keeps them; ``snapshot``: the one that it starts from.
+    ``notes``: what differs from what the user wrote. ``log_config``: the log4j2 file, None where vmargs name
+    it.
     """
 
     folder: Path
@@ -59,8 +152,6 @@ class Configuration:
     environment: Mapping[str, str]
     notes: tuple[str, ...] = ()
     log_config: Path | None = None
-    snapshots: bool = False
-    snapshot: Snapshot | None = None
 
     @cached_property
     def properties(self) -> Mapping[str, str]:
@@ -74,9 +165,7 @@ class Configuration:
 
     @property
     def names(self) -> list[str]:
-        """The models' names, from their archives or the snapshot."""
-        if self.snapshot is not None:
-            return list(self.snapshot.models)
+        """The models' names, from their archives."""
         return [read_archive(self.store / model, verify=False).name for model in self.models]
 
     def address(self, api: str) -> str:
@@ -126,7 +215,6 @@ def configure(
     ports: Ports | None = None,
     settings: Mapping[str, str] | None = None,
     log_config: str | Path | None = None,
-    snapshots: bool = False,
     keyring: str | Path | None = None,
     ledger: str | Path | None = None,
     ledger_password_file: str | Path | None = None,
@@ -140,27 +228,16 @@ def configure(
     """The configuration of a :class:`~calib_serve.serve.server.Server`, which explains the parameters."""
     folder, store = Path(folder).resolve(), Path(store).resolve()
     _check_archives(store, models)
-    logs = folder / os.environ.get("LOG_LOCATION", "logs")
-    snapshot = last_snapshot(logs / "config", store) if snapshots else None
     text, metrics, notes = adjusted(
         Path(config) if config else None,
         {**(ports.as_properties() if ports else {}), **(settings or {})},
-        {
-            "model_store": str(store),
-            "load_models": ",".join(models),
-            **({"model_snapshot": snapshot.text} if snapshot else {}),
-        },
+        {"model_store": str(store), "load_models": ",".join(models)},
         metrics=folder / "metrics.yaml",
     )
-    if snapshot and (new := sorted({*models} - snapshot.archives)):
-        notes.append(
-            f"{', '.join(new)}: not served, as the last snapshot does not hold it; {snapshot.file} goes first"
-        )
     properties = parse_properties(text)
     environment = {
         "PYTHONUNBUFFERED": "1",
         MODELS: str(folder / "models.json"),
-        METRICS: properties.get("metrics_address", _ADDRESSES["metrics"]),
         **_keyring(folder, keyring),
         **_ledger(folder, ledger),
         **_password(ledger_password_file),
@@ -172,8 +249,6 @@ def configure(
     return Configuration(
         *(folder, store, tuple(models), text, metrics, environment, tuple(notes)),
         log_config=_log_config(log_config, properties),
-        snapshots=snapshots,
-        snapshot=snapshot,
     )
 
 

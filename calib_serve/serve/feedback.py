@@ -35,13 +35,11 @@ from calib_serve.fuse.mar_options import (
 from calib_serve.receipts import DAY, Label
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.envelope import check_requests, take_place
-from calib_serve.serve.keys import live_keyring
 from calib_serve.serve.lifecycle import end_cleanly
-from calib_serve.serve.observer import FEEDBACK
+from calib_serve.serve.observer import FEEDBACK, host_sample_log, live_keyring
 from calib_serve.serve.protocols import Message, as_text, end_stream, read_messages, read_tensors
 from calib_serve.serve.publish import Publisher, consumer_name
 from calib_serve.serve.replies import numbers, refusal, texts, v2_reply
-from calib_serve.serve.sampling import host_sample_log
 from calib_serve.watch.checks import Checks
 from calib_serve.watch.contracts import ContractFollower
 from calib_serve.watch.drift import Detector

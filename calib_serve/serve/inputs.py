@@ -23,7 +23,7 @@ from calib_serve.pictures import MAX_PIXELS, Preprocessing, is_picture_shape, re
 __all__ = ["Payload", "decode", "decode_lists"]
 
 Payload = Union[str, bytes, bytearray, list[Any], dict[str, Any]]
-Pictures = Union[Preprocessing, Literal["unknown"], None]
+Pictures = Union[Preprocessing, Literal["unknown"]]
 
 _NPY = b"\x93NUMPY"
 _IMAGES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF8", b"BM", b"RIFF", b"II*\x00", b"MM\x00*")
@@ -168,9 +168,4 @@ def _picture(raw: bytes, shape: Sequence[int | None], pictures: Pictures, max_pi
             "this model's archive does not say how pictures are normalised: send an array, or pack it again "
             "with --mean and --std or with --transforms; --mean 0 --std 1 says that the model takes [0, 1]"
         )
-    if pictures is None:
-        _, height, width = shape
-        if height is None or width is None:
-            raise InputError("this model's archive does not say how pictures are resized; send an array")
-        pictures = Preprocessing(mean=(0.0,), std=(1.0,), resize=(height, width))
     return read_picture(io.BytesIO(raw), pictures, shape=shape, max_pixels=max_pixels)

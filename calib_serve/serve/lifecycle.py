@@ -2,12 +2,9 @@
 
 When a worker's connection closes, the server kills the worker and stops reading its output. So metrics must
 be sent and counted while the connection is still open. Requests that the server has taken from its queue for
-a worker that leaves are never answered, and it takes the next ones right after a reply. Two ways out:
-
-* SIGTERM: the worker replies and closes its connection at once, before the server takes the next requests. An
-  idle worker leaves after a second without a request.
-* SIGUSR1, then a request with the header ``LEAVE``: the worker closes its connection instead of replying. The
-  server then holds that request for it and no other, so none can be lost. ``calib-serve scale`` does this.
+a worker that leaves are never answered, and it takes the next ones right after a reply. So on SIGTERM the
+worker replies and closes its connection at once, before the server takes the next requests. An idle worker
+leaves after a second without a request.
 """
 
 from __future__ import annotations
@@ -26,10 +23,7 @@ from typing import Any
 
 from calib_serve.serve.emit import wait_until_counted
 
-__all__ = ["LEAVE", "end_cleanly"]
-
-LEAVE = "x-calib-leave"
-"""A request with this header ends a worker that got SIGUSR1; others reply with nothing, and count nothing."""
+__all__ = ["end_cleanly"]
 
 _PATIENCE = 30.0  # seconds after which a worker exits even during a prediction
 _QUIET = 1.0  # seconds without a request after which a worker exits: more than a batch waits for requests
@@ -37,7 +31,7 @@ _STEP = 0.2  # seconds between looks
 
 
 def end_cleanly(flush: Callable[[], object]) -> Callable[[], None]:
-    """Call ``flush`` when this worker exits, and exit between requests when told to, see above.
+    """Call ``flush`` when this worker exits, and exit between requests after SIGTERM, see above.
 
     Returns a function to call before each reply: after SIGTERM, it waits until the server has counted that
     reply's metrics, and exits when the reply is sent.
@@ -46,8 +40,6 @@ def end_cleanly(flush: Callable[[], object]) -> Callable[[], None]:
     atexit.register(flush)  # the server may have exited first
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, ending.asked)
-        if hasattr(signal, "SIGUSR1"):
-            signal.signal(signal.SIGUSR1, ending.marked)
         ending.watch_requests()
     return ending.before_answer
 
@@ -59,7 +51,6 @@ class _Ending:
         self._flush = flush
         self._since: float | None = None  # when SIGTERM arrived
         self._last = 0.0  # when the last request did, or SIGTERM
-        self._marked = False
 
     def asked(self, signum: int, frame: FrameType | None) -> None:
         """SIGTERM, from outside or from the timer that is set here."""
@@ -78,29 +69,19 @@ class _Ending:
         timer.daemon = True
         timer.start()
 
-    def marked(self, signum: int, frame: FrameType | None) -> None:
-        """SIGUSR1: leave at the next request that says so."""
-        self._marked = True
-
     def watch_requests(self) -> None:
-        """See each request before its handler does."""
+        """Note when each request comes, before its handler does."""
         try:
-            from ts.protocol.otf_message_handler import create_predict_response  # noqa: PLC0415
             from ts.service import Service  # noqa: PLC0415
         except ImportError:  # not within TorchServe
             return
         predict = Service.predict
 
-        def predict_or_leave(service: Any, batch: list[dict[str, Any]]) -> Any:
+        def noted(service: Any, batch: list[dict[str, Any]]) -> Any:
             self._last = time.monotonic()
-            if len(batch) != 1 or not _is_call_to_leave(batch[0]):
-                return predict(service, batch)
-            if self._marked:
-                self._settle()
-                _leave(service.cl_socket)
-            return create_predict_response([b""], {0: batch[0]["requestId"].decode()}, "another", 200)
+            return predict(service, batch)
 
-        Service.predict = predict_or_leave
+        Service.predict = noted
 
     def before_answer(self) -> None:
         """What ``end_cleanly`` returns."""
@@ -111,12 +92,6 @@ class _Ending:
     def _settle(self) -> None:
         self._flush()
         wait_until_counted()
-
-
-def _is_call_to_leave(request: dict[str, Any]) -> bool:
-    """Whether it is a description of the model that is asked for, which the management API alone does."""
-    names = {one["name"].decode("utf-8", "replace").lower() for one in request.get("headers") or ()}
-    return {LEAVE, "describe"} <= names
 
 
 def _leave_when_sent(frame: FrameType, event: str, function: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from calib_serve.errors import ServerError
+from calib_serve.serve.properties import is_true, read_properties
 
 __all__ = ["Management", "Tokens", "client_of"]
 
@@ -48,6 +49,15 @@ class Management:
     url: str
     token: str | None
 
+    @classmethod
+    def of(cls, folder: Path) -> Management:
+        """Of the server that runs in ``folder``, by its config.properties and its tokens."""
+        properties = read_properties(folder / "config.properties")
+        token = None
+        if not is_true(properties.get("disable_token_authorization")):
+            token = Tokens.read(folder / "key_file.json").management
+        return cls(properties.get("management_address", "http://127.0.0.1:8081"), token)
+
     def versions(self, model: str, version: str | None = "all") -> list[dict[str, Any]]:
         """The server's description of each version of ``model``, or of one; None: the default one."""
         reply = self._ask("GET", f"/models/{model}/{version}" if version else f"/models/{model}")
@@ -85,15 +95,10 @@ class Management:
             raise ServerError(f"TorchServe did not make {model} {version} the default: {_message(reply)}")
 
     def unregister(self, model: str, version: str) -> None:
-        """Forget a version, with all requests that wait for it: see ``scaling`` for how none is lost."""
+        """Forget a version, with all requests that wait for it."""
         reply = self._ask("DELETE", f"/models/{model}/{version}", timeout=None)
         if reply.is_error and reply.status_code != httpx.codes.NOT_FOUND:
             raise ServerError(f"TorchServe did not unregister {model} {version}: {_message(reply)}")
-
-    def ask_a_worker(self, model: str, version: str, header: str) -> int:
-        """Send a request with ``header`` to whichever worker of ``model`` takes it; the reply's status."""
-        query = {"customized": "true"}
-        return self._ask("GET", f"/models/{model}/{version}", params=query, headers={header: "1"}).status_code
 
     def _ask(self, method: str, path: str, *, timeout: float | None = 30.0, **more: Any) -> httpx.Response:
         with client_of(self.url, self.token) as http:

@@ -11,21 +11,54 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
-from calib_serve.errors import CalibServeError
-from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET, SAMPLES, ModelOptions, from_environment
+from calib_serve.errors import CalibServeError, ModelError
+from calib_serve.fuse.mar_options import (
+    KEYRING,
+    LABEL_BUDGET,
+    SAMPLE_RATE,
+    SAMPLE_SECONDS,
+    SAMPLES,
+    ModelOptions,
+    from_environment,
+)
 from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt
 from calib_serve.reporter.recorder import Recorder
 from calib_serve.reporter.shadow import ReporterShadow
 from calib_serve.serve.emit import Emitter
-from calib_serve.serve.keys import live_keyring
 from calib_serve.serve.lifecycle import end_cleanly
 from calib_serve.serve.metrics_file import of_this_worker, undeclared
-from calib_serve.serve.sampling import host_sample_log
+from calib_serve.signals import on_hangup
 from calib_serve.watch.policy import LabelPolicy, parse_policy
 from calib_serve.watch.samples import SampleLog
 from calib_serve.watch.series import PUBLISHED
 
-__all__ = ["FEEDBACK", "Observer", "observe"]
+__all__ = ["FEEDBACK", "Observer", "host_sample_log", "live_keyring", "observe"]
+
+
+def live_keyring(path: str, emitter: Emitter) -> LiveKeyring:
+    """The keyring in ``path``, read again when it changed and on SIGHUP; a failure of that is counted.
+
+    KeyringError where it cannot be read to begin with.
+    """
+    ring = LiveKeyring(path, failed=lambda: emitter.failed("keyring"))
+    on_hangup(ring.again)
+    return ring
+
+
+def host_sample_log() -> SampleLog | None:
+    """The log in ``CALIB_SERVE_SAMPLES``, at rate ``CALIB_SERVE_SAMPLE_RATE`` (0.1); None where unset.
+
+    Written every ``CALIB_SERVE_SAMPLE_SECONDS`` (60): a server that stops kills its workers.
+    """
+    folder, rate = from_environment(SAMPLES), from_environment(SAMPLE_RATE)
+    if folder is None:
+        return None
+    try:
+        seconds = float(from_environment(SAMPLE_SECONDS) or 60.0)
+        return SampleLog(folder, rate=float(rate or 0.1), flush_seconds=seconds).start()
+    except (ValueError, OSError) as error:
+        raise ModelError(f"cannot keep samples in {folder} at rate {rate}: {error}") from error
+
 
 log = logging.getLogger(__name__)
 

@@ -93,7 +93,7 @@ def _command(configuration: Configuration, scratch: Path) -> list[str]:
         *("--python", sys.executable),
         *("-f", str(configuration.file)),
         *("-s", str(configuration.store)),
-        *([] if configuration.snapshots else ["-ncs"]),
+        "-ncs",  # no snapshots: each start is of what is named
     ]
 
 

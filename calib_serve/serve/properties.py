@@ -10,7 +10,7 @@ from pathlib import Path
 
 from calib_serve.errors import ServerError
 
-__all__ = ["Ports", "changed", "effective", "is_free", "is_true", "parse_properties", "read_properties"]
+__all__ = ["Ports", "changed", "is_free", "is_true", "parse_properties", "read_properties"]
 
 _ADDRESSES = ("inference", "management", "metrics")
 
@@ -94,31 +94,6 @@ def parse_properties(text: str) -> dict[str, str]:
     return {match[1]: match[2].strip() for match in found if match}
 
 
-def effective(text: str, environment: Mapping[str, str]) -> dict[str, str]:
-    r"""What TorchServe makes of ``text``: ``$$NAME$$`` is replaced, and TS_* variables win where it says so.
-
-    >>> effective("a=$$HOME$$/x", {"HOME": "/h", "TS_A": "1"})
-    {'a': '/h/x'}
-    >>> effective("a=1\nenable_envvars_config=true", {"TS_A": "2"})["a"]
-    '2'
-    """
-
-    def named(match: re.Match[str]) -> str:
-        if match[1] not in environment:
-            raise ServerError(
-                f"config.properties names the environment variable {match[1]}, which is not set"
-            )
-        return environment[match[1]]
-
-    found = {key: _VARIABLE.sub(named, value) for key, value in parse_properties(text).items()}
-    if is_true(found.get("enable_envvars_config")):
-        for name, value in environment.items():
-            if name.startswith("TS_") and (name not in _KEPT or is_true(found.get("use_env_allowed_urls"))):
-                key = name.lower() if name.startswith(_LONG) else name[3:].lower()
-                found[key] = value
-    return found
-
-
 def is_true(value: str | None) -> bool:
     """As Java reads a flag."""
     return (value or "").strip().lower() == "true"
@@ -143,10 +118,6 @@ def changed(text: str, values: Mapping[str, str | None]) -> str:
         # Drop a second line of the same key: Java would take it instead of ours.
     return "\n".join([*lines, *(f"{key}={value}" for key, value in left.items())]) + "\n"
 
-
-_VARIABLE = re.compile(r"\$\$([^$]+[^$])\$\$")
-_KEPT = ("TS_ALLOWED_URLS",)
-_LONG = ("TS_OPEN_INFERENCE_PROTOCOL", "TS_HEADER_KEY_")  # their properties begin with ts_, too
 
 # As java.util.Properties reads a line: key, then = or : or a blank, then value.
 _PROPERTY = re.compile(r"[ \t\f]*([^#!=:\s][^=: \t\f]*)[ \t\f]*[=:]?(.*)", re.DOTALL)

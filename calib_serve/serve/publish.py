@@ -1,8 +1,8 @@
-"""Publish the ledger's sums to the server's counters, each exactly once.
+"""Publish the ledger's sums to the server's counters.
 
 The ledger marks what was sent when the block that sends it ends. Where the mark fails, or the ledger goes
 back to an earlier state, this worker remembers what it sent. A worker killed in between leaves sums that were
-sent but not marked; the next worker asks the server what it holds, and sends only what is beyond that.
+sent but not marked, which the next one sends again: the counters are ahead by them, the ledger is not.
 """
 
 from __future__ import annotations
@@ -11,19 +11,13 @@ import contextlib
 import json
 import logging
 import math
-import os
-import re
 import socket
 import threading
 import time
-import urllib.parse
-import urllib.request
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from calib_serve.fuse.mar_options import METRICS, from_environment
 from calib_serve.serve.emit import Emitter
-from calib_serve.serve.metric_lines import label_value
 from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.ledger import Emission, Ledger, Sums, Version, WriterLease, read_generation
 from calib_serve.watch.series import PUBLISHED
@@ -33,9 +27,6 @@ __all__ = ["Publisher", "consumer_name"]
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY = 5.0  # seconds between looks at what has turned mature
-_COUNT = re.compile(
-    r'^(calib_\w+)\{model="([^"]*)",version="([^"]*)",(?:bin="(\d+)",)?[^\n]*\} (\S+)$', re.MULTILINE
-)
 
 
 def consumer_name(name: str = "") -> str:
@@ -66,7 +57,7 @@ class Publisher:
         self._consumer = self._as_asked = consumer_name(name)
         self._lease, self._asked = lease, ledger.writer if lease is None else lease.asked
         # What this worker has sent, whether or not that was marked, and what it has told of incidents.
-        self._sent: dict[Version, Sums] | None = None
+        self._sent: dict[Version, Sums] = {}
         self._marked = True
         self._told: dict[str, int] = {}
         self._lost = 0
@@ -85,9 +76,8 @@ class Publisher:
         """Send the ledger's unpublished sums."""
         try:
             self._take_name()
-            held = self._held_by_server()  # before the ledger is locked
             with self._ledger.transaction():
-                with self._emission(held) as found:
+                with self._emission() as found:
                     # Nothing that can fail comes between: what is added here is sent, whatever happens next,
                     # and the ledger marks it only when the lines are on their way.
                     self._send(found)
@@ -108,16 +98,14 @@ class Publisher:
         name = self._asked if self._lease is None else self._lease.hold()
         consumer = self._as_asked if name == self._asked else f"{self._as_asked}/{name}"
         if consumer != self._consumer:
-            # What the server's counters hold is of more than one name from here: it is not asked any more.
-            self._ledger.store(f"publish/{self._consumer}", b"{}")
             self._consumer, self._sent = consumer, {}
         if self._lease is not None and self._lease.lost > self._lost:
             self._emitter.failed("lease", times=self._lease.lost - self._lost)
             self._lost = self._lease.lost
 
     @contextlib.contextmanager
-    def _emission(self, held: Mapping[Version, Sums]) -> Iterator[Emission]:
-        before = self._sent_so_far(held)
+    def _emission(self) -> Iterator[Emission]:
+        before = self._sent_so_far()
         with self._ledger.emission(self._consumer, before=before) as found:
             yield found
             # On their way, whether or not the mark is made.
@@ -180,14 +168,12 @@ class Publisher:
         for (model, version), sums in found.fresh.items():
             _emit(self._emitter, model, version, sums)
 
-    def _sent_so_far(self, held: Mapping[Version, Sums]) -> dict[Version, Sums]:
-        """What this server was sent of the writer's sums: the most that anybody knows of.
+    def _sent_so_far(self) -> dict[Version, Sums]:
+        """What this server was sent of the writer's sums: what is marked, or this worker knows of beyond it.
 
         Where labels were taken out of the ledger on purpose, no more than it holds.
         """
         lowered, known = read_generation(self._ledger).lowered, self._ledger.published(self._consumer)
-        if self._sent is None:
-            self._sent = self._since_start_of_server(known, held)
         went_back = any(v not in known or known[v].below(sent) for v, sent in self._sent.items())
         sent = {v: s.highest(known.get(v, s)) for v, s in (known | self._sent).items()}
         key = f"lowered/{self._consumer}"
@@ -200,64 +186,6 @@ class Publisher:
             self._emitter.failed("rollback")
         self._ledger.store(key, str(lowered).encode())
         return sent
-
-    def _since_start_of_server(
-        self, known: Mapping[Version, Sums], held: Mapping[Version, Sums]
-    ) -> dict[Version, Sums]:
-        """What was published when this server's counters were 0, and what they hold."""
-        before = self._at_start_of_server()
-        if before is None:
-            rows = [[*version, sums.packed().hex()] for version, sums in known.items()]
-            kept = {"server": _server(), "published": rows}
-            self._ledger.store(f"publish/{self._consumer}", json.dumps(kept).encode())
-            return {}
-        zeros = Sums.zeros(self._ledger.bins)
-        return {version: before.get(version, zeros) + sums for version, sums in held.items()}
-
-    def _at_start_of_server(self) -> dict[Version, Sums] | None:
-        """What was published when this server's counters started at 0; None if they start now."""
-        kept = json.loads(self._ledger.load(f"publish/{self._consumer}") or b"{}")
-        if kept.get("server") != _server() or "published" not in kept:
-            return None
-        bins = self._ledger.bins
-        return {(m, v): Sums.unpacked(bytes.fromhex(packed), bins=bins) for m, v, packed in kept["published"]}
-
-    def _held_by_server(self) -> dict[Version, Sums]:
-        """What the server's counters hold of the ledger's versions, where that is to be asked."""
-        address = from_environment(METRICS)
-        if self._sent is not None or address is None or self._at_start_of_server() is None:
-            return {}
-        found = _counters(address)
-        zeros = Sums.zeros(self._ledger.bins)
-        return {
-            version: zeros.with_values(found.get((label_value(version[0]), label_value(version[1])), {}))
-            for version in self._ledger.sums(own=True)
-        }
-
-
-def _server() -> str:
-    """The server process that this worker belongs to, and when it started."""
-    pid = os.getppid()
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:  # noqa: PTH123 - not a file one keeps
-            return f"{pid}/{file.read().rpartition(')')[2].split()[19]}"
-    except OSError:
-        return str(pid)
-
-
-def _counters(address: str) -> dict[tuple[str, str], dict[tuple[str, int], float]]:
-    """What the server's counters of labels hold, by model and version, then by name and bin."""
-    names = [one.name for one in PUBLISHED if one.of == "labels"]
-    asked = urllib.parse.urlencode([("name[]", name) for name in names])
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"{address}/metrics?{asked}", timeout=10) as reply:
-        text = reply.read().decode("utf-8", "replace")
-    found: dict[tuple[str, str], dict[tuple[str, int], float]] = {}
-    for name, model, version, place, value in _COUNT.findall(text):
-        if name in names:
-            held = found.setdefault((model, version), {})
-            held[name, int(place or 0)] = held.get((name, int(place or 0)), 0.0) + float(value)
-    return found
 
 
 def _emit(emitter: Emitter, model: str, version: str, sums: Sums) -> None:

@@ -13,11 +13,10 @@ import httpx
 
 from calib_serve.errors import ServerError
 from calib_serve.serve.configuration import configure, ensure_keyring
-from calib_serve.serve.log import Log
 from calib_serve.serve.management import Management, Tokens, client_of
 from calib_serve.serve.process import Process
 from calib_serve.serve.properties import Ports
-from calib_serve.serve.startup import Startup
+from calib_serve.serve.startup import Log, Startup
 
 __all__ = ["Server", "Tokens", "ensure_keyring"]
 
@@ -28,12 +27,10 @@ class Server:
     ``folder``: where it runs, made if missing: config, logs, ``key_file.json``, keyring and ledger.
     ``config``: a config.properties to start from (default: the package's), whose values stay, except for
     what ``notes`` tells; ``settings`` overrides single lines. ``log_config``: a log4j2 file (default: that of
-    vmargs, else the package's). ``snapshots``: keep TorchServe's snapshots in ``folder``, and start from the
-    last one where there is one: what it says of models and workers then goes before ``models``. ``ports``:
-    None keeps the config's. ``keyring``, ``ledger``: default to files in ``folder`` of an earlier run, or as
-    the environment says. ``ledger_password_file``: a file with the password of the ledger's Redis.
-    ``writer``: this server's name among those that share a ledger (default: the
-    host's name). ``samples``: a folder for the logits and labels of a share ``sample_rate`` of the
+    vmargs, else the package's). ``ports``: None keeps the config's. ``keyring``, ``ledger``: default to files
+    in ``folder`` of an earlier run, or as the environment says. ``ledger_password_file``: a file with the
+    password of the ledger's Redis. ``writer``: this server's name among those that share a ledger (default:
+    the host's name). ``samples``: a folder for the logits and labels of a share ``sample_rate`` of the
     predictions, written every ``sample_seconds``. ``label_budget``: which labels workers ask for, such as
     "500/day" (default: all). ``allow_volatile``: labels may be counted in a Redis that loses them when it
     restarts.
@@ -51,7 +48,6 @@ class Server:
         ports: Ports | None = None,
         settings: Mapping[str, str] | None = None,
         log_config: str | Path | None = None,
-        snapshots: bool = False,
         keyring: str | Path | None = None,
         ledger: str | Path | None = None,
         ledger_password_file: str | Path | None = None,
@@ -70,7 +66,6 @@ class Server:
             ports=ports,
             settings=settings,
             log_config=log_config,
-            snapshots=snapshots,
             keyring=keyring,
             ledger=ledger,
             ledger_password_file=ledger_password_file,
@@ -86,7 +81,7 @@ class Server:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What differs from the configuration it was given, and why, a line each."""
+        """What differs from the configuration it was given, a line each."""
         return self._configuration.notes
 
     @property

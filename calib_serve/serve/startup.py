@@ -1,17 +1,63 @@
-"""Which models of a server that starts are ready, and which have failed."""
+"""Which models of a server that starts are ready, which have failed, and what its log says."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 
-from calib_serve.serve.log import Log
 from calib_serve.serve.management import Management
 
-__all__ = ["Startup"]
+__all__ = ["Log", "Startup"]
+
+_ERROR = re.compile(
+    r"(?:MODEL_LOG - |\bERROR\b.*? - )((?:[\w.]+(?:Error|Exception|Dependency)|.*rror)\b.*)"
+    r"|^([\w.]+(?:Error|Exception): .*)",  # Java's own
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Log:
+    """``file`` from byte ``start`` on; ``java``: Java's own output, for what is not logged to that file."""
+
+    file: Path
+    java: Path
+    start: int
+
+    @classmethod
+    def beginning_now(cls, folder: Path, logs: Path) -> Log:
+        """The log of a server that is about to start in ``folder`` and logs to ``logs``."""
+        file = logs / "torchserve.log"
+        return cls(file, folder / "java.out", file.stat().st_size if file.is_file() else 0)
+
+    def text(self) -> str:
+        """All of it."""
+        with suppress(OSError), self.file.open("rb") as file:
+            file.seek(self.start)
+            return file.read().decode("utf-8", "replace")
+        return self.java.read_text("utf-8", "replace")
+
+    def tells_that_a_load_failed(self, worker: str) -> bool:
+        """Whether a worker of ``worker``, a name_version, died as it loaded its model, or took too long."""
+        name = re.escape(worker)
+        died = rf"W-\d+-{name}-stdout\b.*Backend worker process died\.|W-\d+-{name} .*Backend worker error"
+        return re.search(died, self.text()) is not None
+
+    def hint(self, model: str = "") -> str:
+        """Where the log is, and the last errors in it, or in what the workers of ``model`` said."""
+        lines = [line for line in self.text().splitlines() if not model or f"-{model}_" in line]
+        errors = [match[1] or match[2] for match in _ERROR.finditer("\n".join(lines))]
+        return "\n  ".join(
+            [f"see {self.file if self.file.is_file() else self.java}", *dict.fromkeys(errors[-3:])]
+        )
+
 
 _LAST_WORDS = 0.5  # seconds until what a worker printed as it died is in the log
 _PROCESS = 240.0  # seconds: TorchServe gives a process two minutes to start, and two more to be connected

@@ -19,7 +19,7 @@ from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import KEYRING, from_environment
 from calib_serve.receipts import LiveKeyring
 from calib_serve.reporter.recorder import ROUNDING, Key, Recorder, Tag
-from calib_serve.serve.metric_lines import BY_NAME
+from calib_serve.serve.emit import BY_NAME
 
 __all__ = ["Monitor", "TritonPythonModel", "open_triton"]
 
@@ -43,9 +43,6 @@ class TritonPythonModel:
         self._triton = open_triton()
         config = json.loads(args["model_config"])
         self._names = [tensor["name"] for tensor in config["output"] if tensor["name"] != "receipt"]
-        # Repositories of 0.1.0 send no version: there, the step's own is the graph's.
-        self._told = any(tensor["name"] == _VERSION for tensor in config["input"])
-        self._version = args["model_version"]
         parameters = config["parameters"]
         self._monitor = Monitor(
             self._triton,
@@ -53,16 +50,14 @@ class TritonPythonModel:
             bins=int(parameters["bins"]["string_value"]),
             multilabel="multilabel" in parameters,
         )
-        self._monitor.start(self._version)
+        self._monitor.start(args["model_version"])
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """One response per request, with one receipt per prediction."""
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Any) -> Any:
-        version = self._version
-        if self._told:
-            version = str(int(self._array(request, _VERSION).flat[0]))
+        version = str(int(self._array(request, _VERSION).flat[0]))
         seen = [self._array(request, name) for name in ("confidence", "predicted")]
         receipts = self._monitor.receipts(version, *seen)
         made = [self._triton.Tensor(name, self._array(request, name)) for name in self._names]

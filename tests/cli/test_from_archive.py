@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from foreign_handlers import FOREIGN, Foreign, archive, weights
 from live_server import CLASSES, inputs
-from sizes import nightly
 from typer.testing import CliRunner
 
 from calib_serve.cli import app
 from calib_serve.errors import InputError, ModelError
+
+pytestmark = pytest.mark.server
 
 N = 60
 
@@ -48,7 +49,7 @@ def run(*arguments: object) -> str:
     return done.stdout
 
 
-@nightly
+@pytest.mark.nightly
 def test_a_fit_on_the_archive_is_the_fit_on_its_logits(folder: Path) -> None:
     how = ("--method", "temperature", "--split", "cal", "--eval-split", "test", "--json")
     ours = json.loads(run("fit", "--from", "plain.mar", "--data", "data", *how, "-o", "fitted"))

@@ -31,39 +31,12 @@ def folder(tmp_path: Path) -> Path:
 MODEL = ("--model", "net.pt", "--artifact", "artifact", "--name", "digits")
 AROUND = ("--from", "old.mar", "--artifact", "artifact")
 FEEDBACK = ("--feedback",)
+FILES = (["--weights", "w.safetensors"], ["--input-shape", "4"], ["--handler", "h.py"], ["--model", "net.pt"])
+OF_ALL = ["--abstain-below", "0.5"]
 REFUSED = [
-    *((MODEL, option) for option in (["--for", "x.mar"],)),
-    *(
-        (AROUND, option)
-        for option in (
-            ["--weights", "w.safetensors"],
-            ["--input-shape", "4"],
-            ["--handler", "h.py"],
-            ["--abstain-below", "0.5"],
-            ["--mean", "0"],
-            ["--transforms", "t.py:x"],
-            ["--top", "3"],
-            ["--for", "x.mar"],
-            ["--model", "net.pt"],
-        )
-    ),
-    *(
-        (FEEDBACK, option)
-        for option in (
-            ["--model", "net.pt"],
-            ["--artifact", "artifact"],
-            ["--from", "old.mar"],
-            ["--weights", "w.safetensors"],
-            ["--input-shape", "4"],
-            ["--handler", "h.py"],
-            ["--extra", "x.txt"],
-            ["--workers", "4"],
-            ["--batch-size", "4"],
-            ["--batch-delay", "4"],
-            ["--outputs", "logits"],
-            ["--abstain-below", "0.5"],
-        )
-    ),
+    (MODEL, ["--for", "x.mar"]),
+    *((AROUND, option) for option in (*FILES, OF_ALL, ["--mean", "0"], ["--top", "3"], ["--for", "x.mar"])),
+    *((FEEDBACK, option) for option in (*FILES, OF_ALL, ["--from", "old.mar"], ["--workers", "4"])),
 ]
 
 
@@ -75,29 +48,6 @@ def test_an_option_of_another_kind_of_archive_is_refused(
     with pytest.raises(InputError, match=rf"{option[0]} .*{what[0]}"):
         call(*what, *option, "-o", "store")
     assert not Path("store").exists()
-
-
-def test_each_of_the_three_takes_its_own_options(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    own = (
-        "--workers",
-        3,
-        "--batch-size",
-        4,
-        "--batch-delay",
-        6,
-        "--outputs",
-        "log_probs",
-        "--version",
-        "1.2",
-    )
-    call(*MODEL, *own, "--input-shape", "16", "--abstain-below", 0.5, "-o", "store")
-    packed = read_archive(Path("store/digits.mar"))
-    assert (packed.version, packed.config["minWorkers"], packed.config["batchSize"]) == ("1.2", 3, 4)
-    section = packed.config["calib_serve"]
-    assert (section["outputs"], section["abstain_below"], section["workers"]) == ("log_probs", 0.5, 3)
-    call(*FEEDBACK, "--for", "store/digits.mar", "--name", "labels", "--version", "7", "-o", "store")
-    assert read_archive(Path("store/labels.mar")).config["calib_serve"]["models"][0]["name"] == "digits"
 
 
 def packed(folder: Path, *options: object) -> dict[str, Any]:
@@ -169,15 +119,6 @@ def test_pictures_that_cannot_be_are_refused_when_packing(
     with pytest.raises(InputError, match=match):
         packed(folder, *(() if "--input-shape" in options else ("--input-shape", "3,32,32")), *options)
     assert not Path("digits.mar").exists()
-
-
-def test_pictures_are_not_sent_to_a_model_of_whole_numbers(folder: Path) -> None:
-    from calib_serve import pack
-
-    how = {"mean": 0, "std": 1}
-    artifact = temperature_artifact(model={"input_shape": [3, 8, 8]})
-    with pytest.raises(InputError, match="the model takes uint8"):
-        pack(folder / "net.pt", artifact, folder, name="m", input_dtype="uint8", pictures=how)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 from calib_serve import calibrate
 from calib_serve.artifact import Abstain, Artifact, Clause, Contract, LogitMap, PredictionSets
 from calib_serve.cli import app, main
-from calib_serve.fuse.torchserve import artifact_of, read_archive
 from calib_serve.metrics import adaptive_ece, classwise_ece, noise_floor
 from calib_serve.receipts import Label, Receipt
 from calib_serve.study.corruptions import corrupt
@@ -561,25 +560,6 @@ def test_refit_says_what_moved_what_is_lost_and_what_stays(tmp_path: Path) -> No
             f"written to {tmp_path / 'new'}",
         ],
     )
-
-
-def test_refit_packs_an_archive_of_the_first_version_again(tmp_path: Path) -> None:
-    z, y = draw(400, 6, 2)
-    served(tmp_path / "log", z.astype(np.float16).astype(float), y, "from_eager", "1.0")
-    archive = Path(__file__).parents[1] / "kept" / "version-0.1.0" / "from_eager.mar"
-    code, said = run(
-        *("refit", archive, "--samples", tmp_path / "log", "-o", tmp_path / "new", "--method", "temperature"),
-        *("--new-version", "2.0", "--store", tmp_path),
-    )
-    assert (code, said.splitlines()[-2:]) == (
-        0,
-        [
-            f"written to {tmp_path / 'new'}",
-            f"packed {tmp_path / 'from_eager-2.0.mar'}; register it and make it the default",
-        ],
-    )
-    packed, new = artifact_of(read_archive(tmp_path / "from_eager-2.0.mar")), Artifact.load(tmp_path / "new")
-    assert packed.fingerprint == new.fingerprint
 
 
 def test_refit_that_cannot_judge_says_why_and_ends_with_two(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,6 @@ from live_server import (
     foreign,
     inputs,
     network,
-    serve,
     temperature_artifact,
     torchscript,
     total,
@@ -27,9 +24,8 @@ from live_server import (
 
 from calib_serve import Artifact, LogitMap
 from calib_serve.artifact import Clause, Contract, Head
-from calib_serve.errors import FuseError, InputError
-from calib_serve.fuse.torchserve import pack, pack_around, pack_feedback, recalibrated, same_model
-from calib_serve.fuse.torchserve.archive import write_archive
+from calib_serve.errors import InputError
+from calib_serve.fuse.torchserve import pack, pack_around, recalibrated, same_model
 from calib_serve.metrics import softmax
 from calib_serve.receipts import shadow_tag
 from calib_serve.watch.contracts import contract_states
@@ -37,7 +33,7 @@ from calib_serve.watch.ledger import open_ledger
 from calib_serve.watch.maturity import Maturity
 from calib_serve.watch.shadow import shadow_states
 
-V = ("digits", "1.0")
+V = ("shadowed", "1.0")
 CONTRACT = Contract((Clause("act", 0.5, above=0.6),))
 SERVED = temperature_artifact(2.0, contract=CONTRACT)
 SHADOW = temperature_artifact(0.5)
@@ -47,22 +43,21 @@ X = inputs(60, seed=3)
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shadows")
-    pack(torchscript(folder / "net.pt"), SERVED, folder / "store", name="digits", shadow=SHADOW)
-    pack_feedback(folder / "store", archives=[folder / "store" / "digits.mar"], maturity="0")
+    pack(torchscript(folder / "net.pt"), SERVED, folder / "store", name="shadowed", shadow=SHADOW)
     return folder / "store"
 
 
 @pytest.fixture(scope="module")
-def running(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(
+    register: Callable[..., Running], store: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Running:
     # A worker's own archive with a shadow that was damaged on its way.
     damaged = tmp_path_factory.mktemp("damaged")
-    with zipfile.ZipFile(store / "digits.mar") as whole, zipfile.ZipFile(damaged / "d.mar", "w") as less:
+    with zipfile.ZipFile(store / "shadowed.mar") as whole, zipfile.ZipFile(damaged / "d.mar", "w") as less:
         for name in whole.namelist():
             if not name.startswith("shadow/params"):
-                less.writestr(name, whole.read(name).replace(b'"digits"', b'"damaged"'))
-    shutil.move(damaged / "d.mar", store / "damaged.mar")
-    names = ["digits.mar", "damaged.mar", "calibration_feedback.mar"]
-    yield from serve(store, names, tmp_path_factory.mktemp("run"))
+                less.writestr(name, whole.read(name).replace(b'"shadowed"', b'"damaged"'))
+    return register(store / "shadowed.mar", (damaged / "d.mar").rename(damaged / "damaged.mar"))
 
 
 @pytest.mark.server
@@ -100,7 +95,7 @@ def test_a_broken_shadow_is_counted_and_changes_no_reply(running: Running) -> No
 
 
 def test_another_calibration_takes_the_shadow_s_place_or_leaves_it(store: Path, tmp_path: Path) -> None:
-    promoted = recalibrated(store / "digits.mar", SHADOW, tmp_path, version="1.1")
+    promoted = recalibrated(store / "shadowed.mar", SHADOW, tmp_path, version="1.1")
     with zipfile.ZipFile(promoted) as archive:
         assert not [name for name in archive.namelist() if name.startswith("shadow")]
         assert "shadow" not in yaml.safe_load(archive.read("model-config.yaml"))["calib_serve"]
@@ -111,29 +106,12 @@ def test_another_calibration_takes_the_shadow_s_place_or_leaves_it(store: Path, 
     assert Artifact.load(tmp_path / "out" / "artifact").fingerprint == SHADOW.fingerprint
 
 
-def test_files_of_the_archive_s_own_in_a_folder_of_that_name_stay(tmp_path: Path) -> None:
-    code = (
-        "class H:\n"
-        "    def initialize(self, context): pass\n"
-        "    def inference(self, x): return x\n"
-        "    def handle(self, data, context): return []\n"
-    )
-    source = foreign(tmp_path, "plain", code)
-    with zipfile.ZipFile(source, "a") as archive:
-        archive.writestr("shadow/palette.txt", "its own")
-    wrapped = pack_around(source, SERVED, tmp_path / "one", trial=False)
-    with zipfile.ZipFile(recalibrated(wrapped, SHADOW, tmp_path / "two", version="2")) as archive:
-        assert archive.read("shadow/palette.txt") == b"its own"
-    with pytest.raises(FuseError, match=r"shadow/palette\.txt"):
-        recalibrated(wrapped, SHADOW, tmp_path / "two", version="3", shadow=SERVED)
-
-
 def test_archives_of_one_model_are_told_from_those_of_another(store: Path, tmp_path: Path) -> None:
-    again = recalibrated(store / "digits.mar", SHADOW, tmp_path, version="1.1")
+    again = recalibrated(store / "shadowed.mar", SHADOW, tmp_path, version="1.1")
     other = torch.nn.Linear(16, CLASSES)
     pack(torchscript(tmp_path / "other.pt", other), SERVED, tmp_path, name="digits", version="1.2")
-    assert same_model(store / "digits.mar", again)
-    assert not same_model(store / "digits.mar", tmp_path / "digits.mar")
+    assert same_model(store / "shadowed.mar", again)
+    assert not same_model(store / "shadowed.mar", tmp_path / "digits.mar")
     code = "class H:\n    def initialize(self, context): pass\n    def inference(self, x): return x\n"
     code += "    def handle(self, data, context): return []\n"
     wrapped = [
@@ -142,19 +120,6 @@ def test_archives_of_one_model_are_told_from_those_of_another(store: Path, tmp_p
     ]
     assert same_model(wrapped[0], recalibrated(wrapped[0], SHADOW, tmp_path, version="2", shadow=SERVED))
     assert not same_model(*wrapped)
-
-
-def test_an_archive_that_carries_the_package_gets_the_one_that_knows_shadows(tmp_path: Path) -> None:
-    made = pack(torchscript(tmp_path / "net.pt"), SERVED, tmp_path, name="old", standalone=True)
-    with zipfile.ZipFile(made) as archive:
-        files = {name: archive.read(name) for name in archive.namelist()}
-    manifest = json.loads(files.pop("MAR-INF/MANIFEST.json"))
-    files.pop("MAR-INF/SHA256.json")
-    options = "calib_serve/fuse/mar_options.py"
-    now, files[options] = files[options], b"raise ImportError('of before')\n"
-    write_archive(made, files, name="old", version="1.0", manifest=manifest)
-    with zipfile.ZipFile(recalibrated(made, SHADOW, tmp_path, version="2", shadow=SERVED)) as archive:
-        assert archive.read(options) == now
 
 
 @pytest.mark.parametrize(

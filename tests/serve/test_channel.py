@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from ledgers import accept, make_label
 
 from calib_serve.errors import InputError
-from calib_serve.serve.emit import Emitter
-from calib_serve.serve.metric_lines import LINE, label_value, metric_line
+from calib_serve.serve.emit import LINE, Emitter, label_value, metric_line
 from calib_serve.serve.observer import Observer
 from calib_serve.serve.publish import Publisher
 from calib_serve.watch.drift import Detector
@@ -87,14 +86,6 @@ def test_deltas_add_up_over_threads_and_flushes() -> None:
     assert len(lines) < 1000, "deltas, not one line an update"
 
 
-def test_the_size_bound_flushes_before_the_timer() -> None:
-    sent: list[str] = []
-    emitter = Emitter(write=sent.append, interval=3600, limit=10)
-    for _ in range(25):
-        emitter.add("calib_feedback_refused_total", 1, "expired")
-    assert [read_back(text.strip())[1] for text in sent] == [10, 10]
-
-
 def test_gauges_keep_their_last_value_and_counters_refuse_to_be_set() -> None:
     sent: list[str] = []
     emitter = Emitter(write=sent.append)
@@ -114,17 +105,6 @@ def test_what_cannot_be_sent_is_counted_and_costs_nothing_else() -> None:
     assert [emitter.flush(), emitter.flush()] == [1, 1]
     names = [read_back(text.strip())[0] for text in sent]
     assert names == ["calib_predictions_total", "calib_monitor_errors_total"]
-
-
-def test_all_bins_start_at_zero() -> None:
-    sent: list[str] = []
-    Observer(Emitter(write=sent.append), model="m", version="1", bins=15, keyring=None)
-    lines = [read_back(line) for line in "".join(sent).splitlines()]
-    assert {value for _, value, _ in lines} == {0.0}
-    for series in (*SERIES, *WORKERS):
-        if "bin" in series.labels and series.kind == "counter":
-            bins = {dict(pairs)["bin"] for name, _, pairs in lines if name == series.name}
-            assert bins == {str(b) for b in range(15)}, series.name
 
 
 class Broken(Exception):
@@ -159,6 +139,7 @@ def waiting(seconds: float) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.PIPE)
 
 
+@pytest.mark.server
 def test_a_worker_waits_until_the_server_has_read_far_beyond_its_last_line() -> None:
     with waiting(60) as process:
         assert process.stdout is not None
@@ -171,6 +152,7 @@ def test_a_worker_waits_until_the_server_has_read_far_beyond_its_last_line() -> 
     assert {read_back(line)[1] for line in behind} == {0.0}, "they change nothing"
 
 
+@pytest.mark.server
 def test_it_does_not_wait_for_ever_where_nobody_reads() -> None:
     with waiting(0.1) as process:
         assert process.wait(timeout=60) == 0
@@ -178,6 +160,7 @@ def test_it_does_not_wait_for_ever_where_nobody_reads() -> None:
         assert process.stdout.read() == b"first\n"
 
 
+@pytest.mark.store
 def test_an_alarm_as_the_last_label_is_published_and_no_failure(tmp_path: Path) -> None:
     ledger = SqliteLedger(tmp_path / "l.db")
     sent: list[str] = []

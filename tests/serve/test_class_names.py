@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from live_server import CLASSES, NAMES, temperature_artifact, torchscript
-from others_archives import archived
+from live_server import CLASSES, NAMES, foreign, temperature_artifact, torchscript
+from others_archives import HANDLER
 from typer.testing import CliRunner
 
-from calib_serve import Artifact, LogitMap
+from calib_serve import Artifact
 from calib_serve.cli import app
 from calib_serve.errors import FuseError, Refused
-from calib_serve.fuse.torchserve import labelled_models, pack, pack_around, read_archive, remarks
+from calib_serve.fuse.torchserve import labelled_models, pack_around, read_archive, remarks
 from calib_serve.watch.intake import Classes
 
 with warnings.catch_warnings():  # it leaves its version file open
@@ -30,7 +31,10 @@ CRANES = {**LISTED, "3": ["n02012849", "crane"], "7": ["n03126707", "crane"]}
 def repacked(tmp_path: Path, mapping: Any, artifact: Artifact = BARE) -> Path:
     text = mapping if isinstance(mapping, str) else json.dumps(mapping)
     (tmp_path / "index_to_name.json").write_text(text)
-    old = archived(tmp_path / "store", "--extra-files", tmp_path / "index_to_name.json")
+    (tmp_path / "store").mkdir()
+    old = foreign(tmp_path / "store", "pets", HANDLER)
+    with zipfile.ZipFile(old, "a") as archive:
+        archive.write(tmp_path / "index_to_name.json", "index_to_name.json")
     return pack_around(old, artifact, tmp_path / "store", trial=False)
 
 
@@ -62,20 +66,6 @@ def test_a_name_of_two_classes_names_neither(tmp_path: Path) -> None:
     remark = remarks(read_archive(path))[0]
     assert "'crane'" in remark
     assert "n03126707" in remark
-
-
-def test_without_identifiers_such_a_name_tells_its_class(tmp_path: Path) -> None:
-    path = repacked(tmp_path, {str(k): "crane" if k in (3, 7) else name for k, name in enumerate(NAMES)})
-    classes = Classes(CLASSES, tuple(names(path)))
-    assert classes.find("crane (7)") == 7
-    with pytest.raises(Refused):
-        classes.find("crane")
-
-
-def test_an_artifact_s_own_name_of_two_classes_names_neither(tmp_path: Path) -> None:
-    twice = temperature_artifact(class_names=("crane", "crane", *NAMES[2:]))
-    path = pack(torchscript(tmp_path / "net.pt"), twice, tmp_path, name="m")
-    assert names(path) == ["crane (0)", "crane (1)", *NAMES[2:]]
 
 
 @pytest.mark.parametrize(
@@ -114,29 +104,3 @@ def test_artifact_and_mapping_may_not_call_a_class_differently(tmp_path: Path) -
     told = CliRunner().invoke(app, list(map(str, words)))
     assert isinstance(told.exception, FuseError)
     assert not list((tmp_path / "s").iterdir())
-
-
-def test_an_artifact_fitted_on_folders_of_wordnet_ids_agrees_and_wins(tmp_path: Path) -> None:
-    ids = tuple(value[0] for value in CRANES.values())
-    assert names(repacked(tmp_path, CRANES, temperature_artifact(class_names=ids))) == list(ids)
-
-
-def test_a_model_of_ours_with_the_mapping_as_an_extra_file_has_its_names(tmp_path: Path) -> None:
-    (tmp_path / "index_to_name.json").write_text(json.dumps(LISTED))
-    extra = [tmp_path / "index_to_name.json"]
-    path = pack(torchscript(tmp_path / "net.pt"), BARE, tmp_path, name="m", extra=extra)
-    assert names(path) == list(NAMES)
-
-
-def test_imagenet_s_own_mapping_names_all_but_its_two_doubles(tmp_path: Path) -> None:
-    wide = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=1000)
-    mapping = {str(k): [f"n{k:08}", f"class {k}"] for k in range(1000)}
-    for pair, name in (((134, 517), "crane"), ((638, 639), "maillot")):
-        for k in pair:
-            mapping[str(k)][1] = name
-    path = repacked(tmp_path, mapping, wide)
-    found = names(path)
-    assert len(set(found)) == 1000
-    assert [found[k] for k in (134, 517, 638, 639)] == [f"n{k:08}" for k in (134, 517, 638, 639)]
-    remark = remarks(read_archive(path))[0]
-    assert "2 names are of several classes" in remark

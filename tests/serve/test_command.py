@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -19,11 +18,8 @@ import psutil
 import pytest
 from live_server import inputs, temperature_artifact, torchscript
 from processes import started, with_sigint_ignored
-from sizes import nightly
-from typer.testing import CliRunner
 
 import calib_serve
-from calib_serve.cli import app as cli
 from calib_serve.errors import KeyringError, ServerError
 from calib_serve.fuse.torchserve import pack
 from calib_serve.serve.properties import Ports, read_properties
@@ -55,7 +51,7 @@ def command(*arguments: str) -> list[str]:
     ("how", "as_started"),
     [
         pytest.param(signal.SIGINT, with_sigint_ignored, id="SIGINT, ignored at the start"),
-        pytest.param(signal.SIGTERM, list, id="SIGTERM", marks=nightly),
+        pytest.param(signal.SIGTERM, list, id="SIGTERM", marks=pytest.mark.nightly),
     ],
 )
 def test_packed_served_asked_and_stopped(
@@ -107,17 +103,7 @@ def test_packed_served_asked_and_stopped(
 
 
 @pytest.mark.server
-def test_a_model_that_does_not_load_is_told_at_once_with_its_reason(tmp_path: Path) -> None:
-    wrong = temperature_artifact(model={"input_shape": [15]})  # the model takes 16
-    pack(torchscript(tmp_path / "net.pt"), wrong, tmp_path, name="digits")
-    server = Server(tmp_path, ["digits.mar"], folder=tmp_path / "run", ports=Ports.free())
-    with pytest.raises(ServerError, match=r"does not load[\s\S]*Error: "):
-        server.start(timeout=600)  # not by waiting for it, which would say "was not ready"
-    with pytest.raises(ServerError, match="not running"):
-        _ = server.pid
-
-
-@pytest.mark.server
+@pytest.mark.nightly
 def test_a_port_that_another_program_has_is_named(tmp_path: Path) -> None:
     """TorchServe's own log does not say it."""
     pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits")
@@ -159,26 +145,6 @@ def test_what_a_worker_would_choke_on_is_told_before_anything_starts(tmp_path: P
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (("serve", "--sample-rate", "0"), "a share above 0"),
-        (("serve", "--sample-rate", "nan"), "a share above 0"),
-        (("serve", "--sample-rate", "a"), "it is a number"),
-        (("watch", "m:1=3", "--keyring", "k", "--sample-rate", "1.1"), "a share above 0"),
-        (("watch", "m:1=3", "--keyring", "k", "--ttl-days", "-1"), "above 0 and finite"),
-        (("watch", "m:1=3", "--keyring", "k", "--max-megabytes", "inf"), "above 0 and finite"),
-        (("watch", "m:1=3", "--keyring", "k", "--max-waiting", "0"), "--max-waiting"),
-    ],
-)
-def test_numbers_that_cannot_be_are_refused_on_the_command_line(
-    arguments: tuple[str, ...], says: str
-) -> None:
-    done = CliRunner().invoke(cli, arguments)
-    assert done.exit_code == 2
-    assert says in done.output
-
-
 def test_the_shipped_configuration_is_safe() -> None:
     found = read_properties(ROOT / "config.properties")
     assert all("127.0.0.1" in value for key, value in found.items() if key.endswith("_address"))
@@ -187,24 +153,3 @@ def test_the_shipped_configuration_is_safe() -> None:
     assert found["install_py_dep_per_model"] == "false"
     assert found["load_models"] == ""
     assert not re.match(found["allowed_urls"], "https://example.org/x.mar")
-
-
-def test_keys_are_made_rotated_and_retired(installed: dict[str, str], tmp_path: Path) -> None:
-    def keys(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command("keys", *arguments),
-            cwd=tmp_path,
-            env=installed,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    assert keys("new", "k.json").returncode == 0
-    assert "keys add" in keys("new", "k.json").stderr
-    (old,) = json.loads(keys("list", "k.json", "--json").stdout)
-    assert keys("rotate", "k.json").returncode == 0
-    assert "are accepted until" in keys("retire", "k.json", "--key", old["key"]).stderr
-    assert keys("retire", "k.json", "--key", old["key"], "--force").returncode == 0
-    assert "no key" in keys("retire", "k.json", "--key", old["key"]).stderr
-    assert keys("retire", "k.json").returncode == 2

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import httpx
 import numpy as np
@@ -19,26 +16,28 @@ from live_server import (
     inputs,
     network,
     samples,
-    serve,
-    small_store,
     temperature_artifact,
+    torchscript,
     total,
     until,
 )
+from sizes import sized
 
 from calib_serve import Bins
-from calib_serve.fuse.torchserve import pack_feedback
-from calib_serve.receipts import Keyring, group_number
+from calib_serve.fuse.torchserve import Batching, pack
+from calib_serve.receipts import group_number
 
 pytestmark = pytest.mark.server
 
+MODEL = "counted_to_the_last"
 DECIDING = deciding(temperature_artifact(), "raps", below=0.3)
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    store = small_store(tmp_path_factory.mktemp("store"), DECIDING)
-    yield from serve(store, ["digits.mar", "calibration_feedback.mar"], store / "run")
+def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory) -> Running:
+    folder = tmp_path_factory.mktemp("counted")
+    batching = Batching(workers=2, batch_size=8)
+    return register(pack(torchscript(folder / "net.pt"), DECIDING, folder, name=MODEL, batching=batching))
 
 
 def test_a_prediction_is_the_calibrated_model_s(running: Running) -> None:
@@ -56,7 +55,7 @@ def test_a_prediction_is_the_calibrated_model_s(running: Running) -> None:
         assert reply["abstain"] == (probs.max() < 0.3)
         receipt = running.keyring.verify(reply["receipt"])
         assert receipt.confidence == reply["confidence"] == max(reply["probabilities"])
-        assert (receipt.model, receipt.version, receipt.predicted) == ("digits", "1.0", reply["predicted"])
+        assert (receipt.model, receipt.version, receipt.predicted) == (MODEL, "1.0", reply["predicted"])
 
 
 def test_headers_name_the_segment_and_the_group(running: Running) -> None:
@@ -67,15 +66,19 @@ def test_headers_name_the_segment_and_the_group(running: Running) -> None:
 
 
 def test_without_the_token_nothing_is_answered_but_the_metrics(running: Running) -> None:
-    bare = httpx.post(f"{running.server.inference}/predictions/digits", json=[0.0] * 16, trust_env=False)
+    bare = httpx.post(f"{running.server.inference}/predictions/{MODEL}", json=[0.0] * 16, trust_env=False)
     assert bare.status_code == 400
     assert "Token" in bare.json()["message"]
     assert httpx.get(f"{running.server.inference}/ping", trust_env=False).status_code == 400
     assert "calib_predictions_total" in running.server.scrape()
 
 
-def test_five_thousand_requests_on_two_workers_are_counted_to_the_last(running: Running) -> None:
-    replies = running.predict_all(inputs(5000, seed=2))
+def of_model(text: str, name: str) -> list[object]:
+    return [key for key in samples(text, name) if ("model", MODEL) in key]
+
+
+def test_all_requests_on_two_workers_are_counted_to_the_last(running: Running) -> None:
+    replies = running.predict_all(inputs(sized(1000, 5000), seed=2))
     assert {r.status_code for r in replies} == {200}
     assert len({r.headers["x-calib-worker"] for r in replies}) == 2, "both workers must have answered"
     confidence = [r["confidence"] for r in running.served]
@@ -85,10 +88,10 @@ def test_five_thousand_requests_on_two_workers_are_counted_to_the_last(running: 
         ("calib_predictions_total", own.count),
         ("calib_predictions_confidence_total", own.confidence),
     ):
-        live = [total(text, name, model="digits", version="1.0", bin=str(b)) for b in range(15)]
+        live = [total(text, name, model=MODEL, version="1.0", bin=str(b)) for b in range(15)]
         np.testing.assert_allclose(live, sums, rtol=1e-12)
-        assert len(samples(text, name)) == 15, "every bin exists, empty ones too"
-    assert len(samples(text, "calib_feedback_total")) == 15, "and so do those of labels to come"
+        assert len(of_model(text, name)) == 15, "every bin exists, empty ones too"
+    assert len(of_model(text, "calib_feedback_total")) == 15, "and so do those of labels to come"
 
 
 def test_labels_come_home_once_and_the_live_ece_is_the_offline_ece(running: Running) -> None:
@@ -100,7 +103,7 @@ def test_labels_come_home_once_and_the_live_ece_is_the_offline_ece(running: Runn
 
     def counted() -> np.ndarray:
         text = running.server.scrape()
-        return np.array([[total(text, n, model="digits", bin=str(b)) for b in range(15)] for n in names])
+        return np.array([[total(text, n, model=MODEL, bin=str(b)) for b in range(15)] for n in names])
 
     def duplicates() -> float:
         return total(running.server.scrape(), "calib_feedback_refused_total", reason="duplicate")
@@ -120,44 +123,3 @@ def test_labels_come_home_once_and_the_live_ece_is_the_offline_ece(running: Runn
     assert live.correct.tolist() == own.correct.tolist()
     assert abs(live.ece() - own.ece()) < 1e-9
     until(lambda: duplicates() == twice + 50)
-
-
-def test_workers_follow_the_keyring_s_file_and_keep_the_keys_they_had_where_it_breaks(
-    running: Running,
-) -> None:
-    path, x = running.server.folder / "keyring.json", inputs(1, seed=5)[0].tolist()
-
-    def labelled() -> dict[str, object]:
-        """The outcome of a label for a new prediction."""
-        return running.label({"receipt": running.predict(x).json()["receipt"], "label": 1}).json()[
-            "outcomes"
-        ][0]
-
-    def keys_of(times: int) -> set[str]:
-        ring = Keyring.load(path)
-        return {ring.verify(running.predict(x).json()["receipt"]).key_id for _ in range(times)}
-
-    old = running.keyring.active
-    running.keyring = Keyring.edit(path, lambda ring: ring.rotated())
-    # At any moment, whichever worker has read the new key: the feedback model looks for one it does not know.
-    assert [labelled() for _ in range(20)] == [{"accepted": True}] * 20
-    until(lambda: keys_of(10) == {running.keyring.active})
-    whole = path.read_bytes()
-    path.write_bytes(whole[:40])
-    workers = running.server.workers("digits") + running.server.workers("calibration_feedback")
-    for worker in workers:
-        os.kill(worker, signal.SIGHUP)
-    until(
-        lambda: (
-            labelled() and total(running.server.scrape(), "calib_monitor_errors_total", stage="keyring") > 0
-        )
-    )
-    assert labelled() == {"accepted": True}
-    path.write_bytes(whole)
-    assert keys_of(10) == {running.keyring.active} != {old}
-    assert workers == running.server.workers("digits") + running.server.workers("calibration_feedback")
-
-
-def test_an_archive_is_the_same_bytes_every_time(running: Running, tmp_path: Path) -> None:
-    first, second = pack_feedback(tmp_path / "a"), pack_feedback(tmp_path / "b")
-    assert first.read_bytes() == second.read_bytes() == (running.server.store / first.name).read_bytes()

@@ -19,6 +19,8 @@ with warnings.catch_warnings():
 
     gc.collect()
 
+pytestmark = pytest.mark.store
+
 V = ("m", "1")
 
 

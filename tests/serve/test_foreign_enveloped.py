@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 from deciding import ACTS, acts_by_hand, deciding
 from foreign_handlers import FOREIGN, archive, artifact, probabilities
-from live_server import Running, inputs, serve, total, until
+from live_server import Running, inputs, total, until
 from protocol_clients import model_infer, predictions
-from sizes import nightly
 
 from calib_serve import Artifact
-from calib_serve.fuse.torchserve import pack_around, pack_feedback
+from calib_serve.fuse.torchserve import pack_around
 
 pytestmark = pytest.mark.server
 
@@ -29,29 +28,24 @@ def fitted(name: str) -> Artifact:
     return replace(deciding(artifact(FOREIGN[name]), "aps", below=0.3), contract=ACTS)
 
 
-def running_behind(folder: Path, envelope: str, name: str, **more: str) -> Iterator[Running]:
+Register = Callable[..., Running]
+
+
+def running_behind(register: Register, folder: Path, envelope: str, name: str) -> Running:
     (folder / "request.json").write_text(json.dumps(REQUEST if name == "kserve_v2" else REQUEST["data"]))
     old = archive(name, folder / "old")
     made = pack_around(old, fitted(name), folder / "store", request=folder / "request.json")
-    pack_feedback(folder / "store", archives=[made])
-    names = [path.name for path in sorted((folder / "store").glob("*.mar"))]
-    yield from serve(folder / "store", names, folder / "run", service_envelope=envelope, **more)
+    return register(made, envelope=envelope)
 
 
 @pytest.fixture(scope="module")
-def v1(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    yield from running_behind(tmp_path_factory.mktemp("v1"), "kserve", "base_handler")
+def v1(register: Register, tmp_path_factory: pytest.TempPathFactory) -> Running:
+    return running_behind(register, tmp_path_factory.mktemp("v1"), "kserve", "base_handler")
 
 
 @pytest.fixture(scope="module")
-def json_envelope(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    yield from running_behind(tmp_path_factory.mktemp("json"), "json", "base_handler")
-
-
-@pytest.fixture(scope="module")
-def v2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    folder = tmp_path_factory.mktemp("v2")
-    yield from running_behind(folder, "kservev2", "kserve_v2", ts_open_inference_protocol="true")
+def v2(register: Register, tmp_path_factory: pytest.TempPathFactory) -> Running:
+    return running_behind(register, tmp_path_factory.mktemp("v2"), "kservev2", "kserve_v2")
 
 
 def check_decided(name: str, sets: list[Any], abstentions: list[bool], acts: list[bool], n: int) -> None:
@@ -96,14 +90,6 @@ def test_kserve_v1_has_lists_beside_its_predictions(v1: Running, n: int) -> None
     check(v1, "base_handler", body["confidences"], body["receipts"], n)
 
 
-@nightly
-def test_the_json_envelope_s_requests_are_told_apart_in_a_batch(json_envelope: Running) -> None:
-    for n in (1, 3):
-        reply = json_envelope.http.post("/predictions/base_handler", json={"instances": X[:n].tolist()})
-        body = reply.json()
-        check(json_envelope, "base_handler", body["confidences"], body["receipts"], n)
-
-
 def test_over_grpc_v1_has_them_in_the_body(v1: Running) -> None:
     body = predictions(v1, "base_handler", data=json.dumps({"instances": X.tolist()}).encode())
     check(v1, "base_handler", body["confidences"], body["receipts"], 3)
@@ -134,5 +120,9 @@ def test_nothing_goes_by_the_calibration(v1: Running, v2: Running) -> None:
     v1.http.post("/v1/models/base_handler:predict", json={"instances": X.tolist()})
     v2.http.post("/v2/models/kserve_v2/infer", json={"id": "7", "inputs": v2_inputs(1)})
     for running in (v1, v2):
-        until(lambda running=running: total(running.server.scrape(), "calib_predictions_total") > 0)
-        assert total(running.server.scrape(), "calib_uncalibrated_total") == 0
+
+        def counted(name: str, running: Running = running) -> float:
+            return total(running.server.scrape(), name, model=running.model)
+
+        until(lambda counted=counted: counted("calib_predictions_total") > 0)
+        assert counted("calib_uncalibrated_total") == 0

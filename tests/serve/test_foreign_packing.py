@@ -10,13 +10,15 @@ from foreign_handlers import FOREIGN, Foreign, archive, artifact
 from sizes import sized
 
 from calib_serve import Artifact, LogitMap
-from calib_serve.errors import CalibServeError, FuseError, ModelError
+from calib_serve.errors import CalibServeError, FuseError
 from calib_serve.fuse.mar_options import TRIAL, ModelOptions
 from calib_serve.fuse.torchserve import pack_around, read_archive
 
+pytestmark = pytest.mark.server
+
 REFUSED = [name for name, foreign in FOREIGN.items() if foreign.refused]
 SERVED = [name for name, foreign in FOREIGN.items() if not foreign.refused]
-AT_THE_MODEL = {"ids_at_inference", "names_at_inference", "own_handle"}
+AT_THE_MODEL = {"ids_at_inference", "own_handle"}
 
 
 @pytest.fixture(autouse=True)
@@ -44,27 +46,6 @@ def test_the_seam_is_found_and_its_form_is_known(name: str, tmp_path: Path) -> N
         "softmaxed": "probabilities",
         "log_softmaxed_ids": "log_probs",
     }.get(name, "logits")
-
-
-def test_a_request_that_the_handler_does_not_answer_says_what_was_tried(tmp_path: Path) -> None:
-    source = archive("plain", tmp_path)
-    (tmp_path / "bad.json").write_text('{"x": "words"}')
-    with pytest.raises(
-        ModelError, match=r"did not answer the request that it was given.*\n.*(TypeError|ValueError)"
-    ):
-        pack_around(source, artifact(FOREIGN["plain"]), tmp_path, request=tmp_path / "bad.json")
-
-
-def test_a_place_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
-    source = archive("plain", tmp_path)
-    with pytest.raises(ModelError, match=r"has no 'network'.*found: inference, model, model.forward"):
-        pack_around(source, artifact(FOREIGN["plain"]), tmp_path / "out", seam="network")
-
-
-def test_scores_of_another_kind_than_told_are_refused(tmp_path: Path) -> None:
-    source = archive("softmaxed", tmp_path)
-    with pytest.raises(ModelError, match="logits are expected at the seam 'inference'; its values are prob"):
-        pack_around(source, artifact(FOREIGN["softmaxed"]), tmp_path / "out", outputs="logits")
 
 
 def test_a_calibration_that_depends_on_the_kind_of_scores_wants_the_kind_it_was_fitted_on(

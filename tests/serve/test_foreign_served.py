@@ -5,31 +5,26 @@ Each answer has the original's format, the artifact's numbers, and a receipt of 
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from foreign_handlers import FOREIGN, Foreign, archive, artifact, probabilities
-from live_server import Running, inputs, serve, total, until
+from live_server import Running, inputs, total, until
 from protocol_clients import predictions as over_grpc
 from sizes import sized
 
-from calib_serve.fuse.torchserve import pack_around, pack_feedback
-from calib_serve.seam.request import made_up
+from calib_serve.fuse.torchserve import pack_around
 
 pytestmark = pytest.mark.server
 
 ALL = [name for name, f in FOREIGN.items() if not f.refused and f.model in ("eager", "torchscript", "onnx")]
 NUMBERS = [name for name in ALL if name not in ("base_handler", "kserve_v2")]  # behind an envelope alone
-# Of each kind of answer one; tuples and a handle of one's own are served as "moody" and "cached", too.
-CI = ("plain", "onnx_list", "micro_batching", "metrics")
+CI = ("micro_batching",)
 SERVED = sized(ci=[name for name in NUMBERS if name in CI], nightly=NUMBERS)
 
 CACHED = FOREIGN["own_handle"].handler.replace(
@@ -55,43 +50,30 @@ FOREIGN_HERE = {
 }
 
 
-METRICS = """
-dimensions: [who]
-ts_metrics: {}
-model_metrics:
-  counter:
-  - {name: rows_of_mine, unit: Count, dimensions: [who]}
-"""
-
-
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory) -> Running:
     folder = tmp_path_factory.mktemp("foreign")
+    more = sized(ci=("moody",), nightly=("moody", "cached"))
     with pytest.MonkeyPatch.context() as patch:
         for name, foreign in FOREIGN_HERE.items():
             patch.setitem(FOREIGN, name, foreign)
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support" / "torchvision_ops"))
-        for name in (*SERVED, *FOREIGN_HERE, "image_classifier", "text_classifier"):
+        made = [
             pack_around(
                 archive(name, folder / "old"),
                 artifact(FOREIGN[name]),
                 folder / "store",
                 **FOREIGN[name].options,
             )
-        pack_feedback(folder / "store", archives=sorted((folder / "store").glob("*.mar")))
-        names = [path.name for path in sorted((folder / "store").glob("*.mar"))]
-        (folder / "mine.yaml").write_text(METRICS)
-        yield from serve(folder / "store", names, folder / "run", metrics_config=str(folder / "mine.yaml"))
+            for name in (*SERVED, *more)
+        ]
+    return register(*made)
 
 
 def confidences_in(name: str, reply: Any) -> tuple[int, float | None]:
     """The class and, where the reply shows one, its probability, as a client of the original reads."""
-    if name == "log_softmaxed_ids":
+    if name in ("log_softmaxed_ids", "ids_at_inference"):
         return int(reply), None
-    if name == "ids_at_inference":
-        return int(reply), None
-    if name == "names_at_inference":
-        return int(str(reply).removeprefix("class ")), None
     if name == "one_logit":
         p = float(reply)
         return int(p > 0.5), max(p, 1 - p)
@@ -129,65 +111,24 @@ def test_each_answer_has_its_format_its_numbers_and_its_receipt(running: Running
     assert total(running.server.scrape(), "calib_uncalibrated_total", model=name) == 0
 
 
-@pytest.mark.parametrize("name", [name for name in SERVED if "names" not in name])
-def test_over_grpc_each_answer_is_the_one_over_rest(running: Running, name: str) -> None:
-    x = inputs(1, seed=26)[0]
-    wanted = probabilities(FOREIGN[name], x[None])[0]
-    more = over_grpc(running, name, data=json.dumps(x.tolist()).encode(), **{"x-calib-receipt": b"body"})
-    predicted, shown = confidences_in(name, more["prediction"])
-    assert predicted == wanted.argmax()
-    assert shown is None or shown == pytest.approx(wanted.max(), abs=0.02 if name == "half" else 1e-5)
-    assert running.keyring.verify(more["receipt"]).confidence == more["confidence"]
-
-
 def test_over_grpc_the_receipt_is_in_the_body_for_who_asks_for_it(running: Running) -> None:
     x = inputs(1, seed=22)[0]
     body = json.dumps(x.tolist()).encode()
-    plain = over_grpc(running, "plain", data=body)
-    more = over_grpc(running, "plain", data=body, **{"x-calib-receipt": b"body"})
+    plain = over_grpc(running, SERVED[0], data=body)
+    more = over_grpc(running, SERVED[0], data=body, **{"x-calib-receipt": b"body"})
     assert more["prediction"] == plain, "who does not ask reads what the original wrote"
     receipt = running.keyring.verify(more["receipt"])
-    assert receipt.confidence == more["confidence"] == pytest.approx(max(plain.values()), abs=1e-6)
+    assert (
+        receipt.confidence
+        == more["confidence"]
+        == pytest.approx(confidences_in(SERVED[0], plain)[1], abs=1e-6)
+    )
     label = {"receipt": more["receipt"], "label": receipt.predicted}
     outcome = over_grpc(running, "calibration_feedback", data=json.dumps(label).encode())
     assert outcome["accepted"] == 1
 
 
-def test_over_rest_a_header_asks_for_the_body_too(running: Running) -> None:
-    x = inputs(1, seed=23)[0]
-    reply = running.http.post("/predictions/plain", json=x.tolist(), headers={"X-Calib-Receipt": "body"})
-    assert reply.json()["receipt"] == reply.headers["x-calib-receipt"]
-
-
-def test_torchserve_s_own_image_classifier_answers_a_picture_and_its_label_by_name(running: Running) -> None:
-    (picture,) = [one for one in made_up([3, 64, 48]) if one.content_type == "image/png"][:1]
-    reply = running.http.post("/predictions/image_classifier", content=picture.body)
-    names = reply.json()
-    assert len(names) == 5
-    assert all(name.startswith("thing ") for name in names)
-    receipt = running.keyring.verify(reply.headers["x-calib-receipt"])
-    assert names[f"thing {receipt.predicted}"] == pytest.approx(receipt.confidence, abs=1e-6)
-    label = {"receipt": reply.headers["x-calib-receipt"], "label": f"thing {receipt.predicted}"}
-    assert running.label(label).json()["accepted"] == 1
-
-
-def test_torchserve_s_own_text_classifier_answers_words_with_its_numbers(
-    running: Running, tmp_path: Path
-) -> None:
-    with zipfile.ZipFile(archive("text_classifier", tmp_path)) as mar:
-        weights = torch.load(io.BytesIO(mar.read("weights.pt")))
-    # "words that say nothing": the numbers 2 to 5 of the vocabulary, and 3 for each of three pairs.
-    mean = weights["embedding.weight"][[2, 3, 4, 5, 3, 3, 3]].mean(0)
-    logits = weights["last.weight"] @ mean + weights["last.bias"]
-    wanted = torch.softmax(logits / 2, 0).numpy()
-    reply = running.http.post("/predictions/text_classifier", content=b"<b>Words</b> that say NOTHING!")
-    assert reply.status_code == 200, reply.text
-    assert reply.json() == pytest.approx({str(k): p for k, p in enumerate(wanted)}, abs=1e-6)
-    receipt = running.keyring.verify(reply.headers["x-calib-receipt"])
-    assert (receipt.model, receipt.predicted) == ("text_classifier", wanted.argmax())
-    assert receipt.confidence == pytest.approx(wanted.max(), abs=1e-6)
-
-
+@pytest.mark.nightly
 def test_answers_that_went_by_the_calibration_are_counted(running: Running) -> None:
     x = inputs(1, seed=24)[0]
     first, second = asked(running, "cached", x), asked(running, "cached", x)
@@ -205,14 +146,3 @@ def test_where_the_calibration_fails_the_original_answer_goes_out_and_is_counted
     assert len(reply.json()) == 7, "as the model gave it"
     assert "x-calib-receipt" not in reply.headers
     until(lambda: total(running.server.scrape(), "calib_uncalibrated_total", model="moody") == 1)
-
-
-def test_a_handler_s_own_metrics_go_on(running: Running) -> None:
-    x = inputs(1, seed=27)[0]
-    before = total(running.server.scrape(), "rows_of_mine")
-    assert asked(running, "metrics", x).status_code == 200
-    until(lambda: total(running.server.scrape(), "rows_of_mine") == before + 1)
-
-
-def test_the_monitoring_has_not_failed(running: Running) -> None:
-    assert total(running.server.scrape(), "calib_monitor_errors_total") == 0

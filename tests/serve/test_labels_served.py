@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from foreign_handlers import FOREIGN, archive, artifact, probabilities, weights
 from label_handlers import (
     LABELS,
@@ -24,21 +22,17 @@ from label_handlers import (
     calibrated,
     labels_artifact,
     logits_of,
-    text_file,
 )
-from live_server import CLASSES, Running, inputs, serve, torchscript, total, until
+from live_server import CLASSES, Running, inputs, torchscript, total
 from protocol_clients import checked, columns, model_infer, predictions, v2_body
-from real_servers import Server as WatchServer
-from sizes import sized
+from sizes import NIGHTLY, sized
 
 from calib_serve import Artifact, LogitMap
-from calib_serve.fuse.torchserve import Batching, pack, pack_around, pack_feedback
+from calib_serve.fuse.torchserve import Batching, pack, pack_around
 
 pytestmark = pytest.mark.server
 
-FOREIGN_LABELS = sized(
-    ci=("tagger",), nightly=("tagger", "pipeline", "after_sigmoid", "by_numpy", "decided", "one_tag")
-)
+FOREIGN_LABELS = sized(ci=("tagger",), nightly=("tagger", "after_sigmoid", "by_numpy", "decided", "one_tag"))
 SUPPORT = Path(__file__).parents[1] / "support"
 X = inputs(3, seed=41)
 
@@ -49,13 +43,8 @@ def one_logit_artifact() -> Artifact:
     return Artifact((LogitMap(np.array([1.0, 0.6]), np.array([0.1, 0.0])),), method="v", classes=2, **facts)
 
 
-def many_artifact() -> Artifact:
-    """More labels than a row has receipts."""
-    return labels_artifact(labels=50, model={"outputs": "label_logits", "input_shape": [16]})
-
-
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def running(register: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory) -> Running:
     folder = tmp_path_factory.mktemp("labels")
     store, old = folder / "store", folder / "old"
     with pytest.MonkeyPatch.context() as patch:
@@ -63,18 +52,17 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         for name in FOREIGN_LABELS:
             foreign = LABELS[name]
             more = {**foreign.options, **({"outputs": "label_logits"} if name == "one_tag" else {})}
-            more["request"] = text_file(folder) if name == "pipeline" else array_file(folder)
+            more["request"] = array_file(folder)
             pack_around(archive(name, old, foreign), labels_artifact(labels=foreign.out), store, **more)
         binary = artifact(FOREIGN["one_logit"])
-        pack_around(archive("one_logit", old), binary, store, request=array_file(folder))
+        if NIGHTLY:
+            pack_around(archive("one_logit", old), binary, store, request=array_file(folder))
         batching = Batching(workers=1, batch_size=4)
-        for name, out, fitted in (("ours", CLASSES, labels_artifact()), ("spam", 1, one_logit_artifact()),
-                                  ("many", 50, many_artifact())):  # fmt: skip
+        spam = (("spam", 1, one_logit_artifact()),)
+        for name, out, fitted in (("ours", CLASSES, labels_artifact()), *(spam if NIGHTLY else ())):
             net = torchscript(folder / f"{name}.pt", weights(out))
             pack(net, fitted, store, name=name, batching=batching, top=2)
-        pack_feedback(store, archives=sorted(store.glob("*.mar")))
-        names = [path.name for path in sorted(store.glob("*.mar"))]
-        yield from serve(store, names, folder / "run", ts_open_inference_protocol="true")
+    return register(*sorted(store.glob("*.mar")))
 
 
 def send(running: Running, receipts: list[str], labels: list[Any]) -> None:
@@ -128,22 +116,7 @@ def test_every_protocol_says_the_same(running: Running) -> None:
             check_receipts(running, each, probs, "ours")
 
 
-def test_of_many_labels_a_row_has_so_many_receipts_and_all_are_counted(running: Running) -> None:
-    before = total(running.server.scrape(), "calib_predictions_total", model="many")
-    reply = checked(running.http.post("/predictions/many", json=X[0].tolist()))
-    probs = calibrated(logits_of(X[:1], 50), 50)[0]
-    np.testing.assert_allclose(reply["probabilities"], probs, atol=1e-6)
-    assert len(reply["receipts"]) == 32
-    for one in reply["receipts"]:
-        receipt = running.keyring.verify(one["receipt"])
-        assert (receipt.predicted // 2, receipt.inclusion) == (one["label"], 32 / 50)
-        assert receipt.confidence == pytest.approx(
-            max(probs[one["label"]], 1 - probs[one["label"]]), abs=1e-6
-        )
-    until(lambda: total(running.server.scrape(), "calib_predictions_total", model="many") == before + 50)
-
-
-@pytest.mark.parametrize("name", [name for name in FOREIGN_LABELS if name != "pipeline"])
+@pytest.mark.parametrize("name", FOREIGN_LABELS)
 def test_a_foreign_reply_keeps_its_format_with_calibrated_labels(running: Running, name: str) -> None:
     out = LABELS[name].out
     wanted = calibrated(logits_of(X, out), out)
@@ -166,33 +139,7 @@ def test_a_foreign_reply_keeps_its_format_with_calibrated_labels(running: Runnin
     assert total(running.server.scrape(), "calib_uncalibrated_total", model=name) == 0
 
 
-@pytest.mark.skipif("pipeline" not in FOREIGN_LABELS, reason="nightly")
-def test_a_pipeline_of_transformers_has_calibrated_scores_by_its_own_names(
-    running: Running, tmp_path: Path
-) -> None:
-    from libraries import torchvision_here
-
-    torchvision_here()
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    folder = next(Path(running.server.log_file).parents[2].glob("old/pipeline_parts/tags"))
-    text = "a few words 1 2 3"
-    with torch.inference_mode():
-        tokens = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
-        z = (
-            AutoModelForSequenceClassification.from_pretrained(folder)
-            .eval()(**tokens)
-            .logits.double()
-            .numpy()
-        )
-    (probs,) = calibrated(z)
-    reply = running.http.post("/predictions/pipeline", content=text, headers={"Content-Type": "text/plain"})
-    found = {one["label"]: one["score"] for one in reply.json()}
-    np.testing.assert_allclose([found[f"LABEL_{k}"] for k in range(CLASSES)], probs, atol=1e-6)
-    receipts = reply.headers["x-calib-receipt"].split(", ")
-    send(running, receipts, [True] * CLASSES)
-
-
+@pytest.mark.nightly
 def test_one_logit_has_two_classes_in_our_handler_and_in_a_foreign_one(running: Running) -> None:
     z = logits_of(X, 1)[:, 0].astype(np.float64)
     ours = 1 / (1 + np.exp(0.1 - 0.6 * z))  # classes (0.1, 0.6 z)
@@ -213,31 +160,3 @@ def test_one_logit_has_two_classes_in_our_handler_and_in_a_foreign_one(running: 
             pytest.approx(max(q, 1 - q), abs=1e-6),
         )
         send(running, [original.headers["x-calib-receipt"]], [0])
-
-
-def test_a_watch_with_the_same_keys_counts_each_label_once(running: Running, tmp_path: Path) -> None:
-    keys = Path(running.server.log_file).parents[1] / "keyring.json"
-    shutil.copy(keys, tmp_path / "keys.json")
-    labels_artifact().save(tmp_path / "tags")
-    reply = checked(running.http.post("/predictions/ours", json=X[1].tolist()))
-    theirs = (
-        running.http.post("/predictions/tagger", json=X[1].tolist()).headers["x-calib-receipt"].split(", ")
-    )
-    names = [
-        f"{name}:{version}={tmp_path / 'tags'}"
-        for name, version in (("ours", "1.0"), ("tagger", "1.0-calibrated"))
-    ]
-    (tmp_path / "labels.csv").write_text(
-        "\n".join(["receipt,label", *(f"{one['receipt']},{k % 2}" for k, one in enumerate(reply["receipts"])),
-                   *(f"{r},{'true' if k % 2 else 'not ' + NAMES[k]}" for k, r in enumerate(theirs))])
-    )  # fmt: skip
-    from calib_serve.watch.sender import send_label_file
-
-    with WatchServer(tmp_path, models=names) as watch:
-        first, again = (send_label_file(tmp_path / "labels.csv", f"{watch.url}/v1/labels") for _ in range(2))
-    assert (first.accepted, first.refused) == (2 * CLASSES, {})
-    assert (again.accepted, again.refused) == (0, {"duplicate": 2 * CLASSES})
-
-
-def test_the_monitoring_has_not_failed(running: Running) -> None:
-    assert total(running.server.scrape(), "calib_monitor_errors_total") == 0

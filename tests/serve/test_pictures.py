@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from live_server import Running, serve, torchscript
+from live_server import Running, torchscript
 from PIL import Image
-from sizes import nightly
+from sizes import sized
 from typer.testing import CliRunner
 
 from calib_serve.artifact import Artifact
@@ -24,7 +24,7 @@ from calib_serve.files import named
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 OPTIONS = ("--mean", "0.485,0.456,0.406", "--std", "0.229,0.224,0.225")
-SENT, FITTED = 60, 300
+SENT, FITTED = sized((12, 100), (60, 300))
 CIFAR = Path(__file__).parents[2] / "benchmarks" / "cifar.py"
 
 
@@ -98,15 +98,13 @@ def test_a_calibration_fitted_on_pictures_is_that_of_the_arrays_they_stand_for(f
 
 
 @pytest.fixture(scope="module")
-def running(field: Field) -> Iterator[Running]:
+def running(register: Callable[..., Running], field: Field) -> Running:
     store = field.folder / "store"
     pack = ("pack", "--model", field.folder / "net.pt", "--workers", 1, "-o", store)
     of_pictures, of_arrays = (("--artifact", field.folder / name) for name in ("of_pictures", "of_arrays"))
     call(*pack, *of_pictures, "--name", "by_artifact")
-    call(*pack, *of_arrays, "--name", "by_options", *OPTIONS, "--image-size", 32)
     call(*pack, *of_arrays, "--name", "untold")
-    names = ["by_artifact.mar", "by_options.mar", "untold.mar"]
-    yield from serve(store, names, field.folder / "run")
+    return register(*sorted(store.glob("*.mar")))
 
 
 def answers(running: Running, model: str, field: Field) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -123,9 +121,8 @@ def answers(running: Running, model: str, field: Field) -> tuple[list[dict[str, 
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("model", ["by_artifact", pytest.param("by_options", marks=nightly)])
-def test_pictures_are_answered_exactly_as_arrays_are(running: Running, field: Field, model: str) -> None:
-    pictures, arrays = answers(running, model, field)
+def test_pictures_are_answered_exactly_as_arrays_are(running: Running, field: Field) -> None:
+    pictures, arrays = answers(running, "by_artifact", field)
     for one, other in zip(pictures, arrays, strict=True):
         np.testing.assert_allclose(one["probabilities"], other["probabilities"], atol=1e-6)
     right = sum(one["predicted"] == y for one, y in zip(pictures, field.labels, strict=True))
@@ -143,19 +140,6 @@ def test_pictures_for_a_model_that_does_not_say_are_refused_and_arrays_answered(
     assert running.predict(field.arrays[0].astype(float).tolist(), "untold").status_code == 200
 
 
-@pytest.mark.server
-def test_a_picture_of_another_size_is_resized_where_that_is_said_and_refused_elsewhere(
-    running: Running, field: Field
-) -> None:
-    large = png(field.pixels[0].repeat(3, axis=1).repeat(3, axis=2))
-    said = running.predict(None, "by_options", content=large)
-    assert said.status_code == 200
-    assert said.json()["predicted"] == field.labels[0]
-    unsaid = running.predict(None, "by_artifact", content=large)
-    assert unsaid.status_code == 400
-    assert "(96, 96), the model takes (32, 32)" in unsaid.json()["message"]
-
-
 def test_an_archive_does_not_prepare_pictures_otherwise_than_its_calibration_was_fitted(
     field: Field, tmp_path: Path
 ) -> None:
@@ -163,13 +147,3 @@ def test_an_archive_does_not_prepare_pictures_otherwise_than_its_calibration_was
     with pytest.raises(FuseError, match=r"fitted on pictures prepared by .*0\.485.*, not by .*0\.0"):
         call(*pack, "--name", "m", "--mean", 0, "--std", 1, "-o", tmp_path)
     call(*pack, "--name", "m", *OPTIONS, "-o", tmp_path)
-
-
-@nightly
-def test_a_report_reads_pictures_as_its_artifact_says(field: Field, tmp_path: Path) -> None:
-    out = tmp_path / "report.html"
-    asked = ("report", "--model", field.folder / "net.pt", "--data", field.folder / "pictures", "--json")
-    told = json.loads(call(*asked, "--artifact", field.folder / "of_pictures", "-o", out, "--replicates", 0))
-    assert told["report"] == str(out)
-    with pytest.raises(ValueError, match="how are the pictures"):
-        call(*asked, "-o", out)

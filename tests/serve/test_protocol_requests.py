@@ -20,7 +20,7 @@ from live_server import CLASSES, WIDTH, inputs, temperature_artifact, torchscrip
 
 from calib_serve import Keyring
 from calib_serve.errors import ModelError
-from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET
+from calib_serve.fuse.mar_options import KEYRING
 from calib_serve.fuse.torchserve import pack
 from calib_serve.serve import observer
 from calib_serve.serve.emit import Emitter
@@ -160,16 +160,6 @@ def test_requests_of_all_protocols_share_a_batch(archive: Path, envelope: str | 
     shapes = {output["name"]: output["shape"] for output in one["outputs"]}
     assert shapes["probabilities"] == [1, CLASSES]
     assert shapes["receipt"] == [1]
-
-
-def test_a_label_budget_is_an_output_of_its_own(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(LABEL_BUDGET, "0.25")
-    ((_, reply),) = answered(loaded(archive, None), v2(inputs(200)))
-    found = {output["name"]: output["data"] for output in reply["outputs"]}
-    assert {output["name"]: output["datatype"] for output in reply["outputs"]}["label_wanted"] == "BOOL"
-    ring = Keyring.load(archive.parent / "keyring.json")
-    assert found["label_wanted"] == [ring.verify(token).wanted for token in found["receipt"]]
-    assert len(set(found["receipt"])) == 200
 
 
 def test_an_instance_that_the_model_fails_on_fails_its_request_uncounted(archive: Path) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,24 +18,19 @@ from live_server import (
     Running,
     inputs,
     network,
-    serve,
     temperature_artifact,
     torchscript,
     total,
     until,
 )
-from PIL import Image
 from protocol_clients import CLIENTS, Answer, columns, model_infer, predictions, stream_predictions, v2_body
 from sizes import sized
 
 from calib_serve import Preprocessing
-from calib_serve.fuse.torchserve import Batching, pack, pack_feedback
+from calib_serve.fuse.torchserve import Batching, pack
 from calib_serve.receipts import group_number
-from calib_serve.serve.inputs import decode
 
 pytestmark = pytest.mark.server
-KEPT = Path(__file__).parents[1] / "kept" / "version-0.1.0"
-EXPECTED = json.loads((KEPT / "expected.json").read_text())
 ENVELOPES = ("", "kserve", "kservev2", "json")
 SERVED = sized(ci=ENVELOPES[1:3], nightly=ENVELOPES)
 with_all_models = pytest.mark.parametrize("running", ["kserve"], indirect=True)
@@ -76,31 +68,21 @@ class Squares(torch.nn.Module):
         return self.net(x.flatten(1))
 
 
-def store(folder: Path, *, every: bool) -> Path:
-    """``digits``, ``counted`` for one test alone, ``letters`` with a handler of its own, ``pictures``."""
-    model = torchscript(folder / "net.pt")
-    for name in ("digits", "counted"):
-        batching = Batching(workers=1, batch_size=8, delay=100)
-        pack(model, temperature_artifact(), folder, name=name, batching=batching)
-    if every:
-        (folder / "own.py").write_text(OWN)
-        pack(model, temperature_artifact(), folder, name="letters", handler=folder / "own.py")
-        squares = temperature_artifact(model={"input_shape": [1, 4, 4]})
-        as_they_are = Preprocessing(mean=(0.0,), std=(1.0,))
-        net = torchscript(folder / "squares.pt", Squares())
-        pack(net, squares, folder, name="pictures", pictures=as_they_are)
-        shutil.copy(KEPT / "from_torchscript.mar", folder)
-    pack_feedback(folder)
-    return folder
-
-
 @pytest.fixture(scope="module", params=SERVED, ids=lambda name: name or "none")
-def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server with one envelope before all of its models."""
+def running(
+    request: pytest.FixtureRequest, register: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory
+) -> Running:
+    """``counted`` for one test alone; behind "kserve" ``letters`` with a handler of its own, ``squares``."""
     folder = tmp_path_factory.mktemp("protocols")
-    names = [path.name for path in sorted(store(folder, every=request.param == "kserve").glob("*.mar"))]
-    envelope = {"service_envelope": request.param} if request.param else {}
-    yield from serve(folder, names, folder / "run", ts_open_inference_protocol="true", **envelope)
+    model = torchscript(folder / "net.pt")
+    archives = [pack(model, temperature_artifact(), folder, name="counted", batching=Batching(delay=100))]
+    if request.param == "kserve":
+        (folder / "own.py").write_text(OWN)
+        own = pack(model, temperature_artifact(), folder, name="letters", handler=folder / "own.py")
+        squares = temperature_artifact(model={"input_shape": [1, 4, 4]})
+        net, how = torchscript(folder / "squares.pt", Squares()), Preprocessing(mean=(0.0,), std=(1.0,))
+        archives += [own, pack(net, squares, folder, name="squares", pictures=how)]
+    return replace(register(*archives, envelope=request.param), model="digits")
 
 
 def probabilities(x: np.ndarray) -> np.ndarray:
@@ -202,26 +184,6 @@ def test_what_is_wrong_with_one_instance_is_said_and_costs_its_own_request_alone
         check(running, "digits", clients.of_replies(reply.json()["predictions"]), inputs(3))
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"shape": [3, WIDTH]}, "its shape [3, 16] says otherwise"),
-        ({"shape": "x"}, "must be a list of sizes"),
-        ({"datatype": "COMPLEX"}, "datatype is one of"),
-        ({"data": None}, "holds no data"),
-        ({"data": ["a"] * 2 * WIDTH}, "must be numbers"),
-    ],
-)
-def test_a_tensor_that_is_wrong_is_refused_with_the_reason(
-    running: Running, change: dict[str, Any], reason: str
-) -> None:
-    body = v2_body(inputs(2))
-    body["inputs"][0].update(change)
-    reply = running.http.post("/v2/models/digits/infer", json=body)
-    assert reply.status_code == 400
-    assert reason in reply.json()["error"]
-
-
 def test_over_grpc_a_failure_is_an_output_as_torchserve_drops_the_status(running: Running) -> None:
     found = model_infer(running, "digits", ("x", "FP32", [1, 4], [0.0] * 4))
     assert found["code"] == [400]
@@ -241,30 +203,6 @@ def test_v2_gives_the_outputs_that_are_asked_for(running: Running) -> None:
     reply = running.http.post("/v2/models/digits/infer", json=body)
     assert reply.status_code == 400
     assert "no output 'logits'; there are predicted, confidence, label" in reply.json()["error"]
-
-
-@with_all_models
-def test_pictures_come_as_base64_and_as_bytes(running: Running) -> None:
-    pixels = np.random.default_rng(0).integers(0, 255, (2, 4, 4), np.uint8)
-    files = []
-    for one in pixels:
-        Image.fromarray(one).save(stream := io.BytesIO(), "PNG")
-        files.append(stream.getvalue())
-    x = np.stack(
-        [decode(one, shape=(1, 4, 4), pictures=Preprocessing(mean=(0.0,), std=(1.0,))) for one in files]
-    ).reshape(2, WIDTH)
-    coded = [base64.b64encode(one).decode() for one in files]
-    post, path = running.http.post, "/v1/models/pictures:predict"
-    for instances in ([{"b64": one} for one in coded], [{"data": one} for one in coded], coded):
-        reply = clients.checked(post(path, json={"instances": instances}))
-        check(running, "pictures", clients.of_replies(reply["predictions"]), x)
-    one = {"name": "x", "shape": [2], "datatype": "BYTES", "data": coded}
-    found = columns(clients.checked(post("/v2/models/pictures/infer", json={"inputs": [one]})))
-    check(running, "pictures", clients.of_outputs(found), x)
-    found = model_infer(running, "pictures", ("x", "BYTES", [2], files))
-    check(running, "pictures", clients.of_outputs(found), x)
-    plain = [clients.checked(post("/predictions/pictures", content=file)) for file in files]
-    check(running, "pictures", clients.of_replies(plain), x)
 
 
 @with_all_models
@@ -292,15 +230,6 @@ def test_tags_come_by_header_parameter_input_or_tensor(running: Running) -> None
     refused = post("/v1/models/digits:predict", json=v1)
     assert refused.status_code == 400
     assert "a list of 2 of them" in refused.json()["error"]
-
-
-@with_all_models
-def test_an_archive_of_an_earlier_version_speaks_them_too(running: Running) -> None:
-    rows, wanted = EXPECTED["inputs"], EXPECTED["probabilities"]
-    reply = running.http.post("/v1/models/from_torchscript:predict", json={"instances": rows})
-    found = clients.of_replies(clients.checked(reply)["predictions"])
-    np.testing.assert_allclose(found.probabilities, wanted, rtol=1e-5)
-    assert len({running.keyring.verify(token).nonce for token in found.receipts}) == len(rows)
 
 
 @with_all_models

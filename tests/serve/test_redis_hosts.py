@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from ledgers import accept
-from live_server import Running, inputs, small_store, total, until
+from live_server import Running, small_store
 from real_servers import Redis
 
 from calib_serve.receipts import Keyring, Label
@@ -19,10 +17,7 @@ from calib_serve.serve.emit import Emitter
 from calib_serve.serve.properties import Ports
 from calib_serve.serve.publish import Publisher
 from calib_serve.serve.server import Server
-from calib_serve.watch.feed import DriftFeed
 from calib_serve.watch.ledger import Sums, Version, open_ledger
-
-pytestmark = pytest.mark.server
 
 
 @pytest.fixture
@@ -59,60 +54,7 @@ def hosts(tmp_path: Path, redis: Redis) -> Iterator[list[Running]]:
         yield [Running(server, stack.enter_context(server.client()), ring) for server in servers]
 
 
-def receipts_and_labels(host: Running, n: int, seed: int) -> list[dict[str, object]]:
-    replies = [reply.json() for reply in host.predict_all(inputs(n, seed=seed))]
-    return [{"receipt": r["receipt"], "label": i % 10} for i, r in enumerate(replies)]
-
-
-def insist(host: Running, items: list[dict[str, object]]) -> Counter[str]:
-    """Send until it is answered, as a client should; what became of the items."""
-    while (reply := host.label(items)).status_code == 503:
-        assert "send them again" in reply.json()["message"]
-        time.sleep(0.05)
-    assert reply.status_code == 200, reply.text
-    return Counter(o.get("reason", "accepted") for o in reply.json()["outcomes"])
-
-
-def published(hosts: list[Running]) -> float:
-    return sum(total(host.server.scrape(), "calib_feedback_total", model="digits") for host in hosts)
-
-
-def test_each_label_counts_once_over_both_hosts_and_a_lost_redis_loses_none(
-    hosts: list[Running], redis: Redis
-) -> None:
-    items = receipts_and_labels(hosts[0], 120, seed=1)
-    workers = [host.server.workers("calibration_feedback") for host in hosts]
-    parts = [(host, items[at : at + 10]) for at in range(0, 120, 10) for host in hosts]
-    with ThreadPoolExecutor(6) as pool:
-        outcomes = sum(pool.map(lambda part: insist(*part), parts), Counter())
-    assert outcomes == {"accepted": 120, "duplicate": 120}
-    until(lambda: published(hosts) == 120)
-
-    more = receipts_and_labels(hosts[0], 300, seed=2)
-    parts = [(host, more[at : at + 10]) for at in range(0, 300, 10) for host in hosts]
-    with ThreadPoolExecutor(6) as pool:
-        waiting = [pool.submit(insist, *part) for part in parts]
-        until(lambda: sum(one.done() for one in waiting) >= 12)
-        redis.kill()
-        refused = hosts[1].label(more[:10])
-        assert refused.status_code == 503
-        assert hosts[0].predict(inputs(1)[0].tolist()).status_code == 200, "predictions do not need Redis"
-        time.sleep(1.0)
-        redis.start()
-        outcomes = sum((one.result() for one in waiting), Counter())
-    # A label that was counted as Redis died is a duplicate when it comes again: never two, never none.
-    assert set(outcomes) == {"accepted", "duplicate"}
-    assert outcomes.total() == 600
-    assert outcomes["accepted"] <= 300
-    ledger = open_ledger(redis.url)
-    assert ledger.sums()["digits", "1.0"].feedback.n == 420
-    ledger.close()
-    until(lambda: published(hosts) >= 420)
-    time.sleep(1.5)
-    assert published(hosts) == 420
-    assert [host.server.workers("calibration_feedback") for host in hosts] == workers, "no worker died"
-
-
+@pytest.mark.store
 @pytest.mark.parametrize("busy", [False, True])
 def test_sums_that_were_sent_as_redis_died_are_not_sent_again(
     redis: Redis, busy: bool, monkeypatch: pytest.MonkeyPatch
@@ -152,28 +94,4 @@ def test_sums_that_were_sent_as_redis_died_are_not_sent_again(
         publisher.publish()
     publisher.publish()
     assert sent() == ledger.sums()["m", "1"].feedback.n == (9 if busy else 7)
-    ledger.close()
-
-
-def test_sums_are_sent_once_where_redis_dies_before_the_incidents_are_read(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ring, ledger = Keyring.new(), open_ledger(redis.url, writer="a")
-    feed, lines = DriftFeed(ledger), list[str]()
-    publisher = Publisher(ledger, Emitter(write=lines.append, host="h", interval=3600), name="a", feed=feed)
-    tokens = [ring.sign(model="m", version="1", predicted=1, confidence=0.75) for _ in range(5)]
-    assert all(accept(ledger, [Label(ring.verify(t), 1) for t in tokens]))
-    read = feed.incidents.counts
-
-    def die_and_read() -> tuple[Mapping[Version, int], Mapping[Version, int]]:
-        redis.kill()
-        return read()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(feed.incidents, "counts", die_and_read)
-        publisher.publish()
-    redis.start()
-    publisher.publish()
-    sent = [line for text in lines for line in text.splitlines() if "calib_feedback_total" in line]
-    assert sum(float(line.split(":")[1].split("|")[0]) for line in sent) == 5
     ledger.close()

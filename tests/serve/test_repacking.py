@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 import yaml
-from live_server import NAMES, temperature_artifact, torchscript
+from live_server import temperature_artifact
 from others_archives import archived
-from sizes import nightly
 from typer.testing import CliRunner
 
 from calib_serve.cli import app
 from calib_serve.cli.serve import _remarks as said_before_serving
 from calib_serve.errors import CalibServeError, FuseError
-from calib_serve.fuse.torchserve import pack, pack_around, read_archive, recalibrated, remarks
+from calib_serve.fuse.torchserve import read_archive, recalibrated, remarks
 from calib_serve.fuse.torchserve.archive import CONFIG, MANIFEST
+
+pytestmark = pytest.mark.server
 
 CALIBRATED = "pets-3.1-calibrated.mar"
 
@@ -45,22 +46,25 @@ def edited(path: Path, **changes: Any) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def pets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return archived(tmp_path_factory.mktemp("pets"))
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(pets: Path, tmp_path: Path) -> Path:
     temperature_artifact().save(tmp_path / "artifact")
-    return archived(tmp_path / "store").parent
+    (tmp_path / "store").mkdir()
+    return Path(shutil.copy(pets, tmp_path / "store")).parent
 
 
 def around(store: Path, *options: object) -> str:
     fixed = ("--from", store / "pets.mar", "--artifact", store.parent / "artifact", "-o", store)
-    return call("pack", *fixed, *options)
+    return call("pack", *fixed, "--no-probe", *options)
 
 
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-# --- nothing that is served is overwritten --------------------------------------------------------
 
 
 def test_the_old_archive_stays_and_the_new_one_is_another_version_beside_it(store: Path) -> None:
@@ -75,31 +79,6 @@ def test_the_old_archive_stays_and_the_new_one_is_another_version_beside_it(stor
     assert digest(store / "pets.mar") == before
 
 
-@nightly
-def test_another_archive_of_that_name_is_replaced_by_force_alone(store: Path) -> None:
-    around(store)
-    first = digest(store / CALIBRATED)
-    with pytest.raises(FuseError, match="--force"):
-        around(store, "--workers", 3)
-    assert digest(store / CALIBRATED) == first
-    around(store, "--workers", 3, "--force")
-    assert digest(store / CALIBRATED) != first
-    assert {path.name for path in store.iterdir()} == {"pets.mar", CALIBRATED}
-
-
-@nightly
-def test_a_folder_or_a_link_in_its_place_is_not_replaced(store: Path) -> None:
-    (store / CALIBRATED).symlink_to("nowhere")
-    with pytest.raises(FuseError, match="--force"):
-        around(store)
-    (store / CALIBRATED).unlink()
-    (store / CALIBRATED).mkdir()
-    for force in ([], ["--force"]):
-        with pytest.raises(FuseError):
-            around(store, *force)
-    assert {path.name for path in store.iterdir()} == {"pets.mar", CALIBRATED}
-
-
 @pytest.mark.parametrize("force", [[], ["--force"]])
 def test_the_source_is_not_replaced_even_by_force(store: Path, force: list[str]) -> None:
     shutil.move(store / "pets.mar", store / "pets-2.mar")
@@ -109,42 +88,11 @@ def test_the_source_is_not_replaced_even_by_force(store: Path, force: list[str])
         with pytest.raises(FuseError, match="made from"):
             call(
                 *("pack", "--from", store / source, "--artifact", store.parent / "artifact", "-o", store),
-                *("--version", 2, *force),
+                *("--no-probe", "--version", 2, *force),
             )
     assert digest(store / "pets-2.mar") == before
 
 
-def test_what_pack_made_of_another_model_is_replaced_by_force_alone(store: Path, tmp_path: Path) -> None:
-    torchscript(tmp_path / "net.pt")
-    words = ("pack", "--model", tmp_path / "net.pt", "--artifact", tmp_path / "artifact", "-o", store)
-    before = digest(store / "pets.mar")
-    with pytest.raises(FuseError, match="--force"):
-        call(*words, "--name", "pets")
-    assert digest(store / "pets.mar") == before
-    call(*words, "--name", "pets", "--force")
-    assert digest(store / "pets.mar") != before
-    call(*words, "--name", "pets")  # the same content may be there
-    call("pack", "--feedback", "-o", store)
-    with pytest.raises(FuseError, match="--force"):
-        call("pack", "--feedback", "--arl", 5000, "-o", store)
-    call("pack", "--feedback", "--arl", 5000, "-o", store, "--force")
-
-
-def test_a_new_calibration_does_not_replace_the_archive_it_is_for(tmp_path: Path) -> None:
-    served = pack(torchscript(tmp_path / "net.pt"), temperature_artifact(), tmp_path, name="digits")
-    before = digest(served)
-    new = recalibrated(served, temperature_artifact(3.0), tmp_path, version="1.1")
-    assert (new.name, digest(served)) == ("digits-1.1.mar", before)
-    with pytest.raises(FuseError, match="--force"):
-        recalibrated(served, temperature_artifact(4.0), tmp_path, version="1.1")
-    recalibrated(served, temperature_artifact(4.0), tmp_path, version="1.1", force=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["digits-1.1.mar", "digits.mar", "net.pt"]
-
-
-# --- options, and what is kept ------------------------------------------------------------------------
-
-
-@nightly
 def test_the_configuration_keeps_what_is_not_given(store: Path, tmp_path: Path) -> None:
     config = {"minWorkers": 2, "maxWorkers": 4, "batchSize": 16, "responseTimeout": 99, "handler": {"a": [1]}}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(config))
@@ -164,17 +112,6 @@ def test_the_configuration_keeps_what_is_not_given(store: Path, tmp_path: Path) 
     changed = {"minWorkers": 3, "maxWorkers": 3, "batchSize": 4, "maxBatchDelay": 7}
     assert {**new.config, "calib_serve": None} == {**config, **changed, "calib_serve": None}
     assert new.config["calib_serve"]["workers"] == 3
-
-
-@nightly
-def test_a_file_that_only_looks_like_the_configuration_is_kept(store: Path, tmp_path: Path) -> None:
-    (tmp_path / CONFIG).write_text("the handler's own: 1")
-    archived(store, "--extra-files", tmp_path / CONFIG, "--force")
-    around(store)
-    new = read_archive(store / CALIBRATED)
-    assert new.read(CONFIG) == b"the handler's own: 1"
-    assert new.model["configFile"] != CONFIG
-    assert "calib_serve" in new.config
 
 
 def test_every_file_and_every_entry_of_the_manifest_is_kept(store: Path, tmp_path: Path) -> None:
@@ -200,7 +137,7 @@ def test_every_file_and_every_entry_of_the_manifest_is_kept(store: Path, tmp_pat
         model_sourceVocab="deep/er/vocab.txt",
         model_description="..",
     )
-    said = around(store, "--no-probe")
+    said = around(store)
     assert "note: pets-3.1-calibrated.mar was not tried" in said
     assert "note: pets-3.1-calibrated.mar requires packages (requirements.txt)" in said
     before, after = read_archive(old), read_archive(store / CALIBRATED)
@@ -227,8 +164,8 @@ def test_every_file_and_every_entry_of_the_manifest_is_kept(store: Path, tmp_pat
         ({"runtime": "LSP"}, "runtime 'LSP'"),
         ({"runtime": "perl"}, "runtime 'perl'"),
         ({"model_modelName": "my pets"}, "--name"),
-        pytest.param({"model_modelName": "Kätzchen"}, "--name", marks=nightly),
-        pytest.param({"model_modelVersion": "1.0+cu118"}, "--version", marks=nightly),
+        pytest.param({"model_modelName": "Kätzchen"}, "--name", marks=pytest.mark.nightly),
+        pytest.param({"model_modelVersion": "1.0+cu118"}, "--version", marks=pytest.mark.nightly),
         ({"model_serializedFile": "other.pt"}, "does not carry it"),
     ],
     ids=str,
@@ -242,13 +179,6 @@ def test_what_cannot_be_kept_is_refused_with_a_way_out(
     assert {path.name for path in store.iterdir()} == {"pets.mar"}
 
 
-def test_odd_names_and_versions_are_packed_under_others(store: Path) -> None:
-    edited(store / "pets.mar", model_modelName="my pets", model_modelVersion="1+1")
-    around(store, "--name", "pets", "--version", "2")
-    assert (store / "pets-2.mar").is_file()
-
-
-@nightly
 def test_no_file_takes_the_place_of_another(store: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("x = 1")
     for extra in ("mine.py", "nothing.txt", "artifact"):
@@ -260,19 +190,12 @@ def test_no_file_takes_the_place_of_another(store: Path, tmp_path: Path) -> None
         around(store)
 
 
-@pytest.mark.parametrize("given", [{"workers": 0}, {"batch_size": -1}, {"batch_delay": 0}])
-def test_sizes_are_at_least_one(store: Path, given: dict[str, int]) -> None:
-    with pytest.raises(FuseError, match="at least 1"):
-        pack_around(store / "pets.mar", temperature_artifact(class_names=NAMES), store, **given)
-
-
-@pytest.mark.parametrize(("value", "told"), [("true", 0), ("TRUE", 0), ("false", 1), (None, 1)])
-def test_serve_says_which_packages_nobody_installs(store: Path, value: str | None, told: int) -> None:
-    (store.parent / "requirements.txt").write_text("einops")
-    archived(store, "--requirements-file", store.parent / "requirements.txt", "--force")
+def test_serve_says_which_packages_nobody_installs(store: Path) -> None:
+    edited(store / "pets.mar", model_requirementsFile="requirements.txt")
     config = store.parent / "config.properties"
-    config.write_text("" if value is None else f"install_py_dep_per_model={value}\n")
-    assert len(list(said_before_serving(store, ["pets.mar"], config, {}))) == told
+    for value, told in (("true", 0), ("TRUE", 0), ("false", 1), (None, 1)):
+        config.write_text("" if value is None else f"install_py_dep_per_model={value}\n")
+        assert len(list(said_before_serving(store, ["pets.mar"], config, {}))) == told
     settings = {"install_py_dep_per_model": "true"}
     assert not list(said_before_serving(store, ["pets.mar"], None, settings))
     (said,) = said_before_serving(store, ["pets.mar"], None, {})  # the safe configuration

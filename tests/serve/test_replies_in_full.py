@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -13,8 +13,9 @@ from calib_serve.artifact import Abstain, Clause, Contract, PredictionSets
 from calib_serve.fuse.mar_options import KEYRING, LABEL_BUDGET, ModelOptions
 from calib_serve.receipts.receipt import SignedReceipt, UnwantedReceipt
 from calib_serve.reporter.decisions import Decision
+from calib_serve.serve.carrying import SaidOfLabels, in_protocol
 from calib_serve.serve.classifier import device_of
-from calib_serve.serve.decided import NOTHING, Decided, as_dict, decide_rows, insides
+from calib_serve.serve.decided import NOTHING, Decided, as_dict, decide_rows
 from calib_serve.serve.protocols import Message, Tensor
 from calib_serve.serve.replies import (
     in_full,
@@ -60,18 +61,6 @@ def test_a_reply_names_the_class_and_lists_the_likeliest_in_their_order() -> Non
             {"class": 0, "probability": 0.2},
         ],
     }  # fmt: skip
-
-
-def test_of_equal_probabilities_the_first_class_is_listed_first() -> None:
-    even = replace(ONE, probabilities=np.array([0.1, 0.3, 0.3, 0.3]))
-    assert [one["class"] for one in told(even, top=4)["top"]] == [1, 2, 3, 0]  # type: ignore[attr-defined]
-
-
-def test_what_is_not_asked_for_is_left_out_and_what_is_asked_for_is_there() -> None:
-    assert "top" not in told(top=0)
-    assert "probabilities" not in told()
-    assert told(probabilities=True)["probabilities"] == [0.2, 0.4, 0.1, 0.3]
-    assert not {"receipt", "label_wanted", "set", "abstain", "act"} & told().keys()
 
 
 def test_a_receipt_says_no_more_than_whether_its_label_is_not_wanted() -> None:
@@ -131,12 +120,6 @@ def test_rows_may_be_acted_on_by_confidence_class_and_segment() -> None:
     assert decide_rows(silent, probs)[0].act is None
 
 
-def test_sets_as_columns_say_of_each_class_whether_it_is_in() -> None:
-    found = insides([Decided((3, 0)), Decided(()), NOTHING], 4)
-    assert found.dtype == np.bool_
-    assert found.tolist() == [[True, False, False, True], [False] * 4, [False] * 4]
-
-
 # Several labels
 
 
@@ -168,6 +151,26 @@ def test_a_multi_label_reply_has_receipts_where_one_is_signed() -> None:
         {"label": "cat", "predicted": False, "confidence": 0.7},
     ]
     assert "receipts" not in of_labels(labels(None, None), OPTIONS, NAMES, model="m", version="v")
+
+
+def test_labels_go_beside_the_predictions_of_each_protocol() -> None:
+    row = SaidOfLabels(
+        [Decision(0, True, 0.9, SignedReceipt("a")), Decision(1, False, 0.8, None)], ("x", "y")
+    )
+    each = [
+        {"label": "x", "predicted": True, "confidence": 0.9, "receipt": "a"},
+        {"label": "y", "predicted": False, "confidence": 0.8},
+    ]
+    v1 = in_protocol({"predictions": [[1]]}, Message("v1", {}, {}), [row])
+    assert v1 == {"predictions": [[1]], "labels": [each]}
+    outputs = {"outputs": [{"name": "z", "data": [1]}]}
+    (v2,) = in_protocol(outputs, Message("v2", {}, {}), [row])["outputs"]
+    assert json.loads(v2["parameters"]["labels"]) == each
+    _, *tensors = in_protocol(outputs, Message("v2", {}, {}, grpc=True), [row])["outputs"]
+    assert {one["name"]: (one["shape"], one["data"]) for one in tensors} == {
+        "confidence": ([1, 2], [0.9, 0.8]),
+        "receipt_label": ([1, 2], [0, 1]),
+    }
 
 
 # Tensors of the Open Inference Protocol
@@ -318,8 +321,3 @@ def test_a_worker_runs_on_the_gpu_that_it_was_given(
         system_properties = {} if gpu is None else {"gpu_id": gpu}
 
     assert device_of(Context()) == device
-
-
-def test_what_replies_hold_is_what_json_can_say() -> None:
-    assert isinstance(told()["top"][0]["probability"], float)  # type: ignore[index]
-    assert all(math.isfinite(v) for v in told(probabilities=True)["probabilities"])  # type: ignore[attr-defined]

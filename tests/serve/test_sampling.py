@@ -11,8 +11,7 @@ from calib_serve.errors import ModelError
 from calib_serve.fuse.mar_options import SAMPLE_RATE, SAMPLES
 from calib_serve.receipts import Keyring, Label
 from calib_serve.serve.emit import Emitter
-from calib_serve.serve.observer import Observer
-from calib_serve.serve.sampling import host_sample_log
+from calib_serve.serve.observer import Observer, host_sample_log
 from calib_serve.watch.samples import SampleLog, read_samples
 
 LOGITS = np.array([[2.0, 0.5, -1.0], [0.0, 1.0, 0.25]])
@@ -34,13 +33,6 @@ def test_logits_and_late_labels_meet_again_by_receipt(tmp_path: Path) -> None:
     kept = read_samples(tmp_path, model="m", version="1")
     assert (kept.predictions, kept.labels.tolist()) == (2, [2])
     assert np.allclose(kept.logits, LOGITS[1:])
-
-
-def test_without_receipts_nothing_is_kept(tmp_path: Path) -> None:
-    watched = observer(SampleLog(tmp_path, rate=1.0), None, [])
-    assert watched.served(SERVED, logits=list(LOGITS)) == [None, None]
-    watched.flush()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_host_that_does_not_ask_gets_no_log_and_a_wrong_rate_is_told(

@@ -9,10 +9,13 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from live_server import inputs, network, temperature_artifact, torchscript
 
 from calib_serve.fuse.torchserve import pack
+
+pytestmark = pytest.mark.server
 
 # What TorchServe's worker does, in a process that can import nothing but the archive, torch and ts.
 WORKER = """

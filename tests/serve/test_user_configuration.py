@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,17 +17,13 @@ from live_server import (
     total,
     until,
 )
-from sizes import nightly
-from typer.testing import CliRunner
 
-from calib_serve.cli import app as cli
 from calib_serve.errors import ServerError
 from calib_serve.fuse.mar_options import KEYRING, ModelOptions
 from calib_serve.fuse.torchserve import pack
 from calib_serve.receipts import Keyring
 from calib_serve.serve import observer
 from calib_serve.serve.emit import Emitter
-from calib_serve.serve.management import Management
 from calib_serve.serve.metrics_file import metrics_file, undeclared
 from calib_serve.serve.properties import Ports, parse_properties
 from calib_serve.serve.server import Server
@@ -91,10 +86,11 @@ def running(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     lines = {
         **Ports.free().as_properties(),
         "disable_token_authorization": "true",
-        "metrics_config": "metrics.yaml",
-        "vmargs": "-Xmx512m -Dlog4j.configurationFile=log4j2.xml",
+        "metrics_config": str(mine / "metrics.yaml"),
+        "vmargs": f"-Xmx512m -Dlog4j.configurationFile={mine / 'log4j2.xml'}",
         "default_workers_per_model": "1",
         "load_models": "all",
+        "metrics_mode": "log",
     }
     config = mine / "config.properties"
     config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
@@ -132,7 +128,7 @@ def test_log_settings_are_the_user_s(running: Running) -> None:
 def test_each_change_is_said(running: Running) -> None:
     said = {note.partition(":")[0]: note for note in running.server.notes}
     assert set(said) == {"metrics_mode", "metrics_config", "load_models"}
-    assert "instead of log" in said["metrics_mode"]
+    assert "prometheus instead of log" in said["metrics_mode"]
 
 
 @pytest.mark.server
@@ -156,22 +152,6 @@ def test_models_that_fail_are_told_and_the_others_serve(store: Path, tmp_path: P
         server.stop()
 
 
-@pytest.mark.server
-def test_no_server_remains_where_no_model_loads(store: Path, tmp_path: Path) -> None:
-    arguments = [
-        "serve",
-        "--store",
-        str(store),
-        "--folder",
-        str(tmp_path / "run"),
-        "--free-ports",
-        "broken.mar",
-    ]
-    done = CliRunner().invoke(cli, arguments)
-    assert isinstance(done.exception, ServerError)
-    assert "no licence" in str(done.exception)
-
-
 def configured(store: Path, folder: Path, *lines: str) -> Server:
     folder.mkdir(exist_ok=True)
     config = folder / "config.properties"
@@ -183,44 +163,22 @@ def properties(server: Server) -> dict[str, str]:
     return parse_properties(server._configuration.text)
 
 
-def test_addresses_that_are_not_said_are_torchserve_s(store: Path, tmp_path: Path) -> None:
-    server = configured(store, tmp_path, "metrics_mode=prometheus")
+def test_what_is_not_said_is_torchserve_s_and_what_must_differ_is_laid_over_it(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = configured(store, tmp_path)
     assert (server.inference, server.grpc) == ("http://127.0.0.1:8080", "127.0.0.1:7070")
     assert not server.notes
-
-
-def test_variables_of_the_environment_count_as_torchserve_counts_them(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TS_DISABLE_TOKEN_AUTHORIZATION", "true")
-    monkeypatch.setenv("TS_METRICS_MODE", "log")
-    monkeypatch.setenv("TS_ALLOWED_URLS", "https://example.org/.*")
-    monkeypatch.setenv("MINE", "6")
-    assert configured(store, tmp_path, "enable_envvars_config=false").has_tokens
-    server = configured(store, tmp_path, "enable_envvars_config=true", "job_queue_size=$$MINE$$")
-    assert not server.has_tokens
+    lines = ("enable_envvars_config=true", "keystore=a.p12", "model_snapshot={}", "job_queue_size=6")
+    server = configured(store, tmp_path, *lines)
     found = properties(server)
-    assert found["metrics_mode"] == "prometheus", "a variable would win over the file"
-    assert found["enable_envvars_config"] == "false"
-    assert "allowed_urls" not in found
-    assert any("disable_token_authorization" in note for note in server.notes)
-    with pytest.raises(ServerError, match="NOT_SET"):
-        configured(store, tmp_path, "keystore=$$NOT_SET$$")
-
-
-def test_relative_paths_are_where_torchserve_would_look_or_beside_the_file(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    lines = ("certificate_file=a.pem", "private_key_file=b.pem")
-    (tmp_path / "a.pem").touch()
-    (tmp_path / "b.pem").touch()
-    (here / "b.pem").touch()
-    found = properties(configured(store, tmp_path, *lines))
-    assert found["certificate_file"] == str(tmp_path / "a.pem")
-    assert found["private_key_file"] == str(here / "b.pem")
+    assert found["keystore"] == str(tmp_path / "a.p12"), "TorchServe itself runs in another folder"
+    assert (found["job_queue_size"], found["enable_envvars_config"]) == ("6", "false")
+    assert "model_snapshot" not in found
+    assert server.has_tokens, "no variable of the environment changes what is written"
+    assert {note.partition(":")[0] for note in server.notes} == {"enable_envvars_config", "model_snapshot"}
 
 
 @pytest.mark.parametrize(
@@ -228,6 +186,7 @@ def test_relative_paths_are_where_torchserve_would_look_or_beside_the_file(
     [
         ("enable_metrics_api=false", "nobody could read"),
         ("inference_address=unix:/tmp/x", "http://HOST:PORT"),
+        ("metrics_address=$$WHERE$$", "http://HOST:PORT"),
         ("blacklist_env_vars=CALIB_.*", "narrow it"),
         ("metrics_config=nowhere.yaml", "cannot read the metrics file"),
     ],
@@ -290,38 +249,3 @@ def test_a_worker_of_a_server_that_drops_its_series_says_so(
         caplog.clear()
         observer.observe(options, temperature_artifact(), model="m", version="1")
         assert ("python -m calib_serve.serve.metrics_file" in caplog.text) is warns
-
-
-@pytest.mark.server
-@nightly
-def test_models_and_workers_survive_a_restart_with_snapshots(store: Path, tmp_path: Path) -> None:
-    settings = {"enable_model_api": "true", "allowed_urls": "file:///.*", "default_workers_per_model": "1"}
-
-    def server() -> Server:
-        return Server(
-            *(store, ["metered.mar"]), folder=tmp_path, ports=Ports.free(), settings=settings, snapshots=True
-        )
-
-    with server() as first:
-        api = Management(first.management, first.tokens.management)
-        more = {"url": "digits.mar", "initial_workers": "1", "synchronous": "true"}
-        assert api._ask("POST", "/models", params=more, timeout=None).status_code == 200
-        api.set_workers("metered", "1.0", 2)
-    second = server()
-    assert set(second.served) == {"metered", "digits"}
-    with second:
-        assert len(second.workers("metered")) == 2
-        with second.client() as http:
-            assert http.post("/predictions/digits", json=inputs(1)[0].tolist()).status_code == 200
-    with Server(store, ["metered.mar"], folder=tmp_path, ports=Ports.free(), settings=settings) as third:
-        assert third.served == ["metered"], "the default starts anew"
-        assert len(third.workers("metered")) == 1
-    last = sorted((tmp_path / "logs" / "config").glob("*.cfg"))[-1]
-    without = tmp_path / "store"
-    without.mkdir()
-    shutil.copy(store / "digits.mar", without)
-    with pytest.raises(ServerError, match=r"snapshot .* names metered\.mar"):
-        Server(without, ["digits.mar"], folder=tmp_path, snapshots=True)
-    last.write_text("nothing=1")
-    with pytest.raises(ServerError, match="no snapshot"):
-        server()

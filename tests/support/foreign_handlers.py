@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from libraries import torchvision_here
 from live_server import CLASSES, WIDTH, network, torchscript
 
 from calib_serve import Artifact, LogitMap
@@ -99,19 +98,6 @@ def postprocess(self, outputs):
 FOREIGN: dict[str, Foreign] = {
     "plain": Foreign(HEAD),
     "torchscript": Foreign(HEAD, model="torchscript"),
-    "onnx": Foreign(
-        own(
-            """
-def inference(self, data):
-    return self.model.run(None, {"x": data.numpy()})[0]
-
-def postprocess(self, outputs):
-    p = np.exp(outputs - outputs.max(1, keepdims=True))
-    return (p / p.sum(1, keepdims=True)).tolist()
-"""
-        ),
-        model="onnx",
-    ),
     "onnx_list": Foreign(
         own(
             """
@@ -134,11 +120,6 @@ def postprocess(self, outputs):
         returns='{"main": z, "aux": z * 2}',
         refused="several of what is returned may be the scores: main, aux",
     ),
-    "two_of_k_named": Foreign(
-        own(SOFTMAX.replace("(outputs, 1)", '(outputs["main"], 1)')),
-        returns='{"main": z, "aux": z * 2}',
-        options={"output": "main"},
-    ),
     "softmaxed": Foreign(
         own("def postprocess(self, outputs):\n    return outputs.tolist()"), returns="torch.softmax(z, 1)"
     ),
@@ -159,23 +140,6 @@ def postprocess(self, outputs):
         ),
         shows=False,
     ),
-    "names_at_inference": Foreign(
-        own(
-            """
-def inference(self, data):
-    found = []
-    predictions = self.model(data)
-    for i in range(len(predictions[0])):
-        found.append("class %d" % predictions[0][i].unsqueeze(0).argmax(1).item())
-    return found
-
-def postprocess(self, outputs):
-    return outputs
-"""
-        ),
-        returns="(z,)",
-        shows=False,
-    ),
     "ids_from_the_model": Foreign(
         own("def postprocess(self, outputs):\n    return outputs.tolist()"),
         returns="z.argmax(1)",
@@ -189,17 +153,6 @@ def inference(self, data):
 
 def postprocess(self, outputs):
     return [torch.softmax(row, 0).tolist() for row in outputs]
-"""
-        )
-    ),
-    "lists": Foreign(
-        own(
-            """
-def inference(self, data):
-    return self.model(data).tolist()
-
-def postprocess(self, outputs):
-    return torch.softmax(torch.tensor(outputs), 1).tolist()
 """
         )
     ),
@@ -220,10 +173,6 @@ def postprocess(self, outputs):
     "sigmoid": Foreign(
         own("def postprocess(self, outputs):\n    return outputs.tolist()"),
         returns="torch.sigmoid(z)",
-        refused="multi-label",
-    ),
-    "sigmoid_later": Foreign(
-        own("def postprocess(self, outputs):\n    return torch.sigmoid(outputs).tolist()"),
         refused="multi-label",
     ),
     "sigmoid_decided": Foreign(
@@ -259,17 +208,6 @@ def handle(self, data, context):
     return torch.softmax(outputs, 1).tolist()
 """
         ),
-    ),
-    "forward_named": Foreign(
-        own(
-            """
-def handle(self, data, context):
-    with torch.no_grad():
-        outputs = self.model.forward(rows(data))
-    return torch.softmax(outputs, 1).tolist()
-"""
-        ),
-        options={"seam": "model.forward"},
     ),
     "two_paths": Foreign(
         own(
@@ -362,27 +300,6 @@ def handle(self, data, context):
             + SOFTMAX
         )
     ),
-    "model_output": Foreign(
-        own(
-            """
-def initialize(self, context):
-    from transformers import AutoModelForSequenceClassification
-    folder = context.system_properties["model_dir"]
-    self.model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-
-def inference(self, data):
-    with torch.inference_mode():
-        return self.model(data.long() + 3, output_hidden_states=True)
-
-def postprocess(self, outputs):
-    return [{"label": int(p.argmax()), "score": float(p.max())} for p in torch.softmax(outputs.logits, 1)]
-"""
-        ),
-        model="bert",
-    ),
-    "compiled": Foreign(
-        HEAD, config=Foreign("").config + "pt2:\n  compile:\n    enable: true\n    backend: eager\n"
-    ),
     "base_handler": Foreign("base_handler", model="torchscript"),
     "kserve_v2": Foreign(
         own(
@@ -398,14 +315,6 @@ def postprocess(self, outputs):
     ),
     "image_classifier": Foreign("image_classifier", model="pictures"),
     "image_segmenter": Foreign("image_segmenter", model="torchscript", refused="is no classifier"),
-    "object_detector": Foreign("object_detector", model="torchscript", refused="is no classifier"),
-    "text_classifier": Foreign(
-        "text_classifier", model="text", config=Foreign("").config.replace("batchSize: 4", "batchSize: 1")
-    ),
-    "dali_image_classifier": Foreign(
-        "dali_image_classifier", model="pictures", refused="needs the package 'nvidia'"
-    ),
-    "vllm_handler": Foreign("vllm_handler", model="torchscript", refused="is no classifier"),
 }
 
 
@@ -485,75 +394,9 @@ def _pictures(foreign: Foreign, work: Path) -> list[str]:
     return ["--serialized-file", "net.pt", "--extra-files", "index_to_name.json"]
 
 
-_TEXT = f"""
-import torch
-
-class Text(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding = torch.nn.EmbeddingBag(20, 8)
-        self.last = torch.nn.Linear(8, {CLASSES})
-
-    def forward(self, text, offsets):
-        return self.last(self.embedding(text, offsets))
-"""
-
-
-def _text(foreign: Foreign, work: Path) -> list[str]:
-    (work / "text.py").write_text(_TEXT)
-    scope: dict[str, Any] = {}
-    exec(_TEXT, scope)
-    torch.manual_seed(1)
-    torch.save(scope["Text"]().state_dict(), work / "weights.pt")
-    words = {word: i % 20 for i, word in enumerate(["a", "few", "words", "that", "say", "nothing"])}
-    pairs = {f"{a} {b}": 3 for a in words for b in words}
-    torch.save({**words, **pairs}, work / "source_vocab.pt")
-    return ["--model-file", "text.py", "--serialized-file", "weights.pt", "--extra-files", "source_vocab.pt"]
-
-
-def _bert(foreign: Foreign, work: Path) -> list[str]:
-    torchvision_here()  # which transformers looks for
-    from transformers import BertConfig, BertForSequenceClassification
-
-    torch.manual_seed(2)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = BertConfig(vocab_size=32, num_labels=CLASSES, **sizes)
-    BertForSequenceClassification(config).save_pretrained(work / "bert")
-    return ["--extra-files", "bert/config.json,bert/model.safetensors"]
-
-
-def _tags(foreign: Foreign, work: Path) -> list[str]:
-    """A multi-label network of transformers with its tokenizer, as ``save_pretrained`` writes both."""
-    torchvision_here()
-    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
-
-    torch.manual_seed(4)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    words = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        *["a", "few", "words", "that", "say", "nothing"],
-        *"0123456789.",
-    ]
-    config = BertConfig(
-        vocab_size=len(words), num_labels=foreign.out, problem_type="multi_label_classification",
-        initializer_range=0.7, **sizes,
-    )  # fmt: skip
-    BertForSequenceClassification(config).save_pretrained(work / "tags")
-    (work / "vocab.txt").write_text("\n".join(words))
-    BertTokenizer(str(work / "vocab.txt")).save_pretrained(work / "tags")
-    return ["--extra-files", ",".join(f"tags/{file.name}" for file in sorted((work / "tags").iterdir()))]
-
-
 _MODELS = {
-    "bert": _bert,
-    "tags": _tags,
     "eager": _eager,
     "torchscript": _torchscript,
     "onnx": _onnx,
     "pictures": _pictures,
-    "text": _text,
 }

@@ -26,30 +26,8 @@ def postprocess(self, outputs):
         for row in found
     ]
 """
-PIPELINE = """
-def initialize(self, context):
-    from transformers import pipeline
-    folder = context.system_properties["model_dir"]
-    self.pipe = pipeline("text-classification", model=folder, tokenizer=folder, top_k=None, device="cpu")
-    self.initialized = True
-
-def preprocess(self, data):
-    payloads = [row.get("data") or row.get("body") for row in data]
-    return [p.decode() if isinstance(p, (bytes, bytearray)) else p for p in payloads]
-
-def inference(self, texts):
-    return self.pipe(texts)
-
-def postprocess(self, found):
-    return found
-"""
 LABELS: dict[str, Foreign] = {
     "tagger": Foreign(own(THRESHOLDED)),
-    "pipeline": Foreign(
-        own(PIPELINE).replace("    def preprocess(self, data):\n        return rows(data)\n\n", "", 1),
-        model="tags",
-        options={"seam": "pipe.model"},
-    ),
     "after_sigmoid": Foreign(
         own("def postprocess(self, outputs):\n    return outputs.tolist()"), returns="torch.sigmoid(z)"
     ),
@@ -86,13 +64,6 @@ def logits_of(x: np.ndarray, out: int = CLASSES) -> np.ndarray:
     """The logits of every network here but ``pipeline``'s."""
     with torch.inference_mode():
         return weights(out)(torch.from_numpy(x)).numpy()
-
-
-def text_file(folder: Path) -> Path:
-    """A request that ``pipeline`` answers."""
-    path = folder / "request.txt"
-    path.write_text("a few words that say nothing")
-    return path
 
 
 def array_file(folder: Path) -> Path:

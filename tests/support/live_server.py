@@ -7,6 +7,7 @@ import re
 import time
 import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -89,24 +90,30 @@ class Running:
     http: httpx.Client
     keyring: Keyring
     served: list[dict[str, Any]] = field(default_factory=list)  # the client's own record
+    model: str = "digits"  # the one that is asked where none is named
 
-    def predict(self, x: Any, model: str = "digits", **kwargs: Any) -> httpx.Response:
+    def predict(self, x: Any, model: str = "", **kwargs: Any) -> httpx.Response:
         """One prediction over REST."""
         body = kwargs or {"json": x}
-        reply = self.http.post(f"/predictions/{model}", **body)
+        reply = self.http.post(f"/predictions/{model or self.model}", **body)
         if reply.status_code == 200:
             self.served.append(reply.json())
         return reply
 
-    def predict_all(self, xs: Any, model: str = "digits", *, threads: int = 8) -> list[httpx.Response]:
+    def predict_all(self, xs: Any, model: str = "", *, threads: int = 8) -> list[httpx.Response]:
         """Many at once, replies in order."""
         with ThreadPoolExecutor(threads) as pool:
             return list(pool.map(lambda x: self.predict(x.tolist(), model), xs))
 
     def settled(self) -> str:
         """The metrics once every served prediction has arrived; fails if they never do."""
-        name, n = "calib_predictions_total", len(self.served)
-        until(lambda: total(self.server.scrape(), name) >= n)
+        name, asked = "calib_predictions_total", Counter(reply["model"] for reply in self.served)
+
+        def arrived() -> bool:
+            text = self.server.scrape()
+            return all(total(text, name, model=model) >= n for model, n in asked.items())
+
+        until(arrived)
         return self.server.scrape()
 
     def label(self, items: Any) -> httpx.Response:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -18,19 +17,33 @@ from typing import Any
 import httpx
 import psutil
 import yaml
-from live_server import inputs, small_store, until
+from live_server import CLASSES, foreign, inputs, small_store, temperature_artifact, until
 from processes import started
 from real_servers import needed
 
 from calib_serve import Keyring
+from calib_serve.fuse.torchserve import pack_around
 from calib_serve.serve.properties import read_properties
 
 ROOT = Path(__file__).parents[2]
-KEPT = ROOT / "tests" / "kept" / "version-0.1.0"
 OBJECTS = {one["kind"]: one for one in yaml.safe_load_all((ROOT / "deploy" / "kserve.yaml").read_text())}
 SERVER, _ = OBJECTS["InferenceService"]["spec"]["predictor"]["containers"]
 FIRST, SECOND = "0f" * 32, secrets.token_hex(32)
 X = inputs(1)[0].tolist()
+HANDLER = f"""
+import numpy as np
+
+
+class Handler:
+    def initialize(self, context):
+        pass
+
+    def inference(self, rows):
+        return np.asarray(rows)[:, :{CLASSES}]
+
+    def handle(self, data, context):
+        return self.inference([row.get("body") or row.get("data") for row in data]).tolist()
+"""
 
 
 def _here(text: str, places: dict[str, str]) -> str:
@@ -84,7 +97,8 @@ def running_pod(folder: Path, redis: str) -> Iterator[Pod]:
     """Both containers, in a folder and on ports of their own."""
     (folder / "models").mkdir()
     store = small_store(folder / "models")
-    shutil.copy(KEPT / "wrapped.mar", store)  # of another handler, whose receipt is in a header
+    original = foreign(folder, "wrapped", HANDLER)  # of another handler, whose receipt is in a header
+    pack_around(original, temperature_artifact(), store, name="wrapped", version="1.0", trial=False)
     keyring = Keyring.new()
     keyring.save(folder / "keyring.json")
     names = ("8080", "8083", "8085", "8081", "8082", "7070", "7071")

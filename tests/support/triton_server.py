@@ -26,7 +26,7 @@ from live_server import until
 from tritonclient.grpc import InferenceServerClient
 
 import calib_serve
-from calib_serve import Keyring
+from calib_serve.receipts import Keyring
 
 PACKAGES = Path(sys.prefix) / "triton"
 SERVER = PACKAGES / "pytriton" / "tritonserver" / "bin" / "tritonserver"

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from publishers import CONFIDENCES
 
 import calib_serve
-from calib_serve.serve.metric_lines import LINE
+from calib_serve.serve.emit import LINE
 from calib_serve.watch.series import CONTRACTS, PUBLISHED, SEGMENTS, SERIES, SHADOWS, WATCH, WORKERS
 
 pytestmark = pytest.mark.server

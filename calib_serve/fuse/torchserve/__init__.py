@@ -1,17 +1,15 @@
 """TorchServe archives: packing, re-packing, reading."""
 
-from calib_serve.fuse.torchserve.advice import remarks
 from calib_serve.fuse.torchserve.archive import read_archive, staged
-from calib_serve.fuse.torchserve.contents import Batching, artifact_of, is_calibrated, load_artifact
+from calib_serve.fuse.torchserve.contents import Batching, artifact_of, is_calibrated, load_artifact, shipped
 from calib_serve.fuse.torchserve.feedback import labelled_models, pack_feedback
 from calib_serve.fuse.torchserve.foreign import ForeignArchive, unpacked
 from calib_serve.fuse.torchserve.forms import is_archive, stored_archives
 from calib_serve.fuse.torchserve.mar import pack
-from calib_serve.fuse.torchserve.names import check_names
+from calib_serve.fuse.torchserve.names import check_names, remarks
 from calib_serve.fuse.torchserve.recalibration import recalibrated, same_model, served_artifact
 from calib_serve.fuse.torchserve.repacking import pack_around
 from calib_serve.fuse.torchserve.seam_trial import Seam, find_seam
-from calib_serve.fuse.torchserve.shipped_files import shipped
 
 __all__ = [
     "Batching",

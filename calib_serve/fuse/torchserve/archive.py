@@ -178,10 +178,7 @@ def read_archive(path: Path, *, verify: bool = True) -> Archive:
 def unpack(archive: Archive, folder: Path) -> Path:
     """All files of a checked archive below ``folder``, as TorchServe unpacks them."""
     with opened(archive.path) as form:
-        for name in form.sizes:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            with (folder / name).open("wb") as file:
-                file.writelines(form.pieces(name))
+        form.unpacked(folder)
     return folder
 
 

@@ -27,8 +27,19 @@ __all__ = [
     "load_artifact",
     "package_files",
     "shadow_files",
+    "shipped",
     "with_section",
 ]
+
+
+def shipped(name: str) -> Path:
+    """The file ``name``, such as "config.properties" or "handlers/calibrated_classifier.py"."""
+    package = Path(calib_serve.__file__).parent
+    for root in (package / "_shipped", package.parent):
+        if (root / name).is_file():
+            return root / name
+    raise ModelError(f"{name} is missing from this installation; install calib-serve again")
+
 
 SHADOW = "shadow"
 """Where in an archive the artifact lies that runs in the shadow of the served one."""

@@ -13,9 +13,9 @@ from calib_serve.fuse.torchserve.contents import (
     config_file,
     is_calibrated,
     package_files,
+    shipped,
 )
 from calib_serve.fuse.torchserve.names import class_names
-from calib_serve.fuse.torchserve.shipped_files import shipped
 
 __all__ = ["labelled_models", "pack_feedback"]
 

@@ -19,9 +19,9 @@ from calib_serve.fuse.torchserve.contents import (
     config_file,
     package_files,
     shadow_files,
+    shipped,
 )
-from calib_serve.fuse.torchserve.shipped_files import shipped
-from calib_serve.pictures import MAX_PIXELS, Preprocessing, is_picture_shape
+from calib_serve.pictures import MAX_PIXELS, Preprocessing
 from calib_serve.scores import Outputs
 
 __all__ = ["pack"]
@@ -185,12 +185,12 @@ def _shape(given: Sequence[int | None] | None, artifact: Artifact) -> tuple[int 
 
 def _pictures(
     given: Preprocessing | Mapping[str, Any] | None, shape: Sequence[int | None], artifact: Artifact
-) -> Preprocessing | Literal["unknown"] | None:
+) -> Preprocessing | Literal["unknown"]:
     """How pictures are prepared: what is given, and what the artifact was fitted on, where they agree."""
     fitted = artifact.model.pictures
     known = fitted and fitted.for_input(shape)
     if given is None:
-        return known or ("unknown" if is_picture_shape(shape) else None)
+        return known or "unknown"
     wanted = Preprocessing.of(given).for_input(shape)
     if known not in (None, wanted):
         raise FuseError(

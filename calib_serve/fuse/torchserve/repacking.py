@@ -21,10 +21,9 @@ from calib_serve.fuse.torchserve.archive import (
     unpack,
     write_archive,
 )
-from calib_serve.fuse.torchserve.contents import artifact_files, package_files, with_section
+from calib_serve.fuse.torchserve.contents import artifact_files, package_files, shipped, with_section
 from calib_serve.fuse.torchserve.names import check_names
 from calib_serve.fuse.torchserve.seam_trial import check_kind, find_seam, prove_seam
-from calib_serve.fuse.torchserve.shipped_files import shipped
 from calib_serve.scores import Outputs
 from calib_serve.seam import INFERENCE, Request
 
