@@ -11,11 +11,15 @@ from __future__ import annotations
 import json
 import math
 import re
+import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from rules_by_numpy import BINS, bins_by_numpy, bins_of, by_numpy
 
 from calib_serve.monitoring import REPLICA_LABELS, MonitoringOptions
@@ -31,7 +35,7 @@ LABELS = {
 OTHER_WINDOW = {"24h": "7d", "7d": "24h"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     """One test of promtool: ``asks`` holds its questions by kind."""
 
@@ -44,12 +48,35 @@ class Case:
     evaluated: int = 0
     """Minutes between two evaluations, where they are not the ``step`` between two samples."""
 
-    def file(self) -> dict[str, Any]:
-        """Return the file that promtool reads."""
+    def test(self) -> dict[str, Any]:
+        """Return the test as promtool reads it."""
         series = [{"series": name, "values": values} for name, values in self.series]
         test = {"name": self.name, "interval": f"{self.step}m", "input_series": series, **self.asks}
         head = {"rule_files": list(self.files), "evaluation_interval": f"{self.evaluated or self.step}m"}
         return {**head, "tests": [test]}
+
+
+def promtool(case: Case, texts: Mapping[str, str]) -> str:
+    """Run a case with the rules that it is about, of the files ``texts``; return complaints, or nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        for file in case.files:
+            groups = yaml.load(texts[file], yaml.CSafeLoader)["groups"]
+            kept = [
+                {**group, "rules": rules}
+                for group in groups
+                if (rules := [one for one in group["rules"] if one.get("alert", one.get("record")) in case.about])
+            ]
+            _write(Path(folder, file), {"groups": kept})
+        _write(Path(folder, "case.yml"), case.test())
+        done = subprocess.run(
+            ["promtool", "test", "rules", "case.yml"], cwd=folder, check=False, capture_output=True, text=True
+        )
+    return (done.stdout + done.stderr or "failed") if done.returncode else ""
+
+
+def _write(path: Path, whole: Any) -> None:
+    text = yaml.dump(whole, Dumper=yaml.CSafeDumper, width=1_000_000, allow_unicode=True, sort_keys=False)
+    path.write_text(text, "utf-8")
 
 
 def cases() -> list[Case]:

@@ -72,16 +72,6 @@ def test_it_names_this_release_and_each_locked_package_with_its_hashes(made: Pat
             assert all(one.removeprefix("--hash=sha256:") in told for one in hashes), package
 
 
-def test_what_is_not_from_pypi_does_not_say_so(made: Path) -> None:
-    for part in MADE:
-        _, found = read(made, part)
-        for one in found["components"]:
-            (source,) = {reference["url"] for reference in one["externalReferences"]}
-            own = one["name"] in ("torch", "torchvision")
-            index = "https://download.pytorch.org/whl/cpu" if own else "https://pypi.org/simple"
-            assert source == f"{index}/{one['name']}/"
-
-
 if NIGHTLY:  # it takes as long as all the rest
 
     def test_it_is_the_same_bytes_every_time(made: Path, tmp_path: Path) -> None:
