@@ -95,6 +95,13 @@ def replica(letter: str) -> dict[str, str]:
     return dict.fromkeys(REPLICA_LABELS, letter)
 
 
+def of(letter: str, name: str) -> str:
+    """Return ``name`` as one replica publishes it."""
+    bare, _, own = name.partition("{")
+    told = ",".join(f"{label}='{letter}'" for label in REPLICA_LABELS)
+    return f"{bare}{{{own.rstrip('}') + ',' if own else ''}{told}}}"
+
+
 def wanted(samples: list[tuple[str, float]]) -> list[dict[str, Any]]:
     return [{"labels": labels, "value": float(value)} for labels, value in samples]
 
@@ -344,7 +351,10 @@ SIGMAS = 4 * math.sqrt(1 - 2 / math.pi)
 HOUR, DAY, WEEK = (f"model_version:calib_{{}}:{window}" for window in WINDOWS)
 COUNTED = If("calib_window_predictions{window='24h'}", ">", 0)
 REFUSED, UNREAD = "calib_feedback_refused_total{reason='expired'}", "calib_feedback_refused_total{reason='duplicate'}"
+_BEFORE = "0x3 {0}x65 {1}x300"
+"""Refused in the hour before, and now."""
 SCRAPED = {"job": "calib-serve-watch", "instance": "a"}
+_ENDS = "_x3 1x1 _x90"
 _SERVING = {"calib_predictions_total": 5}
 
 
@@ -420,9 +430,12 @@ ROWS = (
         "CalibrationDrift", "warning", 0, (If("calib_incidents_open", ">", 0),), keeps=15,
         fires={
             "another before": {"calib_incidents_open": "0x1 2x3 stale"},
-            "with a gap": {"calib_incident_gap": 0.1},
-            "by a window": {"calib_window_gap{window='24h'}": 0.1, COUNTED.series: 9},
-            "by sums": {DAY.format("signed_gap"): 0.1},
+            # The gap is there for longer than the incident.
+            "with a gap": {"calib_incidents_open": _ENDS, "calib_incident_gap": "0.1x90"},
+            "by a window": {
+                "calib_incidents_open": _ENDS, "calib_window_gap{window='24h'}": "0.1x90", COUNTED.series: "9x90",
+            },
+            "by sums": {"calib_incidents_open": _ENDS, DAY.format("signed_gap"): "0.1x90"},
         },
         quiet={
             "a gap": {"calib_incidents_open": 0, "calib_incident_gap": 0.1},
@@ -490,6 +503,7 @@ ROWS = (
         given=_SERVING,
         quiet={
             "gone": {"calib_predictions_total": None},
+            "few in the week": {DAY.format("served"): 1, WEEK.format("served"): 999},
             "a tenth": {DAY.format("served"): 100, WEEK.format("served"): 7000},
         },
     ),
@@ -517,9 +531,15 @@ ROWS = (
         fires={
             "no label": {HOUR.format("labels"): None},
             "two reasons": {REFUSED: 12, REFUSED.replace("expired", "bad_label"): 8},
+            "many before": {REFUSED: _BEFORE.format(1000, 1020)},
+            "many sent twice": {UNREAD: 900},
         },
         quiet={
-            "one in twenty": {HOUR.format("labels"): 385},
+            "one in twenty": {HOUR.format("labels"): 382},
+            "one in twenty, and many before": {REFUSED: _BEFORE.format(100, 120), HOUR.format("labels"): 395},
+            "one in twenty, and many sent twice": {HOUR.format("labels"): 385, UNREAD: 900},
+            "few, and many before": {REFUSED: _BEFORE.format(100, 119), HOUR.format("labels"): 10},
+            "few, and many sent twice": {REFUSED: 19, HOUR.format("labels"): 10, UNREAD: 900},
             "another model's labels": {HOUR.format("labels") + "{model='n',version='2'}": 100},
             "sent twice": {REFUSED: 0, UNREAD: 900},
             "not wanted": {REFUSED: 0, "calib_feedback_refused_total{reason='not_wanted'}": 900},
@@ -539,7 +559,13 @@ ROWS = (
     ),
     Row(
         "LedgerWentBack", "warning", 0, (If("calib_ledger_rollbacks_total", ">", 0),), labels={}, over=60,
-        fires={"at its start": {"calib_ledger_rollbacks_total": "_x70 1x200"}},
+        fires={
+            "at its start": {
+                "calib_ledger_rollbacks_total": None,
+                of("a", "calib_ledger_rollbacks_total"): "_x70 1x200",
+                of("b", "calib_ledger_rollbacks_total"): "_x70 0x200",
+            },
+        },
         quiet={"well": {"calib_ledger_rollbacks_total": "_x70 0x200"}},
     ),
     _counted("InvalidOutputs", "critical", "calib_invalid_outputs_total", MODEL),
@@ -649,10 +675,16 @@ def _given(envs: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str]]:
     ]
 
 
-_EVALUATED = "prometheus_rule_group_last_evaluation_timestamp_seconds{{rule_group='rules.yml;{}',instance='{}'}}"
-_STATE, _LABELLED = f"{CLAUSES}state", "calib_contract_labels{{instance='{}'}}"
-_FEW = {"calib_predictions_total": "5x900"}
-_RISING = {_STATE: "0x61", _LABELLED.format("a"): "10+1x61", _LABELLED.format("b"): "5x61"}
+_STATE, _LABELLED = f"{CLAUSES}state", "calib_contract_labels"
+_FEW = {of("a", "calib_predictions_total"): "5x900"}
+_RISING = {_STATE: "0x61", of("a", _LABELLED): "10+1x61", of("b", _LABELLED): "5x61"}
+
+
+def _evaluated(letter: str, group: str = "calib_24h") -> str:
+    series = "prometheus_rule_group_last_evaluation_timestamp_seconds"
+    return of(letter, f"{series}{{rule_group='rules.yml;{group}'}}")
+
+
 ONE_BY_ONE = (
     # The contract was there for half an hour, a day before.
     firing(
@@ -672,7 +704,7 @@ ONE_BY_ONE = (
             "decided long ago": {**_RISING, _STATE: "1 0x60"},
             "broken since": {**_RISING, _STATE: "0x1 -1 0x59"},
             "broken now": {**_RISING, _STATE: "0x55 -1 0x9"},
-            "without labels": {**_RISING, _LABELLED.format("a"): "10x61"},
+            "without labels": {**_RISING, of("a", _LABELLED): "10x61"},
         }),
         {55 * 360: [], 57 * 360: ["decided long ago", "doubtful"],
          59 * 360: ["broken since", "decided long ago", "doubtful"]},
@@ -682,12 +714,10 @@ ONE_BY_ONE = (
     firing(
         "RulesStale", "warning", 1,
         _given({
-            "stands": {_EVALUATED.format("calib_24h", "a"): "0x99"},
-            "one of two": {
-                _EVALUATED.format("calib_24h", "a"): "0+60x99", _EVALUATED.format("calib_24h", "b"): "0x99",
-            },
-            "evaluated": {_EVALUATED.format("calib_24h", "a"): "0+60x99"},
-            "of others": {_EVALUATED.format("others", "a"): "0x99"},
+            "stands": {_evaluated("a"): "0x99"},
+            "one of two": {_evaluated("a"): "0+60x99", _evaluated("b"): "0x99"},
+            "evaluated": {_evaluated("a"): "0+60x99"},
+            "of others": {_evaluated("a", "others"): "0x99"},
         }),
         {20: [], 21: ["one of two", "stands"]}, labels={"rule_group": "rules.yml;calib_24h"},
     ),
@@ -767,7 +797,9 @@ _DAY_BINS = {
     for column, value in (("confidence", confidence), ("accuracy", accuracy))
 }
 _ERROR = {name: value for row in ROWS[1:2] for name, value in worlds(row)[0]["just"].items()}
-_OPEN, _ONSET = {"calib_incidents_open": 1}, {"calib_incident_onset_timestamp_seconds": 1200}
+# Of two replicas, and none was open some minutes ago.
+_OPEN = {"calib_incidents_open": "0x5 1x99", "calib_incidents_open{instance='b'}": "0x99"}
+_ONSET = {"calib_incident_onset_timestamp_seconds": 1200}
 _CLAUSE_NUMBERS = {
     "calib_contract_promise": 0.98, "calib_contract_value": 0.962, "calib_contract_low": 0.951,
     "calib_contract_high": 0.9712, "calib_contract_budget_left": 0.9, "calib_contract_runs_out_seconds": 7200,
@@ -815,7 +847,7 @@ TEXTS = (
         "the calibration error, by sums", 1,
         _for_long({
             "over": {**_ERROR, HOUR.format("ece"): 0.2, HOUR.format("signed_gap"): 0.1, **_DAY_BINS},
-            "under": {**_ERROR, HOUR.format("ece"): 0.2, HOUR.format("signed_gap"): -0.1},
+            "under": {**_ERROR, HOUR.format("ece"): 0.2, HOUR.format("signed_gap"): -0.1, **_GAP_BINS},
         }),
         says(
             "CalibrationErrorHigh", 10,
@@ -824,7 +856,8 @@ TEXTS = (
                  " Over all, overconfident, confidence less accuracy is 10%."
                  " By bin, confidence less accuracy: 3 (2.5%) 1 (-2.5%)."),
                 (_at("under"), "m 1: ECE 20% over the last hour",
-                 " Over all, underconfident, confidence less accuracy is -10%."),
+                 " Over all, underconfident, confidence less accuracy is -10%."
+                 " By bin, confidence less accuracy: 5 (20%) 3 (-10%)."),
             ],
             "1h",
         ),
@@ -938,7 +971,7 @@ TEXTS = (
     ),
     texts(
         "a monitor that stands", 1,
-        [*_given({"a": {_EVALUATED.format("calib_24h", "a"): "0x99"}}), *_for_long({"a": {"calib_windows_age_seconds": 901}})],
+        [*_given({"a": {_evaluated("a"): "0x99"}}), *_for_long({"a": {"calib_windows_age_seconds": 901}})],
         says("RulesStale", 31, [
             ({"env": "a", "rule_group": "rules.yml;calib_24h"}, "The rules rules.yml;calib_24h were evaluated 31m 0s ago", ""),
         ]),

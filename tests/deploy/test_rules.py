@@ -115,6 +115,7 @@ def test_every_alert_has_a_runbook_with_its_name_and_says_where_it_is():
     for alert in alerts():
         link = f"docs/monitoring.md#{alert['alert'].lower()}"
         assert alert["annotations"]["runbook_url"] == link
+        assert alert["annotations"]["summary"]
         assert alert["annotations"]["description"].endswith(f"Runbook: {link}")
         assert f"### {alert['alert']}\n" in runbook
         assert f"| `{alert['alert']}`" in runbook, "the table of alerts lacks it"

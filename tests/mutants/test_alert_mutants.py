@@ -86,7 +86,6 @@ def test_each_bound_comparison_wait_label_and_text_becomes_another(folder: Path)
         "TooMuch: for 5m -> 10m",
         "TooMuch: severity warning -> info",
         "TooMuch: severity dropped",
-        "TooMuch: summary dropped",
         "TooMuch: summary, humanizePercentage -> humanize",
         "model_version:calib_twice:1h: 2 -> 1.8",
         "model_version:calib_twice:1h: 2 -> 2.2",
