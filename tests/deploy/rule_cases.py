@@ -120,7 +120,10 @@ COLUMNS = ("weight", "share", "confidence", "accuracy")
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """Predictions of one version: ``served`` and ``labelled`` say how often each counts as what."""
+    """Predictions of one version: ``served`` and ``labelled`` say how often each counts as what.
+
+    ``served`` is NaN in bins whose predictions no counter counts.
+    """
 
     name: str
     c: np.ndarray
@@ -130,18 +133,17 @@ class World:
     labelled: np.ndarray
     reference: np.ndarray | None = None
     effect: float | None = None
-    counted: bool = True
 
     @property
     def numbers(self) -> Mapping[str, float]:
         return by_numpy(
             self.c, self.y, self.w, self.labelled, self.reference,
-            served=self.served, counted=self.counted, effect=self.effect or 1.0,
+            served=self.served, effect=self.effect or 1.0,
         )  # fmt: skip
 
     @property
     def bins(self) -> Mapping[str, np.ndarray]:
-        return bins_by_numpy(self.c, self.y, self.w, self.labelled, served=self.served, counted=self.counted)
+        return bins_by_numpy(self.c, self.y, self.w, self.labelled, served=self.served)
 
 
 def world(
@@ -165,9 +167,10 @@ def world(
 
 _FLAT = dict.fromkeys((2, 5, 8), 0.0)
 WORLDS = (
-    # Bin 8 is off the most, and has 19 labels; bin 10, the next, has 21.
+    # Bin 8 is off the most, and has 19 labels; bin 10, the next, has 21. Bin 14 lacks a counter.
     world(
-        "plain", {2: 300, 5: 120, 8: 19, 10: 21, 13: 4.8}, {2: 500, 5: 900, 8: 250, 10: 150, 13: 3000},
+        "plain", {2: 300, 5: 120, 8: 19, 10: 21, 13: 4.8, 14: 30},
+        {2: 500, 5: 900, 8: 250, 10: 150, 13: 3000, 14: math.nan},
         {2: -0.2, 5: 0.1, 8: 0.6, 10: 0.5}, effect=2.0,
         reference={2: 0.1, 5: 0.2, 8: 0.3, 10: 0.15, 13: 0.25},
     ),
@@ -177,7 +180,7 @@ WORLDS = (
     world("narrow", {3: 60}, {3: 70, 7: 0, 11: 30}, reference={3: 0.5, 7: 0.49999, 11: 0.00001}),
     # Labels speak of 4 in 1,000 predictions.
     world("sliver", {4: 30}, {4: 4, 14: 996}, -0.3),
-    world("labels alone", {2: 90, 7: 30, 12: 25}, {}, weight=3.0, counted=False, effect=1.3),
+    world("labels alone", {2: 90, 7: 30, 12: 25}, dict.fromkeys((2, 7, 12), math.nan), weight=3.0, effect=1.3),
     world("counted elsewhere", {2: 90, 7: 30, 12: 25}, {3: 0}, reference={2: 0.5, 3: 0.5}),
     # The labelled predictions were served before the window.
     world("unserved", {6: 50}, {6: 0, 9: 80}, 0.2),
@@ -224,7 +227,7 @@ def _counters(one: World, many: int) -> Iterator[tuple[str, str]]:
         on = b == k
         for total in sums:
             often = one.served if total.of == "predictions" else one.labelled
-            if total.of == "predictions" and not one.counted:
+            if np.isnan(often[on]).any():
                 continue
             each = total.adds(one.c[on], one.y[on] * (total.of == "labels"), _weight(total, one.w[on]))
             rise = float((often[on] * each).sum())

@@ -212,8 +212,8 @@ def test_panels_of_sums_show_what_numpy_finds(there, sent, name):
 
 @pytest.mark.parametrize("name", DEPLOYMENTS)
 def test_bars_and_the_heatmap_show_what_numpy_finds_in_each_bin(there, sent, name):
-    share, confidence, accuracy = bins_by_numpy(*sent[name])
-    wanted = {"confidence": confidence, "accuracy": accuracy, "{{bin}}": share}
+    bins = bins_by_numpy(*sent[name])
+    wanted = {"confidence": bins["confidence"], "accuracy": bins["accuracy"], "{{bin}}": bins["share"]}
     for panel in PANELS:
         if panel["title"].startswith(("Reliability", "Confidences over time")):
             for one in panel["targets"]:

@@ -21,23 +21,25 @@ def bins_of(confidence: Any) -> Any:
 
 
 def bins_by_numpy(
-    c: Any, y: Any, w: Any, labelled: Any, *, served: Any = None, counted: bool = True
+    c: Any, y: Any, w: Any, labelled: Any, *, served: Any = None
 ) -> dict[str, Any]:
     """Return share, weight, confidence and accuracy of every bin; NaN where the rules record none.
 
-    ``labelled`` and ``served`` are how often each row counts as a label and as a prediction.
+    ``labelled`` and ``served`` are how often each row counts as a label and as a prediction; ``served`` is
+    NaN in bins without such a counter. Without it all rows are served, and every bin has its counters.
     """
     b, labelled = bins_of(c), np.asarray(labelled, float)
+    there = range(BINS) if served is None else np.unique(b)
     served = np.ones(len(c)) if served is None else np.asarray(served, float)
     found = {name: np.full(BINS, np.nan) for name in ("share", "weight", "confidence", "accuracy", "noise")}
     found |= {"labels": np.zeros(BINS), "brier": np.full(BINS, np.nan)}
     weights = labelled * w
-    by = served if counted and served.sum() else weights
-    for k in np.unique(b):
+    by = served if np.nansum(served) else weights
+    for k in there:
         on = b == k
         found["labels"][k], found["weight"][k] = labelled[on].sum(), weights[on].sum()
-        if by.sum():
-            found["share"][k] = by[on].sum() / by.sum()
+        if np.nansum(by):
+            found["share"][k] = by[on].sum() / np.nansum(by)
         if labelled[on].sum() >= FEWEST:
             cc, yy, ww = c[on], y[on], weights[on]
             found["confidence"][k], found["accuracy"][k] = (np.average(one, weights=ww) for one in (cc, yy))
@@ -48,24 +50,25 @@ def bins_by_numpy(
 
 def by_numpy(
     c: Any, y: Any, w: Any, labelled: Any, reference: Any = None, *,
-    served: Any = None, counted: bool = True, effect: float = 1.0,
+    served: Any = None, effect: float = 1.0,
 ) -> Mapping[str, float]:  # fmt: skip
     """Return every recorded number of a version, without those that are not recorded."""
-    bins = bins_by_numpy(c, y, w, labelled, served=served, counted=counted)
+    bins = bins_by_numpy(c, y, w, labelled, served=served)
     served = np.ones(len(c)) if served is None else np.asarray(served, float)
     known = ~np.isnan(bins["confidence"])
     gap = bins["confidence"] - bins["accuracy"]
     found = {"labels": float(np.sum(labelled))}
-    if counted:
-        found["served"] = served.sum()
-    if counted and served.sum():
-        found["served_confidence"] = np.average(c, weights=served)
+    if not np.isnan(served).all():
+        found["served"] = np.nansum(served)
+    if np.nansum(served):
+        found["served_confidence"] = np.average(c, weights=np.nan_to_num(served))
         if reference is not None:
             found["confidence_psi"] = _psi(bins["share"], reference)
     if (known & (bins["labels"] >= MANY)).any():
         found["mce"] = np.abs(gap[known & (bins["labels"] >= MANY)]).max()
     if np.isnan(bins["share"]).all():
         return found
+    known &= ~np.isnan(bins["share"])
     share = bins["share"][known]
     found["coverage"] = share.sum()
     if share.sum():
