@@ -1,6 +1,6 @@
 """Change every bound of the alerts and recording rules, and see whether the cases for promtool notice.
 
-    python scripts/mutants/alerts.py                      every mutant, by all cases of tests/deploy/rule_cases.py
+    python scripts/mutants/alerts.py                      every mutant, by the cases in tests/deploy
     python scripts/mutants/alerts.py --only LabelsFew     those of one alert or recorded series
     python scripts/mutants/alerts.py --sample 100         so many, drawn
 

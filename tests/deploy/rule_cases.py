@@ -64,7 +64,11 @@ def promtool(case: Case, texts: Mapping[str, str]) -> str:
             kept = [
                 {**group, "rules": rules}
                 for group in groups
-                if (rules := [one for one in group["rules"] if one.get("alert", one.get("record")) in case.about])
+                if (
+                    rules := [
+                        one for one in group["rules"] if one.get("alert", one.get("record")) in case.about
+                    ]
+                )
             ]
             _write(Path(folder, file), {"groups": kept})
         _write(Path(folder, "case.yml"), case.test())
@@ -112,8 +116,8 @@ WINDOWS = {"1h": (1, 60), "24h": (2, 720), "7d": (15, 672)}
 """Minutes from sample to sample, and how many of them."""
 HOUR_ALONE = "debiased_l2_squared"
 NUMBERS = (
-    "labels", "served", "served_confidence", "coverage", "ece", "noise_floor", "gap_error", "signed_gap", "mce",
-    "accuracy", "brier", "confidence_psi", HOUR_ALONE,
+    "labels", "served", "served_confidence", "coverage", "ece", "noise_floor", "gap_error", "signed_gap",
+    "mce", "accuracy", "brier", "confidence_psi", HOUR_ALONE,
 )  # fmt: skip
 COLUMNS = ("weight", "share", "confidence", "accuracy")
 
@@ -147,8 +151,8 @@ class World:
 
 
 def world(
-    name: str, labels: Mapping[int, float], served: Mapping[int, float], gaps: float | Mapping[int, float] = 0.1,
-    *, weight: float = 1.0, reference: Mapping[int, float] | None = None, seed: int = 0, **more: Any,
+    name: str, labels: Mapping[int, float], served: Mapping[int, float],
+    gaps: float | Mapping[int, float] = 0.1, *, weight: float = 1.0, reference: Mapping[int, float] | None = None, seed: int = 0, **more: Any,
 ) -> World:  # fmt: skip
     """Draw predictions: ``labels`` and ``served`` of each bin, which is off by ``gaps``; 40 rows a bin."""
     rng = np.random.default_rng(seed)
@@ -180,7 +184,9 @@ WORLDS = (
     world("narrow", {3: 60}, {3: 70, 7: 0, 11: 30}, reference={3: 0.5, 7: 0.49999, 11: 0.00001}),
     # Labels speak of 4 in 1,000 predictions.
     world("sliver", {4: 30}, {4: 4, 14: 996}, -0.3),
-    world("labels alone", {2: 90, 7: 30, 12: 25}, dict.fromkeys((2, 7, 12), math.nan), weight=3.0, effect=1.3),
+    world(
+        "labels alone", {2: 90, 7: 30, 12: 25}, dict.fromkeys((2, 7, 12), math.nan), weight=3.0, effect=1.3
+    ),
     world("counted elsewhere", {2: 90, 7: 30, 12: 25}, {3: 0}, reference={2: 0.5, 3: 0.5}),
     # The labelled predictions were served before the window.
     world("unserved", {6: 50}, {6: 0, 9: 80}, 0.2),
@@ -283,7 +289,11 @@ def clause_cases() -> Iterator[Case]:
             other = re.sub(r"'\w+'", "'24h'", gauge)
             given.append((selector(other, **own, **replica("a")), "9x5"))
         labels = '{clause="act",env="a",model="m",version="1"}'
-        ask = {"expr": f"round({series}, 1e-6)", "eval_time": "3m", "exp_samples": wanted([(labels, expected)])}
+        ask = {
+            "expr": f"round({series}, 1e-6)",
+            "eval_time": "3m",
+            "exp_samples": wanted([(labels, expected)]),
+        }
         yield Case(
             series, frozenset({series}), 1, tuple(given), {"promql_expr_test": [ask]}, files=("rules.yml",)
         )
@@ -353,7 +363,10 @@ SIGMAS = 4 * math.sqrt(1 - 2 / math.pi)
 """Four standard errors of a gap, in errors of an ECE: its bins' gaps are half-normal."""
 HOUR, DAY, WEEK = (f"model_version:calib_{{}}:{window}" for window in WINDOWS)
 COUNTED = If("calib_window_predictions{window='24h'}", ">", 0)
-REFUSED, UNREAD = "calib_feedback_refused_total{reason='expired'}", "calib_feedback_refused_total{reason='duplicate'}"
+REFUSED, UNREAD = (
+    "calib_feedback_refused_total{reason='expired'}",
+    "calib_feedback_refused_total{reason='duplicate'}",
+)
 _BEFORE = "0x3 {0}x65 {1}x300"
 """Refused in the hour before, and now."""
 SCRAPED = {"job": "calib-serve-watch", "instance": "a"}
@@ -436,7 +449,9 @@ ROWS = (
             # The gap is there for longer than the incident.
             "with a gap": {"calib_incidents_open": _ENDS, "calib_incident_gap": "0.1x90"},
             "by a window": {
-                "calib_incidents_open": _ENDS, "calib_window_gap{window='24h'}": "0.1x90", COUNTED.series: "9x90",
+                "calib_incidents_open": _ENDS,
+                "calib_window_gap{window='24h'}": "0.1x90",
+                COUNTED.series: "9x90",
             },
             "by sums": {"calib_incidents_open": _ENDS, DAY.format("signed_gap"): "0.1x90"},
         },
@@ -575,13 +590,16 @@ ROWS = (
     _counted("Uncalibrated", "critical", "calib_uncalibrated_total", MODEL),
 )  # fmt: skip
 
-PLAIN = {"up": ("job", "instance"), "prometheus_rule_group_last_evaluation_timestamp_seconds": ("rule_group",)}
+PLAIN = {
+    "up": ("job", "instance"),
+    "prometheus_rule_group_last_evaluation_timestamp_seconds": ("rule_group",),
+}
 SMALLER_COUNTS = {"calib_check_ok"}
 
 
 def published(name: str, env: str, values: float | str, **timeline: Any) -> Iterator[tuple[str, str]]:
-    """Yield a series with its own labels and ``env``: one of gauges and counters from each of two replicas."""
-    bare = name.split("{")[0]
+    """Yield a series with its own labels and ``env``; gauges and counters come from two replicas."""
+    bare = name.partition("{")[0]
     told = set(re.findall(r"(\w+)=", name))
     if bare.startswith("model_version"):
         labels = {"model", "version"} | set(re.findall(r"^model_version_(\w+):", bare))
@@ -595,7 +613,10 @@ def published(name: str, env: str, values: float | str, **timeline: Any) -> Iter
         parts = [(replica(letter), part) for letter, part in zip("ab", both, strict=True)]
     own = {label: (SCRAPED | LABELS)[label] for label in sorted(labels - told - {"window", "reason"})}
     for more, part in parts:
-        yield selector(name, env=env, **own, **more), part if isinstance(part, str) else over_time(part, bare, **timeline)
+        yield (
+            selector(name, env=env, **own, **more),
+            part if isinstance(part, str) else over_time(part, bare, **timeline),
+        )
 
 
 def over_time(value: float, name: str, *, start: int, end: int, forever: bool, over: int) -> str:
@@ -672,9 +693,26 @@ def firing(
     return Case(name, frozenset({alert}), step, tuple(series), {"promql_expr_test": asks})
 
 
+def alone(alert: str, severity: str, series: list[tuple[str, str]], asked: Mapping[int, int]) -> Case:
+    """Return a case of an alert without labels of its own: whether it fires, after so many minutes."""
+    fired = selector("ALERTS", alertname=alert, alertstate="firing", severity=severity)
+    asks = [
+        {
+            "expr": selector("ALERTS", alertname=alert, alertstate="firing"),
+            "eval_time": f"{minute}m",
+            "exp_samples": wanted([(fired, 1)] * there),
+        }
+        for minute, there in asked.items()
+    ]
+    return Case(f"{alert} alone", frozenset({alert}), 1, tuple(series), {"promql_expr_test": asks})
+
+
 def _given(envs: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str]]:
     return [
-        pair for env, values in envs.items() for name, each in values.items() for pair in published(name, env, each)
+        pair
+        for env, values in envs.items()
+        for name, each in values.items()
+        for pair in published(name, env, each)
     ]
 
 
@@ -724,13 +762,9 @@ ONE_BY_ONE = (
         }),
         {20: [], 21: ["one of two", "stands"]}, labels={"rule_group": "rules.yml;calib_24h"},
     ),
-    Case(
-        "MonitorAbsent, at all", frozenset({"MonitorAbsent"}), 1, (('up{job="node"}', "1x40"), ('up{job="triton"}', "1x9 stale")),
-        {"promql_expr_test": [
-            {"expr": selector("ALERTS", alertname="MonitorAbsent", alertstate="firing"), "eval_time": at,
-             "exp_samples": wanted([(selector("ALERTS", alertname="MonitorAbsent", alertstate="firing", severity="critical"), 1)] * there)}
-            for at, there in (("19m", 0), ("20m", 1))
-        ]},
+    alone(
+        "MonitorAbsent", "critical", [('up{job="node"}', "1x40"), ('up{job="triton"}', "1x9 stale")],
+        {19: 0, 20: 1},
     ),
     firing(
         "MonitorAbsent", "critical", 5,
@@ -744,20 +778,16 @@ ONE_BY_ONE = (
         ],
         {1440 + 5: [], 1440 + 10: ["both", "gone"]}, labels={},
     ),
-    Case(
-        "CalibrationWatchdog", frozenset({"CalibrationWatchdog"}), 1, (),
-        {"promql_expr_test": [
-            {"expr": selector("ALERTS", alertname="CalibrationWatchdog"), "eval_time": "1m",
-             "exp_samples": wanted([(selector("ALERTS", alertname="CalibrationWatchdog", alertstate="firing", severity="none"), 1)])}
-        ]},
-    ),
+    alone("CalibrationWatchdog", "none", [], {1: 1}),
 )  # fmt: skip
 
 # --- texts -------------------------------------------------------------------------------------------------
 
 
-def says(alert: str, minute: int, told: list[tuple[Mapping[str, str], str, str]], window: str = "") -> dict[str, Any]:
-    """Ask what an alert says: for each that fires its labels, its summary, and what it adds to its fixed words."""
+def says(
+    alert: str, minute: int, told: list[tuple[Mapping[str, str], str, str]], window: str = ""
+) -> dict[str, Any]:
+    """Ask what an alert says: for each that fires its labels, its summary, and what follows its fixed words."""
     (one,) = [one for one in ALERTS if one.name == alert and one.window == window]
     link = f"docs/monitoring.md#{alert.lower()}"
     own = {"severity": one.severity, **({"window": window} if window else {})}
@@ -808,9 +838,12 @@ _CLAUSE_NUMBERS = {
     "calib_contract_high": 0.9712, "calib_contract_budget_left": 0.9, "calib_contract_runs_out_seconds": 7200,
 }  # fmt: skip
 _STANDS = (
-    " Promised: 98%. Over its time: 96.2%. Since it is watched, at least 95.1% and at most 97.12% (95 %, at any time)."
-    " Budget left: 90%. It is spent in 2h 0m 0s at this rate."
+    " Promised: 98%. Over its time: 96.2%. Since it is watched, at least 95.1% and at most 97.12% (95 %,"
+    " at any time). Budget left: 90%. It is spent in 2h 0m 0s at this rate."
 )
+
+
+_LAST = " The last one came about 1970-01-01 {}:00:00 +0000 UTC."
 
 
 def _contract(**numbers: float) -> dict[str, dict[str, float]]:
@@ -911,7 +944,10 @@ TEXTS = (
         texts(
             f"a contract that burns over {long}", 1,
             _for_long(_contract(**{f"burn_rate__{long}": 20.0, f"burn_rate_low__{long}": 15.0})),
-            _both("ContractBurning", 5, f"m 1: the budget of act is spent 20 times as fast as promised over {long}", long),
+            _both(
+                "ContractBurning", 5,
+                f"m 1: the budget of act is spent 20 times as fast as promised over {long}", long,
+            ),
         )
         for long in ("1h", "6h", "3d")
     ),
@@ -928,7 +964,9 @@ TEXTS = (
     texts(
         "two weeks that do not tell", 360,
         [*_given({"told": _RISING, "silent": _RISING}), *_for_long({"told": _CLAUSE_NUMBERS})],
-        _both("ContractNotKnown", 56 * 360, "m 1: two weeks of labels do not tell whether act is kept", "14d"),
+        _both(
+            "ContractNotKnown", 56 * 360, "m 1: two weeks of labels do not tell whether act is kept", "14d"
+        ),
     ),
     texts(
         "a promise of which nothing is known", 60,
@@ -947,8 +985,8 @@ TEXTS = (
         says(
             "LabelsMissing", 60 * 50,
             [
-                (_at("a"), "m 1: no label arrived in a day", " The last one came about 1970-01-01 06:00:00 +0000 UTC."),
-                (_at("b"), "m 1: no label arrived in a day", " The last one came about 1970-01-01 16:00:00 +0000 UTC."),
+                (_at("a"), "m 1: no label arrived in a day", _LAST.format("06")),
+                (_at("b"), "m 1: no label arrived in a day", _LAST.format("16")),
                 (_at("never"), "m 1: no label arrived in a day", ""),
             ],
             "24h",
@@ -957,10 +995,13 @@ TEXTS = (
     texts(
         "the last label of a week", 60,
         _given({
-            "a": {WEEK.format("served"): "1000x99", WEEK.format("labels"): "0x99", DAY.format("labels"): "5x30 0x60"},
+            "a": {
+                WEEK.format("served"): "1000x99", WEEK.format("labels"): "0x99",
+                DAY.format("labels"): "5x30 0x60",
+            },
         }),
         says("LabelsMissing", 60 * 50, [
-            (_at("a"), "m 1: no label arrived in a week", " The last one came about 1970-01-01 06:00:00 +0000 UTC."),
+            (_at("a"), "m 1: no label arrived in a week", _LAST.format("06")),
         ], "7d"),
     ),
     texts(
@@ -969,20 +1010,30 @@ TEXTS = (
             "a": {"calib_window_immature_share{window='7d'}": 0.97, WEEK.format("labels"): 100,
                   DAY.format("coverage"): 0.2, DAY.format("labels"): 100},
         }),
-        says("LabelsImmature", 60 * 30, [(_at("a"), "m 1: 97% of a week's predictions wait for their labels", "")]),
+        says("LabelsImmature", 60 * 30, [
+            (_at("a"), "m 1: 97% of a week's predictions wait for their labels", ""),
+        ]),
         says("CoverageLow", 60 * 30, [(_at("a"), "m 1: labels speak of 20% of the predictions", "")]),
     ),
     texts(
         "a monitor that stands", 1,
         [*_given({"a": {_evaluated("a"): "0x99"}}), *_for_long({"a": {"calib_windows_age_seconds": 901}})],
         says("RulesStale", 31, [
-            ({"env": "a", "rule_group": "rules.yml;calib_24h"}, "The rules rules.yml;calib_24h were evaluated 31m 0s ago", ""),
+            (
+                {"env": "a", "rule_group": "rules.yml;calib_24h"},
+                "The rules rules.yml;calib_24h were evaluated 31m 0s ago", "",
+            ),
         ]),
         says("MonitorStale", 10, [({"env": "a"}, "Windows of calib-serve watch are 15m 1s old", "")]),
     ),
     texts(
         "an environment that publishes no more", 5,
-        [('up{job="torchserve"}', "1x400"), (selector(HOUR.format("served"), env="a", **MODEL), "1x287 stale")],
-        says("MonitorAbsent", 1455, [({"env": "a"}, "Nothing publishes calibration series any more, env a", "")]),
+        [
+            ('up{job="torchserve"}', "1x400"),
+            (selector(HOUR.format("served"), env="a", **MODEL), "1x287 stale"),
+        ],
+        says("MonitorAbsent", 1455, [
+            ({"env": "a"}, "Nothing publishes calibration series any more, env a", ""),
+        ]),
     ),
 )  # fmt: skip

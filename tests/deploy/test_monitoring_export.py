@@ -194,7 +194,7 @@ def test_the_check_fails_where_programs_are_missing(tmp_path: Path) -> None:
 
 
 def test_alertmanager_sends_each_severity_somewhere_and_knows_the_alerts_it_names(tmp_path: Path) -> None:
-    export_monitoring(tmp_path)
+    exported(tmp_path)
     names = {alert["alert"] for alert in alerts((tmp_path / ALERTS).read_text())}
     text = (tmp_path / "prometheus/alertmanager.yml").read_text()
     named = {name for one in re.findall(r'alertname=~?"([^"]+)"', text) for name in one.split("|")}

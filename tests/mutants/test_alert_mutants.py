@@ -63,10 +63,27 @@ def above(summary: str = "1020%") -> list[Any]:
             ],
         },
     ]
-    number = {"expr": f"{twice} + 0", "eval_time": "4m", "exp_samples": [{"labels": "{model='m'}", "value": 10.2}]}
+    number = {
+        "expr": f"{twice} + 0",
+        "eval_time": "4m",
+        "exp_samples": [{"labels": "{model='m'}", "value": 10.2}],
+    }
     return [
-        Case("above", frozenset({"TooMuch"}), 1, ((f"{twice}{{model='m'}}", "10.2x20"),), {"alert_rule_test": asks}),
-        Case("twice", frozenset({twice}), 1, ((series, "5.1x20"),), {"promql_expr_test": [number]}, ("rules.yml",)),
+        Case(
+            "above",
+            frozenset({"TooMuch"}),
+            1,
+            ((f"{twice}{{model='m'}}", "10.2x20"),),
+            {"alert_rule_test": asks},
+        ),
+        Case(
+            "twice",
+            frozenset({twice}),
+            1,
+            ((series, "5.1x20"),),
+            {"promql_expr_test": [number]},
+            ("rules.yml",),
+        ),
     ]
 
 

@@ -1,4 +1,4 @@
-"""What the recording rules say, computed another way: from predictions and labels, never from sums of bins."""
+"""What the recording rules say, computed another way: from predictions and labels, not from sums."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ def bins_of(confidence: Any) -> Any:
     return np.minimum(np.ceil(np.asarray(confidence) * BINS).astype(int) - 1, BINS - 1)
 
 
-def bins_by_numpy(
-    c: Any, y: Any, w: Any, labelled: Any, *, served: Any = None
-) -> dict[str, Any]:
+def bins_by_numpy(c: Any, y: Any, w: Any, labelled: Any, *, served: Any = None) -> dict[str, Any]:
     """Return share, weight, confidence and accuracy of every bin; NaN where the rules record none.
 
     ``labelled`` and ``served`` are how often each row counts as a label and as a prediction; ``served`` is
