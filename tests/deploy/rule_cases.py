@@ -152,7 +152,8 @@ class World:
 
 def world(
     name: str, labels: Mapping[int, float], served: Mapping[int, float],
-    gaps: float | Mapping[int, float] = 0.1, *, weight: float = 1.0, reference: Mapping[int, float] | None = None, seed: int = 0, **more: Any,
+    gaps: float | Mapping[int, float] = 0.1, *, weight: float = 1.0,
+    reference: Mapping[int, float] | None = None, seed: int = 0, **more: Any,
 ) -> World:  # fmt: skip
     """Draw predictions: ``labels`` and ``served`` of each bin, which is off by ``gaps``; 40 rows a bin."""
     rng = np.random.default_rng(seed)
@@ -787,7 +788,7 @@ ONE_BY_ONE = (
 def says(
     alert: str, minute: int, told: list[tuple[Mapping[str, str], str, str]], window: str = ""
 ) -> dict[str, Any]:
-    """Ask what an alert says: for each that fires its labels, its summary, and what follows its fixed words."""
+    """Ask what an alert says: for each that fires its labels, summary, and what follows its fixed words."""
     (one,) = [one for one in ALERTS if one.name == alert and one.window == window]
     link = f"docs/monitoring.md#{alert.lower()}"
     own = {"severity": one.severity, **({"window": window} if window else {})}

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from sizes import sized
 
-from calib_serve.monitoring.contract_alerts import BURN_ALERTS
+from calib_serve.monitoring.alerts import BURN_ALERTS
 from calib_serve.watch.estimates import estimate
 from calib_serve.watch.ledger import Sums
 

@@ -12,7 +12,7 @@ from calib_serve.monitoring import (
     REPLICA_LABELS,
     monitoring_files,
 )
-from calib_serve.monitoring.contract_alerts import BURN_ALERTS
+from calib_serve.monitoring.alerts import BURN_ALERTS
 from calib_serve.watch.series import CONTRACTS, SEGMENTS, SERIES, SHADOWS, WATCH, WORKERS
 
 ROOT = Path(__file__).parents[2]
