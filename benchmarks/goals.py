@@ -833,12 +833,4 @@ BENCHMARKS = (
         ),
         needs_data=True,
     ),
-    Benchmark(
-        "promotion",
-        "From drift to the promoted version on a TorchServe under load: is anything lost?",
-        (
-            Goal("requests lost", lambda r: r["summary"]["requests_lost"], at_most=0, show="{:.0f}"),
-            Goal("labels lost", lambda r: r["summary"]["labels_lost"], at_most=0, show="{:.0f}"),
-        ),
-    ),
 )

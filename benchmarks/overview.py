@@ -80,14 +80,6 @@ def wrong_refits(r: Result) -> str:
     return f"{percent(shares)} of streams at most, over {len(r['asks'])} asks ({100 * r['alpha']:g} % stated)"
 
 
-def promoted(r: Result) -> str:
-    of = r["summary"]
-    return (
-        f"{of['seconds_to_promoted']['median']:.1f} s from the first drifted label on; "
-        f"{of['requests_lost']} of {of['requests']:,} requests lost"
-    )
-
-
 ANSWERS = (
     Answer(
         "ECE of ResNet-20 on CIFAR-10, before and after a temperature",
@@ -151,7 +143,6 @@ ANSWERS = (
         "shadow",
         lambda r: f"{percent([r['summary']['loses 1 %']['worst of a network']])} at most of a network",
     ),
-    Answer("from drift to a promoted refit, under load", "promotion", promoted),
 )
 
 

@@ -46,6 +46,7 @@ def steps() -> list[dict[str, Any]]:
     return [step for flow in WORKFLOWS.values() for job in flow["jobs"].values() for step in job["steps"]]
 
 
+@pytest.mark.server  # the schemas' checker looks for a network
 @pytest.mark.parametrize(
     ("schema", "files"),
     [
@@ -174,12 +175,14 @@ def checked(folder: Path) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.server
 def test_a_clean_commit_whose_files_agree_can_be_released_also_by_its_own_tag(checkout: Path) -> None:
     assert checked(checkout) == (0, f"{calib_serve.__version__} can be released\n")
     git(checkout, "tag", f"v{calib_serve.__version__}")
     assert checked(checkout)[0] == 0
 
 
+@pytest.mark.server
 def test_a_commit_beside_the_tag_and_changes_that_are_not_committed_are_refused(checkout: Path) -> None:
     git(checkout, "tag", f"v{calib_serve.__version__}")
     (checkout / "new").touch()
@@ -191,6 +194,7 @@ def test_a_commit_beside_the_tag_and_changes_that_are_not_committed_are_refused(
     assert (code, "the tag of another commit" in said) == (1, True)
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     ("file", "pattern", "by", "told"),
     [

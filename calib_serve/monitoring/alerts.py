@@ -5,8 +5,9 @@ predictions, they read its windows: those hold mature labels alone, and its inte
 together. Elsewhere they read the recorded numbers.
 
 Burn rates of contracts are alerted on over two windows, as the SRE workbook does (Beyer et al. 2018,
-chapter 5): the long one says that it matters, the short one that it goes on. Here the long one needs evidence,
-too: the lower end of its interval must lie above the bound. A short window without labels does not silence it.
+chapter 5): the long one says that it matters, the short one that it goes on. Here the long one needs
+evidence, too: the lower end of its interval must lie above the bound. A short window without labels does not
+silence it.
 """
 
 from __future__ import annotations

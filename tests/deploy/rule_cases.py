@@ -832,7 +832,7 @@ _DAY_BINS = {
 }
 _ERROR = {name: value for row in ROWS[1:2] for name, value in worlds(row)[0]["just"].items()}
 # Of two replicas, and none was open some minutes ago.
-_OPEN = {"calib_incidents_open": "0x5 1x99", "calib_incidents_open{instance='b'}": "0x99"}
+_OPEN = {of("a", "calib_incidents_open"): "0x5 1x99", of("b", "calib_incidents_open"): "0x99"}
 _ONSET = {"calib_incident_onset_timestamp_seconds": 1200}
 _CLAUSE_NUMBERS = {
     "calib_contract_promise": 0.98, "calib_contract_value": 0.962, "calib_contract_low": 0.951,

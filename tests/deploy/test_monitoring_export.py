@@ -23,6 +23,7 @@ from calib_serve.monitoring import (
     recorded_series,
 )
 
+pytestmark = pytest.mark.server
 RULES, ALERTS = "prometheus/rules.yml", "prometheus/alerts.yml"
 DASHBOARD = "grafana/dashboards/calibration.json"
 

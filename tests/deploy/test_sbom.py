@@ -15,6 +15,7 @@ from sizes import NIGHTLY, sized
 
 import calib_serve
 
+pytestmark = pytest.mark.server
 ROOT = Path(__file__).parents[2]
 PARTS = {
     "triton-image": ("triton",),

@@ -17,10 +17,12 @@ from typer.main import get_command
 
 from calib_serve.cli import app
 
+PROGRAM = get_command(app)
+
 
 def check_ours(words: list[str]) -> None:
     """Every option in ``words`` is one that the command takes."""
-    command = get_command(app)
+    command = PROGRAM
     for word in words[1:]:
         if word.startswith("-") or not hasattr(command, "commands"):
             break

@@ -11,13 +11,11 @@ from pathlib import Path
 import nbformat
 import pytest
 from doc_blocks import DOCS, ROOT
-from sizes import nightly
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import notebooks
 
 BOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
-QUICK = {"watch-a-stream"}
 _A_NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?")
 
 
@@ -57,9 +55,9 @@ def kernel(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
-@pytest.mark.parametrize(
-    "path", [pytest.param(p, id=p.stem, marks=[] if p.stem in QUICK else [nightly]) for p in BOOKS]
-)
+@pytest.mark.server
+@pytest.mark.nightly
+@pytest.mark.parametrize("path", BOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_prints_what_it_shows(path: Path, kernel: str, tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()

@@ -308,6 +308,16 @@ def test_every_block_runs(page: Path, quickstart: Path, installed: Path, tmp_pat
         follow(page, t)
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("command", ["scikit_learn.py --splits 1", "without_the_command_line.py"])
+def test_an_example_runs(command: str, installed: Path, tmp_path: Path) -> None:
+    with Terminal(tmp_path / "folder", installed) as t:
+        t.folder.mkdir()
+        t.copy("examples")
+        t.type(f"python examples/{command}")
+        assert t.output
+
+
 def every_command() -> Iterator[tuple[str, str]]:
     for page in pages():
         for block in blocks(page):

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from doc_blocks import blocks, commands
 from live_server import total
-from sizes import nightly
 from terminal import Terminal, http_ok, http_text
 from typer.testing import CliRunner
 
@@ -39,7 +38,7 @@ def followed(folder: Path, t: Terminal) -> list[str]:
 
 @pytest.mark.server
 @pytest.mark.parametrize(
-    "kind", ["logits", *(pytest.param(one, marks=nightly) for one in ("torch", "sklearn"))]
+    "kind", ["logits", *(pytest.param(one, marks=pytest.mark.nightly) for one in ("torch", "sklearn"))]
 )
 def test_a_project_does_what_its_readme_says(kind: str, installed: Path, tmp_path: Path) -> None:
     with Terminal(tmp_path, installed) as t:

@@ -115,6 +115,7 @@ def test_each_bound_comparison_wait_label_and_text_becomes_another(folder: Path)
     }
 
 
+@pytest.mark.server
 def test_what_one_case_above_a_bound_sees_and_what_it_does_not(folder: Path) -> None:
     real_servers.needed("promtool", "prometheus")
     from mutants.rule_bench import Bench
@@ -134,6 +135,7 @@ def test_what_one_case_above_a_bound_sees_and_what_it_does_not(folder: Path) -> 
     }
 
 
+@pytest.mark.server
 def test_a_change_that_promtool_cannot_read_is_neither_killed_nor_alive(folder: Path) -> None:
     real_servers.needed("promtool", "prometheus")
     from mutants.rule_bench import Bench
@@ -144,6 +146,7 @@ def test_a_change_that_promtool_cannot_read_is_neither_killed_nor_alive(folder: 
     assert not Bench(folder, above()).try_(broken).valid
 
 
+@pytest.mark.server
 def test_a_case_that_fails_without_a_change_kills_nothing(folder: Path) -> None:
     real_servers.needed("promtool", "prometheus")
     from mutants.rule_bench import Bench, Broken

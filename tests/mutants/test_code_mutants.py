@@ -134,6 +134,8 @@ def test_a_box_has_four(box):
 """
 
 
+@pytest.mark.server
+@pytest.mark.nightly
 def test_mutants_are_killed_by_tests_that_run_them_and_survivors_are_told(tmp_path: Path) -> None:
     from mutants.operators import mutants_of
 
