@@ -62,15 +62,6 @@ def test_the_installed_wheel_writes_in_an_empty_folder_what_the_checkout_has(
     run(needed("amtool", "prometheus-alertmanager"), "check-config", "alertmanager.yml", cwd=folder)
 
 
-def test_the_command_imports_nothing_of_a_server_or_a_model(installed: Path, tmp_path: Path) -> None:
-    code = (
-        "import sys; from calib_serve.monitoring import export_monitoring; from pathlib import Path; "
-        "export_monitoring(Path('out')); print(*sys.modules)"
-    )
-    loaded = {name.split(".")[0] for name in run(installed, "-c", code, cwd=tmp_path).split()}
-    assert not loaded & {"torch", "numpy", "prometheus_client", "fastapi", "grafana_foundation_sdk"}
-
-
 # --- what stands there already -----------------------------------------------------------------------
 
 
