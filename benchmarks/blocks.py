@@ -133,26 +133,11 @@ def soak(r: Result) -> list[str]:
     return table(("what", "found"), rows)
 
 
-# deployment, fleet
+# deployment
 
 
 def needs(r: Result) -> list[str]:
     return deployment.table(deployment.lines(r["units"], r["of_others"], r["asked"])).splitlines()
-
-
-def fleet(r: Result) -> list[str]:
-    found = r["sqlite"]
-    idle, busy = found["idle"], found["labels"]
-    rows = [
-        ("background work, while nothing comes", f"{100 * idle['share_of_core']:.2f} % of a core"),
-        (
-            f"the same at {busy['labels_per_s']:.0f} labels a second of all versions",
-            f"{100 * busy['share_of_core']:.1f} % of a core",
-        ),
-        ("memory", f"{found['memory']['most_mib']:.0f} MiB"),
-        ("the SQLite ledger", f"{round(found['file_mib'], -2):,.0f} MiB"),
-    ]
-    return table(("what", "measured"), rows)
 
 
 # detectors
@@ -305,7 +290,6 @@ BLOCKS = {
     "labels": Block("labels", labels),
     "soak": Block("soak", soak),
     "deployment": Block("deployment", needs),
-    "fleet": Block("fleet", fleet),
     "detectors, default tolerance": Block("detectors", delays(DRIFT_DEFAULT)),
     "detectors, tolerance 0": Block("detectors", delays(0.0)),
     "ResNet-20": Block("neural_clamping", clamped("resnet20")),

@@ -176,6 +176,8 @@ def goals(benchmarks: dict[str, Any]) -> list[str]:
     lines = ["## Goals", "", f"**Of {len(every)} goals: {counts}.** Reasons are [below](#by-benchmark).", ""]
     lines += [f"| benchmark | {' | '.join(VERDICTS)} |", "| --- | --- | --- | --- |"]
     for name, each in benchmarks.items():
+        if not each["goals"]:
+            continue
         cells = [
             [short(goal) for goal in each["goals"] if goal["verdict"] == verdict] for verdict in VERDICTS
         ]

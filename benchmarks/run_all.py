@@ -234,7 +234,8 @@ def machines(benchmarks: dict[str, Any]) -> list[str]:
 def section(benchmark: Benchmark, found: dict[str, Any]) -> list[str]:
     more = f" [More](benchmarks/{benchmark.page}.md)." if benchmark.page else ""
     lines = [f"### {benchmark.name}", "", f"{benchmark.asks}{more}", ""]
-    lines += ["| goal | measured | met or missed | command |", "| --- | --- | --- | --- |"]
+    if found["goals"]:
+        lines += ["| goal | measured | met or missed | command |", "| --- | --- | --- | --- |"]
     for goal in found["goals"]:
         verdict = {
             "met": "met",
@@ -248,7 +249,7 @@ def section(benchmark: Benchmark, found: dict[str, Any]) -> list[str]:
             f"`{found['command']}`",
         )
         lines.append(f"| {' | '.join(cells)} |")
-    lines.append("")
+    lines += [""] if found["goals"] else []
     if absent := found.get("absent"):
         lines += ["Left out:", "", *(f"- {name}: {why}" for name, why in absent.items()), ""]
     if found["last_run"]:

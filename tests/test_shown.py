@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 import pickle
-import subprocess
-import sys
 from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
 from libraries import library
 
-from calib_serve import metrics
 from calib_serve.artifact import Artifact, Head, LogitMap, Mixture, Score
-from calib_serve.errors import MissingDependency, SchemaError
+from calib_serve.errors import SchemaError
 from calib_serve.fit.output import fit_by_name, select
 from calib_serve.metrics import Estimate
 
 RNG = np.random.default_rng(0)
 LOGITS = 3 * RNG.standard_normal((300, 3))
 LABELS = np.where(RNG.random(300) < 0.7, LOGITS.argmax(axis=1), RNG.integers(0, 3, 300))
-PROBS = metrics.softmax(LOGITS)
 E = Estimate(0.0123, 0.0101, 0.015)
 TEMPERATURE = LogitMap.temperature(2.0)
 
@@ -51,50 +46,12 @@ def test_numpy_takes_an_estimate_for_the_number_that_it_is() -> None:
     assert pytest.approx(0.0123) == E
 
 
-def test_an_estimate_shows_its_interval_if_it_has_one() -> None:
-    assert repr(E) == str(E) == f"{E}" == "0.0123 [0.0101, 0.0150]"
-    assert repr(Estimate(0.5)) == "0.5000"
-    assert json.dumps(E) == "0.0123"
-
-
 def test_an_estimate_never_changes_and_travels_whole() -> None:
     for name in ("value", "low", "other"):
         with pytest.raises(FrozenInstanceError, match=name):
             setattr(E, name, 1.0)
     for same in (copy.copy(E), copy.deepcopy(E), pickle.loads(pickle.dumps(E))):
         assert (same.value, same.low, same.high) == (E.value, E.low, E.high)
-
-
-def test_an_artifact_holds_estimates_as_numbers(tmp_path) -> None:
-    artifact = Artifact((TEMPERATURE,), method="temperature", classes=3, fit={"nll": E})
-    assert type(artifact.fit["nll"]) is float
-    assert Artifact.load(artifact.save(tmp_path / "a")).fit["nll"] == 0.0123
-
-
-def test_an_evaluation_is_shown_in_a_line_and_in_a_table() -> None:
-    found = metrics.evaluate(PROBS, LABELS, replicates=20)
-    line = repr(found)
-    assert line == (
-        f"Evaluation(n=300, classes=3, accuracy={found.accuracy}, ece={found.ece}, nll={found.nll})"
-    )
-    assert len(line) < 150
-    html = found._repr_html_()
-    assert html.count("<tr>") == len(found.estimates()) + 1
-    assert f"<tr><th>ece</th><td>{found.ece.value:.4f}</td>" in html
-
-
-def test_an_evaluation_is_a_frame_with_a_row_a_metric() -> None:
-    pandas = library("pandas")
-    found = metrics.evaluate(PROBS, LABELS, replicates=20)
-    frame = found.to_frame()
-    assert isinstance(frame, pandas.DataFrame)
-    assert frame.index.name == "metric"
-    assert frame.loc["ece"].to_dict() == {
-        "value": found.ece.value,
-        "debiased": found.ece.debiased,
-        "low": found.ece.low,
-        "high": found.ece.high,
-    }
 
 
 def test_the_metrics_of_an_artifact_are_a_frame_of_before_and_after() -> None:
@@ -114,35 +71,7 @@ def test_the_metrics_of_an_artifact_are_a_frame_of_before_and_after() -> None:
     assert frame["after"].isna().tolist() == [False, True]
 
 
-def test_without_pandas_a_frame_is_refused_with_what_to_install() -> None:
-    code = (
-        "import sys; sys.modules['pandas'] = None\n"
-        "from calib_serve.errors import MissingDependency\n"
-        "from calib_serve.metrics import evaluate\n"
-        "try: evaluate([[0.7, 0.3]], [0], replicates=0).to_frame()\n"
-        "except MissingDependency as error: print(error)"
-    )
-    said = subprocess.check_output([sys.executable, "-c", code], text=True)
-    assert said == "pandas is not installed; run: pip install pandas\n"
-    assert "calib-serve[watch]" in str(MissingDependency("redis", "watch"))
-
-
 HOSTILE = "<script>alert(1)</script>"
-
-
-def test_an_artifact_is_shown_in_a_line_and_in_a_table() -> None:
-    plain = Artifact((), method="none", classes=3)
-    assert repr(plain) == "Artifact(none, 3 classes, steps: none)"
-    measured = Artifact(
-        (TEMPERATURE,),
-        method="temperature",
-        classes=3,
-        before={"ece": {"value": 0.0431}},
-        after={"ece": {"value": 0.0102}},
-    )
-    assert repr(measured) == "Artifact(temperature, 3 classes, steps: logit_map, ECE 0.0431 -> 0.0102)"
-    html = measured._repr_html_()
-    assert "<tr><th>ece</th><td>0.0431</td><td>0.0102</td></tr>" in html
 
 
 def test_no_name_of_an_artifact_becomes_a_tag_of_a_notebook() -> None:

@@ -3,11 +3,10 @@
 ``monitoring_files`` makes them and ``export_monitoring`` writes them; those in deploy/ are written that way.
 """
 
-from calib_serve.monitoring.contract_rules import recorded_clause_series
 from calib_serve.monitoring.files import PARTS, Part, export_monitoring, monitoring_files
 from calib_serve.monitoring.options import MonitoringOptions
 from calib_serve.monitoring.queries import REPLICA_LABELS, WINDOWS
-from calib_serve.monitoring.rules import recorded_series, rules_file
+from calib_serve.monitoring.rules import recorded_clause_series, recorded_series, rules_file
 
 __all__ = [
     "PARTS",

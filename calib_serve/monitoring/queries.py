@@ -6,8 +6,11 @@ cancel. So nothing here aggregates ``by``.
 
 from __future__ import annotations
 
+import math
+
 __all__ = [
-    "LEAST", "REPLICA", "REPLICA_LABELS", "SAME", "SUM", "WINDOWS", "bin_column", "recorded", "watch_window",
+    "HALF_NORMAL", "LEAST", "REPLICA", "REPLICA_LABELS", "SAME", "SUM", "WINDOWS", "bin_column", "recorded",
+    "watch_window",
 ]  # fmt: skip
 
 REPLICA_LABELS = (
@@ -35,6 +38,9 @@ LEAST = f"min without ({REPLICA})"
 WINDOWS = {"1h": ("1h", "1m"), "24h": ("24h:2m", "2m"), "7d": ("7d:15m", "4m")}
 """The range of ``increase`` and the interval of the rules. Longer ranges read one sample in minutes, not all;
 no interval reaches the five minutes after which Prometheus takes a series for gone."""
+
+HALF_NORMAL = math.sqrt(1 - 2 / math.pi)
+"""The ECE's standard deviation over the gap's standard error: half-normal gaps, bins independent."""
 
 
 def recorded(name: str, window: str) -> str:

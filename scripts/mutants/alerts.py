@@ -1,11 +1,11 @@
-"""Change every bound of the alerts and recording rules, and see whether promtool's tests notice.
+"""Change every bound of the alerts and recording rules, and see whether the cases for promtool notice.
 
-    python scripts/mutants/alerts.py                      every mutant, by all of deploy/prometheus/*_test.yml
+    python scripts/mutants/alerts.py                      every mutant, by the cases in tests/deploy
     python scripts/mutants/alerts.py --only LabelsFew     those of one alert or recorded series
     python scripts/mutants/alerts.py --sample 100         so many, drawn
 
 A mutant changes one thing: a number, a comparison, `for`, `keep_firing_for`, and/or/unless, a matcher, a
-range, an offset, a function, a sign, a label, a text. It is killed where a test fails; one that promtool
+range, an offset, a function, a sign, a label, a text. It is killed where a case fails; one that promtool
 cannot read is not counted. Mutants that mean the same as the rule are in `equivalent_alerts.txt` beside this
 file, with a reason. Exit code 1 where fewer than 95 % of the others are killed.
 """
@@ -22,9 +22,12 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 # As in code.py: this folder would hide the standard library's ``code``.
-sys.path[0] = str(HERE.parent)
+TESTS = HERE.parents[1] / "tests"
+sys.path[:1] = [str(HERE.parent), str(TESTS / "support"), str(TESTS / "deploy")]
 
-from mutants.rule_cases import Bench, Broken, Verdict  # noqa: E402
+from rule_cases import cases  # noqa: E402
+
+from mutants.rule_bench import Bench, Broken, Verdict  # noqa: E402
 from mutants.rule_changes import Mutant, mutants  # noqa: E402
 
 DEPLOY = HERE.parents[1] / "deploy" / "prometheus"
@@ -53,7 +56,7 @@ def main() -> int:
         sys.exit(f"no mutant is of {told.only or told.file!r}; give an alert or a recorded series")
     if told.sample:
         wanted = random.Random(told.seed).sample(wanted, min(told.sample, len(wanted)))
-    bench = Bench(DEPLOY)
+    bench = Bench(DEPLOY, cases())
     with concurrent.futures.ThreadPoolExecutor(told.jobs) as pool:
         found = []
         try:

@@ -119,8 +119,8 @@ def _of_setting(line: str) -> Iterator[tuple[str, str]]:
 
 
 def _of_annotation(line: str) -> Iterator[tuple[str, str]]:
+    """Return changes of what is computed in a text; that each alert has its texts, tests/deploy asks."""
     name = line.split(":", maxsplit=1)[0]
-    yield f"{name.strip()} dropped", f'{name}: ""'
     for what, text in (*_exchanged(line, _SWAPS_OF_TEXTS), *_compared(line)):
         yield f"{name.strip()}, {what}", text
 

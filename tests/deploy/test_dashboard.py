@@ -131,13 +131,6 @@ def test_every_recorded_number_equals_numpy_and_no_deployment_mixes_with_another
         becomes(there, f"model_version:calib_{number}:24h", name, wanted[number])
 
 
-def test_the_numbers_are_of_all_predictions_not_of_the_labelled_ones(there, sent):
-    _, y, _, seen = sent["torchserve"]
-    found = there.number("model_version:calib_accuracy:1h", env="torchserve")
-    assert abs(found - y.mean()) < 0.03
-    assert y.mean() - y[seen].mean() > 0.1
-
-
 def becomes(there, expression, env, wanted):
     """Within a fiftieth: means over 24 hours hold evaluations from before the predictions were there."""
     near = pytest.approx(wanted, rel=0.02)
@@ -172,15 +165,6 @@ def test_no_panel_is_empty_whichever_server_publishes(there, window):
         for panel in panels:
             rows = [there.query(filled(one["expr"], window), env=name) for one in panel["targets"]]
             assert any(rows), f"{panel['title']} is empty with {name} alone"
-
-
-@pytest.mark.parametrize("window", ["1h", "24h", "7d"])
-def test_every_query_finds_something_in_some_deployment(there, window):
-    for panel in PANELS:
-        for one in panel["targets"]:
-            assert there.query(filled(one["expr"], window)), f"{panel['title']}: {one['expr']}"
-    for one in DASHBOARD["annotations"]["list"]:
-        there.query(filled(one["expr"].removesuffix(" > 0"), window))
 
 
 def tile(title):
@@ -228,8 +212,8 @@ def test_panels_of_sums_show_what_numpy_finds(there, sent, name):
 
 @pytest.mark.parametrize("name", DEPLOYMENTS)
 def test_bars_and_the_heatmap_show_what_numpy_finds_in_each_bin(there, sent, name):
-    share, confidence, accuracy = bins_by_numpy(*sent[name])
-    wanted = {"confidence": confidence, "accuracy": accuracy, "{{bin}}": share}
+    bins = bins_by_numpy(*sent[name])
+    wanted = {"confidence": bins["confidence"], "accuracy": bins["accuracy"], "{{bin}}": bins["share"]}
     for panel in PANELS:
         if panel["title"].startswith(("Reliability", "Confidences over time")):
             for one in panel["targets"]:
@@ -247,31 +231,9 @@ def test_mature_windows_are_preferred_where_watch_counts_the_predictions(there, 
         becomes(there, tile("Accuracy"), name, wanted)
 
 
-def test_bins_sort_as_numbers(there):
-    (panel,) = [panel for panel in DASHBOARD["panels"] if panel["title"].startswith("Reliability")]
-    for one in panel["targets"]:
-        rows = there.query(filled(one["expr"], "1h"), env="torchserve")
-        bins = [row["metric"]["bin"] for row in rows]
-        assert len(bins) > 5
-        assert sorted(bins) == sorted(bins, key=int)
-
-
-def test_classes_and_segments_stand_beside_all_predictions(there):
-    (panel,) = [panel for panel in PANELS if panel["title"].startswith("Classes and segments")]
-    for one in panel["targets"]:
-        for name, kinds in (("watch", {"all", "class"}), ("torchserve", {"all"})):
-            rows = there.query(filled(one["expr"], "24h"), env=name)
-            assert {row["metric"]["kind"] for row in rows} == kinds
-
-
 def test_a_clause_has_one_row_of_all_its_numbers_whatever_the_replicas(there):
     """Columns are joined by labels: where these differ, a clause would have several rows."""
     (panel,) = [panel for panel in PANELS if panel["title"] == "Promises"]
     rows = [there.query(filled(one["expr"], "24h"), env="watch") for one in panel["targets"]]
     assert {len(one) for one in rows} == {1}
     assert len({json.dumps(one[0]["metric"], sort_keys=True) for one in rows}) == 1
-
-
-def test_no_rule_fails(there):
-    groups = there.get("rules")["groups"]
-    assert [rule["name"] for group in groups for rule in group["rules"] if rule["health"] == "err"] == []

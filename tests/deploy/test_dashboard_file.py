@@ -11,34 +11,6 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
 DASHBOARD = json.loads((GRAFANA / "dashboards" / "calibration.json").read_text())
-PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-
-
-def test_every_state_and_verdict_has_a_word_and_not_only_a_colour():
-    words = {
-        panel["title"]: panel["fieldConfig"]["defaults"]["mappings"][0]["options"]
-        for panel in PANELS
-        if panel["type"] == "state-timeline"
-    }
-    assert {v: one["text"] for v, one in words["Kept, broken or not yet known"].items()} == {
-        "-1": "broken",
-        "0": "not yet known",
-        "1": "kept",
-    }
-    assert {v: one["text"] for v, one in words["Against the served version"].items()} == {
-        "-1": "worse",
-        "0": "not yet known",
-        "0.5": "no worse",
-        "1": "better",
-    }
-
-
-def test_one_version_is_chosen_at_a_time():
-    variables = {one["name"]: one for one in DASHBOARD["templating"]["list"]}
-    for name in ("model", "version"):
-        assert not variables[name]["multi"]
-        assert not variables[name]["includeAll"]
-    assert not any("=~" in one["expr"] for panel in PANELS for one in panel["targets"])
 
 
 def test_links_lead_to_sections_of_the_runbooks():

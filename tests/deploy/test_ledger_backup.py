@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 from ledgers import accept, labels_of, make_label, open_one
 from manifests import check
@@ -33,6 +34,7 @@ def test_it_backs_up_the_redis_of_the_pods() -> None:
     assert f"--ledger={ledger}" in service["spec"]["predictor"]["containers"][0]["args"]
 
 
+@pytest.mark.server
 def test_its_command_writes_a_backup_that_can_be_restored(empty_redis: str, tmp_path: Path) -> None:
     url, place = empty_redis, ("redis", (empty_redis, "calib-serve"))
     ledger = open_one(*place)

@@ -11,7 +11,7 @@ import pytest
 import real_servers
 from live_server import inputs, serve, small_store, total
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.nightly]
 
 
 def test_watch_takes_late_labels_of_torchserve_and_counts_none_again(tmp_path: Path) -> None:

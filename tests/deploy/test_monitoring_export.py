@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from grafana_foundation_sdk.models import alerting
 from installed import ROOT, run
 from real_servers import needed
 from typer.testing import CliRunner
@@ -20,11 +19,11 @@ from calib_serve.cli import app
 from calib_serve.errors import InputError
 from calib_serve.monitoring import (
     MonitoringOptions,
-    export_monitoring,
     monitoring_files,
     recorded_series,
 )
 
+pytestmark = pytest.mark.server
 RULES, ALERTS = "prometheus/rules.yml", "prometheus/alerts.yml"
 DASHBOARD = "grafana/dashboards/calibration.json"
 
@@ -63,15 +62,6 @@ def test_the_installed_wheel_writes_in_an_empty_folder_what_the_checkout_has(
     run(needed("amtool", "prometheus-alertmanager"), "check-config", "alertmanager.yml", cwd=folder)
 
 
-def test_the_command_imports_nothing_of_a_server_or_a_model(installed: Path, tmp_path: Path) -> None:
-    code = (
-        "import sys; from calib_serve.monitoring import export_monitoring; from pathlib import Path; "
-        "export_monitoring(Path('out')); print(*sys.modules)"
-    )
-    loaded = {name.split(".")[0] for name in run(installed, "-c", code, cwd=tmp_path).split()}
-    assert not loaded & {"torch", "numpy", "prometheus_client", "fastapi", "grafana_foundation_sdk"}
-
-
 # --- what stands there already -----------------------------------------------------------------------
 
 
@@ -91,25 +81,7 @@ def test_a_file_that_was_changed_is_kept_and_none_is_written_until_told(tmp_path
     assert files_below(tmp_path) == monitoring_files()
 
 
-def test_a_folder_in_the_place_of_a_file_is_told(tmp_path: Path) -> None:
-    (tmp_path / RULES).mkdir(parents=True)
-    with pytest.raises(InputError, match=r"cannot write|would change"):
-        export_monitoring(tmp_path)
-    with pytest.raises(InputError, match="cannot write"):
-        export_monitoring(tmp_path, force=True)
-    (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="cannot write"):
-        export_monitoring(tmp_path / "file")
-
-
 # --- options ---------------------------------------------------------------------------------------------
-
-
-def test_only_the_parts_that_are_asked_for(tmp_path: Path) -> None:
-    exported(tmp_path, "--only", "rules", "--only", "dashboards")
-    assert set(files_below(tmp_path)) == {RULES, DASHBOARD}
-    with pytest.raises(InputError, match="not tests"):
-        exported(tmp_path, "--only", "tests")
 
 
 def test_runbooks_are_linked_to_by_every_alert_and_the_dashboard() -> None:
@@ -198,8 +170,23 @@ def test_options_of_which_no_file_can_be_made_are_refused(options: dict, says: s
 # --- the examples ----------------------------------------------------------------------------------------
 
 
+def test_the_check_fails_where_programs_are_missing(tmp_path: Path) -> None:
+    """Without promtool it checks nothing, so it must not end well."""
+    shell = shutil.which("bash")
+    (tmp_path / "dirname").symlink_to(shutil.which("dirname"))
+    done = subprocess.run(
+        [shell, ROOT / "scripts" / "check_prometheus.sh"],
+        env={**os.environ, "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "promtool is missing" in done.stderr
+
+
 def test_alertmanager_sends_each_severity_somewhere_and_knows_the_alerts_it_names(tmp_path: Path) -> None:
-    export_monitoring(tmp_path)
+    exported(tmp_path)
     names = {alert["alert"] for alert in alerts((tmp_path / ALERTS).read_text())}
     text = (tmp_path / "prometheus/alertmanager.yml").read_text()
     named = {name for one in re.findall(r'alertname=~?"([^"]+)"', text) for name in one.split("|")}
@@ -215,42 +202,3 @@ def test_alertmanager_sends_each_severity_somewhere_and_knows_the_alerts_it_name
         severity = alert["labels"]["severity"]
         wanted = {"critical": "pager", "warning": "team", "info": "list", "none": "heartbeat"}[severity]
         assert receiver(alertname=alert["alert"], severity=severity) == wanted
-
-
-def test_grafanas_own_models_read_the_contact_points() -> None:
-    told = yaml.safe_load(monitoring_files(parts=["grafana"])["grafana/contact-points.yml"])
-    names = set()
-    for point in told["contactPoints"]:
-        for receiver in point["receivers"]:
-            read = alerting.ContactPoint.from_json({**receiver, "name": point["name"]})
-            assert (read.name, read.type_val, read.settings) == (
-                point["name"],
-                receiver["type"],
-                receiver["settings"],
-            )
-        names.add(point["name"])
-    (policy,) = told["policies"]
-    assert {policy["receiver"], *(route["receiver"] for route in policy["routes"])} == names
-
-
-def test_the_check_of_the_files_runs_as_it_stands() -> None:
-    needed("promtool", "prometheus")
-    done = subprocess.run(
-        [ROOT / "scripts" / "check_prometheus.sh"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_the_check_fails_where_programs_are_missing(tmp_path: Path) -> None:
-    """Without promtool it checks nothing, so it must not end well."""
-    shell = shutil.which("bash")
-    (tmp_path / "dirname").symlink_to(shutil.which("dirname"))
-    done = subprocess.run(
-        [shell, ROOT / "scripts" / "check_prometheus.sh"],
-        env={**os.environ, "PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "promtool is missing" in done.stderr

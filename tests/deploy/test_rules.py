@@ -1,20 +1,18 @@
-"""The rules are what the command writes, valid, and pass promtool's own unit tests."""
+"""The rules are what the command writes, and every one of them passes promtool's cases."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 import real_servers
 import yaml
+from rule_cases import HOUR_ALONE, cases, promtool
 
 from calib_serve.monitoring import (
     REPLICA_LABELS,
     monitoring_files,
-    recorded_clause_series,
-    recorded_series,
 )
-from calib_serve.monitoring.contract_alerts import BURN_ALERTS
+from calib_serve.monitoring.alerts import BURN_ALERTS
 from calib_serve.watch.series import CONTRACTS, SEGMENTS, SERIES, SHADOWS, WATCH, WORKERS
 
 ROOT = Path(__file__).parents[2]
@@ -22,8 +20,6 @@ FOLDER = ROOT / "deploy" / "prometheus"
 RULES = (FOLDER / "rules.yml").read_text()
 ALERTS = (FOLDER / "alerts.yml").read_text()
 DASHBOARD = (FOLDER.parent / "grafana" / "dashboards" / "calibration.json").read_text()
-TESTS = sorted(FOLDER.glob("*_test.yml"))
-
 OF_OTHERS = {"up", "prometheus_rule_group_last_evaluation_timestamp_seconds"}
 """Series of Prometheus itself, which the alerts read."""
 
@@ -32,19 +28,34 @@ def alerts():
     return yaml.safe_load(ALERTS)["groups"][0]["rules"]
 
 
-def cases():
-    return [test for path in TESTS for test in yaml.safe_load(path.read_text())["tests"]]
+CASES = {case.name: case for case in cases()}
 
 
-@pytest.fixture(scope="module")
-def promtool():
-    path = real_servers.needed("promtool", "prometheus")
+@pytest.mark.server
+@pytest.mark.parametrize("name", CASES)
+def test_promtool_finds_what_numpy_and_the_bounds_say(name):
+    real_servers.needed("promtool", "prometheus")
+    assert not promtool(CASES[name], {"rules.yml": RULES, "alerts.yml": ALERTS})
 
-    def run(*arguments):
-        done = subprocess.run([path, *arguments], cwd=FOLDER, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
 
-    return run
+def test_every_rule_and_every_alert_has_a_case():
+    rules = [rule["record"] for group in yaml.safe_load(RULES)["groups"] for rule in group["rules"]]
+    assert {*rules, *(alert["alert"] for alert in alerts())} == {
+        name for case in CASES.values() for name in case.about
+    }
+    assert HOUR_ALONE in "".join(rules)
+
+
+def test_every_alert_is_seen_to_fire_and_to_end_or_to_be_quiet():
+    for alert in {alert["alert"] for alert in alerts()} - {"CalibrationWatchdog"}:
+        asked = [
+            ask
+            for case in CASES.values()
+            if alert in case.about
+            for ask in case.asks.get("promql_expr_test", ())
+        ]
+        assert any(ask["exp_samples"] for ask in asked), alert
+        assert not all(ask["exp_samples"] for ask in asked), alert
 
 
 def test_the_files_in_deploy_are_what_the_command_writes():
@@ -52,12 +63,6 @@ def test_the_files_in_deploy_are_what_the_command_writes():
         assert (ROOT / "deploy" / path).read_text() == text, (
             f"calib-serve export monitoring deploy --force: {path}"
         )
-
-
-def test_recorded_series_are_there_between_two_evaluations():
-    for group in yaml.safe_load(RULES)["groups"]:
-        minutes = int(group["interval"].removesuffix("m"))
-        assert minutes < 5, "Prometheus forgets a sample after 5 minutes"
 
 
 def test_every_recorded_series_is_read_by_a_panel_or_an_alert_or_by_one_that_is():
@@ -73,38 +78,6 @@ def test_every_recorded_series_is_read_by_a_panel_or_an_alert_or_by_one_that_is(
 
 def _reads(text, series):
     return re.search(rf"(?<![\w:]){series}(?!\w)", text)
-
-
-def test_the_number_of_recorded_series_is_what_the_docs_say():
-    rules = [rule["record"] for group in yaml.safe_load(RULES)["groups"] for rule in group["rules"]]
-    of_clauses = [name for name in rules if name.startswith("model_version_clause:")]
-    assert len(of_clauses) == recorded_clause_series()
-    told = f"**{recorded_clause_series()} recorded series** for each clause"
-    assert told in (ROOT / "docs" / "monitoring.md").read_text().replace("\n", " ")
-    counted = sum(
-        15 if name.startswith("model_version_bin:") else 1 for name in rules if name not in of_clauses
-    )
-    assert counted == recorded_series()
-    budget = (ROOT / "docs" / "scaling.md").read_text()
-    assert f"**{counted} recorded series**" in budget
-    assert f"{counted},000 for 1,000 models" in budget
-
-
-def test_promtool_finds_rules_and_configuration_valid(promtool):
-    promtool("check", "rules", "rules.yml", "alerts.yml")
-    promtool("check", "config", "prometheus.yml")
-
-
-@pytest.mark.parametrize("file", [path.name for path in TESTS])
-def test_promtool_unit_tests_pass(promtool, file):
-    promtool("test", "rules", file)
-
-
-def test_every_alert_is_tested_to_fire():
-    fired = {
-        one["alertname"] for test in cases() for one in test.get("alert_rule_test", []) if one["exp_alerts"]
-    }
-    assert fired == {alert["alert"] for alert in alerts()}
 
 
 def test_every_series_that_rules_and_dashboards_read_is_a_declared_one():
@@ -148,6 +121,7 @@ def test_every_alert_has_a_runbook_with_its_name_and_says_where_it_is():
     for alert in alerts():
         link = f"docs/monitoring.md#{alert['alert'].lower()}"
         assert alert["annotations"]["runbook_url"] == link
+        assert alert["annotations"]["summary"]
         assert alert["annotations"]["description"].endswith(f"Runbook: {link}")
         assert f"### {alert['alert']}\n" in runbook
         assert f"| `{alert['alert']}`" in runbook, "the table of alerts lacks it"

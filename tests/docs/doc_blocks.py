@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import shlex
@@ -17,8 +16,6 @@ DOCS = ROOT / "docs"
 
 _FENCE = re.compile(r"^( *)```(\S*)\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`(?!`)")
-_PROGRAMS = r"calib-serve|torchrun|python|docker|kubectl|prometheus|mkdir|make|\(umask|USER_ID=\S+"
-_IN_HEAD = re.compile(rf"^(?:#   |    )((?:{_PROGRAMS}) .*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -35,21 +32,14 @@ def markdown() -> list[Path]:
 
 
 def pages() -> list[Path]:
-    """Everything that tells a reader commands: pages, and heads of files that are made to be copied."""
-    heads = [path for folder in ("deploy", "examples") for path in (ROOT / folder).rglob("*")]
-    files = markdown() + sorted(path for path in heads if path.is_file() and path.suffix != ".json")
-    return [path for path in files if blocks(path)]
+    """Return all pages with blocks."""
+    return [path for path in markdown() if blocks(path)]
 
 
 def blocks(page: Path) -> list[Block]:
-    """The fenced blocks of a page in order; of any other file the commands in its head, as one block."""
-    text = page.read_text("utf-8")
-    if page.suffix == ".md":
-        return [Block(language, textwrap.dedent(body)) for _, language, body in _FENCE.findall(text)]
-    is_program = page.suffix == ".py"
-    head = ast.get_docstring(ast.parse(text), clean=False) if is_program else re.split(r"\n(?!#)", text)[0]
-    commands = _IN_HEAD.findall(head or "")
-    return [Block("bash", "\n".join(commands))] if commands else []
+    """Return the fenced blocks of a page in order."""
+    found = _FENCE.findall(page.read_text("utf-8"))
+    return [Block(language, textwrap.dedent(body)) for _, language, body in found]
 
 
 def without_blocks(page: Path) -> str:

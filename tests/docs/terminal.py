@@ -89,8 +89,7 @@ class Terminal:
     ``python`` is the interpreter of an environment in which the package is installed from its wheel.
 
     The ports that pages name become free ones, in commands and in files that ``copy`` brings; a
-    receipt that a page cuts short becomes the last one that was really given. What was typed, what came
-    and how long it took is kept in ``CALIB_SERVE_TRANSCRIPTS``, a folder, where that is set.
+    receipt that a page cuts short becomes the last one that was really given.
     """
 
     def __init__(self, folder: Path, python: Path) -> None:
@@ -140,11 +139,7 @@ class Terminal:
 
     def type(self, command: str) -> None:
         """Run a shell command to its end, or start it and wait until it is ready if it is a server."""
-        began, shown = time.monotonic(), command
-        self._type(self.here(command))
-        self._keep(f"$ {shown}\n{self.output}", time.monotonic() - began)
-
-    def _type(self, command: str) -> None:
+        command = self.here(command)
         for server in SERVERS:
             if server.starts in command:
                 self._start(server, command + server.more(self))
@@ -161,10 +156,8 @@ class Terminal:
 
     def python(self, program: str) -> None:
         """Run a program."""
-        began = time.monotonic()
         python = [str(self._python), "-W", "ignore", "-c", self.here(program)]
         self._run(["bash", "-c", 'cd "$(cat "$T/cwd")"; set -a; . "$T/env"; exec "$@"', "bash", *python])
-        self._keep(f"{program}\n{self.output}", time.monotonic() - began)
 
     def answer(self) -> Any:
         """What the last command printed, as JSON."""
@@ -181,13 +174,6 @@ class Terminal:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         return self._log(port).read_text("utf-8", "replace")
-
-    def _keep(self, text: str, seconds: float) -> None:
-        if folder := os.environ.get("CALIB_SERVE_TRANSCRIPTS"):
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            page = os.environ["PYTEST_CURRENT_TEST"].split("[")[-1].split("]")[0].replace("/", "-")
-            with Path(folder, f"{page}.txt").open("a") as kept:
-                kept.write(f"[{seconds:.1f} s]\n{text}\n\n")
 
     def _run(self, program: list[str]) -> None:
         done = subprocess.run(

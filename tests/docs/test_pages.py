@@ -1,215 +1,54 @@
 """Every block of every page is run as it stands, in order, against real servers where it starts them.
 
-What cannot run here is in ``NOT_RUN``, what takes too long as it stands in ``SHORTENED``, and what is
-run once for two pages in ``RUN_ELSEWHERE``. Nothing else is left out: a block that somebody adds is run,
-or fails this test.
+What cannot run here is in ``NOT_RUN``, and what is run once for two pages in ``RUN_ELSEWHERE``. Nothing else
+is left out: a block that somebody adds is run, or fails this test. What a newcomer follows first is run in
+every run, all other pages at night.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import re
-import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from doc_blocks import (
     DOCS,
     ROOT,
     blocks,
     commands,
-    markdown,
     pages,
     typed,
     unlike,
     unlike_json,
-    without_blocks,
 )
 from live_server import total
 from PIL import Image
-from pip._internal.commands import create_command
 from real_servers import needed
-from sizes import nightly
 from terminal import Terminal, http_ok, http_text
 
-from calib_serve.collect.opening import _topic
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.receipts import Keyring
 
-COLLECT = "calib_serve/cli/collect.py"
-
-# --- what is not run here, why, and what is held of it instead -------------------------------------
-
-
-def is_a_target(t: Terminal, command: str) -> None:
-    assert f"\n{command.split()[1]}:" in (ROOT / "Makefile").read_text()
-
-
-def installs_known_extras(t: Terminal, command: str) -> None:
-    (extras,) = re.findall(r"\[(.+)\]", command)
-    assert all(f"\n{extra} = [" in (ROOT / "pyproject.toml").read_text() for extra in extras.split(","))
-
-
-def installs_the_locked_torch(t: Terminal, command: str) -> None:
-    (version,) = re.findall(r"torch==([\d.]+)", command)
-    assert f"torch=={version}+cpu" in (ROOT / "lock" / "torch.txt").read_text()
-
-
-def is_understood(t: Terminal, command: str) -> None:
-    """By pip's own parser, or in the words of uv's help; extras are known, and files are there."""
-    words = shlex.split(plain(command).rpartition("|")[2])
-    for extras in re.findall(r"calib-serve\[(.+?)\]", command):
-        installs_known_extras(t, f"[{extras}]")
-    if "-c" in words:
-        assert (t.folder / words[words.index("-c") + 1]).is_file(), command
-    for name in re.findall(r"lock/\S+\.txt", command):
-        assert (ROOT / name).is_file(), command
-    if words[0] == "pip":
-        create_command(words[1]).parser.parse_args(words[2:])
-    elif (uv := Path(sys.prefix) / "uv" / "bin" / "uv").is_file():
-        sub = words[1:3] if words[1] == "pip" else words[1:2]
-        known = subprocess.run([uv, *sub, "--help"], capture_output=True, text=True, check=True).stdout
-        for word in (one.partition("=")[0] for one in words if one.startswith("-") and one != "-"):
-            assert re.search(rf"(?<![\w-]){word}\b", known), word
-
-
-def installs_locked_packages(t: Terminal, command: str) -> None:
-    """Those that the environment of a server has, beside what is built here and its extras."""
-    locks = "\n".join(path.read_text() for path in (ROOT / "lock" / "servers").glob("*.txt"))
-    own, *packages = [re.sub(r"\[serve\]", "", one) for one in shlex.split(plain(command))[2:]]
-    assert own.startswith("calib-serve"), command
-    if "[" in own:
-        installs_known_extras(t, own)
-    assert all(re.search(rf"^{package}\b", locks, re.MULTILINE) for package in packages), command
-
-
-def starts_an_example_of_a_server(t: Terminal, command: str) -> None:
-    if command.startswith("mlserver"):
-        assert "calibrated.Digits" in (t.folder / "model-settings.json").read_text()
-        return
-    (name,) = re.findall(r"\bcalibrated\b", command)
-    assert list((ROOT / "examples" / "servers").glob(f"*/{name}.py"))
-
-
-def is_run_by_its_test(t: Terminal, command: str) -> None:
-    """With each of the options that have a value there, too."""
-    program, *_ = shlex.split(plain(command))
-    text = (ROOT / "tests" / "servers" / f"test_{program}.py").read_text()
-    assert all(f'"{word}"' in text for word in shlex.split(plain(command))[:5]), command
-
-
-def names_files_that_are_there(t: Terminal, command: str) -> None:
-    named = re.findall(r"(?:-f |--from-file=)([^\s-]\S*)", command)
-    assert named
-    for name in named:
-        path = next(place / name for place in (t.folder, ROOT) if (place / name).is_file())
-        if path.suffix == ".yaml":
-            assert list(yaml.safe_load_all(path.read_text()))
-
-
-def names_a_program_and_its_options(t: Terminal, command: str) -> None:
-    (program,) = re.findall(r"benchmarks/\S+\.py", command)
-    text = (ROOT / program).read_text()
-    assert all(f'"{option}"' in text for option in re.findall(r"--\S+", plain(command)))
-
-
-def builds_from_files_that_are_there(t: Terminal, command: str) -> None:
-    names_files_that_are_there(t, command)
-    (name,) = re.findall(r"-f (\S+)", command)
-    for line in re.findall(r"^COPY (?!--from)(.+)$", (ROOT / name).read_text(), re.MULTILINE):
-        assert all((ROOT / source).exists() for source in line.split()[:-1])
-
-
-def composes(t: Terminal, command: str) -> None:
-    """What ``docker compose config`` would look at, as far as its text tells."""
-    path = ROOT / re.findall(r"-f (\S+)", command)[0]
-    whole = yaml.safe_load(path.read_text())
-    services = whole["services"]
-    for service in services.values():
-        assert "image" in service or "build" in service
-        assert set(service.get("depends_on", ())) <= set(services)
-        network = service.get("network_mode", "")
-        assert not network or network.removeprefix("service:") in services
-        for mount in service["volumes"]:
-            assert mount.startswith(".") or mount.split(":")[0] in whole["volumes"], mount
-        if build := service.get("build"):
-            assert (path.parent / build["context"] / build["dockerfile"]).is_file()
-    asked = re.search(r" exec (\S+)", command)
-    assert asked is None or asked[1] in services
-
-
-def has_an_address(t: Terminal, command: str) -> None:
-    words = shlex.split(command)
-    assert set(words[3::2]) <= set(re.findall(r'"(--[a-z-]+)"', (ROOT / COLLECT).read_text()))
-    if words[2].startswith("kafka:"):
-        assert _topic(words[2]).group
-
-
-@dataclass(frozen=True)
-class NotRun:
-    """Commands with ``has`` in them are not run, for ``why``; ``holds`` checks what can be checked."""
-
-    has: str
-    why: str
-    holds: Callable[[Terminal, str], None]
-
+# --- what is not run here -------------------------------------------------------------------------
 
 NOT_RUN = (
-    NotRun(
-        "pip install '.[", "installs from a package index; `make setup` does the same", installs_known_extras
-    ),
-    *(
-        NotRun(has, "asks a package index; tests/test_packages.py installs what the page does", is_understood)
-        for has in ("-c constraints.txt", "--require-hashes", "uv add ", "pip uninstall ", "pip install --")
-    ),
-    NotRun("pip install torch==", "200 MB from PyTorch's own index", installs_the_locked_torch),
-    NotRun(
-        "pip install ",
-        "installs from a package index; scripts/server_environments.sh does the same",
-        installs_locked_packages,
-    ),
-    *(
-        NotRun(
-            command,
-            "needs a server of an environment of its own; tests/servers runs it",
-            starts_an_example_of_a_server,
-        )
-        for command in ("python calibrated.py", "bentoml serve ", "serve run ", "mlserver start ")
-    ),
-    NotRun(
-        "mlflow models serve", "needs an environment of its own; tests/servers runs it", is_run_by_its_test
-    ),
-    NotRun("make demo", "three minutes; tests/test_demo.py runs the demo", is_a_target),
-    NotRun("make test", "it is what runs this test", is_a_target),
-    NotRun("make check", "runs beside this test, in CI", is_a_target),
-    NotRun("make faults", "minutes; make test runs the same files at a smaller size", is_a_target),
-    NotRun("make mutants", "minutes to hours; tests/mutants runs a few", is_a_target),
-    NotRun("make coverage", "minutes; make test runs the same files", is_a_target),
-    NotRun("make nightly", "hours; make test runs the same files at a smaller size", is_a_target),
-    NotRun("make bench-quick", "minutes, and its peers come from a package index", is_a_target),
-    NotRun("python benchmarks/", "minutes to hours; each is its own proof", names_a_program_and_its_options),
-    NotRun("docker build", "needs a container engine and a registry", builds_from_files_that_are_there),
-    NotRun("docker compose", "needs a container engine and a registry", composes),
-    NotRun("kubectl ", "needs a cluster", names_files_that_are_there),
-    NotRun('calib-serve collect "kafka:', "needs a Kafka; tests/collect has one", has_an_address),
-    NotRun("calib-serve collect s3:", "needs a bucket; tests/collect has one", has_an_address),
+    # They ask a package index; tests/test_packages.py and scripts/server_environments.sh do the same.
+    *("pip install ", "pip uninstall ", "-c constraints.txt", "--require-hashes", "uv add "),
+    # Servers of environments of their own, which tests/servers starts.
+    *("python calibrated.py", "bentoml serve ", "serve run ", "mlserver start ", "mlflow models serve"),
+    # Minutes to hours, each with tests of its own.
+    *("make ", "python benchmarks/"),
+    # A container engine, a cluster, a Kafka or a bucket.
+    *("docker build", "docker compose", "kubectl ", 'calib-serve collect "kafka:', "calib-serve collect s3:"),
 )
+"""Commands that hold one of these."""
 
 # Files that a page shows whole: tests/servers runs each by its own server, and holds them equal.
 OF_SERVERS = {path.read_text("utf-8") for path in (ROOT / "examples" / "servers").rglob("*.py")}
-
-# Commands that take minutes as they stand: these options, typed behind, make them short.
-SHORTENED = {
-    "python examples/scikit_learn.py": " --splits 1",
-}
 
 # Commands that start a server, or train, where the page does nothing with it: another page has the
 # very same command, and there it is run.
@@ -314,10 +153,6 @@ BEFORE_PAGE: dict[str, Callable[[Terminal], object]] = {
     "docs/how-to/hugging-face.md": a_text_classifier,
     "docs/how-to/fastapi.md": a_linear_model,
     "docs/how-to/migration.md": image,
-    "examples/own_handler.py": a_model_of_letters,
-    "examples/scikit_learn.py": lambda t: t.copy("examples"),
-    "deploy": lambda t: t.copy("deploy"),
-    "deploy/prometheus/prometheus.yml": lambda t: (t.copy("deploy"), t.type("cd deploy/prometheus")),
 }
 BEFORE_COMMAND = {
     ("docs/monitoring.md", "calib-serve label"): late_labels,
@@ -410,7 +245,7 @@ def follow(page: Path, t: Terminal) -> None:
     for block in blocks(page):
         if block.language in ("bash", "console"):
             for command, shown in typed(block):
-                is_run = type_or_check(name, command, t)
+                is_run = type_it(name, command, t)
                 missing = unlike(shown, t.output) if shown and is_run else None
                 assert missing is None, f"{name} shows\n{missing}\nand {command} printed\n{t.output}"
         elif block.language == "python":
@@ -424,12 +259,10 @@ def follow(page: Path, t: Terminal) -> None:
     AFTER_PAGE.get(name, lambda _: None)(t)
 
 
-def type_or_check(name: str, command: str, t: Terminal) -> bool:
-    """Whether it was typed."""
-    for skipped in NOT_RUN:
-        if skipped.has in command:
-            skipped.holds(t, command)
-            return False
+def type_it(name: str, command: str, t: Terminal) -> bool:
+    """Type a command unless it is not run here; return whether it was typed."""
+    if any(words in command for words in NOT_RUN):
+        return False
     for (page, start), other in RUN_ELSEWHERE.items():
         if page == name and command.startswith(start):
             assert (other, plain(command)) in {(p, plain(c)) for p, c in every_command()}, command
@@ -437,8 +270,7 @@ def type_or_check(name: str, command: str, t: Terminal) -> bool:
     for (page, start), prepare in BEFORE_COMMAND.items():
         if page == name and command.startswith(start):
             prepare(t)
-    more = next((more for start, more in SHORTENED.items() if command.startswith(start)), "")
-    t.type(plain(command) + more if more else command)
+    t.type(plain(command))
     return True
 
 
@@ -456,31 +288,10 @@ def quickstart(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
-# What they say is tested beside them; what a newcomer follows first is not among them.
-LONG = {
-    ROOT / "examples" / "scikit_learn.py",
-    *(
-        DOCS / f"{name}.md"
-        for name in ("api", "audit", "fusion", "monitoring", "report", "scaling", "security", "serving")
-    ),
-    *DOCS.glob("papers/*.md"),
-    *(
-        DOCS / "how-to" / f"{name}.md"
-        for name in (
-            *("any-server", "bentoml", "binary-and-labels", "class-shares", "collect-labels", "contracts"),
-            *("doctor", "existing-archive", "fastapi", "hugging-face", "kserve-sdk", "litserve", "mlserver"),
-            *("keep-the-ledger", "kserve", "migration", "onnx-runtime", "pictures", "prediction-sets"),
-            *("promote", "pytriton", "ray-serve", "recalibration", "scikit-learn", "shadow", "triton"),
-            *("your-data", "your-model"),
-        )
-    ),
-}
-
-
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(one, marks=[nightly] if one in LONG else [], id=name_of(one))
+        pytest.param(one, marks=[] if one in FROM_NOTHING else [pytest.mark.nightly], id=name_of(one))
         for one in pages()
         if one not in FOLLOWED_ELSEWHERE
     ],
@@ -497,34 +308,18 @@ def test_every_block_runs(page: Path, quickstart: Path, installed: Path, tmp_pat
         follow(page, t)
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("command", ["scikit_learn.py --splits 1", "without_the_command_line.py"])
+def test_an_example_runs(command: str, installed: Path, tmp_path: Path) -> None:
+    with Terminal(tmp_path / "folder", installed) as t:
+        t.folder.mkdir()
+        t.copy("examples")
+        t.type(f"python examples/{command}")
+        assert t.output
+
+
 def every_command() -> Iterator[tuple[str, str]]:
     for page in pages():
         for block in blocks(page):
             if block.language in ("bash", "console"):
                 yield from ((name_of(page), command) for command in commands(block))
-
-
-def test_no_exception_is_left_of_a_command_that_is_gone() -> None:
-    typed = list(every_command())
-    for skipped in NOT_RUN:
-        assert any(skipped.has in command for _, command in typed), skipped
-    for start in SHORTENED:
-        assert any(command.startswith(start) for _, command in typed), start
-    for page, test in FOLLOWED_ELSEWHERE.items():
-        assert page.name in (ROOT / test).read_text("utf-8")
-    for name, start in (*BEFORE_COMMAND, *RUN_ELSEWHERE):
-        assert any(page == name and command.startswith(start) for page, command in typed), start
-
-
-def test_no_command_hides_outside_of_a_block() -> None:
-    for page in markdown():
-        hidden = re.findall(
-            r"^    +(?:\$ |(?:calib-serve|python|curl|docker|make)\b).*", without_blocks(page), re.M
-        )
-        assert not hidden, f"{name_of(page)}: {hidden}"
-
-
-def test_the_handler_in_the_page_is_the_one_in_the_examples() -> None:
-    (shown,) = (b for b in blocks(DOCS / "serving.md") if "class Handler" in b.text)
-    example = ast.parse((ROOT / "examples" / "own_handler.py").read_text())
-    assert ast.dump(ast.parse(shown.text)) == ast.dump(ast.Module(example.body[1:], example.type_ignores))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import real_servers
@@ -32,36 +33,58 @@ groups:
         annotations:
           summary: "{{ $value | humanizePercentage }}"
 """
-TEST = """
-rule_files: [rules.yml, alerts.yml]
-evaluation_interval: 1m
-group_eval_order: [calib_1h, calib_alerts]
-tests:
-  - interval: 1m
-    name: above
-    input_series:
-      - {series: 'calib_x{model="m"}', values: '5.1x20'}
-    alert_rule_test:
-      - {alertname: TooMuch, eval_time: 4m, exp_alerts: []}
-      - alertname: TooMuch
-        eval_time: 5m
-        exp_alerts:
-          - exp_labels: {model: m, severity: warning}
-            exp_annotations: {summary: "1020%"}
-"""
 
 
 @pytest.fixture(autouse=True)
 def _scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    for folder in ("scripts", "tests/deploy"):
+        monkeypatch.syspath_prepend(str(ROOT / folder))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "rules.yml").write_text(RULES)
     (tmp_path / "alerts.yml").write_text(ALERTS)
-    (tmp_path / "toy_test.yml").write_text(TEST)
     return tmp_path
+
+
+def above(summary: str = "1020%") -> list[Any]:
+    """Return a case of the alert, and one of what it reads, each of one series above the bound."""
+    from rule_cases import Case
+
+    series, twice = "calib_x{model='m'}", "model_version:calib_twice:1h"
+    asks = [
+        {"alertname": "TooMuch", "eval_time": "4m", "exp_alerts": []},
+        {
+            "alertname": "TooMuch",
+            "eval_time": "5m",
+            "exp_alerts": [
+                {"exp_labels": {"model": "m", "severity": "warning"}, "exp_annotations": {"summary": summary}}
+            ],
+        },
+    ]
+    number = {
+        "expr": f"{twice} + 0",
+        "eval_time": "4m",
+        "exp_samples": [{"labels": "{model='m'}", "value": 10.2}],
+    }
+    return [
+        Case(
+            "above",
+            frozenset({"TooMuch"}),
+            1,
+            ((f"{twice}{{model='m'}}", "10.2x20"),),
+            {"alert_rule_test": asks},
+        ),
+        Case(
+            "twice",
+            frozenset({twice}),
+            1,
+            ((series, "5.1x20"),),
+            {"promql_expr_test": [number]},
+            ("rules.yml",),
+        ),
+    ]
 
 
 def told(folder: Path) -> set[str]:
@@ -80,7 +103,6 @@ def test_each_bound_comparison_wait_label_and_text_becomes_another(folder: Path)
         "TooMuch: for 5m -> 10m",
         "TooMuch: severity warning -> info",
         "TooMuch: severity dropped",
-        "TooMuch: summary dropped",
         "TooMuch: summary, humanizePercentage -> humanize",
         "model_version:calib_twice:1h: 2 -> 1.8",
         "model_version:calib_twice:1h: 2 -> 2.2",
@@ -93,12 +115,13 @@ def test_each_bound_comparison_wait_label_and_text_becomes_another(folder: Path)
     }
 
 
+@pytest.mark.server
 def test_what_one_case_above_a_bound_sees_and_what_it_does_not(folder: Path) -> None:
     real_servers.needed("promtool", "prometheus")
-    from mutants.rule_cases import Bench
+    from mutants.rule_bench import Bench
     from mutants.rule_changes import mutants
 
-    bench = Bench(folder)
+    bench = Bench(folder, above())
     alive = {one.name for one in mutants(folder) if not bench.try_(one).by}
     assert alive == {
         # No case is below the bound or at it, and no series has replicas; a tenth more is still above it.
@@ -112,24 +135,25 @@ def test_what_one_case_above_a_bound_sees_and_what_it_does_not(folder: Path) -> 
     }
 
 
+@pytest.mark.server
 def test_a_change_that_promtool_cannot_read_is_neither_killed_nor_alive(folder: Path) -> None:
     real_servers.needed("promtool", "prometheus")
-    from mutants.rule_cases import Bench
+    from mutants.rule_bench import Bench
     from mutants.rule_changes import Mutant
 
     line = RULES.splitlines().index("          2 * max without (instance) (calib_x)")
     broken = Mutant("rules.yml", line, "model_version:calib_twice:1h", "broken", "          2 * max (")
-    assert not Bench(folder).try_(broken).valid
+    assert not Bench(folder, above()).try_(broken).valid
 
 
+@pytest.mark.server
 def test_a_case_that_fails_without_a_change_kills_nothing(folder: Path) -> None:
     real_servers.needed("promtool", "prometheus")
-    from mutants.rule_cases import Bench, Broken
+    from mutants.rule_bench import Bench, Broken
     from mutants.rule_changes import mutants
 
-    (folder / "toy_test.yml").write_text(TEST.replace("1020%", "7%"))
-    with pytest.raises(Broken, match="'above' fails with the rules as they are"):
-        Bench(folder).try_(mutants(folder)[0])
+    with pytest.raises(Broken, match="above"):
+        Bench(folder, above("7%")).try_(mutants(folder)[0])
 
 
 def test_every_mutant_has_a_name_of_its_own_and_equivalent_ones_a_reason() -> None:

@@ -77,41 +77,6 @@ def test_each_small_mistake_is_made_and_nothing_that_no_test_is_asked_to_see(
     assert {one for one in changes if one.endswith(" -> pass")} <= {*found}
 
 
-def test_a_script_of_redis_is_changed_line_by_line() -> None:
-    script = """
--- Once, and 1 > 0.
-local left = 1000 * KEYS[1] + 1
-if not redis.call('GET', 'a:1') and left <= 0 then return 0 end
-redis.call('SET', KEYS[1], '1')
-"""
-    get = "if not redis.call('GET', 'a:1') and left <= 0 then return 0 end"
-    assert told(f"SCRIPT = {script!r}") == [
-        f"module: {line}"
-        for line in (
-            "local left = 1000 * KEYS[1] + 1 -> local left = 1001 * KEYS[1] + 1",
-            "local left = 1000 * KEYS[1] + 1 -> local left = 1000 / KEYS[1] + 1",
-            "local left = 1000 * KEYS[1] + 1 -> local left = 1000 * KEYS[1] - 1",
-            "local left = 1000 * KEYS[1] + 1 -> local left = 1000 * KEYS[1] + 0",
-            f"{get} -> if redis.call('GET', 'a:1') and left <= 0 then return 0 end",
-            f"{get} -> if not redis.call('GET', 'a:1') or left <= 0 then return 0 end",
-            f"{get} -> if not redis.call('GET', 'a:1') and left < 0 then return 0 end",
-            f"{get} -> if not redis.call('GET', 'a:1') and left >= 0 then return 0 end",
-            f"{get} -> if not redis.call('GET', 'a:1') and left <= 1 then return 0 end",
-            f"{get} -> if not redis.call('GET', 'a:1') and left <= 0 then return 1 end",
-            "redis.call('SET', KEYS[1], '1') -> no line",
-        )
-    ]
-
-
-def test_a_mutant_is_named_by_where_it_is_and_which_of_its_like() -> None:
-    found = told("class A:\n  def f(self, n=3):\n    return n + 1 + 1\n")
-    assert found == [
-        "A.f: 3 -> 4", "A.f: return n + 1 + 1 -> return None", "A.f: n + 1 + 1 -> n + 1 - 1",
-        "A.f: n + 1 -> n - 1",
-        "A.f: 1 -> 0", "A.f: 1 -> 0 #2",
-    ]  # fmt: skip
-
-
 def test_a_tree_is_as_it_was_after_a_mutant() -> None:
     from mutants.operators import applied, mutants_of
 
@@ -169,6 +134,8 @@ def test_a_box_has_four(box):
 """
 
 
+@pytest.mark.server
+@pytest.mark.nightly
 def test_mutants_are_killed_by_tests_that_run_them_and_survivors_are_told(tmp_path: Path) -> None:
     from mutants.operators import mutants_of
 
@@ -203,25 +170,6 @@ def test_mutants_are_killed_by_tests_that_run_them_and_survivors_are_told(tmp_pa
     assert found["Box.size: 2 + 2 -> 2 - 2"]["by"] == "test_toy.py::test_a_box_has_four"
     assert found["nobody: 1 -> 0"]["by"] == "no test runs it"
     assert (root / "toy.py").read_text() == TOY  # a mutant is only ever in memory
-
-
-def test_where_tests_fail_without_a_mutant_nothing_is_said_to_be_killed(tmp_path: Path) -> None:
-    (tmp_path / "toy.py").write_text("def f():\n    return 1\n")
-    (tmp_path / "test_toy.py").write_text("import toy\ndef test_wrong():\n    assert toy.f() == 2\n")
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = server: none here\n")
-    spec = {
-        "root": str(tmp_path), "work": str(tmp_path), "results": str(tmp_path / "r"),
-        "tests": ["test_toy.py"], "least": 5.0, "preload": [], "mutants": [("toy.py", "f: 1 -> 0")],
-    }  # fmt: skip
-    (tmp_path / "spec.json").write_text(json.dumps(spec))
-    done = subprocess.run(
-        [sys.executable, "-m", "mutants.worker", str(tmp_path / "spec.json")],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": f"{SCRIPTS}{os.pathsep}{tmp_path}"},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "without a mutant, test_toy.py::test_wrong fails" in done.stderr
-    assert not (tmp_path / "r").exists()
 
 
 def test_every_equivalent_mutant_is_one_and_has_its_reason() -> None:

@@ -25,9 +25,8 @@ from server_checks import (
     check_what_was_served_is_counted_at_the_end,
 )
 from server_environments import server_environ, server_python
-from sizes import nightly
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.nightly]
 PORT = 3000
 
 
@@ -77,17 +76,14 @@ def test_a_row_without_a_number_spoils_no_other(site: Site) -> None:
     until(lambda: total(httpx.get(own, timeout=30).text, "calib_invalid_outputs_total") == 1, seconds=60)
 
 
-@nightly
 def test_predictions_go_on_without_a_watch_and_are_counted_later(site: Site) -> None:
     check_the_watch_may_be_away(site, predict_by(site))
 
 
-@nightly
 def test_a_watch_that_dies_at_work_counts_each_once(site: Site) -> None:
     check_the_watch_may_die_at_work(site, predict_by(site))
 
 
-@nightly
 def test_a_killed_worker_loses_no_more_than_it_had_not_sent(site: Site) -> None:
     check_a_killed_worker_loses_no_more_than_it_had_not_sent(site, predict_by(site), workers)
 
@@ -98,7 +94,6 @@ def test_what_was_served_before_the_end_is_counted(site: Site) -> None:
     check_what_was_served_is_counted_at_the_end(site, predict_by(site), signal.SIGTERM)
 
 
-@nightly
 def test_what_is_lost_at_the_end_is_said(tmp_path: Path) -> None:
     with started(tmp_path) as site:
         check_what_is_lost_is_said(site.mark(), predict_by(site), signal.SIGTERM)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 from example_servers import Site, answers, rows, site_of
-from live_server import total, until
+from live_server import total
 from server_checks import (
     Predict,
     Reply,
@@ -25,9 +22,7 @@ from server_checks import (
     check_the_watch_may_die_at_work,
     check_what_was_served_is_counted_at_the_end,
     served,
-    workers_of,
 )
-from sizes import nightly
 
 pytestmark = pytest.mark.server
 PORT = 8000
@@ -62,7 +57,7 @@ def client(site: Site) -> Predict:
 _NAMES = ("predicted", "confidence", "receipt")
 
 
-@pytest.mark.parametrize("processes", [1, 3])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.nightly), 3])
 def test_each_prediction_and_each_label_is_counted_once(site: Site, processes: int) -> None:
     with uvicorn(site, "calibrated", "--workers", str(processes)):
         check_predictions_and_labels_are_counted_once(site, client(site))
@@ -78,7 +73,10 @@ def test_labels_come_home_through_the_app(site: Site) -> None:
     assert site.counted("calib_feedback_total") == 20
 
 
-@pytest.mark.parametrize(("processes", "how"), [(1, signal.SIGTERM), (1, signal.SIGINT), (3, signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("processes", "how"),
+    [pytest.param(1, signal.SIGINT, marks=pytest.mark.nightly), (3, signal.SIGTERM)],
+)
 def test_what_was_served_before_the_end_is_counted(site: Site, processes: int, how: signal.Signals) -> None:
     with uvicorn(site, "calibrated", "--workers", str(processes)):
         check_what_was_served_is_counted_at_the_end(site, client(site), how)
@@ -89,42 +87,10 @@ def test_predictions_go_on_without_a_watch_and_are_counted_later(site: Site) -> 
         check_the_watch_may_be_away(site, client(site))
 
 
-@nightly
+@pytest.mark.nightly
 def test_a_watch_that_dies_at_work_counts_each_prediction_once(site: Site) -> None:
     with uvicorn(site, "calibrated", "--workers", "2"):
         check_the_watch_may_die_at_work(site, client(site))
-
-
-@nightly
-def test_a_worker_killed_at_work_loses_its_last_moments_alone(site: Site) -> None:
-    times: list[float] = []
-    failed, ended = 0, threading.Event()
-
-    def go_on() -> None:
-        nonlocal failed
-        while not ended.is_set():
-            try:
-                client(site)(rows(1))
-            except httpx.TransportError:
-                failed += 1
-            else:
-                times.append(time.monotonic())
-
-    with uvicorn(site, "calibrated", "--workers", "2"):
-        with ThreadPoolExecutor(4) as pool:
-            for _ in range(4):
-                pool.submit(go_on)
-            until(lambda: site.counted("calib_predictions_total") > 20, seconds=60)
-            time.sleep(2)
-            workers_of(site)[0].kill()
-            killed = time.monotonic()
-            time.sleep(1)
-            ended.set()
-        last = sum(killed - 2 < at < killed + 0.5 for at in times)  # half a second, and a batch at work
-        until(lambda: site.counted("calib_predictions_total") >= len(times) - last, seconds=30)
-        time.sleep(1)
-        assert len(times) - last <= site.counted("calib_predictions_total") <= len(times) + failed
-        assert len(times) > last > 0
 
 
 def test_a_killed_worker_loses_no_more_than_it_had_not_sent(site: Site) -> None:

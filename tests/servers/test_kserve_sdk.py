@@ -26,9 +26,8 @@ from server_checks import (
     workers_of,
 )
 from server_environments import server_environ, server_python
-from sizes import nightly
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.nightly]
 HTTP, GRPC = 8080, 8081
 
 
@@ -89,7 +88,6 @@ def test_predictions_go_on_without_a_watch_and_are_counted_later(site: Site) -> 
     check_the_watch_may_be_away(site, by_v1(site))
 
 
-@nightly
 def test_a_killed_worker_loses_no_more_than_it_had_not_sent(site: Site) -> None:
     check_a_killed_worker_loses_no_more_than_it_had_not_sent(site, by_v1(site))
 
@@ -100,7 +98,6 @@ def test_each_answer_until_the_end_is_counted(site: Site) -> None:
     check_each_answer_until_the_end_is_counted(site, by_v1(site), signal.SIGTERM)
 
 
-@nightly
 def test_what_is_lost_at_the_end_is_said(tmp_path: Path) -> None:
     with started(tmp_path) as site:
         check_what_is_lost_is_said(site.mark(), by_v1(site), signal.SIGTERM)

@@ -21,9 +21,8 @@ from server_checks import (
     workers_of,
 )
 from server_environments import server_environ, server_python
-from sizes import nightly
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.nightly]
 PORT = 8000
 
 
@@ -62,7 +61,6 @@ def test_each_prediction_and_each_label_is_counted_once(site: Site) -> None:
     assert len(workers_of(site)) == 2
 
 
-@nightly
 def test_predictions_go_on_without_a_watch_and_are_counted_later(site: Site) -> None:
     check_the_watch_may_be_away(site, predict_by(site))
 

@@ -25,9 +25,8 @@ from server_checks import (
     check_what_was_served_is_counted_at_the_end,
 )
 from server_environments import server_environ, server_python
-from sizes import nightly
 
-pytestmark = [pytest.mark.server, nightly]
+pytestmark = [pytest.mark.server, pytest.mark.nightly]
 
 
 PORT = 5001

@@ -24,9 +24,8 @@ from server_checks import (
     workers_of,
 )
 from server_environments import server_environ, server_python
-from sizes import nightly
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.nightly]
 HTTP, GRPC, METRICS = 8080, 8081, 8082
 
 
@@ -62,30 +61,20 @@ def test_grpc_replies_have_the_same_outputs(site: Site) -> None:
     site.until_counted(40)
 
 
-def test_a_model_that_is_loaded_anew_counts_on(site: Site) -> None:
-    served(oip_rest(site.url(HTTP)), rows(20))
-    httpx.post(site.url(HTTP, "v2/repository/models/digits/load"), timeout=60).raise_for_status()
-    served(oip_rest(site.url(HTTP)), rows(20))
-    site.until_counted(40)
-
-
 def test_a_row_without_a_number_spoils_no_other(site: Site) -> None:
     check_a_row_without_a_number_spoils_no_other(site, oip_rest(site.url(HTTP)))
     own = site.url(METRICS, "metrics")
     until(lambda: total(httpx.get(own, timeout=30).text, "calib_invalid_outputs_total") == 1, seconds=60)
 
 
-@nightly
 def test_predictions_go_on_without_a_watch_and_are_counted_later(site: Site) -> None:
     check_the_watch_may_be_away(site, oip_rest(site.url(HTTP)))
 
 
-@nightly
 def test_a_watch_that_dies_at_work_counts_each_once(site: Site) -> None:
     check_the_watch_may_die_at_work(site, oip_rest(site.url(HTTP)))
 
 
-@nightly
 def test_a_killed_worker_loses_no_more_than_it_had_not_sent(site: Site) -> None:
     check_a_killed_worker_loses_no_more_than_it_had_not_sent(site, oip_rest(site.url(HTTP)))
 
@@ -98,13 +87,6 @@ def test_each_answer_until_the_end_is_counted(site: Site) -> None:
     )
 
 
-@nightly
 def test_what_is_lost_at_the_end_is_said(tmp_path: Path) -> None:
     with started(tmp_path) as site:
         check_what_is_lost_is_said(site.mark(), oip_rest(site.url(HTTP)), signal.SIGTERM)
-
-
-def test_the_page_shows_the_settings_that_are_tested() -> None:
-    page = (EXAMPLES.parents[1] / "docs" / "how-to" / "mlserver.md").read_text()
-    for path in (EXAMPLES / "mlserver").glob("*.json"):
-        assert f"echo '{path.read_text().rstrip()}' >{path.name}\n" in page

@@ -21,10 +21,9 @@ from server_checks import (
     check_what_was_served_is_counted_at_the_end,
 )
 from server_environments import server_environ, server_python
-from sizes import nightly
 from tritonclient.grpc import InferenceServerClient, InferInput
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.nightly]
 HTTP, GRPC, METRICS = 8000, 8001, 8002
 NAMES = ("predicted", "confidence", "receipt")
 
@@ -85,12 +84,11 @@ def test_each_prediction_and_each_label_is_counted_once_over_grpc(site: Site) ->
     check_predictions_and_labels_are_counted_once(site, by_grpc(site))
 
 
-@nightly
 def test_predictions_go_on_without_a_watch_and_are_counted_later(site: Site) -> None:
     check_the_watch_may_be_away(site, by_rest(site))
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=nightly)])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 def test_what_was_served_before_the_end_is_counted(tmp_path: Path, how: signal.Signals) -> None:
     with started(tmp_path) as site:
         check_what_was_served_is_counted_at_the_end(site, by_rest(site), how)

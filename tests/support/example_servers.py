@@ -6,7 +6,6 @@ become free ones, as in a reader's terminal.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import socket
@@ -50,13 +49,6 @@ def expected(x: np.ndarray) -> np.ndarray:
     """Calibrated probabilities (n, 10) of the rows ``x``."""
     model = weights()
     return artifact().probs(np.asarray(x, float) @ model["W"] + model["b"])
-
-
-def added_lines(name: str) -> list[str]:
-    """The lines that ``calibrated.py`` has and ``plain.py`` has not."""
-    plain, calibrated = ((EXAMPLES / name / f"{one}.py").read_text() for one in ("plain", "calibrated"))
-    told = difflib.ndiff(plain.splitlines(), calibrated.splitlines())
-    return [line[2:] for line in told if line.startswith("+ ") and line[2:].strip()]
 
 
 @dataclass

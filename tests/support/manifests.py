@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import urllib3.util.connection  # noqa: F401  # it opens a socket when first imported: here, not in a test
 
 PACKAGES = Path(sys.prefix) / "kserve"
 _SCALARS = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,), "object": (object,)}

@@ -29,12 +29,12 @@ RULES = Path(__file__).parents[2] / "deploy" / "prometheus"
 class Prometheus:
     """What runs at ``url``."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, url: str, client: httpx.Client) -> None:
+        self.url, self._client = url, client
 
     def get(self, path: str, **params: Any) -> Any:
         """The data of an answer of its API."""
-        answer = httpx.get(f"{self.url}/api/v1/{path}", params=params, timeout=60).json()
+        answer = self._client.get(f"{self.url}/api/v1/{path}", params=params).json()
         assert answer["status"] == "success", answer
         return answer["data"]
 
@@ -98,8 +98,10 @@ def prometheus(
     with (
         (folder / "prometheus.log").open("w") as log,
         started([*command, "--storage.tsdb.path=data"], cwd=folder, stdout=log, stderr=log),
+        httpx.Client(timeout=60, trust_env=False) as client,
     ):
-        there = Prometheus(f"http://127.0.0.1:{port}")
+        # One client: a client for each of some hundred queries would take seconds to make.
+        there = Prometheus(f"http://127.0.0.1:{port}", client)
         _wait_until_ready(there.url)
         yield there
 
