@@ -27,7 +27,7 @@ def run(
             "--for",
             parser=parse.names,
             metavar="EXTRAS",
-            help="What the host is for, such as torch, onnx, torchserve or watch; default: what is installed.",
+            help="What the host is for, such as torch, torchserve or watch; default: what is installed.",
         ),
     ] = None,
     keyring: Annotated[Path | None, typer.Option("--keyring", help="The keyring that will be used.")] = None,

@@ -146,10 +146,9 @@ def test_it_prints_where_to_go_and_three_commands(tmp_path: Path) -> None:
 def test_what_is_not_installed_is_said_before(installed: Path, tmp_path: Path) -> None:
     """In an environment of the wheel and of what it asks for itself, without any extra."""
     program = (
-        "import sys\nfrom calib_serve.doctor import World\nfrom dataclasses import replace\n"
-        "from importlib.metadata import distribution\n"
-        "own = str(distribution('calib-serve').locate_file(''))\nhere = World.here()\n"
-        "World.here = classmethod(lambda cls: replace(here, packages=(own,)))\n"
+        "import sys\nfrom importlib.metadata import distributions\nfrom calib_serve import doctor\n"
+        "own = str(doctor.installed()['calib-serve'].locate_file(''))\n"
+        "doctor.distributions = lambda: distributions(path=[own])\n"
         "from calib_serve.cli import main\n"
         "sys.argv = ['calib-serve', 'quickstart', 'p', '--kind', 'sklearn']\nmain()"
     )
