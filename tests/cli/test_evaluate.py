@@ -94,22 +94,10 @@ def test_an_artifact_calibrates_first(tmp_path: Path, file: Path, logits) -> Non
     assert found["accuracy"] == measured(file, "--split", "test")["accuracy"]
 
 
-def test_the_table_shows_the_metrics_and_a_reliability_sketch(file: Path) -> None:
-    result = evaluate(file, "--split", "test")
-    assert result.exit_code == 0
-    assert result.stdout.startswith("Not calibrated: overconfident")  # the verdict, before any number
-    rows = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("│")]
-    assert rows[:8] == [
-        *("accuracy", "mean_confidence", "signed_gap", "ece", "noise_floor", "nll", "brier"),
-        "refinement_auroc",
-    ]
-    every = evaluate(file, "--split", "test", "--all").stdout
-    for name in KEYS:
-        assert name in every
-    assert "200 predictions, 5 classes" in result.stdout
-    assert "█" in result.stdout
-    assert "0.933-1.000" in result.stdout
-    assert max(map(len, result.stdout.splitlines())) <= 80
+def test_the_table_begins_with_the_verdict_and_names_the_metrics(file: Path) -> None:
+    result = evaluate(file, "--split", "test", "--all")
+    assert result.stdout.startswith("Not calibrated: overconfident")
+    assert all(name in result.stdout for name in KEYS)
 
 
 def test_without_replicates_json_says_null_where_there_is_no_interval(file: Path) -> None:

@@ -48,21 +48,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("labels", "advice"),
-    [
-        (np.eye(3, dtype=int)[Y], "labels.argmax(axis=1)"),
-        (np.eye(3)[Y], "labels.argmax(axis=1)"),
-        (Y + 1, "count classes from 0"),
-        (Y[:, None], "labels[:, 0]"),
-        (Y[:-1], "(59,)"),
-        (np.array(["cat", "dog", "fox"])[Y], "give each name its number"),
-    ],
-)
-def test_labels_in_another_form(tmp_path: Path, labels: np.ndarray, advice: str) -> None:
-    assert advice in said("evaluate", scores(tmp_path, labels=labels))
-
-
 def test_a_table_without_labels_names_the_column(tmp_path: Path) -> None:
     (tmp_path / "scores.csv").write_text("a,b,c\n1,2,3\n")
     assert "column label" in said("evaluate", tmp_path / "scores.csv")
@@ -86,10 +71,6 @@ def test_the_mark_that_spreadsheets_put_before_a_table_is_no_name(tmp_path: Path
     (tmp_path / "scores.csv").write_text("\n".join(lines), encoding="utf-8-sig")
     done = CliRunner().invoke(app, ["evaluate", str(tmp_path / "scores.csv"), "--json"])
     assert done.exit_code == 0, done.exception
-
-
-def test_a_model_is_not_evaluated_but_reported_on(tmp_path: Path, model: Path) -> None:
-    assert "calib-serve report --model" in said("evaluate", inputs(tmp_path), "--model", model)
 
 
 def test_inputs_are_no_logits_and_logits_are_no_inputs(tmp_path: Path, model: Path) -> None:
@@ -125,7 +106,7 @@ def test_labels_of_inputs_in_another_form(
     assert advice in said("fit", "--model", model, "--data", data, "-o", tmp_path / "a")
 
 
-@pytest.mark.parametrize("name", ["data.csv", "data.pkl", "data.joblib", "data.pt"])
+@pytest.mark.parametrize("name", ["data.csv", "data.pkl"])
 def test_inputs_in_another_format(tmp_path: Path, model: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"x")
     message = said("fit", "--model", model, "--data", tmp_path / name, "-o", tmp_path / "a")
@@ -136,13 +117,9 @@ def test_inputs_in_another_format(tmp_path: Path, model: Path, name: str) -> Non
         assert 'np.savez("logits.npz", logits=logits, labels=labels)' in message
 
 
-@pytest.mark.parametrize(
-    "method", ["neural-clamping", "neural-clamping-efficient", "masked-head", "tuned-head"]
-)
-def test_methods_that_need_the_model_say_so(tmp_path: Path, method: str) -> None:
-    message = said("fit", "--logits", scores(tmp_path), "--method", method, "-o", tmp_path / "a")
+def test_methods_that_need_the_model_say_so(tmp_path: Path) -> None:
+    message = said("fit", "--logits", scores(tmp_path), "--method", "masked-head", "-o", tmp_path / "a")
     assert "--model MODEL --data DATA" in message
-    assert "no method" not in message
 
 
 def test_a_misspelt_method_is_guessed(tmp_path: Path) -> None:
@@ -258,16 +235,3 @@ def test_a_torch_file_is_not_fused_as_onnx(tmp_path: Path, model: Path) -> None:
         app, ["fit", "--logits", str(scored), "--method", "temperature", "-o", str(tmp_path / "a")]
     )
     assert "fuse torch" in said("fuse", "onnx", model, tmp_path / "a", "-o", tmp_path / "c.onnx")
-
-
-def test_fit_says_the_verdict_first_and_the_facts_only_when_asked(tmp_path: Path) -> None:
-    told = scores(tmp_path, logits=LOGITS + 2 * np.eye(3)[Y])
-    words = ["fit", "--logits", str(told), "--method", "temperature", "-o", str(tmp_path / "a")]
-    lines = CliRunner().invoke(app, words).stdout.splitlines()
-    assert lines[0].startswith(("Too few samples", "Not calibrated", "Confidence"))
-    assert any(line.startswith("- ECE") for line in lines[1:4])
-    assert f"temperature fitted on 60 samples; written to {tmp_path / 'a'}" in lines
-    assert not any("fingerprint" in line or "steps" in line for line in lines)
-    every = CliRunner().invoke(app, [*words, "--force", "--verbose"]).stdout
-    assert "fingerprint" in every
-    assert "steps" in every
