@@ -91,12 +91,6 @@ def test_every_file_gives_the_module_s_logits_and_the_features_that_make_them(sa
     assert len(model.fingerprint) == 64
 
 
-@pytest.mark.parametrize("save", [exported, onnx_file])
-def test_files_that_know_their_input_need_not_be_told(save, tmp_path) -> None:
-    suffix = ".pt2" if save is exported else ".onnx"
-    assert load_model(save(network(), tmp_path / f"m{suffix}"), device="cpu").input_shape == SHAPE
-
-
 def test_a_factory_takes_its_weights_from_safetensors_or_a_state_dict(tmp_path) -> None:
     net = network()
     with torch.no_grad():

@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 
-from calib_serve.errors import InputError
 from calib_serve.metrics import adaptive_ece, ece, softmax
 from calib_serve.report import (
     bin_count_curve,
@@ -84,11 +83,6 @@ def test_the_risk_coverage_curve_is_the_error_among_the_most_confident() -> None
         assert risk == pytest.approx((~CORRECT[answered]).mean())
     assert data.coverage[-1] == 1
     assert data.target == pytest.approx((~CORRECT).mean() / 2)
-
-
-def test_a_coarser_threshold_than_the_data_has_is_refused() -> None:
-    with pytest.raises(InputError):
-        risk_coverage(PROBS, LABELS, target=5)
 
 
 def test_the_bin_count_curve_is_the_ece_at_each_bin_count() -> None:

@@ -73,32 +73,12 @@ def test_the_same_numbers_give_the_same_bytes(page: str) -> None:
     assert again == page
 
 
-def test_every_figure_has_a_text_alternative_and_every_id_is_its_own(page: str) -> None:
-    parsed = Page(page)
-    assert len(parsed.all("svg")) == 6
-    ids = [attrs["id"] for _, attrs in parsed.tags if attrs.get("id")]
-    assert len(ids) == len(set(ids))
-    for svg in parsed.all("svg"):
-        assert svg["role"] == "img"
-        assert {svg["aria-labelledby"], svg["aria-describedby"]} <= set(ids)
-    for described in re.findall(r"<desc[^>]*>(.*?)</desc>", page):
-        assert len(described) > 40
-    assert all(ref in ids for ref in re.findall(r'(?:url\(#|href="#)([^)"]+)', page))
-
-
 def test_the_verdict_tells_the_numbers(page: str) -> None:
     told = text_of(page)
     assert f"fell from {ece(*BEFORE):.2%} to {ece(*AFTER):.2%}".replace("%", " %") in told
     accuracy = (AFTER[0].argmax(1) == LABELS).mean()
     assert f"right in {100 * accuracy:.1f} % of 1,500" in told
     assert "Accuracy stayed at" in told
-
-
-def test_the_artifact_and_its_classes_are_in_the_page(page: str) -> None:
-    told = text_of(page)
-    assert ARTIFACT.fingerprint in told
-    for name in ARTIFACT.class_names:
-        assert name in told
 
 
 def test_hostile_names_stay_text() -> None:
@@ -139,12 +119,6 @@ def test_drawing_leaves_the_callers_matplotlib_alone(page: str) -> None:
     before = dict(mpl.rcParams)
     render(prepare_report(title="x", after=AFTER, replicates=0))
     assert dict(mpl.rcParams) == before
-
-
-def test_a_report_on_one_model_has_no_comparison() -> None:
-    page = render(prepare_report(title="alone", after=AFTER, replicates=20))
-    assert "What changed?" not in page
-    assert 'scope="col">change' not in page
 
 
 def test_predictions_of_other_samples_are_refused() -> None:
