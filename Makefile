@@ -19,7 +19,7 @@ help:
 	@echo "make faults       faults and attacks at their nightly size: minutes, not seconds"
 	@echo "make nightly      all tests at their nightly size: more examples, more of others' archives"
 	@echo "make mutants      break the code, and the alerts, on purpose: which mistakes does no test see?"
-	@echo "make check        format, lint, types, doctests, Prometheus rules"
+	@echo "make check        format, lint, types, Prometheus rules"
 	@echo "make coverage     lines and branches that the tests without servers reach, in htmlcov/"
 	@echo "make versions     the tests on other Pythons, and with the oldest and newest packages"
 	@echo "make docs         the site, in site/; warnings are errors"
@@ -86,7 +86,6 @@ check-rest:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	scripts/check_prometheus.sh
-	$(BIN)/pytest -q --ignore=tests calib_serve
 
 coverage: $(DEVELOPED)
 	$(BIN)/pytest -n logical --dist loadfile --no-loadscope-reorder -m "not server" \
