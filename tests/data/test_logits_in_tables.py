@@ -157,6 +157,7 @@ def test_a_full_disk_is_said(tmp_path, monkeypatch):
         read_labelled(tmp_path / "logs")
 
 
+@pytest.mark.server
 def test_a_table_of_postgres_is_fitted_from_the_command_line(tmp_path, monkeypatch):
     logits, labels = samples(1500)
     with postgres(password="s3cret") as address:

@@ -130,9 +130,8 @@ def test_predictions_of_other_samples_are_refused() -> None:
         prepare_report(title="x", after=AFTER, tolerance=2)
 
 
-@pytest.mark.parametrize("labels", [AFTER[0].argmax(1), AFTER[0].argmin(1)], ids=["all right", "all wrong"])
-def test_a_perfect_and_a_hopeless_model_get_a_page_too(labels: np.ndarray) -> None:
-    page = render(prepare_report(title="edge", after=(AFTER[0], labels), replicates=20))
+def test_a_hopeless_model_gets_a_page_too() -> None:
+    page = render(prepare_report(title="edge", after=(AFTER[0], AFTER[0].argmin(1)), replicates=0))
     assert "Not calibrated" in text_of(page)
 
 
