@@ -75,8 +75,8 @@ def on_model(
     if data is None:
         raise InputError("--model needs --data: its inputs, and their labels")
     from calib_serve.model import load_model, weights_remarks
+    from calib_serve.model.load import model_data
     from calib_serve.pictures import Preprocessing
-    from calib_serve.workflows.model_data import model_data
     from calib_serve.workflows.on_model import FitOnModel
 
     pictures = plain and Path(data, "labels.csv").is_file()

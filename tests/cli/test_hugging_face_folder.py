@@ -212,7 +212,7 @@ def pixels_logits(folder: Path, paths: list[Path]) -> np.ndarray:
 
 def test_pictures_are_prepared_as_the_librarys_pipeline_prepares_them(pictures) -> None:
     from calib_serve.model import load_model
-    from calib_serve.workflows.model_data import model_data
+    from calib_serve.model.load import model_data
 
     (given,) = model_data(pictures / "model", pictures / "data", ["cal"])
     model = load_model(pictures / "model", input_shape=given.inputs.shape[1:], device="cpu")

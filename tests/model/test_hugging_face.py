@@ -13,7 +13,7 @@ from hugging_face import NAMES, SPECIAL, WORDS, classifier, logits, sentences, t
 
 from calib_serve.errors import InputError, ModelError
 from calib_serve.model import load_model
-from calib_serve.workflows.model_data import model_data
+from calib_serve.model.load import model_data
 
 
 @pytest.fixture(scope="module")

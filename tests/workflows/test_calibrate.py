@@ -14,7 +14,7 @@ from calib_serve.errors import InputError, ModelError, ShapeError
 from calib_serve.fit.output import CANDIDATES, fit_by_name
 from calib_serve.metrics import evaluate, nll, softmax
 from calib_serve.model import from_module
-from calib_serve.model.around import Around
+from calib_serve.model.face import Around
 
 
 def drawn(n: int = 600, seed: int = 0, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
