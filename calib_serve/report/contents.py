@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -62,6 +62,9 @@ __all__ = [
 Predictions = tuple[ArrayLike, ArrayLike]
 """Probabilities (n, K) and class ids (n,)."""
 
+Checked = tuple[NDArray[Any], NDArray[Any]]
+OneSide = TypeVar("OneSide", "Side", "LabelsSide")
+
 _LONGEST = 80  # characters of a name
 _BAND = 200  # resamples of the smooth diagram's band
 
@@ -86,43 +89,77 @@ class Side:
 
 
 @dataclass(frozen=True, eq=False)
-class Contents:
+class LabelsSide:
+    """One model on the test samples: its metrics, and the diagram of all its decisions."""
+
+    name: str
+    color: str
+    metrics: LabelsEvaluation
+    reliability: Reliability
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Report(Generic[OneSide]):
     """A whole report: one side, or two of the same samples with what changed between them."""
 
     title: str
-    sides: tuple[Side, ...]
+    sides: tuple[OneSide, ...]
     changes: Mapping[str, Change]
-    classes: tuple[ClassRow, ...]
     verdict: Verdict
     artifact: Artifact | None
     bins: int
     tolerance: float
-    class_names: tuple[str, ...] = ()
-    decisions: DecisionsEvaluation | None = None
 
     @property
-    def before(self) -> Side | None:
+    def before(self) -> OneSide | None:
         """The side to compare with, if any."""
         return self.sides[0] if len(self.sides) == 2 else None
 
     @property
-    def after(self) -> Side:
+    def after(self) -> OneSide:
         """The side that the verdict is about."""
         return self.sides[-1]
 
     def as_dict(self) -> dict[str, Any]:
-        """Every number of the report, for JSON."""
+        """Return every number of the report, for JSON."""
         fitted = self.artifact
         return {
             "title": self.title,
             "verdict": self.verdict.as_dict(),
             "bins": self.bins,
             "tolerance": self.tolerance,
-            "sides": [{**to_json(side), "metrics": side.metrics.as_dict()} for side in self.sides],
+            "sides": [{**to_json(s), "metrics": to_json(s.metrics.as_dict())} for s in self.sides],
             "changes": to_json(dict(self.changes)),
-            "classes": [{**to_json(row), "certain_gap": row.certain_gap} for row in self.classes],
-            "decisions": self.decisions.as_dict() if self.decisions else {},
             "artifact": None if fitted is None else {"method": fitted.method, "sha256": fitted.fingerprint},
+        }
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Contents(_Report[Side]):
+    """A report of a model of one class a sample, with its ``classes``, the worst first."""
+
+    classes: tuple[ClassRow, ...]
+    class_names: tuple[str, ...] = ()
+    decisions: DecisionsEvaluation | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every number of the report, for JSON."""
+        classes = [{**to_json(row), "certain_gap": row.certain_gap} for row in self.classes]
+        decisions = self.decisions.as_dict() if self.decisions else {}
+        return {**super().as_dict(), "classes": classes, "decisions": decisions}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LabelsContents(_Report[LabelsSide]):
+    """A report of a multi-label model, with its ``labels``, the worst first."""
+
+    labels: tuple[tuple[str, LabelEvaluation], ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every number of the report, for JSON."""
+        return {
+            **super().as_dict(),
+            "labels": [{"name": name, **to_json(vars(row))} for name, row in self.labels],
         }
 
 
@@ -161,7 +198,7 @@ def prepare_report(
     InputError or ShapeError where these do not match.
     """
     if before is not None:
-        _refuse_other_samples(before, after)
+        _refuse_other_samples(checked(*before), checked(*after))
     pairs = [after] if before is None else [before, after]
     colors = ["after"] if before is None else ["before", "after"]
     if target_risk is None:
@@ -184,21 +221,21 @@ def prepare_report(
         artifact=artifact,
     )
     return Contents(
-        printable(title),
-        sides,
-        changes,
-        classes,
-        verdict,
-        artifact,
-        bins,
-        tolerance,
+        title=printable(title),
+        sides=sides,
+        changes=changes,
+        classes=classes,
+        verdict=verdict,
+        artifact=artifact,
+        bins=bins,
+        tolerance=tolerance,
         class_names=named,
         decisions=None if artifact is None else evaluate_decisions(artifact, *after, groups=groups),
     )
 
 
-def _refuse_other_samples(before: Predictions, after: Predictions) -> None:
-    (p, y), (q, z) = checked(*before), checked(*after)
+def _refuse_other_samples(before: Checked, after: Checked) -> None:
+    (p, y), (q, z) = before, after
     if p.shape != q.shape:
         raise ShapeError(f"before and after must be of the same samples, got {p.shape} and {q.shape}")
     if not np.array_equal(y, z):
@@ -241,61 +278,6 @@ Floats = NDArray[np.float64]
 _DRAWS = 200  # the test has no meaning without any
 
 
-@dataclass(frozen=True, eq=False)
-class LabelsSide:
-    """One model on the test samples: its metrics, and the diagram of all its decisions."""
-
-    name: str
-    color: str
-    metrics: LabelsEvaluation
-    reliability: Reliability
-
-
-@dataclass(frozen=True, eq=False)
-class LabelsContents:
-    """A whole report of labels: one side, or two of the same samples; ``labels`` the worst first."""
-
-    title: str
-    sides: tuple[LabelsSide, ...]
-    changes: Mapping[str, Change]
-    labels: tuple[tuple[str, LabelEvaluation], ...]
-    verdict: Verdict
-    artifact: Artifact | None
-    bins: int
-    tolerance: float
-
-    @property
-    def before(self) -> LabelsSide | None:
-        """The side to compare with, if any."""
-        return self.sides[0] if len(self.sides) == 2 else None
-
-    @property
-    def after(self) -> LabelsSide:
-        """The side that the verdict is about."""
-        return self.sides[-1]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Every number of the report, for JSON."""
-        fitted = self.artifact
-        return {
-            "title": self.title,
-            "verdict": self.verdict.as_dict(),
-            "bins": self.bins,
-            "tolerance": self.tolerance,
-            "sides": [
-                {
-                    "name": s.name,
-                    "reliability": to_json(s.reliability),
-                    "metrics": to_json(s.metrics.as_dict()),
-                }
-                for s in self.sides
-            ],
-            "changes": to_json(dict(self.changes)),
-            "labels": [{"name": name, **to_json(vars(row))} for name, row in self.labels],
-            "artifact": None if fitted is None else {"method": fitted.method, "sha256": fitted.fingerprint},
-        }
-
-
 def prepare_labels_report(
     *,
     title: str,
@@ -317,10 +299,8 @@ def prepare_labels_report(
     InputError or ShapeError where these do not match.
     """
     pairs = [checked_label_probs(*pair) for pair in ((after,) if before is None else (before, after))]
-    if before is not None and pairs[0][0].shape != pairs[1][0].shape:
-        raise ShapeError(f"before and after must be of the same samples, got {[p.shape for p, _ in pairs]}")
-    if before is not None and not np.array_equal(pairs[0][1], pairs[1][1]):
-        raise InputError("before and after have different labels; pass the same samples in the same order")
+    if before is not None:
+        _refuse_other_samples(*pairs)
     colors = ("after",) if before is None else ("before", "after")
     sides = []
     for name, color, (probs, labels) in zip(names[-len(pairs) :], colors, pairs, strict=True):
@@ -346,7 +326,16 @@ def prepare_labels_report(
         changes=changes,
         artifact=artifact,
     )
-    return LabelsContents(printable(title), tuple(sides), changes, rows, verdict, artifact, bins, tolerance)
+    return LabelsContents(
+        title=printable(title),
+        sides=tuple(sides),
+        changes=changes,
+        labels=rows,
+        verdict=verdict,
+        artifact=artifact,
+        bins=bins,
+        tolerance=tolerance,
+    )
 
 
 def _changes(before: NDArray[Any], after: NDArray[Any], labels: NDArray[np.intp]) -> dict[str, Change]:
