@@ -102,7 +102,7 @@ def test_the_artifact_is_applied_to_the_librarys_own_logits(folder, tmp_path) ->
 
 
 def test_report_decide_and_study_take_the_folder(folder, tmp_path) -> None:
-    fit(folder, tmp_path / "fitted", "--method", "tuned-head")
+    fit(folder, tmp_path / "fitted", "--method", "temperature")
     on = ["--model", folder / "model", "--data", folder / "data.csv"]
     page = tmp_path / "report.html"
     done = run(
@@ -115,7 +115,7 @@ def test_report_decide_and_study_take_the_folder(folder, tmp_path) -> None:
         "decide", tmp_path / "fitted", *on, "--split", "test", "--coverage", 0.9, "-o", tmp_path / "decided"
     )
     assert done.exit_code == 0, done.output
-    done = run("study", "bins", *on, "--fit-split", "cal", "--methods", "none,tuned-head", "--json")
+    done = run("study", "bins", *on, "--fit-split", "cal", "--methods", "none,temperature", "--json")
     assert done.exit_code == 0, done.output
 
 

@@ -15,7 +15,7 @@ from calib_serve.cli import app
 
 def report(folder: Path, *arguments: str) -> dict:
     command = ["report", "--logits", str(folder / "probs.npz"), "-o", str(folder / "r.html"), "--json"]
-    result = CliRunner().invoke(app, [*command, "--replicates", "100", *arguments], catch_exceptions=False)
+    result = CliRunner().invoke(app, [*command, "--replicates", "40", *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
