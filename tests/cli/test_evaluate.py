@@ -69,13 +69,6 @@ def test_json_holds_each_metric_with_its_interval(file: Path, logits) -> None:
     assert found["nll"]["value"] == pytest.approx(metrics.nll_from_logits(z[200:], y[200:]))
 
 
-def test_the_split_the_bins_and_the_edges_are_what_is_asked_for(file: Path, logits) -> None:
-    z, y = logits
-    found = measured(file, "--split", "cal", "--bins", 7, "--edges", "left")
-    expected = metrics.ece(metrics.softmax(z[:200]), y[:200], bins=7, edges="left")
-    assert found["ece"]["value"] == pytest.approx(expected)
-
-
 def test_probabilities_are_read_as_such(tmp_path: Path, logits) -> None:
     z, y = logits
     np.savez(tmp_path / "probs.npz", probs=metrics.softmax(z), labels=y)

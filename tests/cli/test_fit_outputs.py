@@ -42,17 +42,6 @@ def refused(match: str, *arguments: object) -> None:
         CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
 
 
-def test_fit_writes_an_artifact_and_tells_it_as_json(file: Path, tmp_path: Path):
-    out = tmp_path / "artifact"
-    told = json.loads(
-        run("fit", "--logits", file, "--split", "cal", "--method", "temperature", "-o", out, "--json")
-    )
-    artifact = Artifact.load(out)
-    assert told["fingerprint"] == artifact.fingerprint
-    assert told["fit"]["temperature"] == artifact.fit["temperature"] == pytest.approx(3, rel=0.2)
-    assert told["fit"]["gradient_norm"] < 1e-9
-
-
 def test_fit_measures_before_and_after_on_a_held_out_split(file: Path, tmp_path: Path):
     out = tmp_path / "artifact"
     shown = run(
@@ -64,13 +53,6 @@ def test_fit_measures_before_and_after_on_a_held_out_split(file: Path, tmp_path:
     assert artifact.after["nll"]["value"] == pytest.approx(after, rel=1e-9)
     assert artifact.after["nll"]["value"] < artifact.before["nll"]["value"]
     assert "measured on test" in shown
-
-
-def test_fit_warns_of_a_shift_that_no_output_calibrator_repairs(data_dir: Path, tmp_path: Path):
-    logits = data_dir / "logits" / "pneumonia_cnn_inhouse.npz"
-    arguments = ("--split", "cal", "--eval-split", "test", "--method", "structured-vector")
-    shown = run("fit", "--logits", logits, *arguments, "-o", tmp_path / "a")
-    assert "no calibrator fitted here repairs that" in " ".join(shown.split())
 
 
 def test_auto_chooses_tells_why_and_never_forgets_no_calibration(file: Path, tmp_path: Path):
@@ -102,13 +84,6 @@ def test_an_artifact_is_replaced_only_where_that_is_asked_for(file: Path, tmp_pa
     assert Artifact.load(tmp_path / "a").fingerprint == before
     run(*arguments, "vector", "--force")
     assert Artifact.load(tmp_path / "a").method == "vector"
-
-
-def test_fit_says_what_is_missing(file: Path, tmp_path: Path):
-    refused("--logits FILE", "fit", "-o", tmp_path / "a")
-    refused("cal, test", "fit", "--logits", file, "-o", tmp_path / "a", "--method", "none")
-    refused("--data", "fit", "--model", "m.pt", "-o", tmp_path / "a")
-    assert not (tmp_path / "a").exists()
 
 
 def test_apply_writes_probabilities_that_can_be_read_again(file: Path, tmp_path: Path):

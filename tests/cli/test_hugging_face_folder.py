@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -135,44 +134,6 @@ def test_what_ids_cannot_do_is_said(folder, tmp_path) -> None:
     assert "its own weights" in str(said("--weights", str(folder / "model" / "model.safetensors")))
 
 
-def test_what_takes_a_file_says_what_to_do_with_a_folder(folder, tmp_path) -> None:
-    fit(folder, tmp_path / "fitted", "--method", "temperature")
-    model, fitted, out = folder / "model", tmp_path / "fitted", tmp_path / "out"
-    packed = run("pack", "--model", model, "--artifact", fitted, "--name", "m", "-o", out)
-    assert "around a handler of your own" in str(packed.exception)
-    fused = run("fuse", "torch", model, fitted, "-o", out / "out.pt")
-    assert "calibrated(model, artifact, example=...)" in str(fused.exception)
-
-
-def test_an_onnx_export_takes_the_calibration_of_the_folder(folder, tmp_path) -> None:
-    import onnxruntime
-
-    fit(folder, tmp_path / "fitted", "--method", "temperature")
-    found = transformers()
-    model = found.AutoModelForSequenceClassification.from_pretrained(folder / "model").eval()
-    words = found.AutoTokenizer.from_pretrained(folder / "model")
-    texts = ["good film", "the very odd plot was bad"]
-    encoded = words(texts, padding=True, return_tensors="pt")
-    # The exporter names inputs in the order of the model's own signature.
-    given = {name: encoded[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
-    model.config.return_dict = False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            model, (), tmp_path / "exported.onnx", kwargs=given, input_names=list(given), opset_version=17,
-            dynamo=False, dynamic_axes={name: {0: "n", 1: "length"} for name in given},
-        )  # fmt: skip
-    done = run(
-        "fuse", "onnx", tmp_path / "exported.onnx", tmp_path / "fitted", "-o", tmp_path / "fused.onnx",
-        "--force", "--returns", "probabilities",
-    )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    session = onnxruntime.InferenceSession(tmp_path / "fused.onnx", providers=["CPUExecutionProvider"])
-    (probs,) = session.run(None, {name: value.numpy() for name, value in given.items()})
-    expected = Artifact.load(tmp_path / "fitted").probs(logits(folder / "model", texts))
-    np.testing.assert_allclose(probs, expected, atol=1e-5)
-
-
 def test_labels_of_a_multi_label_classifier(tmp_path) -> None:
     classifier(tmp_path / "model", problem_type="multi_label_classification")
     texts = sentences(500)
@@ -234,19 +195,3 @@ def test_an_image_classifier_is_calibrated_by_its_folder(pictures, tmp_path) -> 
     assert artifact.class_names == ("ant", "bee", "cat")
     assert artifact.model.input_shape == (3, 16, 16)
     assert artifact.after["nll"]["value"] < artifact.before["nll"]["value"]
-
-
-def test_pictures_that_are_none_are_refused(pictures, tmp_path) -> None:
-    from PIL import Image
-
-    def said(name: str) -> str:
-        (tmp_path / "labels.csv").write_text(f"file,label\n{name},ant")
-        done = run("fit", "--model", pictures / "model", "--data", tmp_path, "-o", tmp_path / "never")
-        assert isinstance(done.exception, InputError)
-        return str(done.exception)
-
-    (tmp_path / "cut.png").write_bytes((pictures / "data" / "0-1.png").read_bytes()[:40])
-    assert "cannot read the picture" in said("cut.png")
-    Image.fromarray(np.zeros((9, 9), np.uint16)).save(tmp_path / "deep.png")
-    assert "more than 8 bits" in said("deep.png")
-    assert "lies outside" in said("../model/config.json")

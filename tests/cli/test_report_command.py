@@ -73,13 +73,6 @@ def test_a_report_compares_with_no_calibration(folder: Path) -> None:
     assert found["artifact"]["method"] == "temperature"
 
 
-def test_a_report_compares_two_calibrations(folder: Path) -> None:
-    artifacts = ("--artifact", str(folder / "cool"), "--against", str(folder / "cooler"))
-    found = report(folder, "--logits", str(folder / "logits.npz"), *artifacts)
-    assert [side["name"] for side in found["sides"]] == ["cooler", "cool"]
-    assert eces(found)[0] == pytest.approx(ece(softmax(LOGITS / 3), LABELS))
-
-
 def test_a_model_that_is_changed_inside_is_run_on_its_data(folder: Path) -> None:
     arguments = ("--model", str(folder / "model.pt"), "--data", str(folder / "data.npz"), "--split", "test")
     found = report(folder, *arguments, "--artifact", str(folder / "deep"))

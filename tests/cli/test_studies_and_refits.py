@@ -13,7 +13,6 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 from typer.testing import CliRunner
 
-from calib_serve import calibrate
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.cli import app, main
 from calib_serve.metrics import adaptive_ece, classwise_ece, noise_floor
@@ -35,10 +34,6 @@ def ece(p: Floats, y: NDArray[np.int64], bins: int = 15) -> float:
     c, right = p.max(1), p.argmax(1) == y
     of = np.ceil(c * bins).astype(int) - 1
     return sum(abs((c - right)[of == b].sum()) for b in range(bins)) / len(y)
-
-
-def nll(p: Floats, y: NDArray[np.int64]) -> float:
-    return -np.log(p[np.arange(len(y)), y]).mean()
 
 
 def temperature(z: Floats, y: NDArray[np.int64]) -> float:
@@ -120,20 +115,6 @@ def test_study_bins(file: Path) -> None:
         for n in (2, 15)
     ]
     close(wanted, rows(file, "bins", "--counts", "2,15"))
-
-
-def test_study_ablation(file: Path) -> None:
-    probs = {
-        ("none", "nothing"): RAW,
-        ("temperature", "temperature"): COOLED,
-        ("vector", "output"): calibrate(*FIT, "vector").probs(TEST[0]),
-    }
-    accuracy = [(p.argmax(1) == TEST[1]).mean() for p in probs.values()]
-    wanted = [
-        (*key, float(right), ece(p, TEST[1]), nll(p, TEST[1]))
-        for (key, p), right in zip(probs.items(), accuracy, strict=True)
-    ]
-    close(wanted, rows(file, "ablation", "--methods", "vector"))
 
 
 @pytest.mark.parametrize(

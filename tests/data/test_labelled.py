@@ -6,10 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from calib_serve.cli import app
-from calib_serve.data import LabelledScores, read_labelled, read_logits
+from calib_serve.data import LabelledScores, read_labelled
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics import log_softmax, softmax
 
@@ -71,16 +69,3 @@ def test_what_is_wrong_is_said_with_the_file_and_the_split(tmp_path: Path) -> No
         read_labelled(path)
     with pytest.raises(InputError, match="no sample"):
         LabelledScores("none", np.zeros((0, 2)), np.zeros(0, int))
-
-
-def test_apply_takes_one_probability_a_sample(tmp_path: Path) -> None:
-    np.savez(tmp_path / "p.npz", probs=softmax(TWO)[:, 1], labels=LABELS)
-    for command in (
-        ["fit", "--logits", str(tmp_path / "p.npz"), "--method", "temperature", "-o", str(tmp_path / "a")],
-        ["apply", str(tmp_path / "a"), "--logits", str(tmp_path / "p.npz"), "-o", str(tmp_path / "q.npz")],
-    ):
-        result = CliRunner().invoke(app, command)
-        assert result.exit_code == 0, result.output
-    found = read_logits(tmp_path / "q.npz")
-    assert found.logits.shape == (300, 2)
-    assert (found.logits.argmax(axis=1) == (ONE > 0)).all()

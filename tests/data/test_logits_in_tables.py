@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from calib_serve import Artifact, calibrate, read_labelled
 from calib_serve.cli import app
 from calib_serve.data import read_groups
-from calib_serve.errors import InputError, MissingDependency
+from calib_serve.errors import InputError
 
 ibis = pytest.importorskip("ibis")
 
@@ -66,13 +66,6 @@ def test_one_file_of_lists_keeps_labels_and_splits_beside_each_row(tmp_path):
     found = read_labelled(tmp_path / "part-0.parquet", split="test")
     np.testing.assert_array_equal(found.logits, logits[1::2])
     np.testing.assert_array_equal(found.labels, labels[1::2])
-
-
-@pytest.mark.parametrize("rows", [[[1.0, 2.0], [3.0]], [[1.0, None], [3.0, 4.0]], [[1.0, 2.0], None]])
-def test_one_file_of_lists_that_are_ragged_or_have_holes_is_refused(rows, tmp_path):
-    pq.write_table(pa.table({"logits": rows, "label": [0, 1]}), tmp_path / "z.parquet")
-    with pytest.raises(InputError, match=r"lists of 1 and 2 logits|is missing \(NULL\) in 1"):
-        read_labelled(tmp_path / "z.parquet")
 
 
 def test_what_has_no_order_takes_no_labels_or_groups_by_their_order(tmp_path):
@@ -177,10 +170,3 @@ def test_a_table_of_postgres_is_fitted_from_the_command_line(tmp_path, monkeypat
     made = Artifact.load(tmp_path / "a")
     assert made.fit["temperature"] == pytest.approx(want.fit["temperature"], rel=1e-6)
     assert made.class_names == tuple(NAMES)
-
-
-def test_the_extra_is_named_where_ibis_is_missing(tmp_path, monkeypatch):
-    write(tmp_path / "logs", *samples(30))
-    monkeypatch.setitem(__import__("sys").modules, "ibis", None)
-    with pytest.raises(MissingDependency, match=r"calib-serve\[audit\]"):
-        read_labelled(tmp_path / "logs")

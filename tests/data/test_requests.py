@@ -37,11 +37,6 @@ def test_folders_are_classes_in_the_order_of_imagefolder(tmp_path: Path) -> None
     assert found.class_ids(3).tolist() == [1, 2, 2]
 
 
-def test_a_model_with_names_counts_by_them_and_not_by_the_folders_order(tmp_path: Path) -> None:
-    found = read_requests(by_class(tmp_path / "d", n03=1, cat=1))
-    assert found.class_ids(3, KNOWN).tolist() == [0, 2]
-
-
 def test_splits_are_folders_or_a_column(tmp_path: Path) -> None:
     by_class(tmp_path / "d" / "cal", cat=1, eel=1)
     assert len(read_requests(tmp_path / "d", "cal")) == 2

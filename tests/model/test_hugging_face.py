@@ -206,14 +206,3 @@ def test_labels_that_the_model_has_not_are_refused(bert, tmp_path) -> None:
     assert "is no class" in said("-1")
     assert "the label is missing" in said(" ")
     assert "is no class" in said("praise;blame")
-
-
-def test_the_fingerprint_is_of_all_files_that_make_the_answers(copied) -> None:
-    def now() -> str | None:
-        return load_model(copied, input_shape=(2, 5), device="cpu").facts().sha256
-
-    first = now()
-    (copied / "README.md").write_text("words")
-    assert now() == first
-    tokenizer(copied, model_max_length=20)
-    assert now() != first

@@ -69,12 +69,6 @@ def test_the_densities_integrate_to_one_over_log_odds_and_sit_where_their_sample
     assert (data.n_right, data.n_wrong) == (CORRECT.sum(), (~CORRECT).sum())
 
 
-def test_all_right_has_a_density_of_wrong_ones_that_is_zero() -> None:
-    data = confidence_density(PROBS, PROBS.argmax(1))
-    assert not data.wrong.any()
-    assert data.right.any()
-
-
 def test_the_risk_coverage_curve_is_the_error_among_the_most_confident() -> None:
     data = risk_coverage(PROBS, LABELS)
     for coverage, risk, threshold in zip(data.coverage, data.risk, data.confidence, strict=True):
@@ -112,14 +106,6 @@ def test_a_rare_class_does_not_outrank_a_sure_error() -> None:
     rows = class_table(probs, labels)
     assert abs(rows[1].gap.value) > abs(rows[0].gap.value) > 0.25
     assert [row.name for row in rows] == ["0", "1"]
-
-
-def test_a_class_that_is_never_predicted_has_no_gap() -> None:
-    rows = class_table([[0.8, 0.2]] * 5, [0, 0, 0, 1, 1])
-    never = next(row for row in rows if row.name == "1")
-    assert never.predicted == 0
-    assert np.isnan(never.gap.value)
-    assert never.certain_gap == 0
 
 
 def test_every_prepared_record_survives_json() -> None:

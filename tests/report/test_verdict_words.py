@@ -93,11 +93,3 @@ def test_an_error_far_beyond_that_of_the_fit_is_of_the_data(
     found = compared(OFF, after, artifact=_fitted(learned))
     told = f"{DATA}{100 * learned:.1f} %: fit again on samples of the data that it meets now."
     assert plain(found.do) == ["Mind the gap.", told if differ else MORE]
-
-
-def test_where_the_fit_is_not_known_or_nothing_is_off_it_is_not_spoken_of() -> None:
-    bare = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
-    for artifact in (None, bare, _fitted(0.0, 0.0)):
-        assert compared(OFF, AFTER, artifact=artifact).do == OFF.do
-    assert compared(FOUND, AFTER, artifact=_fitted(0.0)).do == (DEPLOY,)
-    assert compared(replace(OFF, level="unproven"), AFTER, artifact=_fitted(0.0)).do == OFF.do
