@@ -12,7 +12,7 @@ import pytest
 from calib_serve import Artifact, LogitMap
 from calib_serve.bins import Bins
 from calib_serve.judgement import CALIBRATE, DEPLOY, Verdict
-from calib_serve.metrics import Change, Estimate, Evaluation, evaluate
+from calib_serve.metrics import Change, Estimate, Evaluation, evaluate, evaluate_labels
 from calib_serve.report.verdict import compared
 
 P = np.array([[0.8, 0.2], [0.3, 0.7], [0.6, 0.4], [0.9, 0.1]])
@@ -67,6 +67,68 @@ def test_a_calibration_that_costs_likelihood_or_accuracy_beyond_chance_is_not_to
     assert of(changes, found=kept).do == ((told, *kept.do) if refused else kept.do)
 
 
+def test_what_changed_is_told_with_its_way_its_interval_and_its_chance() -> None:
+    after = replace(
+        AFTER,
+        ece=Estimate(0.0113),
+        nll=Estimate(0.21),
+        accuracy=Estimate(0.9),
+        refinement_auroc=Estimate(0.81),
+    )
+    changes = {
+        "refinement_auroc": change(0.01, 0.0312, 0.005),
+        "ece": change(-0.0362, 0.0004, 0.004),
+        "nll": change(0.04, 0.37),
+        "accuracy": change(0.0, 1.0),
+        "brier": change(0.5, 0.001),
+    }
+    found = of(changes, after)
+    assert plain(found.changed) == [
+        "The calibration error fell from 4.75 % to 1.13 % (95 % interval of the change -4.02 to -3.22 "
+        "points; p < 0.001).",
+        "The negative log-likelihood rose from 0.2500 to 0.2100, which may be chance (p = 0.37).",
+        "Accuracy stayed at 90.00 %.",
+        "How well confidence tells right from wrong (AUROC) rose from 0.8000 to 0.8100 (95 % interval of the "
+        "change +0.0050 to +0.0150; p = 0.031).",
+    ]
+    at_the_limits = plain(of({"ece": change(0.01, 0.001), "nll": change(0.01, 0.05)}, after).changed)
+    assert at_the_limits[0].endswith("+0.00 to +2.00 points; p = 0.001).")
+    assert at_the_limits[1].endswith("which may be chance (p = 0.05).")
+    assert compared(FOUND, after, changes=changes).changed == ()
+    assert of(None).changed == ()
+
+
+def test_the_ece_of_the_page_is_told_beside_what_chance_shows() -> None:
+    after = replace(AFTER, ece=Estimate(0.0113), noise_floor=Estimate(0.0077))
+    (because, told) = compared(FOUND, after).reasons
+    assert because == "Because."
+    assert plain((told,)) == [
+        "Expected calibration error: 1.1 %. A perfectly calibrated model would show about 0.8 % on this many "
+        "samples by chance alone."
+    ]
+    assert (compared(FOUND, after).headline, compared(FOUND, after).level) == ("It is.", "calibrated")
+
+
+def test_labels_are_told_as_labels() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.05, 0.95, (200, 3))
+    y = (rng.random(p.shape) < p).astype(int)
+    before, after = evaluate_labels(p**2, y, replicates=0), evaluate_labels(p, y, replicates=0)
+    found = compared(OFF, after, before=before)
+    assert plain(found.changed) == [
+        f"The calibration error of P(label) went from {100 * before.positive_ece:.2f} % to "
+        f"{100 * after.positive_ece:.2f} %.",
+        f"Accuracy of the decisions went from {100 * before.accuracy:.2f} % to {100 * after.accuracy:.2f} %.",
+        f"The negative log-likelihood of a label went from {before.nll:.4f} to {after.nll:.4f}.",
+    ]
+    assert plain(found.reasons)[1].startswith(
+        f"Expected calibration error of P(label): {100 * after.positive_ece:.1f} %. A perfectly calibrated "
+        f"model would show about {100 * after.positive_noise_floor:.1f} %"
+    )
+    assert found.do == OFF.do  # what is known of one class a sample says nothing of labels
+    assert compared(OFF, after, artifact=_fitted(0.01)).do == OFF.do
+
+
 def _fitted(error: float, n: float = 1000.0) -> Artifact:
     """Off by this much where it was fitted, noise included."""
     bins = Bins([n], [0.8 * n], [(0.8 - error) * n]) if n else Bins.zeros(1)
@@ -93,3 +155,11 @@ def test_an_error_far_beyond_that_of_the_fit_is_of_the_data(
     found = compared(OFF, after, artifact=_fitted(learned))
     told = f"{DATA}{100 * learned:.1f} %: fit again on samples of the data that it meets now."
     assert plain(found.do) == ["Mind the gap.", told if differ else MORE]
+
+
+def test_where_the_fit_is_not_known_or_nothing_is_off_it_is_not_spoken_of() -> None:
+    bare = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=2)
+    for artifact in (None, bare, _fitted(0.0, 0.0)):
+        assert compared(OFF, AFTER, artifact=artifact).do == OFF.do
+    assert compared(FOUND, AFTER, artifact=_fitted(0.0)).do == (DEPLOY,)
+    assert compared(replace(OFF, level="unproven"), AFTER, artifact=_fitted(0.0)).do == OFF.do
