@@ -35,9 +35,7 @@ from calib_serve.report import (
     reliability,
     write_report,
 )
-from calib_serve.report.curves import draw_curves
-from calib_serve.report.plot import PALETTE
-from calib_serve.report.svg import drawing
+from calib_serve.report.plot import PALETTE, draw_curves, drawing
 from calib_serve.study import Curve, validation_size
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"

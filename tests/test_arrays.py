@@ -17,8 +17,7 @@ from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import InputError
 from calib_serve.fit.output import fit_temperature, select
 from calib_serve.fit.samples import Samples
-from calib_serve.report.classes import class_table
-from calib_serve.report.prepare import reliability
+from calib_serve.report.prepare import class_table, reliability
 from calib_serve.study import optimal_temperature
 
 RNG = np.random.default_rng(0)

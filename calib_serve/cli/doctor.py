@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +27,7 @@ def run(
             "--for",
             parser=parse.names,
             metavar="EXTRAS",
-            help="What the host is for, such as fit, onnx, torchserve or watch; default: what is installed.",
+            help="What the host is for, such as torch, torchserve or watch; default: what is installed.",
         ),
     ] = None,
     keyring: Annotated[Path | None, typer.Option("--keyring", help="The keyring that will be used.")] = None,
@@ -49,7 +50,7 @@ def run(
 
     It writes nothing, starts no server and asks no network.
     """
-    from calib_serve.doctor import Asked, World, examine
+    from calib_serve.doctor import Asked, examine
 
     asked = Asked(
         extras=tuple(extras or ()),
@@ -60,10 +61,10 @@ def run(
         keyring=keyring,
         ledger=ledger,
     )
-    found = examine(asked, World.here())
+    found = examine(asked)
     count = {level: sum(one.level == level for one in found) for level in _COLORS}
     if as_json:
-        typer.echo(json.dumps({**count, "findings": [one.as_dict() for one in found]}))
+        typer.echo(json.dumps({**count, "findings": [asdict(one) for one in found]}))
     else:
         _show(found)
         typer.echo(f"{count['ok']} ok, {count['note']} to note, {count['wrong']} wrong")

@@ -297,8 +297,8 @@ def _on_model(
 
     # What reads and fits takes seconds to import, too: torch above all.
     with stages(quiet=quiet) as progress:
+        from calib_serve.model.load import model_data
         from calib_serve.workflows.fit_model import calibrate_model
-        from calib_serve.workflows.model_data import model_data
 
         asked = [splits[0], *(split for split in (splits[1], train_split) if split is not None)]
         given, *others = read = model_data(model, data, asked, pictures=prepared)

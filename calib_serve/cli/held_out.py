@@ -60,7 +60,7 @@ def _of_model(
         raise InputError("--model needs --data: images or arrays that the fit has not seen, and their labels")
     from calib_serve.fit.samples import Samples
     from calib_serve.model import load_model, logits_under, weights_remarks
-    from calib_serve.workflows.model_data import model_data
+    from calib_serve.model.load import model_data
 
     of_pictures = Path(data, "labels.csv").is_file()
     pictures = artifact.model.pictures if of_pictures else None

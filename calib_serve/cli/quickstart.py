@@ -24,11 +24,11 @@ def run(
     ] = False,
 ) -> None:
     """Write a small project that calibrates, serves and watches a model; put your model and data into it."""
-    from calib_serve.doctor import World, missing
+    from calib_serve.doctor import installed, missing
     from calib_serve.quickstart import KINDS, write_project
 
-    chosen, world = KINDS[kind], World.here()
-    if lacks := sorted({name for extra in chosen.extras for name in missing(extra, world)}):
+    chosen, packages = KINDS[kind], installed()
+    if lacks := sorted({name for extra in chosen.extras for name in missing(extra, packages)}):
         typer.echo(
             f"calib-serve: to run it, {', '.join(lacks)} are missing here: "
             f"pip install 'calib-serve[{','.join(chosen.extras)}]'",

@@ -162,8 +162,8 @@ def _of_model(
     if data is None:
         raise InputError("--model needs --data: the images or arrays to test it on")
     from calib_serve.model import calibrated_probs, load_model, weights_remarks
+    from calib_serve.model.load import model_data
     from calib_serve.scores import LABELS
-    from calib_serve.workflows.model_data import model_data
 
     of_pictures = Path(data, "labels.csv").is_file()
     (samples,) = model_data(model, data, [split], pictures=prepared if of_pictures else None)

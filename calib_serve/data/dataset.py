@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.columns import csv_rows
-from calib_serve.data.layout import check_input_shape
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.files import named
 from calib_serve.metrics.scores import truths
@@ -19,7 +19,62 @@ from calib_serve.naming import check_names
 from calib_serve.npz import map_npy, read_npz
 from calib_serve.pictures import Preprocessing, read_picture
 
-__all__ = ["Dataset", "inside", "listed", "load_data"]
+__all__ = ["Dataset", "check_input_shape", "inside", "layout_advice", "listed", "load_data"]
+
+_MISSING = "the channel is missing: add it by inputs[:, None]"
+_COMES_FIRST = "the channel comes first: turn them by inputs.transpose(0, 3, 1, 2)"
+_COMES_LAST = "the channel comes last: turn them by inputs.transpose(0, 2, 3, 1)"
+_GREY = "these are grey, and it takes colours: give each three times, np.repeat({}, 3, 1)"
+_COLOURED = "these are coloured, and it takes grey: make them grey as in its training"
+_CHANNELS = (1, 3)
+
+
+def check_input_shape(given: Sequence[int], wanted: Sequence[int | None], *, of: str = "the model") -> None:
+    """ShapeError, with what to do, unless inputs of shape ``given`` fit ``wanted``; both without the batch.
+
+    A size of None is any size. ``of`` names what takes them.
+    """
+    if not _fits(given, wanted):
+        sizes = ", ".join("any" if size is None else str(size) for size in wanted)
+        raise ShapeError(
+            f"{of} takes inputs of shape (n, {sizes}), got (n, {', '.join(map(str, given))}); "
+            + _to_fit(tuple(given), tuple(wanted))
+        )
+
+
+def layout_advice(given: Sequence[int]) -> str:
+    """What may be wrong with pictures that a model refused, where nobody knows what it takes; or "".
+
+    >>> layout_advice((28, 28))
+    'if these are pictures, the channel is missing: add it by inputs[:, None]'
+    """
+    if len(given) == 2:
+        return f"if these are pictures, {_MISSING}"
+    if len(given) == 3 and given[2] in _CHANNELS and given[0] not in _CHANNELS:
+        return f"if these are pictures, {_COMES_FIRST}"
+    return ""
+
+
+def _to_fit(given: tuple[int, ...], wanted: tuple[int | None, ...]) -> str:
+    """What makes inputs of ``given`` fit ``wanted``: the first step that does."""
+    steps = [((1, *given), _MISSING)]
+    if len(given) == 3:
+        steps += [((given[2], *given[:2]), _COMES_FIRST), ((*given[1:], given[0]), _COMES_LAST)]
+    if wanted[:1] == (3,):
+        steps += [((3, *given), _GREY.format("inputs[:, None]"))]
+        steps += [((3, *given[1:]), _GREY.format("inputs"))] if given[:1] == (1,) else []
+    elif wanted[:1] == (1,) and given[:1] == (3,):
+        steps += [((1, *given[1:]), _COLOURED)]
+    known = [size for size in wanted if size is not None]
+    if len(known) == len(wanted) and prod(given) == prod(known):
+        sizes = ", ".join(map(str, known))
+        steps += [(tuple(known), f"as many numbers: if their order is right, inputs.reshape(-1, {sizes})")]
+    return next((advice for made, advice in steps if _fits(made, wanted)), "prepare them as in its training")
+
+
+def _fits(given: Sequence[int], wanted: Sequence[int | None]) -> bool:
+    return len(given) == len(wanted) and all(w in (None, g) for g, w in zip(given, wanted, strict=True))
+
 
 _INPUTS = ("inputs", "images", "x")
 _LABELS = ("labels", "y")

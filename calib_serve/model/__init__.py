@@ -1,7 +1,6 @@
 """The deployed classifier of any file format: logits, features of the last linear layer, input gradient."""
 
-from calib_serve.model.calibrated import calibrated_probs, logits_under
-from calib_serve.model.face import Classifier, Progress
+from calib_serve.model.face import Classifier, Progress, calibrated_probs, logits_under
 from calib_serve.model.load import load_model, weights_remarks
 from calib_serve.model.torch_classifier import TorchClassifier, from_module
 

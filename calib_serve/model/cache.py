@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from calib_serve.artifact import InputShift
 from calib_serve.errors import ModelError
 from calib_serve.files import private_folder
-from calib_serve.model.around import Around
-from calib_serve.model.face import Floats, Loss, Progress
+from calib_serve.model.face import Around, Floats, Loss, Progress
 
 __all__ = ["CachedClassifier"]
 

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.artifact import Head, InputShift, ModelFacts
+from calib_serve.artifact import Artifact, Head, InputShift, ModelFacts
 from calib_serve.data import check_input_shape
 from calib_serve.errors import InputError, ModelError, ShapeError
+from calib_serve.metrics import sigmoid, softmax
 from calib_serve.scores import LABELS, ONE_COLUMN, PROBABILITIES, Outputs, exact, measured, to_logits
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 __all__ = [
+    "Around",
     "Classifier",
     "Loss",
     "Progress",
     "batches",
+    "calibrated_probs",
     "check_sizes",
     "checked_batch",
     "finite_logits",
+    "logits_under",
     "measured_kind",
     "width",
 ]
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 _SUM_TOLERANCE = 1e-4  # of probabilities in float32 over a thousand classes
 
@@ -175,3 +181,75 @@ def measured_kind(out: Floats, told: Outputs | None = None) -> tuple[Outputs, in
             'which with --outputs label_probabilities or logits (outputs="logits")'
         )
     return kind, columns if kind in LABELS else max(2, columns)
+
+
+@dataclass(frozen=True, eq=False)
+class Around:
+    """Forwards the metadata of ``inner``; subclasses compute logits, features and gradients."""
+
+    inner: Classifier
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return self.inner.input_shape
+
+    @property
+    def classes(self) -> int:
+        """K."""
+        return self.inner.classes
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether ``input_gradient`` is available."""
+        return self.inner.differentiable
+
+    @property
+    def outputs(self) -> Outputs:
+        """What the model returns."""
+        return self.inner.outputs
+
+    @property
+    def fingerprint(self) -> str:
+        """The sha256 of the model file's bytes."""
+        return self.inner.fingerprint
+
+    @property
+    def batch_size(self) -> int:
+        """Inputs per batch."""
+        return self.inner.batch_size
+
+    @property
+    def head(self) -> Head:
+        """The last linear layer."""
+        return self.inner.head
+
+    def facts(self) -> ModelFacts:
+        """Facts about the model for an artifact's manifest."""
+        return self.inner.facts()
+
+
+def calibrated_probs(
+    classifier: Classifier, inputs: Floats, artifact: Artifact | None, *, progress: Progress | None = None
+) -> NDArray[np.float64]:
+    """Probabilities (n, K) of inputs (n, *input_shape), of labels (n, L); with None the model's own.
+
+    The InputShift is added to the inputs, the Head reads the last linear layer's features, the other
+    steps follow. One pass over the inputs. InputError where the model returns what the artifact was not
+    fitted on, and it matters.
+    """
+    if artifact is None:
+        z = classifier.logits(inputs, progress=progress)
+        return sigmoid(z) if classifier.outputs in LABELS else softmax(z)
+    return artifact.probs(logits_under(classifier, inputs, artifact, progress=progress))
+
+
+def logits_under(
+    classifier: Classifier, inputs: Floats, artifact: Artifact, *, progress: Progress | None = None
+) -> Floats:
+    """Logits (n, K) of inputs (n, *input_shape) as the output steps take them: under its shift and head."""
+    shift = artifact.input_shift
+    if artifact.head is None:
+        artifact.check_takes(classifier.outputs, "what the model returns")
+        return classifier.logits(inputs, shift=shift, progress=progress)
+    return artifact.head(classifier.features(inputs, shift=shift, progress=progress))

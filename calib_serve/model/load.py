@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickletools
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -14,14 +14,16 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from calib_serve.errors import ModelError
+from calib_serve.data import Dataset, load_data
+from calib_serve.errors import InputError, ModelError
 from calib_serve.files import named, sha256
 from calib_serve.model.face import Classifier, check_sizes
-from calib_serve.model.hugging_face import is_folder, load_folder
+from calib_serve.model.hugging_face import data_of, is_folder, load_folder
 from calib_serve.model.torch_classifier import from_module
+from calib_serve.pictures import Preprocessing
 from calib_serve.scores import Outputs
 
-__all__ = ["load_model", "weights_remarks"]
+__all__ = ["load_model", "model_data", "weights_remarks"]
 
 _OTHERS = {
     ".h5": "a Keras model",
@@ -254,3 +256,26 @@ def _load_weights(network: nn.Module, path: Path) -> None:
         network.load_state_dict(state)
     except Exception as error:  # torch.load raises errors of many types
         raise ModelError(f"cannot load the weights {path}: {error}") from error
+
+
+def model_data(
+    model: str | Path,
+    data: str | Path,
+    splits: Sequence[str | None],
+    *,
+    pictures: Preprocessing | None = None,
+) -> list[Dataset]:
+    """Each of ``splits`` (None: what has no splits) of ``data``, as ``model`` takes it.
+
+    By ``load_data``, with ``pictures``; of a Hugging Face folder by its own tokenizer or image processor, so
+    there ``pictures`` are refused. Raises InputError for data that cannot be read, ModelError for a folder
+    that cannot be loaded.
+    """
+    if not is_folder(model):
+        return [load_data(data, split, pictures=pictures) for split in splits]
+    if pictures is not None:
+        raise InputError(
+            f"the image processor in {model} says how pictures are prepared; leave out --mean, --std, "
+            "--transforms and their like (pictures=)"
+        )
+    return data_of(model, data, splits)

@@ -17,8 +17,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from calib_serve.artifact import InputShift
-from calib_serve.model.around import Around
-from calib_serve.model.face import Classifier, Floats, Loss, Progress
+from calib_serve.model.face import Around, Classifier, Floats, Loss, Progress
 
 __all__ = ["RankedClassifier", "join", "rank_device"]
 

@@ -4,8 +4,13 @@
 served.
 """
 
-from calib_serve.pictures.preprocessing import Interpolation, Preprocessing, is_picture_shape
-from calib_serve.pictures.reading import MAX_PIXELS, read_picture
+from calib_serve.pictures.preprocessing import (
+    MAX_PIXELS,
+    Interpolation,
+    Preprocessing,
+    is_picture_shape,
+    read_picture,
+)
 from calib_serve.pictures.transforms import preprocessing_of
 
 __all__ = [

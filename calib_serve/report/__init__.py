@@ -12,9 +12,7 @@ try:
 except ImportError as error:
     raise MissingDependency(error.name or "matplotlib", "report") from error
 
-from calib_serve.report.classes import ClassRow, class_table
-from calib_serve.report.contents import Contents, prepare_report
-from calib_serve.report.labels import LabelsContents, prepare_labels_report
+from calib_serve.report.contents import Contents, LabelsContents, prepare_labels_report, prepare_report
 from calib_serve.report.page import render, write_page, write_plots, write_report
 from calib_serve.report.plot import (
     plot_bin_counts,
@@ -26,7 +24,9 @@ from calib_serve.report.plot import (
     plot_smooth_reliability,
 )
 from calib_serve.report.prepare import (
+    ClassRow,
     bin_count_curve,
+    class_table,
     confidence_density,
     confidence_histogram,
     reliability,

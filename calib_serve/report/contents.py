@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, DecisionsEvaluation, evaluate_decisions
 from calib_serve.bins import Edges
@@ -16,20 +16,28 @@ from calib_serve.judgement import Verdict, judge
 from calib_serve.metrics import (
     Change,
     Evaluation,
+    LabelEvaluation,
+    LabelsEvaluation,
     SmoothReliability,
+    decisions,
     evaluate,
+    evaluate_labels,
+    log_probs,
     paired_changes,
     smooth_reliability,
 )
+from calib_serve.metrics.comparison import change_of_mean
+from calib_serve.metrics.labels import checked_label_probs
 from calib_serve.metrics.scores import checked, top_label
-from calib_serve.report.classes import ClassRow, class_table
 from calib_serve.report.prepare import (
     BinCountCurve,
+    ClassRow,
     Density,
     Histogram,
     Reliability,
     RiskCoverage,
     bin_count_curve,
+    class_table,
     confidence_density,
     confidence_histogram,
     default_risk,
@@ -40,10 +48,22 @@ from calib_serve.report.prepare import (
 )
 from calib_serve.report.verdict import compared
 
-__all__ = ["Contents", "Predictions", "Side", "prepare_report", "printable"]
+__all__ = [
+    "Contents",
+    "LabelsContents",
+    "LabelsSide",
+    "Predictions",
+    "Side",
+    "prepare_labels_report",
+    "prepare_report",
+    "printable",
+]
 
 Predictions = tuple[ArrayLike, ArrayLike]
 """Probabilities (n, K) and class ids (n,)."""
+
+Checked = tuple[NDArray[Any], NDArray[Any]]
+OneSide = TypeVar("OneSide", "Side", "LabelsSide")
 
 _LONGEST = 80  # characters of a name
 _BAND = 200  # resamples of the smooth diagram's band
@@ -69,43 +89,77 @@ class Side:
 
 
 @dataclass(frozen=True, eq=False)
-class Contents:
+class LabelsSide:
+    """One model on the test samples: its metrics, and the diagram of all its decisions."""
+
+    name: str
+    color: str
+    metrics: LabelsEvaluation
+    reliability: Reliability
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Report(Generic[OneSide]):
     """A whole report: one side, or two of the same samples with what changed between them."""
 
     title: str
-    sides: tuple[Side, ...]
+    sides: tuple[OneSide, ...]
     changes: Mapping[str, Change]
-    classes: tuple[ClassRow, ...]
     verdict: Verdict
     artifact: Artifact | None
     bins: int
     tolerance: float
-    class_names: tuple[str, ...] = ()
-    decisions: DecisionsEvaluation | None = None
 
     @property
-    def before(self) -> Side | None:
+    def before(self) -> OneSide | None:
         """The side to compare with, if any."""
         return self.sides[0] if len(self.sides) == 2 else None
 
     @property
-    def after(self) -> Side:
+    def after(self) -> OneSide:
         """The side that the verdict is about."""
         return self.sides[-1]
 
     def as_dict(self) -> dict[str, Any]:
-        """Every number of the report, for JSON."""
+        """Return every number of the report, for JSON."""
         fitted = self.artifact
         return {
             "title": self.title,
             "verdict": self.verdict.as_dict(),
             "bins": self.bins,
             "tolerance": self.tolerance,
-            "sides": [{**to_json(side), "metrics": side.metrics.as_dict()} for side in self.sides],
+            "sides": [{**to_json(s), "metrics": to_json(s.metrics.as_dict())} for s in self.sides],
             "changes": to_json(dict(self.changes)),
-            "classes": [{**to_json(row), "certain_gap": row.certain_gap} for row in self.classes],
-            "decisions": self.decisions.as_dict() if self.decisions else {},
             "artifact": None if fitted is None else {"method": fitted.method, "sha256": fitted.fingerprint},
+        }
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Contents(_Report[Side]):
+    """A report of a model of one class a sample, with its ``classes``, the worst first."""
+
+    classes: tuple[ClassRow, ...]
+    class_names: tuple[str, ...] = ()
+    decisions: DecisionsEvaluation | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every number of the report, for JSON."""
+        classes = [{**to_json(row), "certain_gap": row.certain_gap} for row in self.classes]
+        decisions = self.decisions.as_dict() if self.decisions else {}
+        return {**super().as_dict(), "classes": classes, "decisions": decisions}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LabelsContents(_Report[LabelsSide]):
+    """A report of a multi-label model, with its ``labels``, the worst first."""
+
+    labels: tuple[tuple[str, LabelEvaluation], ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every number of the report, for JSON."""
+        return {
+            **super().as_dict(),
+            "labels": [{"name": name, **to_json(vars(row))} for name, row in self.labels],
         }
 
 
@@ -144,7 +198,7 @@ def prepare_report(
     InputError or ShapeError where these do not match.
     """
     if before is not None:
-        _refuse_other_samples(before, after)
+        _refuse_other_samples(checked(*before), checked(*after))
     pairs = [after] if before is None else [before, after]
     colors = ["after"] if before is None else ["before", "after"]
     if target_risk is None:
@@ -167,21 +221,21 @@ def prepare_report(
         artifact=artifact,
     )
     return Contents(
-        printable(title),
-        sides,
-        changes,
-        classes,
-        verdict,
-        artifact,
-        bins,
-        tolerance,
+        title=printable(title),
+        sides=sides,
+        changes=changes,
+        classes=classes,
+        verdict=verdict,
+        artifact=artifact,
+        bins=bins,
+        tolerance=tolerance,
         class_names=named,
         decisions=None if artifact is None else evaluate_decisions(artifact, *after, groups=groups),
     )
 
 
-def _refuse_other_samples(before: Predictions, after: Predictions) -> None:
-    (p, y), (q, z) = checked(*before), checked(*after)
+def _refuse_other_samples(before: Checked, after: Checked) -> None:
+    (p, y), (q, z) = before, after
     if p.shape != q.shape:
         raise ShapeError(f"before and after must be of the same samples, got {p.shape} and {q.shape}")
     if not np.array_equal(y, z):
@@ -217,3 +271,85 @@ def _side(
         if groups is not None  # its band is of samples that do not depend on one another
         else smooth_reliability(probs, labels, replicates=min(replicates, _BAND), seed=seed),
     )
+
+
+Floats = NDArray[np.float64]
+
+_DRAWS = 200  # the test has no meaning without any
+
+
+def prepare_labels_report(
+    *,
+    title: str,
+    after: Predictions,
+    before: Predictions | None = None,
+    artifact: Artifact | None = None,
+    names: tuple[str, str] = ("before", "after"),
+    class_names: Sequence[str] = (),
+    bins: int = 15,
+    edges: Edges = "right",
+    tolerance: float = 0.02,
+    class_tolerance: float | None = None,
+    replicates: int = _DRAWS,
+    seed: int = 0,
+) -> LabelsContents:
+    """Everything that the report of ``after``, or of ``before`` and ``after``, will show.
+
+    Both are (probs (n, L), labels (n, L), each 0 or 1) of the same samples in the same order. Raises
+    InputError or ShapeError where these do not match.
+    """
+    pairs = [checked_label_probs(*pair) for pair in ((after,) if before is None else (before, after))]
+    if before is not None:
+        _refuse_other_samples(*pairs)
+    colors = ("after",) if before is None else ("before", "after")
+    sides = []
+    for name, color, (probs, labels) in zip(names[-len(pairs) :], colors, pairs, strict=True):
+        found = evaluate_labels(
+            probs, labels, bins=bins, edges=edges, replicates=replicates or _DRAWS, seed=seed
+        )
+        sides.append(LabelsSide(printable(name), color, found, reliability_of(found.bins)))
+    named = tuple(class_names) or (artifact.class_names if artifact else ())
+    changes = {} if before is None else _changes(pairs[0][0], *pairs[1])
+    metrics = sides[-1].metrics
+    if len(named) not in (0, len(metrics.labels)):
+        raise ShapeError(f"{len(metrics.labels)} labels but {len(named)} names")
+    rows = tuple((printable(named[k]) if named else str(k), metrics.labels[k]) for k in metrics.worst())
+    verdict = compared(
+        judge(
+            *pairs[-1],
+            tolerance=tolerance,
+            class_tolerance=class_tolerance,
+            class_names=[printable(n) for n in named],
+        ),
+        metrics,
+        before=sides[0].metrics if before is not None else None,
+        changes=changes,
+        artifact=artifact,
+    )
+    return LabelsContents(
+        title=printable(title),
+        sides=tuple(sides),
+        changes=changes,
+        labels=rows,
+        verdict=verdict,
+        artifact=artifact,
+        bins=bins,
+        tolerance=tolerance,
+    )
+
+
+def _changes(before: NDArray[Any], after: NDArray[Any], labels: NDArray[np.intp]) -> dict[str, Change]:
+    """Paired changes of means over the labels; samples are independent."""
+    first, second = (_means(np.asarray(p, np.float64), labels) for p in (before, after))
+    return {name: change_of_mean(second[name] - first[name]) for name in first}
+
+
+def _means(p: Floats, labels: NDArray[np.intp]) -> dict[str, Floats]:
+    confidence, right = decisions(p, labels)
+    columns = {
+        "accuracy": right,
+        "mean_confidence": confidence,
+        "nll": -log_probs(np.where(labels == 1, p, 1 - p)),
+        "positive_brier": (p - labels) ** 2,
+    }
+    return {name: np.asarray(values, np.float64).mean(axis=1) for name, values in columns.items()}

@@ -25,6 +25,7 @@ from calib_serve.errors import InputError
 from calib_serve.metrics import SmoothReliability, smooth_reliability
 from calib_serve.report.plot import (
     PALETTE,
+    drawing,
     plot_histogram,
     plot_reliability,
     plot_risk_coverage,
@@ -38,7 +39,6 @@ from calib_serve.report.prepare import (
     reliability,
     risk_coverage,
 )
-from calib_serve.report.svg import drawing
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -2,30 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from calib_serve.report.contents import Contents, Side
-from calib_serve.report.picture import WIDTH, Picture, beside
 from calib_serve.report.plot import (
     PALETTE,
+    drawing,
     plot_bin_counts,
     plot_counts,
     plot_density,
     plot_histogram,
     plot_reliability,
     plot_risk_coverage,
+    plot_smooth_reliability,
 )
 from calib_serve.report.prepare import Reliability
-from calib_serve.report.smooth_picture import smooth_picture
-from calib_serve.report.svg import drawing
 from calib_serve.report.verdict import percent, points
 
-__all__ = ["Picture", "label_picture", "pictures"]
+__all__ = ["WIDTH", "Picture", "beside", "label_picture", "pictures"]
+
+WIDTH = 8.6  # inches of a page-wide figure
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """A drawn figure, its heading, what it means, and ``text``, its alternative for screen readers.
+
+    ``header`` and ``rows`` are its numbers as a table.
+    """
+
+    name: str
+    title: str
+    caption: str
+    text: str
+    figure: Figure
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def beside(
+    sides: Sequence[Side], height: float, draw: Callable[..., object], *, share: bool = True
+) -> Figure:
+    """One panel per side; ``share`` their vertical axis, so that they compare by eye."""
+    figure = Figure(figsize=(WIDTH * len(sides) / 2 + 0.2, height), layout="constrained")
+    panels = figure.subplots(1, len(sides), squeeze=False, sharey=share)[0]
+    for axes, side in zip(panels, sides, strict=True):
+        draw(axes, side)
+        if share:
+            axes.label_outer()
+    return figure
+
+
+def _smooth(sides: Sequence[Side]) -> Picture:
+    """The smooth reliability diagram of each side."""
+
+    def draw(axes: Axes, side: Side) -> None:
+        if side.smooth is not None:
+            title = f"{side.name}: smooth ECE {percent(side.smooth.ece)}"
+            plot_smooth_reliability(axes, side.smooth, color=PALETTE[side.color], title=title)
+
+    return Picture(
+        "smooth",
+        "The same without bins",
+        "Accuracy among predictions of about this confidence, by a kernel as wide as the smooth ECE. The "
+        "line is thick where many predictions lie. The shaded band is how far chance moves it, point by "
+        "point (95 %): where it holds the dashed line, chance alone may explain the difference.",
+        " ".join(
+            f"{side.name}: smooth ECE {percent(side.smooth.ece)}, n = {side.smooth.n:,}."
+            for side in sides
+            if side.smooth is not None
+        ),
+        beside(sides, 4.4, draw),
+        ("model", "confidence", "accuracy", "95 % band"),
+        tuple(
+            (side.name, percent(c), percent(a), _band(low, high))
+            for side in sides
+            if (data := side.smooth) is not None
+            for c, a, low, high in zip(
+                *(values[::16] for values in (data.confidence, data.accuracy, data.low, data.high)),
+                strict=True,
+            )
+            if np.isfinite(a)
+        ),
+    )
+
+
+def _band(low: float, high: float) -> str:
+    return f"{percent(low)} to {percent(high)}" if np.isfinite(low) else ""
 
 
 class Drawn(Protocol):
@@ -65,7 +134,7 @@ def pictures(contents: Contents) -> tuple[Picture, ...]:
     """All figures of a report, in its order."""
     with drawing():
         positive = (_positive,) if contents.after.positive is not None else ()
-        smooth = (smooth_picture,) if contents.after.smooth is not None else ()
+        smooth = (_smooth,) if contents.after.smooth is not None else ()
         makers = (_reliability, *smooth, *positive, _histograms, _densities, _risk, _bin_counts)
         return tuple(make(contents.sides) for make in makers)
 

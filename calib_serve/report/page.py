@@ -17,12 +17,17 @@ import calib_serve
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
 from calib_serve.files import write_whole
-from calib_serve.report.contents import Contents, Predictions, prepare_report, printable
-from calib_serve.report.decisions import DecisionRows, decision_rows
+from calib_serve.report.contents import (
+    Contents,
+    LabelsContents,
+    Predictions,
+    prepare_labels_report,
+    prepare_report,
+    printable,
+)
 from calib_serve.report.figures import Picture, label_picture, pictures
-from calib_serve.report.labels import LabelsContents, prepare_labels_report
-from calib_serve.report.svg import drawing, inline_svg
-from calib_serve.report.tables import artifact_facts, metric_rows
+from calib_serve.report.plot import drawing, inline_svg
+from calib_serve.report.tables import DecisionRows, artifact_facts, decision_rows, metric_rows
 from calib_serve.report.verdict import percent, signed_points
 
 __all__ = ["render", "write_page", "write_plots", "write_report"]

@@ -8,13 +8,20 @@ Confidence and accuracy are drawn in percent. Every function returns the axes it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import io
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
+import matplotlib as mpl
 import numpy as np
+from markupsafe import Markup, escape
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
 
 from calib_serve.metrics import SmoothReliability
 from calib_serve.report.prepare import BinCountCurve, Density, Histogram, Reliability, RiskCoverage
@@ -22,14 +29,55 @@ from calib_serve.report.prepare import BinCountCurve, Density, Histogram, Reliab
 __all__ = [
     "PALETTE",
     "STYLE",
+    "Line",
+    "draw_curves",
+    "drawing",
+    "inline_svg",
     "plot_bin_counts",
     "plot_counts",
+    "plot_curves",
     "plot_density",
     "plot_histogram",
     "plot_reliability",
     "plot_risk_coverage",
     "plot_smooth_reliability",
 ]
+
+_PROLOGUE = re.compile(r"\A.*?(?=<svg)|<metadata>.*?</metadata>", re.DOTALL)
+_SIZE = re.compile(r'(<svg\b[^>]*?) width="[^"]*"| height="[^"]*"')
+_ID = re.compile(r'(\bid="|url\(#|href="#)')
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """The report's style, without changing the caller's; missing glyphs do not warn.
+
+    Text stays text in the SVG, so the reader's own fonts draw it.
+    """
+    with mpl.rc_context(dict(STYLE)), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
+
+
+def inline_svg(figure: Figure, *, name: str, title: str, text: str) -> Markup:
+    """``figure`` as an ``<svg>`` element with a title and ``text`` as its alternative.
+
+    ``name`` prefixes every id in it, so that many such figures share one page. The palette's
+    colours become CSS variables (``var(--ink)``), which a dark page sets anew.
+    """
+    file = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    svg = _PROLOGUE.sub("", file.getvalue())
+    head, body = svg.split(">", 1)
+    head = _SIZE.sub(r"\1", head)
+    for meaning, color in PALETTE.items():
+        body = body.replace(color, f"var(--{meaning})")
+    body = _ID.sub(rf"\g<1>{name}-", body)
+    label = f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-text">{escape(text)}</desc>'
+    described = f'{head} role="img" aria-labelledby="{name}-title" aria-describedby="{name}-text">'
+    return Markup(described + label + body)  # noqa: S704 - matplotlib escapes its text, we ours
+
 
 PALETTE: Mapping[str, str] = MappingProxyType(
     {
@@ -277,3 +325,59 @@ def plot_bin_counts(
     axes.set_ylim(bottom=0)
     _percent(axes, y=True, decimals=None)
     return axes
+
+
+_COLORS = ("after", "before", "right", "wrong", "ink", "muted")
+_DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
+
+
+class Line(Protocol):
+    """One line: ``y`` at each ``x``, between ``low`` and ``high`` (empty where there is no spread)."""
+
+    @property
+    def label(self) -> str: ...  # noqa: D102
+    @property
+    def x(self) -> Sequence[float]: ...  # noqa: D102
+    @property
+    def y(self) -> Sequence[float]: ...  # noqa: D102
+    @property
+    def low(self) -> Sequence[float]: ...  # noqa: D102
+    @property
+    def high(self) -> Sequence[float]: ...  # noqa: D102
+
+
+def plot_curves(axes: Axes, lines: Iterable[Line], *, log_x: bool = False) -> Axes:
+    """Each line in its own colour and dash, its spread shaded."""
+    for i, line in enumerate(lines):
+        color = PALETTE[_COLORS[i % len(_COLORS)]]
+        marker = "o" if len(line.x) < 50 else ""
+        axes.plot(
+            line.x,
+            line.y,
+            color=color,
+            linestyle=_DASHES[i // 2 % len(_DASHES)],
+            marker=marker,
+            markersize=4,
+            label=line.label,
+        )
+        if line.low:
+            axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.12, linewidth=0)
+    if log_x:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,g}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.grid(True, color=PALETTE["grid"], linewidth=0.7)
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    return axes
+
+
+def draw_curves(
+    lines: Iterable[Line], *, title: str, x_label: str, y_label: str, log_x: bool = False
+) -> Figure:
+    """A figure of ``plot_curves``, in the report's style."""
+    with drawing():
+        figure = Figure(figsize=(8, 4.4), layout="constrained")
+        axes = plot_curves(figure.subplots(), lines, log_x=log_x)
+        axes.set(title=title, xlabel=x_label, ylabel=y_label)
+    return figure

@@ -87,7 +87,7 @@ class Study:
         return written
 
     def _figure(self) -> Any:
-        from calib_serve.report.curves import draw_curves  # noqa: PLC0415 - matplotlib is another extra
+        from calib_serve.report.plot import draw_curves  # noqa: PLC0415 - matplotlib is another extra
 
         axes = {"x_label": self.x_label, "y_label": self.y_label}
         return draw_curves(self.curves, title=self.title, log_x=self.log_x, **axes)

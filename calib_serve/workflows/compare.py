@@ -16,7 +16,7 @@ from calib_serve.fit.output import CANDIDATES, TWO_CLASSES, fit_by_name, options
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import Evaluation, LabelsEvaluation, evaluate, evaluate_labels
 from calib_serve.scores import LABELS, Outputs
-from calib_serve.workflows.progress import Progress
+from calib_serve.workflows.options import Progress
 
 __all__ = ["Compared", "compare"]
 

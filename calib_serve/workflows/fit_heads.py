@@ -21,7 +21,7 @@ from calib_serve.fit.tuned_head import fit_tuned_head
 from calib_serve.metrics import softmax
 from calib_serve.model import Classifier
 from calib_serve.workflows.measure import measured, unmeasured
-from calib_serve.workflows.progress import Progress, stage
+from calib_serve.workflows.options import Progress, stage
 
 __all__ = ["HEADS", "HeadFit"]
 

@@ -37,7 +37,7 @@ from calib_serve.workflows.fit_heads import HEADS, HeadFit
 from calib_serve.workflows.fit_scores import calibrate
 from calib_serve.workflows.measure import measured
 from calib_serve.workflows.model_choice import fit_best
-from calib_serve.workflows.progress import Progress, stage
+from calib_serve.workflows.options import Progress, stage
 
 if TYPE_CHECKING:
     from torch import nn

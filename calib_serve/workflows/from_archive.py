@@ -25,7 +25,7 @@ from calib_serve.priors import Given
 from calib_serve.scores import LABELS, Outputs
 from calib_serve.seam import Request, of_row, run_trial
 from calib_serve.workflows.fit_scores import calibrate
-from calib_serve.workflows.progress import Progress, stage
+from calib_serve.workflows.options import Progress, stage
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, TypedDict, Union
 
 from numpy.typing import ArrayLike
 
-__all__ = ["ModelOptions", "OutputOptions"]
+__all__ = ["ModelOptions", "OutputOptions", "Progress", "stage"]
 
 
 class OutputOptions(TypedDict, total=False):
@@ -60,3 +61,18 @@ class ModelOptions(OutputOptions, total=False):
     reading: Literal["expected", "paper", "no-mask"]
     held_share: float
     then: str
+
+
+Progress = Callable[[str, int, int], None]
+"""Called with (what is being done, how much of it is done, how much of it there is)."""
+
+
+def stage(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
+    """The callback of one part of the work, (done, total); None where nobody listens.
+
+    >>> calls = []
+    >>> stage(lambda *call: calls.append(call), "logits")(1, 2)
+    >>> calls
+    [('logits', 1, 2)]
+    """
+    return None if progress is None else partial(progress, what)

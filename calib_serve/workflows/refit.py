@@ -22,8 +22,8 @@ from calib_serve.watch.drift import psi
 from calib_serve.watch.samples import read_samples
 from calib_serve.workflows.fit_scores import calibrate
 from calib_serve.workflows.measure import percent
+from calib_serve.workflows.options import Progress
 from calib_serve.workflows.prequential import prequential
-from calib_serve.workflows.progress import Progress
 
 __all__ = ["Refitted", "refit", "refit_served"]
 

@@ -49,11 +49,9 @@ def next_commands(words: list[str]) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("source", "commands"),
     [
-        (["--logits", "logits.npz", "--split", "cal"], ["report", "inspect"]),
         (["--logits", "logits.npz", "--split", "cal", "--eval-split", "train"], ["report", "inspect"]),
         (["--logits", "plain.npz"], ["inspect"]),
         (["--model", "model.pt2", "--data", "data.npz", "--split", "cal"], ["report", "fuse", "inspect"]),
-        (["--model", "model.onnx", "--data", "data.npz", "--split", "cal"], ["report", "fuse", "inspect"]),
     ],
 )
 def test_the_commands_that_fit_prints_run(

@@ -69,13 +69,6 @@ def test_json_holds_each_metric_with_its_interval(file: Path, logits) -> None:
     assert found["nll"]["value"] == pytest.approx(metrics.nll_from_logits(z[200:], y[200:]))
 
 
-def test_the_split_the_bins_and_the_edges_are_what_is_asked_for(file: Path, logits) -> None:
-    z, y = logits
-    found = measured(file, "--split", "cal", "--bins", 7, "--edges", "left")
-    expected = metrics.ece(metrics.softmax(z[:200]), y[:200], bins=7, edges="left")
-    assert found["ece"]["value"] == pytest.approx(expected)
-
-
 def test_probabilities_are_read_as_such(tmp_path: Path, logits) -> None:
     z, y = logits
     np.savez(tmp_path / "probs.npz", probs=metrics.softmax(z), labels=y)
@@ -94,22 +87,10 @@ def test_an_artifact_calibrates_first(tmp_path: Path, file: Path, logits) -> Non
     assert found["accuracy"] == measured(file, "--split", "test")["accuracy"]
 
 
-def test_the_table_shows_the_metrics_and_a_reliability_sketch(file: Path) -> None:
-    result = evaluate(file, "--split", "test")
-    assert result.exit_code == 0
-    assert result.stdout.startswith("Not calibrated: overconfident")  # the verdict, before any number
-    rows = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("│")]
-    assert rows[:8] == [
-        *("accuracy", "mean_confidence", "signed_gap", "ece", "noise_floor", "nll", "brier"),
-        "refinement_auroc",
-    ]
-    every = evaluate(file, "--split", "test", "--all").stdout
-    for name in KEYS:
-        assert name in every
-    assert "200 predictions, 5 classes" in result.stdout
-    assert "█" in result.stdout
-    assert "0.933-1.000" in result.stdout
-    assert max(map(len, result.stdout.splitlines())) <= 80
+def test_the_table_begins_with_the_verdict_and_names_the_metrics(file: Path) -> None:
+    result = evaluate(file, "--split", "test", "--all")
+    assert result.stdout.startswith("Not calibrated: overconfident")
+    assert all(name in result.stdout for name in KEYS)
 
 
 def test_without_replicates_json_says_null_where_there_is_no_interval(file: Path) -> None:

@@ -52,14 +52,11 @@ def run(arguments: list[str]):
     ("method", "options", "steps"),
     [
         ("neural-clamping", ["--resolution", "2"], ["input_shift", "logit_map"]),
-        ("neural-clamping-efficient", ["--search", "nll"], ["input_shift", "logit_map"]),
-        ("masked-head", ["--train-split", "train", "--checkpoints", "CHECKPOINTS"], ["head"]),
         (
             "masked-head",
-            ["--train-split", "train", "--reading", "no-mask", "--then", "temperature"],
+            ["--train-split", "train", "--checkpoints", "CHECKPOINTS", "--then", "temperature"],
             ["head", "logit_map"],
         ),
-        ("tuned-head", [], ["head", "logit_map"]),
         ("tuned-head", ["--strength", "inf", "--then", "none"], ["head"]),
         ("temperature", [], ["logit_map"]),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -66,9 +65,7 @@ def of_split(folder: Path, split: str) -> tuple[list[str], np.ndarray]:
     ("method", "options", "steps"),
     [
         ("temperature", [], ["logit_map"]),
-        ("auto", ["--candidates", "temperature,vector"], None),
         ("masked-head", ["--train-split", "train", "--checkpoints", "KEPT"], ["head"]),
-        ("tuned-head", [], ["head", "logit_map"]),
     ],
 )
 def test_a_text_classifier_is_calibrated_by_its_folder(folder, tmp_path, method, options, steps) -> None:
@@ -79,7 +76,7 @@ def test_a_text_classifier_is_calibrated_by_its_folder(folder, tmp_path, method,
     assert artifact.class_names == NAMES
     assert artifact.model.last_linear == "classifier"
     assert artifact.model.source == "model"
-    assert steps is None or [step["kind"] for step in json.loads(done.stdout)["steps"]] == steps
+    assert [step["kind"] for step in json.loads(done.stdout)["steps"]] == steps
     assert artifact.after["nll"]["value"] < artifact.before["nll"]["value"]
     (remark,) = (one for one in artifact.fit["remarks"] if "truncated" in one)
     assert remark.startswith("1 of 300 texts of split test were truncated to the model's 24 tokens")
@@ -103,19 +100,8 @@ def test_the_artifact_is_applied_to_the_librarys_own_logits(folder, tmp_path) ->
     np.testing.assert_allclose(inside, better[:9], atol=1e-5)
 
 
-def test_a_pipeline_gives_the_logits(folder, tmp_path) -> None:
-    fit(folder, tmp_path / "fitted", "--method", "temperature")
-    artifact = Artifact.load(tmp_path / "fitted")
-    texts, _ = of_split(folder, "test")
-    pipe = transformers().pipeline("text-classification", model=str(folder / "model"), device="cpu")
-    rows = pipe(texts[:20], top_k=None, function_to_apply="none", truncation=True)
-    scores = [{one["label"]: one["score"] for one in row} for row in rows]
-    z = np.array([[row[name] for name in artifact.class_names] for row in scores])
-    np.testing.assert_allclose(z, logits(folder / "model", texts[:20]), atol=1e-4)
-
-
 def test_report_decide_and_study_take_the_folder(folder, tmp_path) -> None:
-    fit(folder, tmp_path / "fitted", "--method", "tuned-head")
+    fit(folder, tmp_path / "fitted", "--method", "temperature")
     on = ["--model", folder / "model", "--data", folder / "data.csv"]
     page = tmp_path / "report.html"
     done = run(
@@ -128,7 +114,7 @@ def test_report_decide_and_study_take_the_folder(folder, tmp_path) -> None:
         "decide", tmp_path / "fitted", *on, "--split", "test", "--coverage", 0.9, "-o", tmp_path / "decided"
     )
     assert done.exit_code == 0, done.output
-    done = run("study", "bins", *on, "--fit-split", "cal", "--methods", "none,tuned-head", "--json")
+    done = run("study", "bins", *on, "--fit-split", "cal", "--methods", "none,temperature", "--json")
     assert done.exit_code == 0, done.output
 
 
@@ -146,44 +132,6 @@ def test_what_ids_cannot_do_is_said(folder, tmp_path) -> None:
     assert "image processor in" in str(said("--mean", "0", "--std", "1"))
     assert isinstance(said("--split", "nowhere"), InputError)
     assert "its own weights" in str(said("--weights", str(folder / "model" / "model.safetensors")))
-
-
-def test_what_takes_a_file_says_what_to_do_with_a_folder(folder, tmp_path) -> None:
-    fit(folder, tmp_path / "fitted", "--method", "temperature")
-    model, fitted, out = folder / "model", tmp_path / "fitted", tmp_path / "out"
-    packed = run("pack", "--model", model, "--artifact", fitted, "--name", "m", "-o", out)
-    assert "around a handler of your own" in str(packed.exception)
-    fused = run("fuse", "torch", model, fitted, "-o", out / "out.pt")
-    assert "calibrated(model, artifact, example=...)" in str(fused.exception)
-
-
-def test_an_onnx_export_takes_the_calibration_of_the_folder(folder, tmp_path) -> None:
-    import onnxruntime
-
-    fit(folder, tmp_path / "fitted", "--method", "temperature")
-    found = transformers()
-    model = found.AutoModelForSequenceClassification.from_pretrained(folder / "model").eval()
-    words = found.AutoTokenizer.from_pretrained(folder / "model")
-    texts = ["good film", "the very odd plot was bad"]
-    encoded = words(texts, padding=True, return_tensors="pt")
-    # The exporter names inputs in the order of the model's own signature.
-    given = {name: encoded[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
-    model.config.return_dict = False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            model, (), tmp_path / "exported.onnx", kwargs=given, input_names=list(given), opset_version=17,
-            dynamo=False, dynamic_axes={name: {0: "n", 1: "length"} for name in given},
-        )  # fmt: skip
-    done = run(
-        "fuse", "onnx", tmp_path / "exported.onnx", tmp_path / "fitted", "-o", tmp_path / "fused.onnx",
-        "--force", "--returns", "probabilities",
-    )  # fmt: skip
-    assert done.exit_code == 0, done.output
-    session = onnxruntime.InferenceSession(tmp_path / "fused.onnx", providers=["CPUExecutionProvider"])
-    (probs,) = session.run(None, {name: value.numpy() for name, value in given.items()})
-    expected = Artifact.load(tmp_path / "fitted").probs(logits(folder / "model", texts))
-    np.testing.assert_allclose(probs, expected, atol=1e-5)
 
 
 def test_labels_of_a_multi_label_classifier(tmp_path) -> None:
@@ -225,7 +173,7 @@ def pixels_logits(folder: Path, paths: list[Path]) -> np.ndarray:
 
 def test_pictures_are_prepared_as_the_librarys_pipeline_prepares_them(pictures) -> None:
     from calib_serve.model import load_model
-    from calib_serve.workflows.model_data import model_data
+    from calib_serve.model.load import model_data
 
     (given,) = model_data(pictures / "model", pictures / "data", ["cal"])
     model = load_model(pictures / "model", input_shape=given.inputs.shape[1:], device="cpu")
@@ -235,40 +183,15 @@ def test_pictures_are_prepared_as_the_librarys_pipeline_prepares_them(pictures) 
     )
 
 
-@pytest.mark.parametrize(
-    ("method", "steps"),
-    [
-        ("neural-clamping", ["input_shift", "logit_map"]),
-        ("tuned-head", ["head", "logit_map"]),
-        ("temperature", ["logit_map"]),
-    ],
-)
-def test_an_image_classifier_is_calibrated_by_its_folder(pictures, tmp_path, method, steps) -> None:
-    more = ["--resolution", "2"] if method == "neural-clamping" else []
+def test_an_image_classifier_is_calibrated_by_its_folder(pictures, tmp_path) -> None:
     done = run(
         "fit", "--model", pictures / "model", "--data", pictures / "data", "--split", "cal",
-        "--device", "cpu", "--eval-split", "test", "--method", method, "-o", tmp_path / "fitted",
-        "--json", *more,
+        "--device", "cpu", "--eval-split", "test", "--method", "neural-clamping", "--resolution", "2",
+        "-o", tmp_path / "fitted", "--json",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
-    assert [step["kind"] for step in json.loads(done.stdout)["steps"]] == steps
+    assert [step["kind"] for step in json.loads(done.stdout)["steps"]] == ["input_shift", "logit_map"]
     artifact = Artifact.load(tmp_path / "fitted")
     assert artifact.class_names == ("ant", "bee", "cat")
     assert artifact.model.input_shape == (3, 16, 16)
     assert artifact.after["nll"]["value"] < artifact.before["nll"]["value"]
-
-
-def test_pictures_that_are_none_are_refused(pictures, tmp_path) -> None:
-    from PIL import Image
-
-    def said(name: str) -> str:
-        (tmp_path / "labels.csv").write_text(f"file,label\n{name},ant")
-        done = run("fit", "--model", pictures / "model", "--data", tmp_path, "-o", tmp_path / "never")
-        assert isinstance(done.exception, InputError)
-        return str(done.exception)
-
-    (tmp_path / "cut.png").write_bytes((pictures / "data" / "0-1.png").read_bytes()[:40])
-    assert "cannot read the picture" in said("cut.png")
-    Image.fromarray(np.zeros((9, 9), np.uint16)).save(tmp_path / "deep.png")
-    assert "more than 8 bits" in said("deep.png")
-    assert "lies outside" in said("../model/config.json")

@@ -94,18 +94,8 @@ def test_from_a_file_to_the_report(kind: str, data: tuple[np.ndarray, np.ndarray
 
     given = ("--model", str(tmp_path / f"model.{kind}"), "--data", str(tmp_path / "data.npz"))
     out = str(tmp_path / "artifact")
-    run(
-        "fit",
-        *given,
-        "--outputs",
-        "label_probabilities",
-        "--method",
-        "temperature",
-        "--split",
-        "cal",
-        "-o",
-        out,
-    )
+    fitted = ("--outputs", "label_probabilities", "--method", "temperature", "--split", "cal", "-o", out)
+    run("fit", *given, *fitted)
     assert Artifact.load(out).temperature == pytest.approx(3, abs=0.4)
     page = tmp_path / "report.html"
     told = json.loads(run("report", *given, "--artifact", out, "--split", "test", "-o", str(page)))

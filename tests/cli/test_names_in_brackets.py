@@ -36,4 +36,4 @@ def test_every_command_prints_names_as_they_are(folder: Path) -> None:
     assert "[z].npz" in printed("evaluate", "[z].npz")
     assert "[z].npz" in printed("evaluate", "[z].npz", "--artifact", "[art]")
     assert all(name in printed("prior", "[art]", "--logits", "[z].npz") for name in NAMES)
-    assert "[r].html" in printed("report", "--logits", "[z].npz", "--out", "[r].html")
+    assert "[r].html" in printed("report", "--logits", "[z].npz", "--out", "[r].html", "--replicates", "0")

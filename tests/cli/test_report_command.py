@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from calib_serve.artifact import Artifact, Head, InputShift, LogitMap
-from calib_serve.cli import app
+from calib_serve.cli import app, main
 from calib_serve.metrics import ece, softmax
 
 RNG = np.random.default_rng(8)
@@ -66,24 +66,11 @@ def eces(found: dict) -> list[float]:
 
 
 def test_a_report_compares_with_no_calibration(folder: Path) -> None:
-    found = report(folder, "--logits", str(folder / "logits.npz"), "--artifact", str(folder / "cool"))
+    artifact = ("--artifact", str(folder / "cool"), "--replicates", "0")
+    found = report(folder, "--logits", str(folder / "logits.npz"), *artifact)
     expected = [ece(softmax(LOGITS), LABELS), ece(softmax(LOGITS / 2), LABELS)]
     assert eces(found) == pytest.approx(expected)
     assert found["artifact"]["method"] == "temperature"
-    assert found["title"] == "logits"
-
-
-def test_a_report_compares_two_calibrations(folder: Path) -> None:
-    artifacts = ("--artifact", str(folder / "cool"), "--against", str(folder / "cooler"))
-    found = report(folder, "--logits", str(folder / "logits.npz"), *artifacts)
-    assert [side["name"] for side in found["sides"]] == ["cooler", "cool"]
-    assert eces(found)[0] == pytest.approx(ece(softmax(LOGITS / 3), LABELS))
-
-
-def test_a_report_needs_no_calibration(folder: Path) -> None:
-    found = report(folder, "--logits", str(folder / "logits.npz"))
-    assert eces(found) == pytest.approx([ece(softmax(LOGITS), LABELS)])
-    assert found["changes"] == {}
 
 
 def test_a_model_that_is_changed_inside_is_run_on_its_data(folder: Path) -> None:
@@ -107,14 +94,27 @@ def test_what_logits_cannot_show_is_said(folder: Path) -> None:
     ("arguments", "says"),
     [
         ([], "--logits FILE, or --model"),
-        (["--logits", "a.npz", "--against", "x"], "--against wants --artifact"),
-        (["--logits", "a.npz", "--plots-as", "pdf"], "is not one of"),
+        (["--logits", "none.npz"], "none.npz"),
+        (["--logits", "logits.npz", "--against", "x"], "--against wants --artifact"),
+        (["--logits", "logits.npz", "--plots-as", "pdf"], "is not one of"),
         (["--model", "m.pt"], "--data"),
     ],
 )
-def test_options_that_do_not_fit_are_told(arguments: list[str], says: str) -> None:
-    result = CliRunner().invoke(app, ["report", *arguments])
-    assert says in result.output + str(result.exception)
+def test_what_cannot_be_reported_on_writes_no_page_and_ends_with_two(
+    arguments: list[str],
+    says: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("sys.argv", ["calib-serve", "report", *arguments, "-o", "nothing.html"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    told = capsys.readouterr()
+    assert (told.out, says in told.err) == ("", True)
+    assert not Path("nothing.html").exists()
 
 
 def test_the_shift_study_runs_the_model(folder: Path) -> None:

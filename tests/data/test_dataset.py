@@ -32,14 +32,6 @@ def test_an_npz_is_read_by_either_name_and_by_split(tmp_path) -> None:
         load_data(tmp_path / "b.npz", split="val")
 
 
-def test_a_folder_of_arrays_stays_on_disk(tmp_path) -> None:
-    np.save(tmp_path / "images.npy", X)
-    np.save(tmp_path / "labels.npy", Y)
-    data = load_data(tmp_path)
-    assert isinstance(data.inputs, np.memmap)
-    assert np.array_equal(data.inputs, X)
-
-
 def test_pictures_come_by_their_table_with_names_and_splits(tmp_path) -> None:
     rows = ["file,label,split"]
     for i, name in enumerate(["eel", "cat", "eel"]):

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from calib_serve.cli import app
-from calib_serve.data import LabelledScores, read_labelled, read_logits
+from calib_serve.data import LabelledScores, read_labelled
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics import log_softmax, softmax
 
@@ -54,12 +52,6 @@ def test_labels_that_a_table_holds_as_floats_are_class_ids(tmp_path: Path) -> No
     assert found.logits.tolist() == [[0.0, -1.5], [0.0, 2.0]]
 
 
-def test_large_logits_stay_on_disk(tmp_path: Path) -> None:
-    np.save(tmp_path / "z.npy", TWO)
-    np.save(tmp_path / "y.npy", LABELS)
-    assert isinstance(read_labelled(tmp_path / "z.npy", labels=tmp_path / "y.npy").logits, np.memmap)
-
-
 def test_what_is_wrong_is_said_with_the_file_and_the_split(tmp_path: Path) -> None:
     path = tmp_path / "z.npz"
     np.savez(path, cal_logits=TWO, logits=TWO, test_logits=TWO, test_labels=LABELS + 1)
@@ -77,29 +69,3 @@ def test_what_is_wrong_is_said_with_the_file_and_the_split(tmp_path: Path) -> No
         read_labelled(path)
     with pytest.raises(InputError, match="no sample"):
         LabelledScores("none", np.zeros((0, 2)), np.zeros(0, int))
-
-
-@pytest.mark.parametrize("study", ["optimum", "size", "bins", "stability"])
-def test_studies_take_one_logit_a_sample(study: str, tmp_path: Path) -> None:
-    said = []
-    for name, logits in (("one", ONE), ("two", TWO)):
-        path = tmp_path / f"{name}.npz"
-        np.savez(path, **splits(logits))
-        quick = {"size": ["--sizes", "100", "--repeats", "2"], "stability": ["--folds", "2"]}.get(study, [])
-        result = CliRunner().invoke(app, ["study", study, "--logits", str(path), "--json", *quick])
-        assert result.exit_code == 0, (result.output, result.exception)
-        said.append(result.stdout)
-    assert said[0] == said[1]
-
-
-def test_apply_takes_one_probability_a_sample(tmp_path: Path) -> None:
-    np.savez(tmp_path / "p.npz", probs=softmax(TWO)[:, 1], labels=LABELS)
-    for command in (
-        ["fit", "--logits", str(tmp_path / "p.npz"), "--method", "temperature", "-o", str(tmp_path / "a")],
-        ["apply", str(tmp_path / "a"), "--logits", str(tmp_path / "p.npz"), "-o", str(tmp_path / "q.npz")],
-    ):
-        result = CliRunner().invoke(app, command)
-        assert result.exit_code == 0, result.output
-    found = read_logits(tmp_path / "q.npz")
-    assert found.logits.shape == (300, 2)
-    assert (found.logits.argmax(axis=1) == (ONE > 0)).all()

@@ -70,13 +70,6 @@ def test_an_npy_file_is_mapped_and_takes_its_labels_from_another(tmp_path: Path)
         read_logits(tmp_path / "z.npy", split="cal")
 
 
-def test_one_column_is_a_binary_logit_without_class_names(tmp_path: Path):
-    (tmp_path / "z.csv").write_text("label,score\n0,-1.5\n1,2.0\n")
-    found = read_logits(tmp_path / "z.csv")
-    np.testing.assert_array_equal(found.logits, [[0, -1.5], [0, 2.0]])
-    assert found.class_names == ()
-
-
 def test_probabilities_become_logarithms_and_zero_stays_finite(tmp_path: Path):
     np.savez(tmp_path / "p.npz", probs=np.array([[0.25, 0.75], [1.0, 0.0]]), labels=[0, 1])
     found = read_logits(tmp_path / "p.npz").logits

@@ -37,11 +37,6 @@ def test_folders_are_classes_in_the_order_of_imagefolder(tmp_path: Path) -> None
     assert found.class_ids(3).tolist() == [1, 2, 2]
 
 
-def test_a_model_with_names_counts_by_them_and_not_by_the_folders_order(tmp_path: Path) -> None:
-    found = read_requests(by_class(tmp_path / "d", n03=1, cat=1))
-    assert found.class_ids(3, KNOWN).tolist() == [0, 2]
-
-
 def test_splits_are_folders_or_a_column(tmp_path: Path) -> None:
     by_class(tmp_path / "d" / "cal", cat=1, eel=1)
     assert len(read_requests(tmp_path / "d", "cal")) == 2
@@ -54,13 +49,6 @@ def test_splits_are_folders_or_a_column(tmp_path: Path) -> None:
     found = read_requests(listed, "cal")
     assert (found.labels, found.names) == (("cat",), ("cat", "eel")), "a class of another split counts too"
     assert read_requests(listed / "labels.csv", "test").labels == ("eel",)
-
-
-def test_hidden_files_are_no_samples(tmp_path: Path) -> None:
-    by_class(tmp_path / "d", cat=1)
-    (tmp_path / "d" / "cat" / ".DS_Store").write_bytes(b"")
-    (tmp_path / "d" / ".git").mkdir()
-    assert len(read_requests(tmp_path / "d")) == 1
 
 
 def test_arrays_are_rows_and_their_names_are_matched(tmp_path: Path) -> None:
@@ -88,14 +76,6 @@ def test_a_table_that_cannot_be_right_is_refused(text: str, told: str, tmp_path:
         read_requests(table(tmp_path, text))
 
 
-def test_a_folder_of_neither_says_what_is_read(tmp_path: Path) -> None:
-    (tmp_path / "d").mkdir()
-    with pytest.raises(InputError, match=r"no labels.csv, no arrays .* no folders of files"):
-        read_requests(tmp_path / "d")
-    with pytest.raises(InputError, match="there is no data"):
-        read_requests(tmp_path / "nothing")
-
-
 def of(*labels: str, names: tuple[str, ...] = ()) -> LabelledRequests:
     files = tuple(Path(f"{i}.png") for i in range(len(labels)))
     return LabelledRequests("data", labels, files, names=names)
@@ -121,11 +101,6 @@ def test_a_label_that_may_be_none_or_two_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=told):
         data.class_ids(classes, known)
-
-
-def test_ids_are_ids_beside_names() -> None:
-    assert of("2", "n02", "0").class_ids(3, KNOWN).tolist() == [2, 1, 0]
-    assert of("1", "0", names=("0", "1")).class_ids(2).tolist() == [1, 0]
 
 
 def test_labels_of_a_multi_label_model_are_names_or_ids_with_a_semicolon_between(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from hugging_face import table
@@ -79,14 +78,3 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path, name, content, said) ->
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=said):
         read_texts(tmp_path / name)
-
-
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="not there"):
-        read_texts(tmp_path / "nothing.csv")
-
-
-def test_missing_values_of_parquet_are_missing(tmp_path) -> None:
-    path = table(tmp_path / "x.parquet", TEXTS, [1, None, 0])
-    with pytest.raises(InputError, match=r"row 1 of .*the label is missing"):
-        read_texts(path)

@@ -13,7 +13,6 @@ from gpus import needs_gpu_of_torch
 from safetensors.torch import save_file
 from torch import nn
 
-from calib_serve.artifact import InputShift
 from calib_serve.errors import InputError, ModelError, ShapeError
 from calib_serve.model import from_module, load_model
 
@@ -91,12 +90,6 @@ def test_every_file_gives_the_module_s_logits_and_the_features_that_make_them(sa
     assert len(model.fingerprint) == 64
 
 
-@pytest.mark.parametrize("save", [exported, onnx_file])
-def test_files_that_know_their_input_need_not_be_told(save, tmp_path) -> None:
-    suffix = ".pt2" if save is exported else ".onnx"
-    assert load_model(save(network(), tmp_path / f"m{suffix}"), device="cpu").input_shape == SHAPE
-
-
 def test_a_factory_takes_its_weights_from_safetensors_or_a_state_dict(tmp_path) -> None:
     net = network()
     with torch.no_grad():
@@ -117,13 +110,6 @@ def test_the_input_gradient_is_autograd_s_and_summed_over_batches() -> None:
     net(x).logsumexp(dim=1).sum().backward()
     np.testing.assert_allclose(gradient, x.grad.sum(dim=0).numpy(), atol=1e-5)
     np.testing.assert_allclose(logits, model.logits(X), atol=1e-6)
-
-
-def test_clipped_pixels_get_no_gradient() -> None:
-    model = from_module(network(), input_shape=SHAPE, device="cpu")
-    everything_clipped = InputShift(np.full(SHAPE, 2.0), low=0.0, high=1.0)
-    gradient, _ = model.input_gradient(X, lambda z, rows: z[:, 0], shift=everything_clipped)
-    assert not gradient.any()
 
 
 @pytest.mark.parametrize(
@@ -169,15 +155,6 @@ def test_no_last_linear_layer_is_said_when_it_is_needed_and_not_before() -> None
     assert from_module(network(), input_shape=SHAPE, last_linear="5").facts().last_linear == "5"
 
 
-def test_a_frozen_file_says_why_it_has_no_features(tmp_path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        torch.jit.freeze(torch.jit.script(network())).save(str(tmp_path / "frozen.pt"))
-    model = load_model(tmp_path / "frozen.pt", input_shape=SHAPE, device="cpu")
-    with pytest.raises(ModelError, match="not frozen"):
-        model.features(X)
-
-
 def test_mixed_precision_is_near_where_it_is_allowed_and_refused_where_it_is_not() -> None:
     plain = from_module(network(), input_shape=SHAPE, device="cpu")
     mixed = from_module(network(), input_shape=SHAPE, device="cpu", mixed_precision=True)
@@ -205,17 +182,6 @@ def test_inputs_that_cannot_be_right_are_refused(tmp_path) -> None:
             model.logits(torn)
     with pytest.raises(ModelError, match="refuses inputs of shape"):
         from_module(network(), input_shape=(3, 6, 6))
-
-
-def test_memory_mapped_bytes_stream_through_like_arrays(tmp_path) -> None:
-    np.save(tmp_path / "x.npy", (X * 255).astype(np.uint8))
-    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    model = from_module(network(), input_shape=SHAPE, device="cpu", batch_size=4)
-    done = []
-    logits = model.logits(mapped, progress=lambda n, of: done.append((n, of)))
-    assert np.array_equal(logits, model.logits(np.asarray(mapped)))
-    assert done[-1] == (21, 21)
-    assert len(done) == 6
 
 
 @needs_gpu_of_torch
@@ -259,9 +225,3 @@ def test_a_state_dict_never_runs_code(tmp_path) -> None:
     with pytest.raises(ModelError, match="cannot load the weights"):
         load_model(f"{__file__}:network", weights=tmp_path / "trap.pt", input_shape=SHAPE)
     assert not (tmp_path / "sprung").exists()
-
-
-def test_an_onnx_file_gives_no_gradient_and_says_what_to_do(tmp_path) -> None:
-    model = load_model(onnx_file(network(), tmp_path / "m.onnx"))
-    with pytest.raises(ModelError, match="fit on the model it was exported from"):
-        model.input_gradient(X, lambda z, rows: z[:, 0])

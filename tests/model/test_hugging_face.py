@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from hugging_face import NAMES, SPECIAL, WORDS, classifier, logits, sentences, table, tokenizer, transformers
 
-from calib_serve.artifact import InputShift
 from calib_serve.errors import InputError, ModelError
 from calib_serve.model import load_model
-from calib_serve.workflows.model_data import model_data
+from calib_serve.model.load import model_data
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +44,7 @@ def loaded(folder: Path, texts: list[str], **options):
     ("kind", "layer"),
     [
         ("Bert", "classifier"),
-        ("DistilBert", "classifier"),
         ("Roberta", "classifier.out_proj"),
-        ("ModernBert", "classifier"),
-        ("Electra", "classifier.out_proj"),
         ("GPT2", "score"),
     ],
 )
@@ -66,13 +62,6 @@ def test_logits_are_the_librarys_own_alone_and_in_padded_batches(tmp_path, kind,
     assert (facts.last_linear, facts.outputs, facts.input_shape) == (layer, "logits", None)
     assert len(facts.sha256 or "") == 64
     assert given.class_names == NAMES
-
-
-def test_the_layer_may_be_named_as_the_model_names_it(bert) -> None:
-    _, model = loaded(bert, sentences(3), last_linear="classifier")
-    assert model.facts().last_linear == "classifier"
-    with pytest.raises(ModelError, match="not a linear layer"):
-        loaded(bert, sentences(3), last_linear="pooler")
 
 
 def test_a_model_whose_answers_padding_changes_is_refused(tmp_path) -> None:
@@ -111,14 +100,6 @@ def test_truncated_texts_are_counted_and_said(bert, tmp_path) -> None:
     np.testing.assert_allclose(model.logits(given.inputs), logits(bert, texts), atol=1e-4)
 
 
-def test_the_limit_is_the_models_where_the_tokenizer_knows_none(tmp_path) -> None:
-    classifier(tmp_path, "Roberta", pad_token_id=1)
-    tokenizer(tmp_path)
-    given, model = loaded(tmp_path, [" ".join(WORDS * 9), "good film"])
-    assert given.inputs.shape[2] == 22  # of 24 positions, RoBERTa counts from the padding's id on
-    assert np.isfinite(model.logits(given.inputs)).all()
-
-
 def test_nothing_is_asked_of_the_network_and_nothing_is_printed(bert, monkeypatch, capfd) -> None:
     def refuse(*args) -> None:
         raise AssertionError("a connection")
@@ -127,16 +108,6 @@ def test_nothing_is_asked_of_the_network_and_nothing_is_printed(bert, monkeypatc
     given, model = loaded(bert, [" ".join(WORDS * 9), "good film"])
     model.logits(given.inputs)
     assert capfd.readouterr() == ("", "")
-
-
-def test_ids_have_no_gradient_and_no_shift(bert) -> None:
-    given, model = loaded(bert, sentences(4))
-    assert not model.differentiable
-    shape = given.inputs.shape[1:]
-    with pytest.raises(ModelError, match="whole numbers"):
-        model.input_gradient(given.inputs, lambda z, rows: z[:, 0])
-    with pytest.raises(ModelError, match="whole numbers"):
-        model.logits(given.inputs, shift=InputShift(np.ones(shape)))
 
 
 def test_several_labels_are_read_by_name_or_id(copied, tmp_path) -> None:
@@ -235,19 +206,3 @@ def test_labels_that_the_model_has_not_are_refused(bert, tmp_path) -> None:
     assert "is no class" in said("-1")
     assert "the label is missing" in said(" ")
     assert "is no class" in said("praise;blame")
-
-
-def test_the_fingerprint_is_of_all_files_that_make_the_answers(copied) -> None:
-    def now() -> str | None:
-        return load_model(copied, input_shape=(2, 5), device="cpu").facts().sha256
-
-    first = now()
-    (copied / "README.md").write_text("words")
-    assert now() == first
-    tokenizer(copied, model_max_length=20)
-    assert now() != first
-
-
-def test_weights_are_in_the_folder_already(bert) -> None:
-    with pytest.raises(ModelError, match="its own weights"):
-        load_model(bert, weights="w.safetensors", input_shape=(2, 5))

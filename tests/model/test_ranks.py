@@ -56,6 +56,7 @@ def work(rank, world, file, answers):
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("world", WORLDS)
 def test_every_rank_has_what_one_process_has(tmp_path, world):
     mp.spawn(work, args=(world, tmp_path / "meet", tmp_path / "rank"), nprocs=world)

@@ -39,15 +39,6 @@ def test_the_section_and_the_numbers_are_there(artifact: Artifact) -> None:
     assert told["abstain"]["answered"]["value"] == pytest.approx((~artifact.abstain(p)).mean())
 
 
-def test_without_decisions_there_is_no_section(artifact: Artifact) -> None:
-    z, y = draw(500, 2)
-    plain = artifact.only(*artifact.steps)
-    for given in (plain, None):
-        found = prepare_report(title="four", after=(plain.probs(z), y), artifact=given, replicates=20)
-        assert "promised and kept" not in render(found)
-        assert found.as_dict()["decisions"] == {}
-
-
 def test_groups_widen_the_sections_intervals(artifact: Artifact) -> None:
     z, y = draw(60, 3)
     z, y, groups = np.repeat(z, 10, axis=0), np.repeat(y, 10), np.repeat(np.arange(60), 10)

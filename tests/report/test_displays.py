@@ -5,7 +5,6 @@ from __future__ import annotations
 import matplotlib as mpl
 import numpy as np
 import pytest
-from matplotlib.colors import same_color
 
 mpl.use("Agg")
 
@@ -17,7 +16,6 @@ from calib_serve.errors import InputError
 from calib_serve.metrics import smooth_reliability, softmax
 from calib_serve.report import confidence_histogram, reliability, risk_coverage
 from calib_serve.report.displays import ConfidenceHistogramDisplay, ReliabilityDisplay, RiskCoverageDisplay
-from calib_serve.report.plot import PALETTE
 
 RNG = np.random.default_rng(7)
 LOGITS = 2 * RNG.standard_normal((2000, 5))
@@ -90,35 +88,6 @@ def test_an_estimator_gives_what_its_predictions_give(display) -> None:
     np.testing.assert_equal(vars(given.data), vars(by_ids.data))
     assert given.name == "GaussianNB"
     assert any("GaussianNB" in text for text in legend(given.ax_))
-
-
-@pytest.mark.parametrize("display", ALL)
-def test_several_share_one_axes_in_colours_of_their_own(display) -> None:
-    ax = plt.figure().subplots()
-    first = display.from_predictions(LABELS, PROBS, ax=ax, name="first")
-    second = display.from_predictions(LABELS, softmax(LOGITS / 3), ax=ax, name="second")
-    assert first.ax_ is second.ax_ is ax
-    shown = ["line_" if hasattr(d, "line_") else "bars_" for d in (first, second)]
-    drawn = [getattr(d, name) for d, name in zip((first, second), shown, strict=True)]
-    colors = [d.get_color() if hasattr(d, "get_color") else d[0].get_facecolor()[:3] for d in drawn]
-    assert same_color(colors[0], PALETTE["after"])
-    assert same_color(colors[1], PALETTE["before"])
-    names = " ".join(legend(ax))
-    assert "first" in names
-    assert "second" in names
-    for d in drawn:  # neither hides what the other shows
-        heights = d.get_ydata() if hasattr(d, "get_ydata") else [bar.get_height() for bar in d]
-        late = np.asarray(heights)[-1]
-        assert late <= ax.get_ylim()[1]
-
-
-def test_plot_draws_once_more_under_another_name_and_colour() -> None:
-    display = ReliabilityDisplay.from_predictions(LABELS, PROBS)
-    old = display.ax_
-    assert display.plot(name="again", color="#123456") is display
-    assert display.ax_ is not old
-    assert display.line_.get_color() == "#123456"
-    assert legend(display.ax_)[0].startswith("again")
 
 
 def test_one_column_is_the_second_class_and_labels_have_names() -> None:

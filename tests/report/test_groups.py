@@ -15,7 +15,7 @@ from calib_serve.cli import app
 
 def report(folder: Path, *arguments: str) -> dict:
     command = ["report", "--logits", str(folder / "probs.npz"), "-o", str(folder / "r.html"), "--json"]
-    result = CliRunner().invoke(app, [*command, "--replicates", "100", *arguments], catch_exceptions=False)
+    result = CliRunner().invoke(app, [*command, "--replicates", "40", *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
 
@@ -31,13 +31,3 @@ def test_the_command_takes_groups_and_is_less_sure_with_them(tmp_path: Path) -> 
     p = [one["verdict"]["tests"][0]["p"] for one in (alone, together)]
     assert p[1] > 0.05 > p[0]
     assert (alone["verdict"]["level"], together["verdict"]["level"]) == ("off", "unproven")
-
-
-def test_groups_of_another_length_are_refused_by_name(tmp_path: Path) -> None:
-    c, y, _ = grouped(0)
-    np.savez(tmp_path / "probs.npz", probs=np.stack([1 - c, c], axis=1), labels=y.astype(int))
-    np.save(tmp_path / "groups.npy", np.arange(3))
-    command = ["report", "--logits", str(tmp_path / "probs.npz"), "--groups", str(tmp_path / "groups.npy")]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code != 0
-    assert "groups.npy must hold one group for each of 1200 samples" in str(result.exception)

@@ -18,7 +18,7 @@ from calib_serve.errors import InputError
 from calib_serve.fit.output import fit_temperature
 from calib_serve.metrics import ece, nll, softmax
 from calib_serve.model import from_module
-from calib_serve.model.around import Around
+from calib_serve.model.face import Around
 from calib_serve.study import Fit, OutputFit, ablation, bin_effect, shift, stability, validation_size
 from calib_serve.workflows.on_model import ON_MODEL, FitOnModel
 

@@ -14,7 +14,7 @@ from calib_serve.errors import InputError, ModelError, ShapeError
 from calib_serve.fit.output import CANDIDATES, fit_by_name
 from calib_serve.metrics import evaluate, nll, softmax
 from calib_serve.model import from_module
-from calib_serve.model.around import Around
+from calib_serve.model.face import Around
 
 
 def drawn(n: int = 600, seed: int = 0, classes: int = 3) -> tuple[np.ndarray, np.ndarray]:
@@ -172,15 +172,6 @@ def test_a_method_behind_a_new_head_is_measured_on_folds_of_its_own(images, meth
     np.testing.assert_array_equal(bare.probs(z), artifact.probs(z))
 
 
-def test_the_control_without_masks_is_a_reading_of_its_own(images) -> None:
-    artifact = calibrate_model(
-        network(), *images, "masked-head", reading="no-mask", then="temperature", device="cpu"
-    )
-    assert set(artifact.fit["q_by_epoch"]) == {1.0}
-    printed = calibrate_model(network(), *images, "masked-head", reading="paper", device="cpu")
-    assert (printed.fit["epochs"], printed.fit["batch"], printed.fit["warm_up"]) == (40, 128, 0.0)
-
-
 def test_the_calibration_set_goes_through_the_model_once_before_any_fold(images) -> None:
     seen: list[int] = []
     counting = Counting(from_module(network(), input_shape=(1, 6, 6), device="cpu"), seen)
@@ -191,7 +182,7 @@ def test_the_calibration_set_goes_through_the_model_once_before_any_fold(images)
     assert seen == [len(images[1])]
 
 
-@pytest.mark.parametrize("method", ["temperature", "masked-head", "tuned-head"])
+@pytest.mark.parametrize("method", ["temperature", "masked-head"])
 def test_tensors_are_taken_as_they_come(images, method: str) -> None:
     x, y = images
     tensors = torch.from_numpy(x).requires_grad_(), torch.from_numpy(y)

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sizes import nightly
 from torch import nn
 from typer.testing import CliRunner
 
@@ -16,7 +15,6 @@ from calib_serve import Artifact, calibrate_model
 from calib_serve.cli import app
 from calib_serve.errors import InputError
 from calib_serve.fit.clamping import (
-    GAMMAS,
     fit_neural_clamping_efficient,
     fit_neural_clamping_paper,
     fit_neural_clamping_toolkit,
@@ -50,12 +48,6 @@ def test_the_paper_s_schedule_is_its_fit(images) -> None:
     assert found.fit["gamma"] == 1.0
 
 
-@nightly
-def test_the_paper_s_gammas_are_tried_under_its_schedule(images) -> None:
-    found = fitted(images, schedule="paper", gamma="paper", penalty=0.1)
-    assert [row["gamma"] for row in found.fit["candidates"]] == list(GAMMAS)
-
-
 def test_the_toolkit_s_schedule_needs_to_know_the_normalisation(images) -> None:
     place = ([0.5], [0.25])
     wanted = fit_neural_clamping_toolkit(
@@ -74,11 +66,6 @@ def test_the_toolkit_s_schedule_needs_to_know_the_normalisation(images) -> None:
     ("schedule", "option"),
     [
         ("paper", {"resolution": 2}),
-        ("paper", {"judge": "folds"}),
-        ("paper", {"folds": 3}),
-        ("paper", {"clip": (0.0, 1.0)}),
-        ("toolkit", {"start": "random"}),
-        ("toolkit", {"norm_power": 2}),
         ("toolkit", {"input_range": (0.0, 1.0)}),
     ],
 )

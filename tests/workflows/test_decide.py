@@ -84,13 +84,6 @@ def test_scores_that_come_again_and_again_are_not_taken_for_those_of_the_fit() -
     assert decide(artifact, levels[rows[1]], y[1], coverage=0.9).sets is not None
 
 
-def test_labels_of_which_any_number_may_be_true_are_refused(artifact: Artifact) -> None:
-    of_labels = Artifact((), method="none", classes=5, model={"outputs": "label_logits"})
-    for wrong, options in ((of_labels, {}), (artifact, {"outputs": "label_logits"})):
-        with pytest.raises(InputError, match="any number may be true"):
-            decide(wrong, *HELD, coverage=0.9, **options)
-
-
 def test_what_cannot_be_is_refused(artifact: Artifact) -> None:
     z, y = HELD
     with pytest.raises(InputError, match="what is to be promised"):

@@ -7,7 +7,6 @@ import pytest
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics import LossTerms, brier, brier_terms, loss_terms, nll, softmax
-from calib_serve.workflows import refinement
 from calib_serve.workflows.refinement import recalibrated_losses
 
 
@@ -57,18 +56,6 @@ def test_the_interval_of_calibration_is_of_pairs() -> None:
     terms = LossTerms.of(loss + 0.01, loss)
     assert terms.calibration.high - terms.calibration.low < 1e-9
     assert terms.loss.high - terms.loss.low > 0.1
-
-
-def test_by_default_the_method_suits_the_classes_and_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    for classes, method in ((2, "beta"), (3, "structured-vector"), (4, "temperature")):
-        monkeypatch.setattr(refinement, "_MANY", 1000)
-        found = recalibrated_losses(*drawn(300, 2.0, classes))
-        assert found is not None
-        assert found.method == found.as_dict()["recalibration"] == method
-    monkeypatch.undo()
-    told = recalibrated_losses(*drawn(300, 2.0), method="temperature")
-    assert told is not None
-    assert told.method == "temperature"
 
 
 def test_where_nothing_can_be_fitted_nothing_is_told() -> None:

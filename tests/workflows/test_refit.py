@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from calib_serve import Artifact, Head, LogitMap, calibrate, refit
-from calib_serve.artifact import Abstain, PredictionSets
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit.output import fit_by_name
 from calib_serve.fit.samples import Samples
@@ -127,16 +126,6 @@ def test_a_calibration_of_few_samples_that_would_move_itself_needs_more_evidence
     assert evidence[0] > 2 * evidence[-1]
 
 
-def test_decisions_of_the_current_artifact_are_said_to_be_lost() -> None:
-    old = temperature(1.0, sets=PredictionSets(np.array(0.8), coverage=0.9), abstain=Abstain(0.5, risk=0.1))
-    found = refit(old, *drifted(500, 4.0), method="temperature")
-    assert found.artifact is not None
-    assert (found.artifact.sets, found.artifact.abstain) == (None, None)
-    assert found.lost == ("prediction sets", "abstention")
-    assert "has no prediction sets and no abstention" in found.says()
-    assert "has no" not in refit(temperature(1.0), *drifted(500, 4.0), method="temperature").says()
-
-
 def test_what_the_scores_are_stays_and_one_logit_is_fitted_as_one() -> None:
     rng = np.random.default_rng(0)
     z = rng.normal(size=800)
@@ -171,14 +160,6 @@ def test_a_block_after_which_nothing_could_be_fitted_bets_nothing() -> None:
     np.testing.assert_array_equal(found.nll[0, :225], found.nll[1, :225])
     np.testing.assert_allclose(found.log_evidence[:225], 0, atol=1e-12)
     assert (found.nll[0, 225:] != found.nll[1, 225:]).all()
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_none_are_refused(bad: float) -> None:
-    z, y = drifted(300, 1.0)
-    z[7, 1] = bad
-    with pytest.raises(InputError, match="finite"):
-        refit(temperature(1.0), z, y)
 
 
 def test_probabilities_of_zero_leave_the_evidence_finite() -> None:

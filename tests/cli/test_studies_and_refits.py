@@ -1,0 +1,195 @@
+"""``study`` and ``refit`` as commands: their numbers are those of numpy and scipy, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
+from typer.testing import CliRunner
+
+from calib_serve.artifact import Artifact, LogitMap
+from calib_serve.cli import app, main
+from calib_serve.metrics import adaptive_ece, classwise_ece, noise_floor
+from calib_serve.receipts import Label, Receipt
+from calib_serve.watch.samples import SampleLog
+
+Floats = NDArray[np.float64]
+Part = tuple[Floats, NDArray[np.int64]]
+
+
+def draw(n: int, sharp: float, seed: int) -> Part:
+    """Logits ``sharp`` times too large, and labels."""
+    rng = np.random.default_rng(seed)
+    z = 2 * rng.standard_normal((n, 3))
+    return sharp * z, (z + rng.gumbel(size=z.shape)).argmax(1)
+
+
+def ece(p: Floats, y: NDArray[np.int64], bins: int = 15) -> float:
+    c, right = p.max(1), p.argmax(1) == y
+    of = np.ceil(c * bins).astype(int) - 1
+    return sum(abs((c - right)[of == b].sum()) for b in range(bins)) / len(y)
+
+
+def temperature(z: Floats, y: NDArray[np.int64]) -> float:
+    def loss(log_t: float) -> float:
+        return -log_softmax(z / np.exp(log_t), axis=1)[np.arange(len(y)), y].mean()
+
+    return float(np.exp(minimize_scalar(loss, bounds=(-4, 4), method="bounded", options={"xatol": 1e-9}).x))
+
+
+def cooled(fit: Part, z: Floats) -> Floats:
+    return softmax(z / temperature(*fit), axis=1)
+
+
+def ended(*arguments: object, monkeypatch: pytest.MonkeyPatch) -> object:
+    """The exit code of the program itself."""
+    monkeypatch.setattr("sys.argv", ["calib-serve", *map(str, arguments)])
+    with pytest.raises(SystemExit) as found:
+        main()
+    return found.value.code or 0
+
+
+FIT, TEST = draw(600, 3, 0), draw(500, 3, 1)
+RAW, COOLED = softmax(TEST[0], axis=1), cooled(FIT, TEST[0])
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("studies") / "z.npz"
+    np.savez(path, cal_logits=FIT[0], cal_labels=FIT[1], test_logits=TEST[0], test_labels=TEST[1])
+    return path
+
+
+def rows(file: Path, *arguments: object) -> list[dict[str, object]]:
+    words = ["study", *arguments, "--logits", file, "--json"]
+    done = CliRunner().invoke(app, list(map(str, words)), catch_exceptions=False)
+    return json.loads(done.stdout)["rows"]
+
+
+def close(wanted: list[tuple[object, ...]], found: list[dict[str, object]]) -> None:
+    assert [list(row.values()) for row in found] == [
+        [pytest.approx(one, rel=1e-5) if isinstance(one, float) else one for one in row] for row in wanted
+    ]
+
+
+def test_study_size(file: Path) -> None:
+    rng, wanted = np.random.default_rng(5), []
+    for size, parts in ((30, 3), (300, 3), (600, 1)):
+        drawn = [rng.choice(600, size, replace=False) for _ in range(parts)]
+        values = [ece(cooled((FIT[0][part], FIT[1][part]), TEST[0]), TEST[1]) for part in drawn]
+        spread = float(np.std(values, ddof=1)) if parts > 1 else None
+        wanted.append(("temperature", size, float(np.mean(values)), spread, parts, 0))
+    close(wanted, rows(file, "size", "--sizes", "30,300", "--repeats", 3, "--seed", 5))
+
+
+def test_study_optimum(file: Path) -> None:
+    pool = np.arange(1, 1001) / 100
+
+    def best(of: Part) -> float:
+        return float(pool[np.argmin([ece(softmax(of[0] / t, axis=1), of[1]) for t in pool])])
+
+    fits = {"none": 1.0, "fitted by NLL on cal": temperature(*FIT), "fitted by ECE on cal": best(FIT)}
+    fits["best for test"] = best(TEST)
+    probs = {name: softmax(TEST[0] / t, axis=1) for name, t in fits.items()}
+    wanted = [
+        (name, t, ece(probs[name], TEST[1]), noise_floor(probs[name], TEST[1])) for name, t in fits.items()
+    ]
+    close(wanted, rows(file, "optimum"))
+
+
+def test_study_bins(file: Path) -> None:
+    wanted = [
+        (
+            name,
+            n,
+            ece(p, TEST[1], n),
+            *(measure(p, TEST[1], bins=n) for measure in (adaptive_ece, classwise_ece)),
+        )
+        for name, p in {"none": RAW, "temperature": COOLED}.items()
+        for n in (2, 15)
+    ]
+    close(wanted, rows(file, "bins", "--counts", "2,15"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("size", "--logits", "none.npz"), "none.npz"),
+        (("size", "--logits", "z.npz", "--metric", "brier"), "brier"),
+        (("stability",), "--logits FILE"),
+        (("bins", "--logits", "z.npz", "--counts", "0"), "bins"),
+    ],
+)
+def test_a_study_that_cannot_be_says_why_and_ends_with_two(
+    arguments: tuple[str, ...],
+    why: str,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(file.parent)
+    assert ended("study", *arguments, monkeypatch=monkeypatch) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert why in told.err
+
+
+def served(folder: Path, z: Floats, y: NDArray[np.int64]) -> None:
+    """A folder of samples as a server keeps them."""
+    log = SampleLog(folder, rate=1.0)
+    names = [i.to_bytes(10, "big") for i in range(len(y))]
+    log.predicted("m", "1", names, z, times=time.time() - np.arange(len(y), 0, -1.0))
+    log.labelled(
+        [Label(Receipt("k", "m", "1", 0.0, n, 0, 0.9), int(k)) for n, k in zip(names, y, strict=True)]
+    )
+    log.close()
+
+
+def evidence(z: Floats, y: NDArray[np.int64], t: float) -> float:
+    """Every label judged by a temperature fitted to those before it; the evidence of the bets on these."""
+    n, starts = len(y), [100]
+    while (following := int(np.ceil(starts[-1] * 1.5))) < n:
+        starts.append(following)
+    old = softmax(z / t, axis=1)
+    pays = np.zeros(n)
+    for start, stop in zip(starts, [*starts[1:], n], strict=True):
+        block = slice(start, stop)
+        new, at = cooled((z[:start], y[:start]), z[block]), (np.arange(stop - start), y[block])
+        pays[block] = np.log((0.98 * new + 0.02 * old[block])[at] / old[block][at])
+    worth = [np.exp(pays[start:].sum()) / ((j + 1) * (j + 2)) for j, start in enumerate(starts)]
+    return sum(worth) + 1 / (len(starts) + 1)
+
+
+@pytest.mark.parametrize(("n", "sharp", "code"), [(400, 3, 0), (400, 1, 1), (199, 1, 2)])
+def test_refit_ends_with_what_the_evidence_says(
+    n: int,
+    sharp: int,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With 0 a new one is written, with 1 the current one stays, with 2 nothing can be judged."""
+    z, y = draw(n, sharp, 2)
+    z = z.astype(np.float16).astype(float)
+    Artifact((LogitMap.temperature(1.0),), method="t", classes=3).save(tmp_path / "old")
+    served(tmp_path / "log", z, y)
+    asked = ("refit", tmp_path / "old", "--samples", tmp_path / "log", "--name", "m", "--version", "1")
+    more = ("--method", "temperature", "-o", tmp_path / "new")
+    assert ended(*asked, *more, monkeypatch=monkeypatch) == code
+    told = capsys.readouterr()
+    if code < 2:
+        assert f"{evidence(z, y, 1.0):.3g}" in told.out
+        assert (evidence(z, y, 1.0) > 20) == (code == 0)
+    else:
+        assert (told.out, "199" in told.err) == ("", True)
+    assert (tmp_path / "new").exists() == (code == 0)
+    if code == 0:
+        found = Artifact.load(tmp_path / "new").fit["temperature"]
+        assert found == pytest.approx(temperature(z, y), rel=1e-6)
