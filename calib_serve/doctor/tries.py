@@ -16,19 +16,18 @@ __all__ = ["PACKAGES", "Tried", "tried"]
 
 _SECONDS = 120
 _ORT = ("onnx", "onnxruntime")
-_SCORES = ("scipy", "sklearn", "pyarrow")
 _OF: dict[str, tuple[str, ...]] = {
-    "fit": ("torch", *_SCORES),
+    "torch": ("torch",),
     "onnx": _ORT,
     "gpu": _ORT,
-    "sklearn": ("torch", *_SCORES, *_ORT),
+    "sklearn": ("sklearn", *_ORT),
     "torchserve": ("torch", "ts"),
     "watch": ("pydantic", "uvicorn"),
     "gateway": ("pydantic", "uvicorn", "aiohttp", "grpc"),
     "audit": ("duckdb",),
     "kafka": ("confluent_kafka",),
     "files": ("pyarrow",),
-    "hugging-face": ("torch", *_SCORES),
+    "hugging-face": ("torch",),
 }
 """Modules with compiled parts, or that others hide: where these import, the extra works.
 
