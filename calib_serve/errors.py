@@ -143,8 +143,8 @@ EXTRA_OF = {
 class MissingDependency(CalibServeError, ImportError):
     """An optional package is not installed; the message says how to install it.
 
-    ``module``: what could not be imported. ``extra``: the one to install where another than ``EXTRA_OF`` names is
-    meant, as for a module that two extras bring.
+    ``module``: what could not be imported. ``extra``: the one to install, by default that of ``EXTRA_OF``;
+    give it for a module that several extras bring.
 
     >>> print(MissingDependency("onnx_ir"))
     onnx_ir is not installed; run: pip install 'calib-serve[onnx]'

@@ -10,9 +10,9 @@ import numpy as np
 
 from calib_serve.errors import InputError
 from calib_serve.metrics.intervals import Estimate, quantile_of
-from calib_serve.metrics.tails import accuracy_at_least, beta_below
+from calib_serve.metrics.tails import accuracy_at_least, beta_quantile
 
-__all__ = ["beta_binomial_at_most", "beta_quantile", "conformal_rank", "coverage_range", "exact_interval"]
+__all__ = ["beta_binomial_at_most", "conformal_rank", "coverage_range", "exact_interval"]
 
 
 def exact_interval(successes: float, n: float, *, level: float = 0.95) -> Estimate:
@@ -59,19 +59,6 @@ def coverage_range(n: int, coverage: float, *, level: float = 0.95) -> Estimate:
         return Estimate(1.0, 1.0, 1.0)
     ends = (beta_quantile(share, k, n + 1 - k) for share in ((1 - level) / 2, (1 + level) / 2))
     return Estimate(k / (n + 1), *ends)
-
-
-def beta_quantile(share: float, a: float, b: float) -> float:
-    """Where the share of Beta(a, b) lies below.
-
-    >>> round(beta_quantile(0.25, 1, 1), 12)
-    0.25
-    """
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if beta_below(middle, a, b) > share else (middle, high)
-    return (low + high) / 2
 
 
 def beta_binomial_at_most(x: int, n: int, a: float, b: float) -> float:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.metrics.tails import chi_square_beyond
+
 __all__ = ["ChiSquared"]
 
 Floats = NDArray[np.float64]
@@ -42,16 +44,7 @@ class ChiSquared:
         """The chance of a statistic at least as large."""
         if not self.dof:
             return math.nan
-        half = self.statistic / 2
-        if half <= 0:
-            return 1.0
-        # Q(a + 1, x) = Q(a, x) + x^a e^-x / Gamma(a + 1), from Q(1/2, x) = erfc(sqrt x) or Q(0, x) = 0.
-        found = math.erfc(math.sqrt(half)) if self.dof % 2 else 0.0
-        start = 0.5 if self.dof % 2 else 0.0
-        for step in range(self.dof // 2):
-            a = start + step
-            found += math.exp(a * math.log(half) - half - math.lgamma(a + 1))
-        return min(found, 1.0)
+        return chi_square_beyond(self.statistic, self.dof)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -236,4 +237,4 @@ def _normal(value: Estimate, promise: float, level: float) -> float:
     width = abs(end - value.value) / quantile_of(level)
     if not width:
         return float(promise >= value.value)
-    return 0.5 * (1 + math.erf((promise - value.value) / width / math.sqrt(2)))
+    return NormalDist().cdf((promise - value.value) / width)

@@ -10,7 +10,6 @@ from scipy import optimize, stats
 
 from calib_serve import judge
 from calib_serve.judgement import cells as cells_module
-from calib_serve.judgement import chi_square
 from calib_serve.judgement.cells import Cells, equal_mass, finest
 from calib_serve.judgement.classes import FEW, ClassGap, class_gaps, class_totals
 from calib_serve.judgement.decide import _of_classes, _of_shape, _Sample
@@ -21,6 +20,7 @@ from calib_serve.judgement.shape import (
     Pair,
     _class_slopes,
     _effect,
+    _mixture_beyond,
     shape_of_event,
     shape_of_top_two,
 )
@@ -167,49 +167,13 @@ def test_the_risk_is_one_in_twenty() -> None:
     assert FEW == 500
 
 
-# Chi-square beyond what test_chi_square has
-
-
-@pytest.mark.parametrize(("share", "freedom"), [(0.05, 1), (0.5, 4), (0.95, 16), (0.9, 300)])
-def test_quantiles_are_scipys(share: float, freedom: float) -> None:
-    assert chi_square.quantile(share, freedom) == pytest.approx(stats.chi2.ppf(share, freedom), rel=1e-9)
-    for distance in (3.0, 200.0):
-        wanted = stats.ncx2.ppf(share, freedom, distance)
-        assert chi_square.quantile(share, freedom, distance) == pytest.approx(wanted, rel=1e-8)
-
-
-def test_the_quantile_of_a_far_distribution_is_not_cut_off() -> None:
-    """Of few degrees far out the spread is large."""
-    assert chi_square.quantile(0.58, 1, 1000.0) == pytest.approx(stats.ncx2.ppf(0.58, 1, 1000.0), rel=1e-8)
-
-
-def test_a_distance_is_told_from_none_with_the_power_that_is_asked_for() -> None:
-    for freedom, risk, power in ((1, 0.05, 0.9), (16, 0.01, 0.5), (4, 0.05, 0.999)):
-        found = chi_square.distance_at(freedom, risk=risk, power=power)
-        assert stats.ncx2.cdf(stats.chi2.ppf(power, freedom), freedom, found) == pytest.approx(risk, rel=1e-6)
-
-
-def test_the_approximation_of_large_ones_is_continuous_with_the_series() -> None:
-    for freedom, distance in ((16, 19_990.0), (2, 19_990.0), (100, 19_900.0)):
-        for x in (19_700.0, 19_999.0):
-            wanted = stats.ncx2.cdf(x, freedom, distance)
-            assert chi_square.below(x, freedom, distance) == pytest.approx(wanted, rel=1e-6)
-            assert chi_square.below(x + 100, freedom, distance + 100) == pytest.approx(
-                stats.ncx2.cdf(x + 100, freedom, distance + 100), abs=2e-5
-            )
-    for freedom in (1, 7, 300):
-        assert chi_square.below(21_000, freedom, 20_900) == pytest.approx(
-            stats.ncx2.cdf(21_000, freedom, 20_900), abs=2e-5
-        )
-
-
 def test_a_mixture_has_the_moments_of_its_weights() -> None:
     weights = np.array([0.5, 1.0, 3.0])
     c1, c2, c3 = weights.sum(), (weights**2).sum(), (weights**3).sum()
     freedom = c2**3 / c3**2
     for x in (2.0, 5.0, 20.0):
         wanted = stats.chi2.sf((x - c1) * math.sqrt(freedom / c2) + freedom, freedom)
-        assert chi_square.mixture_beyond(x, weights) == pytest.approx(wanted, rel=1e-9)
+        assert _mixture_beyond(x, weights) == pytest.approx(wanted, rel=1e-9)
 
 
 # Classes

@@ -10,7 +10,7 @@ from scipy import stats
 
 from calib_serve import metrics
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics.exact import beta_binomial_at_most, beta_quantile
+from calib_serve.metrics.exact import beta_binomial_at_most
 
 SETS = np.array([[1, 0, 0], [1, 1, 0], [1, 1, 1], [0, 1, 0], [0, 0, 1]], bool)
 LABELS = [0, 2, 2, 1, 0]
@@ -53,7 +53,6 @@ def test_the_range_of_coverages_and_the_chance_of_so_few_are_scipys() -> None:
         k = metrics.conformal_rank(n, coverage)
         found = metrics.coverage_range(n, coverage)
         assert (found.low, found.high) == pytest.approx(stats.beta(k, n + 1 - k).ppf([0.025, 0.975]))
-    assert beta_quantile(0.3, 2.5, 4.5) == pytest.approx(stats.beta(2.5, 4.5).ppf(0.3))
     for x, n, a, b in ((0, 5, 3, 2), (880, 1000, 901, 100), (49_000, 50_000, 4901, 100)):
         expected = stats.betabinom(n, a, b).cdf(x)
         assert beta_binomial_at_most(x, n, a, b) == pytest.approx(expected, rel=1e-6)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.watch.estimates import estimate, t_quantile
+from calib_serve.watch.estimates import estimate
 from calib_serve.watch.ledger.sums import Sums
 from calib_serve.watch.noisy_ece import noisy_error
 
@@ -294,12 +294,6 @@ def test_sums_that_are_no_numbers_or_of_other_bins_are_refused():
         estimate(Sums.zeros(), least=math.nan)
     with pytest.raises(InputError, match="missing"):
         estimate(Sums.zeros(), missing="perhaps")
-
-
-def test_the_t_quantile_is_scipys():
-    for freedom in (1, 2, 3, 4, 5.5, 7, 12, 17, 31, 50, 200, 1e6):
-        assert t_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=5e-3)
-    assert t_quantile(0.1) == pytest.approx(12.706)
 
 
 def test_an_error_far_above_its_noise_has_the_usual_interval():

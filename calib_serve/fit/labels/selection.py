@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact, Score, Selection
-from calib_serve.errors import CalibServeError, InputError, MissingDependency
+from calib_serve.errors import CalibServeError, InputError
 from calib_serve.fit.facts import HeldOutFacts, measured_on_folds
 from calib_serve.fit.labels.fitters import fit_labels, label_options
 from calib_serve.fit.labels.samples import LabelSamples
@@ -59,8 +59,6 @@ def select_labels(
             progress(name)
         try:
             probs = _held_out(samples, partial(fit_labels, name), folds, seed)
-        except MissingDependency:
-            raise  # never choose among fewer than were asked for
         except CalibServeError as error:
             refused[name] = str(error)
             continue
