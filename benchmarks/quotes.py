@@ -134,7 +134,6 @@ QUOTES = (
             "every one does"
         ),
     ),
-    Quote("security.md", "base_install", lambda r: f"about {round(r['mib'], -1):.0f} MiB, most of it numpy"),
     Quote("monitoring.md", "detectors", lambda r: f"at its edges ({lengths(r, DRIFT_DEFAULT)} labels)"),
     Quote("monitoring.md", "detectors", lambda r: f"calibrated streams ({lengths(r, 0.0)} labels)"),
     Quote(

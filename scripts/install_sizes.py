@@ -1,7 +1,7 @@
 """What each extra brings: MiB, packages and seconds, as the table of docs/how-to/install.md.
 
     python scripts/install_sizes.py             # all of them; minutes, and gigabytes of /tmp in turn
-    python scripts/install_sizes.py watch fit   # these; "" is the base install
+    python scripts/install_sizes.py watch torch  # these; "" is the base install
 
 Each goes into an empty environment of its own, from the wheel of this checkout and by
 calib_serve/constraints.txt, and is deleted after. MiB are of all files below site-packages, bytecode

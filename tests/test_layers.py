@@ -169,7 +169,7 @@ def test_heavy_libraries_stay_in_their_rooms() -> None:
     homes = {
         "ts": {"serve", "seam"},
         "matplotlib": {"report", "cli", "demo"},
-        **dict.fromkeys(("ibis", "duckdb", "pyspark"), {"audit", "engines"}),
+        **{engine: {"audit", "engines"} for engine in ("ibis", "duckdb", "pyspark")},
     }
     ground = {"calib_serve", "numpy", "scipy", "safetensors", "yaml", *sys.stdlib_module_names}
     optional = {"PIL", "pyarrow", "pandas", "ibis", "pyspark"}

@@ -228,18 +228,18 @@ def test_the_base_install_fits_inspects_and_evaluates_in_an_empty_folder(
     run(command, "fit", "--logits", "cal.npz", "--method", "temperature", "-o", "artifact", cwd=tmp_path)
     assert "temperature" in run(command, "inspect", "artifact", cwd=tmp_path)
     assert "ece" in run(command, "evaluate", "cal.npz", "--artifact", "artifact", "--json", cwd=tmp_path)
-    # What needs more says which extra: also the choice among methods, which would else be one among fewer.
-    for method in ("auto", "vector"):
-        options = ("--logits", "cal.npz", "--method", method, "-o", method)
-        assert "calib-serve[fit]" in run(command, "fit", *options, cwd=tmp_path, fails=True)
+    for method in ("auto", "isotonic"):
+        run(command, "fit", "--logits", "cal.npz", "--method", method, "-o", method, cwd=tmp_path)
+    model = ("--model", "net.pt2", "--data", "cal.npz", "-o", "model")
+    assert "calib-serve[torch]" in run(command, "fit", *model, cwd=tmp_path, fails=True)
 
 
 def test_the_base_install_brings_few_packages(python: Path) -> None:
     listing = "from importlib.metadata import distributions as d; print(*(x.name for x in d()))"
     names = set(run(python, "-c", listing, cwd=python.parent).lower().split())
-    assert {"calib-serve", "numpy", "safetensors", "pyyaml", "typer", "rich", "packaging"} <= names
+    assert {"calib-serve", "numpy", "scipy", "safetensors", "pyyaml", "typer", "rich", "packaging"} <= names
     assert len(names) <= 18
-    assert not names & {"torch", "scipy", "onnx", "onnxruntime", "onnxruntime-gpu", "fastapi", "matplotlib"}
+    assert not names & {"torch", "scikit-learn", "onnx", "onnxruntime", "fastapi", "matplotlib"}
 
 
 def test_the_python_api_goes_the_whole_way_from_the_wheel(installed: Path, tmp_path: Path) -> None:
