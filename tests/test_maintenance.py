@@ -189,7 +189,9 @@ def test_the_page_of_support_names_the_versions_that_are_tested() -> None:
     page = (ROOT / "docs" / "support.md").read_text()
     (torch,) = {version.split("+")[0] for package, version, _ in locked(LOCKS["torch"])}
     (lowest,) = [
-        one.partition(">=")[2] for one in PROJECT["optional-dependencies"]["torch"] if one.startswith("torch>")
+        one.partition(">=")[2]
+        for one in PROJECT["optional-dependencies"]["torch"]
+        if one.startswith("torch>")
     ]
     assert f"| torch | {torch.rpartition('.')[0]} | everything; {lowest} is the lowest" in page
     (torchserve,) = [

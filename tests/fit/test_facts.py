@@ -6,13 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from calib_serve.artifact import Artifact, LogitMap
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.fit.output.candidates import fit_by_name
-
-DATA = Path(__file__).parents[1] / "kept"
 
 
 @pytest.mark.parametrize("method", ["none", "temperature", "vector", "isotonic"])
@@ -28,13 +25,6 @@ def test_a_fit_counts_how_often_each_class_is_predicted(method: str, tmp_path: P
     loaded = Artifact.load(artifact.save(tmp_path / "artifact"))
     assert loaded.reference_classes == artifact.reference_classes
     assert loaded.fingerprint == artifact.fingerprint
-
-
-def test_an_artifact_from_before_classes_were_counted_is_what_it_was() -> None:
-    for folder in DATA.glob("artifact-schema-1*"):
-        artifact = Artifact.load(folder)
-        assert artifact.reference_classes == ()
-        assert artifact.fingerprint == yaml.safe_load((folder / "manifest.yaml").read_text())["sha256"]
 
 
 def test_counts_that_cannot_be_are_refused() -> None:

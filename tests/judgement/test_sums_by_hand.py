@@ -9,18 +9,15 @@ import pytest
 from scipy import optimize, stats
 
 from calib_serve import judge
-from calib_serve.judgement import cells as cells_module
 from calib_serve.judgement.cells import Cells, equal_mass, finest
-from calib_serve.judgement.classes import FEW, ClassGap, class_gaps, class_totals
+from calib_serve.judgement.classes import ClassGap, class_gaps, class_totals
 from calib_serve.judgement.decide import _of_classes, _of_shape, _Sample
 from calib_serve.judgement.labels import _of_all, _of_label
 from calib_serve.judgement.shape import (
     _OF_CLASSES,
-    _WAVES,
     Pair,
     _class_slopes,
     _effect,
-    _mixture_beyond,
     shape_of_event,
     shape_of_top_two,
 )
@@ -162,20 +159,6 @@ def test_as_many_cells_are_made_as_leave_a_calibrated_model_its_power() -> None:
     assert asked == [2, 3, 4, 6]  # no finer one is tried
 
 
-def test_the_risk_is_one_in_twenty() -> None:
-    assert cells_module.RISK == 0.05
-    assert FEW == 500
-
-
-def test_a_mixture_has_the_moments_of_its_weights() -> None:
-    weights = np.array([0.5, 1.0, 3.0])
-    c1, c2, c3 = weights.sum(), (weights**2).sum(), (weights**3).sum()
-    freedom = c2**3 / c3**2
-    for x in (2.0, 5.0, 20.0):
-        wanted = stats.chi2.sf((x - c1) * math.sqrt(freedom / c2) + freedom, freedom)
-        assert _mixture_beyond(x, weights) == pytest.approx(wanted, rel=1e-9)
-
-
 # Classes
 
 
@@ -213,14 +196,6 @@ def test_the_rest_is_judged_as_one_where_it_is_many_or_one_in_twenty() -> None:
     assert rest(10, 6, 1140) == ["0", None]  # and this exactly
     assert rest(10, 6, 1141) == ["0"]
     assert rest(1, 30, 0) == [None]
-
-
-def test_the_rest_holds_what_small_classes_say_and_what_came() -> None:
-    predicted = np.repeat([0, 1, 2], [9000, 300, 300])
-    p, right = np.full(9600, 0.8), (np.arange(9600) % 2).astype(float)
-    rest = class_gaps(p, right, predicted, ["a", "b", "c"], None)[0][-1]
-    assert rest.name is None
-    assert (rest.cells.said[0], rest.cells.came[0]) == (pytest.approx(480), 300)
 
 
 def test_a_class_is_told_with_its_way() -> None:
@@ -621,10 +596,6 @@ def test_one_error_of_shape_that_stands_out_speaks_alone() -> None:
     says = _of_shape(found, 0.02).says.replace("\xa0", " ")
     size = f"{100 * found.size:.1f} points, root mean square"
     assert says == f"errors that cancel over its ranges or classes are about {size}"
-
-
-def test_how_much_of_a_shape_is_looked_at() -> None:
-    assert (_OF_CLASSES, _WAVES) == (64, 32)
 
 
 def test_lines_over_the_rank_are_of_the_classes_predicted_most() -> None:

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from calib_serve import metrics
-from calib_serve.bins import Bins
-from calib_serve.metrics.equal_mass import Ranked, cumulative, equal_mass_edges
 from calib_serve.metrics.refinement import Separation
 
 
@@ -60,13 +58,6 @@ def test_ece_is_never_less_than_what_coarser_bins_show(sample) -> None:
     fine, coarse = (metrics.ece(*sample, bins=bins) for bins in (15, 5))
     assert coarse <= fine + 1e-12
     assert abs(metrics.signed_gap(*sample)) <= coarse + 1e-12
-
-
-@given(st.integers(1, 500), st.integers(1, 40))
-def test_equal_mass_bins_hold_n_over_m_within_one(n: int, bins: int) -> None:
-    sizes = np.diff(equal_mass_edges(n, bins))
-    assert sizes.tolist() == [len(part) for part in np.array_split(np.arange(n), bins)]
-    assert np.abs(sizes - n / bins).max() < 1
 
 
 @given(samples())
@@ -138,23 +129,6 @@ def test_brier_terms_add_up_to_the_brier_score(sample) -> None:
 
 @given(samples())
 @settings(deadline=None)
-def test_classwise_ece_equals_its_definition(sample) -> None:
-    probs, labels = sample
-    classes = range(probs.shape[1])
-    for edges in ("right", "left"):
-        each = [Bins.tally(probs[:, k], labels == k, edges=edges).ece() for k in classes]
-        assert metrics.classwise_ece(probs, labels, edges=edges) == pytest.approx(np.mean(each), abs=1e-12)
-    each = []
-    for k in classes:
-        kept = probs[:, k] >= 0.2
-        each.append(
-            Bins.tally(probs[kept, k], (labels == k)[kept]).ece() * kept.mean() if kept.any() else 0.0
-        )
-    assert metrics.classwise_ece(probs, labels, threshold=0.2) == pytest.approx(np.mean(each), abs=1e-12)
-
-
-@given(samples())
-@settings(deadline=None)
 def test_ece_terms_add_up_to_the_ece(sample) -> None:
     terms = metrics.ece_terms(*sample)
     total = terms.confidence - terms.refinement - terms.base_rate + terms.residual
@@ -180,11 +154,3 @@ def test_a_weight_counts_like_that_many_copies(sample, seed: int) -> None:
     for name, values in weighted.items():
         # The noise floor takes the root of a variance, which may be 0 but for its last bits.
         assert values[0] == pytest.approx(copied[name].value, abs=1e-7, nan_ok=True), name
-
-
-def test_cumulative_sums_start_at_zero_and_ranked_bins_hold_all() -> None:
-    assert cumulative(np.array([[1.0, 2.0]])).tolist() == [[0.0, 1.0, 3.0]]
-    count, confidence, correct = Ranked.of([0.9, 0.5, 0.7], [1, 0, 1]).sums(2)
-    assert count.tolist() == [2.0, 1.0]
-    assert confidence == pytest.approx([1.2, 0.9])
-    assert correct.tolist() == [1.0, 1.0]
