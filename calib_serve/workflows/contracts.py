@@ -13,9 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact import Artifact, Clause, Contract
 from calib_serve.errors import InputError
 from calib_serve.metrics import Estimate, abstention, evaluate, exact_interval
-from calib_serve.metrics.exact import beta_binomial_at_most
 from calib_serve.metrics.grouped import design_effect, group_codes
-from calib_serve.metrics.intervals import quantile_of
+from calib_serve.metrics.intervals import beta_binomial_at_most, quantile_of
 from calib_serve.metrics.scores import checked
 from calib_serve.metrics.tails import beta_below
 from calib_serve.workflows.contract_results import ClauseCheck, ContractCheck, Found

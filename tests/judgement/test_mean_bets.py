@@ -9,7 +9,7 @@ import pytest
 from sizes import sized
 
 from calib_serve.errors import InputError
-from calib_serve.judgement.mean_bets import BETS, MeanBets
+from calib_serve.judgement.bets import BETS, MeanBets
 
 
 def evidence(x: np.ndarray, mean: float) -> float:

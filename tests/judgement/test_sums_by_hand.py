@@ -11,8 +11,7 @@ from scipy import optimize, stats
 from calib_serve import judge
 from calib_serve.judgement.cells import Cells, equal_mass, finest
 from calib_serve.judgement.classes import ClassGap, class_gaps, class_totals
-from calib_serve.judgement.decide import _of_classes, _of_shape, _Sample
-from calib_serve.judgement.labels import _of_all, _of_label
+from calib_serve.judgement.decide import _of_all, _of_classes, _of_label, _of_shape, _Sample
 from calib_serve.judgement.shape import (
     _OF_CLASSES,
     Pair,

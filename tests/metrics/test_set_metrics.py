@@ -10,7 +10,7 @@ from scipy import stats
 
 from calib_serve import metrics
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics.exact import beta_binomial_at_most
+from calib_serve.metrics.intervals import beta_binomial_at_most
 
 SETS = np.array([[1, 0, 0], [1, 1, 0], [1, 1, 1], [0, 1, 0], [0, 0, 1]], bool)
 LABELS = [0, 2, 2, 1, 0]

@@ -12,7 +12,7 @@ from sizes import sized
 
 from calib_serve import Keyring, ServedPrediction, Watch
 from calib_serve.errors import InputError, LedgerError, Refused
-from calib_serve.judgement.mean_bets import BETS, MeanBets
+from calib_serve.judgement.bets import BETS, MeanBets
 from calib_serve.receipts import Label, Receipt, Shadow
 from calib_serve.watch.anew import begun_anew
 from calib_serve.watch.feed import DriftFeed

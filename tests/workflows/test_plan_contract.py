@@ -13,7 +13,7 @@ from sizes import sized
 
 from calib_serve.artifact import Clause, Contract
 from calib_serve.errors import InputError
-from calib_serve.judgement.mean_evidence import Evidence
+from calib_serve.judgement.bets import Evidence
 from calib_serve.watch.contracts.evidence import ClauseEvidence, Labelled
 from calib_serve.watch.policy import parse_policy
 from calib_serve.workflows import contract_plan

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, LedgerError, of_a_newer
-from calib_serve.judgement.mean_bets import MeanBets
+from calib_serve.judgement.bets import MeanBets
 from calib_serve.watch.ledger import Noted
 from calib_serve.watch.shadow.state import ShadowState, Verdict
 

@@ -19,7 +19,7 @@ from torch import nn
 from calib_serve.artifact import Artifact, InputShift
 from calib_serve.errors import FitError, InputError, ShapeError
 from calib_serve.fit.clamping import fit_neural_clamping, fit_neural_clamping_efficient
-from calib_serve.fit.clamping.entropy_shift import data_bounds, feasible_shift
+from calib_serve.fit.clamping.efficient import data_bounds, feasible_shift
 from calib_serve.fit.clamping.objective import Objective
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.metrics import nll, softmax

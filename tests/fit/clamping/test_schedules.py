@@ -16,11 +16,9 @@ from calib_serve.fit.clamping import (
     fit_neural_clamping_paper,
     fit_neural_clamping_toolkit,
 )
-from calib_serve.fit.clamping.augmentation import Augmentation
-from calib_serve.fit.clamping.descent import Descent
-from calib_serve.fit.clamping.entropy_shift import entropy_shift
+from calib_serve.fit.clamping.efficient import entropy_shift
 from calib_serve.fit.clamping.objective import Objective
-from calib_serve.fit.clamping.schedules import PAPER, TOOLKIT
+from calib_serve.fit.clamping.schedules import PAPER, TOOLKIT, Augmentation, Descent
 from calib_serve.fit.facts import reference_bins
 from calib_serve.metrics import softmax
 from calib_serve.model import TorchClassifier, from_module

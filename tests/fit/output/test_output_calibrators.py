@@ -13,8 +13,8 @@ from calib_serve.errors import FitError, InputError
 from calib_serve.fit.output.binning import fit_histogram_width, fit_isotonic
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
 from calib_serve.fit.output.ece_grid import GRIDS, Gaps, ece_of_grid, fit_temperature_ece
+from calib_serve.fit.output.linear import fit_dirichlet_odir, fit_matrix_odir
 from calib_serve.fit.output.mixture import fit_temperature_mixture, mixture_weights
-from calib_serve.fit.output.odir import fit_dirichlet_odir, fit_matrix_odir
 from calib_serve.fit.output.structured import fit_structured_matrix, fit_structured_vector
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.fit.samples import Samples
