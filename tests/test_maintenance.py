@@ -169,9 +169,7 @@ def test_a_version_is_held_to_the_python_that_it_was_tested_on() -> None:
 
 
 def test_the_page_of_installing_weighs_every_extra() -> None:
-    rows = re.findall(
-        r"^\| (\S+) \| [\d,]+ \| \d+ \| \d+ \|$", (ROOT / "docs/how-to/install.md").read_text(), re.M
-    )
+    rows = re.findall(r"^\| (\S+) \| [\d,]+ \| \d+ \|$", (ROOT / "docs/how-to/install.md").read_text(), re.M)
     extras = {f"`{name}`" for name in PROJECT["optional-dependencies"] if name not in ("docs", "dev")}
     assert set(rows) == {"(none)"} | extras
 
