@@ -101,20 +101,6 @@ def test_a_rising_map_of_confidence_leaves_the_ranking_measures_alone(sample) ->
 
 @given(samples())
 @settings(deadline=None)
-def test_aurc_is_the_mean_risk_over_coverages_with_ties_shared(sample) -> None:
-    probs, labels = sample
-    confidence = probs.max(axis=1)
-    wrong = (probs.argmax(axis=1) != labels).astype(float)
-    # Spread each tie's errors evenly, then take the definition.
-    even = np.array([wrong[confidence == c].mean() for c in confidence])[np.argsort(-confidence)]
-    n = len(labels)
-    assert metrics.aurc(probs, labels) == pytest.approx((np.cumsum(even) / np.arange(1, n + 1)).mean())
-    best = np.cumsum(np.sort(wrong)) / np.arange(1, n + 1)
-    assert metrics.e_aurc(probs, labels) == pytest.approx(metrics.aurc(probs, labels) - best.mean())
-
-
-@given(samples())
-@settings(deadline=None)
 def test_brier_terms_add_up_to_the_brier_score(sample) -> None:
     for terms, score in (
         (metrics.brier_terms(*sample), metrics.brier(*sample)),

@@ -118,20 +118,6 @@ def test_proper_scores_equal_scikit_learns() -> None:
     assert metrics.brier(p, y) == pytest.approx(brier_score_loss(y, p, labels=range(5)))
 
 
-def test_brier_terms_of_a_forecast_that_is_constant_in_each_bin_are_murphys() -> None:
-    # .9 right 8 of 10 times, .6 right 6 of 10; no variation within a bin.
-    confidence = np.repeat([0.9, 0.6], 10)
-    correct = np.concatenate([np.arange(10) < 8, np.arange(10) < 6])
-    terms = metrics.brier_top_label_terms(*binary(confidence, correct))
-    assert terms.calibration == pytest.approx((0.1**2 + 0) / 2)
-    assert terms.resolution == pytest.approx(0.1**2)
-    assert terms.uncertainty == pytest.approx(0.7 * 0.3)
-    assert terms.within_bins == pytest.approx(0, abs=1e-12)
-    assert terms.refinement == pytest.approx((0.8 * 0.2 + 0.6 * 0.4) / 2)
-    both = metrics.brier_terms(*binary(confidence, correct))  # the second class mirrors the first
-    assert both.calibration == pytest.approx(2 * terms.calibration)
-
-
 def test_ece_terms_by_hand() -> None:
     # Two right at .9, one wrong at .9 and one wrong at .8: r = (2 / 2 + 2) / 4 of the four pairs.
     sample = binary(np.array([0.9, 0.9, 0.9, 0.8]), np.array([1, 1, 0, 0], bool))
@@ -143,14 +129,6 @@ def test_ece_terms_by_hand() -> None:
     assert terms.residual == pytest.approx(terms.ece - (0.875 - 0.375 - 0.25))
     assert terms.of_bins == pytest.approx(0, abs=1e-12)  # both bins are overconfident
     assert terms.of_equation_8 == pytest.approx(0.375 + 0.25 - 0.5)
-
-
-def test_sweep_ece_takes_the_last_bin_count_that_keeps_accuracy_rising() -> None:
-    # Right: 0 1 | 0 1 in rank order. Halves .5, .5 rise (not fall); thirds .5, 0, 1 fall: two bins.
-    confidence = np.array([0.6, 0.7, 0.8, 0.9])
-    sample = binary(confidence, np.array([0, 1, 0, 1], bool))
-    assert metrics.sweep_ece(*sample) == pytest.approx(metrics.adaptive_ece(*sample, bins=2))
-    assert metrics.sweep_ece(*sample) != pytest.approx(metrics.adaptive_ece(*sample, bins=4))
 
 
 def test_adaptive_classwise_ece_is_the_mean_of_the_classes_adaptive_ece() -> None:

@@ -10,7 +10,6 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wi
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import (
-    GridSearchCV,
     GroupKFold,
     StratifiedKFold,
     cross_val_predict,
@@ -44,9 +43,6 @@ def not_yet(_: object) -> dict[str, str]:
 )
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
-
-
-# --- what is fitted ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -87,31 +83,6 @@ def test_a_fitted_classifier_stays_and_is_calibrated_on_all_samples(cv):
     assert model.estimator_ is given
 
 
-def test_labels_keep_their_names_and_columns_their_order():
-    x, x_test, y, y_test = halves(load_wine)
-    names = np.array(["red", "blue", "green"])
-    model = CalibratedClassifier(GaussianNB(), method="temperature").fit(x, names[y])
-    assert model.classes_.tolist() == ["blue", "green", "red"]
-    assert model.artifact_.class_names == ("blue", "green", "red")
-    assert model.score(x_test, names[y_test]) > 0.9
-    by_number = CalibratedClassifier(GaussianNB(), method="temperature").fit(x, y).predict_proba(x_test)
-    np.testing.assert_allclose(model.predict_proba(x_test), by_number[:, [1, 2, 0]], atol=1e-9)
-
-
-def test_it_goes_into_a_search_with_its_methods_and_options():
-    x, _, y, _ = halves(load_wine)
-    grid = {"method": ["none", "temperature-mixture"], "estimator__var_smoothing": [1e-9, 1e-3]}
-    search = GridSearchCV(CalibratedClassifier(GaussianNB()), grid, scoring="neg_log_loss", cv=3).fit(x, y)
-    assert search.best_estimator_.method_ == search.best_params_["method"]
-    options = {"candidates": ["temperature"], "criterion": "brier"}
-    model = CalibratedClassifier(GaussianNB(), options=options).fit(x, y)
-    scores = model.artifact_.fit["selection"]["scores"]
-    assert [row["method"] for row in scores] == ["none", "temperature"]
-
-
-# --- little data ------------------------------------------------------------------------------
-
-
 def test_folds_are_as_many_as_the_smallest_class_has_samples():
     x, y = load_wine(return_X_y=True)
     keep = np.concatenate([np.flatnonzero(y == 0)[:3], np.flatnonzero(y > 0)])
@@ -134,9 +105,6 @@ def test_where_no_choice_can_be_made_a_temperature_is_fitted_or_nothing():
     np.testing.assert_allclose(model.predict_proba(x_cal), frozen.predict_proba(x_cal), atol=1e-12)
     with pytest.raises(FitError, match="no finite temperature"):
         CalibratedClassifier(frozen, method="temperature").fit(x_cal[right], y_cal[right])
-
-
-# --- splitters, weights, routing --------------------------------------------------------------
 
 
 def test_weights_reach_the_classifier_and_the_calibration():
@@ -188,9 +156,6 @@ def test_data_frames_give_their_column_names():
     plain = CalibratedClassifier(GaussianNB()).fit(x, y)
     got = model.predict_proba(pandas.DataFrame(x_test, columns=columns))
     np.testing.assert_allclose(got, plain.predict_proba(x_test), rtol=0, atol=1e-12)
-
-
-# --- what is refused --------------------------------------------------------------------------
 
 
 def test_scores_that_are_not_one_a_class_are_refused():

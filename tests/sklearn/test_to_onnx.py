@@ -103,17 +103,6 @@ def test_all_outputs_decide_by_the_calibrated_probabilities(tmp_path):
     np.testing.assert_allclose(got["confidence"], model.predict_proba(unseen).max(axis=1), atol=1e-5)
 
 
-def test_two_classes_of_a_forest_are_right_where_one_has_no_share(tmp_path):
-    """1 - p is 6e-8 in float32 where the share is 0, and its logarithm -17 in the place of -87."""
-    x, unseen, y, _ = parts("two classes")
-    model = fitted(RandomForestClassifier(70, random_state=1), x, y, "temperature")
-    everything = np.concatenate([x, unseen])
-    assert (model.estimator_.predict_proba(everything) == 0).any()
-    model.to_onnx(tmp_path / "forest.onnx", x[:3])
-    got = answer(tmp_path / "forest.onnx", everything)["probabilities"]
-    np.testing.assert_allclose(got, model.predict_proba(everything), atol=1e-5)
-
-
 @pytest.mark.parametrize("method", ["isotonic", "histogram-mass"])
 def test_a_table_of_bins_is_looked_up_in_the_file(method, tmp_path):
     x, unseen, y, _ = parts("two classes")
@@ -121,9 +110,6 @@ def test_a_table_of_bins_is_looked_up_in_the_file(method, tmp_path):
     model.to_onnx(tmp_path / "table.onnx", x)
     got = answer(tmp_path / "table.onnx", unseen)["probabilities"]
     np.testing.assert_allclose(got, model.predict_proba(unseen), atol=1e-5)
-
-
-# --- refusals ---------------------------------------------------------------------------------
 
 
 def test_what_skl2onnx_computes_in_another_way_is_refused(tmp_path):

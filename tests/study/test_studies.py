@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from calib_serve.cli import app
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics import ece, softmax
 from calib_serve.study import bin_effect, optimal_temperature, shift, stability, validation_size
@@ -110,34 +105,3 @@ def test_the_shift_study_measures_the_model_on_corrupted_images() -> None:
     assert found["noise", 5, "none"][1] == pytest.approx(ece(corrupted, labels[200:]))
     assert found["clean", 0, "temperature"][1] < found["clean", 0, "none"][1]
     assert study.says[0].startswith("temperature keeps up with")
-
-
-@pytest.fixture
-def logits_file(tmp_path: Path) -> Path:
-    path = tmp_path / "logits.npz"
-    np.savez(path, cal_logits=CAL[0], cal_labels=CAL[1], test_logits=TEST[0], test_labels=TEST[1])
-    return path
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["size", "--sizes", "100,500", "--repeats", "2"],
-        ["optimum"],
-        ["stability", "--folds", "3"],
-        ["bins"],
-    ],
-    ids=lambda a: a[0],
-)
-def test_each_study_is_a_command(arguments: list[str], logits_file: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    result = CliRunner().invoke(
-        app, ["study", *arguments, "--logits", str(logits_file), "--json", "-o", str(out)]
-    )
-    assert result.exit_code == 0, result.output
-    study = json.loads(result.stdout)
-    assert study["rows"]
-    assert study["says"]
-    assert json.loads((out / "study.json").read_text()) == study
-    assert len((out / "study.csv").read_text().splitlines()) == len(study["rows"]) + 1
-    assert (out / "study.svg").exists() == bool(study["curves"])

@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sizes import nightly, sized
+from sizes import sized
 from typer.testing import CliRunner
 
 from calib_serve.artifact import Head, InputShift
 from calib_serve.cli import app
 from calib_serve.demo import digits
 from calib_serve.errors import InputError
-from calib_serve.fit.output import fit_temperature
 from calib_serve.metrics import ece, nll, softmax
 from calib_serve.model import from_module
 from calib_serve.study import ablation, bin_effect, shift, stability, validation_size
@@ -37,7 +36,7 @@ def parts():
 @pytest.mark.parametrize(
     "method",
     [
-        pytest.param(name, marks=[nightly] if name == "neural-clamping-paper" else [])
+        pytest.param(name, marks=[pytest.mark.nightly] if name == "neural-clamping-paper" else [])
         for name in sorted(ON_MODEL)
         if name not in SLOW
     ],
@@ -51,17 +50,6 @@ def test_each_method_on_the_model_is_studied_and_changes_it(parts, method: str) 
     np.testing.assert_allclose(probs.sum(axis=1), 1, rtol=1e-9)
     assert np.abs(probs - softmax(model.logits(test[0]))).max() > 0.01
     assert any(isinstance(step, (Head, InputShift)) for step in artifact.steps)
-
-
-def test_an_output_method_on_the_model_is_the_one_on_its_logits(parts) -> None:
-    model, _, cal, test, _ = parts
-    found = FitOnModel(model)
-    alone = fit_temperature(model.logits(cal[0]), cal[1])
-    np.testing.assert_array_equal(
-        found.probs(found.fit("temperature", *cal), test[0]), alone.probs(model.logits(test[0]))
-    )
-    on_logits = bin_effect((model.logits(cal[0]), cal[1]), (model.logits(test[0]), test[1]))
-    assert bin_effect(cal, test, fit=found).rows == on_logits.rows
 
 
 def test_a_head_without_the_model_is_refused_by_every_study(parts) -> None:

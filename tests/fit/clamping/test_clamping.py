@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sizes import nightly
 from torch import nn
 
 from calib_serve.artifact import Artifact, InputShift
@@ -96,17 +95,6 @@ def test_a_heavy_penalty_leaves_temperature_scaling(classifier, drawn) -> None:
     assert artifact.fit["temperature"] == pytest.approx(alone, rel=1e-4)
 
 
-def test_no_shift_and_temperature_1_reproduce_the_model_bit_for_bit(classifier, drawn) -> None:
-    inputs, _, _ = drawn
-    plain = classifier.logits(inputs)
-    assert np.array_equal(classifier.logits(inputs, shift=InputShift(np.zeros(SHAPE))), plain)
-    from calib_serve.artifact import LogitMap
-
-    steps = (InputShift(np.zeros(SHAPE)), LogitMap.temperature(1.0))
-    artifact = Artifact(steps, method="neural-clamping", classes=4)
-    assert np.array_equal(artifact.probs(plain), softmax(plain))
-
-
 def test_folds_choose_the_resolution_that_generalises(classifier, drawn) -> None:
     inputs, labels, _ = drawn
     artifact = fit_neural_clamping(classifier, inputs[:400], labels[:400], penalty=1e-4, resolution=(1, None))
@@ -114,16 +102,6 @@ def test_folds_choose_the_resolution_that_generalises(classifier, drawn) -> None
     assert one < full  # 256 pixels fit the noise of 400 labels
     assert artifact.fit["resolution"] == 1
     assert one < artifact.fit["held_out_nll_of_temperature_alone"]
-
-
-def test_gamma_by_calibration_ece_takes_the_least_of_its_own_table(classifier, drawn) -> None:
-    inputs, labels, _ = drawn
-    artifact = fit_neural_clamping(
-        classifier, inputs[:400], labels[:400], gamma=(0.0, 0.5, 1.0), judge="calibration-ece"
-    )
-    rows = artifact.fit["candidates"]
-    assert [row["gamma"] for row in rows] == [0.0, 0.5, 1.0]
-    assert artifact.fit["gamma"] == min(rows, key=lambda row: row["score"])["gamma"]
 
 
 def test_delta_behind_the_normalisation_is_scaled_by_its_deviation(classifier, drawn) -> None:
@@ -187,8 +165,14 @@ def test_hostile_input_is_refused_before_any_long_work(classifier, drawn) -> Non
 
 
 # The last has more ranks than batches: some have no input at all.
+@pytest.mark.server
 @pytest.mark.parametrize(
-    ("ranks", "batch"), [(2, 64), pytest.param(4, 64, marks=nightly), pytest.param(4, 256, marks=nightly)]
+    ("ranks", "batch"),
+    [
+        (2, 64),
+        pytest.param(4, 64, marks=pytest.mark.nightly),
+        pytest.param(4, 256, marks=pytest.mark.nightly),
+    ],
 )
 def test_ranks_fit_what_one_process_fits(classifier, drawn, tmp_path, ranks, batch) -> None:
     inputs, labels, _ = drawn

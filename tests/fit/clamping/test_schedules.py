@@ -48,9 +48,6 @@ def drawn(classifier) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
-# --- what is printed and published -----------------------------------------------------------------
-
-
 def test_the_data_driven_start_is_that_of_the_theorem(classifier, drawn) -> None:
     still = replace(PAPER, epochs=1, rate=1e-12)
     fit = fit_neural_clamping_paper(classifier, *drawn, start="data", input_range=(-1.0, 2.0), schedule=still)
@@ -66,16 +63,6 @@ def test_gammas_are_tried_in_separate_runs_from_one_start(classifier, drawn) -> 
     assert [row["score"] for row in both.fit["candidates"]] == pytest.approx(eces)
     best = alone[int(np.argmin(eces))]
     np.testing.assert_array_equal(both.input_shift.delta, best.input_shift.delta)
-
-
-# --- the steps -------------------------------------------------------------------------------------
-
-
-class Linear(nn.Module):
-    """Logits (x, 0) of one number."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([x, torch.zeros_like(x)], dim=1)
 
 
 def test_steps_are_those_of_torch_s_own_descent(classifier, drawn) -> None:
@@ -100,22 +87,6 @@ def test_steps_are_those_of_torch_s_own_descent(classifier, drawn) -> None:
     assert found.temperature == pytest.approx(float(t.detach()), abs=2e-5)
 
 
-def test_an_epoch_is_every_sample_once_in_batches(classifier, drawn) -> None:
-    seen: list[int] = []
-
-    class Counting(Objective):
-        def __call__(self, vector):
-            seen.append(len(self.labels))
-            return super().__call__(vector)
-
-    objective = Counting(classifier, *drawn, weight=0.1)
-    Descent(replace(PAPER, batch=25, epochs=2))(objective, np.full(128, 0.01))
-    assert seen == [25, 25, 10] * 2
-
-
-# --- augmentation ----------------------------------------------------------------------------------
-
-
 def test_an_image_is_moved_flipped_and_cut_and_nothing_else() -> None:
     ramp = 1 + np.arange(64, dtype=np.float32).reshape(1, 1, 8, 8)
     vary = Augmentation(1, 2, np.zeros(1, np.float32), np.full(1, -1.0, np.float32))
@@ -129,9 +100,6 @@ def test_an_image_is_moved_flipped_and_cut_and_nothing_else() -> None:
         (way,) = [i for i, way in enumerate(ways) if np.array_equal(way[~cut], image[~cut])]
         met.add(way)
     assert met == set(range(18))
-
-
-# --- hostile options -------------------------------------------------------------------------------
 
 
 def test_options_that_a_schedule_does_not_take_are_refused(classifier, drawn) -> None:
@@ -152,9 +120,6 @@ def test_options_that_a_schedule_does_not_take_are_refused(classifier, drawn) ->
     for wrong in ({"rate": 0.0}, {"momentum": 1.0}, {"batch": 0}, {"epochs": 0}):
         with pytest.raises(InputError, match="a schedule has"):
             replace(PAPER, **wrong)
-
-
-# --- the efficient form's grid ---------------------------------------------------------------------
 
 
 def test_the_efficient_form_searches_the_grid_it_is_given(classifier, drawn) -> None:

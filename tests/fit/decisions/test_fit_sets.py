@@ -63,19 +63,6 @@ def test_the_threshold_is_the_formulas(score: SetScore) -> None:
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_probabilities_that_are_tied_lose_nothing_by_rounding_to_float32(score: SetScore) -> None:
-    # As of a calibration by bins: whole groups of samples have the threshold as their score.
-    rng = np.random.default_rng(2)
-    levels = rng.dirichlet(np.ones(4), size=6)
-    p = levels[rng.integers(0, 6, 2000)]
-    y = np.minimum((rng.random(2000)[:, None] > p.cumsum(axis=1)).sum(axis=1), 3)
-    for coverage in (0.7, 0.75, 0.8, 0.85, 0.9, 0.95):
-        sets = fit_sets(p[:1000], y[:1000], coverage=coverage, score=score, **OPTIONS[score])
-        np.testing.assert_array_equal(sets(p[1000:].astype(np.float32)), sets(p[1000:]))
-        assert held(sets, p[1000:], y[1000:]).mean() > coverage - 4 * (coverage * (1 - coverage) / 500) ** 0.5
-
-
-@pytest.mark.parametrize("score", SCORES)
 def test_with_too_few_samples_every_class_is_in_every_set(score: SetScore) -> None:
     p, y = draw(8, 4, np.random.default_rng(3))
     sets = fit_sets(p, y, coverage=0.9, score=score, **OPTIONS[score])

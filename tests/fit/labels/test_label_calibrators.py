@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 
 from calib_serve import Artifact, calibrate, verdict
-from calib_serve.errors import CalibServeError, FitError, InputError, ShapeError
+from calib_serve.errors import CalibServeError, InputError, ShapeError
 from calib_serve.fit.labels import LABEL_METHODS
 from calib_serve.metrics import decisions, nll, sigmoid
 from calib_serve.scores import to_logits
@@ -108,15 +108,6 @@ def test_a_label_that_says_too_little_keeps_the_temperature_of_all_and_that_is_s
     assert "never, always, nine" in str(verdict(artifact))
 
 
-def test_where_no_temperature_is_best_a_label_keeps_its_own_probability() -> None:
-    z, y = draw()
-    with pytest.raises(FitError):
-        fit(-z, y, "temperature")
-    artifact = fit(-z, y, "platt")
-    np.testing.assert_allclose(artifact.probs(-z), sigmoid(-z))
-    assert "infinite" in artifact.fit["no_temperature"]
-
-
 def test_auto_chooses_by_the_folds_and_records_all_candidates() -> None:
     z, y = draw(1500)
     artifact = fit(z, y)
@@ -128,17 +119,6 @@ def test_auto_chooses_by_the_folds_and_records_all_candidates() -> None:
     calibrated = rng.normal(size=(1500, 3))
     true = (rng.random(calibrated.shape) < sigmoid(calibrated)).astype(int)
     assert fit(calibrated, true).method == "none"
-
-
-def test_samples_that_weigh_nothing_change_nothing() -> None:
-    z, y = draw()
-    weight = np.ones(2 * len(z))
-    weight[len(z) :] = 0
-    more = np.concatenate([z, -z])
-    # Platt's targets count the samples, whatever they weigh.
-    for method, near in {"temperature": 1e-6, "platt": 0.01}.items():
-        weighed = fit(more, np.concatenate([y, y]), method, sample_weight=weight)
-        np.testing.assert_allclose(weighed.probs(z), fit(z, y, method).probs(z), atol=near)
 
 
 def test_one_label_is_two_classes() -> None:

@@ -62,17 +62,6 @@ def test_masked_weights_get_no_gradient_and_all_do_without_the_restriction(sets)
     assert (free != first).all()
 
 
-def test_expected_weights_are_the_unmasked_ones_times_q(sets) -> None:
-    (x, y), _, _ = sets
-    how = replace(SHORT, epochs=2, retention=Retention(first=0.3, adapt=None))
-    expected = train_masked(x, y, 5, masking=how).head
-    unmasked = train_masked(x, y, 5, masking=replace(how, inference="unmasked")).head
-    for scaled, whole in zip(expected.weights, unmasked.weights, strict=True):
-        np.testing.assert_allclose(scaled, 0.3 * whole, rtol=1e-5)
-    for one, other in zip(expected.biases, unmasked.biases, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
 @given(
     st.floats(0.05, 1), st.floats(0, 1), st.floats(0, 1), st.integers(1, 40),
     st.sampled_from(["held-out", "training"]),
@@ -173,11 +162,3 @@ def test_a_method_behind_the_head_is_fitted_to_the_held_out_part(sets) -> None:
     assert artifact.reference.ece() < bare.reference.ece()
     with pytest.raises(InputError, match="there is no method 'temprature'"):
         fit_masked_head(x, y, held_x, held_y, then="temprature")
-
-
-def test_a_head_that_answers_all_samples_alike_is_said_and_nothing_is_fitted_behind_it() -> None:
-    features, labels = np.zeros((200, 8), np.float32), np.arange(200) % 4
-    artifact = fit_masked_head(features, labels, classes=4)
-    assert "the training collapsed" in artifact.fit["remarks"][0]
-    with pytest.raises(FitError, match="answers every held-out sample alike, so nothing"):
-        fit_masked_head(features, labels, classes=4, then="temperature")

@@ -8,7 +8,6 @@ import pytest
 from calib_serve.fit.output.averaged import Averaged, fit_structured_average
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.output.learnable import folds_of
-from calib_serve.fit.output.selection import select
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import nll
 
@@ -50,19 +49,6 @@ def test_on_new_samples_it_is_as_good_as_a_temperature_and_better_where_classes_
         new, truth = make(5000, seed=seed + 100)
         ours = nll(fit_structured_average(logits, labels).probs(new), truth)
         assert ours < most * nll(fit_by_name("temperature", logits, labels).probs(new), truth)
-
-
-def test_where_many_classes_have_no_sample_no_prediction_changes() -> None:
-    logits, labels = draw(60, 40)
-    artifact = fit_structured_average(logits, labels)
-    new = draw(500, 40, seed=1)[0]
-    np.testing.assert_array_equal(artifact.probs(new).argmax(axis=1), new.argmax(axis=1))
-
-
-def test_with_every_sample_right_confidence_stays_below_what_so_few_can_show() -> None:
-    logits = draw(100)[0]
-    probs = select(logits, logits.argmax(axis=1)).probs(logits)
-    assert 0.9 < probs.max() < 1 - 0.7 / 101
 
 
 def test_a_matrix_is_found_where_classes_are_mixed_up_and_dropped_where_they_are_not() -> None:
