@@ -12,17 +12,20 @@ from calib_serve.errors import EXTRA_OF
 
 pytestmark = pytest.mark.server
 
-# What sys.modules holds as None cannot be imported, and is as if it were not installed.
 PROGRAM = """
 import sys
+from importlib.machinery import PathFinder
+
 _, folder, *absent = sys.argv
-sys.modules.update(dict.fromkeys(absent))
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *where: None if name.partition(".")[0] in absent else find(name, *where)
 
 from calib_serve import *
 import calib_serve
 from calib_serve.artifact import Artifact
 from calib_serve.fit.labels import LABEL_METHODS
 from calib_serve.fit.output import CANDIDATES, TWO_CLASSES
+from calib_serve.study import validation_size
 import numpy as np
 
 for name, extra in {"fuse_onnx": "onnx", "load_model": "torch", "Server": "torchserve", "create_app": "watch",
@@ -60,6 +63,7 @@ assert decided.sets and decided.abstain, decided
 estimate_prior(found["temperature"], z)
 kept(with_prior(found["temperature"], [0.2, 0.3, 0.5]), z)
 assert all(one.metrics for one in compare((z, y), (z, y), ["none", "isotonic"]))
+assert validation_size((z, y), (z, y), sizes=[100], repeats=2).rows
 print("the whole of it")
 """
 
