@@ -15,7 +15,7 @@ from calib_serve.fit.clamping import (
     fit_neural_clamping_paper,
     fit_neural_clamping_toolkit,
 )
-from calib_serve.fit.clamping.entropy_shift import mean_entropy
+from calib_serve.fit.clamping.efficient import mean_entropy
 from calib_serve.fit.clamping.objective import best_temperature
 from calib_serve.fit.clamping.schedules import PAPER, TOOLKIT
 from calib_serve.fit.output.candidates import fit_by_name

@@ -21,8 +21,8 @@ import torch
 
 from calib_serve.demo import digits
 from calib_serve.fit.clamping import fit_neural_clamping, fit_neural_clamping_efficient
-from calib_serve.fit.clamping.descent import Descent
 from calib_serve.fit.clamping.schedules import PAPER as PRINTED
+from calib_serve.fit.clamping.schedules import Descent
 from calib_serve.fit.masked import PAPER, fit_masked_head
 from calib_serve.fit.output.temperature import fit_temperature
 from calib_serve.metrics import accuracy, ece, nll

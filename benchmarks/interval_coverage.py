@@ -28,9 +28,9 @@ import peers
 
 from calib_serve.bins import Bins
 from calib_serve.metrics import evaluate, paired_changes, softmax
-from calib_serve.metrics.class_truths import Shift
 from calib_serve.metrics.sample import Sample
 from calib_serve.metrics.scores import Scores
+from calib_serve.metrics.truths import Shift
 
 Floats = np.ndarray
 Truth = Callable[[Floats], Floats]

@@ -27,7 +27,7 @@ from clamped_rows import COLUMNS, rows_of_split
 
 from calib_serve.artifact import InputShift
 from calib_serve.fit.clamping import GAMMAS
-from calib_serve.fit.clamping.entropy_shift import entropy_shift, mean_entropy
+from calib_serve.fit.clamping.efficient import entropy_shift, mean_entropy
 from calib_serve.metrics import softmax
 
 SPLITS = 5

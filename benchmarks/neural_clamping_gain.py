@@ -29,8 +29,8 @@ from clamped_networks import NAMES, SIZES, given
 from scipy import stats
 
 from calib_serve.fit.clamping import QuasiNewton, fit_neural_clamping
-from calib_serve.fit.clamping.augmentation import Augmentation
 from calib_serve.fit.clamping.objective import best_temperature
+from calib_serve.fit.clamping.schedules import Augmentation
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.metrics import ece, nll, softmax
 

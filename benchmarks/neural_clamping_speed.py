@@ -27,9 +27,8 @@ from cifar import cifar10_test, data_dir
 from clamped_networks import network
 
 from calib_serve.fit.clamping import QuasiNewton
-from calib_serve.fit.clamping.descent import Descent
 from calib_serve.fit.clamping.objective import Objective, best_temperature, focal_loss
-from calib_serve.fit.clamping.schedules import PAPER, TOOLKIT
+from calib_serve.fit.clamping.schedules import PAPER, TOOLKIT, Descent
 
 STD = np.array([0.229, 0.224, 0.225]).reshape(3, 1, 1)
 

@@ -260,7 +260,7 @@ def drawn_twice(rng):
 
 def with_crepes(crepes):
     """Memberships of a class in a set on which crepes and we differ, of those not within the margin."""
-    from calib_serve.fit.decisions.sets import true_scores
+    from calib_serve.fit.decisions import true_scores
 
     rng, differ, compared = np.random.default_rng(0), 0, 0
     for coverage in (0.8, 0.9, 0.95, 0.99):

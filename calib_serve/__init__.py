@@ -1,12 +1,14 @@
 """Calib Serve: calibrated confidence for deployed classifiers, proved in production.
 
 Everything in ``__all__`` is public and follows semantic versioning; docs/api.md shows each with an example.
-Names are imported when they are first used, so that ``import calib_serve`` costs next to nothing.
+Names are imported when they are first used, so that ``import calib_serve`` costs next to nothing. With
+``import *`` come those whose extras are installed; any other raises MissingDependency, which names its extra.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 __version__ = "0.2.0"
@@ -173,10 +175,36 @@ else:
         **dict.fromkeys(("Refitted", "refit", "refit_served"), "workflows.refit"),
     }
 
+    # What tells whether a room's extra is installed; looked for, not imported.
+    _NEEDS = {
+        "fuse.onnx": "onnx_ir",
+        "fuse.torch": "torch",
+        "fuse.triton": "onnx",
+        "model": "torch",
+        "report": "matplotlib",
+        "report.displays": "matplotlib",
+        "serve.server": "httpx",
+        "watch.http": "fastapi",
+        "workflows.fit_model": "torch",
+    }
+
+    def _installed(name: str) -> bool:
+        needs = _NEEDS.get(_ROOM.get(name))
+        return needs is None or find_spec(needs) is not None
+
+    __all__[:] = filter(_installed, __all__)
+
     def __getattr__(name: str) -> object:
         if name not in _ROOM:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{__name__}.{_ROOM[name]}"), name)
+        try:
+            value = getattr(import_module(f"{__name__}.{_ROOM[name]}"), name)
+        except ModuleNotFoundError as error:
+            from calib_serve.errors import EXTRA_OF, MissingDependency  # noqa: PLC0415
+
+            if (error.name or "").partition(".")[0] not in EXTRA_OF:
+                raise
+            raise MissingDependency(error.name) from error
         globals()[name] = value
         return value
 

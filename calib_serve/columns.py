@@ -58,7 +58,7 @@ def open_parquet(path: Path, *, texts: Sequence[str] = ()) -> Any:
     try:
         from pyarrow import ArrowException, parquet  # noqa: PLC0415 - an extra that few need
     except ImportError as error:
-        raise MissingDependency("pyarrow", "fit") from error
+        raise MissingDependency("pyarrow") from error
     try:
         with parquet.ParquetFile(path) as file:
             told, names, packed = file.metadata, file.schema_arrow.names, path.stat().st_size

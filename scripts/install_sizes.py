@@ -1,11 +1,11 @@
-"""What each extra brings: MiB, packages and seconds, as the table of docs/how-to/install.md.
+"""What each extra brings: MiB and packages, as the table of docs/how-to/install.md.
 
     python scripts/install_sizes.py             # all of them; minutes, and gigabytes of /tmp in turn
-    python scripts/install_sizes.py watch fit   # these; "" is the base install
+    python scripts/install_sizes.py watch torch  # these; "" is the base install
 
 Each goes into an empty environment of its own, from the wheel of this checkout and by
 calib_serve/constraints.txt, and is deleted after. MiB are of all files below site-packages, bytecode
-included. What pip has kept from a run before is used again, so seconds are of unpacking where there was one.
+included.
 torch is the CPU build where pip's sources have it; PyPI's for Linux would bring CUDA.
 """
 
@@ -15,7 +15,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import tomllib
@@ -34,8 +33,8 @@ def mebibytes(folder: Path) -> float:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
 
 
-def measured(wheel: Path, extra: str) -> tuple[float, int, float]:
-    """MiB, packages and seconds of one extra; "" is the base install."""
+def measured(wheel: Path, extra: str) -> tuple[float, int]:
+    """MiB and packages of one extra; "" is the base install."""
     with tempfile.TemporaryDirectory(prefix="calib-serve-install-") as scratch:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", scratch], check=True)
         python = Path(scratch) / "bin" / "python"
@@ -45,13 +44,11 @@ def measured(wheel: Path, extra: str) -> tuple[float, int, float]:
         pins.write_text(
             "".join(x for x in text.splitlines(True) if extra not in UNPINNED or x.startswith("torch=="))
         )
-        start = time.monotonic()
         asked = f"{wheel}[{extra}]" if extra else str(wheel)
         subprocess.run([*PIP, "--python", str(python), "install", "-c", str(pins), asked], check=True)
-        seconds = time.monotonic() - start
         (site,) = (Path(scratch) / "lib").glob("python3*/site-packages")
         names = json.loads(subprocess.check_output([str(python), "-c", LISTING], text=True))
-        return mebibytes(site), len(names), seconds
+        return mebibytes(site), len(names)
 
 
 def main() -> None:
@@ -61,11 +58,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([*PIP, "wheel", "--no-deps", "--wheel-dir", folder, str(ROOT)], check=True)
         (wheel,) = Path(folder).glob("*.whl")
-        print("| extra | MiB | packages | seconds |\n| --- | --- | --- | --- |", flush=True)
+        print("| extra | MiB | packages |\n| --- | --- | --- |", flush=True)
         for extra in sys.argv[1:] or every:
-            mib, packages, seconds = measured(wheel, extra)
+            mib, packages = measured(wheel, extra)
             name = f"`{extra}`" if extra else "(none)"
-            print(f"| {name} | {mib:,.0f} | {packages} | {seconds:.0f} |", flush=True)
+            print(f"| {name} | {mib:,.0f} | {packages} |", flush=True)
 
 
 if __name__ == "__main__":

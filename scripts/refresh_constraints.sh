@@ -63,7 +63,7 @@ tool uv uv==0.13.9
 
 # Other model servers, each in an environment of its own (scripts/server_environments.sh), with what calib-serve
 # itself asks for and what its users install beside it.
-base=(numpy safetensors pyyaml typer rich packaging prometheus-client)
+base=(numpy scipy safetensors pyyaml typer rich packaging prometheus-client)
 upgrade=("$@")
 server() { # NAME, and what its users install: its pins stay, unless --upgrade
   local file=lock/servers/$1.txt

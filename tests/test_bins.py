@@ -39,18 +39,6 @@ def test_the_conventions_differ_in_ece_as_other_implementations_do() -> None:
     assert Bins.tally(single, correct, bins=10, edges="left").ece() == pytest.approx(0.225)
 
 
-def test_zero_and_one_fall_into_the_first_and_last_bin_under_both_conventions() -> None:
-    for edges in ("right", "left"):
-        assert bin_index([0.0, 1.0], bins=7, edges=edges).tolist() == [0, 6]
-
-
-def test_every_inner_edge_is_the_upper_end_of_its_bin() -> None:
-    for bins in (2, 3, 10, 15, 100):
-        edges = np.linspace(0, 1, bins + 1)[1:-1]
-        assert bin_index(edges, bins=bins).tolist() == list(range(bins - 1))
-        assert bin_index(np.nextafter(edges, 1), bins=bins).tolist() == list(range(1, bins))
-
-
 @given(st.integers(1, 200), st.lists(shares, max_size=20))
 def test_the_index_is_what_a_search_among_the_edges_finds(bins: int, confidence: list[float]) -> None:
     edges = np.linspace(0, 1, bins + 1)
@@ -100,15 +88,6 @@ def test_errors_lie_in_the_unit_interval_and_in_their_order(
     assert bins.overconfidence_error() + bins.underconfidence_error() <= bins.ece() + slack
 
 
-def test_over_and_underconfidence_split_the_gaps_by_sign() -> None:
-    # One bin 0.2 overconfident at confidence 0.9, one 0.4 underconfident at 0.6, half of the samples each.
-    bins = Bins(count=[10, 10], confidence=[9.0, 6.0], correct=[7, 10])
-    assert bins.overconfidence_error() == pytest.approx(0.9 * 0.2 / 2)
-    assert bins.underconfidence_error() == pytest.approx(0.6 * 0.4 / 2)
-    assert bins.signed_gap() == pytest.approx((0.2 - 0.4) / 2)
-    assert bins.ace() == pytest.approx((0.2 + 0.4) / 2)
-
-
 def test_a_calibrated_model_shows_an_ece_within_the_noise_floors_band() -> None:
     rng = np.random.default_rng(5)
     confidence = rng.beta(5, 2, size=4000)
@@ -121,16 +100,25 @@ def test_a_calibrated_model_shows_an_ece_within_the_noise_floors_band() -> None:
     assert min(b.l2() for b in drawn) > 0
 
 
-def test_ratios_of_no_prediction_are_nan() -> None:
-    empty = Bins.zeros(5)
-    for ratio in (empty.accuracy, empty.ece, empty.mce, empty.ace, empty.l2, empty.noise_floor):
-        assert math.isnan(ratio())
-
-
 @pytest.mark.parametrize("confidence", [[-0.1], [1.1], [math.nan], [math.inf], [70.0]])
 def test_a_confidence_outside_the_unit_interval_is_refused(confidence: list[float]) -> None:
     with pytest.raises(InputError, match="not logits or percent"):
         Bins.tally(confidence, [1])
+
+
+def test_the_sums_are_read_only_and_their_own_copy() -> None:
+    count = np.ones(3)
+    bins = Bins(count, count, count)
+    count[0] = 7
+    assert bins.count[0] == 1
+    with pytest.raises(ValueError, match="read-only"):
+        bins.count[0] = 2
+
+
+def test_ratios_of_no_prediction_are_nan() -> None:
+    empty = Bins.zeros(5)
+    for ratio in (empty.accuracy, empty.ece, empty.mce, empty.ace, empty.l2, empty.noise_floor):
+        assert math.isnan(ratio())
 
 
 def test_options_and_shapes_that_cannot_be_right_are_refused() -> None:
@@ -142,12 +130,3 @@ def test_options_and_shapes_that_cannot_be_right_are_refused() -> None:
         Bins.tally([0.5, 0.5], [1])
     with pytest.raises(ShapeError, match="one bin count"):
         Bins.zeros(10).merge(Bins.zeros(15))
-
-
-def test_the_sums_are_read_only_and_their_own_copy() -> None:
-    count = np.ones(3)
-    bins = Bins(count, count, count)
-    count[0] = 7
-    assert bins.count[0] == 1
-    with pytest.raises(ValueError, match="read-only"):
-        bins.count[0] = 2

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 
 import numpy as np
 import pytest
 from scipy.stats import binned_statistic
 
-from calib_serve.bins import Bins, bin_index, check_binning
+from calib_serve.bins import Bins, bin_index
 from calib_serve.errors import InputError, ShapeError
 
 RNG = np.random.default_rng(11)
@@ -119,15 +118,6 @@ def test_zeros_are_zeros_and_equality_is_of_all_three_sums() -> None:
     assert base == Bins([2.0], [1.0], [1.0])
     for other in (Bins([3.0], [1.0], [1.0]), Bins([2.0], [1.5], [1.0]), Bins([2.0], [1.0], [2.0]), 7, None):
         assert base != other
-
-
-def test_there_are_fifteen_bins_closed_on_the_right_unless_told_otherwise() -> None:
-    for function in (bin_index, Bins.tally):
-        parameters = inspect.signature(function).parameters
-        assert (parameters["bins"].default, parameters["edges"].default) == (15, "right")
-    assert len(Bins.zeros()) == len(Bins.tally([0.5], [1])) == 15
-    assert bin_index([1.0, 0.2]).tolist() == [14, 2]
-    check_binning(1, "left")
 
 
 def test_sums_merge_each_with_its_own() -> None:

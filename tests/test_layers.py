@@ -43,7 +43,7 @@ GROUND = (
     "engines",
     "data",
 )
-"""Each stands on those before it alone: numpy and the standard library, safetensors and yaml."""
+"""Each stands on those before it alone: numpy, scipy and the standard library, safetensors and yaml."""
 
 MAY_USE: dict[str, tuple[str, ...]] = {
     **{room: GROUND[:i] for i, room in enumerate(GROUND)},
@@ -161,32 +161,20 @@ def _file(parts: tuple[str, ...]) -> Path:
 
 
 def test_heavy_libraries_stay_in_their_rooms() -> None:
+    homes = {
+        "ts": {"serve", "seam"},
+        "matplotlib": {"report", "cli", "demo"},
+        **{engine: {"audit", "engines"} for engine in ("ibis", "duckdb", "pyspark")},
+    }
+    ground = {"calib_serve", "numpy", "scipy", "safetensors", "yaml", *sys.stdlib_module_names}
+    optional = {"PIL", "pyarrow", "pandas", "ibis", "pyspark"}
     for path in FILES:
         own, used = room(path), libraries(path)
-        if own in GROUND:
-            few = {
-                "calib_serve",
-                "numpy",
-                "safetensors",
-                "yaml",
-                "PIL",
-                "pyarrow",
-                "pandas",
-                "ibis",
-                "pyspark",
-            }
-            outside = used - set(sys.stdlib_module_names) - few
-            assert not outside, f"the ground stands on numpy alone, {path} imports {outside}"
-        if own == "watch":
-            assert not used & {"torch", "onnx", "onnxruntime"}, path
-        if own not in ("report", "cli", "demo"):
-            assert "matplotlib" not in used, path
+        assert own not in GROUND or used <= ground | optional, f"{path} imports {used - ground - optional}"
+        assert not {library for library in used if own not in homes.get(library, {own})}, path
+        assert own != "watch" or not used & {"torch", "onnx", "onnxruntime"}, path
         if own not in ("demo", "reporter") and path.name not in ("exporter.py", "app.py"):
             assert "prometheus_client" not in used, path
-        if own not in ("serve", "seam"):
-            assert "ts" not in used, path
-        if own not in ("audit", "engines"):
-            assert not used & {"ibis", "duckdb", "pyspark"}, path
 
 
 def loaded_by(code: str) -> set[str]:
@@ -213,6 +201,13 @@ def test_the_help_of_the_command_line_brings_no_room_but_its_own_and_nothing_hea
     loaded = loaded_by(code)
     assert {name.split(".")[1] for name in loaded if name.startswith("calib_serve.")} == {"cli", "errors"}
     assert not {name.split(".")[0] for name in loaded} & {*HEAVY, *FIRST_HEAVY}
+
+
+@pytest.mark.server
+def test_what_serves_and_watches_measures_without_loading_scipy() -> None:
+    rooms = ("metrics", "judgement", "priors", "artifact", "receipts", "watch.service", "reporter.reporter")
+    loaded = loaded_by("\n".join(f"import calib_serve.{room}" for room in rooms))
+    assert not {name.split(".")[0] for name in loaded} & {"scipy", "torch", "sklearn", "pandas", "matplotlib"}
 
 
 def test_type_checkers_see_each_public_name_where_it_is_imported_from() -> None:

@@ -40,21 +40,6 @@ def test_gradient_norms_are_those_of_the_last_layer_for_each_sample_alone(measur
     assert -1 <= found["rank correlation"] <= 1
 
 
-def test_a_sample_is_learned_in_the_epoch_since_which_it_was_right(measures) -> None:
-    learned = measures.Learned(4)
-    rows = np.arange(4)
-    for right in ([1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0]):
-        learned.update(rows, np.array(right, bool))
-        learned.next_epoch()
-    # Wrong last in epoch none, 3, 2 and 6 of 6: learned in the first half, and the last never.
-    assert learned.epoch.tolist() == [0, 3, 2, 6]
-    groups = learned.logits(np.array([[9.0, 0], [5, 0], [7, 0], [1, 0]]))
-    assert groups["first third"] == {"n": 1, "mean": 9.0, "sd": 0.0}
-    assert groups["second third"] == {"n": 2, "mean": 6.0, "sd": 1.0}
-    assert groups["never"]["mean"] == 1.0
-    assert "last third" not in groups
-
-
 def test_the_histogram_gives_a_bin_its_share_of_right_predictions(measures) -> None:
     # Two confidences, .9 and .6. On cal: right 3 of 4, and 1 of 4; on test: right 2 of 4, and 1 of 4.
     z = np.log([[0.9, 0.1]] * 4 + [[0.6, 0.4]] * 4)

@@ -22,9 +22,9 @@ from installed import PIP, ROOT, run
 from locks import LOCKS, locked
 from packaging.metadata import Metadata
 from packaging.utils import canonicalize_name
-from sizes import nightly
 
 INSTALL = ROOT / "docs" / "how-to" / "install.md"
+pytestmark = pytest.mark.server
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 LISTING = "from importlib.metadata import distributions as d; print(*(f'{x.name}=={x.version}' for x in d()))"
 IMPORTING = """
@@ -87,14 +87,6 @@ def files(wheel: Path) -> set[str]:
         return set(archive.namelist())
 
 
-def test_a_wheel_holds_the_same_from_the_checkout_and_from_the_source_archive(
-    built: Path, tmp_path: Path
-) -> None:
-    run(*PIP, "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT, cwd=tmp_path)
-    (from_checkout,), (from_source,) = tmp_path.glob("*.whl"), built.glob("*.whl")
-    assert files(from_checkout) == files(from_source)
-
-
 def test_the_wheel_holds_every_module_the_types_and_what_a_server_needs(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     held = files(wheel)
@@ -103,27 +95,6 @@ def test_the_wheel_holds_every_module_the_types_and_what_a_server_needs(built: P
     shipped = {f"handlers/{path.name}" for path in (ROOT / "handlers").glob("*.py")} | {"config.properties"}
     assert {"calib_serve/py.typed"} | {f"calib_serve/_shipped/{name}" for name in shipped} <= held
     assert not [name for name in held if name.startswith(("tests", "benchmarks")) or "/." in name]
-
-
-def test_only_the_extra_gpu_brings_onnxruntime_for_a_gpu_and_none_brings_two(built: Path) -> None:
-    (wheel,) = built.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        (name,) = (n for n in archive.namelist() if n.endswith("/METADATA"))
-        told = Metadata.from_email(archive.read(name))
-
-    def brought(*extras: str) -> set[str]:
-        wanted = [
-            r
-            for r in told.requires_dist or []
-            if r.marker and any(r.marker.evaluate({"extra": extra}) for extra in extras)
-        ]
-        own = {extra for r in wanted if r.name == "calib-serve" for extra in r.extras}
-        return {r.name for r in wanted if "onnxruntime" in r.name} | (brought(*own) if own else set())
-
-    of_extra = {extra: brought(extra) for extra in told.provides_extra or []}
-    assert of_extra["gpu"] == {"onnxruntime-gpu"}
-    assert of_extra["torchserve"] == set()
-    assert of_extra["onnx"] == of_extra["sklearn"] == of_extra["all"] == of_extra["dev"] == {"onnxruntime"}
 
 
 def test_the_source_archive_holds_what_builds_installs_and_explains_and_no_more(built: Path) -> None:
@@ -171,18 +142,15 @@ def constrained(wheel: Path, folder: Path) -> dict[str, str]:
     return dict(line.split(" ;")[0].split("==") for line in here)
 
 
-@pytest.mark.parametrize(
-    ("extras", "package"),
-    [("watch,report", "calib_serve.watch"), pytest.param("all", "calib_serve", marks=nightly)],
-)
+@pytest.mark.nightly
 def test_the_pages_line_brings_the_pinned_versions_and_all_that_modules_import(
-    built: Path, extras: str, package: str, tmp_path: Path
+    built: Path, tmp_path: Path
 ) -> None:
     (wheel,) = built.glob("*.whl")
     pinned = constrained(wheel, tmp_path)
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv", cwd=tmp_path)
     python = tmp_path / "venv" / "bin" / "python"
-    words = [word.replace("calib-serve[", f"{wheel}[") for word in page_line(extras)]
+    words = [word.replace("calib-serve[", f"{wheel}[") for word in page_line("all")]
     # As make does: torch from pip's own sources where they have its CPU build, else from the page's index.
     sources = [word for word in words if word not in (CPU_INDEX, "--extra-index-url")]
     at_hand = subprocess.run(
@@ -194,26 +162,7 @@ def test_the_pages_line_brings_the_pinned_versions_and_all_that_modules_import(
     for name, version in (one.split("==") for one in brought):
         if name != "calib-serve":
             assert pinned[canonicalize_name(name)] == version.split("+")[0], name
-    run(python, "-W", "ignore", "-c", IMPORTING, package, *NOT_IMPORTED, cwd=tmp_path)
-
-
-@nightly
-def test_without_an_index_the_page_s_folder_of_wheels_is_enough(built: Path, tmp_path: Path) -> None:
-    folder = r"^\$ (pip (?:download|install) .* (?:-d|--find-links) wheels)$"
-    lines = re.findall(folder, INSTALL.read_text(), re.MULTILINE)
-    (wheel,) = built.glob("*.whl")
-    run(*PIP, "download", "--no-deps", "--dest", tmp_path / "wheels", wheel, cwd=tmp_path)
-    (tmp_path / "constraints.txt").write_bytes((ROOT / "calib_serve" / "constraints.txt").read_bytes())
-    run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
-    pip = [tmp_path / "venv" / "bin" / "python", "-m", *PIP[2:]]
-    download, install = (shlex.split(line)[1:] for line in lines)
-    run(*pip, *download, "--find-links", "wheels", cwd=tmp_path)
-    # No settings of this machine, such as a folder of wheels of its own.
-    run("env", "PIP_CONFIG_FILE=/dev/null", "PIP_FIND_LINKS=", *pip, *install, cwd=tmp_path)
-    assert "wrote" in run(
-        tmp_path / "venv" / "bin" / "calib-serve", "export", "constraints", "again.txt", cwd=tmp_path
-    )
-    assert (tmp_path / "again.txt").read_text() == (tmp_path / "constraints.txt").read_text()
+    run(python, "-W", "ignore", "-c", IMPORTING, "calib_serve", *NOT_IMPORTED, cwd=tmp_path)
 
 
 def test_the_base_install_fits_inspects_and_evaluates_in_an_empty_folder(
@@ -228,18 +177,14 @@ def test_the_base_install_fits_inspects_and_evaluates_in_an_empty_folder(
     run(command, "fit", "--logits", "cal.npz", "--method", "temperature", "-o", "artifact", cwd=tmp_path)
     assert "temperature" in run(command, "inspect", "artifact", cwd=tmp_path)
     assert "ece" in run(command, "evaluate", "cal.npz", "--artifact", "artifact", "--json", cwd=tmp_path)
-    # What needs more says which extra: also the choice among methods, which would else be one among fewer.
-    for method in ("auto", "vector"):
-        options = ("--logits", "cal.npz", "--method", method, "-o", method)
-        assert "calib-serve[fit]" in run(command, "fit", *options, cwd=tmp_path, fails=True)
-
-
-def test_the_base_install_brings_few_packages(python: Path) -> None:
+    for method in ("auto", "isotonic"):
+        run(command, "fit", "--logits", "cal.npz", "--method", method, "-o", method, cwd=tmp_path)
+    model = ("--model", "net.pt2", "--data", "cal.npz", "-o", "model")
+    assert "calib-serve[torch]" in run(command, "fit", *model, cwd=tmp_path, fails=True)
     listing = "from importlib.metadata import distributions as d; print(*(x.name for x in d()))"
-    names = set(run(python, "-c", listing, cwd=python.parent).lower().split())
-    assert {"calib-serve", "numpy", "safetensors", "pyyaml", "typer", "rich", "packaging"} <= names
-    assert len(names) <= 18
-    assert not names & {"torch", "scipy", "onnx", "onnxruntime", "onnxruntime-gpu", "fastapi", "matplotlib"}
+    names = set(run(python, "-c", listing, cwd=tmp_path).lower().split())
+    assert len(names) <= 18, names
+    assert not names & {"torch", "scikit-learn", "onnx", "onnxruntime", "fastapi", "matplotlib"}
 
 
 def test_the_python_api_goes_the_whole_way_from_the_wheel(installed: Path, tmp_path: Path) -> None:
@@ -251,20 +196,11 @@ def test_the_python_api_goes_the_whole_way_from_the_wheel(installed: Path, tmp_p
     assert "better: temperature" in shown
 
 
-@nightly
+@pytest.mark.nightly
 def test_type_checkers_know_the_public_names_of_the_wheel(installed: Path, tmp_path: Path) -> None:
     example = tmp_path / "example.py"
-    mypy = (
-        sys.executable,
-        "-m",
-        "mypy",
-        "--strict",
-        "--python-executable",
-        installed,
-        "--cache-dir",
-        tmp_path,
-    )
+    checked = (sys.executable, "-m", "mypy", "--strict", "--python-executable", installed, example)
     example.write_text((ROOT / "tests" / "support" / "typed_example.py").read_text())
-    assert "Success" in run(*mypy, example, cwd=tmp_path)
+    assert "Success" in run(*checked, cwd=tmp_path)
     example.write_text("import calib_serve\n\ncalib_serve.calibrated_module\n")
-    assert "has no attribute" in run(*mypy, example, cwd=tmp_path, fails=True)
+    assert "has no attribute" in run(*checked, cwd=tmp_path, fails=True)

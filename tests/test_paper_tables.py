@@ -30,31 +30,6 @@ def test_the_cross_entropy_column_is_reproduced(paper_tables, data_dir: Path) ->
     assert rows["kull_resnet110_c10"]["ECE"] == pytest.approx(4.75, abs=0.01)
 
 
-def test_a_table_knows_what_it_lacks(paper_tables, data_dir: Path, tmp_path: Path) -> None:
-    table = paper_tables.masked_head(data_dir, tmp_path)
-    assert table.rows[0][:2] == ("vanilla", pytest.approx(91.73, abs=0.005))
-    assert all(row[1] is None for row in table.rows[1:])
-    assert "Not measured yet" in table.missing
-    assert "| vanilla | 91.73 |" in paper_tables.markdown([table], "a machine")
-
-
-def clamped(ece: float, finished: str, *networks: str) -> str:
-    facts = {"asked": {"images": 5000}, "trimmed": [], "splits": [{"TS": {"accuracy": 0.9, "ece": ece}}]}
-    return json.dumps({"run": {"finished": finished}, "models": dict.fromkeys(networks, facts)})
-
-
-def test_the_newest_result_of_each_network_is_taken_whatever_the_device(paper_tables, tmp_path: Path) -> None:
-    (tmp_path / "neural_clamping.json").write_text(clamped(0.02, "2026-02", "resnet20"))
-    (tmp_path / "neural_clamping.cuda.json").write_text(clamped(0.03, "2026-01", "resnet20", "resnet56"))
-    table = paper_tables.neural_clamping(tmp_path, tmp_path)
-    assert [(row[0].split(",")[0], row[3]) for row in table.rows] == [("resnet20", 2.0), ("resnet56", 3.0)]
-    assert "neural_clamping.json" in table.missing
-    assert "neural_clamping.cuda.json" in table.missing
-    (tmp_path / "neural_clamping.json").write_text('{"models": {}}')  # begun and broken off
-    (tmp_path / "neural_clamping.cuda.json").unlink()
-    assert "Not measured yet" in paper_tables.neural_clamping(tmp_path, tmp_path).missing
-
-
 def runs_of(loss: str, before: float, after: float, on_cal: float = 0.05, seeds: int = 5) -> list[dict]:
     rng = np.random.default_rng(0)
     return [
@@ -70,20 +45,6 @@ def runs_of(loss: str, before: float, after: float, on_cal: float = 0.05, seeds:
         }
         for seed, e in enumerate(0.001 * rng.standard_normal(seeds))
     ]
-
-
-def test_what_is_said_of_the_losses_follows_from_their_runs(paper_tables) -> None:
-    told = paper_tables.paper_rethinking.against_cross_entropy
-    same = {
-        name: runs_of(name, 0.06, 0.01) for name in ("cross-entropy", "label smoothing .05", "focal, gamma 3")
-    }
-    worse = "L1 norm of logits .01"
-    text = told("a set", {**same, worse: runs_of(worse, 0.02, 0.03)})
-    assert f"end of training is lower for {worse} and higher for none" in text
-    assert f"after a temperature it is lower for none and higher for {worse}" in text
-    assert text.endswith("less calibratable, is seen.")
-    one = told("a set", {name: found[:1] for name, found in same.items()})
-    assert "one seed proves neither" in one
 
 
 def test_a_coefficient_is_chosen_by_the_calibration_part_and_never_by_the_test_set(paper_tables) -> None:
@@ -119,6 +80,15 @@ def test_the_tables_on_a_papers_page_are_the_recorded_ones(paper_tables, group: 
     assert "| --- |" in page
 
 
+@pytest.mark.parametrize("program", ["mac_cal_page", "neural_clamping_page"])
+def test_the_tables_on_a_methods_pages_are_the_recorded_ones(paper_tables, program: str) -> None:
+    module = importlib.import_module(program)
+    for page in getattr(module, "PAGES", None) or (module.PAGE,):
+        text = page.read_text(encoding="utf-8")
+        assert "| --- |" in text
+        assert module.rendered(text) == text, f"run python benchmarks/{program}.py: {page.name} is behind"
+
+
 def test_the_tables_of_losses_are_those_of_their_runs(paper_tables) -> None:
     """What is recorded in paper_tables.json is what train_losses.json gives."""
     tables = recorded_tables()
@@ -127,18 +97,6 @@ def test_the_tables_of_losses_are_those_of_their_runs(paper_tables) -> None:
             table = make(None)
             assert list(map(list, table.rows)) == tables[table.title]["rows"], table.title
             assert table.missing == tables[table.title]["missing"]
-
-
-def test_a_page_gets_the_table_that_it_marks_and_keeps_the_rest(paper_tables) -> None:
-    table = paper_tables.Table("a paper", "Table 1 (of 2)", ("row", "ECE"), (("one", 1.0),), "all is well")
-    page = "before\n\n<!-- Table 1 (of 2) -->\n| old |\n| --- |\n| 9 |\n\nafter\n"
-    says = paper_tables.onto_page("<!-- says: Table 1 (of 2) -->\nold\nwords\n\nafter\n", [table])
-    assert says == "<!-- says: Table 1 (of 2) -->\nall is well\n\nafter\n"
-    after = paper_tables.onto_page(page, [table])
-    assert (
-        after == "before\n\n<!-- Table 1 (of 2) -->\n| row | ECE |\n| --- | --- |\n| one | 1.00 |\n\nafter\n"
-    )
-    assert paper_tables.onto_page(after, [table]) == after
 
 
 def test_losses_are_trained_and_an_ended_run_is_not_trained_again(
@@ -163,18 +121,3 @@ def test_losses_are_trained_and_an_ended_run_is_not_trained_again(
         assert run["optimal ECE"] <= min(run["ECE"], run["ECE after pool TS"]) + 1e-5
     runs = paper_tables.paper_rethinking.trained(tmp_path)["digits"]
     assert set(runs) == {run["loss"] for run in again}
-
-
-def test_fresh_measures_once_whatever_several_papers_read(
-    paper_tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = []
-    monkeypatch.setattr(paper_tables.subprocess, "run", lambda command, check: run.append(command[1:]))
-    paper_tables.measured_afresh(["rethinking", "dark-side", "bsce-gra"], quick=False)
-    programs = [Path(command[0]).stem for command in run]
-    assert sorted(programs) == ["confidence_branches", "toy_gaussians", "train_losses"]
-    assert "--fresh" in next(command for command in run if command[0].endswith("train_losses.py"))
-    run.clear()
-    paper_tables.measured_afresh(list(paper_tables.GROUPS), quick=True)
-    assert {Path(command[0]).stem for command in run} >= {"neural_clamping", "masked_head", "train_losses"}
-    assert all(command[1:] == ["--quick"] for command in run)

@@ -188,18 +188,6 @@ def test_numpy_torch_and_onnxruntime_agree(name, dtype, network, images, files, 
             np.testing.assert_allclose(got[sure[:n]], expected[:n][sure[:n]], atol=atol)
 
 
-def test_a_temperature_never_changes_the_class(network, images, files, fitted, tmp_path):
-    artifact = fitted("temperature")
-    raw = network(torch.from_numpy(images)).argmax(1).numpy()
-    np.testing.assert_array_equal(
-        calibrated(network, artifact)(torch.from_numpy(images)).argmax(1).numpy(), raw
-    )
-    fuse_onnx(files[torch.float32, True], artifact, tmp_path / "out.onnx", returns="all")
-    running = session(tmp_path / "out.onnx")
-    (predicted,) = running.run(["predicted"], {running.get_inputs()[0].name: images})
-    np.testing.assert_array_equal(predicted, raw)
-
-
 @pytest.mark.parametrize("new", [False, True], ids=["old exporter", "new exporter"])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_no_shift_and_no_temperature_is_the_raw_model_to_the_last_bit(dtype, new, images, files, tmp_path):
@@ -208,9 +196,6 @@ def test_no_shift_and_no_temperature_is_the_raw_model_to_the_last_bit(dtype, new
     raw, fused = session(files[dtype, new]), session(tmp_path / "out.onnx")
     feed = {raw.get_inputs()[0].name: images.astype("f4" if dtype == torch.float32 else "f2")}
     np.testing.assert_array_equal(fused.run(None, feed)[0], raw.run(None, feed)[0])
-
-
-# --- ResNet-56 --------------------------------------------------------------------------------
 
 
 def benchmark(name: str):

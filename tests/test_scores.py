@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calib_serve import Artifact, LogitMap, calibrate, read_labelled
-from calib_serve.cli import options
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.fit.output import fit_temperature
 from calib_serve.fit.output.linear import fit_vector
 from calib_serve.metrics import softmax
-from calib_serve.scores import Outputs, alike, from_probs, measured, to_logits, to_probs
+from calib_serve.scores import Outputs, from_probs, measured, to_logits, to_probs
 
 
 @pytest.fixture
@@ -118,20 +117,6 @@ def test_what_is_no_probability_becomes_nan() -> None:
     assert np.isfinite(found[0]).all()
     assert np.isnan(found[1]).all()
     assert np.isnan(found[2, 0])
-
-
-def test_kinds_that_give_the_same_logits() -> None:
-    same = {(a, b) for a in get_args(Outputs) for b in get_args(Outputs) if a < b and alike(a, b)}
-    assert same == {
-        ("log_probs", "probabilities"),
-        ("log_probs", "probability"),
-        ("probabilities", "probability"),
-        ("label_logits", "label_probabilities"),
-    }
-
-
-def test_the_command_line_knows_the_same_kinds() -> None:
-    assert get_args(options.Kind) == get_args(Outputs)
 
 
 @pytest.mark.parametrize("name", ["label_logits", "label_probs"])

@@ -28,35 +28,12 @@ def test_the_posterior_of_two_gaussians_is_a_sigmoid(toy) -> None:
     assert toy.posterior(x, means).sum(1).tolist() == pytest.approx([1, 1, 1])
 
 
-def test_the_posterior_is_how_often_a_class_is_drawn_there(toy) -> None:
-    generator = torch.Generator().manual_seed(0)
-    means = torch.tensor([[1.0, 0], [-1, 0], [0, 1], [0, -1], [0, 0]], dtype=torch.float64)
-    x, y = toy.draw(means, 20_000, generator)
-    near = ((x - torch.tensor([0.5, 0.5])).norm(dim=1) < 0.25).nonzero().squeeze(1)
-    expected = toy.posterior(x[near], means).mean(dim=0)
-    seen = torch.bincount(y[near], minlength=5) / len(near)
-    assert torch.allclose(seen.double(), expected, atol=4 / math.sqrt(len(near)))
-
-
 def test_the_error_is_read_of_all_classes_and_of_the_predicted_one(toy) -> None:
     p = torch.tensor([[0.6, 0.4, 0.0]], dtype=torch.float64)
     truth = torch.tensor([[0.3, 0.4, 0.3]], dtype=torch.float64)
     found = toy.errors(p, truth)
     assert found["all classes"].item() == pytest.approx(math.sqrt(0.18))
     assert found["predicted class"].item() == pytest.approx(0.3)
-
-
-def test_the_best_setting_is_that_of_the_highest_mean_and_differences_are_paired(toy) -> None:
-    def run(gbs: float, dfl: float, fl: float) -> dict:
-        found = {"gBS, a": gbs, "gBS, b": gbs - 0.1, "DFL, a": dfl, "FL, a": fl, "FL, b": fl + 0.2}
-        return {"correlation": {"all classes": found}}
-
-    best = toy.best([run(0.5, 0.6, 0.1), run(0.7, 0.7, 0.3)])["all classes"]
-    assert best["gBS"]["setting"] == "a"
-    assert best["FL"]["setting"] == "b"
-    assert best["FL"]["mean"] == pytest.approx(0.4)
-    assert best["DFL"]["less gBS"] == pytest.approx([0.05, 0.05])
-    assert best["gBS"]["less gBS"] == [0, 0]
 
 
 def test_a_network_learns_the_gaussians_nearly_as_well_as_can_be(toy) -> None:

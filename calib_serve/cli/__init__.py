@@ -86,5 +86,5 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("calib_serve"):
             raise
-        sys.stderr.write(f"calib-serve: {MissingDependency(str(error.name), 'all')}\n")
+        sys.stderr.write(f"calib-serve: {MissingDependency(str(error.name))}\n")
         sys.exit(2)

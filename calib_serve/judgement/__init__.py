@@ -3,11 +3,9 @@
 ``judge`` decides from probabilities and labels; ``Verdict`` is also what the watch page says of live ones.
 """
 
-from calib_serve.judgement.conclude import CALIBRATE, DEPLOY
+from calib_serve.judgement.bets import Evidence, MeanBets, share_bets
+from calib_serve.judgement.conclude import CALIBRATE, DEPLOY, Level, Tested, Verdict
 from calib_serve.judgement.decide import judge
-from calib_serve.judgement.mean_bets import MeanBets
-from calib_serve.judgement.mean_evidence import Evidence, share_bets
-from calib_serve.judgement.verdict import Level, Tested, Verdict
 from calib_serve.judgement.words import MINUS, chance, percent, points, rounded_up, signed_points
 
 __all__ = [

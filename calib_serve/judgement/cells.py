@@ -9,9 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.judgement import chi_square
 from calib_serve.metrics.intervals import quantile_of
-from calib_serve.metrics.tails import student_quantile
+from calib_serve.metrics.tails import (
+    chi_square_below,
+    chi_square_beyond,
+    chi_square_median,
+    detectable_distance,
+    student_quantile,
+)
 
 __all__ = ["RISK", "Cells", "equal_mass", "finest"]
 
@@ -70,7 +75,7 @@ class Cells:
         One event is added to each cell's variance: where less than one error is expected, one is no proof.
         """
         squares = (self.said - self.came) ** 2 / (self.noise + 1) / self.effect
-        return chi_square.beyond(float(squares.sum()), len(self.count))
+        return chi_square_beyond(float(squares.sum()), len(self.count))
 
     @functools.cached_property
     def most(self) -> float:
@@ -97,8 +102,8 @@ class Cells:
         """The chance of so small gaps where the mean absolute gap is ``error``."""
         noise = self._noise_at(error)
         squares = float(((self.said - self.came) ** 2 / noise).sum()) / self.effect
-        usual = chi_square.quantile(0.5, len(noise))
-        return chi_square.below(max(squares, usual), len(noise), self._distance(error))
+        usual = chi_square_median(len(noise))
+        return chi_square_below(max(squares, usual), len(noise), self._distance(error))
 
     def _noise_at(self, error: float) -> Floats:
         """The variances (B,) where events come by ``error`` more often, or less: the larger of the two."""
@@ -111,7 +116,7 @@ class Cells:
 
     def needed(self, tolerance: float, *, power: float = _POWER) -> float:
         """Times the samples there are, for calibrated probabilities to be proven within the tolerance."""
-        return chi_square.distance_at(len(self.count), risk=RISK, power=power) / self._distance(tolerance)
+        return detectable_distance(len(self.count), risk=RISK, power=power) / self._distance(tolerance)
 
 
 def _effect(errors: Floats, cell: Codes, groups: Codes, noise: Floats) -> float:

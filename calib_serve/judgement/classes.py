@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.judgement import chi_square
 from calib_serve.judgement.cells import Cells
 from calib_serve.judgement.words import points
 from calib_serve.metrics.grouped import design_effect
 from calib_serve.metrics.scores import row_blocks
+from calib_serve.metrics.tails import chi_square_beyond
 
 __all__ = ["FEW", "ClassGap", "class_gaps", "class_totals"]
 
@@ -108,7 +108,7 @@ def class_totals(
         ]
     scores = (expected - occurs) / np.sqrt(noise)
     k = int(np.abs(scores).argmax())
-    p = min(classes * chi_square.beyond(float(scores[k] ** 2), 1), 1.0)
+    p = min(classes * chi_square_beyond(float(scores[k] ** 2), 1), 1.0)
     stake = max(float(((labels == k) | (predicted == k)).sum()), float(expected[k]), 1.0)
     gap = float(expected[k] - occurs[k]) / stake
     return Totals(

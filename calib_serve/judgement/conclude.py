@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 from calib_serve.judgement.cells import RISK, Cells
 from calib_serve.judgement.classes import FEW
-from calib_serve.judgement.verdict import Level, Tested, Verdict
 from calib_serve.judgement.words import chance, points, rounded_up
 
-__all__ = ["CALIBRATE", "DEPLOY", "Line", "conclude", "direction", "line_of"]
+__all__ = [
+    "CALIBRATE",
+    "DEPLOY",
+    "Level",
+    "Line",
+    "Tested",
+    "Verdict",
+    "conclude",
+    "direction",
+    "line_of",
+]
 
 DEPLOY = "Deploy it, and watch it with live labels: calibration lasts only as long as its data."
 _ORDER = ("confidence", "positive", "labels", "class", "label", "classes", "rest", "totals", "shape")
@@ -163,3 +173,61 @@ def _told(line: Line) -> str:
         f"{name}: an error of {points(t.error)}, surely not above {points(t.most)}; the tolerance is "
         f"{points(t.tolerance)}. The chance of as much, if it were calibrated, over all tests: {chance(t.p)}."
     )
+
+
+Level = Literal["calibrated", "unproven", "off"]
+"""``calibrated``: the error is proven to be within the tolerance; ``off``: an error is proven, and may be
+beyond it; ``unproven``: neither, for want of samples."""
+
+
+@dataclass(frozen=True)
+class Tested:
+    """One thing that was tested: ``what`` in words, and what was found.
+
+    ``p`` is how often a calibrated model shows as much, corrected for all tests; ``error`` the mean
+    absolute gap seen and ``most`` its upper 95 % bound, both fractions; ``tolerance`` what it is held
+    against. NaN stands for what such a test does not tell. ``required`` says whether "calibrated" needs
+    this bound; other tests can only veto. ``finding`` is "within" where the bound is below the tolerance,
+    "off" where an error is proven that may be beyond, else "open".
+    """
+
+    name: str
+    what: str
+    p: float
+    error: float
+    most: float
+    tolerance: float
+    required: bool
+    finding: Literal["within", "open", "off"] = "open"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a model is calibrated: a level, a headline, the reasons, each test, and what to do.
+
+    ``changed`` says what a calibration moved, where it is compared with none. As text, it is all sentences.
+
+    >>> found = Verdict("unproven", "Too few samples to tell.", do=("Test on 5,000.",))
+    >>> print(found)
+    Too few samples to tell. Test on 5,000.
+    """
+
+    level: Level
+    headline: str
+    reasons: tuple[str, ...] = ()
+    tests: tuple[Tested, ...] = ()
+    do: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join((self.headline, *self.reasons, *self.changed, *self.do))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; None stands for NaN."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        tests = [{name: _finite(value) for name, value in vars(test).items()} for test in self.tests]
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in plain.items()} | {"tests": tests}
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

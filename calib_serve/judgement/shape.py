@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.judgement import chi_square
 from calib_serve.judgement.cells import RISK
 from calib_serve.metrics.grouped import design_effect
 from calib_serve.metrics.intervals import quantile_of
+from calib_serve.metrics.tails import chi_square_beyond
 
 __all__ = ["Pair", "Shape", "shape_of_event", "shape_of_top_two"]
 
@@ -118,10 +118,19 @@ def _shape(
     root = np.sqrt(weights)
     mixture = np.linalg.eigvalsh(root[:, None] * (variance / np.outer(spread, spread)) * root)
     statistic = float((weights * (scores / spread) ** 2).sum())
-    smooth = chi_square.mixture_beyond(statistic, np.maximum(mixture, 0))
+    smooth = _mixture_beyond(statistic, np.maximum(mixture, 0))
     # One feature that stands out alone is lost in the sum: it is tested for itself (Bonferroni, twice).
-    sharp = len(scores) * chi_square.beyond(float(((scores / spread) ** 2).max()), 1)
+    sharp = len(scores) * chi_square_beyond(float(((scores / spread) ** 2).max()), 1)
     return Shape(min(2 * smooth, 2 * sharp, 1.0), *_size(streams, scores, variance, n))
+
+
+def _mixture_beyond(x: float, weights: Floats) -> float:
+    """P(sum of weights times chi-squares of one degree > x), by three moments (Imhof 1961, section 4)."""
+    first, second, third = (float((weights**i).sum()) for i in (1, 2, 3))
+    if not third > 0:
+        return 1.0
+    freedom = second**3 / third**2
+    return chi_square_beyond((x - first) * math.sqrt(freedom / second) + freedom, freedom)
 
 
 def _variance(streams: list[tuple[Floats, Floats, Floats]], crossed: Floats) -> Floats:

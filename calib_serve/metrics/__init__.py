@@ -32,13 +32,26 @@ from calib_serve.metrics.decomposition import (
     loss_terms,
 )
 from calib_serve.metrics.evaluation import Evaluation, evaluate, evaluate_logits
-from calib_serve.metrics.exact import conformal_rank, coverage_range, exact_interval
-from calib_serve.metrics.intervals import Estimate, mean_interval, wilson_interval
+from calib_serve.metrics.intervals import (
+    Estimate,
+    conformal_rank,
+    coverage_range,
+    exact_interval,
+    mean_interval,
+    wilson_interval,
+)
 from calib_serve.metrics.labels import LabelEvaluation, LabelsEvaluation, decisions, evaluate_labels
 from calib_serve.metrics.logits import log_probs, log_softmax, sigmoid, softmax, two_columns
-from calib_serve.metrics.outliers import fpr95, ood_auroc
 from calib_serve.metrics.proper import brier, brier_top_label, entropy, nll, nll_from_logits
-from calib_serve.metrics.refinement import aupr_correct, aupr_incorrect, aurc, e_aurc, refinement_auroc
+from calib_serve.metrics.refinement import (
+    aupr_correct,
+    aupr_incorrect,
+    aurc,
+    e_aurc,
+    fpr95,
+    ood_auroc,
+    refinement_auroc,
+)
 from calib_serve.metrics.selective import (
     Abstention,
     SelectiveEvaluation,

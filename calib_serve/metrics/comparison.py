@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import as_floats
 from calib_serve.bins import Edges
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics.error_changes import error_changes
+from calib_serve.metrics.error_intervals import error_changes
 from calib_serve.metrics.grouped import group_codes, mean_error
 from calib_serve.metrics.intervals import Estimate, drawn_quantile, mean_interval, quantile_of, resamples
 from calib_serve.metrics.sample import Sample

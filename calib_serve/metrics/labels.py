@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.arrays import as_array
 from calib_serve.bins import Bins, Edges, bin_index, check_binning
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.metrics.event import Event
 from calib_serve.metrics.intervals import (
     Estimate,
     inverted,
@@ -21,7 +20,7 @@ from calib_serve.metrics.intervals import (
 )
 from calib_serve.metrics.logits import LEAST
 from calib_serve.metrics.scores import truths
-from calib_serve.metrics.truths import possible_truths, recalibrated, signs
+from calib_serve.metrics.truths import Event, possible_truths, recalibrated, signs
 from calib_serve.tables import frame, html_table
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""How well confidence separates right from wrong predictions, independent of its scale."""
+"""How well confidence separates right from wrong predictions, or known from unknown data."""
 
 from __future__ import annotations
 
@@ -8,10 +8,21 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.arrays import as_floats
+from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.equal_mass import cumulative, tie_ends
 from calib_serve.metrics.scores import top_label
 
-__all__ = ["Separation", "aupr_correct", "aupr_incorrect", "aurc", "e_aurc", "refinement_auroc"]
+__all__ = [
+    "Separation",
+    "aupr_correct",
+    "aupr_incorrect",
+    "aurc",
+    "e_aurc",
+    "fpr95",
+    "ood_auroc",
+    "refinement_auroc",
+]
 
 Floats = NDArray[np.float64]
 
@@ -141,3 +152,38 @@ def e_aurc(probs: ArrayLike, labels: ArrayLike) -> float:
     """AURC less that of the best possible order (Geifman 2018); 0 is best."""
     separation = Separation.of(*top_label(probs, labels))
     return float(separation.aurc() - separation.best_aurc())
+
+
+def ood_auroc(inside: ArrayLike, outside: ArrayLike) -> float:
+    """P(score inside > outside) + P(tie) / 2, of scores in (n,) and out of distribution (m,).
+
+    Scores rise with familiarity: confidences, or negated entropies or energies.
+
+    >>> ood_auroc([0.9, 0.8], [0.8, 0.1])  # three pairs won and one tied, of four
+    0.875
+    """
+    a, b = _scores(inside, "inside"), _scores(outside, "outside")
+    return float(Separation.of(np.concatenate([a, b]), np.arange(len(a) + len(b)) < len(a)).auroc())
+
+
+def fpr95(inside: ArrayLike, outside: ArrayLike) -> float:
+    """The share of ``outside`` accepted at the threshold that accepts 95 % of ``inside``.
+
+    The threshold is the highest score that at least 95 % of the inside samples reach.
+
+    >>> fpr95([0.9, 0.8], [0.8, 0.1])
+    0.5
+    """
+    a, b = np.sort(_scores(inside, "inside")), _scores(outside, "outside")
+    # Integer arithmetic: 0.05 * n as a float may round to the wrong sample.
+    threshold = a[len(a) * 5 // 100]
+    return float((b >= threshold).mean())
+
+
+def _scores(values: ArrayLike, name: str) -> Floats:
+    scores = as_floats(values, name)
+    if scores.ndim != 1 or not len(scores):
+        raise ShapeError(f"{name} must be one score per sample, (n,) with n >= 1, got {scores.shape}")
+    if np.isnan(scores).any():
+        raise InputError(f"{name} holds NaN; a sample without a score cannot be ranked")
+    return scores

@@ -11,9 +11,9 @@ from calib_serve.bins import Bins, Edges, check_binning
 from calib_serve.metrics import smooth
 from calib_serve.metrics.classwise import Residuals
 from calib_serve.metrics.equal_mass import Ranked, cumulative, tie_ends
-from calib_serve.metrics.event import Event
 from calib_serve.metrics.refinement import Separation
 from calib_serve.metrics.scores import Scores
+from calib_serve.metrics.truths import Event
 
 __all__ = ["Sample"]
 

@@ -1,47 +1,55 @@
-"""Tail probabilities of the binomial and of Student's t, by the incomplete beta function."""
+"""Tails and quantiles of the distributions that tests and intervals end in, by ``scipy.special``.
+
+scipy is imported with the first that is asked for: whoever serves predictions imports metrics and needs none.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+from typing import Any
 
-__all__ = ["accuracy_at_least", "beta_below", "binomial_at_most", "student_beyond", "student_quantile"]
+__all__ = [
+    "accuracy_at_least",
+    "beta_below",
+    "beta_quantile",
+    "binomial_at_most",
+    "chi_square_below",
+    "chi_square_beyond",
+    "chi_square_median",
+    "detectable_distance",
+    "student_beyond",
+    "student_quantile",
+]
 
-_TINY = 1e-300
+
+@functools.cache
+def _special() -> Any:
+    from scipy import special  # noqa: PLC0415
+
+    return special
 
 
 def beta_below(x: float, a: float, b: float) -> float:
-    """I_x(a, b), the share of Beta(a, b) below x (continued fraction, Numerical Recipes 6.4).
+    """I_x(a, b), the share of Beta(a, b) below x.
 
     >>> round(beta_below(0.25, 1, 1), 12), round(beta_below(0.5, 3, 3), 12)
     (0.25, 0.5)
     """
-    if x <= 0 or x >= 1:
-        return float(x >= 1)
-    if x > (a + 1) / (a + b + 2):  # where the fraction converges fast for the other tail
-        return 1 - beta_below(1 - x, b, a)
-    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    c, d = 1.0, 1 / _off_zero(1 - (a + b) * x / (a + 1))
-    fraction, m = d, 0
-    while True:
-        m += 1
-        for term in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1 / _off_zero(1 + term * d)
-            c = _off_zero(1 + term / c)
-            fraction *= c * d
-        if abs(c * d - 1) < 1e-15 or m > 10_000:
-            return math.exp(log_front) * fraction / a
+    return float(_special().betainc(a, b, min(max(x, 0.0), 1.0)))
 
 
-def _off_zero(x: float) -> float:
-    return x if abs(x) > _TINY else _TINY
+def beta_quantile(share: float, a: float, b: float) -> float:
+    """The x below which the share of Beta(a, b) lies.
+
+    >>> round(beta_quantile(0.25, 1, 1), 12)
+    0.25
+    """
+    return float(_special().betaincinv(a, b, share))
 
 
-def binomial_at_most(k: int, n: int, p: float) -> float:
-    """P(X <= k) for X ~ Binomial(n, p).
+def binomial_at_most(k: float, n: float, p: float) -> float:
+    """P(X <= k) for X ~ Binomial(n, p); both numbers may be effective ones.
 
     >>> round(binomial_at_most(1, 3, 0.5), 12)  # (1 + 3) / 8
     0.5
@@ -55,9 +63,7 @@ def accuracy_at_least(correct: float, n: float, *, risk: float) -> float:
     >>> round(accuracy_at_least(10, 10, risk=0.05), 4)  # 0.05 ** (1 / 10)
     0.7411
     """
-    if correct == 0:
-        return 0.0
-    return _root(lambda p: beta_below(p, correct, n - correct + 1) - risk, 0.0, 1.0)
+    return 0.0 if correct == 0 else beta_quantile(risk, correct, n - correct + 1)
 
 
 def student_beyond(t: float, freedom: float) -> float:
@@ -66,26 +72,50 @@ def student_beyond(t: float, freedom: float) -> float:
     >>> round(student_beyond(1.0, 1), 12)  # Cauchy
     0.5
     """
-    return beta_below(freedom / (freedom + t * t), freedom / 2, 0.5)
+    return float(2 * _special().stdtr(freedom, -abs(t)))
 
 
 def student_quantile(level: float, freedom: float) -> float:
     """The two-sided quantile of Student's t.
 
-    >>> round(student_quantile(0.95, 4), 4)
-    2.7764
+    >>> round(student_quantile(0.95, 4), 4), round(student_quantile(0.95, math.inf), 4)
+    (2.7764, 1.96)
     """
-    high = 1.0
-    while student_beyond(high, freedom) > 1 - level:
-        high *= 2
-    return _root(lambda t: 1 - level - student_beyond(t, freedom), 0.0, high)
+    return float(_special().stdtrit(freedom, (1 + level) / 2))
 
 
-def _root(rising: Callable[[float], float], low: float, high: float) -> float:
-    """Where a rising function crosses 0, by bisection to the last bits."""
-    for _ in range(100):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        low, high = (low, middle) if rising(middle) > 0 else (middle, high)
-    return (low + high) / 2
+def chi_square_below(x: float, freedom: float, distance: float = 0.0) -> float:
+    """P(X <= x) for chi-square of ``freedom`` degrees and noncentrality ``distance``.
+
+    >>> round(chi_square_below(2.0, 2), 4), round(chi_square_below(3.0, 3, 4.0), 4)  # 1 - 1 / e
+    (0.6321, 0.202)
+    """
+    return float(_special().chndtr(x, freedom, distance)) if math.isfinite(distance) else 0.0
+
+
+def chi_square_beyond(x: float, freedom: float) -> float:
+    """P(X > x) for chi-square of ``freedom`` degrees.
+
+    >>> round(chi_square_beyond(3.841459, 1), 6)
+    0.05
+    """
+    return float(_special().chdtrc(freedom, max(x, 0.0)))
+
+
+def chi_square_median(freedom: float) -> float:
+    """The x with P(X <= x) = 1 / 2.
+
+    >>> round(chi_square_median(2), 12) == round(2 * math.log(2), 12)
+    True
+    """
+    return float(_special().chdtri(freedom, 0.5))
+
+
+def detectable_distance(freedom: float, *, risk: float, power: float) -> float:
+    """The noncentrality that is told from 0, at this risk, with this power: of equivalence tests.
+
+    >>> round(math.sqrt(detectable_distance(1, risk=0.05, power=0.9)), 2)  # about 1.645 + 1.645
+    3.29
+    """
+    limit = _special().chdtri(freedom, 1 - power)
+    return float(_special().chndtrinc(limit, freedom, risk))

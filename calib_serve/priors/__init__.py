@@ -5,9 +5,8 @@ p(x | y) does not. Then calibrated probabilities are corrected by Bayes' rule, a
 without labels.
 """
 
-from calib_serve.priors.chance import ChiSquared
 from calib_serve.priors.confusion import Confusion
-from calib_serve.priors.em import EmShares, em
+from calib_serve.priors.em import ChiSquared, EmShares, em
 from calib_serve.priors.estimate import LEVEL, ShareEstimate, bbse
 from calib_serve.priors.shares import Given, as_shares, checked_probs, corrected
 

@@ -18,9 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.arrays import as_floats
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.priors.chance import ChiSquared
 from calib_serve.priors.confusion import Confusion
-from calib_serve.priors.em import climbed, inverse
+from calib_serve.priors.em import ChiSquared, climbed, inverse
 from calib_serve.priors.shares import as_shares
 
 __all__ = ["LEVEL", "TOLERANCE", "ShareEstimate", "bbse"]

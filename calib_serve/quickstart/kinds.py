@@ -29,7 +29,7 @@ _ONNX = {"serve_onnx.py": "common/serve_onnx.py.txt", "loader.py": "common/loade
 
 KINDS: dict[str, Kind] = {
     "torch": Kind(
-        extras=("fit", "onnx", "watch", "report"),
+        extras=("torch", "onnx", "watch", "report"),
         templates={
             "README.md": "torch/README.md",
             "train.py": "torch/train.py.txt",
@@ -58,7 +58,7 @@ KINDS: dict[str, Kind] = {
         ),
     ),
     "logits": Kind(
-        extras=("fit", "watch", "report"),
+        extras=("sklearn", "watch", "report"),
         templates={
             "README.md": "logits/README.md",
             "scores.py": "logits/scores.py.txt",

@@ -8,7 +8,7 @@ from calib_serve.errors import MissingDependency
 try:
     import sklearn as _sklearn  # noqa: F401
 except ImportError as error:
-    raise MissingDependency(error.name or "scikit-learn", "fit") from error
+    raise MissingDependency(error.name or "scikit-learn", "sklearn") from error
 
 from calib_serve.sklearn.classifier import CalibratedClassifier
 from calib_serve.sklearn.scores import ScoreCalibrator

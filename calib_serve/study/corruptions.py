@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageFilter
 
 from calib_serve.errors import InputError, ShapeError
 
@@ -24,6 +23,8 @@ _LIFT = (15, 30, 50, 75, 105)  # of 255
 
 
 def _jpeg(image: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
+    from PIL import Image  # noqa: PLC0415 - other studies need no pictures
+
     file = io.BytesIO()
     Image.fromarray(image).save(file, "JPEG", quality=_QUALITY[severity - 1])
     with Image.open(file) as decoded:
@@ -36,6 +37,8 @@ def _noise(image: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
 
 
 def _blur(image: Pixels, severity: int, rng: np.random.Generator) -> Pixels:
+    from PIL import Image, ImageFilter  # noqa: PLC0415
+
     return np.asarray(Image.fromarray(image).filter(ImageFilter.GaussianBlur(_RADIUS[severity - 1])))
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError
+from calib_serve.metrics.tails import student_quantile
 from calib_serve.watch.bin_gaps import LEAST, BinGaps, Noise, bin_gaps
 from calib_serve.watch.drift.statistics import wilson
 from calib_serve.watch.ledger.sums import Sums
@@ -24,7 +25,7 @@ from calib_serve.watch.noisy_ece import noisy_error
 
 __all__ = [
     "LEAST", "BinRow", "Bounds", "Estimates", "Number", "bounds_of_covered", "bounds_of_labelled",
-    "estimate", "estimated_accuracy", "estimated_gap", "t_quantile",
+    "estimate", "estimated_accuracy", "estimated_gap",
 ]  # fmt: skip
 
 Floats = NDArray[np.float64]
@@ -230,7 +231,7 @@ class _Part:
         if self.found.weighed_by == "labels":  # then it is chance as well how many fall into each bin
             apart = self.share[on] ** 2 / self.found.effective[on] * (means[on] - value) ** 2
             variance += float(apart.sum())
-        t, n = t_quantile(self._freedom(noise)), np.maximum(self.found.effective, 1.0)
+        t, n = student_quantile(0.95, max(self._freedom(noise), 1.0)), np.maximum(self.found.effective, 1.0)
         moved = float((self.share**3 * np.diag(noise.covariance) * lean / n).sum()) / max(variance, 1e-300)
         half, shift = t * math.sqrt(variance + (t * moved / 2) ** 2), t * t * moved / 2
         low, high = max(value + shift - half, least), min(value + shift + half, 1.0)
@@ -241,7 +242,7 @@ class _Part:
         if self.empty:
             return NOT_KNOWN, math.nan, math.nan
         on, noise = self.found.covered, self.found.gap_noise
-        t = t_quantile(self._freedom(noise))
+        t = student_quantile(0.95, max(self._freedom(noise), 1.0))
         seen = noisy_error(self.found.gap[on], noise.covariance[np.ix_(on, on)], self.share[on], z=t)
         # The error of all bins is at least that of their mean, which is known better.
         size, below = abs(gap.value), gap.value - gap.low if gap.value > 0 else gap.high - gap.value
@@ -288,20 +289,6 @@ def _rows(found: BinGaps) -> tuple[BinRow, ...]:
         )
         for b in range(len(found.served))
     )
-
-
-_FREEDOM = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 60.0, math.inf)
-_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.306, 2.228, 2.131, 2.086, 2.042, 2.000, 1.960)
-
-
-def t_quantile(freedom: float) -> float:
-    """The 97.5 % point of Student's t, to half a percent from 2 degrees of freedom on.
-
-    >>> round(t_quantile(4.0), 3), round(t_quantile(math.inf), 2)
-    (2.776, 1.96)
-    """
-    inverse = [1 / n for n in reversed(_FREEDOM)]
-    return float(np.interp(1 / max(freedom, 1.0), inverse, _QUANTILES[::-1]))
 
 
 _WIDE = 0.5  # bounds wider than this say nothing of use

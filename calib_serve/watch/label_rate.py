@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,11 +101,7 @@ def _counts(sums: Sums) -> tuple[Floats, Floats]:
 
 def _limit(once_in: float) -> float:
     """The z beyond which, to either side, chance is seen once in so many."""
-    low, high = 0.0, 40.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if math.erfc(middle / math.sqrt(2)) * once_in > 1 else (low, middle)
-    return high
+    return -NormalDist().inv_cdf(0.5 / once_in)
 
 
 def _says(moved: tuple[MovedBin, ...], compared: int) -> str:

@@ -23,7 +23,6 @@ Floats = NDArray[np.float64]
 
 _STEPS = 40
 _BEYOND = 8.0  # errors by which gaps are made larger at most
-_erf = np.frompyfunc(math.erf, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -80,9 +79,11 @@ def _seen(true: Floats, error: Floats, share: Floats, together: Floats) -> tuple
     Folded normal moments (Leone, Nelson, Nottingham 1961). Covariances of absolute values: the first two
     terms of their Hermite series (Mehler 1866).
     """
+    from scipy.special import erf  # noqa: PLC0415 - a watch that estimates nothing does not load it
+
     z = true / error
     density = 2 * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-    inside = np.asarray(_erf(z / math.sqrt(2)), np.float64)
+    inside = erf(z / math.sqrt(2))
     mean = error * (density + z * inside)
     square = true * true + error * error
     variance = np.maximum(square - mean * mean, 0.0)

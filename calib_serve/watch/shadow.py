@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, LedgerError, of_a_newer
 from calib_serve.judgement import signed_points
-from calib_serve.judgement.mean_bets import MeanBets
+from calib_serve.judgement.bets import MeanBets
 from calib_serve.watch.anew import note_anew
 from calib_serve.watch.ledger import Ledger, Noted, Version
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
@@ -14,9 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from calib_serve.artifact import Artifact, Clause, Contract
 from calib_serve.errors import InputError
 from calib_serve.metrics import Estimate, abstention, evaluate, exact_interval
-from calib_serve.metrics.exact import beta_binomial_at_most
 from calib_serve.metrics.grouped import design_effect, group_codes
-from calib_serve.metrics.intervals import quantile_of
+from calib_serve.metrics.intervals import beta_binomial_at_most, quantile_of
 from calib_serve.metrics.scores import checked
 from calib_serve.metrics.tails import beta_below
 
@@ -237,7 +237,7 @@ def _normal(value: Estimate, promise: float, level: float) -> float:
     width = abs(end - value.value) / quantile_of(level)
     if not width:
         return float(promise >= value.value)
-    return 0.5 * (1 + math.erf((promise - value.value) / width / math.sqrt(2)))
+    return NormalDist().cdf((promise - value.value) / width)
 
 
 _SURE = 0.001

@@ -87,6 +87,16 @@ def test_no_lock_has_two_packages_of_onnxruntime_or_any_of_cuda(name: str) -> No
     assert not {one for one in held if one.startswith(("nvidia", "cuda", "triton-", "pytorch-triton"))}
 
 
+def test_only_the_extra_gpu_brings_onnxruntime_for_a_gpu_and_none_brings_two() -> None:
+    brought = {
+        extra: {one.name for one in asked(extra) if one.name.startswith("onnxruntime")}
+        for extra in PROJECT["optional-dependencies"]
+    }
+    assert brought.pop("gpu") == {"onnxruntime-gpu"}
+    assert [extra for extra, found in brought.items() if found] == ["onnx", "sklearn", "all", "dev"]
+    assert all(found <= {"onnxruntime"} for found in brought.values())
+
+
 def test_torch_is_the_pinned_one_and_asks_for_what_the_locks_were_made_with() -> None:
     versions = {version for _, version, _ in locked(LOCKS["torch"])}
     (stated,) = TOOL["tool"]["uv"]["dependency-metadata"]

@@ -77,11 +77,6 @@ def test_what_cannot_be_corrected_is_refused_with_what_to_do() -> None:
         for_shares(labels, NEW, how="given")
 
 
-def test_a_histogram_of_an_earlier_version_has_another_prior() -> None:
-    old = known(ProbTable(EDGES, VALUES), fit={"prior": 1.0})
-    assert for_shares(old, NEW, how="given").fit["prior"]["old"] == OLD.tolist()
-
-
 STEPS = {
     "none": (),
     "temperature": (LogitMap.temperature(1.7),),

@@ -29,19 +29,6 @@ def test_weights_given_with_samples_count_as_with_arrays() -> None:
     assert chosen.data["weighted"]
 
 
-def test_weights_of_a_part_count_for_the_part() -> None:
-    part = np.arange(0, 300, 2)
-    found = fit_temperature(Samples.of(LOGITS, LABELS).take(part), LABELS[part], sample_weight=WEIGHT[part])
-    expected = fit_temperature(LOGITS[part], LABELS[part], sample_weight=WEIGHT[part])
-    assert found.fit["temperature"] == pytest.approx(expected.fit["temperature"], rel=1e-9)
-
-
-def test_samples_stay_as_they_are_where_nothing_new_is_said() -> None:
-    samples = Samples.of(LOGITS, LABELS, sample_weight=WEIGHT)
-    assert Samples.of(samples, samples.labels) is samples
-    assert Samples.of(samples, LABELS.astype(float)) is samples
-
-
 def test_other_labels_and_a_second_set_of_weights_are_refused() -> None:
     samples = Samples.of(LOGITS, LABELS, sample_weight=WEIGHT)
     for labels in ((LABELS + 1) % 3, LABELS[:-1]):

@@ -51,13 +51,6 @@ def test_a_rough_head_is_corrected_and_the_temperature_alone_beaten() -> None:
     assert tuned.fit["held_out_nll"][f"{tuned.fit['strength']:.3g}"] == least
 
 
-def test_a_right_head_is_left_nearly_as_it_is() -> None:
-    right = Head((3 * TRUE,), (np.zeros(4),))
-    tuned, alone = fit_tuned_head(*CAL, right), fit_tuned_head(*CAL, right, strength=np.inf)
-    assert tuned.fit["strength"] >= 0.01
-    assert error(tuned) == pytest.approx(error(alone), abs=0.003)
-
-
 def test_it_is_where_the_gradient_of_the_penalised_nll_vanishes() -> None:
     """By finite differences of the objective that the docstring states, on one fold's samples."""
     from calib_serve.fit.tuned_head import _Problem
@@ -76,14 +69,6 @@ def test_it_is_where_the_gradient_of_the_penalised_nll_vanishes() -> None:
         assert abs(slope) < 1e-3
 
 
-def test_features_of_another_unit_give_the_same_probabilities() -> None:
-    one = fit_tuned_head(*CAL, ROUGH, strength=0.01)
-    other = fit_tuned_head(1000 * CAL[0], CAL[1], Head((0.003 * OFF,), (np.zeros(4),)), strength=0.01)
-    np.testing.assert_allclose(
-        one.probs(one.head(TEST[0])), other.probs(other.head(1000 * TEST[0])), rtol=2e-3, atol=1e-6
-    )
-
-
 def test_any_output_method_may_follow_and_none() -> None:
     kinds = {
         then: [step.kind for step in fit_tuned_head(*CAL, ROUGH, strength=0.1, then=then).steps]
@@ -94,13 +79,6 @@ def test_any_output_method_may_follow_and_none() -> None:
         "vector": ["head", "logit_map"],
         "structured-average": ["head", "logit_map", "logit_map", "mixture"],
     }
-
-
-def test_it_survives_its_file_and_knows_its_data(tmp_path) -> None:
-    artifact = fit_tuned_head(*CAL, ROUGH, strength=0.1, class_names=("a", "b", "c", "d"))
-    loaded = Artifact.load(artifact.save(tmp_path / "artifact"))
-    np.testing.assert_array_equal(loaded.probs(loaded.head(TEST[0])), artifact.probs(artifact.head(TEST[0])))
-    assert (artifact.method, artifact.reference.n, artifact.data["samples"]) == ("tuned-head", 2_000, 2_000)
 
 
 def test_hostile_input_is_refused() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import numpy as np
 import pytest
 from sizes import sized
 
-from calib_serve import Verdict, judge
+from calib_serve import judge
 from calib_serve.errors import InputError, ShapeError
 
 MODELS = sized(ci=16, nightly=400)
@@ -185,13 +184,6 @@ def test_extreme_samples_are_judged(confidence: float) -> None:
     assert judge(sure, np.ones(4000, int)).level == "off"
 
 
-def test_one_error_where_none_is_expected_is_no_proof() -> None:
-    p = np.tile([0.99999, 0.00001], (2000, 1))
-    y = np.zeros(2000, int)
-    y[7] = 1
-    assert judge(p, y).level == "calibrated"
-
-
 def test_wrong_input_is_refused() -> None:
     p, y = _calibrated(10, 0)
     for tolerance in (0.0, 1.0, -0.1, float("nan")):
@@ -234,14 +226,3 @@ def test_labels_are_judged_one_by_one() -> None:
     found = judge(off, y, class_names=[f"l{k}" for k in range(6)])
     assert found.level == "off"
     assert "“l2” is too high" in found.headline
-
-
-def test_a_verdict_is_frozen_text_and_json() -> None:
-    found = judge(*_calibrated(5000, 1))
-    assert isinstance(found, Verdict)
-    assert str(found).startswith(found.headline)
-    told = json.loads(json.dumps(found.as_dict(), allow_nan=False))
-    assert told["level"] == found.level
-    assert {test["finding"] for test in told["tests"]} <= {"within", "open", "off"}
-    with pytest.raises(AttributeError):
-        found.level = "off"  # type: ignore[misc]

@@ -9,7 +9,7 @@ import pytest
 from sizes import sized
 
 from calib_serve.errors import InputError
-from calib_serve.judgement.mean_bets import BETS, MeanBets
+from calib_serve.judgement.bets import BETS, MeanBets
 
 
 def evidence(x: np.ndarray, mean: float) -> float:
@@ -37,12 +37,6 @@ def test_the_interval_s_ends_are_where_the_evidence_is_enough() -> None:
     assert MeanBets().interval() == (-1.0, 1.0)
 
 
-def test_the_mean_is_held_against_0_unless_told_otherwise() -> None:
-    found = MeanBets().seen([0.5, -0.25, 0.125])
-    assert (found.above(), found.below()) == (found.above(0.0), found.below(0.0))
-    assert found.above() == pytest.approx(evidence(np.array([0.5, -0.25, 0.125]), 0.0))
-
-
 @pytest.mark.parametrize("odd", [[1.01], [0.5, 1.01], [float("nan")], [-float("inf")], [[0.5]], 0.5])
 def test_what_no_bet_can_take_is_refused(odd: object) -> None:
     with pytest.raises(InputError, match=r"\[-1, 1\]"):
@@ -58,14 +52,6 @@ def test_successes_are_ones_and_the_other_trials_zeros() -> None:
     for successes, trials in ((-1, 3), (4, 3), (float("nan"), 3)):
         with pytest.raises(InputError, match=f"{successes} successes in {trials} trials"):
             MeanBets.of_successes(successes, trials)
-
-
-def test_the_bets_are_halves_of_each_other() -> None:
-    assert BETS.tolist() == [0.95, 0.475, 0.2375, 0.11875, 0.059375, 0.0296875]
-
-
-def test_at_first_the_mean_may_lie_anywhere() -> None:
-    assert MeanBets().interval() == (-1.0, 1.0)
 
 
 def test_a_state_that_is_none_is_refused() -> None:

@@ -10,7 +10,7 @@ from sizes import sized
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.judgement import Evidence, share_bets
-from calib_serve.judgement.mean_evidence import FRACTIONS, _log_staked
+from calib_serve.judgement.bets import FRACTIONS, _log_staked
 
 
 def written_out(payoffs: np.ndarray, scale: float) -> float:

@@ -9,15 +9,11 @@ import pytest
 from scipy import optimize, stats
 
 from calib_serve import judge
-from calib_serve.judgement import cells as cells_module
-from calib_serve.judgement import chi_square
 from calib_serve.judgement.cells import Cells, equal_mass, finest
-from calib_serve.judgement.classes import FEW, ClassGap, class_gaps, class_totals
-from calib_serve.judgement.decide import _of_classes, _of_shape, _Sample
-from calib_serve.judgement.labels import _of_all, _of_label
+from calib_serve.judgement.classes import ClassGap, class_gaps, class_totals
+from calib_serve.judgement.decide import _of_all, _of_classes, _of_label, _of_shape, _Sample
 from calib_serve.judgement.shape import (
     _OF_CLASSES,
-    _WAVES,
     Pair,
     _class_slopes,
     _effect,
@@ -162,56 +158,6 @@ def test_as_many_cells_are_made_as_leave_a_calibrated_model_its_power() -> None:
     assert asked == [2, 3, 4, 6]  # no finer one is tried
 
 
-def test_the_risk_is_one_in_twenty() -> None:
-    assert cells_module.RISK == 0.05
-    assert FEW == 500
-
-
-# Chi-square beyond what test_chi_square has
-
-
-@pytest.mark.parametrize(("share", "freedom"), [(0.05, 1), (0.5, 4), (0.95, 16), (0.9, 300)])
-def test_quantiles_are_scipys(share: float, freedom: float) -> None:
-    assert chi_square.quantile(share, freedom) == pytest.approx(stats.chi2.ppf(share, freedom), rel=1e-9)
-    for distance in (3.0, 200.0):
-        wanted = stats.ncx2.ppf(share, freedom, distance)
-        assert chi_square.quantile(share, freedom, distance) == pytest.approx(wanted, rel=1e-8)
-
-
-def test_the_quantile_of_a_far_distribution_is_not_cut_off() -> None:
-    """Of few degrees far out the spread is large."""
-    assert chi_square.quantile(0.58, 1, 1000.0) == pytest.approx(stats.ncx2.ppf(0.58, 1, 1000.0), rel=1e-8)
-
-
-def test_a_distance_is_told_from_none_with_the_power_that_is_asked_for() -> None:
-    for freedom, risk, power in ((1, 0.05, 0.9), (16, 0.01, 0.5), (4, 0.05, 0.999)):
-        found = chi_square.distance_at(freedom, risk=risk, power=power)
-        assert stats.ncx2.cdf(stats.chi2.ppf(power, freedom), freedom, found) == pytest.approx(risk, rel=1e-6)
-
-
-def test_the_approximation_of_large_ones_is_continuous_with_the_series() -> None:
-    for freedom, distance in ((16, 19_990.0), (2, 19_990.0), (100, 19_900.0)):
-        for x in (19_700.0, 19_999.0):
-            wanted = stats.ncx2.cdf(x, freedom, distance)
-            assert chi_square.below(x, freedom, distance) == pytest.approx(wanted, rel=1e-6)
-            assert chi_square.below(x + 100, freedom, distance + 100) == pytest.approx(
-                stats.ncx2.cdf(x + 100, freedom, distance + 100), abs=2e-5
-            )
-    for freedom in (1, 7, 300):
-        assert chi_square.below(21_000, freedom, 20_900) == pytest.approx(
-            stats.ncx2.cdf(21_000, freedom, 20_900), abs=2e-5
-        )
-
-
-def test_a_mixture_has_the_moments_of_its_weights() -> None:
-    weights = np.array([0.5, 1.0, 3.0])
-    c1, c2, c3 = weights.sum(), (weights**2).sum(), (weights**3).sum()
-    freedom = c2**3 / c3**2
-    for x in (2.0, 5.0, 20.0):
-        wanted = stats.chi2.sf((x - c1) * math.sqrt(freedom / c2) + freedom, freedom)
-        assert chi_square.mixture_beyond(x, weights) == pytest.approx(wanted, rel=1e-9)
-
-
 # Classes
 
 
@@ -249,14 +195,6 @@ def test_the_rest_is_judged_as_one_where_it_is_many_or_one_in_twenty() -> None:
     assert rest(10, 6, 1140) == ["0", None]  # and this exactly
     assert rest(10, 6, 1141) == ["0"]
     assert rest(1, 30, 0) == [None]
-
-
-def test_the_rest_holds_what_small_classes_say_and_what_came() -> None:
-    predicted = np.repeat([0, 1, 2], [9000, 300, 300])
-    p, right = np.full(9600, 0.8), (np.arange(9600) % 2).astype(float)
-    rest = class_gaps(p, right, predicted, ["a", "b", "c"], None)[0][-1]
-    assert rest.name is None
-    assert (rest.cells.said[0], rest.cells.came[0]) == (pytest.approx(480), 300)
 
 
 def test_a_class_is_told_with_its_way() -> None:
@@ -657,10 +595,6 @@ def test_one_error_of_shape_that_stands_out_speaks_alone() -> None:
     says = _of_shape(found, 0.02).says.replace("\xa0", " ")
     size = f"{100 * found.size:.1f} points, root mean square"
     assert says == f"errors that cancel over its ranges or classes are about {size}"
-
-
-def test_how_much_of_a_shape_is_looked_at() -> None:
-    assert (_OF_CLASSES, _WAVES) == (64, 32)
 
 
 def test_lines_over_the_rank_are_of_the_classes_predicted_most() -> None:

@@ -41,13 +41,6 @@ def test_equals_the_golden_number(name: str, probs_and_labels: tuple[np.ndarray,
     assert metric(*probs_and_labels, **options) == pytest.approx(golden, abs=1e-6)
 
 
-def test_smooth_ece_is_close_to_relplot_where_no_confidence_lies_at_the_boundary(
-    probs_and_labels: tuple[np.ndarray, np.ndarray],
-) -> None:
-    # relplot leaves the boundary node out of the reflection, so it differs in the third digit here.
-    assert metrics.smooth_ece(*probs_and_labels) == pytest.approx(0.13088061708787535, abs=5e-4)
-
-
 def test_evaluate_gives_what_the_single_functions_give(
     probs_and_labels: tuple[np.ndarray, np.ndarray],
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import pickle
 
@@ -13,7 +12,7 @@ from scipy import stats
 from calib_serve import metrics
 from calib_serve.artifact.results import measured
 from calib_serve.errors import InputError
-from calib_serve.metrics.intervals import Estimate, bootstrap_interval, drawn_labels, inverted, resamples
+from calib_serve.metrics.intervals import Estimate, inverted
 
 
 def draw(rng: np.random.Generator, n: int, power: float) -> tuple[np.ndarray, np.ndarray]:
@@ -66,35 +65,6 @@ def test_intervals_hold_their_estimate_and_are_the_same_for_the_same_seed() -> N
     assert wider.nll.high > found.nll.high
 
 
-def test_resamples_draw_n_rows_each_and_every_row_as_often_as_another() -> None:
-    blocks = list(resamples(1000, 500, seed=3))
-    counts = np.concatenate(blocks)
-    assert counts.shape == (500, 1000)
-    assert (counts.sum(axis=1) == 1000).all()
-    assert counts.var() == pytest.approx(1, rel=0.02)  # multinomial: n p (1 - p)
-    assert np.abs(counts.mean(axis=0) - 1).max() < 5 / math.sqrt(500)
-
-
-def test_memory_is_bounded_however_many_replicates() -> None:
-    sizes = [block.nbytes for block in resamples(3_000_000, 5, seed=0)]
-    assert len(sizes) == 5
-    assert max(sizes) <= 3_000_000 * 8
-
-
-def test_calibrated_labels_come_as_often_as_their_probabilities_say() -> None:
-    p = np.array([[0.7, 0.2, 0.1], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], np.float32)
-    labels = np.concatenate(list(drawn_labels(p, 20_000, seed=0)))
-    assert (labels[:, 1] == 1).all()
-    assert (labels[:, 2] == 2).all()
-    assert np.bincount(labels[:, 0]) / 20_000 == pytest.approx(p[0], abs=0.015)
-
-
-def test_the_bootstrap_reflects_replicates_about_the_estimate() -> None:
-    replicates = np.linspace(0.1, 0.3, 101)  # the 95 % between .105 and .295
-    found = bootstrap_interval(0.15, replicates, level=0.95, lowest=0, highest=1)
-    assert (found.low, found.high) == pytest.approx((2 * 0.15 - 0.295, 2 * 0.15 - 0.105))
-
-
 def test_an_errors_interval_holds_the_truths_under_which_it_is_no_surprise() -> None:
     # |gap| of one bin whose gap is normal with standard error .1, for true gaps up to 1.
     truth = np.linspace(0, 1, 41)
@@ -127,15 +97,6 @@ def test_an_estimate_is_kept_with_what_chance_adds_to_it() -> None:
     assert "debiased" not in Estimate(0.3).as_dict()
     assert measured({"ece": e.as_dict(), "nll": {"value": 1.0}})["ece"].debiased == 0.1
     assert math.isnan(measured({"ece": {"value": 0.3, "low": 0.0, "high": 0.25}})["ece"].debiased)
-
-
-def test_without_replicates_only_the_analytic_intervals_are_there() -> None:
-    found = metrics.evaluate(*draw(np.random.default_rng(0), 50, 1.0), replicates=0)
-    assert math.isnan(found.ece.low)
-    assert not math.isnan(found.nll.low)
-    content = json.loads(json.dumps(found.as_dict(), allow_nan=False))
-    assert content["ece"]["low"] is None
-    assert content["n"] == 50
 
 
 def test_infinite_and_undefined_metrics_are_told_as_such() -> None:

@@ -73,13 +73,6 @@ def test_the_worst_label_is_the_one_that_is_surely_off_not_the_rarest() -> None:
     assert sorted(found.worst()) == list(range(6))
 
 
-def test_the_same_seed_gives_the_same_numbers() -> None:
-    p, y = draw(200)
-    assert evaluate_labels(p, y).as_dict() == evaluate_labels(p, y).as_dict()
-    assert "positive_ece=" in repr(evaluate_labels(p, y))
-    assert "4 labels" in evaluate_labels(p, y)._repr_html_()
-
-
 @pytest.mark.parametrize(
     ("p", "y"),
     [
@@ -95,11 +88,3 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
 def test_arrays_that_cannot_be_right_are_refused(p: Any, y: Any) -> None:
     with pytest.raises(CalibServeError):
         evaluate_labels(p, y)
-
-
-@pytest.mark.parametrize("p", [0.0, 0.5, 1.0])
-def test_one_sample_of_one_label_has_numbers(p: float) -> None:
-    for true in (0, 1):
-        found = evaluate_labels([[p]], [[true]])
-        assert np.isfinite(found.nll)
-        assert found.positive_ece == abs(p - true)

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from calib_serve import metrics
-from calib_serve.bins import Bins
-from calib_serve.metrics.equal_mass import Ranked, cumulative, equal_mass_edges
 from calib_serve.metrics.refinement import Separation
 
 
@@ -62,13 +60,6 @@ def test_ece_is_never_less_than_what_coarser_bins_show(sample) -> None:
     assert abs(metrics.signed_gap(*sample)) <= coarse + 1e-12
 
 
-@given(st.integers(1, 500), st.integers(1, 40))
-def test_equal_mass_bins_hold_n_over_m_within_one(n: int, bins: int) -> None:
-    sizes = np.diff(equal_mass_edges(n, bins))
-    assert sizes.tolist() == [len(part) for part in np.array_split(np.arange(n), bins)]
-    assert np.abs(sizes - n / bins).max() < 1
-
-
 @given(samples())
 @settings(deadline=None)
 def test_adaptive_ece_is_the_mean_over_every_order_that_ties_could_have(sample) -> None:
@@ -110,20 +101,6 @@ def test_a_rising_map_of_confidence_leaves_the_ranking_measures_alone(sample) ->
 
 @given(samples())
 @settings(deadline=None)
-def test_aurc_is_the_mean_risk_over_coverages_with_ties_shared(sample) -> None:
-    probs, labels = sample
-    confidence = probs.max(axis=1)
-    wrong = (probs.argmax(axis=1) != labels).astype(float)
-    # Spread each tie's errors evenly, then take the definition.
-    even = np.array([wrong[confidence == c].mean() for c in confidence])[np.argsort(-confidence)]
-    n = len(labels)
-    assert metrics.aurc(probs, labels) == pytest.approx((np.cumsum(even) / np.arange(1, n + 1)).mean())
-    best = np.cumsum(np.sort(wrong)) / np.arange(1, n + 1)
-    assert metrics.e_aurc(probs, labels) == pytest.approx(metrics.aurc(probs, labels) - best.mean())
-
-
-@given(samples())
-@settings(deadline=None)
 def test_brier_terms_add_up_to_the_brier_score(sample) -> None:
     for terms, score in (
         (metrics.brier_terms(*sample), metrics.brier(*sample)),
@@ -134,23 +111,6 @@ def test_brier_terms_add_up_to_the_brier_score(sample) -> None:
         assert terms.brier == pytest.approx(score, abs=1e-12)
         assert terms.refinement >= -1e-12
         assert min(terms.calibration, terms.resolution, terms.uncertainty) >= 0
-
-
-@given(samples())
-@settings(deadline=None)
-def test_classwise_ece_equals_its_definition(sample) -> None:
-    probs, labels = sample
-    classes = range(probs.shape[1])
-    for edges in ("right", "left"):
-        each = [Bins.tally(probs[:, k], labels == k, edges=edges).ece() for k in classes]
-        assert metrics.classwise_ece(probs, labels, edges=edges) == pytest.approx(np.mean(each), abs=1e-12)
-    each = []
-    for k in classes:
-        kept = probs[:, k] >= 0.2
-        each.append(
-            Bins.tally(probs[kept, k], (labels == k)[kept]).ece() * kept.mean() if kept.any() else 0.0
-        )
-    assert metrics.classwise_ece(probs, labels, threshold=0.2) == pytest.approx(np.mean(each), abs=1e-12)
 
 
 @given(samples())
@@ -180,11 +140,3 @@ def test_a_weight_counts_like_that_many_copies(sample, seed: int) -> None:
     for name, values in weighted.items():
         # The noise floor takes the root of a variance, which may be 0 but for its last bits.
         assert values[0] == pytest.approx(copied[name].value, abs=1e-7, nan_ok=True), name
-
-
-def test_cumulative_sums_start_at_zero_and_ranked_bins_hold_all() -> None:
-    assert cumulative(np.array([[1.0, 2.0]])).tolist() == [[0.0, 1.0, 3.0]]
-    count, confidence, correct = Ranked.of([0.9, 0.5, 0.7], [1, 0, 1]).sums(2)
-    assert count.tolist() == [2.0, 1.0]
-    assert confidence == pytest.approx([1.2, 0.9])
-    assert correct.tolist() == [1.0, 1.0]

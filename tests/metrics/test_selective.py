@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -68,11 +67,6 @@ def test_abstention_answers_all_or_nothing_where_that_is_right() -> None:
     assert few.threshold == math.inf  # five right answers do not prove 95 %
 
 
-def test_a_model_that_is_far_too_modest_gets_an_answer_as_well() -> None:
-    confidence = np.random.default_rng(2).uniform(0.5, 0.7, 3000)
-    assert metrics.abstention(*binary(confidence, np.ones(3000, bool)), risk=0.02).answered == 1
-
-
 def test_abstention_is_measured_with_exact_intervals_and_says_when_it_breaks_its_promise() -> None:
     from scipy.stats import binomtest
 
@@ -114,19 +108,6 @@ def test_ranking_measures_equal_scikit_learns_with_ties() -> None:
     assert metrics.aupr_incorrect(*sample) == pytest.approx(average_precision_score(~correct, -c))
 
 
-def test_bins_equal_scikit_learns_calibration_curve() -> None:
-    from sklearn.calibration import calibration_curve
-
-    rng = np.random.default_rng(0)
-    c = np.concatenate([rng.uniform(0.5, 1, 500), [0.6, 0.7, 0.8, 1.0]])
-    correct = rng.random(504) < c
-    found = metrics.evaluate(*binary(c, correct), bins=10, replicates=0).bins
-    used = found.count > 0
-    accuracy, confidence = calibration_curve(correct, c, n_bins=10)
-    assert found.correct[used] / found.count[used] == pytest.approx(accuracy)
-    assert found.confidence[used] / found.count[used] == pytest.approx(confidence)
-
-
 def test_proper_scores_equal_scikit_learns() -> None:
     from sklearn.metrics import brier_score_loss, log_loss
 
@@ -135,20 +116,6 @@ def test_proper_scores_equal_scikit_learns() -> None:
     y = rng.integers(0, 5, 300)
     assert metrics.nll(p, y) == pytest.approx(log_loss(y, p))
     assert metrics.brier(p, y) == pytest.approx(brier_score_loss(y, p, labels=range(5)))
-
-
-def test_brier_terms_of_a_forecast_that_is_constant_in_each_bin_are_murphys() -> None:
-    # .9 right 8 of 10 times, .6 right 6 of 10; no variation within a bin.
-    confidence = np.repeat([0.9, 0.6], 10)
-    correct = np.concatenate([np.arange(10) < 8, np.arange(10) < 6])
-    terms = metrics.brier_top_label_terms(*binary(confidence, correct))
-    assert terms.calibration == pytest.approx((0.1**2 + 0) / 2)
-    assert terms.resolution == pytest.approx(0.1**2)
-    assert terms.uncertainty == pytest.approx(0.7 * 0.3)
-    assert terms.within_bins == pytest.approx(0, abs=1e-12)
-    assert terms.refinement == pytest.approx((0.8 * 0.2 + 0.6 * 0.4) / 2)
-    both = metrics.brier_terms(*binary(confidence, correct))  # the second class mirrors the first
-    assert both.calibration == pytest.approx(2 * terms.calibration)
 
 
 def test_ece_terms_by_hand() -> None:
@@ -162,44 +129,6 @@ def test_ece_terms_by_hand() -> None:
     assert terms.residual == pytest.approx(terms.ece - (0.875 - 0.375 - 0.25))
     assert terms.of_bins == pytest.approx(0, abs=1e-12)  # both bins are overconfident
     assert terms.of_equation_8 == pytest.approx(0.375 + 0.25 - 0.5)
-
-
-def test_the_residual_of_ece_terms_is_told_by_the_assumption_that_breaks() -> None:
-    # .9 right 5 of 10 times, overconfident by .4; .6 right 9 of 10 times, underconfident by .3.
-    confidence = np.repeat([0.9, 0.6], 10)
-    correct = np.concatenate([np.arange(10) < 5, np.arange(10) < 9])
-    terms = metrics.ece_terms(*binary(confidence, correct))
-    assert terms.ece == pytest.approx(0.35)
-    assert terms.of_bins == pytest.approx(2 * 0.3 / 2)  # twice the gap of the half that is underconfident
-    right = 0.7
-    # Right: 5 at .9 and 9 at .6; wrong: 5 at .9 and 1 at .6. A pair counts 1 if right is higher, 1/2 if tied.
-    auroc = (5 * (5 * 0.5 + 1) + 9 * 0.5) / (14 * 6)
-    assert terms.of_equation_8 == pytest.approx(right * 0.3 * (2 * auroc - 1) + 0.5 - right)
-    assert terms.residual == pytest.approx(terms.ece - (0.75 - terms.refinement - terms.base_rate))
-
-
-def test_equation_8_and_not_the_bins_leaves_the_residual_on_a_real_network(data_dir: Path) -> None:
-    with np.load(data_dir / "logits" / "akamaster_resnet20_c10.npz") as arrays:
-        p, y = metrics.softmax(arrays["test_logits"]), arrays["test_labels"]
-    terms = metrics.ece_terms(p, y)
-    assert terms.of_bins == pytest.approx(0.0006, abs=1e-4)
-    assert terms.of_equation_8 == pytest.approx(-0.354, abs=1e-3)
-    assert terms.of_bins >= 0
-
-
-def test_sweep_ece_takes_the_last_bin_count_that_keeps_accuracy_rising() -> None:
-    # Right: 0 1 | 0 1 in rank order. Halves .5, .5 rise (not fall); thirds .5, 0, 1 fall: two bins.
-    confidence = np.array([0.6, 0.7, 0.8, 0.9])
-    sample = binary(confidence, np.array([0, 1, 0, 1], bool))
-    assert metrics.sweep_ece(*sample) == pytest.approx(metrics.adaptive_ece(*sample, bins=2))
-    assert metrics.sweep_ece(*sample) != pytest.approx(metrics.adaptive_ece(*sample, bins=4))
-
-
-def test_the_sweep_ends_where_accuracy_never_falls() -> None:
-    # All right: accuracy is flat for any number of bins, and every gap has one sign.
-    confidence = np.random.default_rng(0).uniform(0.5, 1, 100_000)
-    right = binary(confidence, np.ones(100_000, bool))
-    assert metrics.sweep_ece(*right) == pytest.approx(1 - confidence.mean())
 
 
 def test_adaptive_classwise_ece_is_the_mean_of_the_classes_adaptive_ece() -> None:

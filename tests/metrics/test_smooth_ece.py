@@ -47,21 +47,6 @@ def test_equals_the_definition_integrated_by_brute_force(pairs: list[tuple[float
     assert found == pytest.approx(expected, abs=2e-3 if expected < 2e-3 else 2e-5)
 
 
-def test_mass_at_the_boundary_is_not_inflated() -> None:
-    # 70 % of the confidences at 1: leaving the boundary out of the reflection gives .137 for such data.
-    rng = np.random.default_rng(2)
-    confidence = np.where(rng.random(100) < 0.7, 1.0, rng.uniform(0.5, 1, 100))
-    correct = rng.random(100) < 0.9 * confidence
-    expected = brute_force(confidence, correct)
-    assert metrics.smooth_ece(*binary(confidence, correct)) == pytest.approx(expected, abs=2e-5)
-
-
-def test_a_gap_of_one_sign_is_the_mean_gap_and_no_gap_is_nothing() -> None:
-    confidence = np.linspace(0.6, 1, 50)
-    assert metrics.smooth_ece(*binary(confidence, np.zeros(50, bool))) == pytest.approx(confidence.mean())
-    assert metrics.smooth_ece(*binary(np.ones(50), np.ones(50, bool))) == 0
-
-
 def test_replicates_are_smoothed_as_each_by_itself() -> None:
     rng = np.random.default_rng(0)
     mass = rng.standard_normal((70, NODES + 1)) * rng.exponential(size=(70, 1)) / NODES
@@ -102,16 +87,6 @@ def test_the_band_holds_the_curve_and_is_wide_where_predictions_are_few() -> Non
     assert width[few].mean() > 3 * width[many].mean()
     narrower = metrics.smooth_reliability(*binary(confidence, correct), replicates=100, level=0.5)
     assert (narrower.high - narrower.low)[known].mean() < 0.6 * width[known].mean()
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0])
-@pytest.mark.parametrize("confidence", [0.5, 1.0])
-def test_one_confidence_for_all_gives_a_point_and_no_warning(confidence: float, share: float) -> None:
-    curve = metrics.smooth_reliability(*binary(np.full(20, confidence), np.full(20, share > 0)))
-    at = int(np.argmin(np.abs(curve.confidence - confidence)))
-    assert curve.accuracy[at] == pytest.approx(share)
-    assert np.isfinite(curve.density).all()
-    assert ((curve.accuracy >= 0) & (curve.accuracy <= 1) | np.isnan(curve.accuracy)).all()
 
 
 def test_options_of_the_curve_that_cannot_be_right_are_refused() -> None:

@@ -99,17 +99,6 @@ def test_with_one_cell_a_class_it_is_liptons_inverse() -> None:
     assert found.fits.dof > 0 or found.kind == "unknown"
 
 
-def test_small_samples_move_the_correction_little() -> None:
-    rng = np.random.default_rng(6)
-    confusion = told(*sample([0.5, 0.5], 2000, rng))
-    few = bbse(confusion, told(*sample([0.55, 0.45], 120, rng)).predictions)
-    many = bbse(confusion, told(*sample([0.8, 0.2], 5000, rng)).predictions)
-    assert np.abs(few.shrunk - few.old).max() <= np.abs(few.shares - few.old).max() + 1e-12
-    np.testing.assert_allclose(many.shrunk, many.shares, atol=0.01)
-    assert (few.shrunk > 0).all()
-    assert few.shrunk.sum() == pytest.approx(1)
-
-
 def test_too_little_is_unknown_and_the_impossible_refused() -> None:
     rng = np.random.default_rng(7)
     confusion = told(*sample([0.5, 0.5], 1000, rng))
@@ -122,20 +111,6 @@ def test_too_little_is_unknown_and_the_impossible_refused() -> None:
     one_class = told(*sample([1.0, 0.0], 100, rng))
     with pytest.raises(InputError, match=r"no sample of classes \[1\]"):
         bbse(one_class, np.ones((2, 15)))
-
-
-def test_a_classifier_that_says_nothing_gives_wide_intervals_and_no_error() -> None:
-    rng = np.random.default_rng(8)
-    y = rng.integers(0, 3, 900)
-    top, confidence = rng.integers(0, 3, 900), rng.uniform(1 / 3, 1, 900)
-    confusion = Confusion.tally(top, confidence, y, classes=3)
-    found = bbse(confusion, Confusion.tally(top, confidence, y, classes=3).predictions)
-    assert (found.error > 0.1).any()
-    assert found.kind in ("same", "unknown")
-    constant = Confusion.tally(np.zeros(900, int), np.full(900, 0.4), y, classes=3)
-    alike = bbse(constant, constant.predictions)
-    assert np.isfinite(alike.shares).all()
-    assert alike.kind == "unknown"
 
 
 def test_huge_and_tiny_counts_are_no_trouble() -> None:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
-from sklearn.ensemble import RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression, LogisticRegression
-from sklearn.metrics import log_loss
 from sklearn.model_selection import (
-    GridSearchCV,
     GroupKFold,
-    KFold,
-    ShuffleSplit,
     StratifiedKFold,
     cross_val_predict,
     train_test_split,
@@ -51,9 +43,6 @@ def not_yet(_: object) -> dict[str, str]:
 )
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
-
-
-# --- what is fitted ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -94,41 +83,6 @@ def test_a_fitted_classifier_stays_and_is_calibrated_on_all_samples(cv):
     assert model.estimator_ is given
 
 
-def test_the_choice_makes_naive_bayes_and_forests_better_on_digits():
-    x, x_test, y, y_test = halves(load_digits)
-    for estimator in (GaussianNB(), RandomForestClassifier(random_state=0)):
-        model = CalibratedClassifier(estimator).fit(x, y)
-        before = clone(estimator).fit(x, y).predict_proba(x_test)
-        assert model.method_ != "none"
-        assert log_loss(y_test, model.predict_proba(x_test)) < log_loss(y_test, before)
-        assert model.artifact_.fit["selection"]["chosen"] == model.method_
-
-
-def test_labels_keep_their_names_and_columns_their_order():
-    x, x_test, y, y_test = halves(load_wine)
-    names = np.array(["red", "blue", "green"])
-    model = CalibratedClassifier(GaussianNB(), method="temperature").fit(x, names[y])
-    assert model.classes_.tolist() == ["blue", "green", "red"]
-    assert model.artifact_.class_names == ("blue", "green", "red")
-    assert model.score(x_test, names[y_test]) > 0.9
-    by_number = CalibratedClassifier(GaussianNB(), method="temperature").fit(x, y).predict_proba(x_test)
-    np.testing.assert_allclose(model.predict_proba(x_test), by_number[:, [1, 2, 0]], atol=1e-9)
-
-
-def test_it_goes_into_a_search_with_its_methods_and_options():
-    x, _, y, _ = halves(load_wine)
-    grid = {"method": ["none", "temperature-mixture"], "estimator__var_smoothing": [1e-9, 1e-3]}
-    search = GridSearchCV(CalibratedClassifier(GaussianNB()), grid, scoring="neg_log_loss", cv=3).fit(x, y)
-    assert search.best_estimator_.method_ == search.best_params_["method"]
-    options = {"candidates": ["temperature"], "criterion": "brier"}
-    model = CalibratedClassifier(GaussianNB(), options=options).fit(x, y)
-    scores = model.artifact_.fit["selection"]["scores"]
-    assert [row["method"] for row in scores] == ["none", "temperature"]
-
-
-# --- little data ------------------------------------------------------------------------------
-
-
 def test_folds_are_as_many_as_the_smallest_class_has_samples():
     x, y = load_wine(return_X_y=True)
     keep = np.concatenate([np.flatnonzero(y == 0)[:3], np.flatnonzero(y > 0)])
@@ -136,11 +90,6 @@ def test_folds_are_as_many_as_the_smallest_class_has_samples():
     held_out = cross_val_predict(GaussianNB(), x[keep], y[keep], cv=3, method="predict_proba")
     right = held_out.argmax(axis=1) == y[keep]
     assert model.artifact_.reference.correct.sum() == right.sum()
-
-
-def test_a_class_of_one_sample_is_refused_by_name():
-    with pytest.raises(InputError, match="class 2 has one sample"):
-        CalibratedClassifier(GaussianNB()).fit(np.eye(5), [0, 0, 1, 1, 2])
 
 
 def test_where_no_choice_can_be_made_a_temperature_is_fitted_or_nothing():
@@ -158,22 +107,6 @@ def test_where_no_choice_can_be_made_a_temperature_is_fitted_or_nothing():
         CalibratedClassifier(frozen, method="temperature").fit(x_cal[right], y_cal[right])
 
 
-# --- splitters, weights, routing --------------------------------------------------------------
-
-
-def test_a_splitter_may_leave_samples_out_or_take_them_twice():
-    x, _, y, _ = halves(load_wine)
-    splitter = ShuffleSplit(3, test_size=0.3, random_state=0)
-    model = CalibratedClassifier(GaussianNB(), method="none", cv=splitter).fit(x, y)
-    assert model.artifact_.reference.n == sum(len(test) for _, test in splitter.split(x))
-
-
-def test_a_training_part_without_a_class_is_refused():
-    x, y = load_wine(return_X_y=True)  # sorted by class
-    with pytest.raises(InputError, match="training part lacks a class"):
-        CalibratedClassifier(GaussianNB(), cv=KFold(3)).fit(x, y)
-
-
 def test_weights_reach_the_classifier_and_the_calibration():
     x, _, y, _ = halves(load_breast_cancer)
     weight = np.random.default_rng(0).integers(0, 3, len(y)).astype(float)
@@ -185,13 +118,6 @@ def test_weights_reach_the_classifier_and_the_calibration():
     logs = np.log(np.maximum(held_out, np.finfo(np.float32).tiny))
     expected = fit_temperature(logs, y, sample_weight=weight).fit["temperature"]
     assert model.artifact_.fit["temperature"] == pytest.approx(expected)
-
-
-def test_who_takes_no_weights_is_named():
-    x, _, y, _ = halves(load_wine)
-    pipeline = make_pipeline(StandardScaler(), GaussianNB())
-    with pytest.warns(UserWarning, match="Pipeline takes no sample_weight"):
-        CalibratedClassifier(pipeline, method="none").fit(x, y, sample_weight=np.ones(len(y)))
 
 
 def test_metadata_go_where_they_were_requested():
@@ -232,9 +158,6 @@ def test_data_frames_give_their_column_names():
     np.testing.assert_allclose(got, plain.predict_proba(x_test), rtol=0, atol=1e-12)
 
 
-# --- what is refused --------------------------------------------------------------------------
-
-
 def test_scores_that_are_not_one_a_class_are_refused():
     x, _, y, _ = halves(load_wine)
     with pytest.raises(InputError, match="one-vs-one"):
@@ -247,10 +170,3 @@ def test_scores_that_are_not_one_a_class_are_refused():
         CalibratedClassifier(GaussianNB(), method="plat").fit(x, y)
     with pytest.raises(InputError, match="labels \\[9\\] that are not among"):
         CalibratedClassifier(FrozenEstimator(GaussianNB().fit(x, y))).fit(x, np.where(y == 2, 9, y))
-
-
-def test_without_scikit_learn_the_import_says_what_to_install():
-    code = "import sys; sys.modules['sklearn'] = None\nimport calib_serve.sklearn"
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    assert "MissingDependency" in done.stderr
-    assert "calib-serve[fit]" in done.stderr

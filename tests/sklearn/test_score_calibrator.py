@@ -54,14 +54,6 @@ def test_it_is_the_fit_by_name_and_the_choice():
     assert chosen.artifact_.fit["selection"] == expected.fit["selection"]
 
 
-def test_probabilities_give_what_their_logarithms_give():
-    by_logits = ScoreCalibrator("temperature").fit(LOGITS, LABELS)
-    by_probs = ScoreCalibrator("temperature", outputs="probabilities").fit(softmax(LOGITS), LABELS)
-    got = by_probs.predict_proba(softmax(LOGITS))
-    np.testing.assert_allclose(got, by_logits.predict_proba(LOGITS), atol=1e-9)
-    assert by_probs.artifact_.model.outputs == "probabilities"
-
-
 @pytest.mark.parametrize("outputs", ["logits", "log_probs", "probabilities"])
 def test_one_column_is_the_second_of_two_classes(outputs):
     z = LOGITS[:, :2].copy()
@@ -93,8 +85,3 @@ def test_classes_name_the_columns_where_labels_lack_one():
     np.testing.assert_array_equal(named.predict(LOGITS), names[LOGITS.argmax(axis=1)])
     with pytest.raises(InputError, match=r"\['z'\] that are not among"):
         ScoreCalibrator(classes=names).fit(LOGITS, np.where(some, "a", "z"))
-
-
-def test_what_scores_hold_is_one_of_three_words():
-    with pytest.raises(InputError, match="must be one of"):
-        ScoreCalibrator(outputs="log_probabilities").fit(LOGITS, LABELS)

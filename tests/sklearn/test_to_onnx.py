@@ -14,7 +14,6 @@ from sklearn.ensemble import (
     BaggingClassifier,
     ExtraTreesClassifier,
     GradientBoostingClassifier,
-    HistGradientBoostingClassifier,
     RandomForestClassifier,
 )
 from sklearn.frozen import FrozenEstimator
@@ -94,18 +93,6 @@ def test_the_file_says_what_predict_proba_says(name, data, tmp_path):
         np.testing.assert_allclose(got["probabilities"], model.predict_proba(unseen), atol=1e-5)
 
 
-@pytest.mark.parametrize("data", DATA)
-def test_a_double_file_is_exact_where_onnx_has_doubles(data, tmp_path):
-    x, unseen, y, _ = parts(data)
-    unseen = unseen.astype(np.float64)
-    for name in ("pipeline", "scaled MLP"):
-        model = fitted(ESTIMATORS[name], x, y, "temperature")
-        model.to_onnx(tmp_path / "double.onnx", x, dtype="float64")
-        got = answer(tmp_path / "double.onnx", unseen)["probabilities"]
-        assert got.dtype == np.float64
-        np.testing.assert_allclose(got, model.predict_proba(unseen), atol=1e-12)
-
-
 def test_all_outputs_decide_by_the_calibrated_probabilities(tmp_path):
     x, unseen, y, _ = parts("three classes")
     model = CalibratedClassifier(FrozenEstimator(GaussianNB().fit(x, y)), method="vector").fit(x, y)
@@ -116,17 +103,6 @@ def test_all_outputs_decide_by_the_calibrated_probabilities(tmp_path):
     np.testing.assert_allclose(got["confidence"], model.predict_proba(unseen).max(axis=1), atol=1e-5)
 
 
-def test_two_classes_of_a_forest_are_right_where_one_has_no_share(tmp_path):
-    """1 - p is 6e-8 in float32 where the share is 0, and its logarithm -17 in the place of -87."""
-    x, unseen, y, _ = parts("two classes")
-    model = fitted(RandomForestClassifier(70, random_state=1), x, y, "temperature")
-    everything = np.concatenate([x, unseen])
-    assert (model.estimator_.predict_proba(everything) == 0).any()
-    model.to_onnx(tmp_path / "forest.onnx", x[:3])
-    got = answer(tmp_path / "forest.onnx", everything)["probabilities"]
-    np.testing.assert_allclose(got, model.predict_proba(everything), atol=1e-5)
-
-
 @pytest.mark.parametrize("method", ["isotonic", "histogram-mass"])
 def test_a_table_of_bins_is_looked_up_in_the_file(method, tmp_path):
     x, unseen, y, _ = parts("two classes")
@@ -134,9 +110,6 @@ def test_a_table_of_bins_is_looked_up_in_the_file(method, tmp_path):
     model.to_onnx(tmp_path / "table.onnx", x)
     got = answer(tmp_path / "table.onnx", unseen)["probabilities"]
     np.testing.assert_allclose(got, model.predict_proba(unseen), atol=1e-5)
-
-
-# --- refusals ---------------------------------------------------------------------------------
 
 
 def test_what_skl2onnx_computes_in_another_way_is_refused(tmp_path):
@@ -150,18 +123,6 @@ def test_what_skl2onnx_computes_in_another_way_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_skl2onnx_cannot_convert_is_refused_in_a_line(tmp_path):
-    x, _, y, _ = parts("two classes")
-
-    class OwnClassifier(GaussianNB):
-        """Nobody has a converter for it."""
-
-    with pytest.raises(FuseError, match="skl2onnx cannot convert this OwnClassifier") as refused:
-        fitted(OwnClassifier(), x, y, "temperature").to_onnx(tmp_path / "own.onnx", x)
-    assert len(str(refused.value)) < 500
-    assert not list(tmp_path.iterdir())
-
-
 def test_an_edge_of_a_table_where_scores_lie_is_refused(tmp_path):
     """Of five neighbours 4 are 0.8 in float64, and more than that in float32: the next bin."""
     x, y = load_wine(return_X_y=True)
@@ -172,23 +133,6 @@ def test_an_edge_of_a_table_where_scores_lie_is_refused(tmp_path):
     with pytest.raises(FuseError, match="a table of bins has its edge where scores lie"):
         model.to_onnx(tmp_path / "table.onnx", x)
     assert not list(tmp_path.iterdir())
-
-
-def test_histogram_boosting_is_exact_or_refused(tmp_path):
-    """skl2onnx 1.20 fails on it beside a protobuf that takes no boolean for a number."""
-    x, unseen, y, _ = parts("two classes")
-    model = fitted(HistGradientBoostingClassifier(max_iter=5), x, y, "temperature")
-    path = tmp_path / "hist.onnx"
-    why = ""
-    try:
-        model.to_onnx(path, x)
-    except FuseError as error:
-        why = str(error)
-    if path.exists():
-        got = answer(path, unseen)["probabilities"]
-        np.testing.assert_allclose(got, model.predict_proba(unseen), atol=1e-5)
-    else:
-        assert "skl2onnx cannot convert this HistGradientBoostingClassifier" in why
 
 
 def test_options_that_cannot_be_are_named(tmp_path):

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from calib_serve.cli import app
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics import ece, softmax
 from calib_serve.study import bin_effect, optimal_temperature, shift, stability, validation_size
@@ -51,11 +46,6 @@ def test_a_temperature_pays_off_early() -> None:
     assert "from 200 samples on" in study.says[1] or "from 1000 samples on" in study.says[1]
 
 
-def test_a_method_without_a_gain_is_told_so() -> None:
-    study = validation_size(drawn(500, 3, temperature=1), drawn(500, 4, temperature=1), methods=["none"])
-    assert "does not pay" in study.says[1]
-
-
 def test_stability_tests_every_sample_once_and_compares_by_welch() -> None:
     study = stability([CAL], folds=5)
     found = {(row[0], row[1]): row[2:] for row in study.rows}
@@ -90,20 +80,6 @@ def test_a_corruption_keeps_shape_dtype_and_meaning(name: str, images: np.ndarra
     np.testing.assert_allclose(floats * 255, done, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", CORRUPTIONS)
-def test_severity_moves_images_further(name: str) -> None:
-    smooth = np.kron(IMAGES[:, :, ::4, ::4], np.ones((4, 4), np.uint8))
-    moved = [np.abs(corrupt(smooth, name, s).astype(float) - smooth).mean() for s in (1, 3, 5)]
-    assert moved == sorted(moved)
-    assert moved[0] > 0
-
-
-def test_layouts_agree() -> None:
-    first = corrupt(IMAGES, "blur", 2)
-    last = corrupt(np.ascontiguousarray(IMAGES.transpose(0, 2, 3, 1)), "blur", 2)
-    np.testing.assert_array_equal(first.transpose(0, 2, 3, 1), last)
-
-
 def test_what_is_not_an_image_is_refused() -> None:
     with pytest.raises(InputError, match="before normalising"):
         corrupt(np.full((2, 3, 8, 8), -1.0), "jpeg", 1)
@@ -129,34 +105,3 @@ def test_the_shift_study_measures_the_model_on_corrupted_images() -> None:
     assert found["noise", 5, "none"][1] == pytest.approx(ece(corrupted, labels[200:]))
     assert found["clean", 0, "temperature"][1] < found["clean", 0, "none"][1]
     assert study.says[0].startswith("temperature keeps up with")
-
-
-@pytest.fixture
-def logits_file(tmp_path: Path) -> Path:
-    path = tmp_path / "logits.npz"
-    np.savez(path, cal_logits=CAL[0], cal_labels=CAL[1], test_logits=TEST[0], test_labels=TEST[1])
-    return path
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["size", "--sizes", "100,500", "--repeats", "2"],
-        ["optimum"],
-        ["stability", "--folds", "3"],
-        ["bins"],
-    ],
-    ids=lambda a: a[0],
-)
-def test_each_study_is_a_command(arguments: list[str], logits_file: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    result = CliRunner().invoke(
-        app, ["study", *arguments, "--logits", str(logits_file), "--json", "-o", str(out)]
-    )
-    assert result.exit_code == 0, result.output
-    study = json.loads(result.stdout)
-    assert study["rows"]
-    assert study["says"]
-    assert json.loads((out / "study.json").read_text()) == study
-    assert len((out / "study.csv").read_text().splitlines()) == len(study["rows"]) + 1
-    assert (out / "study.svg").exists() == bool(study["curves"])

@@ -8,22 +8,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sizes import nightly, sized
+from sizes import sized
 from typer.testing import CliRunner
 
 from calib_serve.artifact import Head, InputShift
 from calib_serve.cli import app
 from calib_serve.demo import digits
 from calib_serve.errors import InputError
-from calib_serve.fit.output import fit_temperature
 from calib_serve.metrics import ece, nll, softmax
 from calib_serve.model import from_module
-from calib_serve.model.face import Around
-from calib_serve.study import Fit, OutputFit, ablation, bin_effect, shift, stability, validation_size
+from calib_serve.study import ablation, bin_effect, shift, stability, validation_size
 from calib_serve.workflows.on_model import ON_MODEL, FitOnModel
 
 SLOW = ("neural-clamping",)  # by minutes, at full size
-QUICK = tuple(name for name in ON_MODEL if not name.startswith("neural-clamping"))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +36,7 @@ def parts():
 @pytest.mark.parametrize(
     "method",
     [
-        pytest.param(name, marks=[nightly] if name == "neural-clamping-paper" else [])
+        pytest.param(name, marks=[pytest.mark.nightly] if name == "neural-clamping-paper" else [])
         for name in sorted(ON_MODEL)
         if name not in SLOW
     ],
@@ -55,33 +52,6 @@ def test_each_method_on_the_model_is_studied_and_changes_it(parts, method: str) 
     assert any(isinstance(step, (Head, InputShift)) for step in artifact.steps)
 
 
-def test_the_names_of_a_study_stand_for_readings_and_for_what_follows(parts) -> None:
-    model, train, cal, _, _ = parts
-    found = FitOnModel(model, train=train)
-    printed, control = (found.fit(name, *cal).fit for name in ("masked-head-paper", "no-mask-head"))
-    assert (printed["inference"], printed["adapt"]) == ("unmasked", "training")
-    assert set(control["q_by_epoch"]) == {1.0}
-    behind = found.fit("no-mask-head+temperature", *cal)
-    assert [step.kind for step in behind.steps] == ["head", "logit_map"]
-    with pytest.raises(InputError, match="name the output method behind the \\+"):
-        found.fit("masked-head+", *cal)
-    with pytest.raises(InputError, match="has no option then"):
-        found.fit("temperature+vector", *cal)
-    with pytest.raises(InputError, match="there is no method 'masked'"):
-        found.fit("masked", *cal)
-
-
-def test_an_output_method_on_the_model_is_the_one_on_its_logits(parts) -> None:
-    model, _, cal, test, _ = parts
-    found = FitOnModel(model)
-    alone = fit_temperature(model.logits(cal[0]), cal[1])
-    np.testing.assert_array_equal(
-        found.probs(found.fit("temperature", *cal), test[0]), alone.probs(model.logits(test[0]))
-    )
-    on_logits = bin_effect((model.logits(cal[0]), cal[1]), (model.logits(test[0]), test[1]))
-    assert bin_effect(cal, test, fit=found).rows == on_logits.rows
-
-
 def test_a_head_without_the_model_is_refused_by_every_study(parts) -> None:
     model, _, cal, test, _ = parts
     logits = (model.logits(cal[0]), cal[1]), (model.logits(test[0]), test[1])
@@ -94,24 +64,6 @@ def test_a_head_without_the_model_is_refused_by_every_study(parts) -> None:
     ):
         with pytest.raises(InputError, match=r"needs the model itself: give --model with --data"):
             run()
-
-
-@nightly
-def test_shift_size_and_stability_take_heads(parts) -> None:
-    model, train, cal, test, _ = parts
-    found: Fit = FitOnModel(model, train=train)
-    moved = shift(
-        found, cal, test, methods=["tuned-head", "no-mask-head"], corruptions=["noise"], severities=[5]
-    )
-    assert {row[2] for row in moved.rows} == {"tuned-head", "no-mask-head"}
-    assert moved.says[0].startswith("tuned-head keeps up with")
-    sized_ = validation_size(cal, test, methods=["tuned-head"], sizes=[100], repeats=2, fit=found)
-    assert [(row[1], row[5]) for row in sized_.rows] == [(100, 0), (300, 0)]
-    stable = stability([test, test], methods=["none", "tuned-head"], folds=2, fit=[found, FitOnModel(model)])
-    values = {(row[0], row[1]): row[2] for row in stable.rows}
-    assert values["tuned-head", "nll"] < values["none", "nll"]
-    with pytest.raises(InputError, match="one for each of the 1 models"):
-        stability([test], fit=[found, found])
 
 
 def test_the_ablation_tells_what_each_part_does(parts) -> None:
@@ -135,37 +87,6 @@ def test_the_ablation_tells_what_each_part_does(parts) -> None:
     assert found["tuned-head", "head + temperature"][2] < found["temperature", "temperature"][2]
     assert study.says[0].startswith("NLL: ")
     assert any("no-mask-head+temperature: " in sentence for sentence in study.says)
-
-
-def test_the_ablation_of_output_methods_needs_no_model(parts) -> None:
-    model, _, cal, test, _ = parts
-    study = ablation((model.logits(cal[0]), cal[1]), (model.logits(test[0]), test[1]), methods=["vector"])
-    assert [row[:2] for row in study.rows] == [
-        ("none", "nothing"), ("temperature", "temperature"), ("vector", "output"),
-    ]  # fmt: skip
-
-
-class Counted(Around):
-    """Counts the passes over inputs."""
-
-    passes = 0
-
-    def logits(self, inputs, *, shift=None, progress=None):
-        type(self).passes += 1
-        return self.inner.logits(inputs, shift=shift, progress=progress)
-
-
-def test_the_logits_of_one_array_are_computed_once(parts) -> None:
-    model, _, cal, test, _ = parts
-    bin_effect(cal, test, methods=["none", "temperature", "vector"], fit=FitOnModel(Counted(model)))
-    assert Counted.passes <= 6  # of six asked for; arrays that follow each other are not asked for again
-    Counted.passes = 0
-    found = FitOnModel(Counted(model))
-    one = found.fit("none", *cal)
-    for _ in range(3):
-        found.probs(one, test[0])
-    assert Counted.passes == 2
-    assert OutputFit(model.logits).probs(one, test[0]).tolist() == found.probs(one, test[0]).tolist()
 
 
 @pytest.fixture(scope="module")

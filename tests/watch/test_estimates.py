@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from calib_serve.watch.estimates import estimate, t_quantile
+from calib_serve.watch.estimates import estimate
 from calib_serve.watch.ledger.sums import Sums
 
 BINS = 15
@@ -229,9 +229,3 @@ def test_bins_say_what_their_labels_say():
     assert row.accuracy == pytest.approx(y[mine].mean())
     want = stats.binomtest(int(y[mine].sum()), int(mine.sum())).proportion_ci(method="wilson")
     assert (row.low, row.high) == pytest.approx((want.low, want.high), abs=1e-3)
-
-
-def test_the_t_quantile_is_scipys():
-    for freedom in (1, 2, 3, 4, 5.5, 7, 12, 17, 31, 50, 200, 1e6):
-        assert t_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=5e-3)
-    assert t_quantile(0.1) == pytest.approx(12.706)

@@ -11,7 +11,7 @@ from sizes import sized
 
 from calib_serve import Keyring, ServedPrediction, Watch
 from calib_serve.errors import InputError, LedgerError
-from calib_serve.judgement.mean_bets import BETS
+from calib_serve.judgement.bets import BETS
 from calib_serve.receipts import Label, Receipt, Shadow
 from calib_serve.watch.anew import begun_anew
 from calib_serve.watch.feed import DriftFeed

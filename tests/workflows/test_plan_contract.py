@@ -12,7 +12,7 @@ from scipy import stats
 from sizes import sized
 
 from calib_serve.artifact import Clause, Contract
-from calib_serve.judgement.mean_evidence import Evidence
+from calib_serve.judgement.bets import Evidence
 from calib_serve.watch.contracts.evidence import ClauseEvidence, Labelled
 from calib_serve.watch.policy import parse_policy
 from calib_serve.workflows import contract_plan

@@ -129,7 +129,6 @@ def _network(
 
 SMALL = [
     _network("transformers", _transformer, "Bert", False, 14, 16),
-    _network("transformers", _transformer, "ViT", True, 18, 16),
     _network("timm", _timm, "test_convnext", False, 17, 64),
 ]
 LARGE = [
@@ -170,6 +169,7 @@ LARGE = [
             ("Electra", True, 22),
             ("Albert", False, 14),
             ("ViT", False, 18),
+            ("ViT", True, 18),
             ("ConvNext", True, 18),
             ("ConvNext", False, 15),
         ]

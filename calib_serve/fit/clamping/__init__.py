@@ -3,8 +3,8 @@
 from calib_serve.fit.clamping.efficient import fit_neural_clamping_efficient
 from calib_serve.fit.clamping.facts import checked
 from calib_serve.fit.clamping.fit import GAMMAS, fit_neural_clamping
+from calib_serve.fit.clamping.objective import QuasiNewton
 from calib_serve.fit.clamping.schedules import fit_neural_clamping_paper, fit_neural_clamping_toolkit
-from calib_serve.fit.clamping.solve import QuasiNewton
 
 __all__ = [
     "GAMMAS",

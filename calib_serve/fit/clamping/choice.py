@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError
-from calib_serve.fit.clamping.objective import Objective, best_temperature, focal_loss
-from calib_serve.fit.clamping.solve import Solution, Solver
+from calib_serve.fit.clamping.objective import Objective, Solution, Solver, best_temperature, focal_loss
 from calib_serve.fit.facts import reference_bins
 from calib_serve.metrics import softmax
 

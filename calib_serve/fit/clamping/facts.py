@@ -9,8 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.fit.clamping.choice import Candidate
-from calib_serve.fit.clamping.objective import Objective, best_temperature, focal_loss
-from calib_serve.fit.clamping.solve import Solution
+from calib_serve.fit.clamping.objective import Objective, Solution, best_temperature, focal_loss
 from calib_serve.fit.samples import Samples
 from calib_serve.model import Classifier
 

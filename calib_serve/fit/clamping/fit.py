@@ -29,13 +29,12 @@ from calib_serve.fit.clamping.choice import (
     held_out_probs,
     solved,
 )
-from calib_serve.fit.clamping.entropy_shift import entropy_shift
+from calib_serve.fit.clamping.efficient import entropy_shift
 from calib_serve.fit.clamping.facts import checked, search_facts, unit_of_delta
-from calib_serve.fit.clamping.objective import Objective, best_temperature
+from calib_serve.fit.clamping.objective import Objective, QuasiNewton, Solver, best_temperature
 from calib_serve.fit.clamping.schedules import PAPER
-from calib_serve.fit.clamping.solve import QuasiNewton, Solver
 from calib_serve.fit.facts import complete, data_fingerprint, measured_on_folds
-from calib_serve.fit.output.fold_facts import facts_of_probabilities
+from calib_serve.fit.output.held_out import facts_of_probabilities
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
 from calib_serve.model import Classifier, Progress

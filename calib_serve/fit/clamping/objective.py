@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -15,16 +16,24 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
+from scipy.optimize import minimize, minimize_scalar
 
 from calib_serve.artifact import InputShift
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit.checkpoint import Checkpoints
 from calib_serve.fit.facts import data_fingerprint
 from calib_serve.fit.losses import focal
-from calib_serve.model import Classifier
+from calib_serve.model import Classifier, Progress
 
-__all__ = ["Objective", "best_temperature", "focal_loss"]
+__all__ = [
+    "Objective",
+    "QuasiNewton",
+    "Solution",
+    "Solver",
+    "best_temperature",
+    "focal_loss",
+    "solution",
+]
 
 Floats = NDArray[np.floating[Any]]
 Vector = NDArray[np.float64]
@@ -176,3 +185,72 @@ def _enlargers(shape: tuple[int, ...], resolution: int | None) -> tuple[Vector, 
     )
     # Orthonormal, so that the norm of delta is the norm of its coefficients.
     return tuple(torch.linalg.qr(matrix).Q.numpy() for matrix in enlarged)
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Delta's coefficients and T, the objective there, and how many gradients of all the data it took.
+
+    ``logits`` are those of the shifted calibration inputs.
+    """
+
+    coefficients: Vector
+    temperature: float
+    objective: float
+    passes: int
+    logits: NDArray[np.float32]
+
+
+Solver = Callable[[Objective, Vector], Solution]
+"""(objective, first coefficients) -> solution."""
+
+
+@dataclass(frozen=True)
+class QuasiNewton:
+    """L-BFGS over delta and log T together, with T solved exactly before and after.
+
+    Stops after ``passes`` gradients over the data, or when a step gains less than the share
+    ``tolerance`` of the objective.
+    """
+
+    passes: int = 25
+    tolerance: float = 1e-4
+    progress: Progress | None = None
+
+    def __call__(self, objective: Objective, start: Vector) -> Solution:
+        """The solution from these coefficients on."""
+        t = best_temperature(objective.logits(start), objective.labels, objective.gamma)
+        best, least, calls = np.append(start, math.log(t)), math.inf, 0
+
+        def evaluate(vector: Vector) -> tuple[float, Vector]:
+            nonlocal best, least, calls
+            value, gradient = objective(vector)
+            if value < least:
+                best, least = vector.copy(), value
+            calls += 1
+            if self.progress:
+                self.progress(min(calls, self.passes), self.passes)
+            return value, gradient
+
+        minimize(
+            evaluate,
+            best,
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxfun": self.passes, "ftol": self.tolerance, "gtol": 1e-7},
+        )
+        theta = best[:-1]
+        logits = objective.logits(theta)
+        try:
+            t = best_temperature(logits, objective.labels, objective.gamma)
+        except FitError:  # delta made every sample right: held-out folds will show the overfit
+            t = math.exp(best[-1])
+        return solution(objective, theta, t, logits, passes=calls)
+
+
+def solution(
+    objective: Objective, coefficients: Vector, t: float, logits: NDArray[np.float32], *, passes: int
+) -> Solution:
+    """The solution at these coefficients and T, whose logits are known."""
+    value = focal_loss(logits, objective.labels, t, objective.gamma)[0] + objective.penalty(coefficients)
+    return Solution(coefficients, t, value, passes, logits)

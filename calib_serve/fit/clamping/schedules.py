@@ -6,8 +6,9 @@ T as it was fitted with delta. ``fit_neural_clamping`` is this package's own way
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,23 +16,111 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, LogitMap
-from calib_serve.errors import InputError
+from calib_serve.errors import FitError, InputError
 from calib_serve.fit.checkpoint import Checkpoints
-from calib_serve.fit.clamping.augmentation import Augmentation
 from calib_serve.fit.clamping.choice import Candidate, Penalty, candidates
-from calib_serve.fit.clamping.descent import Descent, Schedule
-from calib_serve.fit.clamping.entropy_shift import entropy_shift
+from calib_serve.fit.clamping.efficient import entropy_shift
 from calib_serve.fit.clamping.facts import checked, search_facts, unit_of_delta
-from calib_serve.fit.clamping.objective import Objective, focal_loss
-from calib_serve.fit.clamping.solve import Solution
+from calib_serve.fit.clamping.objective import Objective, Solution, focal_loss, solution
 from calib_serve.fit.facts import complete, data_fingerprint, reference_bins
 from calib_serve.fit.samples import Samples
 from calib_serve.metrics import softmax
 from calib_serve.model import Classifier, Progress
 
-__all__ = ["PAPER", "TOOLKIT", "fit_neural_clamping_paper", "fit_neural_clamping_toolkit"]
+__all__ = [
+    "PAPER",
+    "TOOLKIT",
+    "Augmentation",
+    "Descent",
+    "Schedule",
+    "fit_neural_clamping_paper",
+    "fit_neural_clamping_toolkit",
+]
 
 Floats = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a descent is made of; T begins at 1, the rate stays, and nothing stops it early.
+
+    ``spread`` is the standard deviation of delta's first entries, drawn around 0. ``gamma`` of the focal
+    loss and ``penalty`` of delta (a number, or "tenth" of the loss where the descent begins) hold unless a
+    fit is told others.
+    """
+
+    rate: float
+    momentum: float
+    batch: int
+    epochs: int
+    spread: float
+    gamma: float
+    penalty: Penalty
+    augmented: bool
+
+    def __post_init__(self) -> None:
+        if not (self.rate > 0 and 0 <= self.momentum < 1 and self.batch >= 1 and self.epochs >= 1):
+            raise InputError(f"a schedule has a rate above 0, momentum in 0..1, batches and epochs: {self}")
+
+
+@dataclass(frozen=True, eq=False)
+class Augmentation:
+    """A crop after padding, a horizontal flip, and one square cut out of every image (n, C, H, W).
+
+    ``padding`` pixels of ``black`` (C,) are put around; the crop is anywhere in that. The flip comes with
+    probability ``flip``. The square of side ``cut`` has its centre anywhere in the image, so it may stick
+    out, and becomes ``blank`` (C,).
+    """
+
+    padding: int
+    cut: int
+    black: NDArray[np.float32]
+    blank: NDArray[np.float32]
+    flip: float = 0.5
+
+    @classmethod
+    def of(cls, images: Floats, mean: ArrayLike, *, flip: float = 0.5) -> Augmentation:
+        """The toolkit's of CIFAR-100 (32 pixels: padding 4, square 4), in proportion for other sizes.
+
+        Padding is black, the least value of a channel; the square is blank, the ``mean`` (C,) of the
+        normalisation. InputError for inputs that are not images (n, C, H, W).
+        """
+        if images.ndim != 4 or min(images.shape[2:]) < 2:
+            raise InputError(
+                f"crops and flips are of images (n, C, H, W), got inputs of {images.shape[1:]}; take "
+                "the default schedule or the paper's"
+            )
+        side, channels = min(images.shape[2:]), images.shape[1]
+        black = images.min(axis=(0, 2, 3)).astype(np.float32)
+        blank = np.asarray(mean, np.float32).ravel()
+        if blank.shape not in ((1,), (channels,)):
+            raise InputError(f"normalisation's mean must be {channels} numbers, got {blank.tolist()}")
+        return cls(
+            max(1, side // 8), 2 * max(1, side // 16), black, np.broadcast_to(blank, (channels,)), flip
+        )
+
+    def __call__(self, images: Floats, rng: np.random.Generator) -> NDArray[np.float32]:
+        """Every image (n, C, H, W) varied once."""
+        n, _, height, width = images.shape
+        rows, columns = (self._moved(n, size, rng) for size in (height, width))
+        flipped = rng.random(n) < self.flip
+        columns[flipped] = columns[flipped, ::-1]
+        out = np.take_along_axis(images, np.clip(rows, 0, height - 1)[:, None, :, None], axis=2)
+        out = np.take_along_axis(out, np.clip(columns, 0, width - 1)[:, None, None, :], axis=3)
+        outside = (rows < 0) | (rows >= height), (columns < 0) | (columns >= width)
+        out = _filled(out, outside[0][:, :, None] | outside[1][:, None, :], self.black)
+        middle = rng.integers(height, size=(n, 1)), rng.integers(width, size=(n, 1))
+        tall, wide = (
+            (np.arange(size) >= m - self.cut // 2) & (np.arange(size) < m + self.cut // 2)
+            for m, size in zip(middle, (height, width), strict=True)
+        )
+        return _filled(out, tall[:, :, None] & wide[:, None, :], self.blank)
+
+    def _moved(self, n: int, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """The places (n, size) that a crop of each image is read from, some of them outside."""
+        by = rng.integers(-self.padding, self.padding + 1, size=(n, 1))
+        return np.asarray(np.arange(size) + by, np.int64)
+
 
 PAPER = Schedule(
     rate=0.001,
@@ -206,3 +295,54 @@ def _artifact(
         class_names=class_names,
         packages=("torch",),
     )
+
+
+Vector = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Descent:
+    """A solver: from first coefficients on, by a schedule; ``augmentation`` varies every batch's images."""
+
+    schedule: Schedule
+    seed: int = 0
+    augmentation: Augmentation | None = None
+    progress: Progress | None = None
+
+    def __call__(self, objective: Objective, start: Vector) -> Solution:
+        """The solution after the last step; FitError where T falls to 0 or below."""
+        rng, how = np.random.default_rng(self.seed), self.schedule
+        theta, t = start.astype(np.float64).copy(), 1.0
+        velocity = np.zeros(len(theta) + 1)
+        n = len(objective.labels)
+        for epoch in range(how.epochs):
+            for drawn in np.split(rng.permutation(n), range(how.batch, n, how.batch)):
+                gradient = self._gradient(objective, np.sort(drawn), theta, t, rng)
+                velocity = how.momentum * velocity + gradient
+                theta = theta - how.rate * velocity[:-1]
+                t -= how.rate * float(velocity[-1])
+                if not t > 0:
+                    raise FitError(
+                        f"the schedule drove T to {t:.3g} in epoch {epoch + 1}; take the default schedule"
+                    )
+            if self.progress:
+                self.progress(epoch + 1, how.epochs)
+        return solution(objective, theta, t, objective.logits(theta), passes=how.epochs)
+
+    def _gradient(
+        self, objective: Objective, rows: NDArray[np.intp], theta: Vector, t: float, rng: np.random.Generator
+    ) -> Vector:
+        """Of one batch, with respect to delta and T."""
+        # In order, so that memory-mapped inputs are read forwards.
+        images = objective.inputs[rows]
+        if self.augmentation is not None:
+            images = self.augmentation(images, rng)
+        part = replace(objective, inputs=images, labels=objective.labels[rows])
+        gradient = part(np.append(theta, math.log(t)))[1].copy()
+        gradient[-1] /= t  # the objective's is with respect to log T
+        return gradient
+
+
+def _filled(images: Floats, where: NDArray[np.bool_], value: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Images (n, C, H, W) with ``value`` (C,) where ``where`` (n, H, W) says."""
+    return np.where(where[:, None], value[:, None, None], images).astype(np.float32)

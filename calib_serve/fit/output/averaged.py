@@ -8,21 +8,35 @@ and b, that of the average is at most the average of the members': a noisy choic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, LogitMap, Mixture, Step
+from calib_serve.errors import CalibServeError, FitError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.output.base import Base, bases, losses
+from calib_serve.fit.output.binary import platt
 from calib_serve.fit.output.learnable import folds_of
-from calib_serve.fit.output.members import Folds, Member, scalars, structured
+from calib_serve.fit.output.structured import penalty_of
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.fit.solve.parallel import one_thread
+from calib_serve.fit.solve.preconditioner import Solve
+from calib_serve.fit.solve.softmax_regression import Problem
 
-__all__ = ["Averaged", "fit_structured_average"]
+__all__ = [
+    "Averaged",
+    "Folds",
+    "Member",
+    "fit_structured_average",
+    "scalars",
+    "structured",
+]
 
 Floats = NDArray[np.float64]
 
@@ -143,3 +157,180 @@ def fit_structured_average(
     """
     samples = Samples.of(logits, labels, sample_weight=sample_weight, class_weight=class_weight)
     return Averaged.of(samples, folds_of(samples, folds=folds, seed=seed)).artifact()
+
+
+Shape = Literal["full", "diagonal"]
+
+STRENGTHS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
+_FEWER = (3.0, 0.3, 0.03, 0.003)  # of many classes
+_MANY = 64  # classes
+_PATIENCE = 2
+_GAP = 1e-4  # of the NLL
+_SLOW = 8  # iterations after which a new preconditioner pays
+_CLOSE = 15.0  # nats over the first fold's samples, by which a strength may be beaten and yet matter
+_SINGLE = 1 << 18  # logits above which features are in float32
+_LARGE = 1 << 22  # logits above which a fold does not copy its features
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """A calibration under one strength: its map for each fold, and its held-out losses (n,), weighted."""
+
+    name: str
+    maps: tuple[tuple[Floats, Floats], ...]
+    losses: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Folds:
+    """The log-probabilities that maps act on, in folds: ``train`` all but one, ``test`` that one.
+
+    Those to train on are times ``ratio``, by which the temperature of ``base`` differs from that of the rest.
+    """
+
+    base: tuple[Base, ...]
+    ratio: tuple[float, ...]
+    train: tuple[Samples, ...]
+    test: tuple[Samples, ...]
+    index: tuple[NDArray[np.intp], ...]
+
+    @classmethod
+    def of(cls, samples: Samples, fold: NDArray[np.intp], t: float, parts: Sequence[Base]) -> Folds:
+        """Samples whose features are log-softmax of z / t; the mixture's noise weighs little in training."""
+        x = np.empty((len(samples), samples.classes), np.float32 if samples.size > _SINGLE else np.float64)
+        for part, z in samples.chunks(np.float64):
+            d = (z - z.max(axis=1, keepdims=True)) / t
+            x[part] = d - np.log(np.exp(d).sum(axis=1, keepdims=True))
+        index = [np.flatnonzero(fold == f) for f in range(len(parts))]
+        whole = replace(samples, logits=x, rows=None)
+        rests = [np.flatnonzero(fold != f) for f in range(len(parts))]
+        trust = parts[0].trust(samples) if parts[0] == parts[-1] else None
+        ratio = [t / b.t for b in parts]
+        train = [
+            _trusting(_copied(whole, rest, r), b.trust(samples.take(rest)) if trust is None else trust[rest])
+            for rest, b, r in zip(rests, parts, ratio, strict=True)
+        ]
+        test = [_copied(whole, i) for i in index]
+        return cls(tuple(parts), tuple(ratio), tuple(train), tuple(test), tuple(index))
+
+    def losses(self, log_p: Sequence[Floats]) -> Floats:
+        """Held-out losses (n,) in the samples' order from each fold's log-probabilities."""
+        out = np.empty(sum(map(len, self.index)))
+        for b, test, index, of_fold in zip(self.base, self.test, self.index, log_p, strict=True):
+            out[index] = -b.mixed(of_fold, test.classes) * (1 if test.weight is None else test.weight)
+        return out
+
+
+def _copied(samples: Samples, rows: NDArray[np.intp], ratio: float = 1.0) -> Samples:
+    """Some rows times ``ratio``, copied: to gather them in every pass would cost as much as the pass."""
+    part = samples.take(rows)
+    if ratio == 1 and samples.size > _LARGE:
+        return part
+    x = samples.logits[rows]
+    return replace(part, logits=x if ratio == 1 else x * x.dtype.type(ratio), rows=None)
+
+
+def _trusting(samples: Samples, trust: Floats) -> Samples:
+    weight = trust if samples.weight is None else trust * samples.weight
+    return replace(samples, weight=weight * (len(weight) / weight.sum()))
+
+
+def scalars(folds: Folds, held: Floats) -> list[Member]:
+    """No calibration and a temperature; of two classes Platt's too."""
+    k = folds.train[0].classes
+    zero = np.zeros(k)
+    t = folds.ratio[0] * folds.base[0].t
+    found = [
+        Member("temperature", tuple((np.full(k, r), zero) for r in folds.ratio), held),
+        _member("none", folds, [(np.full(k, t), zero)] * len(folds.base)),
+    ]
+    if k == 2:
+        with suppress(CalibServeError):  # a weight below 0: the other members say as much
+            maps = [_platt(*pair) for pair in zip(folds.train, folds.ratio, strict=True)]
+            found.append(_member("platt", folds, maps))
+    return found
+
+
+def _platt(samples: Samples, ratio: float) -> tuple[Floats, Floats]:
+    x = samples.read(slice(0, len(samples)), np.float64) / ratio
+    weight = np.ones(len(x)) if samples.weight is None else samples.weight
+    w, b, _ = platt(x[:, 1] - x[:, 0], samples.labels, weight)
+    return np.full(2, w), np.array([0.0, b])
+
+
+def _member(name: str, folds: Folds, maps: Sequence[tuple[Floats, Floats]]) -> Member:
+    log_p = [_log_p_true(test, *m) for test, m in zip(folds.test, maps, strict=True)]
+    return Member(name, tuple(maps), folds.losses(log_p))
+
+
+def _log_p_true(samples: Samples, weight: Floats, bias: Floats) -> Floats:
+    shape: Shape = "full" if weight.ndim == 2 else "diagonal"
+    identity = np.eye(len(bias)) if weight.ndim == 2 else np.ones(len(bias))
+    theta = np.concatenate([(weight - identity).ravel(), bias])
+    return -Problem(samples, shape).losses(theta)
+
+
+def structured(folds: Folds, shape: Shape, rivals: Sequence[Member]) -> list[Member]:
+    """Members of falling strength; those that the first fold shows to be beaten are not fitted on the others.
+
+    A matrix of many classes must be better than its ``rivals`` on the first fold.
+    """
+    k = folds.train[0].classes
+    strengths = _FEWER if k > _MANY else STRENGTHS
+    problems = [replace(Problem(train, shape), rough=True) for train in folds.train]
+    first = _first_fold(folds, problems[0], strengths)
+    least = min(float(rival.losses[folds.index[0]].mean()) for rival in rivals)
+    best = min((step.loss for step in first), default=math.inf)
+    if k > _MANY and shape == "full" and best >= least:
+        return []
+    close = _CLOSE / len(folds.index[0])
+    name = "structured-vector" if shape == "diagonal" else "structured-matrix"
+    members = []
+    for step in first:
+        if step.loss - best > close:
+            continue
+        thetas = [step.theta]
+        for problem in problems[1:]:
+            # Folds are alike: the first one's end is where the others begin, and its curvature theirs.
+            penalty = penalty_of(len(problem.samples), k, step.strength)
+            thetas.append(problem.solve(penalty, step.theta, gap=step.gap, about=step.about).x)
+        maps = [problems[f].map(theta) for f, theta in enumerate(thetas)]
+        scaled = [(w * ratio, b) for (w, b), ratio in zip(maps, folds.ratio, strict=True)]
+        members.append(_member(f"{name} {step.strength:g}", folds, scaled))
+    return members
+
+
+@dataclass(frozen=True, eq=False)
+class Step0:
+    """The first fold's parameters under one strength, its held-out loss, and the preconditioner there."""
+
+    strength: float
+    theta: Floats
+    loss: float
+    gap: float
+    about: Solve
+
+
+def _first_fold(folds: Folds, problem: Problem, strengths: Sequence[float]) -> list[Step0]:
+    """The first fold's path, until its held-out loss has risen ``_PATIENCE`` times in a row."""
+    n, k = len(problem.samples), problem.samples.classes
+    theta = np.zeros(problem.size)
+    gap = _GAP * max(problem.nll(theta), 1e-2)
+    found: list[Step0] = []
+    curved = None
+    for strength in strengths:
+        penalty = penalty_of(n, k, strength)
+        curved = curved or problem.curvature(theta)
+        about = curved(penalty)
+        try:
+            end = problem.solve(penalty, theta, gap=gap, about=about)
+        except FitError:
+            break
+        theta, curved = end.x, None if end.iterations > _SLOW else curved
+        w, b = problem.map(theta)
+        log_p = _log_p_true(folds.test[0], w * folds.ratio[0], b)
+        found.append(Step0(strength, theta, float(-folds.base[0].mixed(log_p, k).mean()), gap, about))
+        tail = [step.loss for step in found[-_PATIENCE - 1 :]]
+        if len(tail) > _PATIENCE and tail == sorted(tail):
+            break
+    return found

@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import isotonic_regression
 
 from calib_serve.artifact import Artifact, ProbTable
-from calib_serve.errors import InputError, MissingDependency
+from calib_serve.errors import InputError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.metrics import softmax
@@ -86,7 +87,7 @@ def fit_isotonic(
     sample_weight: ArrayLike | None = None,
     class_weight: ClassWeight = None,
 ) -> Artifact:
-    """The rising step function of least squared error, by scikit-learn; one per class unless ``of="top"``.
+    """The rising step function of least squared error; one per class unless ``of="top"``.
 
     ``logits`` (n, K), ``labels`` (n,). On the calibration set it equals scikit-learn's up to rounding;
     between two neighbouring steps ours changes half way, where scikit-learn's interpolates. Values are kept 1
@@ -102,18 +103,18 @@ def fit_isotonic(
         samples,
         method="isotonic",
         fit={"objective": "squared error", "of": of, "steps": [len(values) for _, values in rows]},
-        packages=("scikit-learn",),
+        packages=("scipy",),
     )
 
 
 def isotonic_row(p: Floats, came_true: Floats, weight: Floats, floor: float) -> tuple[Floats, Floats]:
     """The inner edges and values of an isotonic fit of probabilities (n,) to 0 and 1 (n,)."""
-    try:
-        from sklearn.isotonic import IsotonicRegression  # noqa: PLC0415 - slow to import, needed here alone
-    except ImportError as error:
-        raise MissingDependency("scikit-learn", "fit") from error
-    fitted = IsotonicRegression(y_min=floor, y_max=1 - floor).fit(p, came_true, sample_weight=weight)
-    x, values = fitted.X_thresholds_, fitted.y_thresholds_
+    on = weight > 0
+    # Equal probabilities get one value: their weighted mean stands for them.
+    x, at = np.unique(p[on], return_inverse=True)
+    mass = np.bincount(at, weights=weight[on])
+    mean = np.bincount(at, weights=weight[on] * came_true[on]) / mass
+    values = np.clip(isotonic_regression(mean, weights=mass).x, floor, 1 - floor)
     changes = np.flatnonzero(np.diff(values) > 0)
     return (x[changes] + x[changes + 1]) / 2, np.append(values[changes], values[-1])
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import minimize
 
 from calib_serve.artifact import Artifact, Mixture
-from calib_serve.errors import FitError, MissingDependency
+from calib_serve.errors import FitError
 from calib_serve.fit.facts import complete
 from calib_serve.fit.output.temperature import temperature
 from calib_serve.fit.samples import ClassWeight, Samples
@@ -72,7 +73,7 @@ def mixture_weights(
         mixed = np.maximum(p_true @ weights, 1e-300)
         return -float(share @ np.log(mixed)), -(share / mixed) @ p_true
 
-    found = _minimize(
+    found = minimize(
         nll,
         np.full(parts, 1 / parts),
         jac=True,
@@ -146,7 +147,7 @@ def _fit_mixture(
             starts.append((math.log(1e2 / wide), bounds[1][0]))
     found = min(
         (
-            _minimize(
+            minimize(
                 lambda x: _mixture_nll(samples, x[0], x[1]),
                 np.clip(start, *np.transpose(bounds)),
                 jac=True,
@@ -189,12 +190,3 @@ def spread(samples: Samples) -> float:
     return sum(float((z.max(axis=1) - z.mean(axis=1)).sum()) for _, z in samples.chunks(np.float64)) / len(
         samples
     )
-
-
-def _minimize(*args: Any, **options: Any) -> Any:
-    """scipy's, imported only for mixtures: a temperature needs only numpy."""
-    try:
-        from scipy.optimize import minimize  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingDependency("scipy", "fit") from error
-    return minimize(*args, **options)

@@ -22,12 +22,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact, Score, Selection
 from calib_serve.bins import Bins, bin_index
-from calib_serve.errors import CalibServeError, InputError, MissingDependency
+from calib_serve.errors import CalibServeError, InputError
 from calib_serve.fit.facts import measured_on_folds
 from calib_serve.fit.output.averaged import Averaged
 from calib_serve.fit.output.candidates import fit_by_name, options_of
-from calib_serve.fit.output.fold_facts import facts_of_folds, fit_fold
-from calib_serve.fit.output.held_out import FoldFit, HeldOut, auroc, raced
+from calib_serve.fit.output.held_out import FoldFit, HeldOut, auroc, facts_of_folds, fit_fold, raced
 from calib_serve.fit.output.learnable import folds_of, remarks
 from calib_serve.fit.samples import ClassWeight, Samples
 from calib_serve.metrics.intervals import mean_interval, quantile_of, resamples
@@ -109,8 +108,6 @@ def select(
                 fits[name] = cache(partial(fit_fold, name, samples, fold, seed=seed))
             rivals = {} if name in ("none", _AVERAGE) or criterion == "ece" else found
             found[name] = raced(fits[name], samples, fold, rivals, criterion)
-        except MissingDependency:
-            raise  # never choose among fewer than were asked for
         except CalibServeError as error:
             refused[name] = str(error)
             continue

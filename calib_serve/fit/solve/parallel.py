@@ -66,7 +66,7 @@ def _quota(root: Path) -> float | None:
 def one_thread(values: int) -> Iterator[None]:
     """Linear algebra on one thread for problems of so few ``values`` that more threads only wait.
 
-    By threadpoolctl, which scikit-learn brings along; without it the environment decides (OMP_NUM_THREADS).
+    By threadpoolctl, where scikit-learn brought it along; else the environment decides (OMP_NUM_THREADS).
     """
     if values >= _WORTH_THREADS:
         yield

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from calib_serve.errors import MissingDependency
+from scipy import linalg
 
 __all__ = ["Chunk", "Curved", "Solve", "of_blocks", "of_diagonal", "of_matrix", "of_pairs"]
 
@@ -145,7 +144,7 @@ def _blocks(
     common = np.maximum((classes - 1) * row, 1e-300)
     row = np.maximum(row, 1e-9 * np.trace(c) / len(c))
     root = 1 / np.sqrt(row)
-    omega, v = _linalg().eigh(root[:, None] * c * root)
+    omega, v = linalg.eigh(root[:, None] * c * root)
     v = root[:, None] * v
     gain = 1 / (h[:, None] * np.maximum(omega, 0) + 1)  # (K, K + 1)
     # A_k^-1 e_k, one row per class, and how much the diagonal's ridge differs from the others'.
@@ -176,17 +175,7 @@ def _factored(hessian: NDArray[np.float64], ridge: Vector) -> Solve:
     # Adding one number to all scores changes no probability: the Hessian is singular but for the
     # ridge, and where that is 0 this floor stands in.
     floor = 1e-9 * np.trace(hessian) / len(hessian) + 1e-300
-    linalg = _linalg()
     factor = linalg.cho_factor(
         hessian + np.diag(np.maximum(ridge, floor)), overwrite_a=True, check_finite=False
     )
     return lambda g: np.asarray(linalg.cho_solve(factor, g, check_finite=False))
-
-
-def _linalg() -> Any:
-    """scipy's, imported when needed: a temperature needs only numpy."""
-    try:
-        from scipy import linalg  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingDependency("scipy", "fit") from error
-    return linalg

@@ -10,7 +10,6 @@ import pytest
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit.decisions import fit_abstain
 from calib_serve.metrics import abstention
-from calib_serve.metrics.grouped import one_of_each
 
 
 def draw(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -36,16 +35,6 @@ def test_a_risk_that_cannot_be_kept_is_an_error_that_names_one_that_can() -> Non
     assert float(can) < 0.1
     with pytest.raises(FitError, match=r"no risk up to 0\.9"):
         fit_abstain(p[:20], 1 - p[:20].argmax(axis=1), risk=0.1)
-
-
-def test_of_each_group_one_sample_counts() -> None:
-    p, y = draw(60, 2)
-    codes = np.repeat(np.arange(60), 50)
-    many, labels = np.repeat(p, 50, axis=0), np.repeat(y, 50)
-    assert np.unique(codes[one_of_each(codes, seed=0)]).size == 60
-    fit_abstain(many, labels, risk=0.2)  # as if there were 3,000
-    with pytest.raises(FitError, match="60 samples"):
-        fit_abstain(many, labels, risk=0.02, groups=codes)
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FitError, InputError, ShapeError
 from calib_serve.fit.losses import focal
-from calib_serve.fit.masked import PAPER, UNMASKED, Masking, Retention, fit_masked_head, reading
+from calib_serve.fit.masked import PAPER, UNMASKED, Masking, Retention, fit_masked_head
 from calib_serve.fit.masked.training import train_masked
 from calib_serve.fit.output import fit_temperature
 from calib_serve.metrics import accuracy, ece, nll, softmax
@@ -62,36 +62,6 @@ def test_masked_weights_get_no_gradient_and_all_do_without_the_restriction(sets)
     assert (free != first).all()
 
 
-def test_expected_weights_are_the_unmasked_ones_times_q(sets) -> None:
-    (x, y), _, _ = sets
-    how = replace(SHORT, epochs=2, retention=Retention(first=0.3, adapt=None))
-    expected = train_masked(x, y, 5, masking=how).head
-    unmasked = train_masked(x, y, 5, masking=replace(how, inference="unmasked")).head
-    for scaled, whole in zip(expected.weights, unmasked.weights, strict=True):
-        np.testing.assert_allclose(scaled, 0.3 * whole, rtol=1e-5)
-    for one, other in zip(expected.biases, unmasked.biases, strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_features_of_another_unit_give_the_same_logits(sets) -> None:
-    (x, y), (held_x, held_y), _ = sets
-    how = replace(SHORT, epochs=3)
-    one = fit_masked_head(x, y, held_x, held_y, masking=how).head(held_x[:50])
-    other = fit_masked_head(1024 * x, y, 1024 * held_x, held_y, masking=how).head(1024 * held_x[:50])
-    np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
-
-
-def test_the_same_seed_gives_the_same_head_and_another_one_another(sets) -> None:
-    (x, y), (held_x, held_y), _ = sets
-    how = replace(SHORT, epochs=2)
-    one, again, other = (fit_masked_head(x, y, held_x, held_y, masking=how, seed=s) for s in (0, 0, 1))
-    assert one.fingerprint == again.fingerprint != other.fingerprint
-
-
-def kill_never(epoch: int, of: int) -> None:
-    assert epoch <= of
-
-
 @given(
     st.floats(0.05, 1), st.floats(0, 1), st.floats(0, 1), st.integers(1, 40),
     st.sampled_from(["held-out", "training"]),
@@ -103,12 +73,6 @@ def test_q_moves_by_no_more_than_its_bound_and_stays_a_share(q, conf, acc, epoch
     assert 0.05 <= moved <= 1
     direction = (acc - conf) if adapt == "held-out" else (conf - acc)
     assert (moved - q) * direction >= 0
-
-
-def test_the_paper_s_reading_is_offered_under_its_name(sets) -> None:
-    (x, y), (held_x, held_y), _ = sets
-    artifact = fit_masked_head(x, y, held_x, held_y, masking=replace(PAPER, epochs=3))
-    assert (artifact.fit["inference"], artifact.fit["adapt"]) == ("unmasked", "training")
 
 
 def test_a_head_trains_on_any_loss_views_and_depth_and_survives_its_file(sets, tmp_path) -> None:
@@ -172,43 +136,6 @@ def test_without_masks_it_is_plain_training_of_the_same_head(sets) -> None:
         np.testing.assert_allclose(ours(x), net(torch.from_numpy(x)).numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_without_masks_q_stays_at_1_and_the_size_suits_the_set(sets) -> None:
-    (x, y), (held_x, held_y), _ = sets
-    artifact = fit_masked_head(x, y, held_x, held_y, masking=replace(UNMASKED, epochs=3))
-    assert set(artifact.fit["q_by_epoch"]) == {1.0}
-    assert reading("no-mask", 160) == replace(UNMASKED, epochs=250, batch=20)
-    assert reading("expected", 50_000) == Masking()
-
-
-PRINTED = {
-    "inference": "unmasked",  # nothing is said of a scale by q
-    "masked_gradient": True,  # eq. 11
-    "epochs": 40,  # section 5.1: the second stage adds 40 epochs at a rate of 0.1
-    "rate": 0.1,
-    "schedule": "constant",
-    "batch": 128,  # section 5.1
-    "momentum": 0.9,
-    "decay": 5e-4,
-    "scaled": False,  # eq. 9: z is the feature itself
-}
-ADAPTIVE = {
-    "first": 0.5,  # algorithm 1, line 1
-    "adapt": "training",  # eq. 12: accuracy and confidence of the training set
-    "eta": (0.1, 0.001),  # below eq. 13
-    "bounds": (0.0, 1.0),  # algorithm 1, line 10
-    "warm_up": 0.0,  # q moves after every epoch, lines 2 to 11
-}
-
-
-def test_the_paper_s_settings_are_those_of_its_text() -> None:
-    assert {name: getattr(PAPER, name) for name in PRINTED} == PRINTED
-    assert {name: getattr(PAPER.retention, name) for name in ADAPTIVE} == ADAPTIVE
-    assert 0 < PAPER.retention.gamma < 1  # what the paper says of gamma
-    assert PAPER.loss.__name__ == "cross_entropy"  # eq. 10
-    assert PAPER.hidden is not None  # two layers
-    assert reading("paper", 100) is PAPER  # also of few samples
-
-
 def test_the_paper_s_q_moves_from_the_first_epoch_on_by_its_gap_within_its_threshold() -> None:
     q = PAPER.retention
     assert q.bound(40, 40) == pytest.approx(0.001)
@@ -235,11 +162,3 @@ def test_a_method_behind_the_head_is_fitted_to_the_held_out_part(sets) -> None:
     assert artifact.reference.ece() < bare.reference.ece()
     with pytest.raises(InputError, match="there is no method 'temprature'"):
         fit_masked_head(x, y, held_x, held_y, then="temprature")
-
-
-def test_a_head_that_answers_all_samples_alike_is_said_and_nothing_is_fitted_behind_it() -> None:
-    features, labels = np.zeros((200, 8), np.float32), np.arange(200) % 4
-    artifact = fit_masked_head(features, labels, classes=4)
-    assert "the training collapsed" in artifact.fit["remarks"][0]
-    with pytest.raises(FitError, match="answers every held-out sample alike, so nothing"):
-        fit_masked_head(features, labels, classes=4, then="temperature")

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from calib_serve.artifact import Artifact
-from calib_serve.cli import app
 from calib_serve.errors import FitError, InputError
 from calib_serve.fit.output.candidates import CANDIDATES, fit_by_name
-from calib_serve.fit.output.learnable import folds_of, remarks
+from calib_serve.fit.output.learnable import folds_of
 from calib_serve.fit.output.selection import select
 from calib_serve.fit.samples import Samples
 from calib_serve.fit.solve import stratified
@@ -79,17 +75,6 @@ def test_what_a_poor_set_lacks_is_said_by_every_method_or_the_fit_is_refused(met
         assert probs.max() < 1
 
 
-def test_of_an_ordinary_set_there_is_nothing_to_say() -> None:
-    assert remarks(Samples.of(*draw(300))) == []
-    assert "remarks" not in select(*draw(300), folds=3).fit
-
-
-def test_six_samples_of_ten_classes_give_a_cautious_calibration_and_no_table() -> None:
-    artifact = select(*draw(6, 10))
-    assert artifact.method in ("none", "temperature", "structured-average")
-    assert artifact.probs(draw(50, 10, seed=1)[0]).max() <= 1 - 0.9 / 7
-
-
 def test_copies_of_a_row_share_its_fold_and_many_alike_are_spread() -> None:
     z, y = draw(200)
     twice = Samples.of(np.concatenate([z, z]), np.concatenate([y, y]))
@@ -100,11 +85,3 @@ def test_copies_of_a_row_share_its_fold_and_many_alike_are_spread() -> None:
         folds_of(Samples.of(np.tile(z[:4], (50, 1)), y), folds=5, seed=0), stratified(y, folds=5, seed=0)
     )
     assert len(np.unique(folds_of(few, folds=5, seed=0))) == 5
-
-
-def test_the_command_says_what_the_set_lacks(tmp_path: Path) -> None:
-    np.savez(tmp_path / "z.npz", cal_logits=Z, cal_labels=Z.argmax(axis=1))
-    command = ["fit", "--logits", str(tmp_path / "z.npz"), "--split", "cal", "-o", str(tmp_path / "a")]
-    found = CliRunner().invoke(app, command)
-    assert found.exit_code == 0, found.output
-    assert "note: every sample is classified right" in found.stdout

@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from calib_serve.artifact import LogitMap, Mixture
 from calib_serve.fit.output.averaged import Averaged, fit_structured_average
 from calib_serve.fit.output.candidates import fit_by_name
 from calib_serve.fit.output.learnable import folds_of
-from calib_serve.fit.output.selection import select
 from calib_serve.fit.samples import Samples
-from calib_serve.metrics import nll, softmax
+from calib_serve.metrics import nll
 
 
 def draw(n: int = 600, k: int = 4, t: float = 2.5, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -23,18 +21,6 @@ def draw(n: int = 600, k: int = 4, t: float = 2.5, seed: int = 0) -> tuple[np.nd
 def skewed(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     z, y = draw(n, seed=seed)
     return z * np.array([0.4, 1.0, 1.5, 2.5]) + np.array([3.0, 0.0, -3.0, 0.0]), y
-
-
-def test_its_steps_are_a_temperature_a_map_of_log_probabilities_and_a_uniform_share() -> None:
-    artifact = fit_structured_average(*skewed(600))
-    first, second, last = artifact.steps
-    assert isinstance(first, LogitMap)
-    assert first.is_scalar
-    assert isinstance(second, LogitMap)
-    assert second.on == "log_probs"
-    assert isinstance(last, Mixture)
-    assert last.weights[-1] >= 0.9 / 600
-    assert sum(artifact.fit["members"].values()) == pytest.approx(1)
 
 
 def test_members_weigh_as_they_predict_held_out_samples() -> None:
@@ -63,28 +49,6 @@ def test_on_new_samples_it_is_as_good_as_a_temperature_and_better_where_classes_
         new, truth = make(5000, seed=seed + 100)
         ours = nll(fit_structured_average(logits, labels).probs(new), truth)
         assert ours < most * nll(fit_by_name("temperature", logits, labels).probs(new), truth)
-
-
-def test_where_many_classes_have_no_sample_no_prediction_changes() -> None:
-    logits, labels = draw(60, 40)
-    artifact = fit_structured_average(logits, labels)
-    new = draw(500, 40, seed=1)[0]
-    np.testing.assert_array_equal(artifact.probs(new).argmax(axis=1), new.argmax(axis=1))
-
-
-def test_with_every_sample_right_confidence_stays_below_what_so_few_can_show() -> None:
-    logits = draw(100)[0]
-    probs = select(logits, logits.argmax(axis=1)).probs(logits)
-    assert 0.9 < probs.max() < 1 - 0.7 / 101
-
-
-def test_probabilities_of_exactly_0_are_raised_by_the_choice() -> None:
-    rng = np.random.default_rng(0)
-    votes = rng.multinomial(5, softmax(draw(400, t=0.5)[0])) / 5
-    labels = np.array([rng.choice(4, p=0.9 * p + 0.025) for p in votes])
-    artifact = select(Samples.of(votes, labels, outputs="probabilities"), labels)
-    assert artifact.method == "structured-average"
-    assert artifact.metrics_after["nll"] < 0.5 * artifact.metrics_before["nll"]
 
 
 def test_a_matrix_is_found_where_classes_are_mixed_up_and_dropped_where_they_are_not() -> None:

@@ -64,14 +64,6 @@ def test_the_gradient_vanishes_where_the_search_ends(t: float, k: int, seed: int
     assert rows.slope(s).nll <= min(rows.slope(s * f).nll for f in (0.99, 1.01))
 
 
-def test_the_derivatives_are_those_of_the_nll():
-    rows = Rows.of(Samples.of(*draw(200, 5, 1.0)))
-    h = 1e-5
-    low, mid, high = (rows.slope(s) for s in (0.7 - h, 0.7, 0.7 + h))
-    assert mid.first == pytest.approx((high.nll - low.nll) / (2 * h), rel=1e-7)
-    assert mid.second == pytest.approx((high.first - low.first) / (2 * h), rel=1e-7)
-
-
 @pytest.mark.parametrize(("n", "k"), [(2000, 10), (6000, 1000)])  # passes in float64, and in float32
 def test_float16_float32_and_float64_give_the_same_temperature(n: int, k: int):
     logits, labels = draw(n, k, 3.0)
@@ -79,20 +71,6 @@ def test_float16_float32_and_float64_give_the_same_temperature(n: int, k: int):
     found = [fit_temperature(half.astype(d), labels).fit["temperature"] for d in ("f2", "f4", "f8")]
     assert found[0] == found[1] == pytest.approx(found[2], rel=1e-12)
     assert found[0] == pytest.approx(3.0, rel=0.05)
-
-
-def test_large_sets_in_single_precision_reach_the_double_precision_optimum():
-    logits, labels = draw(6000, 1000, 3.0)
-    artifact = fit_temperature(logits.astype(np.float32), labels)
-    exact = minimize_scalar(
-        lambda u: nll_from_logits(logits * math.exp(u), labels), bounds=(-2, 0), method="bounded"
-    )
-    at_ours = nll_from_logits(logits / artifact.fit["temperature"], labels)
-    assert at_ours == pytest.approx(exact.fun, rel=1e-8)
-
-
-def test_an_underconfident_model_gets_a_temperature_below_one():
-    assert fit_temperature(*draw(4000, 5, 0.5)).fit["temperature"] == pytest.approx(0.5, rel=0.1)
 
 
 def test_one_binary_logit_is_two_logits_of_which_one_is_zero():
@@ -103,11 +81,6 @@ def test_one_binary_logit_is_two_logits_of_which_one_is_zero():
         artifact = fit_temperature(one, labels)
         assert artifact.classes == 2
         assert artifact.fit["temperature"] == pytest.approx(both, rel=1e-12)
-
-
-def test_tens_of_thousands_of_classes_work():
-    logits, labels = draw(40, 30_000, 2.0)
-    assert np.isfinite(fit_temperature(logits.astype(np.float16), labels).fit["temperature"])
 
 
 def test_a_memory_mapped_file_gives_what_the_array_gives(tmp_path: Path):
@@ -171,6 +144,18 @@ def test_hostile_input_gets_a_clear_error(logits, labels, error, said):
         fit_temperature(np.asarray(logits), np.asarray(labels))
 
 
+def test_the_artifact_knows_its_data_its_versions_and_its_reference_bins():
+    logits, labels = draw(500, 3, 2.0)
+    artifact = fit_temperature(logits, labels)
+    assert artifact.data["samples"] == 500
+    assert artifact.data["sha256"] != fit_temperature(logits + 1e-9, labels).data["sha256"]
+    assert artifact.versions["numpy"] == np.__version__
+    probs = artifact.probs(logits)
+    assert artifact.reference is not None
+    assert artifact.reference.n == 500
+    assert artifact.reference.ece() == pytest.approx(ece(probs, labels), abs=1e-12)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -185,15 +170,3 @@ def test_hostile_input_gets_a_clear_error(logits, labels, error, said):
 def test_weights_that_cannot_be_right_are_refused(options):
     with pytest.raises(InputError):
         fit_temperature(np.array([[0.0, 1.0], [2.0, 0.0]]), np.array([0, 1]), **options)
-
-
-def test_the_artifact_knows_its_data_its_versions_and_its_reference_bins():
-    logits, labels = draw(500, 3, 2.0)
-    artifact = fit_temperature(logits, labels)
-    assert artifact.data["samples"] == 500
-    assert artifact.data["sha256"] != fit_temperature(logits + 1e-9, labels).data["sha256"]
-    assert artifact.versions["numpy"] == np.__version__
-    probs = artifact.probs(logits)
-    assert artifact.reference is not None
-    assert artifact.reference.n == 500
-    assert artifact.reference.ece() == pytest.approx(ece(probs, labels), abs=1e-12)

@@ -95,17 +95,6 @@ def test_the_share_of_each_class_lies_between_the_means_of_p0_and_p1() -> None:
         assert np.mean(np.array(share)[part]) == pytest.approx(chosen[part].mean(), abs=0.1)
 
 
-def test_intervals_narrow_as_samples_come() -> None:
-    rng = np.random.default_rng(0)
-    p = rng.random(5000)
-    y = (rng.random(5000) < p).astype(int)
-    widths = [
-        np.ptp(VennAbers.of(two(p[:n]), y[:n]).intervals(two(np.linspace(0.05, 0.95, 50))), axis=2).mean()
-        for n in (50, 500, 5000)
-    ]
-    assert widths[0] > 2 * widths[1] > 4 * widths[2]
-
-
 def test_what_cannot_be_right_is_refused() -> None:
     found = VennAbers.of([[0.6, 0.4], [0.4, 0.6]], [0, 1])
     with pytest.raises(ShapeError, match=r"probs must be \(n, 2\)"):

@@ -29,12 +29,6 @@ def test_the_quota_is_read_from_either_version_of_control_groups(
     assert parallel._quota(tmp_path) == granted
 
 
-def test_a_part_of_a_core_is_one_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "cpu.max").write_text("50000 100000\n")
-    monkeypatch.setattr(parallel, "_CGROUPS", tmp_path)
-    assert parallel.cores() == 1
-
-
 def test_small_problems_run_linear_algebra_on_one_thread_and_give_the_threads_back() -> None:
     pools = pytest.importorskip("threadpoolctl")
 

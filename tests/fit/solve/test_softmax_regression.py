@@ -8,7 +8,6 @@ from scipy.optimize import check_grad, minimize
 
 from calib_serve.errors import InputError
 from calib_serve.fit.samples import Samples
-from calib_serve.fit.solve.lbfgs import minimise
 from calib_serve.fit.solve.softmax_regression import Penalty, Problem
 from calib_serve.fit.solve.strength import stratified
 
@@ -76,26 +75,10 @@ def test_with_many_classes_the_block_preconditioner_still_reaches_the_optimum(sh
     assert value == found.value
 
 
-def test_zero_parameters_are_the_scaled_logits_themselves():
-    p = problem("full", "logits", weighted=False)
-    z = 0.5 * p.samples.logits
-    expected = np.log(np.exp(z).sum(axis=1)) - z[np.arange(len(z)), p.samples.labels]
-    np.testing.assert_allclose(p.losses(np.zeros(p.size)), expected, rtol=1e-12)
-    assert p.nll(np.zeros(p.size)) == pytest.approx(expected.mean(), rel=1e-12)
-
-
 def test_a_full_matrix_of_ten_thousand_classes_is_refused_with_advice():
     samples = Samples.of(np.zeros((2, 10_000), np.float16), np.array([0, 1]))
     with pytest.raises(InputError, match="structured-vector"):
         Problem.of(samples, "full")
-
-
-def test_the_search_ends_where_rounding_leaves_nothing_to_gain():
-    def quadratic(x):
-        return float(np.float32(1e6) + np.float32(x @ x)), 2 * x
-
-    found = minimise(quadratic, np.ones(3), lambda g: g / 4, gap=0.0, rounding=1e-7, max_iterations=500)
-    assert np.abs(found.x).max() < 1e-3
 
 
 def test_folds_spread_every_class_evenly_and_follow_the_seed():

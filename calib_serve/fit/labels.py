@@ -1,0 +1,348 @@
+"""Calibrators of multi-label models: one for each label by name, and the choice of one method for all.
+
+A label that says too little keeps the temperature of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from calib_serve.artifact import Artifact, LogitMap, Score, Selection, Step
+from calib_serve.errors import CalibServeError, FitError, InputError
+from calib_serve.fit.facts import HeldOutFacts, complete, measured_on_folds
+from calib_serve.fit.output.binary import check_range, platt
+from calib_serve.fit.output.binning import (
+    check_table,
+    equal_mass,
+    equal_width,
+    histogram_row,
+    isotonic_row,
+    table_of,
+)
+from calib_serve.fit.output.candidates import check_options
+from calib_serve.fit.output.selection import RULE, HeldOut, harm_to_accuracy, rank
+from calib_serve.fit.output.temperature import temperature
+from calib_serve.fit.samples import ClassWeight, Samples, sample_weights
+from calib_serve.fit.solve import stratified
+from calib_serve.judgement import judge
+from calib_serve.metrics import decisions, evaluate_labels, log_probs, sigmoid
+from calib_serve.metrics.scores import truths
+from calib_serve.scores import LABELS, Outputs, check_outputs, to_logits
+
+__all__ = [
+    "LABEL_METHODS",
+    "LabelSamples",
+    "fit_labels",
+    "held_out_label_facts",
+    "label_options",
+    "select_labels",
+]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelSamples(Samples):
+    """Log-odds (n, L) of each label, whether each is true (n, L), and weights (n,) of samples or None."""
+
+    @classmethod
+    def of(
+        cls,
+        logits: ArrayLike | Samples,
+        labels: ArrayLike,
+        *,
+        sample_weight: ArrayLike | None = None,
+        class_weight: ClassWeight = None,
+        outputs: Outputs | None = None,
+    ) -> LabelSamples:
+        """Check a caller's arrays: scores (n, L) of the kind ``outputs`` and labels (n, L), each 0 or 1.
+
+        Raises ShapeError, or InputError for scores that are not finite or not of labels, other labels and
+        bad weights.
+        """
+        if isinstance(logits, Samples):
+            raise InputError("give the scores of labels as an array (n, L)")
+        check_outputs(outputs)
+        if outputs not in LABELS:
+            raise InputError(f"scores of labels are {' or '.join(LABELS)} (outputs=), got {outputs}")
+        if class_weight is not None:
+            raise InputError("class_weight is for one class a sample; give each sample a weight instead")
+        z = to_logits(logits, outputs)
+        if not len(z):
+            raise InputError("there is no sample to fit on")
+        y = truths(labels, z.shape)
+        finite = np.isfinite(z).all(axis=1)
+        if not finite.all():
+            bad = int(np.argmin(finite))
+            raise InputError(
+                f"scores of labels must be finite, and probabilities in [0, 1]: row {bad} is not; fix or "
+                "drop such samples"
+            )
+        weight = None if sample_weight is None else sample_weights(y[:, 0], 2, sample_weight, None)
+        return cls(z, y, weight, outputs=outputs)
+
+    def label(self, k: int) -> tuple[Floats, NDArray[np.intp], Floats]:
+        """Log-odds, truths and weights of one label, each (n,)."""
+        rows = slice(None) if self.rows is None else self.rows
+        z = np.asarray(self.logits[rows, k], np.float64)
+        return z, self.labels[:, k], np.ones(len(self)) if self.weight is None else self.weight
+
+    def pooled(self) -> Samples:
+        """Every label of every sample as a sample of two classes."""
+        z: NDArray[Any] = self.read(slice(0, len(self))).reshape(-1, 1)
+        weight = None if self.weight is None else np.repeat(self.weight, self.classes)
+        return Samples(np.concatenate([np.zeros_like(z), z], axis=1), self.labels.reshape(-1), weight)
+
+
+Row = Callable[[Floats, Floats, Floats], tuple[Floats, Floats]]
+"""(probabilities, whether the label is true, weights), each (n,), to inner edges and values."""
+
+_LEAST = 10  # samples in which a label is true, and in which it is not, below which it is not fitted alone
+_STEPS = 100  # of a table that stands for a temperature
+
+LABEL_METHODS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "none": (),
+        "temperature": (),
+        "platt": (),
+        "histogram-width": ("bins", "smoothing"),
+        "histogram-mass": ("bins", "smoothing"),
+        "isotonic": (),
+    }
+)
+"""Name -> its options, by rising flexibility."""
+
+
+def label_options(method: str) -> tuple[str, ...]:
+    """The names of a method's options; InputError for a method that labels do not have."""
+    if method not in LABEL_METHODS:
+        raise InputError(f"labels have no method {method!r}; choose auto, {', '.join(LABEL_METHODS)}")
+    return LABEL_METHODS[method]
+
+
+def fit_labels(method: str, samples: LabelSamples, **options: Any) -> Artifact:
+    """Fit ``method`` to every label of the samples.
+
+    "temperature" is one number for all labels, by the mean NLL of a label; "platt" a weight above 0 and a
+    bias for each; histograms (``bins``, ``smoothing``) and "isotonic" a table for each. A label that is true,
+    or not true, in fewer than 10 samples, or whose log-odds do not rise with its share, keeps the temperature
+    of all labels: ``artifact.fit["kept_temperature"]`` lists such labels. Where no finite temperature is
+    best, they keep their own probability. Raises InputError for a method or options that do not exist,
+    FitError where "temperature" has no optimum.
+    """
+    check_options(method, options, label_options(method))
+    check_range(samples.read(slice(0, len(samples))))
+    if method == "none":
+        return complete([], samples, method=method, fit={})
+    if method == "temperature":
+        found = temperature(samples.pooled())
+        steps: list[Step] = [LogitMap.temperature(found["temperature"])]
+        return complete(steps, samples, method=method, fit={"objective": "mean nll of a label", **found})
+    if method == "platt":
+        return _platt(samples)
+    return _tables(method, samples, options.get("bins", 15), options.get("smoothing", 1.0))
+
+
+def _platt(samples: LabelSamples) -> Artifact:
+    shared, kept = _Shared(samples), _kept(samples)
+    weight, bias = np.full(samples.classes, 1 / shared.temperature), np.zeros(samples.classes)
+    for k in range(samples.classes):
+        if k in kept:
+            continue
+        try:
+            weight[k], bias[k], _ = platt(*samples.label(k))
+        except FitError:
+            kept[k] = "more rarely true where its log-odds are higher"
+    return complete(
+        [LogitMap(weight, bias)],
+        samples,
+        method="platt",
+        fit={"objective": "cross-entropy with Platt's targets", **shared.facts(kept)},
+    )
+
+
+def _tables(method: str, samples: LabelSamples, bins: int, smoothing: float) -> Artifact:
+    check_table("each", bins, smoothing)
+    floor = 1 / (2 * (len(samples) + 1))  # as two classes have it
+    edges = {"histogram-width": equal_width(bins), "histogram-mass": equal_mass(bins)}.get(method)
+
+    def row(p: Floats, came_true: Floats, weight: Floats) -> tuple[Floats, Floats]:
+        if edges is None:
+            return isotonic_row(p, came_true, weight, floor)
+        return histogram_row(p, came_true, weight, edges(p), smoothing)
+
+    shared, kept = _Shared(samples), _kept(samples)
+    rows = []
+    for k in range(samples.classes):
+        z, came_true, weight = samples.label(k)
+        if k in kept:
+            rows.append(shared.row(z))
+        else:
+            rows.append(row(sigmoid(z), came_true.astype(np.float64), weight))
+    options = {} if edges is None else {"bins": bins, "smoothing": smoothing}
+    packages = ("scikit-learn",) if edges is None else ()
+    return complete(
+        [table_of(rows)],
+        samples,
+        method=method,
+        fit={
+            "objective": "squared error" if edges is None else "share of each bin",
+            **options,
+            **shared.facts(kept),
+        },
+        packages=packages,
+    )
+
+
+class _Shared:
+    """The temperature of all labels, for those that say too little; 1 where none is best, and why."""
+
+    def __init__(self, samples: LabelSamples) -> None:
+        self.why = ""
+        try:
+            self.temperature = float(temperature(samples.pooled())["temperature"])
+        except FitError as error:
+            self.temperature, self.why = 1.0, str(error)
+
+    def row(self, z: Floats) -> tuple[Floats, Floats]:
+        """A row of a table that is, step by step, the temperature: equally many samples a step."""
+        p = sigmoid(z)
+        edges = equal_mass(_STEPS)(p)
+        index, cooled = np.searchsorted(edges, p), sigmoid(z / self.temperature)
+        count, total = (
+            np.bincount(index, weights=w, minlength=len(edges) + 1) for w in (np.ones(len(p)), cooled)
+        )
+        bounds = np.concatenate([[0.0], edges, [1.0]])
+        middle = (bounds[1:] + bounds[:-1]) / 2  # of a step that holds nothing
+        return edges, np.where(count > 0, total / np.where(count > 0, count, 1), middle)
+
+    def facts(self, kept: Mapping[int, str]) -> dict[str, Any]:
+        """What the manifest says: labels by the reason why they were not fitted alone."""
+        reasons = {
+            why: [k for k, given in kept.items() if given == why] for why in dict.fromkeys(kept.values())
+        }
+        known = {"shared_temperature": self.temperature, "least": _LEAST, "kept_temperature": reasons}
+        return {**known, "no_temperature": self.why} if self.why else known
+
+
+def _kept(samples: LabelSamples) -> dict[int, str]:
+    counted = samples.labels if samples.weight is None else samples.labels[samples.weight > 0]
+    true = counted.sum(axis=0)
+    few = np.flatnonzero(np.minimum(true, len(counted) - true) < _LEAST)
+    return dict.fromkeys(few.tolist(), f"true, or not true, in fewer than {_LEAST} samples")
+
+
+Criterion = Literal["nll", "brier"]
+
+_CANDIDATES = ("none", "temperature", "platt")
+_REPLICATES = 200
+
+
+def select_labels(
+    samples: LabelSamples,
+    *,
+    candidates: Sequence[str] | None = None,
+    criterion: Criterion = "nll",
+    folds: int = 5,
+    tolerance: float = 0.005,
+    level: float = 0.95,
+    seed: int = 0,
+    class_names: Sequence[str] = (),
+    progress: Callable[[str], None] | None = None,
+) -> Artifact:
+    """Cross-validate ``candidates``, fit the chosen one to all samples, and record how it was chosen.
+
+    A sample's score is the mean over its labels of the NLL (or (p - y)^2, "brier"); samples, not labels, are
+    independent. A candidate that costs more accuracy of the decisions than ``tolerance``, beyond chance, is
+    refused. Otherwise as ``fit.output.select``.
+    """
+    names = tuple(dict.fromkeys(("none", *(candidates or _CANDIDATES))))
+    for name in names:
+        label_options(name)
+    if criterion not in ("nll", "brier"):
+        raise InputError(f"the criterion for labels must be nll or brier, got {criterion!r}")
+    found: dict[str, HeldOut] = {}
+    refused: dict[str, str] = {}
+    for name in names:
+        if progress:
+            progress(name)
+        try:
+            probs = _held_out(samples, partial(fit_labels, name), folds, seed)
+        except CalibServeError as error:
+            refused[name] = str(error)
+            continue
+        found[name] = _described(probs, samples.labels)
+        if harm := harm_to_accuracy(found["none"], found[name], tolerance=tolerance, level=level):
+            refused[name] = harm
+    allowed = {name: held for name, held in found.items() if name not in refused}
+    if not allowed:
+        raise InputError(refused["none"])
+    best, chosen, scores = rank(found, allowed, criterion, samples, seed)
+    artifact = fit_labels(chosen, samples)
+    selection = Selection(
+        criterion=criterion,
+        rule=RULE,
+        folds=folds,
+        seed=seed,
+        tolerance=tolerance,
+        level=level,
+        best=best,
+        chosen=chosen,
+        scores=tuple(replace(scores.get(name, Score(name)), refused=refused.get(name)) for name in names),
+    )
+    facts = held_out_label_facts(
+        samples, partial(fit_labels, chosen), folds=folds, class_names=class_names, level=level, seed=seed
+    )
+    told = replace(artifact, fit={**artifact.fit, "selection": selection.as_dict()})
+    return measured_on_folds(told, facts, folds=folds, samples=len(samples))
+
+
+def held_out_label_facts(
+    samples: LabelSamples,
+    fit: Callable[[LabelSamples], Artifact],
+    *,
+    folds: int,
+    class_names: Sequence[str] = (),
+    level: float = 0.95,
+    seed: int = 0,
+) -> HeldOutFacts:
+    """Metrics and verdict of every sample under a ``fit`` to the other folds."""
+    held = [_held_out(samples, made, folds, seed) for made in (partial(fit_labels, "none"), fit)]
+    before, after = (_estimates(probs, samples, level, seed) for probs in held)
+    return HeldOutFacts(before, after, judge(held[1], samples.labels, class_names=class_names))
+
+
+def _held_out(
+    samples: LabelSamples, fit: Callable[[LabelSamples], Artifact], folds: int, seed: int
+) -> Floats:
+    """Probabilities (n, L) of every sample under a ``fit`` to the other folds.
+
+    InputError for folds that the samples cannot fill.
+    """
+    fold = stratified(np.zeros(len(samples), np.intp), folds=folds, seed=seed)
+    probs = np.empty(samples.logits.shape)
+    for f in range(folds):
+        held = np.flatnonzero(fold == f)
+        artifact = fit(samples.take(fold != f))
+        for part, chunk in samples.take(held).chunks(np.float64):
+            probs[held[part]] = artifact.probs(chunk)
+    return probs
+
+
+def _described(probs: Floats, labels: NDArray[np.intp]) -> HeldOut:
+    confidence, right = decisions(probs, labels)
+    true = np.where(labels == 1, probs, 1 - probs)
+    means = (-log_probs(true), (1 - true) ** 2, confidence, right)
+    return HeldOut(*(np.asarray(m, np.float64).mean(axis=1) for m in means))
+
+
+def _estimates(probs: Floats, samples: LabelSamples, level: float, seed: int) -> dict[str, Any]:
+    found = evaluate_labels(probs, samples.labels, replicates=_REPLICATES, level=level, seed=seed)
+    return {name: estimate.as_dict() for name, estimate in found.estimates().items()}

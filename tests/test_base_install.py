@@ -1,0 +1,79 @@
+"""The base install alone: all of calibration that needs no model file, without one optional package."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from calib_serve.errors import EXTRA_OF
+
+pytestmark = pytest.mark.server
+
+PROGRAM = """
+import sys
+from importlib.machinery import PathFinder
+
+_, folder, *absent = sys.argv
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *where: None if name.partition(".")[0] in absent else find(name, *where)
+
+from calib_serve import *
+import calib_serve
+from calib_serve.artifact import Artifact
+from calib_serve.fit.labels import LABEL_METHODS
+from calib_serve.fit.output import CANDIDATES, TWO_CLASSES
+from calib_serve.study import validation_size
+import numpy as np
+
+for name, extra in {"fuse_onnx": "onnx", "load_model": "torch", "Server": "torchserve", "create_app": "watch",
+                    "write_report": "report"}.items():
+    assert name not in globals()
+    try:
+        getattr(calib_serve, name)
+    except ImportError as error:
+        assert f"'calib-serve[{extra}]'" in str(error), error
+    else:
+        raise AssertionError(name)
+
+rng = np.random.default_rng(0)
+y = rng.integers(0, 3, 300)
+z = 4 * (rng.normal(size=(300, 3)) + np.eye(3)[y])
+p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+assert evaluate(p, y).ece.value > 0.05
+assert judge(p, y).level == "off"
+
+def kept(artifact, scores):
+    again = Artifact.load(artifact.save(f"{folder}/{len(list(saved))}"))
+    saved.append(artifact)
+    assert (again.probs(scores) == artifact.probs(scores)).all()
+    return again
+
+saved = []
+found = {name: kept(calibrate(z, y, name, cross_validate=False), z) for name in ("auto", *CANDIDATES)}
+two = {name: kept(calibrate(z[:, :2], y > 0, name, cross_validate=False), z[:, :2]) for name in TWO_CLASSES}
+assert evaluate(found["auto"].probs(z), y).nll.value < evaluate(p, y).nll.value
+for name in ("auto", *LABEL_METHODS):
+    kept(calibrate(z, np.eye(3, dtype=int)[y], name, outputs="label_logits", cross_validate=False), z)
+half = calibrate(z[::2], y[::2], "temperature", cross_validate=False)
+decided = kept(decide(half, z[1::2], y[1::2], coverage=0.8, risk=0.5), z)
+assert decided.sets and decided.abstain, decided
+estimate_prior(found["temperature"], z)
+kept(with_prior(found["temperature"], [0.2, 0.3, 0.5]), z)
+assert all(one.metrics for one in compare((z, y), (z, y), ["none", "isotonic"]))
+assert validation_size((z, y), (z, y), sizes=[100], repeats=2).rows
+print("the whole of it")
+"""
+
+
+def test_the_base_install_measures_judges_fits_by_every_method_saves_and_applies(tmp_path: Path) -> None:
+    absent = {*EXTRA_OF, "pandas", "polars", "torchvision", "google", "psutil", "IPython"}
+    told = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM, tmp_path, *sorted(absent)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert told.stdout == "the whole of it\n", told.stderr
