@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 from gateways import WEIGHT, Running, X, artifact, gateway, logits, probs
+from live_server import until
 from processes import started
 from server_environments import server_environ, server_python
 from test_triton_gateway import over_grpc
@@ -87,30 +87,25 @@ asyncio.run(main())
 """
 
 
-def ready(url: str, process: subprocess.Popen[Any]) -> None:
-    until = time.monotonic() + 120
-    while True:
-        assert process.poll() is None, "the server ended"
-        assert time.monotonic() < until, f"{url} is not there within 120 s"
-        try:
-            if httpx.get(url, timeout=5).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
+def ready(url: str, process: subprocess.Popen[Any]) -> bool:
+    assert process.poll() is None, "the server ended"
+    try:
+        return httpx.get(url, timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 @contextmanager
 def served(name: str, folder: Path, command: Sequence[Any], http: int, grpc: int) -> Iterator[Running]:
     artifact().save(folder / "artifact")
     with started([str(one) for one in command], cwd=folder, env=server_environ(name)) as process:
-        ready(f"http://127.0.0.1:{http}/v2/models/digits/ready", process)
+        until(lambda: ready(f"http://127.0.0.1:{http}/v2/models/digits/ready", process), seconds=120)
         with gateway(
             folder,
             f"http://127.0.0.1:{http}",
             "--output",
             "logits",
-            models=(f"digits={folder / 'artifact'}",),
+            models=[f"digits={folder / 'artifact'}"],
             grpc=f"127.0.0.1:{grpc}",
         ) as running:
             yield running
@@ -147,28 +142,6 @@ def check(found: dict[str, Any], folder: Path, x: np.ndarray = X) -> None:
     assert [ring.verify(one).predicted for one in found["receipt"]] == logits(x).argmax(axis=1).tolist()
 
 
-def test_mlservers_own_client_gets_calibrated_replies(mlserver: tuple[Path, Running], tmp_path: Path) -> None:
-    folder, running = mlserver
-    lines = [
-        {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": row}]} for row in X.tolist()
-    ]
-    (tmp_path / "in.txt").write_text("\n".join(map(json.dumps, lines)))
-    told = ["-u", running.http.removeprefix("http://"), "-m", "digits", "-i", tmp_path / "in.txt"]
-    program = server_python("mlserver").parent / "mlserver"
-    out = ["-o", tmp_path / "out.txt", "-s", "2", "-w", "2"]
-    subprocess.run([program, "infer", *told, *out], check=True, env=server_environ("mlserver"), timeout=120)
-    replies = [json.loads(line) for line in (tmp_path / "out.txt").read_text().splitlines()]
-    assert len(replies) == len(X)
-    for reply in replies:
-        check({one["name"]: one["data"] for one in reply["outputs"]}, folder, X[[_line_of(reply)]])
-
-
-def _line_of(reply: dict[str, Any]) -> int:
-    """The row of X that a reply is of: the client does not keep their order."""
-    confidence = next(one["data"][0] for one in reply["outputs"] if one["name"] == "confidence")
-    return int(np.abs(probs().max(axis=1) - confidence).argmin())
-
-
 def test_mlserver_over_rest_and_grpc(mlserver: tuple[Path, Running]) -> None:
     folder, running = mlserver
     sent = {"name": "x", "datatype": "FP32", "shape": list(X.shape), "data": X.ravel().tolist()}
@@ -181,6 +154,7 @@ def test_mlserver_over_rest_and_grpc(mlserver: tuple[Path, Running]) -> None:
     assert running.counted("calib_uncalibrated_total") == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("form", ["json", "binary"])
 def test_kserves_own_clients_get_calibrated_replies(
     kserve: tuple[Path, Running], tmp_path: Path, form: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,54 +13,13 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from deciding import IN_SEGMENTS, acts_by_hand
-from gateways import CLASSES, Running, X, artifact, gateway, logits, probs, repository
+from gateways import CLASSES, Running, X, artifact, logits, probs
 from live_server import until
-from triton_server import Triton, needs_tritonserver, triton_on
 from tritonclient.utils import InferenceServerException
 
 from calib_serve import Keyring
 
 pytestmark = pytest.mark.server
-
-MODELS = ("digits", "halves", "ready-made", "other")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    needs_tritonserver()
-    return tmp_path_factory.mktemp("gateway")
-
-
-@pytest.fixture(scope="module")
-def triton(folder: Path) -> Iterator[Triton]:
-    repository(folder / "models", *MODELS, "versions", versions=(1, 2))
-    with triton_on(folder / "models", folder / "server") as found:
-        assert found.ready(), found.log.read_text()
-        yield found
-
-
-@pytest.fixture(scope="module")
-def running(folder: Path, triton: Triton) -> Iterator[Running]:
-    artifact().save(folder / "artifact")
-    models = tuple(f"{name}:{v}={folder / 'artifact'}" for name in ("digits", "halves") for v in (1, 2))
-    options = ["--output", "logits", "--output", "halves=half", "--scores", "logits"]
-    with gateway(
-        folder,
-        triton.http,
-        *options,
-        models=(*models, "ready-made:2=3", f"versions:2={folder / 'artifact'}"),
-        grpc=_grpc_of(triton),
-    ) as found:
-        yield found
-
-
-def _grpc_of(triton: Triton) -> str:
-    arguments = triton.process.args
-    assert isinstance(arguments, list)
-    return (
-        f"127.0.0.1:{next(str(a) for a in arguments if str(a).startswith('--grpc-port=')).partition('=')[2]}"
-    )
-
 
 LOGITS = [{"name": "logits"}]
 
@@ -253,13 +211,6 @@ def test_forms_that_cannot_be_calibrated_are_refused(running: Running, name: str
         ):
             client.infer("digits", [sent], outputs=[wanted])
         assert raised.value.status() == "StatusCode.INVALID_ARGUMENT"
-
-
-@pytest.mark.parametrize("body", [b"{", b"[]", b'{"inputs": 3}', b"\xff" * 100, b'{"outputs": [{}]}'])
-def test_the_servers_own_errors_pass_as_they_are(running: Running, triton: Triton, body: bytes) -> None:
-    through = running.client.post(infer(running), content=body)
-    direct = triton.client.post(f"{triton.http}/v2/models/digits/infer", content=body)
-    assert (through.status_code, through.content) == (direct.status_code, direct.content)
 
 
 def test_labels_come_home_at_the_same_address_and_count_once(running: Running) -> None:
