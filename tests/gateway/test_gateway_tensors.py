@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import ml_dtypes
@@ -20,11 +20,9 @@ from tritonclient.utils import serialize_byte_tensor
 from calib_serve import Artifact
 from calib_serve.errors import InputError
 from calib_serve.gateway.calibration import ADDED, About, Calibration, Calibrations
-from calib_serve.gateway.coding import decoded, encoded
-from calib_serve.gateway.rest import Ask, Reply, read_request
-from calib_serve.gateway.routes import read_route
+from calib_serve.gateway.http import Full, TooLarge, Waiting
+from calib_serve.gateway.rest import Ask, Reply, decoded, encoded, read_request, read_route
 from calib_serve.gateway.tensors import Tensor, of_list, of_raw, raw_of
-from calib_serve.gateway.waiting import Full, TooLarge, Waiting
 
 
 class Unsigned:
@@ -156,13 +154,15 @@ def test_what_is_held_is_given_back() -> None:
     with waiting.one(), pytest.raises(Full), waiting.one():
         pass
     for _ in range(50):
-        with waiting.body() as held:
-            waiting.add(held, b"a" * 10)
+        with waiting.body() as body:
+            body.add(b"a" * 10)
             with pytest.raises(TooLarge):
-                waiting.add(held, b"a")
-    bodies = [waiting.body() for _ in range(17)]
-    held_ones = [one.__enter__() for one in bodies]
-    for one in held_ones[:16]:
-        waiting.add(one, b"a" * 10)
-    with pytest.raises(Full):
-        waiting.add(held_ones[16], b"a")
+                body.add(b"a")
+            body.hold(100)  # what is made of it may be larger
+    with ExitStack() as held:
+        bodies = [held.enter_context(waiting.body()) for _ in range(17)]
+        for one in bodies[:16]:
+            one.add(b"a" * 10)
+        with pytest.raises(Full):
+            bodies[16].add(b"a")
+    assert waiting.held == 0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import re
 import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import pytest
 from gateways import ASKED, CLASSES, INFER, METHOD, Answers, Running, document, message, post, probs
 from gateways import logits as model_logits
 from live_server import until
+from real_watch import TestClient
 from recording_server import Recording, reply
 from test_conformance import message as request
 from test_conformance import raw
@@ -26,6 +30,9 @@ from typer.testing import CliRunner
 from calib_serve import Artifact, InputShift, Keyring, LogitMap
 from calib_serve.cli import app
 from calib_serve.errors import CalibServeError
+from calib_serve.gateway.calibration import About
+from calib_serve.gateway.opening import Named, open_gateway
+from calib_serve.gateway.rest import Route, Wanted, decoded
 
 pytestmark = pytest.mark.server
 
@@ -391,3 +398,56 @@ def test_a_call_ends_with_its_deadline_or_the_gateways_and_too_many_are_refused(
     assert [one.name for one in found.outputs][:3] == ["logits", "confidence", "receipt"]
     assert all(found.outputs[2].contents.bytes_contents)
     assert ("x-servers", "own") in [tuple(one) for one in told.trailing_metadata()]
+
+
+@contextmanager
+def in_process(server: Recording, **options: Any) -> Iterator[TestClient]:
+    """A client of a gateway in this process, which counts in a watch at the address of ``server``."""
+    named = {name: Named.read(["logits"], f"--{name}") for name in ("output", "scores")}
+    models = {("digits", "1"): CLASSES}
+    made = open_gateway(models, server.url, keyring=Keyring.new(), watch=server.url, **named, **options)
+    with made as app, TestClient(app, base_url="http://127.0.0.1") as client:
+        yield client
+
+
+def test_labels_for_a_watch_elsewhere_need_a_token_of_the_gateways(server: Recording) -> None:
+    """That watch may let in without one whoever is on its host, as the gateway is."""
+    with in_process(server, tokens=["a-token-of-this-gateway"], hosts=("*",)) as client:
+        for headers in ({}, {"Authorization": "Bearer another-token-0123456789"}):
+            assert client.post("/v1/labels", json=[], headers=headers).status_code == 401
+        assert not server.requests
+        mine = {"Authorization": "Bearer a-token-of-this-gateway"}
+        assert client.post("/v1/labels", json=[], headers=mine).status_code == 200
+    assert server.requests[0].startswith(b"POST /v1/labels")
+
+
+def test_a_name_of_others_reaches_nothing_of_the_gateways(server: Recording) -> None:
+    """As a page of another site would have it, by DNS that it changes."""
+    with in_process(server) as client:
+        for host in ("rebound.evil.example", "rebound.evil.example:80", "[", ""):
+            for method, path in (("GET", "/calibration/metrics"), ("POST", "/v1/labels")):
+                assert client.request(method, path, headers={"Host": host}).status_code == 400
+        assert not server.requests
+        for host in ("localhost", "127.0.0.1:8080"):
+            assert client.get("/calibration/metrics", headers={"Host": host}).status_code == 200
+        assert client.get("/calibration/", headers={"Host": "localhost"}).status_code == 404
+
+
+def test_what_is_compressed_is_unpacked_beside_the_loop_and_not_kept(
+    server: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty kilobytes may hold sixty megabytes: of many such requests no one else may notice."""
+    on_the_loop = []
+
+    def spied(body: bytes, coding: str, **more: Any) -> bytes:
+        on_the_loop.append(bool(asyncio._get_running_loop()))
+        return decoded(body, coding, **more)
+
+    monkeypatch.setattr("calib_serve.gateway.rest.decoded", spied)
+    bomb = gzip.compress(b'{"inputs": []}' + b" " * (1 << 22))
+    with in_process(server) as client:
+        assert client.post(INFER, content=bomb, headers={"Content-Encoding": "gzip"}).status_code == 200
+    assert on_the_loop == [False, True]  # the reply was small, and came as it is
+    wanted = Wanted(Route("infer", "digits"), "logits", About(), 1 << 23)
+    asked = wanted.ask(bomb, [(b"content-encoding", b"gzip")])
+    assert asked.body is asked.of.body is bomb

@@ -6,7 +6,6 @@ import time
 
 import httpx
 from processes import started
-from real_servers import Server
 
 from calib_serve.receipts import Keyring
 
@@ -40,7 +39,7 @@ def counted(server):
     return value(server.url, "calib_feedback_total")
 
 
-def command(source, server, *options, token=None):
+def command(source, server, *options):
     return [
         sys.executable,
         *("-W", "error::DeprecationWarning:calib_serve"),
@@ -59,6 +58,3 @@ def until(condition, *, seconds=120, what=""):
     while not condition():
         assert time.monotonic() < end, f"not within {seconds} s {what}"
         time.sleep(0.2)
-
-
-__all__ = ["FACTS", "Server", "by_receipt", "collecting", "command", "counted", "predict", "until", "value"]
