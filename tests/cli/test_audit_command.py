@@ -102,7 +102,7 @@ def test_since_is_read_with_its_zone(logs: Path) -> None:
 
 @pytest.mark.server
 def test_an_error_is_one_line_and_tells_no_password(logs: Path) -> None:
-    words = ("p.parquet", "--labels", "l.parquet", "--engine", "postgres://ana:s3cret@db/logs")
+    words = ("p.parquet", "--labels", "l.parquet", "--json", "--engine", "postgres://ana:s3cret@db/logs")
     done = subprocess.run(
         [sys.executable, "-m", "calib_serve", "audit", *words], check=False, capture_output=True, text=True
     )
