@@ -7,31 +7,92 @@ read of it is in ``State``, so that a new start goes on where all before is sett
 from __future__ import annotations
 
 import logging
+import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
-from calib_serve.collect.rows import KINDS, Row, read_rows
+from calib_serve.collect.reading import KINDS, Row, read_rows
 from calib_serve.collect.source import Piece, Stream
-from calib_serve.collect.state import Read, State
-from calib_serve.errors import InputError, MissingDependency
+from calib_serve.errors import InputError, MissingDependency, ServerError
+from calib_serve.files import make_private
 
 try:
     import fsspec
 except ImportError as error:
     raise MissingDependency("fsspec", "files") from error
 
-__all__ = ["FileSource"]
+__all__ = ["FileSource", "State"]
 
 log = logging.getLogger(__name__)
 
 _ROWS = 1000  # taken at once
 _CONTENT = ("ETag", "etag", "md5Hash", "content_md5")
 _CHANGED = ("ino", "mtime", "LastModified", "last_modified", "updated", "created")
+_TABLE = "CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, version TEXT, rows INTEGER, whole INTEGER)"
 _TEMPORARY = (".tmp", ".temp", ".part", ".partial", ".crdownload", ".inprogress", "~")
+
+
+class Read(NamedTuple):
+    """Of a file in this ``version``, so many ``rows`` are settled; ``whole``: all of them."""
+
+    version: str
+    rows: int
+    whole: bool
+
+
+class State:
+    """What is settled of the files of a source, by their whole addresses, in the SQLite file at ``path``.
+
+    It may be lost: labels that come again are duplicates. ServerError where it cannot be used.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        with self._usable():
+            make_private(self.path)
+            self._db = sqlite3.connect(self.path, timeout=10, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute(_TABLE)
+            self._db.execute("SELECT version, rows, whole FROM files LIMIT 1")
+
+    def of(self, path: str) -> Read | None:
+        """Return what is settled of this file, in the version that was read last."""
+        with self._usable():
+            found = self._db.execute("SELECT version, rows, whole FROM files WHERE path = ?", (path,))
+            row = found.fetchone()
+        return None if row is None else Read(str(row[0]), int(row[1]), bool(row[2]))
+
+    def save(self, path: str, read: Read) -> None:
+        """Remember that, for good on return."""
+        with self._usable():
+            self._db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)", (path, *read))
+
+    def keep(self, under: str, paths: Collection[str]) -> None:
+        """Forget the files under an address that are not among these."""
+        with self._usable():
+            known = {row[0] for row in self._db.execute("SELECT path FROM files")}
+            gone = [(one,) for one in known if one.startswith(under) and one not in paths]
+            if gone:
+                self._db.executemany("DELETE FROM files WHERE path = ?", gone)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise ServerError(
+                f"{self.path}, which says what was read, cannot be used: {error}; remove it to read all "
+                "files again, or name another by --state"
+            ) from error
 
 
 class _Reading:
