@@ -4,8 +4,7 @@ The client gets a receipt with each prediction and sends it back with the label,
 holds all that is needed to count the label, so no prediction has to be looked up. ``wire`` holds its bytes.
 """
 
-from calib_serve.receipts.keyring import SKEW, Keyring, KeyTimes, told_time
-from calib_serve.receipts.live import LiveKeyring
+from calib_serve.receipts.keyring import SKEW, Keyring, KeyTimes, LiveKeyring, told_time
 from calib_serve.receipts.receipt import (
     DAY,
     TAG,

@@ -1,24 +1,34 @@
-"""Named keys: one signs, all of them verify, and each knows since when."""
+"""Named keys: one signs, all of them verify, and each knows since when.
+
+They are kept in a file of JSON that its owner alone may use::
+
+    {"format": 1, "active": ID, "keys": {ID: base64},
+     "times": {ID: {"added": 1.7e9, "promoted": ..., "demoted": ...}}}
+"""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hmac
+import json
 import secrets
+import time
 import time as _time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from calib_serve.errors import KeyringError, Refused
-from calib_serve.files import alone, private_folder
+from calib_serve.errors import KeyringError, Refused, of_a_newer
+from calib_serve.files import alone, private_folder, read_private, write_whole
+from calib_serve.followed import FollowedFile
 from calib_serve.nonces import Nonces
-from calib_serve.receipts.keyfile import read_keyring_file, write_keyring_file
 from calib_serve.receipts.receipt import DAY, Receipt, Shadow, SignedReceipt
 from calib_serve.receipts.signer import Signer, no_memory
 from calib_serve.receipts.wire import DOMAIN, MAC, Mark, decoded, parsed
 
-__all__ = ["SKEW", "KeyTimes", "Keyring", "told_time"]
+__all__ = ["SKEW", "KeyTimes", "Keyring", "LiveKeyring", "told_time"]
 
 SKEW = 300.0
 """How far a receipt's time may lie ahead of the verifier's clock, seconds."""
@@ -26,6 +36,9 @@ SKEW = 300.0
 _KEY = 32
 _NONCES = Nonces()
 _SIGNERS = 1024  # model versions whose signer is kept
+_FORMAT = 1
+_TIMES = ("added", "promoted", "demoted")
+_LATEST = 253_402_300_800.0  # the year 10000, beyond which no calendar goes
 
 
 @dataclass(frozen=True)
@@ -134,7 +147,7 @@ class Keyring:
     @classmethod
     def load(cls, path: str | Path) -> Keyring:
         """Read a keyring file; KeyringError for one that others than its owner may use."""
-        active, keys, times = read_keyring_file(Path(path))
+        active, keys, times = _read_file(Path(path))
         try:
             return cls(active, keys, {key_id: KeyTimes(**known) for key_id, known in times.items()})
         except UnicodeEncodeError as error:
@@ -142,7 +155,7 @@ class Keyring:
 
     def save(self, path: str | Path) -> None:
         """Write the keyring atomically, readable by its owner only; to change one there is ``edit``."""
-        write_keyring_file(
+        _write_file(
             Path(path), self.active, self.keys, {key_id: vars(known) for key_id, known in self.times.items()}
         )
 
@@ -300,3 +313,81 @@ def _hmac(key: bytes, message: bytes) -> bytes:
         return hmac.digest(key, message, "sha256")
     except ValueError as error:  # so OpenSSL says that it could not allocate
         raise no_memory(error) from error
+
+
+Times = Mapping[str, Mapping[str, "float | None"]]
+
+
+def _read_file(path: Path) -> tuple[str, dict[str, bytes], Times]:
+    """The active key's id, the keys and their times; KeyringError where it is no keyring or not private."""
+    try:
+        text = read_private(path).decode()
+    except FileNotFoundError as error:
+        raise KeyringError(
+            f"cannot read the keyring {path}: {error}; make one with: calib-serve keys new {path}"
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise KeyringError(f"cannot read the keyring {path}: {error}") from error
+    try:
+        content = json.loads(text)
+        kept = content["format"]
+        if isinstance(kept, int) and kept > _FORMAT:
+            raise KeyringError(f"{path} is a keyring {of_a_newer(kept, reads=_FORMAT)}")
+        keys = {str(k): base64.b64decode(v, validate=True) for k, v in content["keys"].items()}
+        active = str(content["active"])
+        times = {str(k): _times(known) for k, known in content.get("times", {}).items()}
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise KeyringError(
+            f'{path} is not a keyring; expected {{"format": {_FORMAT}, "active": ID, "keys": {{ID: base64}}}}'
+        ) from error
+    if kept != _FORMAT:
+        raise KeyringError(f"{path} is a keyring of format {kept!r}; this program reads {_FORMAT}")
+    return active, keys, times
+
+
+def _times(known: Mapping[str, Any]) -> dict[str, float | None]:
+    found = {name: None if known.get(name) is None else float(known[name]) for name in _TIMES}
+    if not all(0 <= time < _LATEST for time in found.values() if time is not None):
+        raise ValueError("a time is none of this era")
+    return found
+
+
+def _write_file(path: Path, active: str, keys: Mapping[str, bytes], times: Times) -> None:
+    """Write it atomically, with mode 600 from the first byte on; KeyringError where that fails."""
+    content = {
+        "format": _FORMAT,
+        "active": active,
+        "keys": {key_id: base64.b64encode(key).decode() for key_id, key in keys.items()},
+        "times": {key_id: dict(known) for key_id, known in times.items()},
+    }
+    try:
+        write_whole(path, json.dumps(content, indent=2), mode=0o600)
+    except OSError as error:
+        raise KeyringError(f"cannot write the keyring {path}: {error}") from error
+
+
+class LiveKeyring(FollowedFile[Keyring]):
+    """The keyring in ``path``, read again when the file has changed; take ``current`` once for a batch.
+
+    KeyringError where the file cannot be read to begin with; later on the ring stays as it was.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        every: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+        failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__(path, Keyring.load, every=every, clock=clock, failed=failed)
+
+    def verify(self, token: str, *, now: float | None = None, ttl: float = 30 * DAY) -> Receipt:
+        """As ``Keyring.verify``; for an unknown key the file is looked at first, whenever it was last."""
+        ring = self.current()
+        try:
+            return ring.verify(token, now=now, ttl=ttl)
+        except Refused as refusal:
+            if refusal.reason != "unknown_key" or (changed := self.changed()) is ring:
+                raise
+        return changed.verify(token, now=now, ttl=ttl)

@@ -2,15 +2,13 @@
 
 On the wire, base64url without padding of::
 
-    0x02 | flags | len key_id | key_id | len model | model | len version | version | len segment | segment
+    0x01 | flags | len key_id | key_id | len model | model | len version | version | len segment | segment
          | time ms u64 | nonce 10 bytes | predicted u32 | confidence f64
          | inclusion f64, with flag 1 | group u64, with flag 4
          | shadow's confidence f32, its predicted u32, its tag 4 bytes, with flag 8
          | HMAC-SHA256, first 16 bytes
 
-Flag 2: no label is wanted. Programs from before flag 8 refuse receipts that have it, as malformed. Lengths
-are one byte, integers and floats big-endian, names UTF-8. Receipts of version 1, which have neither flags,
-segment, inclusion nor group and a nonce of 12 bytes, are still read.
+Flag 2: no label is wanted. Lengths are one byte, integers and floats big-endian, names UTF-8.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from calib_serve.receipts.receipt import GROUPS, TAG, Receipt, Shadow
 
 __all__ = ["DOMAIN", "MAC", "PLAIN", "VERSION", "Mark", "Packer", "decoded", "encoded", "parsed"]
 
-VERSION = 2
+VERSION = 1
 """The first byte of every receipt."""
 
 MAC = 16
@@ -37,7 +35,6 @@ DOMAIN = b"calib-serve receipt\x00"
 """What is signed before each receipt, so that a signature of it is one of nothing else."""
 
 _TAIL = struct.Struct(f">Q{NONCE_BYTES}sId")
-_TAIL_1 = struct.Struct(">Q12sId")
 _INCLUSION, _GROUP = struct.Struct(">d"), struct.Struct(">Q")
 _SHADOW = struct.Struct(f">fI{TAG}s")
 _SAMPLED, _UNWANTED, _GROUPED, _SHADOWED = 1, 2, 4, 8
@@ -146,12 +143,11 @@ def decoded(token: str) -> tuple[bytes, bytes]:
 
 
 def parsed(body: bytes) -> Receipt:
-    """The receipt in a signed body of any version; Refused for what is none."""
+    """The receipt in a signed body; Refused for what is none, or of another version."""
     try:
-        read = _READERS.get(body[0])
-        if read is None:
+        if body[0] != VERSION:
             raise Refused("malformed", f"receipt version {body[0]} is not known (this is {VERSION})")
-        receipt = read(body)
+        receipt = _read(body)
     except (IndexError, UnicodeDecodeError, struct.error) as error:
         raise Refused("malformed", "the receipt is cut off or not a receipt") from error
     # Also true for NaN.
@@ -162,13 +158,7 @@ def parsed(body: bytes) -> Receipt:
     return receipt
 
 
-def _read_1(body: bytes) -> Receipt:
-    key_id, model, version = _names(body[: -_TAIL_1.size], 1, 3)
-    milliseconds, nonce, predicted, confidence = _TAIL_1.unpack_from(body, len(body) - _TAIL_1.size)
-    return Receipt(key_id, model, version, milliseconds / 1000, nonce, predicted, confidence)
-
-
-def _read_2(body: bytes) -> Receipt:
+def _read(body: bytes) -> Receipt:
     flags = body[1]
     sampled, grouped, shadowed = flags & _SAMPLED, flags & _GROUPED, flags & _SHADOWED
     after = _INCLUSION.size * bool(sampled) + _GROUP.size * bool(grouped) + _SHADOW.size * bool(shadowed)
@@ -176,7 +166,7 @@ def _read_2(body: bytes) -> Receipt:
     at = end - _TAIL.size
     if at < 2 or flags & ~(_SAMPLED | _UNWANTED | _GROUPED | _SHADOWED):
         raise IndexError("shorter than a receipt, or of unknown flags")
-    key_id, model, version, segment = _names(body[:at], 2, 4)
+    key_id, model, version, segment = _names(body[:at])
     milliseconds, nonce, predicted, confidence = _TAIL.unpack_from(body, at)
     inclusion = _INCLUSION.unpack_from(body, end)[0] if sampled else 1.0
     group = _GROUP.unpack_from(body, end + _INCLUSION.size * bool(sampled))[0] if grouped else 0
@@ -193,14 +183,11 @@ def _read_shadow(body: bytes) -> Shadow:
     return Shadow(predicted, confidence, tag)
 
 
-_READERS = {1: _read_1, 2: _read_2}
-
-
 @functools.lru_cache(maxsize=1024)
-def _names(head: bytes, at: int, count: int) -> tuple[str, ...]:
+def _names(head: bytes) -> tuple[str, ...]:
     """Key id, model, version and segment; cached, as labels come for the same few models."""
-    names = []
-    for _ in range(count):
+    names, at = [], 2  # behind version and flags
+    for _ in range(4):
         end = at + 1 + head[at]
         names.append(head[at + 1 : end].decode())
         at = end

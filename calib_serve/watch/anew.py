@@ -1,4 +1,4 @@
-"""What is kept in a ledger and began anew, as it could not be read: of an earlier format, or damaged.
+"""What is kept in a ledger and began anew, as it could not be read.
 
 It is noted in the ledger, so that no process hides it by starting again, and told for a day.
 """

@@ -45,7 +45,7 @@ class ServedPrediction:
     group: str = ""
     logits: tuple[float, ...] | None = None
     id: str = field(default="", repr=False)  # not part of what a batch that is sent again is known by
-    shadow: Shadow | None = field(default=None, repr=False)  # part of it where there is one
+    shadow: Shadow | None = None
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,10 @@ def named_batch(
 ) -> Once:
     """The batch under the client's own name, whatever others call theirs, with the chances noted."""
     name = hashlib.blake2b(repr((source, once)).encode(), digest_size=32, person=b"batch name").digest()
-    shadows = [item.shadow if isinstance(item, ServedPrediction) else None for item in items]
-    told = repr(list(items)) + (repr(shadows) if any(shadows) else "")  # as before where none is
-    content = hashlib.blake2b(told.encode(), digest_size=32).digest()
+    content = hashlib.blake2b(repr(list(items)).encode(), digest_size=32).digest()
     chosen = any(chance != 1 for chance in chances)
     note = zlib.compress(np.array(chances, "<f8").tobytes()) if chosen else b""
-    return Once.of(name, content, time=time, note=note, earlier=once)
+    return Once.of(name, content, time=time, note=note)
 
 
 def noted_chances(batch: Once, count: int) -> list[float]:

@@ -9,6 +9,7 @@ under the key of the journal's writer. So the journal holds every label that is 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -273,7 +274,7 @@ def _line(batch: str, row: int, of: int, entry: Entry, ledger: Ledger) -> dict[s
 
 def _read(row: dict[str, Any]) -> Line:
     keys = tuple(Key(row["model"], row["version"], name, kind) for kind, name in row["slices"])
-    shadow = row.get("shadow")  # none in the lines of earlier versions
+    shadow = row["shadow"]
     values = {name: row[name] for name in Noted._fields if name != "shadow"} | {
         "nonce": bytes.fromhex(row["nonce"]),
         "slices": keys,
@@ -310,10 +311,6 @@ def _take_slot(folder: Path) -> tuple[int, IO[bytes]]:
 
 
 def _locked(file: IO[bytes]) -> bool:
-    try:
-        import fcntl  # noqa: PLC0415 - not on every platform
-    except ImportError:
-        return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -33,7 +33,6 @@ __all__ = ["LabelledSamples", "SampleLog", "read_samples"]
 log = logging.getLogger(__name__)
 
 _NONCES = 2.0**32
-_EARLIER = 12  # bytes of a nonce in receipts of version 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +80,7 @@ class SampleLog:
         self._rows, self._seconds, self._clock = shard_rows, flush_seconds, clock
         self._lock = threading.Lock()
         self._predictions: dict[tuple[str, str], list[tuple[bytes, float, NDArray[np.float16]]]] = {}
-        # By the length of the nonce as well: receipts of two versions are labelled side by side.
-        self._labels: dict[tuple[str, str, int], list[tuple[bytes, int]]] = {}
+        self._labels: dict[tuple[str, str], list[tuple[bytes, int]]] = {}
 
     def start(self) -> SampleLog:
         """Write every ``flush_seconds`` from now on, in a thread; for processes that may be killed."""
@@ -122,7 +120,7 @@ class SampleLog:
         with self._lock:
             for one in labels:
                 if _kept(one.receipt.nonce, self.rate):
-                    key = (one.receipt.model, one.receipt.version, len(one.receipt.nonce))
+                    key = (one.receipt.model, one.receipt.version)
                     self._labels.setdefault(key, []).append((one.receipt.nonce, one.label))
             full = any(len(rows) >= self._rows for rows in self._labels.values())
         if full:
@@ -130,8 +128,8 @@ class SampleLog:
 
     def take_back(self, model: str, version: str, nonces: Sequence[bytes]) -> None:
         """Forget these labels, also those that another process has yet to write."""
-        for length in {len(nonce) for nonce in nonces}:
-            self._write("revoked", model, version, [nonce for nonce in nonces if len(nonce) == length])
+        if nonces:
+            self._write("revoked", model, version, nonces)
 
     def flush(self) -> None:
         """Write what is waiting, and delete what is too old or too large."""
@@ -144,7 +142,7 @@ class SampleLog:
                 nonces, times, logits = zip(*rows, strict=True)
                 columns = {"time": np.array(times), "logits": np.stack(logits)}
                 self._write("predictions", model, version, nonces, **columns)
-        for (model, version, _), pairs in labels.items():
+        for (model, version), pairs in labels.items():
             if pairs:
                 nonces, ids = zip(*pairs, strict=True)
                 self._write("labels", model, version, nonces, label=np.array(ids, np.int64))
@@ -231,7 +229,7 @@ def _read_shard(
     kept, _ = read_npz(shard)
     if (str(kept["model"]), str(kept["version"])) != (model, version):
         return {}, {}, set()
-    if kept["nonce"].ndim != 2 or kept["nonce"].shape[1] not in (NONCE_BYTES, _EARLIER):
+    if kept["nonce"].ndim != 2 or kept["nonce"].shape[1] != NONCE_BYTES:
         raise ShapeError(f"nonces of a shard must be (n, {NONCE_BYTES}), got {kept['nonce'].shape}")
     nonces = [row.tobytes() for row in kept["nonce"].astype(np.uint8)]
     if "label" in kept:
@@ -245,9 +243,8 @@ def _read_shard(
 
 
 def _kept(nonce: bytes, rate: float) -> bool:
-    # The nonces of an epoch begin alike; those of earlier receipts are random throughout.
-    drawn = int.from_bytes(nonce[:4], "big") if len(nonce) == _EARLIER else zlib.crc32(nonce)
-    return drawn < rate * _NONCES
+    # Hashed, as the nonces of an epoch begin alike.
+    return zlib.crc32(nonce) < rate * _NONCES
 
 
 def _written(shard: Path) -> int:

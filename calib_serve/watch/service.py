@@ -350,11 +350,9 @@ class Watch:
                 batch = self.ledger.known(batch) or batch
         if batch is None:
             nonces = [self._nonces.draw() for _ in good]
-        elif batch.content:
+        else:
             now, chances = batch.time, noted_chances(batch, len(found))
             nonces = nonces_of(repr((batch.name, batch.content, now)), places)
-        else:  # remembered from before names stood for a content
-            nonces = nonces_of(repr((once, good)), range(len(good)))
         kept = [*((one, nonce, now) for one, nonce in zip(good, nonces, strict=True))]
         kept += [(one.item, one.nonce, one.time) for one in came]
         self._beside("samples", lambda: self._sample(kept))

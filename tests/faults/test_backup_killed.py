@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-import redis
 from injection import Fault, killed_everywhere, under
-from ledgers import NOW, counted, labels_of, make_label
-from processes import started
-from real_servers import Redis
+from ledgers import counted, labels_of, make_label
 from sizes import sized
 
 from calib_serve.watch.ledger import backup_ledger, restore_ledger
-from calib_serve.watch.ledger.backup_file import read_header
+from calib_serve.watch.ledger.backup import read_header
 
-ROOT = "calib-serve"
-RESTORE = """
-from calib_serve.watch.ledger import restore_ledger
-print(1, flush=True)
-restore_ledger({file!r}, {url!r}, replace=True)
-"""
+pytestmark = pytest.mark.store
 
 
 def test_a_backup_that_is_killed_anywhere_leaves_the_one_before_or_the_next_one(tmp_path: Path) -> None:
@@ -73,31 +60,6 @@ def test_without_room_nothing_is_half(tmp_path: Path, limit: int) -> None:
 
 def backed_up(file, where):
     backup_ledger(where, file)
-
-
-def test_a_restore_to_redis_that_is_killed_leaves_the_old_ledger_or_the_restored_one(tmp_path: Path) -> None:
-    with Redis(tmp_path) as server:
-        place = ("redis", (server.url, ROOT))
-        many = [make_label(i * 70_000, when=NOW - i) for i in range(300)]  # an epoch each
-        assert counted(*place, many) == [300, 0, 0]
-        backup_ledger(server.url, tmp_path / "b")
-        assert counted(*place, [make_label(1)]) == [1, 0, 0]
-        code = RESTORE.format(file=str(tmp_path / "b"), url=server.url)
-        for wait in sized([0.02, 0.08, 0.15], [0.005 * i for i in range(60)]):
-            with started([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
-                child.stdout.readline()
-                time.sleep(wait)
-                os.kill(child.pid, signal.SIGKILL)
-                child.wait()
-            n = labels_of(*place)
-            assert n in (300, 301)
-            assert counted(*place, many[:10]) == ([0, 10, 0] if n == 301 else [0, 0, 10])
-            if n == 300:
-                break
-        restore_ledger(tmp_path / "b", server.url, replace=True)
-        assert labels_of(*place) == 300
-        names = {k.decode().split(":")[0] for k in redis.Redis.from_url(server.url).scan_iter()}
-        assert not [name for name in names if ".restoring-" in name]
 
 
 def test_without_rights_it_is_said(tmp_path: Path) -> None:

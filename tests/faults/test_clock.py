@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from ledgers import accept, entries, make_label
 from real_watch import RING, make_watch
+from sizes import sized
 
 from calib_serve.errors import Refused
 from calib_serve.receipts import DAY
 from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.drift import Detector
-from calib_serve.watch.ledger import Once, SqliteLedger
+from calib_serve.watch.ledger import SqliteLedger, sqlite
 from calib_serve.watch.samples import SampleLog, read_samples
+
+pytestmark = pytest.mark.store
 
 NOW = 1_700_000_000.0
 
@@ -37,24 +38,16 @@ def label_of_epoch(epoch, *, when, i=0):
     return make_label((epoch << 16) + i, when=when)
 
 
-def label_of_version_1(i, *, when):
-    """Its nonce is remembered whole, not as a bit of its epoch."""
-    one = make_label(0, when=when)
-    return replace(one, receipt=replace(one.receipt, nonce=i.to_bytes(12, "big")))
-
-
 def test_expired_receipts_are_forgotten_and_stay_refused_when_the_clock_jumps_back(tmp_path, clock):
     clock.now = 1000.0
     ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=1000.0)
-    for one in (label_of_epoch(1, when=1000.0), label_of_version_1(1, when=1000.0)):
-        assert accept(ledger, [one]) == [True]
+    assert accept(ledger, [label_of_epoch(1, when=1000.0)]) == [True]
     clock.now = 3000.0
     assert accept(ledger, [label_of_epoch(2, when=3000.0)]) == [True]
-    assert (kept(ledger, "epochs"), kept(ledger, "nonces")) == (1, 0)
+    assert kept(ledger, "epochs") == 1
     clock.now = 1500.0  # the receipt of label 1 is young again, but it was counted
-    again = [label_of_epoch(1, when=1000.0), label_of_version_1(1, when=1000.0)]
-    assert ledger.accept(entries(again)) == ["forgotten"] * 2
-    assert ledger.sums()["m", "1"].feedback.n == 3
+    assert ledger.accept(entries([label_of_epoch(1, when=1000.0)])) == ["forgotten"]
+    assert ledger.sums()["m", "1"].feedback.n == 2
     ledger.close()
 
 
@@ -62,34 +55,23 @@ def kept(ledger, table):
     return ledger._db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
 
 
-def test_sweeps_keep_pace_with_labels_that_come_faster_than_one_sweep_forgets(tmp_path, clock):
+def test_sweeps_keep_pace_with_labels_that_come_faster_than_one_sweep_forgets(tmp_path, clock, monkeypatch):
+    monkeypatch.setattr(sqlite, "_PRUNE_AT_MOST", 100)
+    monkeypatch.setitem(SqliteLedger.prune.__kwdefaults__, "at_most", 100)
     ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=10.0)
-    for second in range(180):  # 500 a second, each welcome for ten seconds
+    for second in range(180):  # four a second, each welcome for ten seconds
         clock.now = when = 1000.0 + second
-        accept(ledger, [label_of_version_1(i, when=when) for i in range(500 * second, 500 * second + 500)])
-        accept(ledger, [label_of_epoch(second, when=when)])
-    # 90,000 came; there are those of ten seconds, and what expired since the last sweep.
-    assert kept(ledger, "nonces") <= 500 * (10 + 60)
-    assert kept(ledger, "epochs") <= 10 + 60
-    ledger.close()
-
-
-def test_batches_of_predictions_are_forgotten_without_any_label(tmp_path, clock):
-    ledger = SqliteLedger(tmp_path / "l.db", clock=clock)
-    for minute in range(10):
-        clock.now = 1000.0 + 61 * minute
-        ledger.add(
-            {}, time=clock.now, once=Once(minute.to_bytes(12, "big"), time=clock.now, expires=clock.now + 1)
-        )
-    assert kept(ledger, "named") == 1
+        accept(ledger, [label_of_epoch(i, when=when) for i in range(4 * second, 4 * second + 4)])
+    # 720 came; there are those of ten seconds, and what expired since the last sweep.
+    assert kept(ledger, "epochs") <= 4 * (10 + 60)
     ledger.close()
 
 
 def test_pruning_goes_in_bounded_sweeps(tmp_path):
     ledger = SqliteLedger(tmp_path / "l.db", clock=lambda: 0.0, retention=1.0)
-    accept(ledger, [label_of_version_1(i, when=float(i)) for i in range(100)])
+    accept(ledger, [label_of_epoch(i, when=float(i)) for i in range(100)])
     assert ledger.prune(1000.0, at_most=30) == 30
-    again = [label_of_version_1(i, when=float(i)) for i in (0, 29, 30)]
+    again = [label_of_epoch(i, when=float(i)) for i in (0, 29, 30)]
     assert ledger.accept(entries(again)) == ["forgotten", "forgotten", "duplicate"]
     assert ledger.prune(1000.0) == 70
     assert ledger.prune(1000.0) == 0
@@ -106,18 +88,6 @@ def test_a_clock_31_days_ahead_for_one_batch_makes_the_ledger_forget_nothing(tmp
     assert accept(ledger, [label_of_epoch(100, when=clock.now if dated_ahead else NOW)]) == [True]
     clock.now = NOW + 60
     assert ledger.accept(entries(counted + fresh)) == ["duplicate"] * 4 + ["counted"] * 4
-    ledger.close()
-
-
-def test_a_clock_31_days_ahead_while_labels_become_welcome_for_longer_refuses_nothing(tmp_path, clock):
-    counted, fresh = label_of_epoch(1, when=NOW - DAY), label_of_epoch(2, when=NOW)
-    ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=10 * DAY)
-    assert accept(ledger, [counted]) == [True]
-    ledger.close()
-    clock.now = NOW + 31 * DAY
-    ledger = SqliteLedger(tmp_path / "l.db", clock=clock, retention=60 * DAY)
-    clock.now = NOW + 60
-    assert ledger.accept(entries([counted, fresh])) == ["duplicate", "counted"]
     ledger.close()
 
 
@@ -140,7 +110,7 @@ def test_a_longer_retention_counts_nothing_twice_now_or_later(tmp_path, clock):
     ledger.close()
 
 
-@pytest.mark.parametrize("jump", [-400 * DAY, -DAY, -1.0, 1.0, DAY, 400 * DAY])
+@pytest.mark.parametrize("jump", sized([-400 * DAY, DAY], [-400 * DAY, -DAY, -1.0, 1.0, DAY, 400 * DAY]))
 def test_a_served_watch_counts_each_label_once_over_a_jump(tmp_path, clock, jump: float):
     watch = make_watch(tmp_path, clock=clock)
     one = ServedPrediction("m", "1", 1, 0.9)

@@ -30,7 +30,6 @@ from calib_serve.errors import (
     ServerError,
 )
 from calib_serve.fit.checkpoint import Checkpoints
-from calib_serve.fuse.onnx.files import read
 from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.fuse.torchserve import artifact_of
 from calib_serve.fuse.torchserve.archive import read_archive
@@ -75,16 +74,6 @@ def test_an_artifact_cut_off_anywhere_is_refused(saved: Path, name: str) -> None
             Artifact.load(saved)
 
 
-@pytest.mark.parametrize("name", ["manifest.yaml", "params.safetensors"])
-def test_an_artifact_that_lacks_a_file_is_refused(saved: Path, name: str) -> None:
-    (saved / name).unlink()
-    with pytest.raises(ArtifactError, match="cannot read"):
-        Artifact.load(saved)
-    (saved / name).mkdir()
-    with pytest.raises(ArtifactError, match="cannot read"):
-        Artifact.load(saved)
-
-
 # --- models and archives ----------------------------------------------------------------------
 
 
@@ -119,7 +108,7 @@ def test_an_archive_with_a_flipped_bit_is_refused_or_holds_what_was_packed(tmp_p
     assert artifact_of(found).fingerprint == artifact_of(was).fingerprint
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("share", [0.0, 0.9])
 def test_a_truncated_graph_is_no_model(share: float, tmp_path: Path) -> None:
     path = linear_onnx(tmp_path / "raw.onnx")
     content = path.read_bytes()
@@ -127,16 +116,6 @@ def test_a_truncated_graph_is_no_model(share: float, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"not an ONNX model|fails onnx's checker"):
         fuse_onnx(path, temperature(), tmp_path / "out.onnx")
     assert [p.name for p in tmp_path.iterdir()] == ["raw.onnx"]
-
-
-@pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"PK\x03\x04 a zip", b"# a text\n", os.urandom(500)])
-def test_other_files_are_no_graphs(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "raw.onnx").write_bytes(content)
-    with pytest.raises(ModelError, match=r"not an ONNX model|fails onnx's checker"):
-        read(tmp_path / "raw.onnx")
-    for path in (tmp_path / "none.onnx", tmp_path):
-        with pytest.raises(ModelError, match="not an ONNX model"):
-            read(path)
 
 
 # --- what a fit keeps -------------------------------------------------------------------------
@@ -159,20 +138,19 @@ def test_a_damaged_checkpoint_counts_as_none(tmp_path: Path) -> None:
         assert found is None or set(found) != {"x", "y"} or np.array_equal(found["x"], np.arange(50.0))
 
 
-@pytest.mark.parametrize("damage", ["cut off", "no array", "empty"])
-def test_damaged_cached_logits_are_said(damage: str, tmp_path: Path) -> None:
+def test_damaged_cached_logits_are_said(tmp_path: Path) -> None:
     linear_onnx(tmp_path / "net.onnx")
     model = CachedClassifier(load_model(tmp_path / "net.onnx", batch_size=8), tmp_path)
     inputs = np.zeros((20, 4), np.float32)
     model.logits(inputs)
     (path,) = tmp_path.glob("*.npy")
     content = path.read_bytes()
-    path.write_bytes({"cut off": content[:150], "no array": b"a text file", "empty": b""}[damage])
+    path.write_bytes(content[:150])
     with pytest.raises(ModelError, match="delete it, and it is computed again"):
         model.logits(inputs)
 
 
-@pytest.mark.parametrize("rows", ["", "many", "-3", "99999"])
+@pytest.mark.parametrize("rows", ["", "99999"])
 def test_damaged_notes_of_a_killed_run_are_not_believed(rows: str, tmp_path: Path) -> None:
     linear_onnx(tmp_path / "net.onnx")
     model = CachedClassifier(load_model(tmp_path / "net.onnx", batch_size=8), tmp_path)
@@ -188,6 +166,7 @@ def test_damaged_notes_of_a_killed_run_are_not_believed(rows: str, tmp_path: Pat
 # --- the ledger -------------------------------------------------------------------------------
 
 
+@pytest.mark.store
 def test_a_damaged_ledger_is_said_and_can_be_set_aside(tmp_path: Path) -> None:
     path = tmp_path / "l.db"
     ledger = SqliteLedger(path)
@@ -206,6 +185,7 @@ def test_a_damaged_ledger_is_said_and_can_be_set_aside(tmp_path: Path) -> None:
     fresh.close()
 
 
+@pytest.mark.store
 def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "l.db"
     path.write_text("hello, I am a text file that somebody put here by mistake\n" * 100)
@@ -213,15 +193,7 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path) -> None:
         SqliteLedger(path)
 
 
-def test_a_ledger_of_another_format_is_refused(tmp_path: Path) -> None:
-    SqliteLedger(tmp_path / "l.db").close()
-    db = sqlite3.connect(tmp_path / "l.db")
-    db.execute("PRAGMA user_version = 99")
-    db.close()
-    with pytest.raises(LedgerError, match="format 99"):
-        SqliteLedger(tmp_path / "l.db")
-
-
+@pytest.mark.store
 def test_acknowledged_means_on_disk(tmp_path: Path) -> None:
     ledger = SqliteLedger(tmp_path / "l.db")
     assert ledger._db.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
@@ -233,50 +205,25 @@ def test_acknowledged_means_on_disk(tmp_path: Path) -> None:
 
 
 STATE = "INSERT OR REPLACE INTO state (crc, key, value) VALUES "
-INCIDENT = '{"id": 1, "model": "m", "version": "1", "bins": [], "classes": [], "onset": null'
 SPOILED = [
-    ("totals", "UPDATE totals SET sums = x'00'"),
-    ("totals", "UPDATE totals SET sums = zeroblob(616 + 8)"),
-    ("totals", "UPDATE totals SET sums = 'a text'"),
-    ("totals", "UPDATE totals SET sums = x'ffff000000000000f03f'"),
-    ("spans", "UPDATE spans SET sums = x'00'"),
-    ("spans", "UPDATE spans SET start = 'soon', width = -1"),
-    ("seen", "UPDATE epochs SET bits = x'00'"),
-    ("seen", "UPDATE epochs SET bits = zeroblob(9000)"),
-    ("seen", "UPDATE epochs SET bits = 'a text', expires = 'soon'"),
-    ("waiting", "UPDATE journal SET time = 'soon'"),
-    ("waiting", "UPDATE journal SET confidence = 'high', correct = x'00', predicted = -1"),
-    ("waiting", "UPDATE journal SET confidence = 9e999"),
-    ("waiting", "UPDATE journal SET confidence = 1.5"),
-    ("state", "UPDATE state SET value = x'ff' WHERE key = 'ledger/bins'"),
-    ("state", STATE + "(0, 'ledger/pruned_through', 'soon')"),
-    ("state", STATE + "(0, 'ledger/forgotten_before', 'soon')"),
-    ("state", STATE + "(0, 'ledger/forgotten_before', 'nan')"),
-    ("state", STATE + "(0, 'ledger/retention', x'fffe')"),
-    ("state", STATE + "(0, 'ledger/latest', 'soon')"),
-    ("state", STATE + "(0, 'ledger/swept', 'soon')"),
-    ("state", STATE + "(0, 'watch/incidents', '[1,')"),
-    ("state", STATE + '(0, \'watch/incidents\', \'{"incidents": [{}], "opened": [], "alarms": []}\')'),
-    (
-        "state",
-        STATE + f'(0, \'watch/incidents\', \'{{"incidents": [{INCIDENT}}}], "opened": [], "alarms": []}}\')',
-    ),
-    ("state", STATE + "(0, 'watch/incidents', x'fffe')"),
-    ("state", STATE + "(0, 'watch/late', '{\"a\": 1}')"),
-    ("state", STATE + "(0, 'watch/late', x'fffe')"),
-    ("state", STATE + "(0, 'fed/detector/1/m/1', 'soon')"),
-    ("state", STATE + "(0, 'fed/detector/1/m/1', 'nan')"),
-    ("state", STATE + "(0, 'detector/1/m/1', 'PK')"),
-    ("names", "UPDATE totals SET model = x'ff'"),
-    ("names", "UPDATE spans SET model = x'ff'"),
-    ("names", "UPDATE journal SET model = x'ff'"),
+    "UPDATE totals SET sums = x'00'",
+    "UPDATE spans SET start = 'soon', width = -1",
+    "UPDATE epochs SET bits = 'a text', expires = 'soon'",
+    "UPDATE journal SET confidence = 'high', correct = x'00', predicted = -1",
+    "UPDATE journal SET model = x'ff'",
+    "UPDATE state SET value = x'ff' WHERE key = 'ledger/bins'",
+    STATE + "(0, 'ledger/forgotten_before', 'nan')",
+    STATE + "(0, 'ledger/retention', x'fffe')",
+    STATE + '(0, \'watch/incidents\', \'{"incidents": [{}], "opened": [], "alarms": []}\')',
+    STATE + "(0, 'watch/late', '{\"a\": 1}')",
+    STATE + "(0, 'fed/detector/1/m/1', 'nan')",
+    STATE + "(0, 'detector/1/m/1', 'PK')",
 ]
 
 
-@pytest.mark.parametrize(("what", "statement"), SPOILED, ids=[s[:60] for _, s in SPOILED])
-def test_values_spoiled_inside_a_sound_file_are_said_or_started_anew(
-    tmp_path: Path, what: str, statement: str
-) -> None:
+@pytest.mark.store
+@pytest.mark.parametrize("statement", SPOILED, ids=[s[:60] for s in SPOILED])
+def test_values_spoiled_inside_a_sound_file_are_said_or_started_anew(tmp_path: Path, statement: str) -> None:
     watch = make_watch(tmp_path, maturity=1.0)
     accept(watch.ledger, [make_label(1, when=NOW - 60)])
     watch.ledger.close()
@@ -339,18 +286,7 @@ def test_a_damaged_shard_is_counted_and_left_out(tmp_path: Path) -> None:
         assert (found.predictions, found.damaged) == (2, 1)
 
 
-def test_shards_of_another_width_are_damaged_and_no_crash(tmp_path: Path) -> None:
-    one_shard(tmp_path)
-    log = SampleLog(tmp_path, rate=1.0)
-    log.predicted("m", "1", [b"another 10"], np.zeros((1, 7)), times=[2.0])
-    log.labelled([make_label(0)])
-    log.labelled([make_label(int.from_bytes(b"another 10", "big"))])
-    log.close()
-    with pytest.raises(InputError, match="width"):
-        read_samples(tmp_path, model="m", version="1")
-
-
-@pytest.mark.parametrize("keep", [0, 1, 10, 60, -2])
+@pytest.mark.parametrize("keep", [0, 60, -2])
 def test_a_cut_off_keyring_is_an_error_and_never_an_empty_ring(tmp_path: Path, keep: int) -> None:
     path = tmp_path / "keys.json"
     Keyring.new().save(path)
@@ -359,15 +295,13 @@ def test_a_cut_off_keyring_is_an_error_and_never_an_empty_ring(tmp_path: Path, k
         Keyring.load(path)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"PK\x03\x04", b"\x93NUMPY", struct.pack("<Q", 1 << 60), b"PK\x05\x06" + bytes(18)]
-)
+@pytest.mark.parametrize("content", [b"", struct.pack("<Q", 1 << 60)])
 def test_a_damaged_detector_state_is_told_apart(content: bytes) -> None:
     with pytest.raises(InputError, match="not a detector's state"):
         Detector.restore(content)
 
 
-@pytest.mark.parametrize("content", [b"", b"[", b"\xff\xfe", b"[1]", b'[{"name": "m"}]', b'{"a": 1}', b"7"])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b'[{"name": "m"}]', b"7"])
 def test_a_damaged_list_of_models_is_said(
     content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,73 +2,26 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 
 import numpy as np
 import pytest
-import redis
 from injection import Ended, Fault, bytes_to_try, under
 from ledgers import accept, make_label
 from sizes import sized
-from small_models import WIDTH, archive, linear_onnx, temperature
+from small_models import WIDTH, linear_onnx
 
-from calib_serve import Keyring
 from calib_serve.errors import LedgerError
-from calib_serve.fit.checkpoint import Checkpoints
-from calib_serve.fuse.onnx.graph import fuse_onnx
-from calib_serve.fuse.torchserve import pack_around
 from calib_serve.model import load_model
 from calib_serve.model.cache import CachedClassifier
 from calib_serve.watch.ledger import SqliteLedger
-from calib_serve.watch.ledger.redis import RedisLedger
 from calib_serve.watch.samples import SampleLog, read_samples
 
-
-def save_artifact(folder: Path) -> None:
-    temperature().save(folder / "artifact")
-
-
-def save_keys(folder: Path) -> None:
-    Keyring.new().save(folder / "keys.json")
-
-
-def pack_archive(folder: Path) -> None:
-    archive(folder)
-
-
-def repack_archive(folder: Path) -> None:
-    pack_around(folder / "plain.mar", temperature(), folder, name="digits", trial=False)
-
-
-def fuse_graph(folder: Path) -> None:
-    fuse_onnx(folder / "net.onnx", temperature(), folder / "fused.onnx", samples=1)
-
-
-def save_checkpoint(folder: Path) -> None:
-    Checkpoints(folder).save("key", {"x": np.arange(100.0)})
+pytestmark = pytest.mark.server
 
 
 def hidden(folder: Path) -> list[str]:
     return [p.name for p in folder.rglob("*") if p.name.startswith(".") or "partial" in p.name]
-
-
-@pytest.mark.parametrize("write", [save_artifact, save_keys, pack_archive, fuse_graph, save_checkpoint])
-@pytest.mark.parametrize("before", sized(ci=["an older one"], nightly=["nothing", "an older one"]))
-def test_what_cannot_be_written_whole_is_not_written_and_leaves_no_crumbs(
-    write, before: str, tmp_path: Path
-) -> None:
-    linear_onnx(tmp_path / "net.onnx")
-    if before == "an older one":
-        write(tmp_path)
-    there = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    for n in (0, 1, 50, 90):  # every file written here is longer
-        ended = under(Fault(no_room_after=n), write, tmp_path)
-        assert ended.ours, ended
-        assert "too large" in ended.said or "temporary" in ended.said, ended
-        assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == there
-        assert not hidden(tmp_path)
-    write(tmp_path)  # with room again
 
 
 # --- a real file system without room ----------------------------------------------------------
@@ -165,40 +118,6 @@ def test_a_ledger_without_room_at_any_size_keeps_what_it_acknowledged(limit: int
 
 
 # --- stores that say they are full ------------------------------------------------------------
-
-
-def test_a_ledger_at_its_page_limit_says_so_and_counts_nothing(tmp_path: Path) -> None:
-    ledger = SqliteLedger(tmp_path / "l.db")
-    accept(ledger, [make_label(0)])
-    (pages,) = ledger._db.execute("PRAGMA page_count").fetchone()
-    ledger._db.execute(f"PRAGMA max_page_count = {pages}")  # what SQLite sees when a disk is full
-    with pytest.raises(LedgerError, match=r"full.*free some space"):
-        accept(ledger, [make_label(i) for i in range(1, 2000)])
-    assert ledger.sums()["m", "1"].feedback.n == 1
-    ledger._db.execute("PRAGMA max_page_count = 1000000")
-    assert all(accept(ledger, [make_label(i) for i in range(1, 2000)]))
-    ledger.close()
-
-
-def test_a_full_redis_is_said_and_counts_nothing(redis_url: str) -> None:
-    ledger = RedisLedger(redis_url, prefix=uuid.uuid4().hex)
-    accept(ledger, [make_label(0)])
-    server = redis.Redis.from_url(redis_url)
-    server.config_set("maxmemory", 1)
-    try:
-        with pytest.raises(LedgerError, match="maxmemory"):
-            accept(ledger, [make_label(1)])
-        server.config_set("maxmemory", 10**10)
-        server.config_set("maxmemory-policy", "allkeys-lru")
-        with pytest.raises(LedgerError, match="set maxmemory-policy noeviction"):
-            RedisLedger(redis_url)
-    finally:
-        server.config_set("maxmemory-policy", "noeviction")
-        server.config_set("maxmemory", 0)
-        server.close()
-    assert accept(ledger, [make_label(0), make_label(1)]) == [False, True]
-    assert ledger.sums()["m", "1"].feedback.n == 2
-    ledger.close()
 
 
 def serve_until_full(folder: Path) -> list[int]:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 import httpx
 import pytest
 from real_servers import Server
-from sizes import sized
 from typer.testing import CliRunner
 
 from calib_serve.cli import app as cli
@@ -22,7 +21,7 @@ from calib_serve.watch.ledger import open_ledger
 
 pytestmark = pytest.mark.server
 
-LOADERS = sized(2, 6)
+LOADERS = 6
 BATCH = 20
 
 
@@ -82,6 +81,7 @@ class Load(threading.Thread):
             raise self.error
 
 
+@pytest.mark.nightly
 def test_a_rotation_over_two_hosts_under_load_refuses_no_receipt(tmp_path, empty_redis, server_class) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
     for folder in folders:

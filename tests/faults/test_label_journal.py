@@ -2,22 +2,22 @@
 
 import os
 import signal
-import stat
 import subprocess
 import sys
 import time
 
 import pytest
 from injection import Fault, under
-from ledgers import NOW, entries, make_label
+from ledgers import entries, make_label
 from real_watch import RING, make_watch, talk_to
 from sizes import sized
 
-from calib_serve.errors import InputError, LedgerError
-from calib_serve.receipts import DAY
+from calib_serve.errors import LedgerError
 from calib_serve.watch.journal import LabelJournal, read_journal
 from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.revoke import revoke
+
+pytestmark = pytest.mark.store
 
 V = ("m", "1")
 
@@ -34,41 +34,6 @@ def write(journal, ledger, start, count):
     sent = entries([make_label(i) for i in range(start, start + count)])
     with journal.writing():
         return journal.count(sent, lambda mark: ledger.accept(sent, mark=mark))
-
-
-def test_only_its_owner_reads_it_and_files_follow_one_another_by_size_and_age(tmp_path):
-    now, ledger = [NOW], SqliteLedger(tmp_path / "l.db")
-    journal = LabelJournal(tmp_path / "j", ledger, max_bytes=5000, days=2, clock=lambda: now[0])
-    for i in range(10):
-        write(journal, ledger, 10 * i, 10)
-    files = sorted((tmp_path / "j").glob("*.ndjson"))
-    assert len(files) > 3
-    assert {stat.S_IMODE(path.stat().st_mode) for path in [*files, *(tmp_path / "j").iterdir()]} == {0o600}
-    assert stat.S_IMODE((tmp_path / "j").stat().st_mode) == 0o700
-    now[0] += 1.5 * DAY
-    write(journal, ledger, 100, 1)
-    assert len(sorted((tmp_path / "j").glob("*.ndjson"))) == len(files) + 1
-    found = list(read_journal(tmp_path / "j"))
-    assert [one.fates for one in found] == ["c" * 10] * 10 + ["c"]
-    assert sum(len(one.lines) for one in found) == ledger.sums()[V].labels.sum()
-    now[0] += 365 * DAY  # which may be a clock that runs ahead
-    write(journal, ledger, 200, 1)
-    assert len(sorted((tmp_path / "j").glob("*.ndjson"))) == 2
-    now[0] += 2 * DAY
-    write(journal, ledger, 201, 1)
-    assert len(sorted((tmp_path / "j").glob("*.ndjson"))) == 2  # what is older than its days is gone
-    journal.close(), ledger.close()
-
-
-def test_a_clock_that_goes_back_keeps_the_order_of_files(tmp_path):
-    now, ledger = [NOW], SqliteLedger(tmp_path / "l.db")
-    journal = LabelJournal(tmp_path / "j", ledger, max_bytes=1, clock=lambda: now[0])
-    for i in range(5):
-        now[0] -= 1000
-        write(journal, ledger, i, 1)
-    found = [one.lines[0].noted.nonce[-1] for one in read_journal(tmp_path / "j")]
-    assert found == list(range(5))
-    journal.close(), ledger.close()
 
 
 def test_processes_write_side_by_side_and_a_slot_is_taken_over(tmp_path):
@@ -135,8 +100,9 @@ from calib_serve.watch.ledger import SqliteLedger
 folder, start = Path(sys.argv[1]), int(sys.argv[2])
 watch = make_watch(folder)
 watch.intake._journal = LabelJournal(folder / "j", watch.ledger)
+watch.labels(labels(20, start), source="a")
 print("ready", flush=True)
-for at in range(start, start + 100_000, 20):
+for at in range(start + 20, start + 100_000, 20):
     watch.labels(labels(20, at), source="a")
 """
 
@@ -185,13 +151,3 @@ def test_a_revocation_that_breaks_off_goes_on_where_it_was(tmp_path):
     told = revoke(ledger, tmp_path / "j", source="a")
     assert (told.labels, told.before, ledger.sums()[V].labels.sum()) == ({V: 30}, 20, 0)
     journal.close(), ledger.close()
-
-
-def test_a_folder_that_is_none_is_said(tmp_path):
-    ledger = SqliteLedger(tmp_path / "l.db")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="label journal"):
-        LabelJournal(tmp_path / "file", ledger)
-    with pytest.raises(InputError, match="--label-journal"):
-        list(read_journal(tmp_path / "none"))
-    ledger.close()

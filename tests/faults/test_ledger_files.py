@@ -16,6 +16,8 @@ from ledgers import accept, make_label
 from calib_serve.errors import LedgerError
 from calib_serve.watch.ledger import SqliteLedger, quarantine
 
+pytestmark = pytest.mark.store
+
 PARTS = ("", "-wal", "-shm")
 
 
@@ -113,12 +115,3 @@ def test_a_ledger_is_set_aside_with_its_journal_wherever_that_is_cut_short(tmp_p
             assert whole.sums()["m", "1"].labels.sum() == 20
             whole.close()
     assert cut == 3
-
-
-def test_ledgers_set_aside_in_one_second_do_not_overwrite_each_other(tmp_path: Path) -> None:
-    path = tmp_path / "l.db"
-    for content in (b"one", b"two"):
-        path.write_bytes(content)
-        quarantine(path, clock=lambda: 7.0)
-    assert (tmp_path / "l.db.damaged-7").read_bytes() == b"one"
-    assert (tmp_path / "l.db.damaged-7-2").read_bytes() == b"two"

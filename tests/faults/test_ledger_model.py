@@ -18,6 +18,8 @@ from calib_serve.watch.ledger import sqlite as sqlite_ledger
 from calib_serve.watch.ledger.redis import RedisLedger
 from calib_serve.watch.ledger.seen import Seen
 
+pytestmark = pytest.mark.store
+
 
 @pytest.fixture
 def redis_of_its_own(empty_redis: str, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
 import pytest
-from ledgers import accept, make_label, open_one
+from ledgers import open_one
 from processes import started
 from real_prometheus import prometheus
-from sizes import sized
 from typer.testing import CliRunner
 
 from calib_serve.cli import app as cli
 from calib_serve.errors import InputError
 from calib_serve.receipts import Keyring
 from calib_serve.watch.ledger import SqliteLedger, WriterLease
-from calib_serve.watch.ledger.leases import RowLeases
-from calib_serve.watch.publication import Publication
+
+pytestmark = pytest.mark.store
 
 
 def labels_of(server) -> dict[str, float]:
@@ -36,8 +33,9 @@ def labels_of(server) -> dict[str, float]:
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.server
-@pytest.mark.parametrize("kind", sized(["sqlite"], ["sqlite", "redis"]))
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
 def test_two_watches_on_one_ledger_show_prometheus_each_label_once(
     make_server, tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
@@ -116,55 +114,3 @@ def test_names_are_unique_free_again_and_shared_by_those_who_ask_for_it(store) -
         one.close()
     for ledger in ledgers:
         ledger.close()
-
-
-def test_where_locks_do_not_die_with_their_process_a_row_is_renewed(tmp_path: Path) -> None:
-    ledgers = [SqliteLedger(tmp_path / "l.db") for _ in range(3)]
-    for ledger in ledgers:
-        ledger.leases = RowLeases(ledger, seconds=0.8)
-    one, two = (WriterLease(ledger) for ledger in ledgers[:2])
-    assert (one.name, two.name) == ("", "2")
-    one._stop.set()  # it dies
-    assert WriterLease(ledgers[2]).name == ""
-    assert (one.hold(), one.lost) == ("3", 1)
-    for ledger in ledgers:
-        ledger.close()
-
-
-def test_a_process_that_wakes_without_its_lease_publishes_nothing_of_the_name(redis_url: str) -> None:
-    place = (redis_url, "wakes")
-    frozen, heir = (open_one("redis", place) for _ in range(2))
-    first = Publication(frozen, lease_on(frozen))
-    accept(frozen, [make_label(1)])
-    assert first.read().writer == ""
-    first._lease._stop.set()  # it stands still: no beat
-    second = Publication(heir, lease_on(heir))
-    accept(heir, [make_label(2)])
-    accept(frozen, [make_label(3)])  # it wakes, and counts before it looks
-    told = [first.read(), second.read()]
-    assert [one.writer for one in told] == ["2", ""]
-    assert [sum(s.labels.sum() for s in one.sums.values()) for one in told] == [0, 3]
-    assert first.lost == 1
-    accept(frozen, [make_label(4)])
-    assert sum(s.labels.sum() for s in first.read().sums.values()) == 1
-    frozen.close(), heir.close()
-
-
-def test_a_lock_file_that_is_deleted_does_not_make_two_publish_one_name(tmp_path: Path) -> None:
-    one, two = (SqliteLedger(tmp_path / "l.db") for _ in range(2))
-    first = lease_on(one)
-    (tmp_path / "l.db.writer").unlink()
-    assert lease_on(two).name == ""
-    assert (first.hold(), one.writer) == ("2", "2")
-    one.close(), two.close()
-
-
-def test_a_spoiled_lock_file_holds_nobody_up(tmp_path: Path) -> None:
-    (tmp_path / "l.db.writer").write_text(json.dumps([1]) + "\0")
-    ledger = SqliteLedger(tmp_path / "l.db")
-    publication = Publication(ledger, lease_on(ledger))
-    assert publication.read().labels == {}
-    assert (
-        time.time() - json.loads(json.loads((tmp_path / "l.db.writer").read_text())["holder"])["since"] < 60
-    )
-    ledger.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -85,19 +84,7 @@ def test_clients_that_send_half_a_batch_keep_nobody_waiting_and_are_not_counted(
     assert server.stop() == 0
 
 
-def test_a_watch_that_nobody_scrapes_goes_on_counting(make_server) -> None:
-    """No Prometheus at all: sums wait in the ledger, and the first scrape after finds every one."""
-    server = make_server()
-    tokens = receipts(server.url, 30)
-    labels = [{"receipt": r, "label": 1} for r in tokens]
-    assert httpx.post(f"{server.url}/v1/labels", json=labels, timeout=60).json()["accepted"] == 30
-    server.stop(signal.SIGKILL)
-    server.start()
-    text = httpx.get(f"{server.url}/metrics", timeout=60).text
-    counted = sum(float(x.split()[-1]) for x in text.splitlines() if x.startswith("calib_feedback_total{"))
-    assert counted == 30
-
-
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
 def test_a_server_does_not_outlive_whoever_started_it(tmp_path: Path) -> None:
     store = tmp_path / "model_store"

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 from ledgers import NOW, accept, make_label, open_one
-from real_prometheus import prometheus
 from real_servers import Redis
-from sizes import sized
 
 from calib_serve.serve.emit import Emitter
 from calib_serve.serve.publish import Publisher
 from calib_serve.watch.ledger import Key, SqliteLedger, Sums, WriterLease
 from calib_serve.watch.publication import Publication
 from calib_serve.watch.series import PUBLISHED
+
+pytestmark = pytest.mark.store
 
 KEY = Key("m", "1")
 
@@ -54,35 +53,6 @@ def snapshot(tmp_path: Path):
         yield found
 
 
-@pytest.mark.server
-@pytest.mark.parametrize("restarted", sized([False], [False, True]))
-def test_prometheus_counts_no_label_twice_when_redis_goes_back(
-    snapshot: Snapshot, make_server, tmp_path: Path, restarted: bool
-) -> None:
-    server = make_server("--ledger", snapshot.redis.url, "--allow-volatile")
-    with prometheus(tmp_path, [(f"127.0.0.1:{server.port}", {})]) as found:
-        found.wait("count(calib_feedback_total) == 15")
-        server.label(300)
-        found.wait("sum(calib_feedback_total) == 300")
-        snapshot.take()
-        server.label(50)
-        found.wait("sum(calib_feedback_total) == 350")
-        if restarted:
-            server.stop()
-        snapshot.put_back()
-        if restarted:
-            server.start()
-        found.wait('sum(calib_feedback_total{generation!=""}) == 300')
-        server.label(40)
-        found.wait("sum(calib_feedback_total) == 340")
-        time.sleep(2)
-        assert found.risen("calib_feedback_total") == 390
-        # Extrapolated by half a scrape at both ends at first; a fall would have it at 744 for good.
-        found.wait("390 <= sum(increase(calib_feedback_total[10m])) < 585")
-        assert found.number("sum(calib_ledger_rollbacks_total)") == 1
-        found.wait('ALERTS{alertname="LedgerWentBack"}')
-
-
 def count(ledger, numbers) -> None:
     assert all(accept(ledger, [make_label(i) for i in numbers]))
 
@@ -113,25 +83,6 @@ def test_a_ledger_file_that_was_put_back_while_nobody_ran_is_another_generation(
     # Back to a file of before that generation: its number does not come again.
     shutil.copy(tmp_path / "copy", path)
     assert run([])[1] > first
-
-
-def test_a_redis_that_went_back_while_nobody_ran_is_another_generation(snapshot: Snapshot) -> None:
-    def run(numbers) -> tuple[float, int, int]:
-        ledger = open_one("redis", (snapshot.redis.url, "r"))
-        publication = Publication(ledger, WriterLease(ledger))
-        count(ledger, numbers)
-        found = publication.read()
-        publication.close(), ledger.close()
-        return labels(found), found.generation, publication.rollbacks
-
-    assert run(range(10)) == (10, 0, 0)
-    snapshot.take()
-    assert run(range(10, 20)) == (20, 0, 0)
-    snapshot.put_back()
-    n, generation, found = run(range(20, 50))  # more than before
-    assert (n, found) == (40, 1)
-    assert generation >= int(NOW)
-    assert run([]) == (40, generation, 0)
 
 
 def test_sums_that_are_taken_out_on_purpose_are_another_generation_and_no_rollback(store) -> None:
@@ -178,32 +129,6 @@ class Server:
     def labels(self) -> float:
         found = [line for line in self.text.splitlines() if "calib_feedback_total" in line]
         return sum(float(line.split(":")[1].split("|")[0]) for line in found)
-
-
-@pytest.mark.parametrize("marked", [True, False])
-def test_torchserve_is_sent_nothing_again_when_redis_goes_back(snapshot: Snapshot, marked: bool) -> None:
-    ledger, server = open_one("redis", (snapshot.redis.url, "p")), Server()
-    publisher = server.publisher(ledger)
-    if marked:
-        count(ledger, range(20))
-        publisher.publish()
-        snapshot.take()
-    count(ledger, range(20, 100))
-    if not marked:
-        snapshot.take()
-    publisher.publish()
-    sent = server.labels
-    assert sent == (100 if marked else 80)
-    snapshot.put_back()
-    publisher.publish()
-    assert server.labels == sent
-    accept(ledger, [make_label(i) for i in range(20, 100)])  # clients that saw an error send again
-    publisher.publish()
-    assert server.labels == sent
-    count(ledger, range(100, 110))
-    publisher.publish()
-    assert server.labels == sent + 10
-    ledger.close()
 
 
 def test_torchserve_goes_on_at_once_after_labels_were_taken_out(store) -> None:

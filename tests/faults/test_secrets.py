@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
-import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -16,8 +13,7 @@ import psutil
 import pytest
 import typer.testing
 from ledgers import accept, make_label
-from processes import started
-from real_servers import Redis, needed
+from real_servers import Redis
 from small_models import archive
 
 from calib_serve.cli import app as cli
@@ -30,6 +26,8 @@ from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.ledger import REDIS_PASSWORD, REDIS_PASSWORD_FILE, open_ledger
 from calib_serve.watch.sender import read_token, send_labels
 from calib_serve.watch.service import Watch
+
+pytestmark = pytest.mark.server
 
 PASSWORD = "hunter2-Zx/9@q:%41"  # with all that an address would have to quote
 FILE_OF_SECRETS = "it has mode 640; run: chmod 600 .*; or let the group read it by CALIB_SERVE_GROUP_READS=1"
@@ -207,31 +205,6 @@ def test_no_password_shows_anywhere_around_a_running_watch(
     server.process.wait(60)
     assert "wants another password" in told
     assert not any(part in told for part in ("hunter2", "Zx/9", PASSWORD))
-
-
-def test_a_redis_over_tls_is_verified_by_the_certificate_that_its_address_names(tmp_path: Path) -> None:
-    program = needed("redis-server", "redis-server")
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    pair = ("-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "ca.pem"))
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=redis",
-         "-addext", "subjectAltName=IP:127.0.0.1", *pair],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    port = Redis(tmp_path).port
-    tls = ["--tls-cert-file", str(tmp_path / "ca.pem"), "--tls-key-file", str(tmp_path / "key.pem")]
-    command = [program, "--port", "0", "--tls-port", str(port), *tls, "--tls-auth-clients", "no"]
-    address = f"rediss://127.0.0.1:{port}/0"
-    with started([*command, "--save", "", "--dir", str(tmp_path)], stdout=subprocess.DEVNULL):
-        for _ in range(600):
-            with suppress(LedgerError):
-                open_ledger(f"{address}?ssl_ca_certs={tmp_path / 'ca.pem'}").close()
-                break
-        with pytest.raises(LedgerError, match="certificate verify failed"):
-            open_ledger(address)
-        with pytest.raises(CalibServeError):
-            open_ledger(f"{address}?ssl_ca_certs={tmp_path / 'none.pem'}")
 
 
 # --- tokens -----------------------------------------------------------------------------------

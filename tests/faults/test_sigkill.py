@@ -28,6 +28,8 @@ from calib_serve.fuse.torchserve.archive import read_archive
 from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.samples import SampleLog, read_samples
 
+pytestmark = pytest.mark.server
+
 OLD, NEW = 1.5, 2.5
 
 
@@ -95,26 +97,6 @@ def test_what_is_replaced_is_the_old_or_the_new_at_every_operation(
     assert len(seen) == 2
 
 
-@pytest.mark.parametrize(("write", "state"), WRITERS)
-def test_what_is_replaced_is_the_old_or_the_new_at_every_byte(
-    write: Callable[[Path, float], None], state: Callable[[Path], object], tmp_path: Path
-) -> None:
-    write(tmp_path, OLD)
-    old = state(tmp_path)
-    largest = max(p.stat().st_size for p in tmp_path.rglob("*") if p.is_file())
-    killed = 0
-    for n in bytes_to_try(largest, sized(4, 40)):
-        ended = under(Fault(kill_at_byte=n), write, tmp_path, NEW)
-        assert ended.signal in (0, signal.SIGXFSZ), ended
-        killed += bool(ended.signal)
-        if ended.signal:
-            assert state(tmp_path) == old
-        else:
-            write(tmp_path, OLD)
-            old = state(tmp_path)
-    assert killed > 2
-
-
 def first_save(folder: Path, t: float) -> None:
     temperature(t).save(folder / "first")
 
@@ -148,14 +130,6 @@ def test_a_killed_sample_log_has_whole_shards_only_and_the_next_one_goes_on(tmp_
         assert found.damaged == 0
         assert found.predictions <= 3
         shutil.rmtree(tmp_path / "log")
-
-
-def test_what_killed_sample_logs_left_half_written_is_bounded_too(tmp_path: Path) -> None:
-    for _ in range(3):
-        assert under(Fault(kill_at_byte=100), keep_samples, tmp_path, 1).signal == signal.SIGXFSZ
-    assert len(list(tmp_path.iterdir())) == 3
-    SampleLog(tmp_path, rate=1.0, max_bytes=1).flush()
-    assert list(tmp_path.iterdir()) == []
 
 
 # --- the ledger -------------------------------------------------------------------------------

@@ -9,16 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from injection import Fault, bytes_to_try, limit_files, under
-from ledgers import accept, make_label
-from real_watch import RING, make_watch, talk_to
+from injection import Fault, bytes_to_try, under
+from real_watch import RING, make_watch
 from sizes import sized
-from small_models import archive, temperature
 
-from calib_serve import Artifact, Keyring
 from calib_serve.data.logits_file import read_logits
-from calib_serve.fuse.torchserve.archive import read_archive
 from calib_serve.watch.ledger import SqliteLedger
+
+pytestmark = pytest.mark.server
 
 MIB = 1 << 20
 
@@ -106,78 +104,3 @@ def test_a_receipt_that_cannot_be_verified_for_want_of_memory_is_an_error_of_our
 
 
 # --- files ------------------------------------------------------------------------------------
-
-
-def save_artifact(folder: Path) -> None:
-    temperature(2.5).save(folder / "artifact")
-
-
-def load_artifact(folder: Path) -> None:
-    Artifact.load(folder / "artifact")
-
-
-def save_keys(folder: Path) -> None:
-    Keyring.new().save(folder / "keys.json")
-
-
-def load_archive(folder: Path) -> None:
-    read_archive(folder / "digits.mar")
-
-
-def pack_archive(folder: Path) -> None:
-    archive(folder, name="other")
-
-
-def open_ledger(folder: Path) -> None:
-    ledger = SqliteLedger(folder / "l.db")
-    try:
-        accept(ledger, [make_label(1)])
-    finally:
-        ledger.close()
-
-
-@pytest.mark.parametrize(
-    "work", [save_artifact, load_artifact, save_keys, load_archive, pack_archive, open_ledger]
-)
-def test_with_too_few_files_it_is_said_and_what_is_there_stays(work, tmp_path: Path) -> None:
-    archive(tmp_path)
-    temperature(1.5).save(tmp_path / "artifact")
-    there = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    said = 0
-    for files in range(24):
-        ended = under(Fault(files=files), work, tmp_path)
-        assert ended.well or ended.ours, ended
-        said += ended.ours
-        if ended.ours and work is not open_ledger:
-            assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == there
-        if ended.well:
-            break
-    assert said > 0
-    assert ended.well, "a few files are enough"
-
-
-def serve_with_few_files(folder: Path) -> list[int]:
-    """Statuses of requests while files run out, and after."""
-    import resource
-
-    watch = make_watch(folder)
-    one = {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9}
-    with talk_to(watch) as client:
-        statuses = [client.post("/v1/predictions", json=[one]).status_code]
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-        limit_files(0)
-        statuses += [client.post("/v1/predictions", json=[one]).status_code for _ in range(3)]
-        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
-        statuses.append(client.post("/v1/predictions", json=[one]).status_code)
-    total = int(watch.ledger.sums()["m", "1"].predictions.sum())
-    watch.ledger.close()
-    return [*statuses, total]
-
-
-def test_a_watch_app_without_files_to_open_counts_what_it_acknowledges(tmp_path: Path) -> None:
-    ended = under(Fault(), serve_with_few_files, tmp_path)
-    assert ended.well, ended
-    first, *between, last, total = ended.result
-    assert first == last == 200
-    assert set(between) <= {200, 503}
-    assert total == [first, *between, last].count(200)

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import threading
-import time
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import redis
 from ledgers import accept, make_label, open_one
 from real_servers import Redis
 from real_watch import make_watch, talk_to
 
-from calib_serve.errors import LedgerError, UnknownFate
-from calib_serve.watch.ledger import SqliteLedger, open_ledger
+from calib_serve.errors import LedgerError
+from calib_serve.watch.ledger import SqliteLedger
 from calib_serve.watch.ledger.redis import RedisLedger
+
+pytestmark = pytest.mark.store
 
 ONE = {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9}
 
@@ -30,17 +25,6 @@ ONE = {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9}
 def errors(text: str, stage: str) -> float:
     (line,) = [x for x in text.splitlines() if x.startswith(f'calib_monitor_errors_total{{stage="{stage}"}}')]
     return float(line.split()[-1])
-
-
-def until_health(url: str, status: int) -> dict[str, Any]:
-    """What /healthz says once its status is this one, which may take as long as it remembers the last."""
-    import httpx
-
-    until = time.monotonic() + 60
-    while (answer := httpx.get(f"{url}/healthz", timeout=60)).status_code != status:
-        assert time.monotonic() < until, f"for 60 s: {answer.status_code} {answer.text}"
-        time.sleep(0.1)
-    return dict(answer.json())
 
 
 # --- SQLite -----------------------------------------------------------------------------------
@@ -150,11 +134,6 @@ def own_redis(tmp_path: Path) -> Iterator[Redis]:
         yield server
 
 
-def test_a_redis_that_is_not_there_is_said() -> None:
-    with pytest.raises(LedgerError, match="cannot be used"):
-        open_ledger("redis://127.0.0.1:1/0")
-
-
 def test_a_redis_that_is_killed_loses_nothing_that_was_acknowledged(own_redis: Redis) -> None:
     ledger = RedisLedger(own_redis.url, prefix=uuid.uuid4().hex, timeout=2.0)
     assert accept(ledger, [make_label(i) for i in range(50)]) == [True] * 50
@@ -167,63 +146,3 @@ def test_a_redis_that_is_killed_loses_nothing_that_was_acknowledged(own_redis: R
     assert accept(ledger, [make_label(i) for i in range(51)]) == [False] * 50 + [True]
     assert ledger.sums()["m", "1"].feedback.n == 51
     ledger.close()
-
-
-def test_a_redis_that_hangs_is_said_in_time_and_a_batch_it_took_all_the_same_counts_once(
-    own_redis: Redis,
-) -> None:
-    ledger = RedisLedger(own_redis.url, prefix=uuid.uuid4().hex, timeout=0.5)
-    accept(ledger, [make_label(0)])
-    os.kill(own_redis.process.pid, signal.SIGSTOP)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(accept, ledger, [make_label(1)])
-        try:
-            with pytest.raises(UnknownFate, match="whether the batch was counted is not known"):
-                waiting.result(timeout=120)  # it stays stopped until then
-        finally:
-            os.kill(own_redis.process.pid, signal.SIGCONT)
-    time.sleep(0.2)
-    accept(ledger, [make_label(1)])  # the first try may have arrived after all
-    assert ledger.sums()["m", "1"].feedback.n == 2
-    ledger.close()
-
-
-def test_a_lock_whose_holder_died_falls_open(redis_url: str) -> None:
-    prefix = uuid.uuid4().hex
-    with redis.Redis.from_url(redis_url) as server:
-        server.set(f"{{{prefix}}}:lock", "a dead process", px=300)
-    ledger = RedisLedger(redis_url, prefix=prefix)
-    with ledger.transaction():
-        assert accept(ledger, [make_label(1)]) == [True]
-    ledger.close()
-
-
-def test_a_watch_over_a_redis_that_goes_and_comes_answers_503_and_then_counts_once(
-    own_redis: Redis, make_server
-) -> None:
-    import httpx
-
-    server = make_server("--ledger", own_redis.url)
-    one = {"model": "digits", "version": "1.0", "predicted": 1, "confidence": 0.9}
-    answer = httpx.post(f"{server.url}/v1/predictions", json=[one] * 3, timeout=60).json()
-    labels = [{"receipt": item["receipt"], "label": 1} for item in answer["items"]]
-    own_redis.kill()
-    refused = httpx.post(f"{server.url}/v1/labels", json=labels, timeout=60)
-    assert refused.status_code == 503
-    until_health(server.url, 503)
-    own_redis.start()
-    statuses: list[int] = []
-    senders = [
-        threading.Thread(
-            target=lambda: statuses.append(
-                httpx.post(f"{server.url}/v1/labels", json=labels, timeout=60).json()["accepted"]
-            )
-        )
-        for _ in range(3)
-    ]
-    for sender in senders:
-        sender.start()
-    for sender in senders:
-        sender.join()
-    assert sorted(statuses) == [0, 0, 3]
-    until_health(server.url, 200)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 import pytest
 from injection import CONTEXT
 from ledgers import accept, make_label, open_one
@@ -15,7 +14,8 @@ from small_models import archive, temperature
 from calib_serve import Artifact, Keyring
 from calib_serve.errors import ArtifactError
 from calib_serve.fuse.torchserve.archive import read_archive
-from calib_serve.watch.samples import SampleLog, read_samples
+
+pytestmark = pytest.mark.server
 
 TURNS = sized(15, 150)
 
@@ -124,18 +124,3 @@ def test_keys_added_at_once_are_all_there_and_the_first_one_signs(tmp_path: Path
     assert len(ring.keys) == 2 * TURNS + 1
     assert ring.active == first.active
     assert [p.name for p in tmp_path.iterdir()] == ["keys.json"]
-
-
-def sample(folder: str, start: int) -> None:
-    log = SampleLog(folder, rate=1.0)
-    for i in range(start, start + TURNS):
-        log.predicted("m", "1", [i.to_bytes(10, "big")], np.full((1, 3), i % 100), times=[float(i)])
-        log.flush()
-
-
-@pytest.mark.parametrize("max_bytes", [1 << 20])
-def test_processes_that_share_a_sample_log_keep_every_row(tmp_path: Path, max_bytes: int) -> None:
-    together((sample, str(tmp_path), 0), (sample, str(tmp_path), 10_000), (sample, str(tmp_path), 20_000))
-    found = read_samples(tmp_path, model="m", version="1")
-    assert (found.predictions, found.damaged) == (3 * TURNS, 0)
-    assert sum(p.stat().st_size for p in tmp_path.iterdir()) < max_bytes

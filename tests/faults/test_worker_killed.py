@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 
 import httpx
 import numpy as np
@@ -97,6 +97,7 @@ def test_after_sigterm_every_answered_prediction_is_counted(running: Running) ->
     assert max(lost) <= 4, "of each connection, no more than the request in hand"
 
 
+@pytest.mark.nightly
 def test_an_idle_worker_leaves_on_sigterm_too(running: Running) -> None:
     (victim,) = running.server.workers("calibration_feedback")
     os.kill(victim, signal.SIGTERM)
@@ -105,6 +106,7 @@ def test_an_idle_worker_leaves_on_sigterm_too(running: Running) -> None:
     assert running.label([{"receipt": receipt, "label": 1}]).json()["accepted"] == 1
 
 
+@pytest.mark.nightly
 def test_after_sigkill_only_the_victim_s_last_flush_is_missing(running: Running) -> None:
     load, victim, at, live = end_one_under_load(running, signal.SIGKILL)
     unflushed = sum(pid == victim and when > at - FLUSH - 0.5 for when, pid in load.answered)
@@ -112,36 +114,6 @@ def test_after_sigkill_only_the_victim_s_last_flush_is_missing(running: Running)
     assert 0 < unflushed < len(load.answered) / 2, "the test must be able to fail"
     # A batch that was counted but whose answer died with the worker may outweigh.
     assert -8 <= missing <= unflushed
-
-
-def test_workers_killed_while_they_load_are_replaced_and_nothing_answered_is_lost(running: Running) -> None:
-    before = counted(running)
-    for _ in range(sized(1, 5)):
-        known = set(running.server.workers("digits"))
-        for victim in known:
-            with suppress(ProcessLookupError):  # it may have died of the round before
-                os.kill(victim, signal.SIGKILL)
-        fresh = until(lambda known=known: set(running.server.workers("digits")) - known)
-        for victim in fresh:  # young: it has not loaded its model yet
-            with suppress(ProcessLookupError):
-                os.kill(victim, signal.SIGKILL)
-
-    unanswered = 0
-
-    def all_answered() -> bool:
-        nonlocal unanswered
-        try:
-            replies = running.predict_all(inputs(20, seed=11))
-        except httpx.TimeoutException:  # TorchServe loses a request that it has handed to a dying worker
-            unanswered += 20
-            return False
-        return all(reply.status_code == 200 for reply in replies)
-
-    until(lambda: len(running.server.workers("digits")) == 2, seconds=300)
-    served = len(running.served)
-    until(all_answered, seconds=600)
-    answered = len(running.served) - served
-    assert answered <= counted(running) - before <= answered + unanswered
 
 
 def labels_shown(running: Running) -> float:

@@ -22,6 +22,8 @@ from calib_serve.watch.ledger import Key, SqliteLedger, Sums
 from calib_serve.watch.revoke import revoke
 from calib_serve.watch.samples import SampleLog, read_samples
 
+pytestmark = pytest.mark.store
+
 V = ("m", "1")
 NOW = time.time()
 KINDS = ("segment", "class", "group", "source")

@@ -18,9 +18,9 @@ from calib_serve.receipts import Label, Receipt
 from calib_serve.watch.samples import SampleLog, read_samples
 
 
-def nonces(count, start=0, width=10):
+def nonces(count, start=0):
     rng = np.random.default_rng(start)
-    return [rng.bytes(width) for _ in range(count)]
+    return [rng.bytes(10) for _ in range(count)]
 
 
 def label(nonce, value, version="1"):
@@ -34,15 +34,14 @@ def overconfident(rng, count, sharp=3.0):
     return true * sharp, labels
 
 
-@pytest.mark.parametrize("width", [10, 12])  # the latter in receipts of version 1
-def test_predictions_and_late_labels_are_joined_by_receipt_over_processes(tmp_path, width):
-    names, rng = nonces(50, width=width), np.random.default_rng(0)
+def test_predictions_and_late_labels_are_joined_by_receipt_over_processes(tmp_path):
+    names, rng = nonces(50), np.random.default_rng(0)
     z = rng.normal(size=(50, 4))
     one, two = SampleLog(tmp_path, rate=1.0), SampleLog(tmp_path, rate=1.0)
     one.predicted("m", "1", names, z, times=np.arange(50.0))
     one.close()
     two.labelled([label(n, i % 4) for i, n in reversed(list(enumerate(names)))][:30])
-    two.labelled([label(b"x" * width, 1), label(names[0], 3, version="2")])
+    two.labelled([label(b"x" * 10, 1), label(names[0], 3, version="2")])
     two.close()
     found = read_samples(tmp_path, model="m", version="1")
     np.testing.assert_array_equal(found.times, np.arange(20.0, 50.0))
@@ -50,18 +49,6 @@ def test_predictions_and_late_labels_are_joined_by_receipt_over_processes(tmp_pa
     np.testing.assert_array_equal(found.labels, np.arange(20, 50) % 4)
     assert (found.predictions, found.labels_seen, found.damaged) == (50, 31, 0)
     assert len(read_samples(tmp_path, model="m", version="1", since=40.0).labels) == 10
-
-
-def test_labels_of_receipts_of_both_versions_come_in_one_batch(tmp_path):
-    earlier, now = nonces(4, width=12), nonces(3, width=10)
-    log = SampleLog(tmp_path, rate=1.0)
-    log.predicted("m", "1", earlier, np.zeros((4, 2)), times=np.arange(4.0))
-    log.flush()
-    log.predicted("m", "1", now, np.zeros((3, 2)), times=np.arange(4.0, 7.0))
-    log.labelled([label(n, 1) for n in (now[0], *earlier, *now[1:])])
-    log.close()
-    found = read_samples(tmp_path, model="m", version="1")
-    assert (len(found.labels), found.labels_seen, found.damaged) == (7, 7, 0)
 
 
 @pytest.mark.parametrize("drawn", [1000, 60_000])

@@ -170,8 +170,10 @@ class ClauseEvidence:
         LedgerError where a newer program wrote it, which goes on with it after an upgrade.
         """
         try:
-            if (found := int(state.get("format", _FORMAT))) > _FORMAT:
+            if (found := int(state["format"])) > _FORMAT:
                 raise LedgerError(f"evidence about a clause {of_a_newer(found, reads=_FORMAT)}")
+            if found != _FORMAT:
+                raise InputError(f"it is of format {found}, and this program reads {_FORMAT}")
             off = np.asarray(state["off"], np.float64)
             by_bin = tuple(map(_bets_of, state["by_bin"]))
             heaviest, units = float(state["heaviest"]), float(state["units"])
@@ -194,7 +196,7 @@ class ClauseEvidence:
                 kept_at=None if times[1] is None else float(times[1]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise InputError(f"it is damaged, or of an earlier version ({error!r})") from error
+            raise InputError(f"it is damaged ({error!r})") from error
 
 
 def _text(value: float) -> float | str:

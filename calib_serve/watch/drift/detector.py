@@ -35,7 +35,7 @@ ARL = 100_000
 TOLERANCE = 0.01
 BLOCK = 1
 
-_FORMAT = 5
+_FORMAT = 1
 _MOST_BINS = 1000
 _LONGEST = 1e30  # labels; what SPAN blocks may multiply it with still fits a float
 _MOST_LABELS = 4 * SPAN  # at once, of several blocks: the work grows with their square
@@ -185,7 +185,7 @@ class Detector:
 
     @classmethod
     def restore(cls, state: bytes) -> Detector:
-        """The detector whose ``state`` this was; InputError if it is not one, or of an earlier format.
+        """The detector whose ``state`` this was; InputError if it is not one, or of an unknown format.
 
         LedgerError where a newer program wrote it, which goes on with it after an upgrade.
         """

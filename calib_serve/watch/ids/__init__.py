@@ -1,9 +1,10 @@
 """Receipts by the user's own prediction ids, so that labels may name predictions by these."""
 
-from calib_serve.watch.ids.binder import FATES, Binder
 from calib_serve.watch.ids.bindings import (
+    FATES,
     LONGEST_ID,
     MOST_IDS,
+    Binder,
     Binding,
     ReceiptIds,
     UnboundReceipt,

@@ -17,9 +17,7 @@ from calib_serve.watch.ledger.backup import (
     set_aside_rows,
     verify_ledger,
 )
-from calib_serve.watch.ledger.batches import Once
-from calib_serve.watch.ledger.entries import SPANS, Dated, Entry, Fate, Mark, Noted, Shadowed, noted
-from calib_serve.watch.ledger.files import quarantine
+from calib_serve.watch.ledger.entries import SPANS, Dated, Entry, Fate, Mark, Noted, Once, Shadowed, noted
 from calib_serve.watch.ledger.generations import WENT_BACK, Generation, read_generation
 from calib_serve.watch.ledger.inspection import verify_file
 from calib_serve.watch.ledger.leases import WriterLease
@@ -27,6 +25,7 @@ from calib_serve.watch.ledger.opening import open_ledger
 from calib_serve.watch.ledger.partitioned import PartitionedLedger
 from calib_serve.watch.ledger.protocol import Ledger
 from calib_serve.watch.ledger.sqlite import SqliteLedger
+from calib_serve.watch.ledger.sqlite_store import quarantine
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, add_at, merge_slices
 
 __all__ = [

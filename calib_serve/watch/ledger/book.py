@@ -21,9 +21,8 @@ from calib_serve.watch.ledger.entries import (
     journal_sums,
     label_sums,
 )
-from calib_serve.watch.ledger.rows import Tables
 from calib_serve.watch.ledger.sums import Key, Kind, Sums, Version, add_at
-from calib_serve.watch.ledger.tables import Row
+from calib_serve.watch.ledger.tables import Row, Tables
 
 __all__ = ["Book"]
 

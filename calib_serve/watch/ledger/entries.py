@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from calib_serve.errors import ConflictError
 from calib_serve.receipts import DAY, TAG, Label
 from calib_serve.watch.ledger.sums import Key, Sums, add_at, changes
 
 __all__ = [
-    "SPANS", "Dated", "Entry", "Fate", "Mark", "Noted", "Place", "Shadowed", "coarser", "holding",
-    "journal_sums", "label_sums", "noted", "places", "served",
+    "SPANS", "Dated", "Entry", "Fate", "Mark", "Noted", "Once", "Place", "Shadowed", "check_content",
+    "coarser", "holding", "journal_sums", "label_sums", "noted", "places", "served",
 ]  # fmt: skip
 
 Fate = Literal["counted", "duplicate", "forgotten"]
@@ -66,6 +67,33 @@ class Entry:
     arrived: float
     slices: tuple[Key, ...]
     source: str = ""
+
+
+class Once(NamedTuple):
+    """A batch by its ``name``: a digest of its ``content``, when it was sent first and how long it is known.
+
+    ``note``: what its sender is to know again when it is sent again.
+    """
+
+    name: bytes
+    content: bytes
+    time: float
+    expires: float
+    note: bytes = b""
+
+    @classmethod
+    def of(cls, name: bytes, content: bytes = b"", *, time: float, note: bytes = b"") -> Once:
+        """One that is sent at ``time`` and known for a day."""
+        return cls(name, content, time, time + DAY, note)
+
+
+def check_content(once: Once, known: Once) -> None:
+    """ConflictError unless what is known is the same batch."""
+    if known.content != once.content:
+        raise ConflictError(
+            "this Idempotency-Key was used for another batch; nothing of this one was counted: "
+            "send it under a key of its own"
+        )
 
 
 class Place(NamedTuple):

@@ -1,6 +1,9 @@
 """The generation of a ledger: grows whenever its sums went down, so that counters that fell are new series.
 
 Prometheus takes a counter that falls for one that began anew at 0, and adds all of it once more.
+
+Beside it is kept how many labels were taken out, whose receipts stay remembered: sums with fewer labels than
+receipts do not look as if some were lost.
 """
 
 from __future__ import annotations
@@ -10,7 +13,12 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
-__all__ = ["WENT_BACK", "Generation", "begin_generation", "read_generation"]
+from calib_serve.errors import LedgerError
+
+__all__ = [
+    "TAKEN_OUT", "WENT_BACK", "Generation", "begin_generation", "count_taken_out", "read_generation",
+    "read_taken_out",
+]  # fmt: skip
 
 WENT_BACK = "the store went back"
 """Why there is a generation that nobody asked for: a snapshot was restored, or a replica took over."""
@@ -54,3 +62,20 @@ def begin_generation(state: _State, why: str, *, now: float, above: int = 0) -> 
         lowered = before.lowered + (why != WENT_BACK)
         state.store(_KEY, json.dumps(asdict(Generation(number, why, lowered))).encode())
     return number
+
+
+TAKEN_OUT = "taken_out"
+"""The key of the number of labels, as decimal digits."""
+
+
+def read_taken_out(state: _State) -> int:
+    """The number of labels; LedgerError where what is kept is none."""
+    kept = state.load(TAKEN_OUT) or b"0"
+    if not kept.isdigit():
+        raise LedgerError(f"the number of labels that were taken out reads {kept[:40]!r}")
+    return int(kept)
+
+
+def count_taken_out(state: _State, labels: int) -> None:
+    """Add so many; to be called within the transaction that takes them out."""
+    state.store(TAKEN_OUT, str(read_taken_out(state) + labels).encode())

@@ -4,19 +4,127 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from calib_serve.errors import LedgerError, of_a_newer
-from calib_serve.watch.ledger.damage import Damage, look, set_aside, structure
-from calib_serve.watch.ledger.formats import FORMAT
-from calib_serve.watch.ledger.rows import Tables
+from calib_serve.watch.ledger import seen
+from calib_serve.watch.ledger.tables import FORMAT, SCHEMA, TABLES, DamagedRow, Row, Tables
 
-__all__ = ["Inspection", "set_aside_in", "stopped_after", "verify_file"]
+__all__ = [
+    "Damage", "Inspection", "contain", "index_alone", "look", "set_aside", "set_aside_in", "stopped_after",
+    "structure", "verify_file",
+]  # fmt: skip
 
-_SET_ASIDE = 3  # the first format that keeps what was damaged
+_CHUNK = 64  # rows that are looked at between two looks at the clock
+_ANEW = ("detector/", "fed/", "watch/")  # state that may be begun anew: no label is counted by it
+
+
+class Damage(NamedTuple):
+    """What is not as it was written: a row, or, where ``row`` is None, rows of a table that are missing."""
+
+    table: str
+    row: Row | None
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.table}: {self.what}"
+
+
+def structure(db: sqlite3.Connection, *, made: bool) -> list[str]:
+    """What is wrong with the file, and with the tables as they are ``made`` today; reads all of it."""
+    found = [str(said) for (said,) in db.execute("PRAGMA integrity_check") if said != "ok"]
+    if found or not made:
+        return found
+    kept = dict(db.execute("SELECT name, sql FROM sqlite_master"))
+    return [f"{name}: not as it was made" for name, sql in _made().items() if kept.get(name) != sql]
+
+
+def index_alone(wrong: Iterable[str]) -> bool:
+    """Whether only indexes are wrong, which hold nothing of their own."""
+    return all("index " in one and "***" not in one for one in wrong)
+
+
+def _made() -> dict[str, str]:
+    """Tables and indexes as they are in a sound ledger."""
+    empty = sqlite3.connect(":memory:")
+    try:
+        for statement in SCHEMA:
+            empty.execute(statement)
+        return dict(empty.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+    finally:
+        empty.close()
+
+
+def look(tables: Tables) -> Iterator[Damage | None]:
+    """Every row, some at a time: what is damaged, and None after each step.
+
+    It may be stopped at a None and go on later, in another transaction, while others write.
+    """
+    for name in TABLES:
+        rows, after = tables[name], None
+        whole = tables.whole(name)
+        while chunk := rows.chunk(after, most=_CHUNK):
+            for row in chunk:
+                try:
+                    rows.table.read(row)
+                except DamagedRow as error:
+                    yield Damage(name, row, str(error))
+            after = rows.table.key_of(chunk[-1])
+            yield None
+        if not whole:
+            yield Damage(name, None, "rows are missing, or there are others")
+        yield None
+
+
+def set_aside(tables: Tables) -> list[str]:
+    """What was set aside so far, oldest first."""
+    try:
+        kept = tables["damaged"].select("ORDER BY id")
+    except DamagedRow as error:
+        return [f"damaged: {error}"]
+    return [
+        f"{place}: {what} (set aside {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime(found))})"
+        for _, found, place, what, _ in kept
+    ]
+
+
+def contain(tables: Tables, found: list[Damage], *, latest: float, now: float) -> list[Damage]:
+    """Set what is damaged aside so that the rest counts on; what of it cannot be. Within a transaction.
+
+    ``latest``: the time of the latest prediction whose label was counted. Receipts until then, whose epoch
+    is not known, are refused from now on where some of these are lost; and so are batches of
+    predictions until ``now``. Sums and labels that are lost are missing from then on.
+    """
+    left = [one for one in found if not _contained(tables, one, latest=latest, now=now)]
+    if not left:
+        for name in {one.table for one in found}:
+            tables.recount(name)
+    return left
+
+
+def _contained(tables: Tables, one: Damage, *, latest: float, now: float) -> bool:
+    if one.table not in ("epochs", "batches", "spans", "journal", "state"):
+        return False
+    rows = tables[one.table]
+    if one.table == "state" and (one.row is None or not str(one.row[0]).startswith(_ANEW)):
+        return False
+    if one.row is not None:
+        try:
+            gone = rows.drop(one.row)
+        except (sqlite3.Error, ValueError):  # a key that cannot be asked for
+            gone = False
+        if not gone:
+            return False
+    if one.table in ("epochs", "batches"):
+        seen.doubt(tables["state"], receipts=latest, batches=now)
+    kept = tables["damaged"]
+    (last,) = tables.db.execute("SELECT coalesce(max(id), 0) FROM damaged").fetchone()
+    kept.add([(last + 1, now, one.table, one.what, repr(one.row))])
+    return True
 
 
 class Inspection:
@@ -60,9 +168,9 @@ def verify_file(path: str | Path) -> list[str]:
             if wrong := structure(db, made=found == FORMAT):
                 return wrong
             if found > FORMAT:
-                return [f"it is {of_a_newer(found, reads=f'1 to {FORMAT}')}"]
+                return [f"it is {of_a_newer(found, reads=FORMAT)}"]
             if found != FORMAT:
-                return [f"it is of format {found}, and can be verified once this program has opened it"]
+                return [f"it is no ledger of format {FORMAT}"]
             return [str(one) for one in look(Tables(db)) if one is not None]
     except (sqlite3.Error, UnicodeDecodeError) as error:
         return [f"it cannot be read: {error}"]
@@ -73,7 +181,7 @@ def set_aside_in(path: str | Path) -> list[str]:
     try:
         with closing(_reader(Path(path))) as db:
             (found,) = db.execute("PRAGMA user_version").fetchone()
-            return set_aside(Tables(db)) if found >= _SET_ASIDE else []
+            return set_aside(Tables(db)) if found == FORMAT else []
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise LedgerError(f"the ledger {path} cannot be read: {error}") from error
 

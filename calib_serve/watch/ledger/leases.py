@@ -7,6 +7,7 @@ free, so one that is started again goes on under the name of the one that died.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
 import math
@@ -15,22 +16,24 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from itertools import count
+from pathlib import Path
 from typing import NamedTuple, Protocol
+from urllib.parse import quote
 
 from calib_serve.errors import InputError, LedgerError
 
-__all__ = ["Held", "Holder", "Leases", "RowLeases", "WriterLease"]
+__all__ = ["FileLeases", "Held", "Holder", "Leases", "WriterLease"]
 
 log = logging.getLogger(__name__)
 
 LEASE = 15.0
 """Seconds without a sign of life after which a holder is taken for dead, where only the store knows of it."""
 
+_TRIES = 4  # others may hold a lock on a file for a moment, to see whose it is
 _BEATS = 4  # signs of life a lease
 _LONGEST = 60  # characters of a name: it becomes part of a file's name and of a label
 
@@ -110,56 +113,106 @@ class _Ledger(Protocol):
     def leases(self) -> Leases: ...
 
 
-class _State(Protocol):
-    """Where leases may be kept as rows."""
+class FileLeases:
+    """The writers of the ledger at ``path``: a file beside it for each, with its holder and its note.
 
-    def transaction(self) -> AbstractContextManager[None]: ...
-    def load(self, key: str) -> bytes | None: ...
-    def store(self, key: str, value: bytes) -> None: ...
+    They hold between containers of one host that share the folder. The files stay: whoever deletes one while
+    it is held takes the name away.
+    """
 
+    seconds = 0.0
 
-class RowLeases:
-    """Leases as rows of a ledger, for systems without locks that die with their process."""
+    def __init__(self, path: Path) -> None:
+        self._path = path.resolve()
+        self._open: dict[str, int] = {}
 
-    def __init__(
-        self, state: _State, *, seconds: float = LEASE, clock: Callable[[], float] = time.time
-    ) -> None:
-        self._state, self.seconds, self._clock = state, seconds, clock
+    def _file(self, name: str) -> Path:
+        return self._path.with_name(f"{self._path.name}.writer{name and '-'}{quote(name, safe='')}")
 
     def look(self, name: str) -> Held | None:
-        """Who holds the name."""
-        try:
-            said = json.loads(self._state.load(f"lease/{name}") or b"null")
-            left = float(said["until"]) - self._clock()
-            # Dated far ahead by a clock that has gone back, it must not be held for ever.
-            return Held(Holder.unpacked(said["holder"]), left) if 0 < left <= self.seconds else None
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return None
+        """Nothing: only ``take`` can tell."""
+        del name
+        return None
 
     def take(self, name: str, holder: Holder) -> Held | None:
-        """Take the name, or renew the lease on it; who else holds it."""
-        with self._state.transaction():
-            held = self.look(name)
-            if held is None or held.holder.id == holder.id:
-                row = {"holder": holder.packed(), "until": self._clock() + self.seconds}
-                self._state.store(f"lease/{name}", json.dumps(row).encode())
-                return None
-        return held
+        """Take the name; who else holds it."""
+        with self._errors(name):
+            if name in self._open:
+                if self._is_there(name, self._open[name]):
+                    ours = Holder.unpacked(_read(self._open[name])["holder"])
+                    return None if ours.id == holder.id else Held(ours, math.inf)
+                os.close(self._open.pop(name))
+            for _ in range(_TRIES):
+                file = os.open(self._file(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                if _locked(file, holder) and self._is_there(name, file):
+                    self._open[name] = file
+                    return None
+                found = _read(file)["holder"]
+                os.close(file)
+                time.sleep(0.01)
+        return Held(Holder.unpacked(found), math.inf)
+
+    def _is_there(self, name: str, file: int) -> bool:
+        try:
+            found = self._file(name).stat()
+        except FileNotFoundError:
+            return False
+        ours = os.fstat(file)
+        return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
 
     def release(self, name: str, holder: Holder) -> None:
-        """Give the name back, if it is ``holder``'s."""
-        with self._state.transaction():
-            held = self.look(name)
-            if held is not None and held.holder.id == holder.id:
-                self._state.store(f"lease/{name}", b"null")
+        """Give the name back."""
+        del holder
+        if (file := self._open.pop(name, None)) is not None:
+            os.close(file)
 
     def remember(self, name: str, note: bytes) -> None:
         """Keep a note for the next holder of the name."""
-        self._state.store(f"published-by/{name}", note)
+        with self._errors(name):
+            if (file := self._open.get(name)) is not None:
+                _write(file, {**_read(file), "note": note.decode()})
 
     def recall(self, name: str) -> bytes | None:
         """The last note."""
-        return self._state.load(f"published-by/{name}")
+        with self._errors(name):
+            file = self._open.get(name)
+            note = "" if file is None else _read(file)["note"]
+        return note.encode() or None
+
+    @contextlib.contextmanager
+    def _errors(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise LedgerError(
+                f"who writes the ledger cannot be kept in {self._file(name)}: {error}"
+            ) from error
+
+
+def _locked(file: int, holder: Holder) -> bool:
+    """Whether ``holder`` has the file, alone or with others of its id, as long as it is open."""
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _write(file, {**_read(file), "holder": holder.packed()})
+    with contextlib.suppress(BlockingIOError):
+        # Not one step with the former: another may have come between, and is then in the file.
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return Holder.unpacked(_read(file)["holder"]).id == holder.id
+    return False
+
+
+def _read(file: int) -> dict[str, str]:
+    try:
+        said = json.loads(os.pread(file, 1 << 16, 0) or b"{}")
+        return {"holder": str(said.get("holder", "")), "note": str(said.get("note", ""))}
+    except (ValueError, AttributeError, RecursionError):
+        return {"holder": "", "note": ""}
+
+
+def _write(file: int, said: dict[str, str]) -> None:
+    data = json.dumps(said).encode()
+    os.pwrite(file, data, 0)
+    os.ftruncate(file, len(data))
 
 
 class WriterLease:

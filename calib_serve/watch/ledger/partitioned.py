@@ -17,10 +17,9 @@ from contextlib import ExitStack
 from itertools import chain
 
 from calib_serve.errors import LedgerError, UnknownFate
-from calib_serve.nonces import NONCE_BYTES, split
+from calib_serve.nonces import split
 from calib_serve.watch.checks import Check
-from calib_serve.watch.ledger.batches import Once
-from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Mark, Noted, Place
+from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Mark, Noted, Once, Place
 from calib_serve.watch.ledger.generations import begin_generation
 from calib_serve.watch.ledger.protocol import Ledger
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, add_at, merge_slices
@@ -63,7 +62,7 @@ class PartitionedLedger:
 
     def place(self, nonce: bytes) -> int:
         """The partition of a receipt, by the epoch of its nonce."""
-        return _spread(split(nonce)[0] if len(nonce) == NONCE_BYTES else nonce, len(self.parts))
+        return _spread(split(nonce)[0], len(self.parts))
 
     # --- counting ---
 

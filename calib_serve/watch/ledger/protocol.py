@@ -12,8 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from calib_serve.watch.checks import Check
-from calib_serve.watch.ledger.batches import Once
-from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Mark, Noted
+from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Mark, Noted, Once
 from calib_serve.watch.ledger.leases import Leases
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version
 

@@ -14,22 +14,21 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from calib_serve.errors import LedgerError, MissingDependency, UnknownFate
 from calib_serve.receipts import DAY
 from calib_serve.watch.checks import Check
-from calib_serve.watch.ledger.batches import Once, check_content
 from calib_serve.watch.ledger.entries import (
     Dated,
     Entry,
     Fate,
     Mark,
     Noted,
+    Once,
+    check_content,
     noted,
     served,
 )
-from calib_serve.watch.ledger.generations import begin_generation, read_generation
+from calib_serve.watch.ledger.generations import TAKEN_OUT, begin_generation, read_generation, read_taken_out
 from calib_serve.watch.ledger.leases import Leases
 from calib_serve.watch.ledger.redis_checks import redis_checks
 from calib_serve.watch.ledger.redis_leases import RedisLeases
@@ -42,7 +41,6 @@ from calib_serve.watch.ledger.redis_wire import (
     batch_as,
     batch_of,
     escaped,
-    fields,
     less_labels,
     packed,
     published,
@@ -51,7 +49,6 @@ from calib_serve.watch.ledger.redis_wire import (
     unpacked,
 )
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, merge_slices
-from calib_serve.watch.ledger.taken_out import TAKEN_OUT, read_taken_out
 
 try:
     import redis
@@ -102,37 +99,7 @@ class RedisLedger(RedisStore):
         if kept != bins:
             raise LedgerError(f"this Redis ledger counts in {kept} bins, not {bins}; use one bin count")
         with self.transaction(), self._errors():
-            self._convert()
             self._retain()
-
-    def _convert(self) -> None:
-        """Bring the sums of format 1 over: they have no time, and count in those over all time."""
-        root = self._root
-        for place in self._redis.smembers(f"{root}:places"):
-            *names, segment = json.loads(place)
-            total = json.dumps([*names, "segment", segment])
-            # Added to what may be there: a server of before may still count in this Redis.
-            kept = fields(self._kept_1(f"{root}:sums:{place.decode()}"))
-            with self._local.step() as pipe:
-                for field, value in kept.items():
-                    pipe.hincrbyfloat(f"{root}:total:{total}", field, value)
-                pipe.sadd(f"{root}:totals", total)
-                pipe.srem(f"{root}:places", place)
-                pipe.delete(f"{root}:sums:{place.decode()}")
-        for key in self._redis.scan_iter(f"{escaped(root)}:state:emitted/*"):
-            old = np.frombuffer(self._redis.get(key) or b"", "<f8")
-            name = PUBLISHED + key.decode().removeprefix(f"{root}:state:emitted/")
-            marked = Sums.unpacked(self.load(name) or b"", bins=self.bins)
-            marked = marked + Sums.of_version_1(old, bins=self.bins)
-            with self._local.step() as pipe:
-                pipe.set(f"{root}:state:{name}", marked.packed())
-                pipe.delete(key)
-
-    def _kept_1(self, key: str) -> Sums:
-        vector = np.zeros(5 * self.bins + 2)
-        for field, value in self._redis.hgetall(key).items():
-            vector[int(field)] = float(value)
-        return Sums.of_version_1(vector, bins=self.bins)
 
     def _retain(self) -> None:
         """Remember receipts for as long as the longest retention given so far."""
@@ -146,10 +113,9 @@ class RedisLedger(RedisStore):
             self._redis.set(f"{root}:retention", longest)
             return
         self._forget_until(longest - more, ("prolonging", more), ("retention", longest))
-        for kind in ("epoch", "nonce"):
-            for key in self._redis.scan_iter(f"{escaped(root)}:{kind}:*", count=1000):
-                if (left := self._redis.pttl(key)) > 0:
-                    self._redis.pexpire(key, left + more)
+        for key in self._redis.scan_iter(f"{escaped(root)}:epoch:*", count=1000):
+            if (left := self._redis.pttl(key)) > 0:
+                self._redis.pexpire(key, left + more)
         for name, _ in self._redis.zscan_iter(f"{root}:epochs"):
             self._redis.zincrby(f"{root}:epochs", more, name)
         self._forget_until(longest - more, ("prolonging", 0))
@@ -240,10 +206,8 @@ class RedisLedger(RedisStore):
     def known(self, once: Once) -> Once | None:
         """The batch that was counted under this name, if any."""
         with self._errors():
-            found, earlier = self._redis.mget(
-                f"{self._root}:batch:{once.name.hex()}", f"{self._root}:nonce:{once.earlier.hex()}"
-            )
-        return None if found is None and earlier is None else batch_of(once, found or b"")
+            found = self._redis.get(f"{self._root}:batch:{once.name.hex()}")
+        return None if found is None else batch_of(once, found)
 
     def sums(self, *, own: bool = False) -> dict[Version, Sums]:
         """The sums over all time (``own``: by this writer), by (model, version)."""

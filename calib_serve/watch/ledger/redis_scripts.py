@@ -122,10 +122,6 @@ if #gone > 0 then
   redis.call('HDEL', root .. ':bits', unpack(gone))
 end
 local function fate(one, left)
-  if not one.epoch then
-    local set = redis.call('SET', root .. ':nonce:' .. one.nonce, '', 'NX', 'PX', whole(left))
-    return set and 'counted' or 'duplicate'
-  end
   local fresh, key, until_ms = set(one.epoch, one.bit)
   if not fresh then return 'duplicate' end
   -- How many bits there must be is kept apart: an epoch whose bits were lost is never begun again.
@@ -219,8 +215,6 @@ if batch.once then
   local key = root .. ':batch:' .. batch.once
   local known = redis.call('GET', key)
   if known then return known end
-  -- As it was remembered before names stood for a content.
-  if redis.call('EXISTS', root .. ':nonce:' .. batch.earlier) == 1 then return '' end
   redis.call('SET', key, batch.known, 'PX', whole(batch.left))
 end
 add(batch)

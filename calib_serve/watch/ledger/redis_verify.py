@@ -24,8 +24,6 @@ except ImportError as error:
 
 __all__ = ["verify"]
 
-_EARLIER = 12  # bytes of a nonce in receipts of version 1
-
 
 def verify(
     redis: Any,
@@ -85,10 +83,6 @@ def _remembered(redis: Any, root: str) -> int:
     for key in redis.scan_iter(f"{escaped(root)}:epoch:*", count=1000):
         # It may be a bitmap by now: then it is read under its other name, now or later.
         total += bits_of(key, redis.get(key) or b"") if 8 * redis.strlen(key) <= PER_EPOCH else 0
-    nonce = f"{root}:nonce:".encode()
-    for key in redis.scan_iter(f"{escaped(root)}:nonce:*", count=1000):
-        # Batches of predictions lie there too, under names of other lengths.
-        total += len(key) - len(nonce) == 2 * _EARLIER
     return total
 
 

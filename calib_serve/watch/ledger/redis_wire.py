@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from calib_serve.nonces import NONCE_BYTES, split
-from calib_serve.watch.ledger.batches import Once
-from calib_serve.watch.ledger.entries import SPANS, Noted, Place, Shadowed, holding, label_sums
+from calib_serve.nonces import split
+from calib_serve.watch.ledger.entries import SPANS, Noted, Once, Place, Shadowed, holding, label_sums
 from calib_serve.watch.ledger.redis_scripts import FEW
 from calib_serve.watch.ledger.sums import Key, Sums, Version, label_places
 
@@ -68,8 +67,6 @@ def fields(sums: Sums) -> dict[int, float]:
 
 def seen_as(nonce: bytes) -> dict[str, Any]:
     """What the script remembers a receipt by."""
-    if len(nonce) != NONCE_BYTES:
-        return {"nonce": nonce.hex()}
     epoch, bit = split(nonce)
     return {"epoch": epoch.hex(), "bit": bit}
 
@@ -85,16 +82,13 @@ def batch_as(once: Once) -> dict[str, Any]:
     """What the script remembers a batch by; for how long, by the clock of Redis."""
     return {
         "once": once.name.hex(),
-        "earlier": once.earlier.hex(),
         "known": json.dumps([once.content.hex(), once.time, once.note.hex()]),
         "left": (once.expires - once.time) * 1000,
     }
 
 
 def batch_of(once: Once, kept: bytes) -> Once:
-    """The batch that is remembered as ``kept`` under this name, or its earlier one."""
-    if not kept:
-        return Once(once.earlier)
+    """The batch that is remembered as ``kept`` under this name."""
     content, time, note = json.loads(kept)
     return Once(once.name, bytes.fromhex(content), time, time + once.expires - once.time, bytes.fromhex(note))
 

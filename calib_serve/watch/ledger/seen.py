@@ -1,7 +1,7 @@
-"""Which receipts were counted, in a SQLite ledger: one bit each, in the bitmap of its epoch.
+"""Which receipts and batches were counted, in a SQLite ledger: a receipt is a bit in the bitmap of its epoch.
 
-A bitmap is a sorted list of its bits while few are set. Receipts of version 1 have no epoch: their nonces are
-kept whole. Where some were lost to damage, receipts of unknown names that may be among them are refused.
+A bitmap is a sorted list of its bits while few are set. Where some were lost to damage, receipts of unknown
+epochs that may be among them are refused.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import LedgerError
-from calib_serve.nonces import NONCE_BYTES, PER_EPOCH, split
-from calib_serve.watch.ledger.entries import Fate
-from calib_serve.watch.ledger.rows import Rows, Tables
+from calib_serve.nonces import PER_EPOCH, split
+from calib_serve.watch.ledger.entries import Fate, Once, check_content
+from calib_serve.watch.ledger.tables import Rows, Tables
 
-__all__ = ["Seen", "doubt", "doubted_batches"]
+__all__ = ["Batches", "Seen", "doubt"]
 
 _BITMAP = PER_EPOCH // 8
 _SPARSE = _BITMAP // 2  # bits beyond which a bitmap is smaller than their list
@@ -33,7 +33,7 @@ def _doubted(state: Rows) -> float:
     return -math.inf if row is None else float(row[1])
 
 
-def doubted_batches(state: Rows) -> float:
+def _doubted_batches(state: Rows) -> float:
     """The same, of batches of predictions."""
     row = state.get(_DOUBTED_BATCHES)
     return -math.inf if row is None else float(row[1])
@@ -42,7 +42,7 @@ def doubted_batches(state: Rows) -> float:
 def doubt(state: Rows, *, receipts: float, batches: float) -> None:
     """From now on doubt what came until then."""
     state.put(_DOUBTED, repr(max(receipts, _doubted(state))).encode())
-    state.put(_DOUBTED_BATCHES, repr(max(batches, doubted_batches(state))).encode())
+    state.put(_DOUBTED_BATCHES, repr(max(batches, _doubted_batches(state))).encode())
 
 
 class Seen:
@@ -53,29 +53,20 @@ class Seen:
 
     def __init__(self, tables: Tables, *, damaged: Callable[[object], LedgerError]) -> None:
         self._damaged = damaged
-        self._epochs, self._nonces = tables["epochs"], tables["nonces"]
-        self._state = tables["state"]
+        self._epochs, self._state = tables["epochs"], tables["state"]
 
     def add(self, nonces: Sequence[bytes], times: Sequence[float], *, retention: float) -> list[Fate]:
         """Remember each until ``retention`` seconds after its time, at least; what became of each."""
         fates: list[Fate] = ["duplicate"] * len(nonces)
         epochs: dict[bytes, list[int]] = {}
         for i, nonce in enumerate(nonces):
-            if len(nonce) == NONCE_BYTES:
-                epochs.setdefault(split(nonce)[0], []).append(i)
-            elif not self._nonces.has(nonce):
-                fates[i] = self._unknown(times[i])
-                if fates[i] == "counted":
-                    self._nonces.add([(nonce, times[i] + retention)])
+            epochs.setdefault(split(nonce)[0], []).append(i)
         for epoch, members in epochs.items():
             bits = [split(nonces[i])[1] for i in members]
             found = self._set(epoch, bits, [times[i] for i in members], retention)
             for i, fate in zip(members, found, strict=True):
                 fates[i] = fate
         return fates
-
-    def _unknown(self, time: float) -> Fate:
-        return "forgotten" if time <= _doubted(self._state) else "counted"
 
     def _set(self, epoch: bytes, bits: Sequence[int], times: Sequence[float], retention: float) -> list[Fate]:
         row, was = self._epochs.find(epoch)
@@ -101,15 +92,43 @@ class Seen:
             raise self._damaged(f"the bits of an epoch: {error}") from error
 
     def forget(self, before: float, *, at_most: int) -> tuple[int, float]:
-        """Forget ``at_most`` receipts and as many epochs; how many, and when the last one expired."""
-        gone = [row for rows in (self._nonces, self._epochs) for row in rows.expire(before, at_most=at_most)]
+        """Forget ``at_most`` epochs; how many, and when the last one expired."""
+        gone = self._epochs.expire(before, at_most=at_most)
         return len(gone), max((row[1] for row in gone), default=-math.inf)
 
     def prolong(self, seconds: float) -> None:
         """Remember everything for longer."""
-        for rows in (self._nonces, self._epochs):
-            for row in rows.select():
-                rows.put(row[0], row[1] + seconds, *row[2:])
+        for epoch, expires, *more in self._epochs.select():
+            self._epochs.put(epoch, expires + seconds, *more)
+
+
+class Batches:
+    """The batches that the ledger behind ``tables`` remembers; used within its transactions."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._named, self._state = tables["batches"], tables["state"]
+
+    def add(self, once: Once) -> bool:
+        """Remember it; False if it was remembered already, ConflictError if with another content.
+
+        False as well for one of a time whose batches may have been lost to damage.
+        """
+        if (known := self.find(once)) is not None:
+            check_content(once, known)
+            return False
+        if once.time <= _doubted_batches(self._state):
+            return False
+        self._named.add([once])
+        return True
+
+    def find(self, once: Once) -> Once | None:
+        """The batch as it was remembered under this name."""
+        row = self._named.get(once.name)
+        return None if row is None else Once(*row)
+
+    def forget(self, before: float, *, at_most: int) -> None:
+        """Forget so many that expired before."""
+        self._named.expire(before, at_most=at_most)
 
 
 def _unpacked(kept: bytes) -> NDArray[np.bool_]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import struct
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,28 +12,19 @@ from pathlib import Path
 from calib_serve.errors import LedgerError
 from calib_serve.receipts import DAY
 from calib_serve.watch.checks import Check
-from calib_serve.watch.ledger import batches, book, seen
-from calib_serve.watch.ledger.batches import Once
-from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Mark, Noted, noted, served
-from calib_serve.watch.ledger.formats import FORMAT, convert
-from calib_serve.watch.ledger.generations import begin_generation, read_generation
+from calib_serve.watch.ledger import book, seen
+from calib_serve.watch.ledger.entries import Dated, Entry, Fate, Mark, Noted, Once, noted, served
+from calib_serve.watch.ledger.generations import begin_generation, count_taken_out, read_generation
 from calib_serve.watch.ledger.inspection import Inspection
-from calib_serve.watch.ledger.leases import Leases, RowLeases
-from calib_serve.watch.ledger.sqlite_checks import sqlite_checks
+from calib_serve.watch.ledger.leases import FileLeases, Leases
 from calib_serve.watch.ledger.sqlite_store import LATEST, SqliteStore
 from calib_serve.watch.ledger.sums import Emission, Key, Kind, Sums, Version, merge_slices
-from calib_serve.watch.ledger.tables import SCHEMA
-from calib_serve.watch.ledger.taken_out import count_taken_out
+from calib_serve.watch.ledger.tables import FORMAT, SCHEMA
 
-try:
-    from calib_serve.watch.ledger.file_leases import FileLeases
-except ImportError:  # no fcntl on this system
-    FileLeases = None  # type: ignore[assignment,misc]
+__all__ = ["SqliteLedger", "sqlite_checks"]
 
-__all__ = ["SqliteLedger"]
 
 _BINS, _RETENTION, _FORGOTTEN = "ledger/bins", "ledger/retention", "ledger/forgotten_before"
-_PRUNED_1 = "ledger/pruned_through"  # of format 1: what expired before may have been forgotten
 _PRUNE_EVERY = 60.0  # seconds between sweeps
 _PRUNE_AT_MOST = 10_000  # names or spans a sweep, so that no label waits long for one
 # How far a sweep trusts the clock beyond the latest prediction whose label was counted, and beyond the last
@@ -41,6 +32,9 @@ _PRUNE_AT_MOST = 10_000  # names or spans a sweep, so that no label waits long f
 _AHEAD = DAY
 _SWEPT = "ledger/swept"
 _LOOK = 0.02  # seconds of that at each sweep, and of merging spans
+_MIB = 1 << 20
+_ROOM = 256 * _MIB  # bytes to be free at least, and twice the ledger: compacting copies what it holds
+_LONG = 512 * _MIB  # bytes of a journal that is not folded into the ledger, as somebody reads on and on
 
 
 class SqliteLedger(SqliteStore):
@@ -67,9 +61,9 @@ class SqliteLedger(SqliteStore):
         self._latest = -math.inf
         self._inspection = Inspection(self.path)
         self._seen = seen.Seen(self._tables, damaged=self._damaged)
-        self._batches = batches.Batches(self._tables)
+        self._batches = seen.Batches(self._tables)
         self._book = book.Book(self._tables, writer=writer, bins=bins, damaged=self._damaged)
-        self.leases: Leases = RowLeases(self) if FileLeases is None else FileLeases(self.path)
+        self.leases: Leases = FileLeases(self.path)
         try:
             self._look_at_start()
             self._prepare()
@@ -90,17 +84,9 @@ class SqliteLedger(SqliteStore):
 
     def _prepare(self) -> None:
         with self.transaction():
-            found = self._format()
-            if 0 < found < FORMAT:
-                try:
-                    convert(self._tables, found, bins=self.bins)
-                except (ValueError, TypeError, struct.error) as error:
-                    raise self._damaged(error) from error
             for statement in SCHEMA:
                 self._db.execute(statement)
             self._check_bins()
-            if found == 1 and (kept := self.load(_PRUNED_1)) is not None:
-                self._forgot(self._number(kept) - self.retention)
             self._db.execute(f"PRAGMA user_version = {FORMAT}")
             self._retain()
 
@@ -320,3 +306,50 @@ class SqliteLedger(SqliteStore):
         with self._lock:
             self._inspection.close()
             super().close()
+
+
+def sqlite_checks(
+    path: Path, *, there: Callable[[], None], set_aside: Callable[[], list[str]]
+) -> list[Check]:
+    """The checks of the ledger at ``path``; ``there`` raises where it is not the file that was opened.
+
+    ``set_aside``: what was damaged.
+    """
+    return [
+        Check("file", there, "refusing"),
+        Check("disk", lambda: _disk(path)),
+        Check("journal", lambda: _journal(path)),
+        Check("damage", lambda: _damage(set_aside())),
+    ]
+
+
+def _disk(path: Path) -> str | None:
+    size = sum(part.stat().st_size for part in (path, _wal(path)) if part.exists())
+    free, wanted = shutil.disk_usage(path.parent).free, max(_ROOM, 2 * size)
+    if free >= wanted:
+        return None
+    return (
+        f"{free / _MIB:.0f} MiB are free beside the ledger, which takes {size / _MIB:.0f} MiB; "
+        f"free some space, up to {wanted / _MIB:.0f} MiB"
+    )
+
+
+def _journal(path: Path) -> str | None:
+    wal = _wal(path)
+    size = wal.stat().st_size if wal.exists() else 0
+    if size <= max(_LONG, path.stat().st_size):
+        return None
+    return f"the ledger's journal has grown to {size / _MIB:.0f} MiB; another program keeps it open to read"
+
+
+def _damage(found: list[str]) -> str | None:
+    if not found:
+        return None
+    return (
+        f"{len(found)} rows of the ledger were damaged and set aside; calib-serve ledger verify says which. "
+        "Restore a backup, or count on without them: calib-serve ledger prune --set-aside"
+    )
+
+
+def _wal(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import sqlite3
 import threading
 import time
@@ -13,14 +14,11 @@ from pathlib import Path
 
 from calib_serve.errors import LedgerError, of_a_newer
 from calib_serve.files import make_private
-from calib_serve.watch.ledger import damage
-from calib_serve.watch.ledger.files import Files, set_leftovers_aside
-from calib_serve.watch.ledger.formats import FORMAT
+from calib_serve.watch.ledger import inspection
 from calib_serve.watch.ledger.inspection import set_aside_in, stopped_after, verify_file
-from calib_serve.watch.ledger.rows import Tables
-from calib_serve.watch.ledger.tables import DamagedRow
+from calib_serve.watch.ledger.tables import FORMAT, DamagedRow, Tables
 
-__all__ = ["LATEST", "SqliteStore"]
+__all__ = ["LATEST", "Files", "SqliteStore", "quarantine"]
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +28,7 @@ LATEST = "ledger/latest"
 _PAGE = 8192  # bytes: the list of an epoch of which one receipt in 100 is counted needs no page of its own
 _LOOK_AT_START = 10.0  # seconds for which a ledger is looked through before it is used; the rest follows
 _MEND = "set it aside with calib_serve.watch.ledger.quarantine(path), or restore a copy"
+_PARTS = ("", "-wal", "-shm")
 
 
 class SqliteStore:
@@ -69,7 +68,7 @@ class SqliteStore:
     def _format(self) -> int:
         (found,) = self._db.execute("PRAGMA user_version").fetchone()
         if found > FORMAT:
-            raise LedgerError(f"{self.path} is a ledger {of_a_newer(found, reads=f'1 to {FORMAT}')}")
+            raise LedgerError(f"{self.path} is a ledger {of_a_newer(found, reads=FORMAT)}")
         if found < 0:
             raise self._damaged(f"no format has the number {found}")
         if found == 0 and self._db.execute("SELECT 1 FROM sqlite_master").fetchone():
@@ -82,10 +81,10 @@ class SqliteStore:
         wrong: list[str] = []
         with self._reading(), stopped_after(self._db, _LOOK_AT_START):
             found = self._format()
-            wrong = damage.structure(self._db, made=found == FORMAT)
-            if wrong and (indexed or not damage.index_alone(wrong)):
+            wrong = inspection.structure(self._db, made=found == FORMAT)
+            if wrong and (indexed or not inspection.index_alone(wrong)):
                 raise self._damaged("; ".join(wrong[:3]))
-            for one in damage.look(self._tables) if found == FORMAT else ():
+            for one in inspection.look(self._tables) if found == FORMAT else ():
                 self._suspect = self._suspect or one is not None
                 if self._suspect or time.monotonic() > until:
                     break
@@ -99,7 +98,7 @@ class SqliteStore:
         self._suspect = False
         try:
             with self.transaction():
-                found = [one for one in damage.look(self._tables) if one is not None]
+                found = [one for one in inspection.look(self._tables) if one is not None]
                 left = found and self._set_aside(found)
                 if left:
                     self._refused = "; ".join(str(one) for one in left[:3])
@@ -110,10 +109,10 @@ class SqliteStore:
         for one in found:
             logger.error("the ledger %s is damaged: %s; that is set aside, the rest counts", self.path, one)
 
-    def _set_aside(self, found: list[damage.Damage]) -> list[damage.Damage]:
+    def _set_aside(self, found: list[inspection.Damage]) -> list[inspection.Damage]:
         now = self._clock()
         try:
-            return damage.contain(self._tables, found, latest=self._known(LATEST, now), now=now)
+            return inspection.contain(self._tables, found, latest=self._known(LATEST, now), now=now)
         except (DamagedRow, LedgerError):
             return found
 
@@ -238,3 +237,112 @@ class SqliteStore:
         """Close the file."""
         with self._lock:
             self._db.close()
+
+
+class Files:
+    """The ledger's file and the two that SQLite keeps beside it while it is open."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._opened: list[tuple[str, str, tuple[int, int]]] = []
+        self._found = _identity(path, "")
+
+    def opened(self) -> None:
+        """Remember them as they are: they stay the same while this process has the ledger open.
+
+        LedgerError where the ledger was replaced while it was opened, by a restore.
+        """
+        if self._found and self._found != _identity(self.path, ""):
+            self._opened = [("", str(self.path), self._found)]
+            raise self.error()
+        found = [(part, f"{self.path}{part}", _identity(self.path, part)) for part in _PARTS]
+        self._opened = [(part, name, of) for part, name, of in found if of]
+
+    def changed(self, part: str | None = None) -> bool:
+        """Whether one of them, or this one, is not what was opened any more."""
+        try:
+            for of, name, was in self._opened:
+                if part in (None, of):
+                    found = os.stat(name)  # noqa: PTH116  at every batch
+                    if (found.st_dev, found.st_ino) != was:
+                        return True
+        except OSError:
+            return True
+        return False
+
+    def _gone(self) -> list[str]:
+        return [part for part, _, was in self._opened if _identity(self.path, part) != was]
+
+    def check(self) -> None:
+        """LedgerError where one of them is not what was opened."""
+        if self.changed():
+            raise self.error()
+
+    def error(self, *, saved: bool = False) -> LedgerError:
+        """What to say of it; ``saved``: what was acknowledged was written into the ledger."""
+        part = next(iter(self._gone()), "")
+        there = _identity(self.path, part) is not None
+        if part:
+            lost = "was saved into the ledger" if saved else "may be missing in part"
+            how = "replaced" if there else "removed"
+            return LedgerError(
+                f"the {part} file of the ledger {self.path} was {how} while in use; what was acknowledged "
+                f"before {lost}; restart every process that uses it"
+            )
+        if there:
+            return LedgerError(
+                f"the ledger {self.path} was replaced by another file; restart to use that one"
+            )
+        return LedgerError(f"the ledger {self.path} is missing; restore it, or restart to begin another")
+
+    @property
+    def journal_only(self) -> bool:
+        """Whether the -wal file alone is missing: what is in it can still be saved."""
+        return self._gone() == ["-wal"] and _identity(self.path, "-wal") is None
+
+
+def _identity(path: Path, part: str) -> tuple[int, int] | None:
+    try:
+        found = path.with_name(path.name + part).stat() if part else path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def set_leftovers_aside(path: Path, *, clock: Callable[[], float] = time.time) -> None:
+    """Move a -wal and -shm aside that lie there without a ledger: they are another one's."""
+    # The -wal first: whoever begins a ledger at this moment makes its file before.
+    left = [part for part in _PARTS[1:] if _identity(path, part)]
+    if left and _identity(path, "") is None:
+        _move(path, _aside(path, clock), left)
+
+
+def quarantine(path: str | Path, *, clock: Callable[[], float] = time.time) -> Path:
+    """Move a damaged ledger and its journal aside, so that a fresh one can start; where it went.
+
+    Receipts and sums go together: the fresh ledger counts from zero, and each label at most once. Where it
+    is cut short, the rest is set aside by the ledger that is opened next.
+    """
+    path = Path(path)
+    aside = _aside(path, clock)
+    _move(path, aside, [part for part in _PARTS if _identity(path, part)])
+    return aside
+
+
+def _aside(path: Path, clock: Callable[[], float]) -> Path:
+    name, n = f"{path.name}.damaged-{int(clock())}", 1
+    aside = path.with_name(name)
+    while any(_identity(aside, part) for part in _PARTS):
+        n += 1
+        aside = path.with_name(f"{name}-{n}")
+    return aside
+
+
+def _move(path: Path, aside: Path, parts: list[str]) -> None:
+    # The ledger first: what is left without it is known to be another one's, and a ledger without its
+    # -wal would have lost labels in silence.
+    try:
+        for part in parts:
+            path.with_name(path.name + part).rename(aside.with_name(aside.name + part))
+    except OSError as error:
+        raise LedgerError(f"cannot set the damaged ledger {path} aside: {error}") from error

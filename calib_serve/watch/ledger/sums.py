@@ -167,29 +167,6 @@ class Sums:
         vector[places] = np.frombuffer(packed[2 * count :], "<f8")
         return cls(bins, vector)
 
-    @classmethod
-    def of_version_1(cls, vector: ArrayLike, *, bins: int) -> Sums:
-        """The sums behind a vector that ledgers of format 1 kept: every label weighed 1.
-
-        They held two sums of squares over all bins: the Brier score is right in total, its share by bin
-        and the variances are what a calibrated model would show.
-        """
-        v = np.asarray(vector, np.float64)
-        if v.ndim != 1 or len(v) > 5 * bins + 2:
-            raise ShapeError(f"stored sums over {bins} bins are ({5 * bins + 2},), got {v.shape}")
-        v = np.pad(v, (0, 5 * bins + 2 - len(v)))
-        served, served_confidence, n, c, y = v[: 5 * bins].reshape(5, bins)
-        squared, both = v[5 * bins :].tolist()
-        noise = np.where(n > 0, c * (1 - c / np.maximum(n, 1)), 0.0)
-        brier = squared - 2 * both + y.sum()
-        share = noise if noise.sum() > 0 else n
-        errors = brier * share / share.sum() if share.sum() > 0 else np.zeros(bins)
-        new = np.zeros(_length(bins))
-        columns = (served, served_confidence, n, n, c, y, squared, both, errors, noise, n, c - y, errors, y)
-        for one, column in zip(SUMS, columns, strict=False):  # the delays are not known
-            new[_layout(bins)[one.name]] = column
-        return cls(bins, new)
-
     def less(self, part: Sums) -> Sums:
         """These sums without labels that are part of them; InputError where they cannot be.
 

@@ -164,7 +164,7 @@ class ShadowTest:
 
     @classmethod
     def of(cls, told: object) -> ShadowTest:
-        """The one behind ``as_dict``; InputError for what is none, or of an earlier format.
+        """The one behind ``as_dict``; InputError for what is none, or of an unknown format.
 
         LedgerError where a newer program wrote it, which goes on with it after an upgrade.
         """

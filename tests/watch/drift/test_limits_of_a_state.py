@@ -25,10 +25,10 @@ def test_a_state_of_another_format_or_of_impossible_counts_is_refused() -> None:
     detector.update([0.9] * 7, [1] * 7, group=[0, 0, 0, 5, 5, 6, 0])
     state = detector.state()
     head = json.loads(state.partition(b"\n")[0])
-    assert (head["format"], head["options"]) == (5, [1000.0, 0.02, 5, 3])
+    assert (head["format"], head["options"]) == (1, [1000.0, 0.02, 5, 3])
     assert Detector.restore(changed(state)).state() == state
     for wrong in (
-        {"format": 4}, {"format": "x"}, {"groups": -1}, {"groups": 4097}, {"waiting": -1},
+        {"format": 0}, {"format": "x"}, {"groups": -1}, {"groups": 4097}, {"waiting": -1},
         {"classes": list(range(16))}, {"options": [1, 0.02, 5, 3]}, {"labels": "x"},
     ):  # fmt: skip
         with pytest.raises(InputError, match="detector"):

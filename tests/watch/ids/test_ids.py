@@ -10,11 +10,12 @@ import threading
 import time
 
 import pytest
-from real_servers import Redis, RedisCluster
 from real_watch import RING
 
-from calib_serve.errors import InputError, LedgerError, Refused
+from calib_serve.errors import LedgerError, Refused
 from calib_serve.watch.ids import Binding, is_id, open_ids, receipt_of
+
+pytestmark = pytest.mark.store
 
 
 def sign(predicted=1, **more):
@@ -117,15 +118,6 @@ def test_threads_that_bind_one_id_agree_who_was_first(make):
     assert all(one == agreed[0] for one in agreed)
 
 
-def test_an_address_of_a_partitioned_ledger_has_one_store(tmp_path):
-    with_parts = open_ids(f"{tmp_path / 'ledger.db'}?parts=4", most=10)
-    with_parts.bind(bindings("a"))
-    with_parts.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["ledger.db.ids"]
-    with pytest.raises(InputError):
-        open_ids(str(tmp_path / "ledger.db"), most=0)
-
-
 def test_the_file_is_its_owners_and_holds_no_id(tmp_path):
     ids = open_ids(str(tmp_path / "ledger.db"), most=10)
     assert ids.find(["a"]) == [{}]
@@ -158,46 +150,6 @@ def test_a_file_that_is_removed_while_in_use_is_said_and_not_written_to(tmp_path
         with pytest.raises(LedgerError, match="removed or replaced"):
             call()
     ids.close()
-
-
-def test_a_redis_that_is_gone_is_an_error_of_ours_and_comes_back(tmp_path):
-    with Redis(tmp_path, durable=True) as server:
-        ids = open_ids(server.url, most=10)
-        one = bindings("a")
-        ids.bind(one)
-        server.kill()
-        with pytest.raises(LedgerError):
-            ids.find(["a"])
-        with pytest.raises(LedgerError):
-            ids.bind(bindings("b"))
-        server.start()
-        assert ids.find(["a"]) == [{"m": one[0].receipt}]
-        ids.close()
-
-
-def bind_many(ids):
-    for start in range(0, 10**6, 1000):
-        ids.bind(bindings(*(f"order-{i}" for i in range(start, start + 1000))))
-
-
-def test_a_redis_that_is_full_keeps_what_it_has(tmp_path):
-    with Redis(tmp_path, "--maxmemory", "3mb", "--maxmemory-policy", "noeviction") as server:
-        ids = open_ids(server.url, most=10**6)
-        ids.bind(bindings("first"))
-        with pytest.raises(LedgerError, match="memory"):
-            bind_many(ids)
-        assert ids.find(["first"])[0]
-        ids.close()
-
-
-def test_replicas_of_a_cluster_share_ids(tmp_path):
-    with RedisCluster(tmp_path) as cluster:
-        one, other = (open_ids(cluster.url, most=10) for _ in range(2))
-        (binding,) = bindings("a")
-        one.bind([binding])
-        assert other.find(["a"]) == [{"m": binding.receipt}]
-        for ids in (one, other):
-            ids.close()
 
 
 BINDER = """

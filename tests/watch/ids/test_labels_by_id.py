@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
-from real_servers import Redis, Server
+from real_servers import Server
 from real_watch import RING, make_watch, talk_to
 
 from calib_serve import Reporter
 from calib_serve.receipts import Keyring
 from calib_serve.watch.batch import ServedPrediction
 from calib_serve.watch.ids import UnboundReceipt, open_ids
-from calib_serve.watch.intake import Classes
-from calib_serve.watch.service import Watched
+
+pytestmark = pytest.mark.store
 
 
 def prediction(id_="", **more):
@@ -123,6 +123,7 @@ def test_a_prediction_that_was_signed_elsewhere_is_bound_to_its_own_receipt(clie
     assert watch.ledger.sums()["m", "1"].labels.sum() == 1
 
 
+@pytest.mark.server
 def test_a_reporter_sends_ids_and_labels_come_by_them(tmp_path):
     with Server(tmp_path) as server:
         options = {"keyring": tmp_path / "keys.json", "watch": server.url}
@@ -139,19 +140,6 @@ def test_a_reporter_sends_ids_and_labels_come_by_them(tmp_path):
         assert [outcomes[17].reason, *(one.reason for one in outcomes[300:])] == [
             *("duplicate", "duplicate", "unknown_id")
         ]
-
-
-def test_predictions_of_two_models_may_have_one_id(tmp_path):
-    watch = make_watch(tmp_path, ids=open_ids(str(tmp_path / "l.db"), most=100))
-    watch.models["n", "1"] = Watched(Classes(3))
-    watch.intake.models["n", "1"] = Classes(3)
-    watch._slices = watch.intake._slices = type(watch._slices)({("m", "1"): 3, ("n", "1"): 3})
-    with talk_to(watch) as client:
-        predict(client, prediction("a"), prediction("a", model="n"))
-        (refused,) = label(client, {"id": "a", "label": 1})
-        assert (refused["reason"], "2 models" in refused["message"]) == ("malformed", True)
-        assert label(client, *({"id": "a", "model": m, "label": 1} for m in "mn")) == [{"accepted": True}] * 2
-    watch.close()
 
 
 def test_a_watch_without_ids_says_so(tmp_path):
@@ -203,6 +191,7 @@ def test_an_embedded_watch_binds_as_well(tmp_path):
     watch.close()
 
 
+@pytest.mark.server
 def test_ids_outlive_a_kill_of_the_real_watch(tmp_path):
     with Server(tmp_path) as server:
         items = [
@@ -217,18 +206,3 @@ def test_ids_outlive_a_kill_of_the_real_watch(tmp_path):
         with sqlite3.connect(tmp_path / "ledger.db.ids") as db:
             assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         db.close()
-
-
-def test_replicas_that_share_a_redis_know_each_others_ids(tmp_path):
-    (tmp_path / "redis").mkdir()
-    with Redis(tmp_path / "redis", durable=True) as redis:
-        options = ("--ledger", redis.url)
-        with Server(tmp_path, *options) as one, Server(tmp_path, *options, "--max-ids", "50") as other:
-            items = [
-                {"model": "digits", "version": "1.0", "predicted": 1, "confidence": 0.9, "id": f"order-{i}"}
-                for i in range(20)
-            ]
-            assert httpx.post(f"{one.url}/v1/predictions", json=items, timeout=60).status_code == 200
-            sent = [{"id": one["id"], "label": 1} for one in items]
-            assert httpx.post(f"{other.url}/v1/labels", json=sent, timeout=60).json()["accepted"] == 20
-            assert httpx.post(f"{one.url}/v1/labels", json=sent, timeout=60).json()["accepted"] == 0

@@ -25,6 +25,8 @@ from calib_serve.watch.ledger import (
     verify_ledger,
 )
 
+pytestmark = pytest.mark.store
+
 ROOT = "calib-serve"
 
 

@@ -26,9 +26,11 @@ from calib_serve.watch.ledger import (
     set_aside_rows,
     verify_ledger,
 )
-from calib_serve.watch.ledger.backup_file import read_header, unpacked_content, write_backup
+from calib_serve.watch.ledger.backup import read_header, unpacked_content, write_backup
+from calib_serve.watch.ledger.generations import read_taken_out
 from calib_serve.watch.ledger.sqlite_copy import as_it_is, compact, unused, used_bytes
-from calib_serve.watch.ledger.taken_out import read_taken_out
+
+pytestmark = pytest.mark.store
 
 
 @pytest.fixture
@@ -229,7 +231,9 @@ def test_pages_that_became_free_are_told(tmp_path: Path) -> None:
     with closing(open_ledger(where)) as ledger:
         for part in ledger.parts:
             with part.transaction():
-                part._tables["nonces"].add([(i.to_bytes(12, "big"), 10.0) for i in range(20_000)])
+                part._tables["epochs"].add(
+                    [(i.to_bytes(8, "big"), 10.0, -math.inf, b"") for i in range(20_000)]
+                )
     files = [tmp_path / f"kept.db.{i}" for i in (1, 2)]
     before = sum(used_bytes(file) for file in files)
     with closing(SqliteLedger(files[1])):

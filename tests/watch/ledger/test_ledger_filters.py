@@ -13,6 +13,8 @@ from calib_serve.receipts import DAY
 from calib_serve.watch.ledger import Key, SqliteLedger, Sums
 from calib_serve.watch.ledger.sums import merge_slices
 
+pytestmark = pytest.mark.store
+
 VERSIONS = [("a", "1"), ("a", "2"), ("b", "1"), ("b/1", "")]
 AGES = (60.0, 3000.0, 1.5 * DAY, 3 * DAY, 20 * DAY)
 
@@ -123,58 +125,3 @@ def test_a_label_waits_for_little_of_the_merging_of_spans(tmp_path, monkeypatch)
     assert {v: s for v, s in ledger.sums().items() if v[0] == "m"} == totals
     assert ledger.verify() == []
     ledger.close()
-
-
-def test_a_round_of_merging_in_redis_comes_to_every_span(redis_url, monkeypatch):
-    """Also behind more old spans that are to stay than one look reads."""
-    from calib_serve.watch.ledger import redis_sums
-
-    monkeypatch.setattr(redis_sums, "_NAMES", 4)
-    monkeypatch.setattr(redis_sums, "_LOOK", 0.0)
-    monkeypatch.setattr(redis_sums, "_LOOK_EVERY", 0.0)
-    ledger = open_one("redis", (redis_url, "merging"), retention=60 * DAY)
-    try:
-        for i in range(9):  # an hour wide from the next round on, and right to be
-            ledger.add({Key("m", "old"): Sums.served([0.9])}, time=NOW - 20 * DAY - 3600 * i)
-        ledger.sweep(NOW)
-        for i in range(9):
-            ledger.add({Key("m", "new"): Sums.served([0.9])}, time=NOW - 300 * i)
-        monkeypatch.setattr(ledger._sums, "_merge_from", _later(ledger._sums, ledger._sums._merge_from))
-        ledger._sums._next_merge = -math.inf
-        widths = []
-        for _ in range(20):
-            ledger._sums.merge_sometimes()
-            widths.append({one.width for one in ledger.dated(0.0, math.inf)})
-        assert widths[0] == {300.0, 3600.0}  # a look does not do it all
-        assert widths[-1] == {3600.0}
-        found = list(ledger.dated(0.0, math.inf))
-        assert sum(one.sums.predictions.sum() for one in found) == 18
-    finally:
-        for key in ledger._redis.scan_iter("{merging}*"):
-            ledger._redis.delete(key)
-        ledger.close()
-
-
-def _later(sums, look):
-    """The same look as it is three days later."""
-
-    def seen(at):
-        real = sums._redis
-        sums._redis = _Later(real)
-        try:
-            return look(at)
-        finally:
-            sums._redis = real
-
-    return seen
-
-
-class _Later:
-    def __init__(self, server):
-        self._server = server
-
-    def time(self):
-        return (int(NOW + 3 * DAY), 0)
-
-    def __getattr__(self, name):
-        return getattr(self._server, name)

@@ -1,6 +1,5 @@
 """One contract for every ledger: SQLite and Redis count the same labels, the same way."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +10,8 @@ from calib_serve.errors import ConflictError, LedgerError
 from calib_serve.receipts import DAY
 from calib_serve.watch.ledger import Once, SqliteLedger
 from calib_serve.watch.ledger.sums import Key, Sums
+
+pytestmark = pytest.mark.store
 
 BATCH = Once.of(b"batch 1", time=NOW)
 
@@ -63,21 +64,9 @@ def test_a_name_stands_for_the_content_and_time_that_came_under_it_first(ledger)
     assert not ledger.add(served, time=NOW + 1, once=Once.of(b"batch", b"content", time=NOW + 1))
     with pytest.raises(ConflictError, match="another batch"):
         ledger.add(served, time=NOW, once=Once.of(b"batch", b"another", time=NOW))
-    assert ledger.known(Once(b"batch")).time == first.time
-    assert ledger.known(Once(b"none")) is None
+    assert ledger.known(Once.of(b"batch", time=0.0)).time == first.time
+    assert ledger.known(Once.of(b"none", time=0.0)) is None
     assert ledger.sums()["m", "1"].predictions.sum() == 1
-
-
-def test_a_batch_that_was_named_before_names_stood_for_a_content_counts_once(ledger):
-    if isinstance(ledger, SqliteLedger):
-        with ledger.transaction():
-            ledger._tables["batches"].add([(b"digest", NOW + DAY)])
-    else:
-        ledger._redis.set(f"{ledger._root}:nonce:{b'digest'.hex()}", "", px=int(DAY * 1000))
-    again = Once.of(b"client and digest", b"content", time=NOW, earlier=b"digest")
-    assert not ledger.add({Key("m", "1"): Sums.served([0.9])}, time=NOW, once=again)
-    assert ledger.known(again).content == b""
-    assert not ledger.sums()
 
 
 def test_a_receipt_older_than_the_retention_is_not_counted(ledger):
@@ -184,37 +173,3 @@ def test_another_bin_count_is_refused(store):
     open_one(*store, bins=15).close()
     with pytest.raises(LedgerError, match="15 bins, not 10"):
         open_one(*store, bins=10)
-
-
-def test_a_retention_that_was_being_prolonged_when_the_process_died_is_prolonged(request):
-    place = (request.getfixturevalue("redis_url"), "dies")
-    short = open_one("redis", place, retention=10 * DAY)
-    accept(short, [make_label(1, when=NOW - DAY)])
-    # It died after it said so, and before it came to what is remembered.
-    short._redis.set("{dies}:retention", int(60 * DAY * 1000))
-    short._redis.set("{dies}:prolonging", int(50 * DAY * 1000))
-    open_one("redis", place, retention=10 * DAY).close()
-    (epoch,) = short._redis.scan_iter("{dies}:epoch:*")
-    assert short._redis.pttl(epoch) > 55 * DAY * 1000
-    assert short._redis.get("{dies}:prolonging") is None
-    short.close()
-
-
-def test_a_redis_of_format_1_is_taken_over_also_while_a_server_of_before_still_counts_in_it(request):
-    place = (request.getfixturevalue("redis_url"), "before")
-    new = open_one("redis", place, writer="w")
-    accept(new, [make_label(1, confidence=0.9)])
-    old = Sums.labelled([0.5, 0.7], [1, 0])
-    kept = [*np.zeros(30), *old.feedback.count, *old.feedback.confidence, *old.feedback.correct, 0.74, 0.5]
-    for label in range(2):  # its server counts on after the first was taken over
-        name = json.dumps(["w", "m", "1", "north"])
-        new._redis.sadd("{before}:places", name)
-        for field, value in enumerate(kept):
-            new._redis.hincrbyfloat(f"{{before}}:sums:{name}", field, float(value))
-        mark = np.asarray(kept, "<f8").tobytes()
-        new._redis.set("{before}:state:emitted/" + json.dumps(["torchserve", "m", "1"]), mark)
-        open_one("redis", place, writer="w").close()
-        assert new.sums()["m", "1"].labels.sum() == 1 + 2 * (label + 1)
-    with new.emission("torchserve") as (fresh, _):
-        assert fresh["m", "1"].labels.sum() == 1  # the others were published by the server of before
-    new.close()

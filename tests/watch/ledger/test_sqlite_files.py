@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,17 +15,11 @@ from ledgers import entries, labels_of, make_label
 from calib_serve.errors import LedgerError
 from calib_serve.watch.ledger import (
     SqliteLedger,
-    backup_ledger,
-    file_leases,
-    open_ledger,
-    restore_ledger,
-    sqlite_store,
 )
-from calib_serve.watch.ledger.backup_file import read_header
-from calib_serve.watch.ledger.file_leases import FileLeases
 from calib_serve.watch.ledger.inspection import stopped_after
-from calib_serve.watch.ledger.leases import Held, Holder
-from calib_serve.watch.ledger.sqlite_copy import compact, copied, put_in_place, unused
+from calib_serve.watch.ledger.sqlite_copy import compact, copied, put_in_place
+
+pytestmark = pytest.mark.store
 
 DAY = 86_400.0
 
@@ -110,28 +103,6 @@ def test_a_journal_that_is_removed_is_saved_and_the_next_label_refused(ledger: S
     assert labels_of("sqlite", ledger.path) == 20
 
 
-def test_state_of_its_own_is_read_once_until_another_process_writes(ledger: SqliteLedger) -> None:
-    statements: list[str] = []
-
-    def read(key: str) -> int:
-        statements.clear()
-        ledger.load(key)
-        return sum("FROM state" in one for one in statements)
-
-    ledger._db.set_trace_callback(statements.append)
-    ledger.store("ledger/of-its-own", b"1")
-    assert [read("ledger/of-its-own") for _ in range(3)] == [0, 0, 0]
-    assert [read("others") for _ in range(2)] == [1, 1]
-    with closing(SqliteLedger(ledger.path)) as other:
-        other.store("ledger/of-its-own", b"2")
-    assert ledger.load("ledger/of-its-own") == b"2"
-    assert [read("ledger/of-its-own") for _ in range(2)] == [0, 0]
-    with suppress(KeyboardInterrupt), ledger.transaction():
-        ledger.store("ledger/of-its-own", b"3")
-        raise KeyboardInterrupt
-    assert ledger.load("ledger/of-its-own") == b"2"
-
-
 def test_it_is_swept_once_a_minute(ledger: SqliteLedger, clock: Clock) -> None:
     swept = []
     for i, now in enumerate((5000, 5030, 5059, 5060, 5100, 5120)):
@@ -153,14 +124,6 @@ def test_a_sweep_tells_what_went(ledger: SqliteLedger, clock: Clock) -> None:
     assert ledger.accept(entries([make_label(6 << 16, when=6 * DAY)])) == ["duplicate"]
 
 
-def test_a_ledger_of_today_does_not_forget_what_its_first_format_had(tmp_path: Path) -> None:
-    path = tmp_path / "kept.db"
-    with closing(SqliteLedger(path, retention=DAY, clock=lambda: 5 * DAY)) as ledger:
-        ledger.store("ledger/pruned_through", repr(5 * DAY).encode())
-    with closing(SqliteLedger(path, retention=0.0, clock=lambda: 5 * DAY)) as ledger:
-        assert ledger.accept(entries([make_label(1, when=4.5 * DAY)])) == ["counted"]
-
-
 def test_what_is_published_was_made_sums_of(ledger: SqliteLedger) -> None:
     for i in range(2):  # the first one comes with a sweep
         ledger.accept(entries([make_label(i)]))
@@ -168,13 +131,6 @@ def test_what_is_published_was_made_sums_of(ledger: SqliteLedger) -> None:
     with ledger.emission("scrape") as found:
         assert found.fresh["m", "1"].labels.sum() == 2
     assert not ledger._book.unfolded()
-
-
-def test_its_checks_have_names_and_levels(ledger: SqliteLedger) -> None:
-    assert [(one.name, one.level, one.run()) for one in ledger.checks()] == [
-        ("file", "refusing", None), ("disk", "degraded", None), ("journal", "degraded", None),
-        ("damage", "degraded", None),
-    ]  # fmt: skip
 
 
 def test_reading_ends_in_time_and_not_before() -> None:
@@ -228,44 +184,6 @@ def test_free_pages_are_given_back_while_nobody_has_it_open(ledger: SqliteLedger
     assert not ledger.path.with_name("none").exists()
 
 
-def test_a_lock_on_a_file_that_was_deleted_meanwhile_holds_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, two = Holder("one", "a", 1, 0.0), Holder("two", "b", 2, 0.0)
-    really, deleted = file_leases._locked, []
-
-    def locked(file: int, holder: Holder) -> bool:
-        if not deleted:
-            deleted.append(holder)
-            (tmp_path / "kept.db.writer-a").unlink()
-        return really(file, holder)
-
-    monkeypatch.setattr(file_leases, "_locked", locked)
-    here, there = FileLeases(tmp_path / "kept.db"), FileLeases(tmp_path / "kept.db")
-    assert here.take("a", one) is None
-    assert there.take("a", two) == Held(one, float("inf"))
-    here.release("a", one)
-
-
-def test_partitions_have_a_backup_each(tmp_path: Path) -> None:
-    where = f"{tmp_path / 'kept.db'}?parts=2"
-    some = [make_label((i << 16) + i) for i in range(20)]
-    with closing(open_ledger(where)) as ledger:
-        ledger.accept(entries(some))
-    header = backup_ledger(where, tmp_path / "backup")
-    files = sorted(tmp_path.glob("backup*"))
-    assert [file.name for file in files] == ["backup.1", "backup.2"]
-    assert header.bytes == sum(read_header(file).bytes for file in files)
-    with pytest.raises(LedgerError, match=r"there is a ledger .*kept\.db\.1, or what is left of one"):
-        restore_ledger(tmp_path / "backup", where)
-    restored = restore_ledger(tmp_path / "backup", where, replace=True, recount=True)
-    assert str(restored.aside).count("replaced-") == 2
-    assert restored.forgotten_until == -math.inf
-    with closing(open_ledger(where)) as ledger:
-        assert ledger.accept(entries(some)) == ["duplicate"] * 20
-        assert ledger.sums()["m", "1"].labels.sum() == 20
-
-
 def test_a_ledger_that_cannot_be_opened_is_not_kept_open(ledger: SqliteLedger) -> None:
     ledger.close()
     assert compact(ledger.path), "closed, nothing of it is open"
@@ -275,12 +193,6 @@ def test_a_ledger_that_cannot_be_opened_is_not_kept_open(ledger: SqliteLedger) -
     assert compact(ledger.path), "nor where it was refused"
 
 
-def test_where_no_ledger_can_be_is_said(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(LedgerError, match=r"the ledger .*file/kept\.db cannot be made: .*Not a directory"):
-        SqliteLedger(tmp_path / "file" / "kept.db")
-
-
 def test_what_another_ledger_left_goes_aside_first(tmp_path: Path) -> None:
     (tmp_path / "kept.db-wal").write_text("of another one")
     SqliteLedger(tmp_path / "kept.db", clock=lambda: 5.0).close()
@@ -288,26 +200,17 @@ def test_what_another_ledger_left_goes_aside_first(tmp_path: Path) -> None:
 
 
 def test_many_receipts_are_swept_in_steps(ledger: SqliteLedger, clock: Clock) -> None:
-    rows = [(i.to_bytes(12, "big"), 40 * DAY + i) for i in range(20_500)]
+    rows = [(i.to_bytes(8, "big"), 40 * DAY + i, float("-inf"), b"") for i in range(20_500)]
     with ledger.transaction():
-        ledger._tables["nonces"].add(rows)
+        ledger._tables["epochs"].add(rows)
     clock.now = 41 * DAY
     assert ledger.prune(clock.now, at_most=200) == 200
     assert ledger.sweep(clock.now) == 20_300
-    assert not ledger._tables["nonces"].select()
+    assert not ledger._tables["epochs"].select()
     # What came before the last that went may have been forgotten.
     last = 10 * DAY + 20_499
     some = [make_label(1, when=last), make_label(2, when=last + 0.5)]
     assert ledger.accept(entries(some)) == ["forgotten", "counted"]
-
-
-def test_one_partition_is_a_ledger_like_any_other(tmp_path: Path) -> None:
-    with closing(open_ledger(f"{tmp_path / 'one.db'}?parts=1")) as ledger:
-        assert isinstance(ledger, SqliteLedger)
-    open_ledger(f"{tmp_path / 'two.db'}?parts=2").close()
-    with pytest.raises(LedgerError, match=r"two\.db\.1 is partition 1 of 2 of a ledger; name the whole one"):
-        open_ledger(str(tmp_path / "two.db.1"))
-    assert compact(tmp_path / "two.db.1"), "it is not kept open"
 
 
 def test_a_journal_that_is_removed_within_a_transaction_is_saved_by_it(
@@ -322,19 +225,6 @@ def test_a_journal_that_is_removed_within_a_transaction_is_saved_by_it(
         assert (copy.load("before"), copy.load("within")) == (b"1", b"2")
 
 
-def test_what_is_not_looked_at_in_time_is_looked_at_later(
-    ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ledger.accept(entries([make_label(1)]))
-    with closing(sqlite3.connect(ledger.path)) as db, db:
-        db.execute("UPDATE epochs SET expires = 0")
-    ledger.close()
-    for seconds, damaged in ((-1.0, 0), (10.0, 1)):
-        monkeypatch.setattr(sqlite_store, "_LOOK_AT_START", seconds)
-        with closing(SqliteLedger(ledger.path)) as again:
-            assert len(again.set_aside()) == damaged
-
-
 def test_a_copy_is_of_the_moment_that_it_says(ledger: SqliteLedger, tmp_path: Path) -> None:
     ledger.store("before", b"1")
 
@@ -345,16 +235,6 @@ def test_a_copy_is_of_the_moment_that_it_says(ledger: SqliteLedger, tmp_path: Pa
     assert copied(ledger.path, tmp_path / "copy.db", clock=moment) == 7000.0
     with closing(SqliteLedger(tmp_path / "copy.db")) as copy:
         assert (copy.load("before"), copy.load("after")) == (b"1", None)
-
-
-def test_nobody_can_know_who_uses_a_ledger_whose_first_page_is_gone(tmp_path: Path) -> None:
-    path = tmp_path / "kept.db"
-    SqliteLedger(path).close()
-    content = bytearray(path.read_bytes())
-    content[100:8192] = bytes(8092)  # all but the file's head
-    path.write_bytes(content)
-    with unused(path) as alone:
-        assert alone is None
 
 
 def test_a_ledger_that_lost_what_nobody_can_begin_anew_is_refused_from_then_on(ledger: SqliteLedger) -> None:

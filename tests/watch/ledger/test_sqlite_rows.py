@@ -11,18 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ledgers import NOW, entries, make_label
+from ledgers import entries, make_label
 
 from calib_serve.errors import LedgerError
 from calib_serve.watch.ledger import Key, SqliteLedger, Sums, book, set_aside_rows, verify_file
-from calib_serve.watch.ledger.batches import Once
-from calib_serve.watch.ledger.damage import Damage, contain, index_alone, structure
-from calib_serve.watch.ledger.entries import Place, Shadowed, holding, journal_sums, places
-from calib_serve.watch.ledger.partitioned import PARTITION
+from calib_serve.watch.ledger.entries import Once, Place, Shadowed, holding, journal_sums, places
+from calib_serve.watch.ledger.inspection import Damage, contain, structure
 from calib_serve.watch.ledger.seen import Seen, doubt
 from calib_serve.watch.ledger.sums import label_places
-from calib_serve.watch.ledger.tables import SCHEMA, TABLES, Table
-from calib_serve.watch.ledger.taken_out import count_taken_out
+
+pytestmark = pytest.mark.store
 
 DAY = 86_400.0
 
@@ -36,29 +34,12 @@ def ledger(tmp_path: Path) -> Iterator[SqliteLedger]:
 # --- damage ---
 
 
-def test_damage_is_called_by_its_table() -> None:
-    assert str(Damage("totals", None, "rows are missing")) == "totals: rows are missing"
-
-
-@pytest.mark.parametrize(
-    ("wrong", "alone"),
-    [
-        (["wrong # of entries in index epochs_expires"], True),
-        (["row 1 missing from index a", "row 2 missing from index b"], True),
-        (["row 1 missing from index a", "Freelist: size is 0 but should be 7"], False),
-        (["*** in database main ***\nTree 5: index page 7 is of another"], False),
-    ],
-)
-def test_indexes_hold_nothing_of_their_own(wrong: list[str], alone: bool) -> None:
-    assert index_alone(wrong) == alone
-
-
 def test_a_table_or_an_index_that_was_changed_is_named(ledger: SqliteLedger) -> None:
     with closing(sqlite3.connect(ledger.path)) as db:
         assert structure(db, made=True) == structure(db, made=False) == []
-        db.execute("DROP INDEX nonces_expires")
+        db.execute("DROP INDEX batches_expires")
         db.execute("ALTER TABLE batches RENAME TO others")
-        wanted = ["batches: not as it was made", "nonces_expires: not as it was made"]
+        wanted = ["batches: not as it was made", "batches_expires: not as it was made"]
         assert sorted(structure(db, made=True)) == wanted
         assert structure(db, made=False) == []
     assert sorted(verify_file(ledger.path)) == wanted
@@ -78,25 +59,6 @@ def test_rows_that_are_set_aside_are_numbered(ledger: SqliteLedger) -> None:
         db.execute("UPDATE damaged SET what = 'other' WHERE id = 2")
     (told,) = set_aside_rows(str(ledger.path))
     assert told.startswith("damaged: a row of damaged is not as it was written: its key reads (2,)")
-
-
-def test_digests_are_counted_anew_where_there_are_none(ledger: SqliteLedger) -> None:
-    ledger.accept(entries([make_label(i << 16) for i in range(5)]))
-    with ledger.transaction():
-        ledger._tables["state"].drop(("ledger/digests",))
-        ledger._tables.forget()
-        assert not ledger._tables.whole("epochs")
-        for name in ("state", "epochs"):
-            ledger._tables.recount(name)
-        assert ledger._tables.whole("epochs")
-    assert "epochs: rows are missing, or there are others" not in ledger.verify()
-    assert ledger._tables.whole("state")
-
-
-def test_a_digest_that_is_none_is_not_whole(ledger: SqliteLedger) -> None:
-    with closing(sqlite3.connect(ledger.path)) as db, db:
-        db.execute("UPDATE state SET value = x'00' WHERE key = 'ledger/digests'")
-    assert not ledger._tables.whole("nonces")
 
 
 # --- labels of the journal ---
@@ -205,12 +167,6 @@ def test_sums_of_labels_lie_where_they_are_said_to() -> None:
     assert Sums.served([0.5], bins=10).vector[predictions].sum() == 1.5
 
 
-def test_a_single_label_of_the_format_before_has_its_own_noise() -> None:
-    one = Sums.of_version_1([0, 0, 0, 0, 0, 1, 0, 0.75, 0, 1, 0.5625, 0.75], bins=2)
-    assert one["calib_feedback_noise_total"].tolist() == pytest.approx([0, 0.75 * 0.25])
-    assert one["calib_feedback_squared_error_total"].tolist() == pytest.approx([0, 0.0625])
-
-
 @pytest.mark.parametrize("kept", [b"odd", bytes(8194), bytes(16_384)])
 def test_bits_that_no_epoch_has_are_damage(ledger: SqliteLedger, kept: bytes) -> None:
     seen = Seen(ledger._tables, damaged=LedgerError)
@@ -221,87 +177,14 @@ def test_bits_that_no_epoch_has_are_damage(ledger: SqliteLedger, kept: bytes) ->
         seen._bits(kept)
 
 
-@pytest.mark.parametrize("name", ["ledger/bins", "ledger/digests"])
-def test_a_writer_of_the_name_of_a_key_is_a_writer(tmp_path: Path, name: str) -> None:
-    with closing(SqliteLedger(tmp_path / "kept.db", writer=name)) as ledger:
-        for i in range(3):
-            assert ledger.accept(entries([make_label(i)])) == ["counted"]
-            with ledger.emission("scrape") as found:
-                assert found.counted["m", "1"].labels.sum() == i + 1
-        assert ledger.verify() == []
-
-
 # --- what it keeps ---
 
 
-def test_its_tables_are_made_as_they_say() -> None:
-    assert [statement for one in TABLES.values() for statement in one.schema] == list(SCHEMA)
-    table = Table("t", ("a TEXT", "b REAL"), ("c BLOB",), ("b", "a"))
-    made, index = table.schema
-    with closing(sqlite3.connect(":memory:")) as db:
-        db.execute(made)
-        db.execute(index)
-        told = db.execute("SELECT name, type, pk, [notnull] FROM pragma_table_info('t')").fetchall()
-        assert told == [
-            ("a", "TEXT", 1, 1),
-            ("b", "REAL", 2, 1),
-            ("crc", "INTEGER", 0, 1),
-            ("c", "BLOB", 0, 1),
-        ]
-        assert db.execute("SELECT name FROM pragma_index_info('t_a')").fetchall() == [("b",), ("a",)]
-    (alone,) = Table("u", ("id INTEGER",), ()).schema
-    assert alone == "CREATE TABLE IF NOT EXISTS u (id INTEGER, crc INTEGER NOT NULL, PRIMARY KEY (id))"
-
-
-def test_the_names_of_what_it_keeps_stay(ledger: SqliteLedger) -> None:
-    ledger.accept(entries([make_label(1)]))
-    ledger.accept(entries([make_label(2)]))
-    ledger.forget(1000.0)
-    ledger.new_generation("restore")
-    count_taken_out(ledger, 3)
-    with ledger.emission("scrape"):
-        pass
-    with ledger.transaction():
-        doubt(ledger._tables["state"], receipts=1.0, batches=2.0)
-        ledger.store(PARTITION, b"1 of 2")
-    with closing(sqlite3.connect(ledger.path)) as db:
-        kept = dict(db.execute("SELECT key, value FROM state"))
-        columns = "SELECT m.name, group_concat(c.name, ' ') FROM sqlite_master m, pragma_table_info(m.name) c"
-        tables = dict(db.execute(f"{columns} WHERE m.type = 'table' GROUP BY m.name"))
-        assert db.execute("PRAGMA user_version").fetchone() == (4,)
-    assert {name: bytes(value) for name, value in kept.items() if name != "ledger/digests"} == {
-        "ledger/bins": b"15",
-        "ledger/retention": repr(30 * DAY).encode(),
-        "ledger/latest": repr(NOW).encode(),
-        "ledger/swept": b"5000.0",
-        "ledger/forgotten_before": b"1000.0",
-        "ledger/folded": b"2",
-        "ledger/doubted": b"1.0",
-        "ledger/doubted_batches": b"2.0",
-        "ledger-partition": b"1 of 2",
-        "taken_out": b"3",
-        "generation": b'{"number": 5000, "why": "restore", "lowered": 1}',
-    }
-    assert tables == {
-        "state": "key crc value",
-        "totals": "writer model version kind name crc sums",
-        "emitted": "consumer model version crc sums",
-        "journal": "id crc writer model version time nonce arrived confidence correct predicted inclusion "
-        "grouped slices detect shadow",
-        "epochs": "epoch crc expires since bits",
-        "nonces": "nonce crc expires",
-        "batches": "name crc expires",
-        "named": "name crc content time expires note",
-        "spans": "model version kind start width name crc sums",
-        "damaged": "id crc found place what row",
-    }
-
-
-@pytest.mark.parametrize("table", ["named", "batches", "epochs", "nonces", "spans", "journal"])
+@pytest.mark.parametrize("table", ["batches", "epochs", "spans", "journal"])
 def test_a_damaged_row_of_each_of_these_is_set_aside(ledger: SqliteLedger, table: str) -> None:
     row = {
-        "named": (b"name", b"content", 1.0, 2.0, b""), "batches": (b"name", 2.0),
-        "epochs": (b"epoch", 2.0, -math.inf, b""), "nonces": (b"nonce", 2.0),
+        "batches": (b"name", b"content", 1.0, 2.0, b""),
+        "epochs": (b"epoch", 2.0, -math.inf, b""),
         "spans": ("m", "1", "segment", 300.0, 300.0, "", b""),
         "journal": (1, "", "m", "1", 1.0, b"", 1.0, 0.5, 1, 1, 1.0, 0, "[]", 0, b""),
     }[table]  # fmt: skip
@@ -312,7 +195,7 @@ def test_a_damaged_row_of_each_of_these_is_set_aside(ledger: SqliteLedger, table
         assert not ledger._tables[table].select()
         assert ledger._tables.whole(table)
         assert contain(ledger._tables, [odd], latest=10.0, now=20.0) == [odd], "there is none any more"
-    doubted = (b"10.0", b"20.0") if table in ("named", "batches", "epochs", "nonces") else (None, None)
+    doubted = (b"10.0", b"20.0") if table in ("batches", "epochs") else (None, None)
     assert (ledger.load("ledger/doubted"), ledger.load("ledger/doubted_batches")) == doubted
     if doubted[0]:
         for time, counts in ((20.0, False), (20.5, True)):
@@ -354,10 +237,3 @@ def test_labels_older_than_every_span_are_in_the_total_alone(tmp_path: Path) -> 
             assert ledger.sums()["m", "1"].labels.sum() == i
             assert ledger.slices()[Key("m", "1")].labels.sum() == i
         assert ledger.dated(0, 2 * now) == []
-
-
-def test_rows_that_are_looked_at_raw_leave_the_others_as_they_were(ledger: SqliteLedger) -> None:
-    ledger.store("mine", b"1")
-    rows = ledger._tables["state"]
-    assert rows.chunk(None, most=9)
-    assert rows._db.text_factory is str

@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.watch.ledger.sums import SUMS, Sums, label_places
 
-NAMES = {one.name for one in SUMS}
-
 probabilities = st.lists(st.floats(0, 1), max_size=50)
 
 
@@ -45,44 +43,6 @@ def test_every_sum_is_what_its_name_says():
     # Delays: up to 2 s, to 4 s, ..., and what is longer than all.
     steps = np.minimum(np.ceil(np.log2(np.maximum(delay, 2))).astype(int) - 1, 23)
     np.testing.assert_array_equal(sums["calib_feedback_delay"], np.bincount(steps, minlength=24))
-
-
-def test_the_sums_of_the_format_before_keep_what_they_told():
-    rng = np.random.default_rng(0)
-    c, y = rng.random(500), rng.integers(0, 2, 500)
-    now = Sums.labelled(c, y)
-    n, confidence, correct = now.feedback.count, now.feedback.confidence, now.feedback.correct
-    kept = np.concatenate([np.zeros(30), n, confidence, correct, [(c * c).sum(), (c * y).sum()]])
-    read = Sums.of_version_1(kept, bins=15)
-    assert read.feedback == now.feedback
-    assert read["calib_feedback_squared_error_total"].sum() == pytest.approx(((c - y) ** 2).sum())
-    assert Sums.of_version_1(kept[:75], bins=15).feedback == now.feedback
-
-
-def test_the_format_before_is_read_column_by_column():
-    """Two bins, one of them empty; numbers that could not be exchanged for one another."""
-    kept = [5, 0, 4.5, 0, 4, 0, 3.4, 0, 3, 0, 2.96, 2.5]
-    read = Sums.of_version_1(kept, bins=2)
-    noise = 3.4 * (1 - 3.4 / 4)
-    expected = {
-        "calib_predictions": 5,
-        "calib_predictions_confidence": 4.5,
-        "calib_feedback": 4,
-        "calib_feedback_weight": 4,
-        "calib_feedback_confidence": 3.4,
-        "calib_feedback_correct": 3,
-        "calib_feedback_squared_error": 2.96 - 2 * 2.5 + 3,
-        "calib_feedback_noise": noise,
-        "calib_feedback_weight_squared": 4,
-        "calib_feedback_gap_weighted": 3.4 - 3,
-        "calib_feedback_gap_squared": 2.96 - 2 * 2.5 + 3,
-        "calib_feedback_correct_weighted": 3,
-    }
-    assert read["calib_feedback_confidence_squared_total"] == pytest.approx(2.96)
-    assert read["calib_feedback_confidence_correct_total"] == pytest.approx(2.5)
-    for name, value in expected.items():
-        found = read[name if name in NAMES else f"{name}_total"]
-        np.testing.assert_allclose(found, [value, 0], atol=1e-12, err_msg=name)
 
 
 def test_labels_are_taken_away_only_where_they_are():

@@ -1,0 +1,140 @@
+"""What the system refuses to write or to read: said by an error of ours, and what was there stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from injection import Fault, under
+from ledgers import accept, make_label
+from small_models import archive, linear_onnx, temperature
+
+from calib_serve import Artifact, Keyring
+from calib_serve.data.logits_file import read_logits
+from calib_serve.fit.checkpoint import Checkpoints
+from calib_serve.fuse.onnx.graph import fuse_onnx
+from calib_serve.fuse.torchserve.archive import read_archive
+from calib_serve.serve.properties import read_properties
+from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.samples import SampleLog
+
+pytestmark = pytest.mark.server
+
+Work = Callable[[Path], object]
+
+
+def save_artifact(folder: Path) -> None:
+    temperature().save(folder / "artifact")
+
+
+def save_keys(folder: Path) -> None:
+    Keyring.new().save(folder / "keys.json")
+
+
+def pack_archive(folder: Path) -> None:
+    archive(folder)
+
+
+def fuse_graph(folder: Path) -> None:
+    fuse_onnx(folder / "net.onnx", temperature(), folder / "fused.onnx", samples=1)
+
+
+def save_checkpoint(folder: Path) -> None:
+    Checkpoints(folder).save("key", {"x": np.arange(100.0)})
+
+
+def open_ledger(folder: Path) -> None:
+    ledger = SqliteLedger(folder / "l.db")
+    try:
+        accept(ledger, [make_label(1)])
+    finally:
+        ledger.close()
+
+
+def start_samples(folder: Path) -> None:
+    SampleLog(folder / "log")
+
+
+WRITERS = [save_artifact, save_keys, pack_archive, fuse_graph, save_checkpoint]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_without_room(write: Work, tmp_path: Path) -> None:
+    linear_onnx(tmp_path / "net.onnx")
+    write(tmp_path)
+    there = contents(tmp_path)
+    for n in (0, 1, 50, 90):  # every file written here is longer
+        ended = under(Fault(no_room_after=n), write, tmp_path)
+        assert ended.ours, ended
+        assert "too large" in ended.said or "temporary" in ended.said, ended
+        assert contents(tmp_path) == there
+    write(tmp_path)  # with room again
+
+
+@pytest.mark.parametrize("write", [*WRITERS, open_ledger, start_samples])
+def test_in_a_folder_that_is_read_only(write: Work, tmp_path: Path) -> None:
+    linear_onnx(tmp_path / "net.onnx")
+    there = contents(tmp_path)
+    tmp_path.chmod(0o500)
+    try:
+        ended = under(Fault(powerless=True), write, tmp_path)
+    finally:
+        tmp_path.chmod(0o700)
+    assert ended.ours, ended
+    assert str(tmp_path) in ended.said
+    assert contents(tmp_path) == there
+
+
+READERS: dict[str, Work] = {
+    "artifact/manifest.yaml": lambda folder: Artifact.load(folder / "artifact"),
+    "keys.json": lambda folder: Keyring.load(folder / "keys.json"),
+    "digits.mar": lambda folder: read_archive(folder / "digits.mar"),
+    "logits.npy": lambda folder: read_logits(folder / "logits.npy"),
+    "config.properties": lambda folder: read_properties(folder / "config.properties"),
+    "l.db": open_ledger,
+}
+
+
+def read(name: str, folder: Path) -> None:
+    READERS[name](folder)
+
+
+def fill(folder: Path) -> None:
+    archive(folder)
+    save_artifact(folder)
+    save_keys(folder)
+    np.save(folder / "logits.npy", np.zeros((2, 3)))
+    (folder / "config.properties").write_text("a=1\n")
+    open_ledger(folder)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_from_a_file_that_may_not_be_read(name: str, tmp_path: Path) -> None:
+    fill(tmp_path)
+    (tmp_path / name).chmod(0o000)
+    ended = under(Fault(powerless=True), read, name, tmp_path)
+    assert ended.ours, ended
+    assert Path(name).name in ended.said
+
+
+@pytest.mark.parametrize("work", [save_artifact, save_keys, pack_archive, open_ledger])
+def test_with_too_few_files_to_open(work: Work, tmp_path: Path) -> None:
+    work(tmp_path)
+    there = contents(tmp_path)
+    said = 0
+    for files in range(24):
+        ended = under(Fault(files=files), work, tmp_path)
+        assert ended.well or ended.ours, ended
+        said += ended.ours
+        if ended.ours and work is not open_ledger:
+            assert contents(tmp_path) == there
+        if ended.well:
+            break
+    assert said > 0
+    assert ended.well, "a few files are enough"
