@@ -31,19 +31,9 @@ def test_a_loopback_of_ipv6_answers(tmp_path: Path) -> None:
 
 def certificate(folder: Path, name: str = "a") -> tuple[str, str]:
     cert, key = str(folder / f"{name}.crt"), str(folder / f"{name}.key")
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-    ]
-    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    curve = ("ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    name_of = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+    command = ["openssl", "req", "-x509", "-newkey", *curve, *name_of]
     subprocess.run([*command, "-keyout", key, "-out", cert], check=True, capture_output=True)
     return cert, key
 

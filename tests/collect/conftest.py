@@ -1,6 +1,5 @@
 """One watch for all labels, and collectors of this process."""
 
-import threading
 from contextlib import contextmanager
 
 import pytest
@@ -53,22 +52,3 @@ def run(opened):
             return collector.run(once=True)
 
     return run
-
-
-@contextmanager
-def _at_work(collector, **options):
-    thread = threading.Thread(target=collector.run, kwargs=options)
-    thread.start()
-    try:
-        yield
-    except BaseException:
-        collector.stop()
-        raise
-    finally:
-        thread.join()
-
-
-@pytest.fixture
-def at_work():
-    """Inside, a collector runs in a thread; it has ended behind."""
-    return _at_work

@@ -17,7 +17,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from collecting import by_receipt, collecting, command, counted, predict, until, value
+from collecting import at_work, by_receipt, collecting, command, counted, predict, until
 from real_servers import Server
 from sizes import sized
 
@@ -166,16 +166,6 @@ def test_a_file_that_changes_while_it_is_read_is_read_again_whole(opened, server
     assert collector.totals.dead == {}
 
 
-def test_an_early_label_is_counted_once_its_prediction_is_there(opened, at_work, server, folder, tmp_path):
-    write(folder / "a.jsonl", [{"id": f"{tmp_path.name}-{i}", "label": 1} for i in range(20)])
-    with opened() as collector, at_work(collector, once=True):
-        until(lambda: collector.totals.held == 20)
-        with opened() as other:
-            assert other._source._state.of(f"file://{folder / 'a.jsonl'}") is None  # nothing is settled yet
-        predict(server, 20, tmp_path.name)
-    assert dict(collector.totals.labels) == {"accepted": 20}
-
-
 def test_a_batch_that_is_too_large_is_sent_in_parts(server, folder, run, tmp_path):
     labels = by_receipt(server.folder, 3)
     labels[1] = {"receipt": "x" * 900_000, "label": 1}
@@ -186,7 +176,7 @@ def test_a_batch_that_is_too_large_is_sent_in_parts(server, folder, run, tmp_pat
     assert (totals.labels["accepted"], totals.dead["malformed"]) == (2, 1001)
 
 
-def test_a_watch_that_is_down_is_waited_for(opened, at_work, server, folder):
+def test_a_watch_that_is_down_is_waited_for(opened, server, folder):
     before = counted(server)
     write(folder / "a.jsonl", by_receipt(server.folder, 50))
     server.stop(9)
@@ -197,7 +187,7 @@ def test_a_watch_that_is_down_is_waited_for(opened, at_work, server, folder):
     assert "50 counted" in str(collector.totals)
 
 
-def test_dead_letters_that_cannot_be_kept_stop_the_file_and_lose_nothing(opened, at_work, folder, tmp_path):
+def test_dead_letters_that_cannot_be_kept_stop_the_file_and_lose_nothing(opened, folder, tmp_path):
     (folder / "a.jsonl").write_text("{\n")
     (tmp_path / "dead").write_text("a file where the folder should be")
     with opened() as collector, at_work(collector, once=True):
@@ -239,24 +229,6 @@ def test_it_may_be_killed_at_any_moment(server, folder, options, tmp_path):
     assert subprocess.run(run, check=True, capture_output=True, timeout=120).returncode == 0
     assert counted(server) == before + 10_000
     assert len({one["dead"]["where"] for one in dead_letters(tmp_path)}) == 7
-
-
-def test_it_publishes_what_it_did_and_stops_within_seconds(server, folder, options, tmp_path, free_port):
-    write(folder / "a.jsonl", by_receipt(server.folder, 10))
-    log, url = tmp_path / "log", f"http://127.0.0.1:{free_port}"
-    with (
-        log.open("w") as file,
-        collecting(folder, server, *options, "--metrics-port", free_port, log=file) as process,
-    ):
-        until(lambda: "collecting" in log.read_text())
-        until(lambda: value(url, "calib_collect_labels_total", outcome="accepted") == 10)
-        assert value(url, "calib_collect_labels_total", outcome="unknown_id") == 0
-        assert value(url, "calib_collect_dead_letters_total") == 0
-        assert value(url, "calib_collect_lag") == 0
-        assert value(url, "calib_collect_sent_timestamp_seconds") > time.time() - 120
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(5) == 0
-    assert "10 counted" in log.read_text()
 
 
 def test_it_stops_within_seconds_while_the_watch_does_not_answer(folder, options):

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 import pytest
-from collecting import by_receipt, collecting, command, counted, predict, until, value
+from collecting import at_work, by_receipt, collecting, command, counted, predict, until, value
 from kafka_brokers import QUICK, Brokers
 from sizes import sized
 
@@ -58,6 +58,8 @@ def test_messages_are_committed_when_they_are_settled_and_poison_is_set_aside(
         assert value(url, "calib_collect_labels_total", outcome="duplicate") == 1
         assert value(url, "calib_collect_dead_letters_total", reason="malformed") == 4
         assert value(url, "calib_collect_dead_letters_total", reason="bad_label") == 1
+        assert value(url, "calib_collect_labels_total", outcome="unknown_id") == 0
+        assert value(url, "calib_collect_sent_timestamp_seconds") > time.time() - 120
         until(lambda: value(url, "calib_collect_lag") == 0)
         process.send_signal(signal.SIGTERM)
         assert process.wait(15) == 0
@@ -131,25 +133,7 @@ def test_a_label_that_comes_before_its_prediction_holds_back_no_other_and_not_fo
     assert letter == never
 
 
-@pytest.mark.nightly
-def test_a_watch_that_is_down_is_waited_for_and_the_group_stays(brokers, server, topic, options, tmp_path):
-    before = counted(server)
-    log = tmp_path / "log"
-    with log.open("w") as file, collecting(brokers.address(topic), server, *options, log=file):
-        brokers.put(topic, by_receipt(server.folder, 100))
-        until(lambda: brokers.committed(topic) == 100)
-        server.stop(9)
-        brokers.put(topic, by_receipt(server.folder, 100))
-        until(lambda: log.read_text().count("it is tried again") > 2)
-        time.sleep(5)  # longer than a member may be silent
-        assert brokers.committed(topic) == 100
-        server.start()
-        until(lambda: brokers.committed(topic) == 200, what=log.read_text()[-2000:])
-    assert counted(server) == before + 200
-    assert "Kafka did not take" not in log.read_text()
-
-
-def test_dead_letters_that_cannot_be_sent_are_not_taken_for_sent(brokers, server, topic, at_work):
+def test_dead_letters_that_cannot_be_sent_are_not_taken_for_sent(brokers, server, topic):
     brokers.put(topic, [b"{"])
     dead = open_dead_letters(
         "kafka://127.0.0.1:1/dead", kafka={"message.timeout.ms": "500", "log_level": "2"}

@@ -2,7 +2,9 @@
 
 import os
 import sys
+import threading
 import time
+from contextlib import contextmanager
 
 import httpx
 from processes import started
@@ -58,3 +60,17 @@ def until(condition, *, seconds=120, what=""):
     while not condition():
         assert time.monotonic() < end, f"not within {seconds} s {what}"
         time.sleep(0.2)
+
+
+@contextmanager
+def at_work(collector, **options):
+    """Inside, a collector runs in a thread; it has ended behind."""
+    thread = threading.Thread(target=collector.run, kwargs=options)
+    thread.start()
+    try:
+        yield
+    except BaseException:
+        collector.stop()
+        raise
+    finally:
+        thread.join()
