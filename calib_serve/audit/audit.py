@@ -7,8 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from calib_serve.audit.columns import Columns
-from calib_serve.audit.joined import FATES, REFUSED, Asked, joined, label_rows, prediction_rows
+from calib_serve.audit.joined import FATES, REFUSED, Asked, Columns, joined, label_rows, prediction_rows
 from calib_serve.audit.ranks import Ranks, ranked, ranks_of
 from calib_serve.audit.result import Audit, Labels, Measured, Refusal
 from calib_serve.audit.sums import MOST, Counted, Place, counted, grouped

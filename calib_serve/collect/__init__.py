@@ -1,9 +1,8 @@
 """Labels from where they are, Kafka or files, to the watch: each is counted once, and none is lost."""
 
 from calib_serve.collect.collector import Collector, Totals
-from calib_serve.collect.dead_letters import DeadLetter, DeadLetters
 from calib_serve.collect.opening import open_dead_letters, open_source
-from calib_serve.collect.source import Piece, Source, Stream
+from calib_serve.collect.source import DeadLetter, DeadLetters, Piece, Source, Stream
 
 __all__ = [
     "Collector", "DeadLetter", "DeadLetters", "Piece", "Source", "Stream", "Totals", "open_dead_letters",

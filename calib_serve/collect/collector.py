@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from calib_serve.collect.dead_letters import DeadLetter, DeadLetters
-from calib_serve.collect.source import Piece, Source
+from calib_serve.collect.source import DeadLetter, DeadLetters, Piece, Source
 from calib_serve.errors import ServerError
 from calib_serve.watch.sender import Rejected, Unanswered, post_items
 

@@ -11,9 +11,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from calib_serve.collect.dead_letters import DeadLetter
-from calib_serve.collect.messages import read_message
-from calib_serve.collect.source import Piece, Stream
+from calib_serve.collect.reading import read_message
+from calib_serve.collect.source import DeadLetter, Piece, Stream
 from calib_serve.errors import InputError, MissingDependency, ServerError
 
 try:

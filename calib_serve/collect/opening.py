@@ -8,8 +8,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from calib_serve.addresses import holds_password, shown
-from calib_serve.collect.dead_letters import DeadLetters, FolderDeadLetters
-from calib_serve.collect.source import Source
+from calib_serve.collect.source import DeadLetters, FolderDeadLetters, Source
 from calib_serve.errors import InputError
 from calib_serve.files import read_private
 
@@ -48,8 +47,7 @@ def open_source(
         if not topic.group:
             raise InputError(f"name the consumer group: {_SHAPE}, got {shown(address)}")
         return KafkaSource(topic.servers, topic.name, group=topic.group, config=kafka)
-    from calib_serve.collect.buckets import FileSource  # noqa: PLC0415  an optional extra
-    from calib_serve.collect.state import State  # noqa: PLC0415
+    from calib_serve.collect.files import FileSource, State  # noqa: PLC0415  an optional extra
 
     kept = State(state)
     try:

@@ -6,39 +6,57 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
-from calib_serve.errors import InputError
-from calib_serve.gateway.calibration import Calibrations, Counts
-from calib_serve.gateway.headers import Headers, about, at_most_one, forwarded
+from calib_serve.errors import InputError, MissingDependency
+from calib_serve.gateway.calibration import Calibrations
+from calib_serve.gateway.exporter import CONTENT_TYPE_LATEST, CollectorRegistry, Counts, generate_latest
 from calib_serve.gateway.http import (
     App,
+    Full,
+    Headers,
+    HttpUpstream,
+    Message,
+    NoAnswer,
     Receive,
     Scope,
     Send,
+    TooLarge,
+    Waiting,
+    about,
     answer_with,
-    read_body,
+    at_most_one,
+    forwarded,
     stream_through,
     target_of,
 )
-from calib_serve.gateway.infer import Inference, Wanted
-from calib_serve.gateway.own import LABELS, PREFIX
-from calib_serve.gateway.routes import Route, read_route
-from calib_serve.gateway.upstream import HttpUpstream, NoAnswer
-from calib_serve.gateway.waiting import Full, TooLarge, Waiting
+from calib_serve.gateway.rest import Inference, Route, Wanted, read_route
+from calib_serve.watch.http import Guard, Tokens
 
-__all__ = ["Gateway", "Part"]
+try:
+    from fastapi import HTTPException, Request, Response
+    from fastapi.responses import JSONResponse
+except ImportError as error:
+    raise MissingDependency("fastapi", "gateway") from error
+
+__all__ = ["LABELS", "PREFIX", "Gateway", "Part", "of_watch_elsewhere", "of_watch_inside"]
 
 log = logging.getLogger("calib_serve.gateway")
 
+LABELS = "/v1/labels"
+PREFIX = "/calibration"
+"""Below it are metrics, and the page of a watch in this process."""
+
 _LABELS, _BELOW = LABELS.encode(), f"{PREFIX}/".encode()
 _SMALL = 1 << 16  # bytes of a body
+_UNPACKED = 4  # bodies that are decompressed at the same time
 _STATUS: tuple[tuple[type[Exception], int], ...] = ((Full, 429), (TooLarge, 413), (InputError, 400))
 
 
 class Part(Protocol):
-    """What starts and stops with the gateway."""
+    """Starts and stops with the gateway."""
 
     async def open(self) -> None:
         """Start."""
@@ -67,10 +85,11 @@ class Gateway:
         self._upstream, self._own, self._waiting = upstream, own, waiting
         self._calibrations, self._counts, self._parts = calibrations, counts, (upstream, *parts)
         self._inference = Inference(calibrations, counts)
+        self._unpacking: asyncio.Semaphore | None = None
         self.failed: Exception | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI calls it."""
+        """Serve, as ASGI calls it."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
@@ -85,11 +104,12 @@ class Gateway:
     async def _live(self, receive: Receive, send: Send) -> None:
         async with contextlib.AsyncExitStack() as opened:
             await receive()
+            self._unpacking = asyncio.Semaphore(_UNPACKED)
             try:
                 for part in self._parts:
                     opened.push_async_callback(part.close)
                     await part.open()
-            except Exception as error:  # told by whoever serves this app
+            except Exception as error:  # reported by whoever serves this app
                 self.failed = error
                 await send({"type": "lifespan.startup.failed", "message": str(error)})
                 return
@@ -118,11 +138,14 @@ class Gateway:
                 await stream_through(self._upstream, scope, receive, send)
 
     async def _infer(self, route: Route, output: str, scope: Scope, receive: Receive, send: Send) -> None:
+        headers: Headers = scope["headers"]
         may_add = self._calibrations.added_to(route.model)
-        wanted = Wanted(route, output, about(scope["headers"]), self._waiting.most, may_add)
-        with self._waiting.body() as held:
-            await read_body(receive, held, self._waiting)
-            ask = await _off_the_loop(len(held), wanted.ask, bytes(held), scope["headers"])
+        wanted = Wanted(route, output, about(headers), self._waiting.most, may_add)
+        with self._waiting.body() as body:
+            raw = await body.read(receive)
+            ask = await self._off_the_loop(raw, headers, wanted.ask, raw, headers)
+            if ask.body is not raw:
+                body.hold(len(ask.body))
             async with self._upstream.request(
                 "POST", target_of(scope), ask.headers, ask.body, whole=True
             ) as answer:
@@ -130,13 +153,19 @@ class Gateway:
         given = forwarded(answer.raw_headers, b"date")
         if answer.status == 200:
             work = self._inference.reply, wanted, ask, given, content
-            content, given = await _off_the_loop(len(content), *work)
+            content, given = await self._off_the_loop(content, given, *work)
         await answer_with(send, answer.status, given, content)
 
+    async def _off_the_loop(self, body: bytes, headers: Headers, work: Callable[..., Any], *args: Any) -> Any:
+        """Do at once what is small; what is large in a thread, so that others need not wait for it.
 
-async def _off_the_loop(size: int, work: Callable[..., Any], *args: Any) -> Any:
-    """What is small is done at once; what is large, in a thread, so that others need not wait for it."""
-    return work(*args) if size < _SMALL else await asyncio.to_thread(work, *args)
+        What comes compressed is large whatever its bytes are: sixty kilobytes may hold sixty megabytes.
+        """
+        if at_most_one(headers, b"content-encoding"):
+            assert self._unpacking is not None
+            async with self._unpacking:
+                return await asyncio.to_thread(work, *args)
+        return work(*args) if len(body) < _SMALL else await asyncio.to_thread(work, *args)
 
 
 class _Started:
@@ -145,13 +174,13 @@ class _Started:
     def __init__(self, send: Send) -> None:
         self._send, self.yes = send, False
 
-    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+    async def __call__(self, message: Message) -> None:
         self.yes = True
         await self._send(message)
 
 
 async def _refuse(send: Send, error: Exception) -> None:
-    """An error as the protocol says it; what it is about is no server's fault but for NoAnswer."""
+    """Send an error as the protocol has it; only NoAnswer is the server's fault."""
     status = (
         error.status
         if isinstance(error, NoAnswer)
@@ -165,3 +194,55 @@ async def _refuse(send: Send, error: Exception) -> None:
     await answer_with(
         send, status, [*more, (b"content-type", b"application/json"), (b"content-length", length)], body
     )
+
+
+def of_watch_inside(app: App) -> App:
+    """Answer by the app of a watch in this process: labels, metrics, the page, incidents."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        below = scope["path"] != LABELS
+        await app({**scope, "root_path": PREFIX} if below else scope, receive, send)
+
+    return answer
+
+
+def of_watch_elsewhere(
+    watch: HttpUpstream, registry: CollectorRegistry, tokens: Tokens, hosts: Sequence[str]
+) -> App:
+    """Hand labels on to a watch at another address, with the client's token; metrics are the gateway's.
+
+    Both need one of ``tokens``, and a Host among ``hosts``: the watch itself may be open to this host alone.
+    """
+    guard = Guard(tokens)
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        _check_host(scope["headers"], hosts)
+        labels = scope["path"] == LABELS
+        try:
+            await guard.needs("label" if labels else "scrape")(Request(scope))
+        except HTTPException as error:
+            found: Response = JSONResponse({"detail": error.detail}, error.status_code, error.headers)
+        else:
+            if labels:
+                await stream_through(watch, scope, receive, send)
+                return
+            if (scope["method"], scope["path"]) == ("GET", f"{PREFIX}/metrics"):
+                found = Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+            else:
+                found = JSONResponse({"detail": "Not Found"}, 404)
+        await found(scope, receive, send)
+
+    return answer
+
+
+def _check_host(headers: Headers, hosts: Sequence[str]) -> None:
+    """Raise InputError for a Host of others, under which a page of theirs could reach a loopback address."""
+    if "*" in hosts:
+        return
+    told = at_most_one(headers, b"host")
+    try:
+        known = urlsplit(f"//{told}").hostname in hosts
+    except ValueError:
+        known = False
+    if not known:
+        raise InputError(f"the gateway has no name {told[:80]!r}")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -17,16 +14,12 @@ from calib_serve.gateway.tensors import Tensor
 from calib_serve.receipts import SignedReceipt
 from calib_serve.scores import ONE_COLUMN, Outputs, from_probs, to_logits, to_probs
 
-__all__ = ["ADDED", "About", "Calibrated", "Calibration", "Calibrations", "Counts", "Reports"]
-
-log = logging.getLogger("calib_serve.gateway")
+__all__ = ["ADDED", "About", "Calibrated", "Calibration", "Calibrations", "Reports"]
 
 Array = NDArray[Any]
 
 ADDED = frozenset(("confidence", "receipt", "abstain", "set", "label_wanted"))
 """The outputs that a reply may get; ``act`` only where a contract says what may be acted on."""
-
-_MOST_VERSIONS = 64  # that are told apart in a series
 
 
 class About(NamedTuple):
@@ -57,20 +50,6 @@ class Calibrated(NamedTuple):
 
     values: Array
     added: list[Tensor]
-
-
-class Counts:
-    """What is counted of the gateway itself: answers without a calibration, by model and version."""
-
-    def __init__(self) -> None:
-        self.uncalibrated: Counter[tuple[str, str]] = Counter()
-        self._lock = threading.Lock()
-
-    def passed(self, model: str, version: str) -> None:
-        """Count a reply that went out as the server gave it."""
-        with self._lock:
-            known = (model, version) in self.uncalibrated or len(self.uncalibrated) < _MOST_VERSIONS
-            self.uncalibrated[model, version if known else "other"] += 1
 
 
 class Calibration:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from calib_serve.errors import MissingDependency
-from calib_serve.gateway.calibration import Counts
 from calib_serve.watch.series import WORKERS
 
 try:
@@ -15,23 +16,29 @@ try:
 except ImportError as error:
     raise MissingDependency("prometheus_client", "gateway") from error
 
-__all__ = ["CONTENT_TYPE_LATEST", "CollectorRegistry", "GatewayCollector", "OneRegistry", "generate_latest"]
+__all__ = ["CONTENT_TYPE_LATEST", "CollectorRegistry", "Counts", "OneRegistry", "generate_latest"]
 
 _UNCALIBRATED = next(one for one in WORKERS if one.name == "calib_uncalibrated_total")
+_MOST_VERSIONS = 64  # with series of their own
 
 
-class GatewayCollector(Collector):
-    """Answers of calibrated models that went out as the server gave them; 0 from the start."""
+class Counts(Collector):
+    """Counts the answers of calibrated models that went out as the server gave them, from 0 on."""
 
-    def __init__(self, counts: Counts, versions: Iterable[tuple[str, str]]) -> None:
-        self._counts = counts
-        for version in versions:
-            counts.uncalibrated[version] += 0
+    def __init__(self, versions: Iterable[tuple[str, str]]) -> None:
+        self._passed = Counter(dict.fromkeys(versions, 0))
+        self._lock = threading.Lock()
+
+    def passed(self, model: str, version: str) -> None:
+        """Count a reply that went out as the server gave it."""
+        with self._lock:
+            known = (model, version) in self._passed or len(self._passed) < _MOST_VERSIONS
+            self._passed[model, version if known else "other"] += 1
 
     def collect(self) -> Iterator[Metric]:
-        """The family of one scrape."""
+        """Yield the family of one scrape."""
         family = CounterMetricFamily(_UNCALIBRATED.name, _UNCALIBRATED.help, labels=_UNCALIBRATED.labels)
-        for version, number in list(self._counts.uncalibrated.items()):
+        for version, number in list(self._passed.items()):
             family.add_metric(version, number)
         yield family
 
@@ -40,7 +47,7 @@ class OneRegistry(CollectorRegistry):
     """A registry of several programs in one: samples that they all have are added up."""
 
     def collect(self) -> Iterator[Metric]:
-        """Every family once."""
+        """Yield every family once."""
         families: dict[str, Metric] = {}
         for family in super().collect():
             if family.name not in families:

@@ -1,4 +1,7 @@
-"""The gateway over gRPC: ModelInfer of calibrated models is read, all other calls pass byte for byte."""
+"""The gateway over gRPC: ModelInfer of calibrated models is read, all other calls pass byte for byte.
+
+Its messages have raw or typed contents.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,19 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from calib_serve.errors import InputError, MissingDependency
-from calib_serve.gateway.calibration import Calibrations, Counts
-from calib_serve.gateway.headers import about, as_metadata
-from calib_serve.gateway.infer import UNCALIBRATED, found, why_not
-from calib_serve.gateway.infer_messages import asked, calibrated_reply, read_infer, read_reply, scores_of
-from calib_serve.gateway.waiting import Full, Waiting
+from calib_serve.gateway.calibration import ADDED, Calibrated, Calibrations
+from calib_serve.gateway.exporter import Counts
+from calib_serve.gateway.http import Full, Headers, Waiting, about
+from calib_serve.gateway.rest import UNCALIBRATED, Ask, check_parameters, found, why_not
+from calib_serve.gateway.tensors import Tensor, of_list, of_raw, raw_of
 
 try:
     import grpc
     import grpc.aio
+    from google.protobuf.message import DecodeError
+    from tritonclient.grpc import service_pb2
 except ImportError as error:
-    raise MissingDependency("grpcio", "gateway") from error
+    raise MissingDependency("tritonclient", "gateway") from error
 
 __all__ = ["GrpcGateway"]
 
@@ -30,6 +35,12 @@ _CHECK = "/grpc.health.v1.Health/Check"
 _HEALTH = ("ServerLive", "ServerReady", "Check")
 _DETAILS = "grpc-status-details-bin"  # more about an error
 _PATIENCE = 10.0  # seconds that calls in hand have to end
+_TYPED = {
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BOOL": "bool_contents",
+    "BYTES": "bytes_contents",
+}
 
 
 class GrpcGateway:
@@ -132,7 +143,7 @@ class GrpcGateway:
         context.set_trailing_metadata(_as_given(await call.trailing_metadata()))
 
     def _count_streamed(self, message: bytes) -> None:
-        request = read_infer(message)
+        request = _read_infer(message)
         if request is not None and self._calibrations.output_of(request.model_name) is not None:
             self._counts.passed(request.model_name, request.model_version)
 
@@ -155,23 +166,23 @@ class GrpcGateway:
         return reply
 
     async def _infer(self, method: str, raw: bytes, context: Any) -> bytes:
-        request = read_infer(raw)
+        request = _read_infer(raw)
         output = None if request is None else self._calibrations.output_of(request.model_name)
         if output is None:
             return await self._call(method, raw, context)
         model, version = request.model_name, request.model_version
         try:
-            said = about(as_metadata(context.invocation_metadata()))
-            ask = asked(raw, request, output, self._calibrations.added_to(model))
+            said = about(_headers_of(context.invocation_metadata()))
+            ask = _asked(raw, request, output, self._calibrations.added_to(model))
         except InputError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        answer = await self._call(method, ask.message, context)
+        answer = await self._call(method, ask.body, context)
 
         def made() -> bytes:
-            reply = read_reply(answer)
+            reply = _read_reply(answer)
             named = reply.model_version or version
-            calibration, scores = found(self._calibrations, model, named, scores_of(reply, output))
-            return calibrated_reply(ask, reply, output, calibration(scores.values, said))
+            calibration, scores = found(self._calibrations, model, named, _scores_of(reply, output))
+            return _calibrated_reply(ask, reply, output, calibration(scores.values, said))
 
         try:
             return made() if len(answer) < _SMALL else await asyncio.to_thread(made)
@@ -230,3 +241,88 @@ def _as_given(metadata: Any) -> tuple[tuple[str, Any], ...]:
 async def _abort(context: Any, error: Any) -> None:
     """The server's error as it is."""
     await context.abort(error.code(), error.details() or "", _as_given(error.trailing_metadata()))
+
+
+# --- messages ---------------------------------------------------------------------------------
+
+
+def _read_infer(raw: bytes) -> Any:
+    """The request; None for what is no message of this kind, and then the server says so."""
+    try:
+        return service_pb2.ModelInferRequest.FromString(raw)
+    except DecodeError:
+        return None
+
+
+def _asked(raw: bytes, request: Any, output: str, may_add: frozenset[str] = ADDED) -> Ask:
+    """What is asked of a model of which ``output`` is calibrated; Unsupported as ``rest.read_request``."""
+    names = [one.name for one in request.outputs]
+    if not names:
+        return Ask(raw)
+    for one in request.outputs:
+        if one.name == output:
+            check_parameters(output, one.parameters)
+    ours = frozenset(name for name in names if name in may_add)
+    if output in names and not ours:
+        return Ask(raw)
+    kept = [one for one in request.outputs if one.name not in ours]
+    del request.outputs[:]
+    request.outputs.extend(kept)
+    if output not in names:
+        request.outputs.add(name=output)
+    return Ask(request.SerializeToString(), None, output in names, ours or None)
+
+
+def _read_reply(raw: bytes) -> Any:
+    """The reply; InputError for what is none."""
+    try:
+        return service_pb2.ModelInferResponse.FromString(raw)
+    except DecodeError as error:
+        raise InputError("the reply is no ModelInferResponse") from error
+
+
+def _scores_of(reply: Any, output: str) -> Tensor | None:
+    """The output of this name, None if there is none."""
+    for place, one in enumerate(reply.outputs):
+        if one.name == output:
+            shape = list(one.shape)
+            if place < len(reply.raw_output_contents):
+                raw = reply.raw_output_contents[place]
+                return Tensor(output, one.datatype, of_raw(one.datatype, shape, raw))
+            if one.datatype not in ("FP32", "FP64"):
+                raise InputError(f"{one.datatype} of {output} is not in raw contents")
+            typed = getattr(one.contents, _TYPED[one.datatype])
+            return Tensor(output, one.datatype, of_list(one.datatype, shape, typed))
+    return None
+
+
+def _calibrated_reply(ask: Ask, reply: Any, output: str, calibrated: Calibrated) -> bytes:
+    """The message to the client."""
+    raw = bool(reply.raw_output_contents)
+    for place, one in enumerate(reply.outputs):
+        if one.name != output:
+            continue
+        if not ask.returned:
+            del reply.outputs[place]
+            if raw:
+                del reply.raw_output_contents[place]
+        elif raw:
+            reply.raw_output_contents[place] = raw_of(Tensor(output, one.datatype, calibrated.values))
+        else:
+            contents = getattr(one.contents, _TYPED[one.datatype])
+            contents[:] = calibrated.values.ravel().tolist()
+        break
+    for tensor in ask.picked(calibrated.added, frozenset(one.name for one in reply.outputs)):
+        made = reply.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        if raw:
+            reply.raw_output_contents.append(raw_of(tensor))
+        else:
+            getattr(made.contents, _TYPED[tensor.datatype]).extend(tensor.values.ravel().tolist())
+    return bytes(reply.SerializeToString())
+
+
+def _headers_of(metadata: Any) -> Headers:
+    return [
+        (name.encode(), value if isinstance(value, bytes) else value.encode("latin-1", "replace"))
+        for name, value in metadata
+    ]

@@ -9,13 +9,11 @@ from pathlib import Path
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError
-from calib_serve.gateway.app import Gateway, Part
-from calib_serve.gateway.calibration import Calibration, Calibrations, Counts
-from calib_serve.gateway.exporter import GatewayCollector, OneRegistry
+from calib_serve.gateway.app import Gateway, Part, of_watch_elsewhere, of_watch_inside
+from calib_serve.gateway.calibration import Calibration, Calibrations
+from calib_serve.gateway.exporter import Counts, OneRegistry
 from calib_serve.gateway.grpc_gateway import GrpcGateway
-from calib_serve.gateway.own import of_watch_elsewhere, of_watch_inside
-from calib_serve.gateway.upstream import HttpUpstream
-from calib_serve.gateway.waiting import Waiting
+from calib_serve.gateway.http import HttpUpstream, Waiting
 from calib_serve.receipts import Keyring, LiveKeyring
 from calib_serve.reporter.reporter import Reporter
 from calib_serve.scores import Outputs, check_outputs
@@ -110,7 +108,7 @@ def open_gateway(
     """
     for named in (output, scores, shadow):
         named.check([model for model, _ in models])
-    registry, counts = OneRegistry(), Counts()
+    registry, counts = OneRegistry(), Counts(models)
     waiting = Waiting(limits.waiting, most=limits.body)
     server = HttpUpstream(upstream, timeout=limits.seconds, connections=limits.waiting)
     parts: list[Part] = []
@@ -138,12 +136,12 @@ def open_gateway(
             opened.callback(reporter.close)
             found.append(Calibration(model, version, what, output=name, kind=kind, reports=reporter))
         calibrations = Calibrations(found)
-        registry.register(GatewayCollector(counts, models))
+        registry.register(counts)
         if isinstance(watch, Watch):
             own = of_watch_inside(create_app(watch, tokens=tokens, hosts=hosts, registry=registry))
         else:
             elsewhere = HttpUpstream(watch, timeout=limits.seconds, connections=limits.waiting, folder=True)
-            own = of_watch_elsewhere(elsewhere, registry, tokens)
+            own = of_watch_elsewhere(elsewhere, registry, tokens, hosts)
             parts.append(elsewhere)
         if grpc is not None:
             parts.append(

@@ -1,23 +1,140 @@
-"""Requests and replies of the protocol over REST: JSON, or JSON and the bytes of its binary data extension.
+"""Inferences over REST: addresses, requests and replies, in JSON or in JSON and bytes after it.
 
 A request goes on as it came unless the server must be asked for something else. Of a reply, the calibrated
-output is replaced and outputs are added; all else keeps its values and its order.
+output is replaced and outputs are added; all else keeps its values and its order. A reply that cannot be
+calibrated goes on as it came, with a header that says so, and is counted.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
+import logging
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+from urllib.parse import unquote_to_bytes
 
-from calib_serve.errors import InputError
-from calib_serve.gateway.calibration import ADDED, Calibrated
+from calib_serve.errors import CalibServeError, InputError
+from calib_serve.gateway.calibration import ADDED, About, Calibrated, Calibration, Calibrations
+from calib_serve.gateway.exporter import Counts
+from calib_serve.gateway.http import Headers, at_most_one, forwarded, without
 from calib_serve.gateway.tensors import Tensor, of_list, of_raw, raw_of
 
-__all__ = ["Ask", "Reply", "Unsupported", "read_request"]
+__all__ = [
+    "UNCALIBRATED", "Ask", "Asked", "Inference", "Reply", "Route", "Unsupported", "Wanted",
+    "check_parameters", "decoded", "encoded", "found", "read_request", "read_route", "why_not",
+]  # fmt: skip
 
+log = logging.getLogger("calib_serve.gateway")
+
+JSON_LENGTH = b"inference-header-content-length"
+"""How long the JSON before binary tensors is."""
+
+UNCALIBRATED = "x-calib-uncalibrated"
+"""The header, or gRPC's trailing metadata, of a reply that went on without a calibration: why."""
+
+_HEALTH = (["v2"], ["v2", "health", "live"], ["v2", "health", "ready"])
+_NO_INFERENCE = ("load", "unload", "ready", "stats", "config", "trace")
 _NOT_OURS = ("classification", "shared_memory_region")
+_CODINGS = ("gzip", "deflate")
+_AUTO = zlib.MAX_WBITS | 32  # gzip, or deflate as zlib writes it
+_LARGER = 16  # than a request a reply may be, once it is decompressed
+_OF_THE_BYTES = (b"etag", b"content-md5", b"digest", b"content-digest")
+
+# --- addresses --------------------------------------------------------------------------------
+
+Kind = Literal["infer", "inference", "health", "other"]
+
+
+class Route(NamedTuple):
+    """What is asked for, and of which model; ``inference`` is one that is not the protocol's ``infer``."""
+
+    kind: Kind
+    model: str = ""
+    version: str = ""
+
+
+def read_route(method: str, target: bytes) -> Route:
+    """Read a request's path, still percent-encoded and without its query, as strictly as a proxy must.
+
+    InputError for a path that is not of this server, or that servers read in different ways: whoever could
+    write the address of a calibrated model in a second way would get its scores as they are.
+
+    >>> read_route("POST", b"/v2/models/d%69gits/versions/3/infer")
+    Route(kind='infer', model='digits', version='3')
+    >>> read_route("POST", b"/v1/models/digits:predict")
+    Route(kind='inference', model='digits', version='')
+    """
+    if not target.startswith(b"/") or b"#" in target:
+        raise InputError("the address must be a path of this server, such as /v2/models/NAME/infer")
+    parts = [_part(one) for one in target.split(b"/")[1:]]
+    ends = parts[:-1] if parts[-1:] == [""] else parts
+    if "" in ends:
+        raise InputError("an address has no empty part between two slashes")
+    if ends in _HEALTH:
+        return Route("health")
+    if ends[:1] == ["predictions"] and len(ends) > 1:  # TorchServe's own
+        return Route("inference" if method in ("POST", "PUT") else "other", ends[1], "".join(ends[2:3]))
+    if ends[1:2] != ["models"] or len(ends) < 3:
+        return Route("other")
+    model, _, verb = ends[2].partition(":") if ends[0] == "v1" else (ends[2], "", "")
+    version = ends[4] if len(ends) > 4 and ends[3] == "versions" else ""
+    rest = ends[5:] if version else ends[3:]
+    if ends[0] == "v2" and rest == ["infer"]:
+        return Route("infer", model, version)
+    asks = method == "POST" and (verb or (rest and rest[-1] not in _NO_INFERENCE))
+    return Route("inference" if asks else "other", model, version)
+
+
+def _part(raw: bytes) -> str:
+    """One part of a path, decoded once."""
+    try:
+        part = unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError as error:
+        raise InputError("an address must be UTF-8") from error
+    if part in (".", "..") or any(sign in part for sign in "/\\;%") or not part.isprintable():
+        raise InputError("an address has neither dots as a part, nor encoded slashes or percent signs in one")
+    return part
+
+
+# --- content codings --------------------------------------------------------------------------
+
+
+def decoded(body: bytes, coding: str, *, most: int) -> bytes:
+    """Undo the coding of a body; InputError where it is damaged or would be larger than ``most`` bytes.
+
+    >>> decoded(encoded(b"abc", "gzip"), "gzip", most=10)
+    b'abc'
+    """
+    if coding in ("", "identity"):
+        return body
+    if coding not in _CODINGS:
+        raise InputError(f"a body is sent as gzip, deflate or as it is, got {coding[:20]!r}")
+    made, rest = b"", body
+    try:
+        while rest:  # gzip may have several members
+            reader = zlib.decompressobj(_AUTO)
+            made += reader.decompress(rest, most + 1 - len(made))
+            if len(made) > most:
+                raise InputError(f"a body has at most {most} bytes once it is decompressed")
+            if not reader.eof:
+                raise InputError(f"the body is no whole {coding}")
+            rest = reader.unused_data
+    except zlib.error as error:
+        raise InputError(f"the body is no {coding}") from error
+    return made
+
+
+def encoded(body: bytes, coding: str) -> bytes:
+    """Put a body into its coding again."""
+    if coding == "gzip":
+        return gzip.compress(body, 1, mtime=0)
+    return zlib.compress(body, 1) if coding == "deflate" else body
+
+
+# --- requests and replies ---------------------------------------------------------------------
 
 
 class Unsupported(InputError):
@@ -32,7 +149,7 @@ class Ask(NamedTuple):
     """
 
     body: bytes
-    json_length: int | None
+    json_length: int | None = None
     returned: bool = True
     added: frozenset[str] | None = None
 
@@ -169,3 +286,117 @@ class Reply:
             entries.append(entry)
         head = json.dumps({**self.document, "outputs": entries}, separators=(",", ":")).encode()
         return b"".join([head, *blobs]), len(head) if blobs else None
+
+
+# --- inferences -------------------------------------------------------------------------------
+
+
+class Asked(NamedTuple):
+    """The body and the headers to send to the server; ``of``: what the client wants of the reply."""
+
+    body: bytes
+    headers: Headers
+    of: Ask
+
+
+class Wanted(NamedTuple):
+    """An inference of a model of which ``output`` is calibrated; ``most`` bytes are read of its body.
+
+    ``may_add``: the outputs that its replies may get.
+    """
+
+    route: Route
+    output: str
+    about: About
+    most: int
+    may_add: frozenset[str] = ADDED
+
+    def ask(self, held: bytes, headers: Headers) -> Asked:
+        """What to send for the body ``held``; InputError for what the gateway does not take."""
+        coding = at_most_one(headers, b"content-encoding").lower()
+        body = decoded(held, coding, most=self.most)
+        ask = read_request(body, _json_length_of(headers, len(body)), self.output, self.may_add)
+        sent = forwarded(headers, b"host", b"content-length")
+        if ask.body is body:  # which is not kept decompressed while the server is at work
+            return Asked(held, [*sent, _length(held)], ask._replace(body=held))
+        sent = without(sent, b"content-encoding", JSON_LENGTH)
+        if ask.json_length is not None:
+            sent.append((JSON_LENGTH, str(ask.json_length).encode()))
+        return Asked(ask.body, [*sent, _length(ask.body)], ask)
+
+
+class Inference:
+    """Makes the replies of calibrated models; safe to use from threads."""
+
+    def __init__(self, calibrations: Calibrations, counts: Counts) -> None:
+        self._calibrations, self._counts = calibrations, counts
+
+    def reply(self, wanted: Wanted, asked: Asked, headers: Headers, content: bytes) -> tuple[bytes, Headers]:
+        """The reply to the client, of the server's reply of status 200; never raises."""
+        model, version = wanted.route.model, wanted.route.version
+        try:
+            coding = at_most_one(headers, b"content-encoding").lower()
+            body = decoded(content, coding, most=_LARGER * wanted.most)
+            reply = Reply.read(body, _json_length_of(headers, len(body)))
+            version = reply.version or version
+            calibration, scores = found(self._calibrations, model, version, reply.scores(wanted.output))
+            calibrated = calibration(scores.values, wanted.about)
+            made, json_length = reply.write(asked.of, wanted.output, scores.datatype, calibrated)
+            made = encoded(made, coding)
+        except Exception as error:  # fails open, and is counted
+            self._counts.passed(model, version)
+            return content, [*headers, (UNCALIBRATED.encode(), why_not(error, model, version).encode())]
+        lengths = {b"content-length": _length(made)[1]}
+        if json_length is not None:
+            lengths[JSON_LENGTH] = str(json_length).encode()
+        return made, _with(without(headers, *_OF_THE_BYTES), lengths)
+
+
+def found(
+    calibrations: Calibrations, model: str, version: str, scores: Tensor | None
+) -> tuple[Calibration, Tensor]:
+    """The calibration of a reply, and what it acts on; InputError where either is missing."""
+    calibration = calibrations.find(model, version)
+    if calibration is None:
+        raise InputError(f"there is no calibration of version {version[:40]!r}")
+    if scores is None:
+        raise InputError(f"the reply has no output {calibration.output!r}")
+    return calibration, scores
+
+
+def why_not(error: Exception, model: str, version: str) -> str:
+    """Why a reply is not calibrated, in a line for its client; all of it in the log."""
+    known = isinstance(error, CalibServeError)
+    log.error(
+        "%s:%s passes without calibration: %s", model, version, error, exc_info=None if known else error
+    )
+    told = str(error) if known else "the calibration failed"
+    return "".join(sign if " " <= sign <= "~" else "?" for sign in told)[:200]
+
+
+def _json_length_of(headers: Headers, size: int) -> int | None:
+    """Read the length of the JSON in a body of so many bytes, None where all of it is JSON."""
+    told = at_most_one(headers, JSON_LENGTH)
+    if not told:
+        return None
+    if not (told.isascii() and told.isdecimal() and len(told) < 12 and int(told) <= size):
+        raise InputError(f"{JSON_LENGTH.decode()} must be at most the body's {size}, got {told[:20]!r}")
+    return int(told)
+
+
+def _length(body: bytes) -> tuple[bytes, bytes]:
+    return b"content-length", str(len(body)).encode()
+
+
+def _with(headers: Headers, values: dict[bytes, bytes]) -> Headers:
+    """The headers in their order, with these values; what had none before comes last."""
+    rest = dict(values)
+    found = []
+    for name, value in headers:
+        key = name.lower()
+        if key in values:
+            if key in rest:
+                found.append((name, rest.pop(key)))
+        elif key != JSON_LENGTH:
+            found.append((name, value))
+    return [*found, *rest.items()]

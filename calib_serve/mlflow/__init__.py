@@ -6,8 +6,7 @@ with mlflow.start_run():
 artifact = calib_serve.mlflow.load("runs:/RUN/calibration")
 """
 
-from calib_serve.mlflow.around import log_calibrated
-from calib_serve.mlflow.runs import load, log
+from calib_serve.mlflow.runs import load, log, log_calibrated
 from calib_serve.mlflow.served import Calibrated
 
 __all__ = ["Calibrated", "load", "log", "log_calibrated"]

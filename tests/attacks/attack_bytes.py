@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 FORGED = "\n[METRICS]calib_predictions_total.Count:9|#model:m,version:1,bin:3|#type:COUNTER|#hostname:h,1\n"
-DEEP = 20_000  # Python's limit is a thousand
 
 
 class Owned:
@@ -76,3 +75,27 @@ def signed(facts: dict[str, Any]) -> bytes:
     digest = json.dumps(facts, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass")
     whole = {**facts, "sha256": hashlib.sha256(digest).hexdigest()}
     return yaml.safe_dump(whole, allow_unicode=True).encode()
+
+
+def endless() -> bytes:
+    """An ONNX graph with a Loop of 2^62 turns."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    def info(name: str, kind: int, *shape: Any) -> Any:
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    number, flag, scores = TensorProto.INT64, TensorProto.BOOL, TensorProto.FLOAT
+    turn = [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Add", ["s", "s"], ["next"])]
+    before = [info("i", number), info("go", flag), info("s", scores, "n", 3)]
+    body = helper.make_graph(turn, "body", before, [info("on", flag), info("next", scores, "n", 3)])
+    loop = helper.make_node("Loop", ["times", "go0", "x"], ["z"], body=body)
+    initial = [("times", np.array(1 << 62)), ("go0", np.array(True))]
+    graph = helper.make_graph(
+        [loop],
+        "g",
+        [info("x", scores, "n", 3)],
+        [info("z", scores, "n", 3)],
+        [numpy_helper.from_array(value, name) for name, value in initial],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    return bytes(model.SerializeToString())

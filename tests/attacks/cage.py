@@ -27,7 +27,7 @@ from types import TracebackType
 
 __all__ = ["CORPUS", "Cage", "Fate"]
 
-CORPUS = Path(__file__).parent / "corpus"
+CORPUS = Path(__file__).parent / "corpus"  # attacks on formats of others; ours are made
 MEMORY = 512 << 20  # bytes beyond what the program has when it starts
 _SUPPORT = Path(__file__).parents[1] / "support"
 
@@ -57,6 +57,16 @@ class Cage:
     ) -> None:
         self._end()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def files(self, reader: str) -> dict[str, Path]:
+        """The attacks for a reader by their names: those that are kept, and those that are made."""
+        made = self._folder / "made"
+        if not made.exists():
+            done = self.run("made.make", made)
+            assert done.kind == "fine", done.told
+        folders = [*CORPUS.iterdir(), *made.iterdir()]
+        mine = [one for one in folders if reader in one.name.split("+")]
+        return {path.name: path for folder in mine for path in sorted(folder.iterdir())}
 
     def feed(self, reader: str, content: bytes, ending: str = "") -> Fate:
         """What becomes of a file of this content; ``ending``: of its name, with the dot."""

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from pathlib import Path
 
 import pytest
-from attacks_on_graphs import endless
-from cage import CORPUS, Cage
+from attack_bytes import endless
+from cage import Cage
 from readers import READERS
 from small_models import temperature
 
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.graph import fuse_onnx
 
-FILES = [
-    pytest.param(reader, path, id=f"{reader}/{path.name}")
-    for folder in sorted(CORPUS.iterdir())
-    for reader in folder.name.split("+")
-    for path in sorted(folder.iterdir())
-]
+pytestmark = pytest.mark.server
+
 FATES = dict(
     line.rsplit(" ", 1) for line in (Path(__file__).parent / "fates.txt").read_text("utf-8").splitlines()
 )
@@ -28,42 +24,33 @@ FATES = dict(
 OWNED = Path("/tmp/calib-serve-was-owned")
 
 
-@pytest.fixture(scope="module")
-def cage() -> Iterator[Cage]:
-    with Cage() as cage:
-        yield cage
-
-
-@pytest.mark.parametrize(("reader", "path"), FILES)
-def test_an_attack_is_used_or_refused(cage: Cage, reader: str, path: Path) -> None:
-    fate = cage.run(reader, path)
-    assert fate.kind == FATES[f"{reader}/{path.name}"], fate.told
+@pytest.mark.parametrize("file", FATES)
+def test_an_attack_is_used_or_refused(cage: Cage, file: str) -> None:
+    reader, _, name = file.partition("/")
+    fate = cage.run(reader, cage.files(reader)[name])
+    assert fate.kind == FATES[file], fate.told
     assert not OWNED.exists(), "something was unpickled or evaluated"
     # An error that quotes the whole attack would flood a log.
     assert len(fate.told) <= 320
+    if "version" not in name and "format" not in name:  # else for another reason than its own
+        assert not re.search(r"newer|of format|of schema|has schema|is not known", fate.told), fate.told
 
 
-def test_every_reader_has_a_sound_file_and_attacks() -> None:
-    for reader in READERS:
-        paths = [path for one, path in (p.values for p in FILES) if one == reader]
-        assert len(paths) >= 5, reader
-
-
-def test_every_fate_is_of_a_file() -> None:
-    assert set(FATES) == {str(p.id) for p in FILES}
-    assert set(FATES.values()) == {"fine", "refused"}
+def test_every_file_has_a_fate_and_every_reader_files(cage: Cage) -> None:
+    found = {reader: cage.files(reader) for reader in READERS}
+    assert set(FATES) == {f"{reader}/{name}" for reader in READERS for name in found[reader]}
+    assert min(map(len, found.values())) >= 5
 
 
 def test_the_cage_tells_what_is_wrong() -> None:
     """So that the tests above can fail."""
     with Cage(patience=3.0) as cage:
         for reader, told in (
-            ("raises", "KeyError"), ("swells", "MemoryError"), ("dies", "ended with"), ("sleeps", "it hung"),
+            ("dies", "ended with"), ("raises", "KeyError"), ("swells", "MemoryError"), ("sleeps", "it hung"),
         ):  # fmt: skip
             fate = cage.feed(f"broken.{reader}", b"")
             assert fate.kind == "defect"
             assert told in fate.told
-        assert cage.feed("properties", b"a=1").kind == "fine", "the next one meets a fresh process"
 
 
 def test_a_graph_that_never_ends_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import resource
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
-from pathlib import Path
+from contextlib import ExitStack
 
 import pytest
+from live_server import until
 from sizes import sized
 from stalling import ONE, Served, closed, watching
 
@@ -19,30 +18,17 @@ pytestmark = pytest.mark.server
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One server that gives a request two seconds, and starts with room for few files."""
-    few = ("prlimit", "--nofile=256:8192")
+    """One server that gives a request two seconds, and serves a hundred connections."""
     options = ("--request-seconds", "2", "--max-connections", "100")
-    with watching(tmp_path_factory.mktemp("watch"), *options, before=few) as served:
+    with watching(tmp_path_factory.mktemp("watch"), *options) as served:
         yield served
 
 
-@pytest.fixture
-def many_files() -> Iterator[None]:
-    """As many files as this user may open: 1,024 are the usual limit until one asks for more."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < sized(2000, 6000):
-        pytest.skip(f"this user may open {hard} files")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@pytest.mark.usefixtures("many_files")
-def test_eleven_hundred_silent_connections_keep_nobody_waiting(plain: Served) -> None:
+def test_a_crowd_of_silent_connections_is_let_go(plain: Served) -> None:
     with ExitStack() as stack:
-        for _ in range(sized(1100, 5000)):
+        for _ in range(sized(200, 900)):
             stack.enter_context(plain.connect())
-        assert all(plain.counts() for _ in range(3))
+        until(plain.counts, seconds=30)
     assert plain.log.stat().st_size < 100_000
     assert "Traceback" not in plain.log.read_text()
 
@@ -60,7 +46,6 @@ def test_whoever_stops_in_the_middle_of_a_request_is_let_go(plain: Served) -> No
         plain.connect(),
         plain.connect(head(plain, 5)),
         plain.connect(head(plain, 5) + b"\r\n[1"),
-        plain.connect(whole + head(plain, 5)),
         plain.connect(whole + head(plain, 5) + b"\r\n["),
         plain.connect(head(plain, 1 << 40) + b"\r\n["),  # refused at once, and never sent
     ]
@@ -82,16 +67,6 @@ def cut_off(peer: socket.socket, text: bytes) -> bool:
 def test_whoever_sends_a_byte_a_moment_is_let_go(plain: Served) -> None:
     with plain.connect(head(plain, 100_000)) as peer:
         assert cut_off(peer, b"X")
-    assert plain.counts()
-
-
-def test_whoever_does_not_read_its_answers_is_let_go(plain: Served) -> None:
-    scrape = b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    with socket.socket() as deaf:
-        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        deaf.connect((plain.host, plain.port))
-        deaf.settimeout(120)
-        assert cut_off(deaf, scrape * 50)
     assert plain.counts()
 
 
@@ -139,26 +114,6 @@ def test_four_megabytes_of_anything_cost_little_more_than_a_legal_batch(
     dear, answer = spent(plain, hostile, kind)
     assert answer == status
     assert dear < 2 * fair
-
-
-def test_bodies_that_come_slowly_give_way(plain: Served) -> None:
-    """Sixteen of the largest are read at once: the first ones are let go, and their memory with them."""
-    with ExitStack() as stack:
-        started = head(plain, SIZE) + b"\r\n[" + b" " * (SIZE - 2)
-        slow = [stack.enter_context(plain.connect(started)) for _ in range(18)]
-        assert plain.counts()
-        with suppress(OSError):  # closed already, where this took too long
-            slow[0].sendall(b"]")
-            assert slow[0].recv(100)[:12] in (b"HTTP/1.1 429", b"")
-
-
-def test_with_few_files_there_are_fewer_connections_and_a_warning(tmp_path: Path) -> None:
-    with watching(tmp_path, before=("prlimit", "--nofile=300:300")) as served, ExitStack() as stack:
-        for _ in range(400):
-            stack.enter_context(served.connect())
-        assert served.counts()
-        assert "only 300 files may be open" in served.log.read_text()
-    assert served.log.stat().st_size < 100_000
 
 
 def test_a_body_is_refused_by_its_headers_before_it_is_sent(plain: Served) -> None:

@@ -42,7 +42,7 @@ def on_files(folder: Path, **options: Any) -> Auditor:
     return run
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server() -> Iterator[str]:
     with postgres(password=WORD) as address:
         yield address
@@ -74,7 +74,13 @@ def on_postgres(address: str) -> Auditor:
     return run
 
 
-@pytest.fixture(params=["duckdb", "postgres", "spark"])
+@pytest.fixture(
+    params=[
+        "duckdb",
+        pytest.param("postgres", marks=pytest.mark.server),
+        pytest.param("spark", marks=[pytest.mark.server, pytest.mark.nightly]),
+    ]
+)
 def auditor(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Auditor:
     monkeypatch.setenv("TZ", "America/St_Johns")  # no engine may read times by the clock of its host
     if request.param == "duckdb":

@@ -4,29 +4,23 @@ import os
 import random
 import signal
 import subprocess
-import threading
 import time
 
 import pytest
-from collecting import by_receipt, collecting, command, counted, predict, until, value
+from collecting import at_work, by_receipt, collecting, command, counted, predict, until, value
 from kafka_brokers import QUICK, Brokers
-from real_servers import Server
-from sizes import nightly, sized
+from sizes import sized
 
 from calib_serve.collect import Collector, open_dead_letters, open_source
 from calib_serve.collect.opening import kafka_settings
 from calib_serve.errors import InputError
 
+pytestmark = pytest.mark.server
 
-@pytest.fixture(scope="module")
+
+@pytest.fixture(scope="session")
 def brokers():
     return Brokers()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with Server(tmp_path_factory.mktemp("watch")) as server:
-        yield server
 
 
 @pytest.fixture
@@ -35,17 +29,12 @@ def topic(request):
 
 
 @pytest.fixture
-def quick(tmp_path):
-    """Settings of Kafka's client under which a group soon notices who died."""
+def options(brokers, topic, tmp_path):
+    """Of a group that soon notices who died."""
     path = tmp_path / "kafka.properties"
     path.write_text("# for tests\n" + "".join(f"{name}={value}\n" for name, value in QUICK.items()))
     path.chmod(0o600)
-    return path
-
-
-@pytest.fixture
-def options(brokers, topic, quick):
-    return ("--dead-letter", brokers.address(f"{topic}.dead", ""), "--kafka-config", quick)
+    return ("--dead-letter", brokers.address(f"{topic}.dead", ""), "--kafka-config", path)
 
 
 def test_messages_are_committed_when_they_are_settled_and_poison_is_set_aside(
@@ -69,6 +58,8 @@ def test_messages_are_committed_when_they_are_settled_and_poison_is_set_aside(
         assert value(url, "calib_collect_labels_total", outcome="duplicate") == 1
         assert value(url, "calib_collect_dead_letters_total", reason="malformed") == 4
         assert value(url, "calib_collect_dead_letters_total", reason="bad_label") == 1
+        assert value(url, "calib_collect_labels_total", outcome="unknown_id") == 0
+        assert value(url, "calib_collect_sent_timestamp_seconds") > time.time() - 120
         until(lambda: value(url, "calib_collect_lag") == 0)
         process.send_signal(signal.SIGTERM)
         assert process.wait(15) == 0
@@ -124,65 +115,34 @@ def test_two_consumers_share_a_topic_and_one_takes_over_from_the_other(
     assert counted(server) == before + 3000
 
 
-def test_a_label_that_comes_before_its_prediction_holds_back_no_other(
-    brokers, server, topic, options, tmp_path
+def test_a_label_that_comes_before_its_prediction_holds_back_no_other_and_not_for_ever(
+    brokers, server, topic, options
 ):
     before = counted(server)
-    others = by_receipt(server.folder, 200)
     early = [{"id": f"{topic}-{i}", "label": 1} for i in range(10)]
-    brokers.put(topic, [*early, *others])
-    log = tmp_path / "log"
-    with log.open("w") as file, collecting(brokers.address(topic), server, *options, log=file):
+    never = {"id": f"nobody's {topic}", "label": 1, "by": "id"}
+    brokers.put(topic, [*early, never, *by_receipt(server.folder, 200)])
+    with collecting(brokers.address(topic), server, *options, "--wait", "20s"):
         until(lambda: counted(server) == before + 200)
         assert brokers.committed(topic) < 200  # not behind what waits
         predict(server, 10, topic)
-        until(lambda: brokers.committed(topic) == 210)
-    assert counted(server) == before + 210
-
-
-def test_a_label_whose_prediction_never_comes_is_set_aside(brokers, server, topic, options):
-    brokers.put(topic, [{"id": f"nobody's {topic}", "label": 1, "by": "id"}])
-    with collecting(brokers.address(topic), server, *options, "--wait", "2s"):
         (letter,) = brokers.read(f"{topic}.dead", 1)
-        until(lambda: brokers.committed(topic) == 1)
-    assert letter["dead"]["reason"] == "unknown_id"
-    assert {key: letter[key] for key in ("id", "label", "by")} == {
-        "id": f"nobody's {topic}",
-        "label": 1,
-        "by": "id",
-    }
+        until(lambda: brokers.committed(topic) == 211)
+    assert counted(server) == before + 210
+    assert letter.pop("dead")["reason"] == "unknown_id"
+    assert letter == never
 
 
-@nightly
-def test_a_watch_that_is_down_is_waited_for_and_the_group_stays(brokers, topic, options, tmp_path):
-    with Server(tmp_path) as server:
-        log = tmp_path / "log"
-        with log.open("w") as file, collecting(brokers.address(topic), server, *options, log=file):
-            brokers.put(topic, by_receipt(tmp_path, 100))
-            until(lambda: brokers.committed(topic) == 100)
-            server.stop(9)
-            brokers.put(topic, by_receipt(tmp_path, 100))
-            until(lambda: log.read_text().count("it is tried again") > 2)
-            time.sleep(5)  # longer than a member may be silent
-            assert brokers.committed(topic) == 100
-            server.start()
-            until(lambda: brokers.committed(topic) == 200, what=log.read_text()[-2000:])
-        assert counted(server) == 200
-        assert "Kafka did not take" not in log.read_text()
-
-
-def test_dead_letters_that_cannot_be_sent_are_not_taken_for_sent(brokers, server, topic, tmp_path):
+def test_dead_letters_that_cannot_be_sent_are_not_taken_for_sent(brokers, server, topic):
     brokers.put(topic, [b"{"])
     dead = open_dead_letters(
         "kafka://127.0.0.1:1/dead", kafka={"message.timeout.ms": "500", "log_level": "2"}
     )
     source = open_source(brokers.address(topic), kafka=QUICK)
     collector = Collector(source, f"{server.url}/v1/labels", dead)
-    thread = threading.Thread(target=collector.run)
-    thread.start()
-    until(lambda: collector.totals.failures["dead_letter"] > 0)
-    collector.stop()
-    thread.join()
+    with at_work(collector):
+        until(lambda: collector.totals.failures["dead_letter"] > 0)
+        collector.stop()
     source.close()
     assert brokers.committed(topic) == 0
     assert collector.totals.dead == {}

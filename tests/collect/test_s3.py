@@ -10,7 +10,8 @@ import httpx
 import pytest
 from collecting import by_receipt, collecting, counted, until
 from processes import started
-from real_servers import Server
+
+pytestmark = [pytest.mark.server, pytest.mark.nightly]
 
 if os.environ.get("CI") != "true":  # which must not skip
     pytest.importorskip("s3fs", reason="pip install s3fs")
@@ -47,11 +48,6 @@ fs = s3fs.S3FileSystem()
 if not fs.exists("labels"): fs.mkdir("labels")
 fs.pipe_file(sys.argv[1], sys.stdin.buffer.read())
 """
-READ = """
-import s3fs
-fs = s3fs.S3FileSystem()
-for path in fs.find("labels/dead"): print(fs.cat(path).decode(), end="")
-"""
 
 
 def put(path, labels):
@@ -59,35 +55,21 @@ def put(path, labels):
     subprocess.run([sys.executable, "-c", PUT, path], input=text.encode(), check=True, timeout=60)
 
 
-def test_objects_are_read_once_and_again_where_they_change(bucket, tmp_path):
-    with Server(tmp_path) as server:
-        labels = by_receipt(tmp_path, 300)
-        put("labels/in/a.jsonl", labels[:100])
-        put("labels/in/day=2/b.csv.tmp", labels[:1])
-        log = tmp_path / "log"
-        options = (
-            "--dead-letter",
-            "s3://labels/dead",
-            "--state",
-            tmp_path / "s.db",
-            "--settle",
-            1,
-            "--every",
-            0.5,
-        )
-        with log.open("w") as file, collecting("s3://labels/in", server, *options, log=file):
-            until(lambda: counted(server) == 100, what=log.read_text())
-            put("labels/in/a.jsonl", labels[:200])
-            put("labels/in/day=2/b.jsonl", [*labels[200:], {"id": 7}])
-            until(lambda: counted(server) == 300)
-            time.sleep(3)
-        found = subprocess.check_output([sys.executable, "-c", READ], text=True, timeout=60)
-        (letter,) = map(json.loads, found.splitlines())
-        assert letter["dead"]["reason"] == "malformed"
-        with (
-            log.open("w") as file,
-            collecting("s3://labels/in", server, *options, "--once", log=file) as again,
-        ):
-            assert again.wait(60) == 0
-        assert "0 counted" in log.read_text()
-        assert "duplicate" not in log.read_text()
+def test_objects_are_read_once_and_again_where_they_change(bucket, server, tmp_path):
+    before, labels, log = counted(server), by_receipt(server.folder, 300), tmp_path / "log"
+    put("labels/in/a.jsonl", labels[:100])
+    put("labels/in/day=2/b.csv.tmp", labels[:1])
+    options = ("--dead-letter", tmp_path / "dead", "--state", tmp_path / "s.db", "--settle", 1)
+    run = ("s3://labels/in", server, *options, "--every", 0.5)
+    with log.open("w") as file, collecting(*run, log=file):
+        until(lambda: counted(server) == before + 100, what=log.read_text())
+        put("labels/in/a.jsonl", labels[:200])
+        put("labels/in/day=2/b.jsonl", [*labels[200:], {"id": 7}])
+        until(lambda: counted(server) == before + 300)
+        time.sleep(3)
+    (letter,) = (tmp_path / "dead").glob("*.jsonl")
+    assert json.loads(letter.read_text())["dead"]["reason"] == "malformed"
+    with log.open("w") as file, collecting(*run, "--once", log=file) as again:
+        assert again.wait(60) == 0
+    assert "0 counted" in log.read_text()
+    assert "duplicate" not in log.read_text()

@@ -6,38 +6,18 @@ import gzip
 import json
 import re
 import socket
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import grpc
 import pytest
-from gateways import Running, X, artifact, gateway, repository
-from test_triton_gateway import _grpc_of, request
-from triton_server import Triton, needs_tritonserver, triton_on
+from gateways import INFER, METHOD, Running, X
+from test_triton_gateway import request
+from triton_server import Triton
 from tritonclient.grpc import service_pb2
 
 pytestmark = pytest.mark.server
 
-SERVICE = "/inference.GRPCInferenceService/"
-
-
-@pytest.fixture(scope="module")
-def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
-    needs_tritonserver()
-    folder = tmp_path_factory.mktemp("conformance")
-    repository(folder / "models", "digits", "other")
-    with triton_on(folder / "models", folder / "server") as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory, triton: Triton) -> Iterator[Running]:
-    folder: Path = tmp_path_factory.mktemp("conforming")
-    artifact().save(folder / "artifact")
-    model = f"digits={folder / 'artifact'}"
-    with gateway(folder, triton.http, "--output", "logits", models=(model,), grpc=_grpc_of(triton)) as found:
-        yield found
+SERVICE, INFER_OTHER = "/inference.GRPCInferenceService/", "/v2/models/other/infer"
 
 
 @dataclass(frozen=True)
@@ -84,59 +64,49 @@ def message(
 
 OTHER = json.dumps(request(outputs=[{"name": "logits"}, {"name": "best"}])).encode()
 BINARY = json.dumps({**request(), "parameters": {"binary_data_output": True}}).encode()
-JSON_THEN_BYTES = json.dumps(
-    {
-        "inputs": [
-            {
-                "name": "x",
-                "datatype": "FP32",
-                "shape": list(X.shape),
-                "parameters": {"binary_data_size": X.nbytes},
-            }
-        ],
-        "outputs": [{"name": "logits"}],
-    }
-).encode()
+_X = {"name": "x", "datatype": "FP32", "shape": list(X.shape), "parameters": {"binary_data_size": X.nbytes}}
+JSON_THEN_BYTES = json.dumps({"inputs": [_X], "outputs": [{"name": "logits"}]}).encode()
 LENGTH = f"Inference-Header-Content-Length: {len(JSON_THEN_BYTES)}"
 
-MESSAGES = {
-    "live": message("GET", "/v2/health/live"),
-    "ready": message("GET", "/v2/health/ready"),
-    "server metadata": message("GET", "/v2"),
-    "model metadata": message("GET", "/v2/models/digits"),
-    "model ready": message("GET", "/v2/models/digits/ready"),
-    "model config": message("GET", "/v2/models/digits/config"),
-    "a version's metadata": message("GET", "/v2/models/digits/versions/1"),
-    "no such version": message("GET", "/v2/models/digits/versions/9"),
-    "no such model": message("GET", "/v2/models/nothing"),
-    "nothing": message("GET", "/"),
-    "no such path": message("GET", "/nothing?at=all&more"),
+
+def classified(name: str) -> bytes:
+    return json.dumps(request(outputs=[{"name": name, "parameters": {"classification": 2}}])).encode()
+
+
+UNKNOWN = json.dumps(request(outputs=[{"name": "no"}])).encode()
+ZIPPED = gzip.compress(OTHER, mtime=0)
+GETS = {
+    "live": "/v2/health/live",
+    "ready": "/v2/health/ready",
+    "server metadata": "/v2",
+    "model metadata": "/v2/models/digits",
+    "model ready": "/v2/models/digits/ready",
+    "model config": "/v2/models/digits/config",
+    "a version's metadata": "/v2/models/digits/versions/1",
+    "no such version": "/v2/models/digits/versions/9",
+    "no such model": "/v2/models/nothing",
+    "nothing": "/",
+    "no such path": "/nothing?at=all&more",
+    "shared memory": "/v2/systemsharedmemory/status",
+}
+MESSAGES = {name: message("GET", path) for name, path in GETS.items()} | {
     "no such method": message("DELETE", "/v2/models/digits"),
     "the repository": message("POST", "/v2/repository/index", b"{}"),
-    "shared memory": message("GET", "/v2/systemsharedmemory/status"),
-    "another model": message("POST", "/v2/models/other/infer", OTHER),
-    "another model, chunked": message("POST", "/v2/models/other/infer", OTHER, chunked=True),
-    "another model, binary": message("POST", "/v2/models/other/infer", BINARY),
-    "another model, bytes after JSON": message(
-        "POST", "/v2/models/other/infer", JSON_THEN_BYTES + X.tobytes(), LENGTH
-    ),
-    "another model, compressed": message(
-        "POST", "/v2/models/other/infer", gzip.compress(OTHER, mtime=0), "Content-Encoding: gzip"
-    ),
-    "another model, answered compressed": message(
-        "POST", "/v2/models/other/infer", OTHER, "Accept-Encoding: gzip"
-    ),
-    "another model, classified": message(
-        "POST",
-        "/v2/models/other/infer",
-        json.dumps(request(outputs=[{"name": "logits", "parameters": {"classification": 2}}])).encode(),
-    ),
-    "an error of another model": message("POST", "/v2/models/other/infer", b'{"inputs": []}'),
-    "an error of the calibrated model": message("POST", "/v2/models/digits/infer", b'{"inputs": []}'),
-    "no JSON for the calibrated model": message("POST", "/v2/models/digits/infer", b"{"),
-    "an unknown output of the calibrated model": message(
-        "POST", "/v2/models/digits/infer", json.dumps(request(outputs=[{"name": "no"}])).encode()
-    ),
+    "another model": message("POST", INFER_OTHER, OTHER),
+    "another model, chunked": message("POST", INFER_OTHER, OTHER, chunked=True),
+    "another model, binary": message("POST", INFER_OTHER, BINARY),
+    "another model, bytes after JSON": message("POST", INFER_OTHER, JSON_THEN_BYTES + X.tobytes(), LENGTH),
+    "another model, compressed": message("POST", INFER_OTHER, ZIPPED, "Content-Encoding: gzip"),
+    "another model, answered compressed": message("POST", INFER_OTHER, OTHER, "Accept-Encoding: gzip"),
+    "another model, classified": message("POST", INFER_OTHER, classified("logits")),
+    "an error of another model": message("POST", INFER_OTHER, b'{"inputs": []}'),
+    "an error of the calibrated model": message("POST", INFER, b'{"inputs": []}'),
+    "no JSON for the calibrated model": message("POST", INFER, b"{"),
+    "a list for it": message("POST", INFER, b"[]"),
+    "a number of inputs": message("POST", INFER, b'{"inputs": 3}'),
+    "no UTF-8": message("POST", INFER, b"\xff" * 100),
+    "an output without a name": message("POST", INFER, b'{"outputs": [{}]}'),
+    "an unknown output of the calibrated model": message("POST", INFER, UNKNOWN),
     "generate": message("POST", "/v2/models/other/generate", b'{"x": [1, 2, 3, 4]}'),
 }
 
@@ -174,12 +144,6 @@ def called(address: str, method: str, sent: bytes) -> tuple[object, object]:
             return error.code(), error.details()
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_call_of_grpc_is_the_servers_by_byte(running: Running, triton: Triton, name: str) -> None:
-    sent = METHODS[name].SerializeToString()
-    assert called(running.grpc, SERVICE + name, sent) == called(_grpc_of(triton), SERVICE + name, sent)
-
-
 def infer_request(model: str) -> service_pb2.ModelInferRequest:
     sent = service_pb2.ModelInferRequest(model_name=model, raw_input_contents=[X.tobytes()])
     sent.inputs.add(name="x", datatype="FP32", shape=list(X.shape))
@@ -187,22 +151,29 @@ def infer_request(model: str) -> service_pb2.ModelInferRequest:
     return sent
 
 
-def test_other_models_and_other_services_pass_over_grpc_by_byte(running: Running, triton: Triton) -> None:
-    sent = infer_request("other").SerializeToString()
-    assert called(running.grpc, f"{SERVICE}ModelInfer", sent) == called(
-        _grpc_of(triton), f"{SERVICE}ModelInfer", sent
-    )
-    for bad in (b"\xff\xff", b""):
-        for method in (f"{SERVICE}ModelInfer", "/grpc.health.v1.Health/Check"):
-            assert called(running.grpc, method, bad) == called(_grpc_of(triton), method, bad)
+CALLS = {
+    **{name: (SERVICE + name, sent.SerializeToString()) for name, sent in METHODS.items()},
+    "another model": (METHOD, infer_request("other").SerializeToString()),
+    "no message": (METHOD, b"\xff\xff"),
+    "nothing": (METHOD, b""),
+    "health": ("/grpc.health.v1.Health/Check", b""),
+    "no health": ("/grpc.health.v1.Health/Check", b"\xff\xff"),
+}
+
+
+@pytest.mark.parametrize(("method", "sent"), CALLS.values(), ids=CALLS)
+def test_a_call_of_grpc_is_the_servers_by_byte(
+    running: Running, triton_grpc: str, method: str, sent: bytes
+) -> None:
+    assert called(running.grpc, method, sent) == called(triton_grpc, method, sent)
+
+
+def test_a_stream_passes_and_is_counted_as_uncalibrated(running: Running, triton_grpc: str) -> None:
     assert called(running.grpc, "/no.such/Thing", b"")[0] is not None
-
-
-def test_a_stream_passes_and_is_counted_as_uncalibrated(running: Running, triton: Triton) -> None:
     sent = [infer_request(model) for model in ("digits", "other", "digits")]
     before = running.counted("calib_uncalibrated_total")
     found = []
-    for address in (running.grpc, _grpc_of(triton)):
+    for address in (running.grpc, triton_grpc):
         with grpc.insecure_channel(address) as channel:
             call = channel.stream_stream(
                 f"{SERVICE}ModelStreamInfer",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import ml_dtypes
@@ -19,11 +20,9 @@ from tritonclient.utils import serialize_byte_tensor
 from calib_serve import Artifact
 from calib_serve.errors import InputError
 from calib_serve.gateway.calibration import ADDED, About, Calibration, Calibrations
-from calib_serve.gateway.coding import decoded, encoded
-from calib_serve.gateway.rest import Ask, Reply, read_request
-from calib_serve.gateway.routes import read_route
+from calib_serve.gateway.http import Full, TooLarge, Waiting
+from calib_serve.gateway.rest import Ask, Reply, decoded, encoded, read_request, read_route
 from calib_serve.gateway.tensors import Tensor, of_list, of_raw, raw_of
-from calib_serve.gateway.waiting import Full, TooLarge, Waiting
 
 
 class Unsigned:
@@ -48,9 +47,9 @@ def test_texts_are_written_as_tritons_client_writes_them(texts: list[bytes]) -> 
     assert raw_of(Tensor("t", "BYTES", values)) == (theirs.item() if theirs.size else b"")
 
 
-@pytest.mark.parametrize(("shape", "data"), [([2, 2], [1, 2, 3, 4]), ([2, 2], [[1, 2], [3, 4]])])
-def test_json_data_are_flat_or_nested(shape: list[int], data: Any) -> None:
-    assert of_list("FP32", shape, data).tolist() == [[1, 2], [3, 4]]
+@pytest.mark.parametrize("data", [[1, 2, 3, 4], [[1, 2], [3, 4]]])
+def test_json_data_are_flat_or_nested(data: Any) -> None:
+    assert of_list("FP32", [2, 2], data).tolist() == [[1, 2], [3, 4]]
 
 
 @pytest.mark.parametrize(
@@ -87,20 +86,16 @@ def test_every_datatype_of_scores_comes_back_as_it_came(datatype: str) -> None:
     np.testing.assert_allclose(e / e.sum(axis=1, keepdims=True), probs(), atol=error)
 
 
-@pytest.mark.parametrize("shape", [(5, 3), (5, 3, 1), (5, 1, 3), (5, 3, 1, 1)])
-def test_axes_of_one_stay_where_they_are(shape: tuple[int, ...]) -> None:
+def test_axes_of_one_stay_where_they_are_and_other_shapes_are_no_scores() -> None:
     calibration = Calibration("m", "1", artifact(), output="z", kind="logits", reports=Unsigned())
-    made = calibration(logits().reshape(shape), About())
-    assert made.values.shape == shape
-    np.testing.assert_allclose(np.exp(made.values.reshape(5, 3)), probs(), atol=1e-6)
+    for shape in ((5, 3), (5, 3, 1), (5, 1, 3), (5, 3, 1, 1)):
+        made = calibration(logits().reshape(shape), About())
+        assert made.values.shape == shape
+        np.testing.assert_allclose(np.exp(made.values.reshape(5, 3)), probs(), atol=1e-6)
     assert calibration(logits()[0], About()).values.shape == (3,)
-
-
-@pytest.mark.parametrize("shape", [(3, 5), (15,), (1, 5, 3), (5, 3, 2), ()])
-def test_other_shapes_are_no_scores_of_the_model(shape: tuple[int, ...]) -> None:
-    calibration = Calibration("m", "1", artifact(), output="z", kind="logits", reports=Unsigned())
-    with pytest.raises(InputError):
-        calibration(np.zeros(shape, "f4"), About())
+    for wrong in ((3, 5), (15,), (1, 5, 3), (5, 3, 2), ()):
+        with pytest.raises(InputError):
+            calibration(np.zeros(wrong, "f4"), About())
 
 
 @given(st.binary(max_size=300), st.sampled_from(["", "identity", "gzip", "deflate"]))
@@ -117,27 +112,15 @@ def test_several_members_of_gzip_are_one_body_and_bounded_together() -> None:
                 decoded(bad, "gzip", most=119)
 
 
-@given(st.binary(max_size=60))
-def test_any_address_is_read_or_refused(path: bytes) -> None:
-    try:
-        route = read_route("POST", b"/" + path)
-    except InputError:
-        return
-    assert "/" not in route.model + route.version
-
-
-@given(st.binary(max_size=200))
-def test_any_request_goes_on_as_it_is_or_is_understood(body: bytes) -> None:
+@given(st.binary(max_size=200), st.one_of(st.none(), st.integers(0, 200)))
+def test_any_bytes_are_read_or_refused(body: bytes, length: int | None) -> None:
+    with suppress(InputError):
+        route = read_route("POST", b"/" + body)
+        assert "/" not in route.model + route.version
+    with suppress(InputError):
+        Reply.read(body, length)
     ask = read_request(body, None, "logits")
     assert ask.body == body or json.loads(ask.body)["outputs"]
-
-
-@given(st.binary(max_size=200), st.one_of(st.none(), st.integers(0, 200)))
-def test_any_reply_is_read_or_refused(body: bytes, length: int | None) -> None:
-    try:
-        Reply.read(body, length)
-    except InputError:
-        return
 
 
 def test_a_name_in_other_letters_of_json_is_found() -> None:
@@ -155,12 +138,8 @@ def test_a_model_s_own_output_is_left_alone_where_no_contract_adds_one_of_its_na
     assert asked.added == {"act"}
     plain, promising = artifact(contract=None), artifact()
 
-    class Nowhere:
-        def served(self, probs: np.ndarray, **_: object) -> list[None]:
-            return [None] * len(probs)
-
     def calibration(version: str, what: Artifact) -> Calibration:
-        return Calibration("m", version, what, output="logits", kind="logits", reports=Nowhere())
+        return Calibration("m", version, what, output="logits", kind="logits", reports=Unsigned())
 
     assert Calibrations([calibration("1", plain)]).added_to("m") == ADDED
     assert Calibrations([calibration("1", plain), calibration("2", promising)]).added_to("m") == ADDED | {
@@ -175,13 +154,15 @@ def test_what_is_held_is_given_back() -> None:
     with waiting.one(), pytest.raises(Full), waiting.one():
         pass
     for _ in range(50):
-        with waiting.body() as held:
-            waiting.add(held, b"a" * 10)
+        with waiting.body() as body:
+            body.add(b"a" * 10)
             with pytest.raises(TooLarge):
-                waiting.add(held, b"a")
-    bodies = [waiting.body() for _ in range(17)]
-    held_ones = [one.__enter__() for one in bodies]
-    for one in held_ones[:16]:
-        waiting.add(one, b"a" * 10)
-    with pytest.raises(Full):
-        waiting.add(held_ones[16], b"a")
+                body.add(b"a")
+            body.hold(100)  # what is made of it may be larger
+    with ExitStack() as held:
+        bodies = [held.enter_context(waiting.body()) for _ in range(17)]
+        for one in bodies[:16]:
+            one.add(b"a" * 10)
+        with pytest.raises(Full):
+            bodies[16].add(b"a")
+    assert waiting.held == 0

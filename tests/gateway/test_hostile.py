@@ -2,70 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
-import json
 import re
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import numpy as np
 import pytest
-from gateways import Running, artifact, gateway, probs
+from gateways import ASKED, CLASSES, INFER, METHOD, Answers, Running, document, message, post, probs
 from gateways import logits as model_logits
-from recording_server import Recording, recording, reply
-from test_conformance import message, raw
+from live_server import until
+from real_watch import TestClient
+from recording_server import Recording, reply
+from test_conformance import message as request
+from test_conformance import raw
+from tritonclient.grpc import service_pb2
 from typer.testing import CliRunner
 
-from calib_serve import Artifact, Keyring, LogitMap
+from calib_serve import Artifact, InputShift, Keyring, LogitMap
 from calib_serve.cli import app
-from calib_serve.errors import InputError
+from calib_serve.errors import CalibServeError
+from calib_serve.gateway.calibration import About
+from calib_serve.gateway.opening import Named, open_gateway
+from calib_serve.gateway.rest import Route, Wanted, decoded
 
 pytestmark = pytest.mark.server
 
-INFER = "/v2/models/digits/infer"
-ROWS = 5
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Recording]:
-    with recording() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory, server: Recording) -> Iterator[Running]:
-    folder = tmp_path_factory.mktemp("hostile")
-    artifact().save(folder / "artifact")
-    limits = ["--timeout", "2", "--max-megabytes", "1", "--max-waiting", "4", "--request-seconds", "3"]
-    with gateway(
-        folder, server.url, "--output", "logits", *limits, models=(f"digits={folder / 'artifact'}",)
-    ) as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def fresh(server: Recording) -> None:
-    server.requests.clear()
-    server.answer = lambda _: reply(document())
-
-
-def document(**more: Any) -> bytes:
-    """A reply of the model."""
-    z = model_logits()
-    output = {"name": "logits", "datatype": "FP32", "shape": list(z.shape), "data": z.ravel().tolist()}
-    found = {"model_name": "digits", "model_version": "1", "outputs": [{**output, **more.pop("output", {})}]}
-    return json.dumps({**found, **more}).encode()
-
-
-def post(
-    running: Running, content: bytes = b'{"inputs": []}', path: str = INFER, **more: Any
-) -> httpx.Response:
-    return running.client.post(running.http + path, content=content, **more)
+OTHER = "/v2/models/other/infer"
 
 
 def status(answer: bytes) -> int:
@@ -96,9 +67,9 @@ def status(answer: bytes) -> int:
     ],
 )
 def test_addresses_of_others_and_addresses_with_two_readings_are_refused(
-    running: Running, server: Recording, path: str
+    before: Running, server: Recording, path: str
 ) -> None:
-    assert status(raw(running.http, message("POST", path, b"{}"))) == 400
+    assert status(raw(before.http, request("POST", path, b"{}"))) == 400
     assert not server.requests
 
 
@@ -113,9 +84,9 @@ def test_addresses_of_others_and_addresses_with_two_readings_are_refused(
     ],
 )
 def test_every_spelling_of_a_calibrated_model_is_calibrated_and_goes_on_as_written(
-    running: Running, server: Recording, path: str
+    before: Running, server: Recording, path: str
 ) -> None:
-    found = post(running, path=path).json()
+    found = post(before, path=path).json()
     assert [one["name"] for one in found["outputs"]][1:] == ["confidence", "receipt", "abstain", "set", "act"]
     assert server.requests[0].startswith(f"POST {path} HTTP/1.1\r\n".encode())
 
@@ -149,20 +120,20 @@ HIDDEN = b"POST /hidden HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n"
     ids=range(15),
 )
 def test_a_request_that_two_servers_would_read_differently_reaches_nobody(
-    running: Running, server: Recording, sent: bytes
+    before: Running, server: Recording, sent: bytes
 ) -> None:
     try:
-        assert status(raw(running.http, sent)) in (400, 431, 501)
+        assert status(raw(before.http, sent)) in (400, 431, 501)
     except ConnectionResetError:
         assert len(sent) > 1 << 16  # it is cut off while it is being sent
     assert not server.requests
 
 
-def test_headers_of_one_connection_stay_there_and_others_go_on(running: Running, server: Recording) -> None:
-    for path in (INFER, "/v2/models/other/infer"):
+def test_headers_of_one_connection_stay_there_and_others_go_on(before: Running, server: Recording) -> None:
+    for path in (INFER, OTHER):
         headers = ["Connection: close, X-Mine", "X-Mine: 1", "TE: trailers", "Upgrade: h2c", "Keep-Alive: 5"]
         headers += ["Proxy-Authorization: Basic eA==", "Authorization: Bearer mine", "X-Other: 1"]
-        raw(running.http, message("POST", path, b"{}", *headers, chunked=True, close=False))
+        raw(before.http, request("POST", path, b"{}", *headers, chunked=True, close=False))
         head = server.requests[-1].partition(b"\r\n\r\n")[0].lower()
         assert b"authorization: bearer mine" in head
         assert b"x-other: 1" in head
@@ -172,15 +143,15 @@ def test_headers_of_one_connection_stay_there_and_others_go_on(running: Running,
         assert not (b"content-length" in head and b"transfer-encoding" in head)
 
 
-def test_a_servers_redirect_and_its_cookies_are_the_clients(running: Running, server: Recording) -> None:
+def test_a_servers_redirect_and_its_cookies_are_the_clients(before: Running, server: Recording) -> None:
     headers = ("Location: http://127.0.0.1:1/", "Set-Cookie: a=1", "Set-Cookie: b=2")
     server.answer = lambda _: reply(b"", *headers, status="307 Temporary Redirect")
     for path in ("/anything", INFER):
-        found = post(running, path=path)
+        found = post(before, path=path)
         assert (found.status_code, found.headers["location"]) == (307, "http://127.0.0.1:1/")
         assert found.headers.get_list("set-cookie") == ["a=1", "b=2"]
-    running.client.cookies.clear()
-    post(running, path="/anything")
+    before.client.cookies.clear()
+    post(before, path="/anything")
     assert b"cookie" not in server.requests[-1].lower()
 
 
@@ -216,117 +187,112 @@ def bodies() -> dict[str, tuple[bytes, tuple[str, ...]]]:
 
 @pytest.mark.parametrize("name", bodies())
 def test_a_reply_that_cannot_be_calibrated_passes_as_it_is_says_so_and_is_counted(
-    running: Running, server: Recording, name: str
+    before: Running, server: Recording, name: str
 ) -> None:
     body, headers = bodies()[name]
     server.answer = lambda _: reply(body, *headers)
-    before = running.counted("calib_uncalibrated_total")
-    answer = raw(running.http, message("POST", INFER, b"{}"))
+    uncalibrated = before.counted("calib_uncalibrated_total")
+    answer = raw(before.http, request("POST", INFER, b"{}"))
     head, _, content = answer.partition(b"\r\n\r\n")
     assert (status(answer), content) == (200, body)
     assert b"x-calib-uncalibrated: " in head
-    assert running.counted("calib_uncalibrated_total") == before + 1
+    assert before.counted("calib_uncalibrated_total") == uncalibrated + 1
 
 
-def test_rows_that_are_not_finite_stay_and_have_no_receipt(running: Running, server: Recording) -> None:
+def test_rows_that_are_not_finite_stay_and_have_no_receipt(before: Running, server: Recording) -> None:
     z = model_logits().copy()
     z[1, 0] = np.nan
     server.answer = lambda _: reply(document(output={"data": z.ravel().tolist()}))
-    before = running.counted("calib_invalid_outputs_total")
-    found = {one["name"]: one["data"] for one in post(running).json()["outputs"]}
+    invalid = before.counted("calib_invalid_outputs_total")
+    found = {one["name"]: one["data"] for one in post(before).json()["outputs"]}
     assert [bool(one) for one in found["receipt"]] == [True, False, True, True, True]
     assert np.isnan(np.reshape(found["logits"], z.shape)[1, 0])
     np.testing.assert_allclose(
         np.delete(found["confidence"], 1), np.delete(probs().max(axis=1), 1), atol=1e-7
     )
-    until = time.monotonic() + 10
-    while running.counted("calib_invalid_outputs_total") != before + 1:
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    until(lambda: before.counted("calib_invalid_outputs_total") == invalid + 1, seconds=10)
 
 
-def test_a_body_is_bounded_before_and_after_it_is_decompressed(running: Running, server: Recording) -> None:
+def test_a_body_is_bounded_before_and_after_it_is_decompressed(before: Running, server: Recording) -> None:
     large = b'{"inputs": []}' + b" " * (1 << 20)
-    assert post(running, large).status_code == 413
+    assert post(before, large).status_code == 413
     bomb = gzip.compress(b'{"outputs": []}' + b" " * (1 << 22))
-    assert post(running, bomb, headers={"Content-Encoding": "gzip"}).status_code == 400
-    assert post(running, b"x", headers={"Content-Encoding": "br"}).status_code == 400
-    assert post(running, b"x", headers={"Content-Encoding": "gzip"}).status_code == 400
+    assert post(before, bomb, headers={"Content-Encoding": "gzip"}).status_code == 400
+    assert post(before, b"x", headers={"Content-Encoding": "br"}).status_code == 400
+    assert post(before, b"x", headers={"Content-Encoding": "gzip"}).status_code == 400
     assert not server.requests
-    assert post(running, large * 4, path="/v2/models/other/infer").status_code == 200
+    assert post(before, large * 4, path=OTHER).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["segment", "group", "id"])
-def test_what_a_request_says_of_itself_is_bounded(running: Running, server: Recording, name: str) -> None:
-    assert post(running, headers={f"x-calib-{name}": "a" * 300}).status_code == 400
-    assert post(running, headers=[(f"x-calib-{name}", "a")] * 2).status_code == 400
-    assert post(running, headers={f"x-calib-{name}": b"\xff"}).status_code == 400
+def test_what_a_request_says_of_itself_is_bounded(before: Running, server: Recording, name: str) -> None:
+    assert post(before, headers={f"x-calib-{name}": "a" * 300}).status_code == 400
+    assert post(before, headers=[(f"x-calib-{name}", "a")] * 2).status_code == 400
+    assert post(before, headers={f"x-calib-{name}": b"\xff"}).status_code == 400
     assert not server.requests
-    assert post(running, headers={f"x-calib-{name}": "ü".encode()}).status_code == 200
+    assert post(before, headers={f"x-calib-{name}": "ü".encode()}).status_code == 200
 
 
 def test_a_server_that_is_late_is_504_and_one_that_hangs_up_is_502(
-    running: Running, server: Recording
+    before: Running, server: Recording
 ) -> None:
     server.answer = lambda _: None
-    for path in (INFER, "/v2/models/other/infer"):
+    for path in (INFER, OTHER):
         began = time.monotonic()
-        assert post(running, path=path).status_code == 504
+        assert post(before, path=path).status_code == 504
         assert time.monotonic() - began < 10
     server.answer = lambda _: b""
-    for path in (INFER, "/v2/models/other/infer"):
-        assert post(running, path=path).status_code in (502, 504)
+    for path in (INFER, OTHER):
+        assert post(before, path=path).status_code in (502, 504)
     server.answer = lambda _: b"nonsense\r\n\r\n"
-    for path in (INFER, "/v2/models/other/infer"):
-        found = post(running, path=path)
+    for path in (INFER, OTHER):
+        found = post(before, path=path)
         assert found.status_code == 502
         assert set(found.json()) == {"error"}
 
 
-def test_an_answer_that_is_cut_off_is_cut_off_for_the_client(running: Running, server: Recording) -> None:
+def test_an_answer_that_is_cut_off_is_cut_off_for_the_client(before: Running, server: Recording) -> None:
     server.answer = lambda _: b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
-    assert post(running).status_code == 502
-    answer = raw(running.http, message("GET", "/stream"))
+    assert post(before).status_code == 502
+    answer = raw(before.http, request("GET", "/stream"))
     assert b"hello" in answer
     assert not answer.endswith(b"0\r\n\r\n")
 
 
 def test_requests_beyond_the_bound_are_429_and_health_still_answers(
-    running: Running, server: Recording
+    before: Running, server: Recording
 ) -> None:
     server.answer = lambda sent: reply(b"") if b"/health/" in sent else None
     codes: list[int] = []
     threads = [
         threading.Thread(
-            target=lambda: codes.append(httpx.post(running.http + INFER, content=b"{}").status_code)
+            target=lambda: codes.append(httpx.post(before.http + INFER, content=b"{}").status_code)
         )
         for _ in range(4)
     ]
     for one in threads:
         one.start()
-    until = time.monotonic() + 5
-    while len(server.requests) < 4 and time.monotonic() < until:
-        time.sleep(0.02)
-    refused = post(running)
+    until(lambda: len(server.requests) == 4, seconds=10)
+    refused = post(before)
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-    assert running.client.get(f"{running.http}/v2/health/live").status_code == 200
+    assert before.client.get(f"{before.http}/v2/health/live").status_code == 200
     for one in threads:
         one.join()
     assert codes == [504] * 4
 
 
-def test_a_client_that_sends_no_end_is_let_go(running: Running, server: Recording) -> None:
+def test_a_client_that_sends_no_end_is_let_go(before: Running, server: Recording) -> None:
     began = time.monotonic()
-    raw(running.http, message("POST", INFER, b"{}", close=False).replace(b"Length: 2", b"Length: 3"))
+    raw(before.http, request("POST", INFER, b"{}", close=False).replace(b"Length: 2", b"Length: 3"))
     assert time.monotonic() - began < 20
     assert not server.requests
 
 
-def test_a_stream_comes_as_it_is_made(running: Running, server: Recording) -> None:
-    host, port = running.http.removeprefix("http://").split(":")
+def test_a_stream_comes_as_it_is_made(before: Running, server: Recording) -> None:
+    host, port = before.http.removeprefix("http://").split(":")
     server.answer = lambda _: b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n"
     with socket.create_connection((host, int(port)), timeout=10) as connection:
-        connection.sendall(message("POST", "/v2/models/other/generate_stream", b"{}"))
+        connection.sendall(request("POST", "/v2/models/other/generate_stream", b"{}"))
         found = b""
         while b"data: 1" not in found:
             found += connection.recv(1000)
@@ -347,22 +313,141 @@ def test_a_stream_comes_as_it_is_made(running: Running, server: Recording) -> No
         (["--scores", "odds"], "must be one of"),
         (["--watch", "http://127.0.0.1:1"], "where to count"),
         (["--grpc-listen", "127.0.0.1:0"], "both"),
+        (["--shadow", "of-4-classes"], "3 classes"),
+        (["--shadow", "of-inputs"], "changes the model in other ways"),
+        (["--shadow", "cats=of-4-classes"], "none of the models given"),
+        (["--shadow", "digits=nowhere"], "nowhere"),
     ],
 )
 def test_what_cannot_be_served_is_refused_before_it_starts(
-    tmp_path: Path, wrong: list[str], says: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: list[str], says: str
 ) -> None:
-    biased(tmp_path / "a")
-    Keyring.new().save(tmp_path / "keys.json")
+    monkeypatch.chdir(tmp_path)
+    steps = {
+        "a": (LogitMap(np.array([0.5, 1.0, 2.0]), np.zeros(3)),),  # for which it matters what scores are
+        "of-inputs": (InputShift(np.ones(4)), LogitMap.temperature(2.0)),
+    }
+    for name, one in steps.items():
+        Artifact(one, method="vector", classes=CLASSES, model={"outputs": "logits"}).save(name)
+    Artifact((LogitMap.temperature(2.0),), method="temperature", classes=4).save("of-4-classes")
+    Keyring.new().save("keys.json")
     right = {"--upstream": "http://127.0.0.1:1", "--listen": "127.0.0.1:0", "--output": "logits"}
     told = [p for pair in right.items() if pair[0] not in wrong[::2] or pair[0] == "--output" for p in pair]
-    files = ["--keyring", str(tmp_path / "keys.json"), "--ledger", str(tmp_path / "ledger.db")]
-    arguments = ["gateway", f"digits={tmp_path / 'a'}", *told, *files, *wrong]
-    with pytest.raises(InputError, match=re.escape(says)):
-        CliRunner().invoke(app, arguments, catch_exceptions=False)
+    files = ["--keyring", "keys.json", "--ledger", "ledger.db"]
+    with pytest.raises(CalibServeError, match=re.escape(says)):
+        CliRunner().invoke(app, ["gateway", "digits=a", *told, *files, *wrong], catch_exceptions=False)
 
 
-def biased(path: Path) -> None:
-    """An artifact for which it matters whether scores are logits."""
-    step = LogitMap(np.array([0.5, 1.0, 2.0]), np.zeros(3))
-    Artifact((step,), method="vector", classes=3, model={"outputs": "logits"}).save(path)
+BROKEN = {
+    "no message": b"\xff\xff",
+    "empty": b"",
+    "another version": service_pb2.ModelInferResponse(model_version="9").SerializeToString(),
+    "too few bytes": service_pb2.ModelInferResponse(
+        outputs=[{"name": "logits", "datatype": "FP32", "shape": [-1, 3]}], raw_output_contents=[b"abc"]
+    ).SerializeToString(),
+    "no contents": service_pb2.ModelInferResponse(
+        outputs=[{"name": "logits", "datatype": "FP16", "shape": [1, 3]}]
+    ).SerializeToString(),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_reply_over_grpc_that_cannot_be_calibrated_passes_as_it_is_and_says_so(
+    before: Running, grpc_answers: Answers, name: str
+) -> None:
+    grpc_answers.answer = lambda *_: BROKEN[name]
+    uncalibrated = before.counted("calib_uncalibrated_total")
+    with grpc.insecure_channel(before.grpc) as channel:
+        found, told = channel.unary_unary(METHOD).with_call(ASKED, timeout=20)
+    assert found == BROKEN[name]
+    assert "x-calib-uncalibrated" in dict(told.trailing_metadata())
+    assert before.counted("calib_uncalibrated_total") == uncalibrated + 1
+
+
+def test_a_call_ends_with_its_deadline_or_the_gateways_and_too_many_are_refused(
+    before: Running, grpc_answers: Answers
+) -> None:
+    left: list[float] = []
+    held = threading.Event()
+
+    def answer(*call: Any) -> bytes:
+        _, context = call
+        left.append(context.time_remaining())
+        assert dict(context.invocation_metadata())["authorization"] == "Bearer mine"
+        context.set_trailing_metadata((("x-servers", "own"),))
+        held.wait(20)
+        return message()
+
+    grpc_answers.answer = answer
+    mine = (("authorization", "Bearer mine"),)
+    with grpc.insecure_channel(before.grpc) as channel:
+        call = channel.unary_unary(METHOD)
+        with pytest.raises(grpc.RpcError) as raised:
+            call(ASKED, timeout=1, metadata=mine)
+        assert raised.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        assert left[-1] < 1.5  # the client's second, not the gateway's two
+        waiting = [call.future(ASKED, metadata=mine) for _ in range(4)]
+        until(lambda: len(left) == 5, seconds=10)
+        with pytest.raises(grpc.RpcError) as raised:
+            call(ASKED, timeout=5, metadata=mine)
+        assert raised.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert [one.exception().code() for one in waiting] == [grpc.StatusCode.DEADLINE_EXCEEDED] * 4
+        held.set()
+        raw_reply, told = call.with_call(ASKED, metadata=mine)
+    found = service_pb2.ModelInferResponse.FromString(raw_reply)
+    assert [one.name for one in found.outputs][:3] == ["logits", "confidence", "receipt"]
+    assert all(found.outputs[2].contents.bytes_contents)
+    assert ("x-servers", "own") in [tuple(one) for one in told.trailing_metadata()]
+
+
+@contextmanager
+def in_process(server: Recording, **options: Any) -> Iterator[TestClient]:
+    """A client of a gateway in this process, which counts in a watch at the address of ``server``."""
+    named = {name: Named.read(["logits"], f"--{name}") for name in ("output", "scores")}
+    models = {("digits", "1"): CLASSES}
+    made = open_gateway(models, server.url, keyring=Keyring.new(), watch=server.url, **named, **options)
+    with made as app, TestClient(app, base_url="http://127.0.0.1") as client:
+        yield client
+
+
+def test_labels_for_a_watch_elsewhere_need_a_token_of_the_gateways(server: Recording) -> None:
+    """That watch may let in without one whoever is on its host, as the gateway is."""
+    with in_process(server, tokens=["a-token-of-this-gateway"], hosts=("*",)) as client:
+        for headers in ({}, {"Authorization": "Bearer another-token-0123456789"}):
+            assert client.post("/v1/labels", json=[], headers=headers).status_code == 401
+        assert not server.requests
+        mine = {"Authorization": "Bearer a-token-of-this-gateway"}
+        assert client.post("/v1/labels", json=[], headers=mine).status_code == 200
+    assert server.requests[0].startswith(b"POST /v1/labels")
+
+
+def test_a_name_of_others_reaches_nothing_of_the_gateways(server: Recording) -> None:
+    """As a page of another site would have it, by DNS that it changes."""
+    with in_process(server) as client:
+        for host in ("rebound.evil.example", "rebound.evil.example:80", "[", ""):
+            for method, path in (("GET", "/calibration/metrics"), ("POST", "/v1/labels")):
+                assert client.request(method, path, headers={"Host": host}).status_code == 400
+        assert not server.requests
+        for host in ("localhost", "127.0.0.1:8080"):
+            assert client.get("/calibration/metrics", headers={"Host": host}).status_code == 200
+        assert client.get("/calibration/", headers={"Host": "localhost"}).status_code == 404
+
+
+def test_what_is_compressed_is_unpacked_beside_the_loop_and_not_kept(
+    server: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty kilobytes may hold sixty megabytes: of many such requests no one else may notice."""
+    on_the_loop = []
+
+    def spied(body: bytes, coding: str, **more: Any) -> bytes:
+        on_the_loop.append(bool(asyncio._get_running_loop()))
+        return decoded(body, coding, **more)
+
+    monkeypatch.setattr("calib_serve.gateway.rest.decoded", spied)
+    bomb = gzip.compress(b'{"inputs": []}' + b" " * (1 << 22))
+    with in_process(server) as client:
+        assert client.post(INFER, content=bomb, headers={"Content-Encoding": "gzip"}).status_code == 200
+    assert on_the_loop == [False, True]  # the reply was small, and came as it is
+    wanted = Wanted(Route("infer", "digits"), "logits", About(), 1 << 23)
+    asked = wanted.ask(bomb, [(b"content-encoding", b"gzip")])
+    assert asked.body is asked.of.body is bomb

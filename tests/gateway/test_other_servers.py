@@ -1,40 +1,25 @@
-"""The gateway before MLServer and KServe's server, asked by their own clients."""
+"""The gateway before KServe's server, asked by KServe's own clients, over REST and gRPC."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from gateways import WEIGHT, Running, X, artifact, gateway, logits, probs
+from gateways import WEIGHT, Running, X, gateway, logits, probs
+from live_server import until
 from processes import started
 from server_environments import server_environ, server_python
-from test_triton_gateway import over_grpc
 from triton_server import free_port
 
 from calib_serve import Keyring
 
 pytestmark = pytest.mark.server
-
-MLSERVER = """
-import numpy as np
-from mlserver import MLModel
-from mlserver.codecs import NumpyCodec
-from mlserver.types import InferenceResponse
-
-class Digits(MLModel):
-    async def predict(self, payload):
-        logits = NumpyCodec.decode_input(payload.inputs[0]) @ np.array({weight})
-        outputs = [NumpyCodec.encode_output("logits", logits)]
-        return InferenceResponse(model_name=self.name, model_version=self.version, outputs=outputs)
-"""
 
 KSERVE = """
 import sys
@@ -87,55 +72,25 @@ asyncio.run(main())
 """
 
 
-def ready(url: str, process: subprocess.Popen[Any]) -> None:
-    until = time.monotonic() + 120
-    while True:
-        assert process.poll() is None, "the server ended"
-        assert time.monotonic() < until, f"{url} is not there within 120 s"
-        try:
-            if httpx.get(url, timeout=5).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
-
-
-@contextmanager
-def served(name: str, folder: Path, command: Sequence[Any], http: int, grpc: int) -> Iterator[Running]:
-    artifact().save(folder / "artifact")
-    with started([str(one) for one in command], cwd=folder, env=server_environ(name)) as process:
-        ready(f"http://127.0.0.1:{http}/v2/models/digits/ready", process)
-        with gateway(
-            folder,
-            f"http://127.0.0.1:{http}",
-            "--output",
-            "logits",
-            models=(f"digits={folder / 'artifact'}",),
-            grpc=f"127.0.0.1:{grpc}",
-        ) as running:
-            yield running
+def ready(url: str, process: subprocess.Popen[Any]) -> bool:
+    assert process.poll() is None, "the server ended"
+    try:
+        return httpx.get(url, timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 @pytest.fixture(scope="module")
-def mlserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Running]]:
-    program, folder = server_python("mlserver").parent / "mlserver", tmp_path_factory.mktemp("mlserver")
-    http, grpc, metrics = free_port(), free_port(), free_port()
-    ports = {"host": "127.0.0.1", "http_port": http, "grpc_port": grpc, "metrics_port": metrics}
-    (folder / "settings.json").write_text(json.dumps({**ports, "parallel_workers": 0}))
-    (folder / "model-settings.json").write_text('{"name": "digits", "implementation": "plain.Digits"}')
-    (folder / "plain.py").write_text(MLSERVER.format(weight=WEIGHT.tolist()))
-    with served("mlserver", folder, [program, "start", "."], http, grpc) as running:
-        yield folder, running
-
-
-@pytest.fixture(scope="module")
-def kserve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Running]]:
+def kserve(tmp_path_factory: pytest.TempPathFactory, model: str) -> Iterator[tuple[Path, Running]]:
     python, folder = server_python("kserve"), tmp_path_factory.mktemp("kserve")
     http, grpc = free_port(), free_port()
     (folder / "plain.py").write_text(KSERVE.format(weight=WEIGHT.tolist()))
-    command = [python, "plain.py", "--http_port", http, "--grpc_port", grpc]
-    with served("kserve", folder, command, http, grpc) as running:
-        yield folder, running
+    command = [str(python), "plain.py", "--http_port", str(http), "--grpc_port", str(grpc)]
+    with started(command, cwd=folder, env=server_environ("kserve")) as process:
+        url, address = f"http://127.0.0.1:{http}", f"127.0.0.1:{grpc}"
+        until(lambda: ready(f"{url}/v2/models/digits/ready", process), seconds=120)
+        with gateway(folder, url, "--output", "logits", models=[model], grpc=address) as running:
+            yield folder, running
 
 
 def check(found: dict[str, Any], folder: Path, x: np.ndarray = X) -> None:
@@ -145,40 +100,6 @@ def check(found: dict[str, Any], folder: Path, x: np.ndarray = X) -> None:
     np.testing.assert_allclose(found["confidence"], probs(x).max(axis=1), atol=1e-6)
     ring = Keyring.load(folder / "keys.json")
     assert [ring.verify(one).predicted for one in found["receipt"]] == logits(x).argmax(axis=1).tolist()
-
-
-def test_mlservers_own_client_gets_calibrated_replies(mlserver: tuple[Path, Running], tmp_path: Path) -> None:
-    folder, running = mlserver
-    lines = [
-        {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": row}]} for row in X.tolist()
-    ]
-    (tmp_path / "in.txt").write_text("\n".join(map(json.dumps, lines)))
-    told = ["-u", running.http.removeprefix("http://"), "-m", "digits", "-i", tmp_path / "in.txt"]
-    program = server_python("mlserver").parent / "mlserver"
-    out = ["-o", tmp_path / "out.txt", "-s", "2", "-w", "2"]
-    subprocess.run([program, "infer", *told, *out], check=True, env=server_environ("mlserver"), timeout=120)
-    replies = [json.loads(line) for line in (tmp_path / "out.txt").read_text().splitlines()]
-    assert len(replies) == len(X)
-    for reply in replies:
-        check({one["name"]: one["data"] for one in reply["outputs"]}, folder, X[[_line_of(reply)]])
-
-
-def _line_of(reply: dict[str, Any]) -> int:
-    """The row of X that a reply is of: the client does not keep their order."""
-    confidence = next(one["data"][0] for one in reply["outputs"] if one["name"] == "confidence")
-    return int(np.abs(probs().max(axis=1) - confidence).argmin())
-
-
-def test_mlserver_over_rest_and_grpc(mlserver: tuple[Path, Running]) -> None:
-    folder, running = mlserver
-    sent = {"name": "x", "datatype": "FP32", "shape": list(X.shape), "data": X.ravel().tolist()}
-    for more in ({}, {"outputs": [{"name": "logits"}]}):
-        reply = running.client.post(f"{running.http}/v2/models/digits/infer", json={"inputs": [sent], **more})
-        check({one["name"]: np.ravel(one["data"]).tolist() for one in reply.json()["outputs"]}, folder)
-    found = over_grpc(running)
-    found["receipt"] = np.array([one.decode() for one in found["receipt"].tolist()])
-    check(found, folder)
-    assert running.counted("calib_uncalibrated_total") == 0
 
 
 @pytest.mark.parametrize("form", ["json", "binary"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,104 +15,50 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from deciding import IN_SEGMENTS, acts_by_hand
-from gateways import CLASSES, Running, X, artifact, gateway, logits, probs, repository
+from gateways import CLASSES, Running, X, artifact, logits, probs
 from live_server import until
-from triton_server import Triton, needs_tritonserver, triton_on
 from tritonclient.utils import InferenceServerException
 
 from calib_serve import Keyring
 
 pytestmark = pytest.mark.server
 
-MODELS = ("digits", "halves", "ready-made", "other")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    needs_tritonserver()
-    return tmp_path_factory.mktemp("gateway")
-
-
-@pytest.fixture(scope="module")
-def triton(folder: Path) -> Iterator[Triton]:
-    repository(folder / "models", *MODELS, "versions", versions=(1, 2))
-    with triton_on(folder / "models", folder / "server") as found:
-        assert found.ready(), found.log.read_text()
-        yield found
-
-
-@pytest.fixture(scope="module")
-def running(folder: Path, triton: Triton) -> Iterator[Running]:
-    artifact().save(folder / "artifact")
-    models = tuple(f"{name}:{v}={folder / 'artifact'}" for name in ("digits", "halves") for v in (1, 2))
-    options = ["--output", "logits", "--output", "halves=half", "--scores", "logits"]
-    with gateway(
-        folder,
-        triton.http,
-        *options,
-        models=(*models, "ready-made:2=3", f"versions:2={folder / 'artifact'}"),
-        grpc=_grpc_of(triton),
-    ) as found:
-        yield found
-
-
-def _grpc_of(triton: Triton) -> str:
-    arguments = triton.process.args
-    assert isinstance(arguments, list)
-    return (
-        f"127.0.0.1:{next(str(a) for a in arguments if str(a).startswith('--grpc-port=')).partition('=')[2]}"
-    )
-
-
 LOGITS = [{"name": "logits"}]
+ADDED = ("confidence", "receipt", "abstain", "set", "act")
 
 
-def over_rest(
-    running: Running,
-    model: str = "digits",
-    x: np.ndarray = X,
-    *,
-    binary: bool = True,
-    outputs: tuple[str, ...] = (),
-    version: str = "",
-    **more: Any,
-) -> dict[str, np.ndarray]:
-    sent = http_client.InferInput("x", list(x.shape), "FP32")
-    sent.set_data_from_numpy(x, binary_data=binary)
-    wanted = [http_client.InferRequestedOutput(name, binary_data=binary) for name in outputs] or None
-    with http_client.InferenceServerClient(running.http.removeprefix("http://")) as client:
-        found = client.infer(model, [sent], outputs=wanted, model_version=version, **more)
-        return {one["name"]: found.as_numpy(one["name"]) for one in found.get_response()["outputs"]}
-
-
-def over_grpc(
+def over(
+    client: Any,
     running: Running,
     model: str = "digits",
     x: np.ndarray = X,
     *,
     outputs: tuple[str, ...] = (),
     version: str = "",
+    form: dict[str, bool],
     **more: Any,
 ) -> dict[str, np.ndarray]:
-    sent = grpc_client.InferInput("x", list(x.shape), "FP32")
-    sent.set_data_from_numpy(x)
-    wanted = [grpc_client.InferRequestedOutput(name) for name in outputs] or None
-    with grpc_client.InferenceServerClient(running.grpc) as client:
-        found = client.infer(model, [sent], outputs=wanted, model_version=version, **more)
-        return {one.name: found.as_numpy(one.name) for one in found.get_response().outputs}
+    """Ask by one of Triton's clients; ``form``: of tensors."""
+    sent = client.InferInput("x", list(x.shape), "FP32")
+    sent.set_data_from_numpy(x, **form)
+    wanted = [client.InferRequestedOutput(name, **form) for name in outputs] or None
+    address = running.grpc if client is grpc_client else running.http.removeprefix("http://")
+    with client.InferenceServerClient(address) as asking:
+        found = asking.infer(model, [sent], outputs=wanted, model_version=version, **more)
+        reply = found.get_response()
+        names = [one.name for one in reply.outputs] if client is grpc_client else map(_name, reply["outputs"])
+        return {name: found.as_numpy(name) for name in names}
 
 
-def over_json(*args: Any, outputs: tuple[str, ...] = ("logits", "best", "name"), **more: Any) -> Any:
-    """Triton does not send float16 as JSON."""
-    return over_rest(*args, outputs=outputs, binary=False, **more)
+_name = itemgetter("name")
+over_rest = partial(over, http_client, form={"binary_data": True})
+over_grpc = partial(over, grpc_client, form={})
+# Triton does not send float16 as JSON.
+over_json = partial(over, http_client, form={"binary_data": False}, outputs=("logits", "best", "name"))
 
-
-ASKS = {
-    "rest, json": over_json,
-    "rest, binary": over_rest,
-    "grpc": over_grpc,
-}
+ASKS = {"rest, json": over_json, "rest, binary": over_rest, "grpc": over_grpc}
 each_way = pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
+each_binary = pytest.mark.parametrize("ask", [over_rest, over_grpc], ids=["rest", "grpc"])
 
 
 def softmaxed(scores: np.ndarray) -> np.ndarray:
@@ -128,9 +75,7 @@ def test_the_named_output_is_calibrated_and_the_rest_is_added(
     running: Running, folder: Path, ask: Any
 ) -> None:
     found = ask(running)
-    assert {*found} - {"half"} == {
-        *("logits", "best", "name", "confidence", "receipt", "abstain", "set", "act")
-    }
+    assert {*found} - {"half"} == {"logits", "best", "name", *ADDED}
     assert found["logits"].dtype == np.float32
     np.testing.assert_allclose(softmaxed(found["logits"]), probs(), atol=1e-6)
     np.testing.assert_array_equal(found["best"].ravel(), logits().argmax(axis=1))
@@ -149,7 +94,7 @@ def test_the_named_output_is_calibrated_and_the_rest_is_added(
         assert receipt.confidence == pytest.approx(probs()[row].max(), abs=1e-7)
 
 
-@pytest.mark.parametrize("ask", [over_rest, over_grpc], ids=["rest", "grpc"])
+@each_binary
 def test_what_may_be_acted_on_goes_by_the_segment_of_the_request(
     running: Running, folder: Path, ask: Any
 ) -> None:
@@ -162,7 +107,7 @@ def test_what_may_be_acted_on_goes_by_the_segment_of_the_request(
         assert found["act"].tolist() == again
 
 
-@pytest.mark.parametrize("ask", [over_rest, over_grpc], ids=["rest", "grpc"])
+@each_binary
 def test_half_precision_is_calibrated_in_half_precision(running: Running, ask: Any) -> None:
     found = ask(running, "halves")
     assert found["half"].dtype == np.float16
@@ -172,9 +117,7 @@ def test_half_precision_is_calibrated_in_half_precision(running: Running, ask: A
 
 @each_way
 def test_only_what_is_asked_for_comes_and_the_scores_stay_behind(running: Running, ask: Any) -> None:
-    assert set(ask(running, outputs=("best",))) == {
-        *("best", "confidence", "receipt", "abstain", "set", "act")
-    }
+    assert set(ask(running, outputs=("best",))) == {"best", *ADDED}
     assert set(ask(running, outputs=("best", "confidence"))) == {"best", "confidence"}
     assert set(ask(running, outputs=("receipt",))) == {"receipt"}
     found = ask(running, outputs=("logits", "set"))
@@ -253,13 +196,6 @@ def test_forms_that_cannot_be_calibrated_are_refused(running: Running, name: str
         ):
             client.infer("digits", [sent], outputs=[wanted])
         assert raised.value.status() == "StatusCode.INVALID_ARGUMENT"
-
-
-@pytest.mark.parametrize("body", [b"{", b"[]", b'{"inputs": 3}', b"\xff" * 100, b'{"outputs": [{}]}'])
-def test_the_servers_own_errors_pass_as_they_are(running: Running, triton: Triton, body: bytes) -> None:
-    through = running.client.post(infer(running), content=body)
-    direct = triton.client.post(f"{triton.http}/v2/models/digits/infer", content=body)
-    assert (through.status_code, through.content) == (direct.status_code, direct.content)
 
 
 def test_labels_come_home_at_the_same_address_and_count_once(running: Running) -> None:

@@ -2,11 +2,12 @@
 
 import os
 import sys
+import threading
 import time
+from contextlib import contextmanager
 
 import httpx
 from processes import started
-from real_servers import Server
 
 from calib_serve.receipts import Keyring
 
@@ -40,7 +41,7 @@ def counted(server):
     return value(server.url, "calib_feedback_total")
 
 
-def command(source, server, *options, token=None):
+def command(source, server, *options):
     return [
         sys.executable,
         *("-W", "error::DeprecationWarning:calib_serve"),
@@ -61,4 +62,15 @@ def until(condition, *, seconds=120, what=""):
         time.sleep(0.2)
 
 
-__all__ = ["FACTS", "Server", "by_receipt", "collecting", "command", "counted", "predict", "until", "value"]
+@contextmanager
+def at_work(collector, **options):
+    """Inside, a collector runs in a thread; it has ended behind."""
+    thread = threading.Thread(target=collector.run, kwargs=options)
+    thread.start()
+    try:
+        yield
+    except BaseException:
+        collector.stop()
+        raise
+    finally:
+        thread.join()

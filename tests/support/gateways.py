@@ -1,21 +1,26 @@
-"""A real gateway before a real tritonserver, whose models are small and need numpy alone."""
+"""A real gateway before real servers, whose models are small and need numpy alone."""
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import grpc as grpcio
 import httpx
 import numpy as np
 from deciding import IN_SEGMENTS
 from processes import ended_on_failure, started
 from triton_server import free_port
+from tritonclient.grpc import service_pb2
 
 from calib_serve import Abstain, Artifact, Keyring, LogitMap, PredictionSets
 from calib_serve.metrics import softmax
@@ -25,7 +30,6 @@ WEIGHT = np.random.default_rng(0).normal(size=(WIDTH, CLASSES)).astype("f4") * 2
 X = np.random.default_rng(1).normal(size=(5, WIDTH)).astype("f4")
 
 _MODEL = """
-import time
 import numpy as np
 import triton_python_backend_utils as triton
 
@@ -37,7 +41,6 @@ class TritonPythonModel:
         for request in requests:
             x = triton.get_input_tensor_by_name(request, "x").as_numpy()
             z = x @ WEIGHT
-            time.sleep({seconds})
             made = dict(
                 logits=z.astype("f4"),
                 half=z.astype("f2"),
@@ -66,14 +69,12 @@ version_policy: {{ all: {{ }} }}
 """
 
 
-def repository(folder: Path, *names: str, versions: tuple[int, ...] = (1,), seconds: float = 0) -> Path:
-    """Models that give the same logits, in several datatypes, after so many seconds."""
+def repository(folder: Path, *names: str, versions: tuple[int, ...] = (1,)) -> Path:
+    """Models that give the same logits, in several datatypes."""
     for name in names:
         for version in versions:
             (folder / name / str(version)).mkdir(parents=True)
-            (folder / name / str(version) / "model.py").write_text(
-                _MODEL.format(weight=WEIGHT.tolist(), seconds=seconds)
-            )
+            (folder / name / str(version) / "model.py").write_text(_MODEL.format(weight=WEIGHT.tolist()))
         config = _CONFIG.format(name=name, width=WIDTH, classes=CLASSES)
         (folder / name / "config.pbtxt").write_text(config)
     return folder
@@ -121,14 +122,75 @@ class Running:
         return sum(self.series(name).values())
 
 
-def command(*arguments: str) -> list[str]:
-    """``calib-serve gateway``."""
-    return [sys.executable, "-c", "from calib_serve.cli import main; main()", "gateway", *arguments]
+INFER = "/v2/models/digits/infer"
+
+
+def post(
+    running: Running, content: bytes = b'{"inputs": []}', path: str = INFER, **more: Any
+) -> httpx.Response:
+    """An inference."""
+    return running.client.post(running.http + path, content=content, **more)
+
+
+def receipts(found: httpx.Response) -> list[str]:
+    """Those of its reply."""
+    assert found.status_code == 200, found.text
+    return next(one["data"] for one in found.json()["outputs"] if one["name"] == "receipt")
+
+
+def document(**more: Any) -> bytes:
+    """A reply of the model, of five rows."""
+    z = logits()
+    output = {"name": "logits", "datatype": "FP32", "shape": list(z.shape), "data": z.ravel().tolist()}
+    found = {"model_name": "digits", "model_version": "1", "outputs": [{**output, **more.pop("output", {})}]}
+    return json.dumps({**found, **more}).encode()
+
+
+METHOD = "/inference.GRPCInferenceService/ModelInfer"
+ASKED = service_pb2.ModelInferRequest(model_name="digits").SerializeToString()
+
+
+def message(*_: Any) -> bytes:
+    """The same reply over gRPC, in typed contents."""
+    z = logits()
+    found = service_pb2.ModelInferResponse(model_name="digits", model_version="1")
+    found.outputs.add(name="logits", datatype="FP32", shape=z.shape).contents.fp32_contents.extend(z.ravel())
+    return found.SerializeToString()
+
+
+@dataclass
+class Answers:
+    """A server of ModelInfer: ``answer`` makes the reply of a request and its context."""
+
+    address: str
+    answer: Callable[[bytes, Any], bytes] = message
+
+
+@contextmanager
+def answering() -> Iterator[Answers]:
+    """One that listens until the end."""
+    found = Answers("")
+
+    def answer(sent: bytes, context: Any) -> bytes:
+        return found.answer(sent, context)
+
+    class Handler(grpcio.GenericRpcHandler):
+        def service(self, details: Any) -> Any:
+            mine = details.method == METHOD
+            return grpcio.unary_unary_rpc_method_handler(answer) if mine else None
+
+    made = grpcio.server(futures.ThreadPoolExecutor(8), handlers=(Handler(),))
+    found.address = f"127.0.0.1:{made.add_insecure_port('127.0.0.1:0')}"
+    made.start()
+    try:
+        yield found
+    finally:
+        made.stop(0).wait()
 
 
 @contextmanager
 def gateway(
-    folder: Path, upstream: str, *options: str, models: tuple[str, ...], grpc: str = "", ledger: bool = True
+    folder: Path, upstream: str, *options: str, models: Sequence[str], grpc: str = "", ledger: bool = True
 ) -> Iterator[Running]:
     """One before ``upstream``, ready; it counts in ``folder``."""
     if not (folder / "keys.json").exists():
@@ -137,9 +199,10 @@ def gateway(
     told = ["--upstream", upstream, "--listen", f"127.0.0.1:{port}", "--keyring", str(folder / "keys.json")]
     told += ["--ledger", str(folder / "ledger.db")] if ledger else []
     told += ["--grpc-upstream", grpc, "--grpc-listen", f"127.0.0.1:{other}"] if grpc else []
+    command = [sys.executable, "-c", "from calib_serve.cli import main; main()", "gateway"]
     scheme = "https" if "--tls-cert" in options else "http"
     with (
-        started(command(*models, *told, *options), text=True) as process,
+        started([*command, *models, *told, *options], text=True) as process,
         httpx.Client(timeout=60, verify=False) as client,
         ended_on_failure(process),
     ):
