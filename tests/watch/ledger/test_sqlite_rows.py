@@ -237,3 +237,12 @@ def test_labels_older_than_every_span_are_in_the_total_alone(tmp_path: Path) -> 
             assert ledger.sums()["m", "1"].labels.sum() == i
             assert ledger.slices()[Key("m", "1")].labels.sum() == i
         assert ledger.dated(0, 2 * now) == []
+
+
+def test_an_epoch_is_remembered_as_long_as_its_latest_receipt(ledger: SqliteLedger) -> None:
+    seen = Seen(ledger._tables, damaged=LedgerError)
+    with ledger.transaction():
+        for bit, when in ((1, 1000.0), (2, 500.0)):
+            assert seen.add([b"an epoch" + bit.to_bytes(2, "big")], [when], retention=100.0) == ["counted"]
+        assert seen.forget(1100.0, at_most=10) == (0, -math.inf)
+        assert seen.forget(1100.5, at_most=10) == (1, 1100.0)
