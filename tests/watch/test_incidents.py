@@ -99,18 +99,6 @@ def test_batches_of_any_size_tell_the_same_story(tmp_path):
     assert told[0] == told[1] == told[2]
 
 
-def test_versions_have_incidents_of_their_own(tmp_path):
-    ledger = SqliteLedger(tmp_path / "l.db")
-    one, other = Stream(ledger), Stream(ledger, W)
-    one.labels(500, 0.2)
-    other.labels(500, 0.2)
-    assert [len(one.log.latest(v)) for v in (V, W, None, ("m", "3"))] == [1, 1, 2, 0]
-    assert len({incident.id for incident in one.log.latest()}) == 2
-    other.log.close(other.log.latest(W)[0].id, by="Ada", now=NOW)
-    assert one.log.latest(V)[0].open
-    ledger.close()
-
-
 def test_counts_and_incidents_survive_restarts(store):
     ledger = open_one(*store)
     stream = Stream(ledger)

@@ -63,21 +63,6 @@ def test_wrong_predictions_that_come_back_more_often_move_the_rate_where_they_ar
     assert "may depend on the outcome" in found.says
 
 
-def test_labels_that_stop_coming_and_rates_that_cross_are_told():
-    def halved(c, _):
-        return np.full(len(c), 0.05)
-
-    def crossing(c, _):
-        return np.where(c > 0.8, 0.2, 0.03)
-
-    assert rate_changes(cohort(0, 40_000, tenth), cohort(1, 40_000, halved)).says.startswith(
-        "Labels come back less often"
-    )
-    found = rate_changes(cohort(0, 40_000, tenth), cohort(1, 40_000, crossing))
-    assert "at other rates" in found.says
-    assert "more bins" in found.says
-
-
 def test_a_difference_that_does_not_matter_is_not_told_however_sure():
     def near(c, _):
         return np.full(len(c), 0.11)

@@ -50,18 +50,6 @@ def test_a_text_that_may_be_two_classes_is_refused_and_says_what_to_do() -> None
     assert found(classes, 1, by="name") == ["bad_label"]
 
 
-ODD = ["x" * 10**6, "a\x00b", "a\nb", "\ud800", "[/bold]", 10**5000, float("inf"), [[1]], {"a": 1}, b"1"]
-
-
-@pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
-def test_what_is_no_label_is_told_in_a_line(odd: object) -> None:
-    with pytest.raises(Refused) as refusal:
-        Classes(3, ("y" * 10**6, "\udfff", "[/red]")).find(odd)
-    assert len(str(refusal.value)) < 400
-    assert "\n" not in str(refusal.value)
-    str(refusal.value).encode()
-
-
 def intake(folder: Path, names: Sequence[str]) -> Intake:
     models = {("m", "1"): Classes(len(names), tuple(names))}
     return Intake(RING, SqliteLedger(folder / "l.db"), models=models)

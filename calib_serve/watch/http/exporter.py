@@ -236,18 +236,12 @@ def _family(name: str, rows: Iterable[Row], more: Mapping[str, str] = _NONE) -> 
     return family
 
 
-def export(
-    watch: Watch,
-    registry: CollectorRegistry,
-    *,
-    requests: Requests | None = None,
-    max_versions: int = MAX_VERSIONS,
-) -> Requests:
-    """Publish ``watch`` in ``registry``; the counter of requests it publishes beside.
+def export(watch: Watch, registry: CollectorRegistry, *, max_versions: int = MAX_VERSIONS) -> Requests:
+    """Publish ``watch`` in ``registry``; return the counter of requests that is published beside.
 
     ``max_versions`` have series of their own; ``watch.checks`` says how many are beyond.
     """
-    requests = requests or Requests()
+    requests = Requests()
     collector = WatchCollector(watch, requests, max_versions=max_versions)
     registry.register(collector)
     watch.checks.add(Check("series", collector.trouble))

@@ -18,7 +18,7 @@ try:
 except ImportError as error:
     raise MissingDependency("uvicorn", "watch") from error
 
-__all__ = ["in_time", "serve_app"]
+__all__ = ["serve_app"]
 
 _PATIENCE = 10  # seconds that clients have to end what they began, once the server is to stop
 _BACKLOG = 128  # connections that wait to be accepted
@@ -49,7 +49,7 @@ def serve_app(
         raise InputError(f"max_connections must be at least 1, got {max_connections}")
     context = None if tls_cert is None and tls_key is None else _tls(tls_cert, tls_key)
     config = uvicorn.Config(
-        in_time(app, request_seconds),
+        _in_time(app, request_seconds),
         host=host,
         port=port,
         http=type("Connection", (_Connection,), {"seconds": request_seconds}),
@@ -83,7 +83,7 @@ class _Connection(H11Protocol):
             self.transport.abort()
 
 
-def in_time(app: App, seconds: float) -> App:
+def _in_time(app: App, seconds: float) -> App:
     """``app``, to which a body that has not come whole within ``seconds`` looks cut off.
 
     The connection ends with the answer where the body was not read whole, so that the rest cannot drip on.
