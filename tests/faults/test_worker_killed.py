@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import pytest
 from live_server import Running, inputs, serve, small_store, total, until
 from sizes import sized
 
-from calib_serve.watch.ledger import SqliteLedger, open_ledger
+from calib_serve.watch.ledger import open_ledger
 
 pytestmark = pytest.mark.server
 
@@ -141,22 +140,3 @@ def test_a_killed_feedback_worker_loses_no_acknowledged_label(running: Running) 
     assert again["accepted"] == 0, "the new worker knows what the old one counted"
     with closing(open_ledger(str(running.server.folder / "ledger.sqlite"))) as ledger:
         assert ledger.sums()["digits", "1.0"].feedback.n == before + acknowledged
-
-
-def test_sums_sent_but_not_marked_are_not_sent_again(running: Running) -> None:
-    """As a worker leaves them that dies between the two: here the mark is taken away by hand."""
-    (first, receipt) = [r.json()["receipt"] for r in running.predict_all(inputs(2, seed=8))]
-    assert running.label([{"receipt": first, "label": 1}]).json()["accepted"] == 1
-    before = labels_shown(running)
-    (victim,) = running.server.workers("calibration_feedback")
-    os.kill(victim, signal.SIGKILL)
-    path = running.server.folder / "ledger.sqlite"
-    with closing(SqliteLedger(path)) as ledger:
-        consumer = f"torchserve:{socket.gethostname()}"
-        with ledger.transaction():
-            ledger._tables["emitted"].delete("WHERE consumer = ?", (consumer,))
-    until(lambda: running.server.workers("calibration_feedback") not in ([], [victim]))
-    assert running.label([{"receipt": receipt, "label": 1}]).json()["accepted"] == 1
-    until(lambda: total(running.server.scrape(), "calib_feedback_total") > before)
-    time.sleep(1.5)
-    assert total(running.server.scrape(), "calib_feedback_total") == before + 1

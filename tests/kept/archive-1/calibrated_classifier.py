@@ -1,0 +1,7 @@
+"""Entry point of TorchServe, which needs exactly one class defined in its handler file."""
+
+from calib_serve.serve.classifier import CalibratedClassifier
+
+
+class Handler(CalibratedClassifier):
+    """Override preprocess or postprocess here; see docs/serving.md."""

@@ -1,0 +1,7 @@
+"""Entry point of TorchServe, which needs exactly one class defined in its handler file."""
+
+from calib_serve.serve.feedback import CalibrationFeedback
+
+
+class Handler(CalibrationFeedback):
+    """Receives labels; runs with exactly one worker."""
