@@ -24,7 +24,7 @@ from onnx import numpy_helper
 from calib_serve import Artifact, InputShift, LogitMap
 from calib_serve.artifact import Examples
 from calib_serve.fuse.onnx import fuse_onnx
-from calib_serve.metrics import softmax
+from calib_serve.metrics import log_softmax, sigmoid, softmax
 from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, from_probs, to_logits
 
 RNG = np.random.default_rng(7)
@@ -106,6 +106,14 @@ def raw_model(tail: Tail, layer: str, dtype: str, opset: int, columns: int) -> o
     return made
 
 
+SHARES = {
+    "probabilities": softmax,
+    "log_probs": log_softmax,
+    "probability": sigmoid,
+    "label_probabilities": sigmoid,
+}
+
+
 def fitted_for(kind: str, tail: Tail, columns: int) -> Artifact | None:
     """An artifact of this kind for these scores; None where there can be none."""
     rng = np.random.default_rng(len(kind))
@@ -131,8 +139,11 @@ def fitted_for(kind: str, tail: Tail, columns: int) -> Artifact | None:
     else:
         steps = output_steps(kind, classes, rng)
     made = artifact(*steps, classes=classes, outputs=fitted_on)
-    z = np.random.default_rng(5).normal(size=(4, classes))  # the fit's own scores, which must be proved too
-    made = replace(made, examples=Examples(z, made.probs(z)))
+    # The fit's own scores, which must be proved too.
+    z = np.random.default_rng(5).normal(size=(4, columns))
+    scores = z if fitted_on in ("logits", "logit", "label_logits") else SHARES[fitted_on](z)
+    own = to_logits(scores, fitted_on)
+    made = replace(made, examples=Examples(own, made.probs(own)))
     return deciding(made, "raps") if kind == "decides" else made
 
 
