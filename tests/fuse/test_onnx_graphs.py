@@ -128,6 +128,8 @@ def fitted_for(kind: str, tail: Tail, columns: int) -> Artifact | None:
         fitted_on = "logits"
     if not tail.bare and tail.kind in ("probability", "label_probabilities"):
         fitted_on = "label_logits" if labels else "logit"
+    if tail.bare and tail.kind in ("probabilities", "log_probs"):  # either is the other's logarithm
+        fitted_on = "log_probs" if tail.kind == "probabilities" else "probabilities"
     steps: tuple = ()
     if kind.startswith("shift"):
         clip = (-0.5, 0.75) if "clip" in kind else (None, None)
