@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from calib_serve.errors import FuseError, ModelError
 from calib_serve.fuse.onnx import parity
 from calib_serve.fuse.onnx.parity import Parity, generate, measure, run_raw
 from calib_serve.fuse.onnx.plan import Plan
-from calib_serve.fuse.onnx.reference import expect, of_logits
+from calib_serve.fuse.onnx.reference import expect, of_logits, steps_alone
 from calib_serve.metrics import log_softmax, softmax
 
 K = 3
@@ -221,6 +222,23 @@ def test_the_fit_s_own_scores_are_as_near_as_their_size_allows(
         "the fit's own scores do not get its own probabilities: "
         f"probabilities differ by {off:.0e}, rounding allows {said}; {REPORT}"
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "activation", "fitted_on"),
+    [
+        ("probabilities", None, "log_probs"),
+        ("log_probs", None, "probabilities"),
+        ("probabilities", "Softmax", "logits"),
+        ("probability", None, "probability"),
+        ("label_probabilities", "Sigmoid", "label_logits"),
+    ],
+)
+def test_the_fit_s_own_scores_go_the_way_of_the_graph_s(kind: str, activation: str, fitted_on: Any) -> None:
+    fitted = artifact(TWO, classes=2 if kind == "probability" else K, outputs=fitted_on)
+    plan: Any = SimpleNamespace(outputs=kind, activation=activation, returns="same")
+    _, own = steps_alone(fitted, plan, 17)
+    assert (own.outputs, own.activation, own.shifted) == (kind, activation, None)
 
 
 def test_decisions_on_the_fit_s_own_scores_are_as_near_as_their_size_allows(tmp_path: Path) -> None:
