@@ -85,7 +85,7 @@ class Gateway:
         self._upstream, self._own, self._waiting = upstream, own, waiting
         self._calibrations, self._counts, self._parts = calibrations, counts, (upstream, *parts)
         self._inference = Inference(calibrations, counts)
-        self._unpacking: asyncio.Semaphore | None = None
+        self._unpacking = asyncio.Semaphore(_UNPACKED)
         self.failed: Exception | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -104,7 +104,6 @@ class Gateway:
     async def _live(self, receive: Receive, send: Send) -> None:
         async with contextlib.AsyncExitStack() as opened:
             await receive()
-            self._unpacking = asyncio.Semaphore(_UNPACKED)
             try:
                 for part in self._parts:
                     opened.push_async_callback(part.close)
@@ -161,8 +160,7 @@ class Gateway:
 
         What comes compressed is large whatever its bytes are: sixty kilobytes may hold sixty megabytes.
         """
-        if at_most_one(headers, b"content-encoding"):
-            assert self._unpacking is not None
+        if any(name.lower() == b"content-encoding" for name, _ in headers):
             async with self._unpacking:
                 return await asyncio.to_thread(work, *args)
         return work(*args) if len(body) < _SMALL else await asyncio.to_thread(work, *args)

@@ -1,4 +1,4 @@
-"""The bytes that attacks are made of: pictures, arrays, zips and tensors that lie."""
+"""The bytes that attacks are made of: arrays, zips, tensors, manifests and graphs that lie."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import io
 import json
 import struct
 import zipfile
-import zlib
 from typing import Any
 
 import numpy as np
@@ -22,24 +21,6 @@ class Owned:
         import os
 
         return os.mkdir, ("/tmp/calib-serve-was-owned",)
-
-
-def png(width: int, height: int, *, body: bytes | None = None) -> bytes:
-    """A grey PNG whose header claims ``width`` x ``height``."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-        )
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    rows = zlib.compress(b"".join(b"\x00" + bytes(min(width, 64)) for _ in range(min(height, 64))))
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", rows if body is None else body)
-        + chunk(b"IEND", b"")
-    )
 
 
 def npy(array: Any, *, pickled: bool = False) -> bytes:

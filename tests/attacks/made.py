@@ -20,7 +20,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from attack_bytes import FORGED, Owned, signed, zipped
+from ledgers import accept, make_label
+from readers import scratch, sound_entries, sound_params
+from real_watch import RING
+from small_models import everything
+
+from calib_serve.nonces import NONCE_BYTES
+from calib_serve.receipts import Shadow
+from calib_serve.watch.drift import Detector
+from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.samples import SampleLog
 
 Files = dict[str, bytes]
 
@@ -29,10 +40,6 @@ Files = dict[str, bytes]
 
 def sound_manifest() -> dict[str, Any]:
     """The facts of a manifest whose tensors are ``sound_params``, without its own hash."""
-    import yaml
-    from readers import sound_params
-    from small_models import everything
-
     facts = everything()._manifest(hashlib.sha256(sound_params()).hexdigest())
     facts.pop("sha256")
     return dict(yaml.safe_load(yaml.safe_dump(facts)))
@@ -74,16 +81,11 @@ def manifests() -> Files:
 
 def tensors() -> Files:
     """Those of an artifact of every step."""
-    from readers import sound_params
-
     return {"sound.safetensors": sound_params()}
 
 
 def keyrings() -> Files:
     """The file of a keyring with wrong values."""
-    from readers import scratch
-    from real_watch import RING
-
     with scratch() as folder:
         RING.save(folder / "keys.json")
         sound = json.loads((folder / "keys.json").read_bytes())
@@ -118,10 +120,6 @@ def keyrings() -> Files:
 
 def receipts() -> Files:
     """Each field changed, and what is no receipt any more."""
-    from real_watch import RING
-
-    from calib_serve.nonces import NONCE_BYTES
-    from calib_serve.receipts import Shadow
 
     def token(**more: Any) -> str:
         facts = {"predicted": 1, "confidence": 0.9, "time": 1_700_000_000.0, "nonce": bytes(NONCE_BYTES)}
@@ -180,8 +178,6 @@ MANIFEST, HASHES = "MAR-INF/MANIFEST.json", "MAR-INF/SHA256.json"
 
 def archives() -> Files:
     """Made to leave their folder, to swell, or to lie."""
-    from readers import sound_entries
-
     sound = sound_entries()
 
     def whole(*, packed: bool = True, **changed: bytes) -> bytes:
@@ -261,8 +257,6 @@ def doubled(manifest: bytes) -> bytes:
 
 def archive_manifests() -> Files:
     """A right archive's own manifest with wrong values."""
-    from readers import sound_entries
-
     sound = json.loads(sound_entries()[MANIFEST])
     made: dict[str, dict[str, Any]] = {
         "sound": {},
@@ -287,8 +281,6 @@ def archive_manifests() -> Files:
 
 def archive_configs() -> Files:
     """That of the right archive."""
-    from readers import sound_entries
-
     return {"sound.yaml": sound_entries()["model-config.yaml"]}
 
 
@@ -297,9 +289,6 @@ def archive_configs() -> Files:
 
 def items() -> Files:
     """Bodies of labels; each is also tried as predictions, and as what TorchServe hands on."""
-    from real_watch import RING
-
-    from calib_serve.nonces import NONCE_BYTES
 
     def label(n: int, **more: Any) -> dict[str, Any]:
         facts = {"predicted": 1, "confidence": 0.9, "time": 1_700_000_000.0}
@@ -329,11 +318,6 @@ def items() -> Files:
 
 def ledgers() -> Files:
     """A ledger, and a database whose tables never end."""
-    from ledgers import accept, make_label
-    from readers import scratch
-
-    from calib_serve.watch.ledger import SqliteLedger
-
     endless = "WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i FROM r) SELECT i FROM r"
     with scratch() as folder:
         book = SqliteLedger(folder / "l.db")
@@ -358,8 +342,6 @@ def ledgers() -> Files:
 
 def sound_state() -> bytes:
     """A detector's state."""
-    from calib_serve.watch.drift import Detector
-
     detector = Detector(arl=1000.0)
     detector.update([0.5, 0.9, 0.7], [True, False, True])
     return detector.state()
@@ -382,11 +364,6 @@ def detectors() -> Files:
 
 def shards() -> Files:
     """Of the sample log: a real one, and arrays that do not go together."""
-    from readers import scratch
-
-    from calib_serve.nonces import NONCE_BYTES
-    from calib_serve.watch.samples import SampleLog
-
     with scratch() as folder:
         log = SampleLog(folder, rate=1.0)
         log.predicted("m", "1", [bytes(NONCE_BYTES)], np.zeros((1, 3)), times=[0.0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -15,10 +16,41 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
+from ledgers import accept, make_label
+from PIL import Image
+from prometheus_client.parser import text_string_to_metric_families
+from real_watch import RING, make_watch, talk_to
+from small_models import archive, everything, temperature
+from typer.testing import CliRunner
+
+from calib_serve import Artifact, Keyring, LogitMap
+from calib_serve.artifact import Contract
+from calib_serve.artifact.manifest import digest, pack, sha256
+from calib_serve.artifact.tensors import read_plainly
+from calib_serve.cli import app
+from calib_serve.data import load_data, read_texts
+from calib_serve.data.logits_file import read_logits
+from calib_serve.errors import CalibServeError
+from calib_serve.fit.checkpoint import Checkpoints
+from calib_serve.fuse.mar_options import ModelOptions
+from calib_serve.fuse.onnx.graph import fuse_onnx
+from calib_serve.model import load_model
+from calib_serve.pictures import Preprocessing
+from calib_serve.serve.feedback import parse_items, read_models
+from calib_serve.serve.inputs import decode
+from calib_serve.serve.properties import changed, read_properties
+from calib_serve.watch.drift import Detector
+from calib_serve.watch.http import read_tokens
+from calib_serve.watch.ledger import SqliteLedger
+from calib_serve.watch.samples import SampleLog, read_samples
+from calib_serve.watch.sender import read_labels
+from calib_serve.workflows.contracts import read_contract
 
 __all__ = ["READERS", "sound_archive", "warm_up"]
 
@@ -34,10 +66,6 @@ def scratch() -> Iterator[Path]:
 @functools.cache
 def sound_params() -> bytes:
     """The tensors of an artifact of every step."""
-    from small_models import everything
-
-    from calib_serve.artifact.manifest import pack
-
     return pack(everything().steps, None)
 
 
@@ -51,12 +79,6 @@ def manifest(path: Path) -> None:
 
 def params(path: Path) -> None:
     """``params.safetensors`` beside a manifest that names its hash; and the plain reader of a bare worker."""
-    import yaml
-    from small_models import everything
-
-    from calib_serve.artifact.manifest import digest, sha256
-    from calib_serve.artifact.tensors import read_plainly
-
     content = path.read_bytes()
     with suppress(ValueError):  # its contract
         read_plainly(content)
@@ -72,8 +94,6 @@ def params(path: Path) -> None:
 
 
 def use_artifact(folder: Path) -> None:
-    from calib_serve import Artifact
-
     artifact = Artifact.load(folder)
     assert len(artifact.fingerprint) == 64
     if artifact.classes <= 1000:
@@ -83,8 +103,6 @@ def use_artifact(folder: Path) -> None:
 
 def receipt(path: Path) -> None:
     """A receipt as a client sends it."""
-    from real_watch import RING
-
     found = RING.verify(path.read_bytes().decode("utf-8", "surrogateescape"), now=NOW)
     assert len(found.nonce) == 10
     assert 0 <= found.confidence <= 1
@@ -97,12 +115,6 @@ NOW = 1_700_000_000.0
 
 def mar(path: Path) -> None:
     """A TorchServe archive: looked at, verified, listed for labels, inspected, packed again."""
-    from small_models import temperature
-    from typer.testing import CliRunner
-
-    from calib_serve.cli import app
-    from calib_serve.errors import CalibServeError
-    from calib_serve.fuse.mar_options import ModelOptions
     from calib_serve.fuse.torchserve import labelled_models, pack_around
     from calib_serve.fuse.torchserve.archive import read_archive
 
@@ -145,8 +157,6 @@ def mar_manifest(path: Path) -> None:
 @functools.cache
 def sound_entries() -> dict[str, bytes]:
     """What a packed archive holds, by name."""
-    from small_models import archive
-
     with scratch() as folder, zipfile.ZipFile(archive(folder)) as packed:
         return {name: packed.read(name) for name in packed.namelist() if "SHA256" not in name}
 
@@ -164,8 +174,6 @@ def sound_archive(path: Path, changed: dict[str, bytes]) -> Path:
 @functools.cache
 def served() -> Any:
     """A client of the watch app, one for all bodies: they must not spoil it for each other."""
-    from real_watch import make_watch, talk_to
-
     folder = Path(tempfile.mkdtemp(prefix="attack-watch-"))
     return talk_to(make_watch(folder, clock=lambda: NOW)).__enter__()
 
@@ -188,8 +196,6 @@ def not_json(constant: str) -> None:
 
 def still_sound() -> None:
     """Metrics can be parsed and have the series they had, and the page can be read."""
-    from prometheus_client.parser import text_string_to_metric_families
-
     families = list(text_string_to_metric_families(served().get("/metrics").text))
     counted = [s.labels for f in families for s in f.samples if s.name == "calib_predictions_total"]
     assert {(one["model"], one["version"]) for one in counted} == {("m", "1")}
@@ -209,13 +215,6 @@ def predictions(path: Path) -> None:
 
 def body(path: Path) -> None:
     """What TorchServe hands to the classifier, to an image classifier, and to the feedback model."""
-    from real_watch import make_watch
-
-    from calib_serve.errors import CalibServeError
-    from calib_serve.pictures import Preprocessing
-    from calib_serve.serve.feedback import parse_items
-    from calib_serve.serve.inputs import decode
-
     raw, errors = path.read_bytes(), []
     for shape in ((4,), (1, 4, 4), (3, 4, 4), (None,)):
         try:
@@ -243,12 +242,6 @@ def body(path: Path) -> None:
 
 def onnx(path: Path) -> None:
     """An ONNX graph: fused, and loaded as a classifier."""
-    from small_models import temperature
-
-    from calib_serve.errors import CalibServeError
-    from calib_serve.fuse.onnx.graph import fuse_onnx
-    from calib_serve.model import load_model
-
     with scratch() as folder:
         (folder / "model").mkdir()
         copy = Path(shutil.copy(path, folder / "model" / "raw.onnx"))
@@ -266,9 +259,6 @@ def onnx(path: Path) -> None:
 
 def logits(path: Path) -> None:
     """A file of logits, of any kind."""
-    from calib_serve.data.logits_file import read_logits
-    from calib_serve.errors import CalibServeError
-
     errors = []
     for split in (None, "cal"):
         try:
@@ -283,8 +273,6 @@ def logits(path: Path) -> None:
 
 def data(path: Path) -> None:
     """A calibration set: an .npz, a folder of one .npy, a picture, or the list of pictures."""
-    from calib_serve.data import load_data
-
     if path.suffix == ".npz":
         load_data(path)
         return
@@ -303,9 +291,6 @@ def data(path: Path) -> None:
 
 def labelled_texts(path: Path) -> None:
     """A table of texts and their labels."""
-    from calib_serve.data import read_texts
-    from calib_serve.errors import CalibServeError
-
     errors = []
     for split in (None, "cal"):
         try:
@@ -320,10 +305,6 @@ def labelled_texts(path: Path) -> None:
 
 @functools.cache
 def tiny_png() -> bytes:
-    import io
-
-    from PIL import Image
-
     stream = io.BytesIO()
     Image.new("L", (4, 4)).save(stream, "PNG")
     return stream.getvalue()
@@ -331,8 +312,6 @@ def tiny_png() -> bytes:
 
 def keyring(path: Path) -> None:
     """A keyring file of its owner's."""
-    from calib_serve import Keyring
-
     with scratch() as folder:
         shutil.copy(path, folder / "keys.json")
         (folder / "keys.json").chmod(0o600)
@@ -344,8 +323,6 @@ def keyring(path: Path) -> None:
 
 def properties(path: Path) -> None:
     """A config.properties to start from."""
-    from calib_serve.serve.properties import changed, read_properties
-
     found = read_properties(path)
     with scratch() as folder:
         text = changed(path.read_bytes().decode(), {"load_models": "m.mar"})
@@ -356,8 +333,6 @@ def properties(path: Path) -> None:
 
 def samples(path: Path) -> None:
     """A shard of the sample log."""
-    from calib_serve.watch.samples import SampleLog, read_samples
-
     with scratch() as folder:
         shutil.copy(path, folder / "predictions-000001700000000-1-aa.npz")
         shutil.copy(path, folder / "labels-000001700000001-1-aa.npz")
@@ -368,10 +343,6 @@ def samples(path: Path) -> None:
 
 def ledger(path: Path) -> None:
     """An SQLite file where a ledger should be."""
-    from ledgers import accept, make_label
-
-    from calib_serve.watch.ledger import SqliteLedger
-
     with scratch() as folder:
         shutil.copy(path, folder / "l.db")
         book = SqliteLedger(folder / "l.db")
@@ -388,8 +359,6 @@ def ledger(path: Path) -> None:
 
 def detector(path: Path) -> None:
     """A drift detector's state, as the ledger kept it."""
-    from calib_serve.watch.drift import Detector
-
     found = Detector.restore(path.read_bytes())
     found.update([0.5, 0.9], [True, False])
     Detector.restore(found.state())
@@ -397,8 +366,6 @@ def detector(path: Path) -> None:
 
 def checkpoint(path: Path) -> None:
     """What a killed fit left."""
-    from calib_serve.fit.checkpoint import Checkpoints
-
     with scratch() as folder:
         kept = Checkpoints(folder)
         kept.save("key", {})
@@ -408,16 +375,12 @@ def checkpoint(path: Path) -> None:
 
 def labels_file(path: Path) -> None:
     """A table of labels to send."""
-    from calib_serve.watch.sender import read_labels
-
     for _ in read_labels(path):
         pass
 
 
 def tokens(path: Path) -> None:
     """A file of access tokens."""
-    from calib_serve.watch.http import read_tokens
-
     with scratch() as folder:
         shutil.copy(path, folder / "tokens")
         (folder / "tokens").chmod(0o600)
@@ -426,8 +389,6 @@ def tokens(path: Path) -> None:
 
 def models_list(path: Path) -> None:
     """The list of models whose labels are accepted."""
-    from calib_serve.serve.feedback import read_models
-
     os.environ["CALIB_SERVE_MODELS"] = str(path)
     try:
         assert read_models({}).classes
@@ -437,8 +398,6 @@ def models_list(path: Path) -> None:
 
 def weights(path: Path) -> None:
     """The weights of an eager model: safetensors, or what ``torch.save`` wrote."""
-    from calib_serve.model import load_model
-
     load_model("readers:linear", weights=path, input_shape=(4,))
 
 
@@ -451,12 +410,6 @@ def linear() -> Any:
 
 def contract(path: Path) -> None:
     """A contract, set in an artifact of classes whose names look like ids, written and read again."""
-    from dataclasses import replace
-
-    from calib_serve import Artifact, LogitMap
-    from calib_serve.artifact import Contract
-    from calib_serve.workflows.contracts import read_contract
-
     names = ("1", "no", "2")
     fitted = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3, class_names=names)
     found = read_contract(path, fitted)

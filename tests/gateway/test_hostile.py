@@ -182,6 +182,7 @@ def bodies() -> dict[str, tuple[bytes, tuple[str, ...]]]:
         "a bomb": (gzip.compress(bytes(1 << 25)), ("Content-Encoding: gzip",)),
         "half a gzip": (gzip.compress(document())[:-9], ("Content-Encoding: gzip",)),
         "another coding": (document(), ("Content-Encoding: br",)),
+        "two codings": (gzip.compress(document()), ("Content-Encoding: gzip",) * 2),
     }
 
 
