@@ -17,6 +17,7 @@ from sizes import NIGHTLY, sized
 
 # Imported for doctests, it would change this process.
 collect_ignore = ["support/torchvision_ops"]
+collect_ignore_glob = ["*conftest.py"]  # several of one name, and no doctests
 pytest_plugins = ["real_servers", "ledgers", "installed"]
 
 # A worker for each core leaves no core to a second thread: such threads wait for one another, at work. What

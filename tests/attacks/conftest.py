@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import pytest
 from cage import Cage
 
-collect_ignore = ["conftest.py"]  # for doctests: there are several modules of this name
-
 
 @pytest.fixture(scope="session")
 def cage() -> Iterator[Cage]:

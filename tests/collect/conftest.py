@@ -7,8 +7,6 @@ from real_servers import Server
 
 from calib_serve.collect import Collector, open_dead_letters, open_source
 
-collect_ignore = ["conftest.py"]  # for doctests: there are several modules of this name
-
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):

@@ -10,8 +10,6 @@ from gateways import Answers, Running, answering, artifact, document, gateway, m
 from recording_server import Recording, recording, reply
 from triton_server import Triton, needs_tritonserver, triton_on
 
-collect_ignore = ["conftest.py"]  # for doctests: there are several modules of this name
-
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from calib_serve import judge
+from calib_serve.judgement import conclude as verdicts
 from calib_serve.judgement import words
 from calib_serve.judgement.cells import Cells
 from calib_serve.judgement.conclude import (
     CALIBRATE,
     DEPLOY,
     Line,
-    Tested,
     Verdict,
     conclude,
     direction,
@@ -34,7 +34,7 @@ def line(name: str = "confidence", *, p: float = 1.0, most: float = 0.01, **more
     what = {"confidence": "the predicted class's confidence", "positive": "P(y = 1)"}.get(
         name, f"what {name} is"
     )
-    tested = Tested(
+    tested = verdicts.Tested(
         name, what, p, more.pop("error", 0.005), most, more.pop("tolerance", 0.02), required, "open"
     )
     return Line(tested, more.pop("says", f"{name} is off"), more.pop("size", 0.05), **more)
@@ -217,12 +217,14 @@ def test_unproven_says_what_is_open_and_how_many_samples_would_do() -> None:
 def test_a_line_of_cells_has_their_numbers() -> None:
     cells = Cells(np.array([400.0]), np.array([300.0]), np.array([280.0]), np.array([75.0]))
     found = line_of("class", "what", cells, "says", 0.03, required=True)
-    assert found.tested == Tested("class", "what", cells.p, cells.error, cells.most, 0.03, True, "open")
+    assert found.tested == verdicts.Tested(
+        "class", "what", cells.p, cells.error, cells.most, 0.03, True, "open"
+    )
     assert (found.says, found.size, found.times) == ("says", 0.05, cells.needed(0.03))
 
 
 def test_a_verdict_as_json_has_none_for_nan_and_lists_for_tuples() -> None:
-    one = Tested("shape", "what", math.nan, math.inf, 0.1, 0.02, False, "open")
+    one = verdicts.Tested("shape", "what", math.nan, math.inf, 0.1, 0.02, False, "open")
     found = Verdict("off", "Head.", ("Why.",), (one,), ("Do.",), ("Changed.",))
     assert str(found) == "Head. Why. Changed. Do."
     assert found.as_dict() == {

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from calib_serve.cli import app
 from calib_serve.errors import InputError, KeyringError, LedgerError
 from calib_serve.receipts import Keyring, keyring
-from calib_serve.watch import journal
+from calib_serve.watch import journal, shadow
 from calib_serve.watch.anew import begun_anew
 from calib_serve.watch.contracts import evidence
 from calib_serve.watch.drift import detector
@@ -23,7 +23,6 @@ from calib_serve.watch.ids import sqlite as ids
 from calib_serve.watch.journal import LabelJournal, read_journal
 from calib_serve.watch.ledger import SqliteLedger, backup, restore_ledger
 from calib_serve.watch.ledger.tables import FORMAT
-from calib_serve.watch.shadow import paired, shadow_key
 
 pytestmark = pytest.mark.store
 
@@ -101,9 +100,9 @@ def test_a_detector_s_state_waits_for_the_upgrade_and_its_labels_with_it(host: H
 
 def test_the_test_of_a_shadow(host: Host) -> None:
     with host.watch() as watch:
-        key = shadow_key(V)
+        key = shadow.shadow_key(V)
         kept = json.loads(watch.ledger.load(key) or b"")
-        newer = {tag: {**one, "format": paired._FORMAT + 1} for tag, one in kept.items()}
+        newer = {tag: {**one, "format": shadow._FORMAT + 1} for tag, one in kept.items()}
         watch.ledger.store(key, json.dumps(newer).encode())
         with pytest.raises(LedgerError, match=f"a shadow's test of format 2, {NEWER} 1"):
             watch.shadow_states(V)
