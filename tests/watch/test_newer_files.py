@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from calib_serve.cli import app
 from calib_serve.errors import InputError, KeyringError, LedgerError
 from calib_serve.receipts import Keyring, keyfile
-from calib_serve.watch import journal
+from calib_serve.watch import journal, shadow
 from calib_serve.watch.anew import begun_anew
 from calib_serve.watch.contracts import evidence
 from calib_serve.watch.drift import detector
@@ -23,7 +23,7 @@ from calib_serve.watch.ids import sqlite as ids
 from calib_serve.watch.journal import LabelJournal, read_journal
 from calib_serve.watch.ledger import SqliteLedger, backup_file, restore_ledger
 from calib_serve.watch.ledger.formats import FORMAT
-from calib_serve.watch.shadow import paired, shadow_key
+from calib_serve.watch.shadow import shadow_key
 
 NEWER = "which a newer calib-serve wrote; this one reads"
 
@@ -89,7 +89,7 @@ def test_a_detector_s_state_waits_for_the_upgrade_and_its_labels_with_it(host: H
         newer = json.dumps({**json.loads(head), "format": detector._FORMAT + 1}).encode() + b"\n" + body
         watch.ledger.store(detector_key(V), newer)
         label(watch, host)
-        with pytest.raises(LedgerError, match=f"a detector's state of format 6, {NEWER} 5"):
+        with pytest.raises(LedgerError, match=f"a detector's state of format 2, {NEWER} 1"):
             watch.feed.tick()
         waits_and_says_so(watch, "a detector's state")
         assert watch.ledger.load(detector_key(V)) == newer
@@ -104,7 +104,7 @@ def test_the_test_of_a_shadow(host: Host) -> None:
     with host.watch() as watch:
         key = shadow_key(V)
         kept = json.loads(watch.ledger.load(key) or b"")
-        newer = {tag: {**one, "format": paired._FORMAT + 1} for tag, one in kept.items()}
+        newer = {tag: {**one, "format": shadow._FORMAT + 1} for tag, one in kept.items()}
         watch.ledger.store(key, json.dumps(newer).encode())
         with pytest.raises(LedgerError, match=f"a shadow's test of format 2, {NEWER} 1"):
             watch.shadow_states(V)
