@@ -93,7 +93,7 @@ class Monitor:
     ) -> NDArray[np.object_]:
         """One receipt per prediction, of the arrays' shape: (n, 1), or one column a label; b"" for none.
 
-        Of labels, a receipt is of a decision, and the decisions of a row are a group (``watch.decisions``).
+        Of labels, a receipt is of a decision, and the decisions of a row are a group (``watch.intake``).
         """
         recorder, tags = self.start(version), list[Tag]()
         if self._multilabel:
