@@ -310,6 +310,7 @@ def test_an_address_with_a_secret_is_refused_without_telling_it(address: str) ->
     assert "cret@" not in str(refused.value)
 
 
+@pytest.mark.server
 def test_a_server_that_is_not_there_is_said_without_the_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
