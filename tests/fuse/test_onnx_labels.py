@@ -95,6 +95,14 @@ def test_a_decision_is_between_classes_where_its_shape_may_be_that(
     assert said == ([warning("label", "ArgMax 'd'")] if of_classes else [])
 
 
+def test_a_classifier_of_other_scores_decides_its_label_and_not_its_scores(tmp_path: Path) -> None:
+    other = CLASSIFIER.replace("(x)", "(o)").replace("[1.0, 0.0, 0.0,", "[1.0, 0.0, 0.0, 2.0, 1.0, 3.0,")
+    shown, inputs = "float[n, 3] s, int64[n] label", "float[n, 3] x, float[n, 4] o"
+    assert done(SCORES + other, shown, tmp_path, inputs=inputs) == [
+        warning("label", "LinearClassifier 'label'")
+    ]
+
+
 # --- thresholds -------------------------------------------------------------------------------------
 
 
