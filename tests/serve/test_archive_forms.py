@@ -26,6 +26,7 @@ from calib_serve.fuse.torchserve.archive import MANIFEST
 
 pytestmark = pytest.mark.server
 
+LARGE = sized(ci=40 << 20, nightly=96 << 20)
 TEXT = json.dumps({"runtime": "python", "model": {"modelName": "m", "modelVersion": "1", "handler": "h.py"}})
 
 
@@ -179,7 +180,7 @@ def test_a_version_is_what_is_written(written: str, version: str, tmp_path: Path
 
 @pytest.mark.parametrize("form", sized(ci=["tgz"], nightly=["zip-store", "tgz", "no-archive"]))
 def test_a_large_model_goes_through_in_pieces(form: str, tmp_path: Path) -> None:
-    (tmp_path / "weights.bin").write_bytes(os.urandom(96 << 20))
+    (tmp_path / "weights.bin").write_bytes(os.urandom(LARGE))
     old = archived(tmp_path / "store", "--extra-files", tmp_path / "weights.bin", form=form)
     tracemalloc.start()
     try:
@@ -188,5 +189,5 @@ def test_a_large_model_goes_through_in_pieces(form: str, tmp_path: Path) -> None
     finally:
         tracemalloc.stop()
     with zipfile.ZipFile(new) as archive:
-        assert archive.getinfo("weights.bin").file_size == 96 << 20
+        assert archive.getinfo("weights.bin").file_size == LARGE
         assert archive.testzip() is None

@@ -34,7 +34,7 @@ def test_what_cannot_be_calibrated_is_refused_with_a_sentence(name: str, tmp_pat
     assert not list((tmp_path / "out").glob("*")), "nothing is written"
 
 
-@pytest.mark.parametrize("name", sized(ci=["plain", "ids_at_inference"], nightly=SERVED))
+@pytest.mark.parametrize("name", sized(ci=["ids_at_inference"], nightly=SERVED))
 def test_the_seam_is_found_and_its_form_is_known(name: str, tmp_path: Path) -> None:
     foreign = FOREIGN[name]
     made = pack_around(archive(name, tmp_path), artifact(foreign), tmp_path / "out", **foreign.options)
@@ -48,6 +48,7 @@ def test_the_seam_is_found_and_its_form_is_known(name: str, tmp_path: Path) -> N
     }.get(name, "logits")
 
 
+@pytest.mark.nightly
 def test_a_calibration_that_depends_on_the_kind_of_scores_wants_the_kind_it_was_fitted_on(
     tmp_path: Path,
 ) -> None:
@@ -68,6 +69,7 @@ def request_file(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.nightly
 def test_a_handler_that_answers_errors_with_200_is_asked_what_it_understands(tmp_path: Path) -> None:
     polite = FOREIGN["plain"].handler.replace(
         "    def postprocess",

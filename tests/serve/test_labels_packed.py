@@ -20,7 +20,7 @@ pytestmark = pytest.mark.server
 
 SUPPORT = Path(__file__).parents[1] / "support"
 KINDS = {"after_sigmoid": "label_probabilities"}
-PACKED = sized(ci=("by_numpy",), nightly=(*LABELS,))
+PACKED = (*LABELS,)
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +28,7 @@ def _torchvision_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(SUPPORT / "torchvision_ops"), prepend=os.pathsep)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", PACKED)
 def test_an_artifact_of_labels_is_packed_where_sigmoids_show(name: str, tmp_path: Path) -> None:
     foreign = LABELS[name]

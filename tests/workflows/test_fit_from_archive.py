@@ -52,9 +52,9 @@ HERE = {
     "hidden": Foreign("open('/tmp/x', 'w')\n"),
 }
 LOGITS = sized(
-    ci=["tuple", "flat"],
+    ci=["tuple"],
     nightly=[
-        "plain", "dict", "half", "log_softmaxed_ids", "function", "without_base", "own_handle", "rows",
+        "flat", "plain", "dict", "half", "log_softmaxed_ids", "function", "without_base", "own_handle", "rows",
         "one_logit", "ids_at_inference", "onnx_list",
     ],
 )  # fmt: skip
