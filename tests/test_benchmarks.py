@@ -182,6 +182,7 @@ def test_one_that_takes_too_long_is_told_with_what_it_had_said(
     assert not running(int(child))
 
 
+@pytest.mark.server  # it asks git
 def test_what_is_done_counts_for_the_same_command_code_and_settings_alone(
     run_all: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

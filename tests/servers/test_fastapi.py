@@ -63,6 +63,7 @@ def test_each_prediction_and_each_label_is_counted_once(site: Site, processes: i
         check_predictions_and_labels_are_counted_once(site, client(site))
 
 
+@pytest.mark.nightly
 def test_labels_come_home_through_the_app(site: Site) -> None:
     with uvicorn(site, "calibrated"):
         replies = served(client(site), rows(20), at_once=5)
@@ -82,6 +83,7 @@ def test_what_was_served_before_the_end_is_counted(site: Site, processes: int, h
         check_what_was_served_is_counted_at_the_end(site, client(site), how)
 
 
+@pytest.mark.nightly
 def test_predictions_go_on_without_a_watch_and_are_counted_later(site: Site) -> None:
     with uvicorn(site, "calibrated", "--workers", "2"):
         check_the_watch_may_be_away(site, client(site))
@@ -98,6 +100,7 @@ def test_a_killed_worker_loses_no_more_than_it_had_not_sent(site: Site) -> None:
         check_a_killed_worker_loses_no_more_than_it_had_not_sent(site, client(site))
 
 
+@pytest.mark.nightly
 def test_labels_are_sent_again_where_the_watch_was_away(site: Site) -> None:
     with uvicorn(site, "calibrated"):
         replies = served(client(site), rows(20))
@@ -111,6 +114,7 @@ def test_labels_are_sent_again_where_the_watch_was_away(site: Site) -> None:
     assert site.counted("calib_feedback_total") == 20
 
 
+@pytest.mark.nightly
 def test_a_row_that_is_no_number_has_no_receipt_and_is_not_counted(site: Site) -> None:
     with uvicorn(site, "calibrated"):
         rows_that_overflow = [[1e308] * 16, [0.0] * 16]
