@@ -41,9 +41,8 @@ from calib_serve.artifact.contract_text import (
     scopes_of,
     written,
 )
-from calib_serve.durations import as_duration
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.naming import is_plain, shown
+from calib_serve.names import as_duration, is_plain, shown
 
 __all__ = ["Clause", "ClauseKind", "Contract"]
 

@@ -8,9 +8,8 @@ from typing import Any, Union
 import yaml
 
 from calib_serve.artifact.manifest import read_yaml
-from calib_serve.durations import as_duration, parse_duration
 from calib_serve.errors import InputError
-from calib_serve.naming import Naming, shown
+from calib_serve.names import Naming, as_duration, parse_duration, shown
 
 __all__ = ["MOST_CLASSES", "PROMISES", "Scope", "clause_facts", "read_contract", "scopes_of", "written"]
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from calib_serve.arrays import frame, html_table
 from calib_serve.artifact.steps import Head, InputShift, LogitMap, Step
 from calib_serve.errors import SchemaError
 from calib_serve.metrics import Estimate
-from calib_serve.tables import frame, html_table
 
 if TYPE_CHECKING:
     from pandas import DataFrame

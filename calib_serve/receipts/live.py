@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from calib_serve.errors import Refused
-from calib_serve.followed import FollowedFile
+from calib_serve.files import FollowedFile
 from calib_serve.receipts.keyring import Keyring
 from calib_serve.receipts.receipt import DAY, Receipt
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 from calib_serve.errors import InputError, Reason, Refused
-from calib_serve.naming import By, Naming, shown
+from calib_serve.names import By, Naming, shown
 from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring
 from calib_serve.watch.caps import SourceShare
 from calib_serve.watch.decisions import decision_names

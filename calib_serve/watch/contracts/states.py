@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from calib_serve.artifact import Clause, Contract
-from calib_serve.durations import as_duration
 from calib_serve.judgement import MeanBets
 from calib_serve.metrics.tails import accuracy_at_least
+from calib_serve.names import as_duration
 from calib_serve.receipts import DAY
 from calib_serve.watch.contracts.evidence import ALPHA, ClauseEvidence
 from calib_serve.watch.contracts.follower import clause_sums, is_sliced, kept_evidence, shares_of, unlabelled

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from calib_serve.durations import as_duration
 from calib_serve.errors import MissingDependency
+from calib_serve.names import as_duration
 from calib_serve.watch.contracts import ClauseState
 from calib_serve.watch.http.promise_charts import budget_bar, digits, promise_bar
 from calib_serve.watch.http.texts import count, duration, percent, when

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from calib_serve.errors import InputError
-from calib_serve.files import read_private
-from calib_serve.followed import FollowedFile
+from calib_serve.files import FollowedFile, read_private
 from calib_serve.watch.slices import OTHER
 from calib_serve.watch.sources import is_source
 
