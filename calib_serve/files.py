@@ -1,23 +1,60 @@
-"""File helpers: hashes, atomic writes, files of secrets, locks, importing code by name."""
+"""Files: hashes, atomic writes, secrets, locks, code by name, and files that are followed.
+
+Arrays (.npz, .npy) and tables (CSV, Parquet) of others are read here, too: nothing is unpickled, and bombs
+are refused before they are unpacked.
+"""
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import importlib
 import importlib.util
+import io
+import logging
+import math
 import operator
 import os
 import secrets
-from collections.abc import Iterator
+import struct
+import time
+import tokenize
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.lib.npyio import NpzFile
+from numpy.typing import NDArray
+
+from calib_serve.errors import CalibServeError, InputError, MissingDependency
 
 __all__ = [
-    "GROUP_READS", "alone", "make_private", "named", "private_folder", "read_private", "sha256",
-    "write_whole", "written_whole",
-]  # fmt: skip
+    "GROUP_READS",
+    "ZIP_ERRORS",
+    "FollowedFile",
+    "alone",
+    "check_header",
+    "csv_rows",
+    "make_private",
+    "map_npy",
+    "most_unpacked",
+    "named",
+    "open_parquet",
+    "private_folder",
+    "read_npz",
+    "read_private",
+    "refuse_bomb",
+    "sha256",
+    "write_whole",
+    "written_whole",
+]
 
 GROUP_READS = "CALIB_SERVE_GROUP_READS"
 """Set to 1 in the environment, files of secrets may be readable by their group."""
@@ -161,3 +198,218 @@ def _module(where: str) -> ModuleType:
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     return module
+
+
+ZIP_ERRORS = (
+    *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError),
+    *(MemoryError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error),
+    tokenize.TokenError,
+)
+"""Errors of reading a damaged zip of arrays; RuntimeError is for one that is encrypted or too deep."""
+
+_RATIO = 100  # weights and logits compress to a half, seldom to a tenth
+_SMALL = 64 << 20  # bytes; what unpacks to less is no bomb
+
+
+def read_npz(
+    source: Path | bytes, *, wanted: Callable[[str], bool] = lambda _name: True
+) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
+    """The ``wanted`` arrays of an .npz file or its bytes, and the names of all; ValueError if invalid.
+
+    >>> read_npz(b"PK not really")
+    Traceback (most recent call last):
+    ValueError: not an .npz archive of arrays: File is not a zip file
+    """
+    try:
+        # Opened here: numpy leaves a damaged file open.
+        with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
+            if file.read(6) == b"\x93NUMPY":
+                raise ValueError("it holds one array")
+            with zipfile.ZipFile(file) as archive:
+                refuse_bomb(archive)
+            file.seek(0)
+            with NpzFile(file, allow_pickle=False) as arrays:
+                names = tuple(arrays.files)
+                found = {name: arrays[name] for name in names if wanted(name)}
+        if odd := [name for name, value in found.items() if not isinstance(value, np.ndarray)]:
+            raise ValueError(f"{odd[0]!r} is not an array")
+    except ZIP_ERRORS as error:
+        raise ValueError(f"not an .npz archive of arrays: {str(error) or type(error).__name__}") from error
+    return found, names
+
+
+def map_npy(path: Path) -> NDArray[Any]:
+    """The array of an .npy file, memory-mapped; ValueError for an invalid file."""
+    try:
+        with path.open("rb") as file:
+            shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
+        # numpy divides by the item size: 0 would crash the process.
+        if not dtype.itemsize or min(shape, default=0) < 0:
+            raise ValueError(f"it holds items of {dtype.itemsize} bytes, {shape} of them")
+        return np.lib.format.open_memmap(path, "r")
+    except ZIP_ERRORS as error:
+        raise ValueError(f"not an .npy file: {str(error) or type(error).__name__}") from error
+
+
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+
+def most_unpacked(packed: int) -> int:
+    """How many bytes ``packed`` bytes may unpack to without being taken for a bomb."""
+    return max(_SMALL, _RATIO * packed)
+
+
+def refuse_bomb(archive: zipfile.ZipFile) -> None:
+    """ValueError for an archive that unpacks to far more than its size."""
+    packed = sum(entry.compress_size for entry in archive.infolist())
+    whole = sum(entry.file_size for entry in archive.infolist())
+    if whole > most_unpacked(packed):
+        raise ValueError(f"it unpacks from {packed} to {whole} bytes, as a zip bomb does")
+
+
+_NUMBER = 8  # bytes of a value in memory, at least
+
+
+def check_header(path: Path, names: Sequence[str]) -> None:
+    """InputError where two columns have one name: one of them would be lost."""
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+        raise InputError(f"{path} names a column twice: {', '.join(twice)[:200]}")
+
+
+def csv_rows(path: Path) -> tuple[tuple[str, ...], Iterator[dict[str, str]]]:
+    """The column names of a CSV file and its rows; InputError where it cannot be read, or a row is ragged."""
+    names = next(_read(path), [])
+    check_header(path, names)
+    return tuple(names), _rows(path, names)
+
+
+def _rows(path: Path, names: Sequence[str]) -> Iterator[dict[str, str]]:
+    lines = _read(path)
+    next(lines, None)
+    for number, cells in enumerate((line for line in lines if line), 1):
+        if len(cells) != len(names):
+            raise InputError(
+                f"row {number} of {path} has {len(cells)} of {len(names)} cells; a text with a comma belongs "
+                "in quotes"
+            )
+        yield dict(zip(names, cells, strict=True))
+
+
+def _read(path: Path) -> Iterator[list[str]]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            yield from csv.reader(file)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+
+
+def open_parquet(path: Path, *, texts: Sequence[str] = ()) -> Any:
+    """The ``pyarrow.parquet.ParquetFile``, whose footer promises no more than its size allows.
+
+    Of the columns ``texts`` each text is read once, as a dictionary. Raises InputError where it cannot be
+    read, is a bomb, or names a column twice.
+    """
+    try:
+        from pyarrow import ArrowException, parquet  # noqa: PLC0415 - an extra that few need
+    except ImportError as error:
+        raise MissingDependency("pyarrow") from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            told, names, packed = file.metadata, file.schema_arrow.names, path.stat().st_size
+            said = sum(told.row_group(i).total_byte_size for i in range(told.num_row_groups))
+        check_header(path, names)
+        # Runs of one value are said to be short, and are not when they are unpacked.
+        whole = max(said, told.num_rows * told.num_columns * _NUMBER)
+        if whole > most_unpacked(packed):
+            raise InputError(f"it unpacks from {packed} to {whole} bytes, as a bomb does; write it in parts")
+        return parquet.ParquetFile(path, read_dictionary=[name for name in texts if name in names])
+    except (ArrowException, OSError, ValueError, KeyError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class FollowedFile(Generic[T]):
+    """What ``read`` makes of the file at ``path``, read again when that has changed; for any thread.
+
+    The file is looked at when it is used, at most every so many seconds, and at once after ``again``. One of
+    which ``read`` raises an error of ours leaves what was read before: that is logged once, told by
+    ``trouble``, and ``failed`` is called at each try. The first time the error is raised. ``clock``: seconds
+    that never go back.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        read: Callable[[Path], T],
+        *,
+        every: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+        failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._path, self._make, self._every, self._clock = Path(path), read, every, clock
+        self.failed = failed
+        file = _identity(self._path)
+        self._read = _Read(file, read(self._path))
+        self._due, self._asked = clock() + every, False
+
+    def current(self) -> T:
+        """What is in the file at this moment."""
+        if self._clock() >= self._due:
+            self._look(again=True)
+        return self._read.made
+
+    def changed(self) -> T:
+        """The same, and the file is looked at whenever that was last; a broken one is not tried again."""
+        self._look(again=False)
+        return self._read.made
+
+    def again(self) -> None:
+        """Read the file again at the next use, also where it looks unchanged; may be called by a signal."""
+        self._asked, self._due = True, -math.inf
+
+    def trouble(self) -> str | None:
+        """Why the file cannot be used, if so: then what was read before still holds."""
+        self.current()
+        return self._read.why
+
+    def _look(self, *, again: bool) -> None:
+        # Without a lock: where two threads read at once, the next look finds what the later one missed.
+        self._due = self._clock() + self._every
+        asked, self._asked = self._asked, False
+        file, before = _identity(self._path), self._read
+        if file == before.file and not asked and not (before.why and again):
+            return
+        try:
+            self._read = _Read(file, self._make(self._path))
+        except CalibServeError as error:
+            self._read = _Read(file, before.made, str(error))
+            if before.why != str(error):
+                log.error("%s stays as it was read before: %s", self._path.name, error)
+            self.failed()
+        else:
+            log.info("read %s again", self._path)
+
+
+@dataclass(frozen=True)
+class _Read(Generic[T]):
+    """What was made of a file, of which one, and why a later one could not be read."""
+
+    file: tuple[int, ...] | None
+    made: T
+    why: str | None = None
+
+
+def _identity(path: Path) -> tuple[int, ...] | None:
+    """What tells a file from the one before, with the time that chmod changes; None where it is missing."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size)

@@ -60,7 +60,7 @@ from calib_serve.bins import Bins
 from calib_serve.errors import ArtifactError, InputError, IntegrityError, SchemaError, ShapeError
 from calib_serve.files import sha256, write_whole
 from calib_serve.metrics import Estimate, sigmoid, softmax, two_columns
-from calib_serve.naming import check_names
+from calib_serve.names import check_names
 from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, alike
 
 if TYPE_CHECKING:

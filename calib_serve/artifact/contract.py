@@ -34,9 +34,8 @@ import yaml
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact.manifest import read_yaml
-from calib_serve.durations import as_duration, parse_duration
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.naming import Naming, is_plain, shown
+from calib_serve.names import Naming, as_duration, is_plain, parse_duration, shown
 
 __all__ = ["Clause", "ClauseKind", "Contract"]
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calib_serve.arrays import frame, html_table
 from calib_serve.artifact.steps import Floats, Head, InputShift, LogitMap, Step, tensor
 from calib_serve.errors import InputError, SchemaError, ShapeError
 from calib_serve.metrics import Estimate
-from calib_serve.tables import frame, html_table
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -259,7 +259,7 @@ def plan(
     The numbers are of the test that the watch runs, by simulation. It may be looked at at any moment, which
     takes more labels than a test that is looked at once; that number is shown as well.
     """
-    from calib_serve.durations import parse_duration
+    from calib_serve.names import parse_duration
     from calib_serve.workflows.contract_plan import plan_contract
 
     artifact, contract = _promised(where)

@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calib_serve.columns import csv_rows
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.files import named
+from calib_serve.files import csv_rows, map_npy, named, read_npz
 from calib_serve.metrics.scores import truths
-from calib_serve.naming import check_names
-from calib_serve.npz import map_npy, read_npz
+from calib_serve.names import check_names
 from calib_serve.pictures import Preprocessing, read_picture
 
 __all__ = ["Dataset", "check_input_shape", "inside", "layout_advice", "listed", "load_data"]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from calib_serve.data.logits_file import holds_files, read_logits, read_npy
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.scores import class_ids, truths
-from calib_serve.naming import check_names
+from calib_serve.names import check_names
 from calib_serve.scores import LABELS, Outputs, as_logits
 
 __all__ = ["LabelledScores", "read_groups", "read_labelled"]

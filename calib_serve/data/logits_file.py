@@ -22,11 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from calib_serve.columns import check_header, open_parquet
 from calib_serve.data.table_logits import LISTS, from_lists, is_list, read_table
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.naming import Naming
-from calib_serve.npz import ZIP_ERRORS, map_npy, read_npz
+from calib_serve.files import ZIP_ERRORS, check_header, map_npy, open_parquet, read_npz
+from calib_serve.names import Naming
 from calib_serve.scores import LABELS, PROBABILITIES, Outputs, as_logits, exact
 
 __all__ = ["LogitsFile", "holds_files", "read_logits", "read_npy"]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calib_serve.columns import csv_rows, open_parquet
 from calib_serve.errors import InputError
-from calib_serve.naming import shown
+from calib_serve.files import csv_rows, open_parquet
+from calib_serve.names import shown
 
 __all__ = ["LabelledTexts", "read_texts"]
 

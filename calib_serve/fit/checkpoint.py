@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import FitError
-from calib_serve.files import private_folder, sha256, written_whole
-from calib_serve.npz import read_npz
+from calib_serve.files import private_folder, read_npz, sha256, written_whole
 
 __all__ = ["Checkpoints"]
 

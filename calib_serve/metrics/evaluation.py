@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from calib_serve.arrays import frame, html_table
 from calib_serve.bins import Bins, Edges
 from calib_serve.errors import InputError
 from calib_serve.metrics.error_intervals import error_intervals
@@ -26,7 +27,6 @@ from calib_serve.metrics.intervals import (
 from calib_serve.metrics.proper import checked_logits, softmax_blocks
 from calib_serve.metrics.sample import Sample
 from calib_serve.metrics.scores import Scores
-from calib_serve.tables import frame, html_table
 
 if TYPE_CHECKING:
     from pandas import DataFrame

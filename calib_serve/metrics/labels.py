@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calib_serve.arrays import as_array
+from calib_serve.arrays import as_array, frame, html_table
 from calib_serve.bins import Bins, Edges, bin_index, check_binning
 from calib_serve.errors import InputError, ShapeError
 from calib_serve.metrics.intervals import (
@@ -21,7 +21,6 @@ from calib_serve.metrics.intervals import (
 from calib_serve.metrics.logits import LEAST
 from calib_serve.metrics.scores import truths
 from calib_serve.metrics.truths import Event, possible_truths, recalibrated, signs
-from calib_serve.tables import frame, html_table
 
 if TYPE_CHECKING:
     from pandas import DataFrame

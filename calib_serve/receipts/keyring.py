@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from calib_serve.errors import KeyringError, Refused, of_a_newer
-from calib_serve.files import alone, private_folder, read_private, write_whole
-from calib_serve.followed import FollowedFile
+from calib_serve.files import FollowedFile, alone, private_folder, read_private, write_whole
 from calib_serve.nonces import Nonces
 from calib_serve.receipts.receipt import DAY, Receipt, Shadow, SignedReceipt
 from calib_serve.receipts.signer import Signer, no_memory

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.naming import By
+from calib_serve.names import By
 from calib_serve.receipts import Keyring, LiveKeyring, SignedReceipt
 from calib_serve.reporter.background import Background
 from calib_serve.reporter.decisions import MOST, Decision, decisions

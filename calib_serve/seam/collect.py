@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import ModelError
-from calib_serve.npz import map_npy
+from calib_serve.files import map_npy
 from calib_serve.scores import LABELS, Outputs, measured, to_logits
 from calib_serve.seam.form import Form
 from calib_serve.seam.host import Request, ask, context_of, of_row

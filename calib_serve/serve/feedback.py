@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from calib_serve.artifact import Contract
 from calib_serve.errors import REASONS, CalibServeError, InputError, LedgerError, ModelError, UnknownFate
-from calib_serve.followed import FollowedFile
+from calib_serve.files import FollowedFile
 from calib_serve.fuse.mar_options import (
     ALLOW_VOLATILE,
     KEYRING,

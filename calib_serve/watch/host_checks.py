@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from calib_serve.errors import InputError
-from calib_serve.followed import FollowedFile
+from calib_serve.files import FollowedFile
 from calib_serve.receipts import DAY
 from calib_serve.watch.checks import Check
 from calib_serve.watch.feed import DriftFeed

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calib_serve.errors import InputError, Reason, Refused
-from calib_serve.naming import By, Naming, shown
+from calib_serve.names import By, Naming, shown
 from calib_serve.receipts import DAY, Keyring, Label, LiveKeyring
 from calib_serve.watch.ids import LONGEST_ID, ReceiptIds, is_id, receipt_of
 from calib_serve.watch.journal import LabelJournal

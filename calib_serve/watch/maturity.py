@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calib_serve.durations import parse_duration
+from calib_serve.names import parse_duration
 from calib_serve.watch.ledger import Dated
 from calib_serve.watch.series import DELAYS
 

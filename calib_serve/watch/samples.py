@@ -23,9 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calib_serve.errors import InputError, ShapeError
-from calib_serve.files import make_private, private_folder
+from calib_serve.files import make_private, private_folder, read_npz
 from calib_serve.nonces import NONCE_BYTES
-from calib_serve.npz import read_npz
 from calib_serve.receipts import DAY, Label
 
 __all__ = ["LabelledSamples", "SampleLog", "read_samples"]

@@ -13,10 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from calib_serve.columns import csv_rows, open_parquet
 from calib_serve.errors import InputError, ServerError
-from calib_serve.files import read_private
-from calib_serve.naming import By
+from calib_serve.files import csv_rows, open_parquet, read_private
+from calib_serve.names import By
 
 __all__ = [
     "LABEL_COLUMNS", "Rejected", "Sent", "Unanswered", "post_body", "post_items", "read_labels", "read_token",

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from calib_serve.artifact import Clause, Contract
-from calib_serve.durations import as_duration
 from calib_serve.errors import InputError
 from calib_serve.judgement import Evidence, share_bets
 from calib_serve.metrics.tails import binomial_at_most
+from calib_serve.names import as_duration
 from calib_serve.watch.policy import LEAST_CHANCE
 
 __all__ = ["ClausePlan", "fixed_labels", "labels_until_broken", "plan_contract"]

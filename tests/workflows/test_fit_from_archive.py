@@ -54,8 +54,8 @@ HERE = {
 LOGITS = sized(
     ci=["tuple"],
     nightly=[
-        "flat", "plain", "dict", "half", "log_softmaxed_ids", "function", "without_base", "own_handle", "rows",
-        "one_logit", "ids_at_inference", "onnx_list",
+        "flat", "plain", "dict", "half", "log_softmaxed_ids", "function", "without_base", "own_handle",
+        "rows", "one_logit", "ids_at_inference", "onnx_list",
     ],
 )  # fmt: skip
 OPTIONS = {"tuple": {"output": "0"}}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from calib_serve.artifact import Artifact
 from calib_serve.errors import FuseError, InputError, ModelError
-from calib_serve.files import sha256
+from calib_serve.files import read_npz, sha256
 from calib_serve.fuse.checks import check_owner
 from calib_serve.fuse.decisions import check_decidable, left_out, undecided
 from calib_serve.fuse.onnx.edit import Editor
@@ -24,7 +24,6 @@ from calib_serve.fuse.onnx.input_shift import Normalization
 from calib_serve.fuse.onnx.outputs import Returns, keep_raw_scores
 from calib_serve.fuse.onnx.parity import check_repairs, generate, measure, run_raw
 from calib_serve.fuse.onnx.plan import Request, carry_out, make_plan
-from calib_serve.npz import read_npz
 from calib_serve.scores import Outputs, check_outputs
 
 __all__ = ["FuseReport", "Normalization", "fuse_onnx"]

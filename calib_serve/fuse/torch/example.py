@@ -16,8 +16,8 @@ from torch.utils import _pytree as pytree
 
 from calib_serve.artifact import Artifact, InputShift
 from calib_serve.errors import FuseError, InputError, ModelError
+from calib_serve.files import read_npz
 from calib_serve.fuse.torch.last_layer import home
-from calib_serve.npz import read_npz
 
 __all__ = ["Example", "parameters"]
 

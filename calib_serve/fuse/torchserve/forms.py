@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
 from calib_serve.errors import FuseError, ModelError
-from calib_serve.npz import ZIP_ERRORS, most_unpacked, refuse_bomb
+from calib_serve.files import ZIP_ERRORS, most_unpacked, refuse_bomb
 
 __all__ = ["ARCHIVE_ERRORS", "MANIFEST", "Form", "inside", "is_archive", "opened", "stored_archives"]
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from calib_serve.durations import as_duration
 from calib_serve.errors import MissingDependency
+from calib_serve.names import as_duration
 from calib_serve.receipts import DAY
 from calib_serve.watch.contracts import ClauseState
 from calib_serve.watch.estimates import Number

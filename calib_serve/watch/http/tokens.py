@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from calib_serve.errors import InputError, MissingDependency
-from calib_serve.files import read_private
-from calib_serve.followed import FollowedFile
+from calib_serve.files import FollowedFile, read_private
 from calib_serve.watch.slices import OTHER
 from calib_serve.watch.sources import is_source
 

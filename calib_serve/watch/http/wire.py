@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from calib_serve.errors import MissingDependency, Reason
-from calib_serve.naming import By
+from calib_serve.names import By
 from calib_serve.watch.ids import LONGEST_ID
 from calib_serve.watch.items import MOST_ITEMS
 from calib_serve.watch.slices import LONGEST_SEGMENT

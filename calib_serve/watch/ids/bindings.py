@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from calib_serve.errors import Refused
-from calib_serve.naming import shown
+from calib_serve.names import shown
 from calib_serve.receipts import SignedReceipt
 from calib_serve.receipts.wire import decoded, encoded, parsed
 from calib_serve.watch.checks import Check
