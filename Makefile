@@ -10,16 +10,16 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-dep
 TORCH_ALONE := $(PIP) --require-hashes --only-binary=:all: -r $(TORCH)
 LOCKED := VENV=$(VENV) scripts/locked.sh $(BIN)/python
 
-.PHONY: help setup demo test test-quick mutants faults nightly check coverage versions docs audit bench-quick dist release sbom constraints lock clean
+.PHONY: help setup demo test test-unit mutants faults nightly check coverage versions docs audit bench-quick dist release sbom constraints lock clean
 
 help:
 	@echo "make demo         the whole way, from a classifier to a dashboard query, in 3 minutes"
 	@echo "make test         the tests, real servers among them"
-	@echo "make test-quick   some of them, in two minutes: no servers, no network; for while you write"
+	@echo "make test-unit    those that start no process and open no socket; for while you write"
 	@echo "make faults       faults and attacks at their nightly size: minutes, not seconds"
 	@echo "make nightly      all tests at their nightly size: more examples, more of others' archives"
 	@echo "make mutants      break the code, and the alerts, on purpose: which mistakes does no test see?"
-	@echo "make check        format, lint, types, doctests, Prometheus rules"
+	@echo "make check        format, lint, types, Prometheus rules"
 	@echo "make coverage     lines and branches that the tests without servers reach, in htmlcov/"
 	@echo "make versions     the tests on other Pythons, and with the oldest and newest packages"
 	@echo "make docs         the site, in site/; warnings are errors"
@@ -55,19 +55,9 @@ test: $(DEVELOPED)
 	VENV=$(VENV) scripts/system_tools.sh
 	$(BIN)/pytest -n logical --dist loadfile --no-loadscope-reorder $(ARGS)
 
-# What sees most mistakes in the least time: what computes, judges, counts and answers, in this process alone.
-QUICK := tests/artifact tests/fit/decisions tests/fit/output tests/fit/solve tests/judgement tests/metrics \
-	tests/priors tests/promotion tests/seam tests/watch/drift tests/watch/ledger \
-	$(wildcard tests/fuse/test_onnx_*.py tests/test_bins*.py tests/test_receipt*.py) \
-	tests/fuse/test_fused_acts.py tests/report/test_prepare.py tests/report/test_verdict_words.py \
-	tests/serve/test_handler.py tests/serve/test_protocol_requests.py tests/serve/test_replies_in_full.py \
-	tests/test_keyrings.py tests/test_public_defaults.py tests/test_scores.py \
-	$(addprefix tests/watch/test_,estimates.py incidents.py incident_numbers.py intake.py) \
-	$(addprefix tests/watch/test_,intake_words.py live_verdict_words.py maturity.py policy.py windows.py)
-NO_SERVERS := -m "not server" -k "not redis and not cluster and not kill and not under_load and not gigabytes and not exporters"
-
-test-quick: $(DEVELOPED)
-	$(BIN)/pytest -q -n logical --dist worksteal $(NO_SERVERS) $(QUICK) $(ARGS)
+# No process and no socket: what computes, judges and answers. For while you write.
+test-unit: $(DEVELOPED)
+	$(BIN)/pytest -q -m unit -n logical --dist worksteal $(ARGS)
 
 # CALIB_SERVE_DATA is needed; minutes for SAMPLE=60, a night for all of them (SAMPLE=100000).
 SAMPLE ?= 60
@@ -96,7 +86,6 @@ check-rest:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	scripts/check_prometheus.sh
-	$(BIN)/pytest -q --ignore=tests calib_serve
 
 coverage: $(DEVELOPED)
 	$(BIN)/pytest -n logical --dist loadfile --no-loadscope-reorder -m "not server" \

@@ -1,16 +1,19 @@
-"""Fixtures that many tests share."""
+"""Fixtures that many tests share, and the marks that say what a test starts."""
 
 from __future__ import annotations
 
 import os
 import random
 import signal
+import socket
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from sizes import sized
+from sizes import NIGHTLY, sized
 
 # Imported for doctests, it would change this process.
 collect_ignore = ["support/torchvision_ops"]
@@ -20,7 +23,7 @@ pytest_plugins = ["real_servers", "ledgers", "installed"]
 # reads these is imported later, and servers and other programs that tests start read them, too.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
-# TorchServe is started some hundred times, each time for seconds: its Java shall not spend them on compiling.
+# A TorchServe of tests lives for minutes: its Java shall not spend them on compiling.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # Half a suite's machines are busy with the other half: no example is late.
@@ -46,11 +49,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The longest files come first, so that none is left alone at the end; the others mixed by their names.
+    """Mark as ``unit`` what has no mark, leave out what is nightly, and put the longest files first.
 
-    In the order of folders all workers would start servers at the same time, and compute at another.
-    Shuffled, only what ends or changes its file's server, marked ``last``, stays behind the rest of the file.
+    So none of these is left alone at the end; the others are mixed by their names. In the order of folders
+    all workers would start servers at the same time, and compute at another. Shuffled, only what ends or
+    changes its file's server, marked ``last``, stays behind the rest of the file.
     """
+    for item in items:
+        if not any(item.get_closest_marker(mark) for mark in ("store", "server", "nightly")):
+            item.add_marker("unit")
+    left_out = [item for item in items if item.get_closest_marker("nightly") and not NIGHTLY]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
+
     here = Path(__file__).parent
     longest = {here / name: n for n, name in enumerate(LONGEST)}
     seed = config.getoption("--shuffle")
@@ -64,6 +75,52 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return file, item.get_closest_marker("last") is not None, whole
 
     items.sort(key=place)
+
+
+class NotAUnitTestError(OSError):  # so that who opened a socket closes it
+    """A test without a mark started a program or used the network."""
+
+
+PROGRAMS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system")
+SOCKETS = ("socket.connect", "socket.bind")
+_guarded: list[str] = []
+"""The unit test that runs now, if one does."""
+_broken: list[str] = []
+"""What it did that a unit test does not."""
+
+
+def _guard(event: str, args: tuple[object, ...]) -> None:
+    if not _guarded or threading.current_thread() is not threading.main_thread():
+        return
+    network = event in SOCKETS and getattr(args[0], "family", None) in (socket.AF_INET, socket.AF_INET6)
+    if event in PROGRAMS or network:
+        _broken.append(f"{_guarded[0]} has no mark (server, store), and used {event} {args[:2]}")
+        raise NotAUnitTestError(_broken[-1])
+
+
+sys.addaudithook(_guard)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Hold a unit test, and the fixtures that it is the first to ask for, to what its mark promises."""
+    if item.get_closest_marker("unit"):
+        _guarded.append(item.nodeid)
+    try:
+        return (yield)
+    finally:
+        _guarded.clear()
+        _broken.clear()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail also where the test, or what it tests, caught the guard's error."""
+    try:
+        return (yield)
+    finally:
+        if _broken:
+            raise NotAUnitTestError(_broken[0])
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 NIGHTLY = os.environ.get("CALIB_SERVE_TEST_SIZE", "ci") == "nightly"
 
-nightly = pytest.mark.skipif(not NIGHTLY, reason="of make nightly: it takes long, and others are like it")
+nightly = pytest.mark.nightly
 
 
 def sized(ci: T, nightly: T) -> T:
