@@ -20,7 +20,7 @@ from calib_serve.doctor.ports import ports
 from calib_serve.receipts import Keyring
 from calib_serve.watch.ledger import SqliteLedger
 
-EXTRA = "opentelemetry"  # what is imported for it takes no time
+EXTRA = "kafka"  # what is imported for it takes no time
 
 
 def doctor(*arguments: object) -> Result:
@@ -235,7 +235,7 @@ def test_the_ports_are_those_of_the_configuration(tmp_path: Path) -> None:
             f"inference_address=https://127.0.0.1:{taken}/\ngrpc_inference_port=0\n"
             "management_address=unix:/tmp/management.sock\n"
         )
-        told = list(ports(Asked(extras=("fit",), config=config), World.here()))
+        told = list(ports(Asked(extras=("torch",), config=config), World.here()))
     assert [one.about for one in told if f"port {taken}" == one.about] == [f"port {taken}"]
     assert any("TorchServe's inference" in one.what for one in told)
 

@@ -18,13 +18,13 @@ Name: calib-serve
 Version: 0.1.0
 Requires-Python: >=3.10
 Provides-Extra: all
-Provides-Extra: fit
+Provides-Extra: torch
 Provides-Extra: gpu
 Provides-Extra: onnx
 Provides-Extra: torchserve
 Requires-Dist: numpy>=1.26
-Requires-Dist: torch>=2.4; extra == 'fit'
-Requires-Dist: scipy>=1.11; extra == 'fit'
+Requires-Dist: torch>=2.4; extra == 'torch'
+Requires-Dist: scipy>=1.11; extra == 'torch'
 Requires-Dist: onnxruntime-gpu>=1.20; extra == 'gpu'
 Requires-Dist: onnxruntime>=1.20; extra == 'onnx'
 Requires-Dist: torchserve==0.12.0; extra == 'torchserve'
@@ -105,22 +105,22 @@ def site(tmp_path: Path) -> Site:
 
 
 def test_the_extras_are_those_of_a_user(site: Site) -> None:
-    assert known_extras(site.world) == ["fit", "gpu", "onnx", "torchserve"]
-    assert missing("fit", site.world) == ["scipy", "torch"]
+    assert known_extras(site.world) == ["gpu", "onnx", "torch", "torchserve"]
+    assert missing("torch", site.world) == ["scipy", "torch"]
 
 
 def test_an_extra_that_nobody_installed_is_a_note_and_one_that_is_asked_for_is_wrong(site: Site) -> None:
-    assert site.found()["extra fit"].level == "note"
-    finding = site.found("fit")["extra fit"]
+    assert site.found()["extra torch"].level == "note"
+    finding = site.found("torch")["extra torch"]
     assert (finding.level, finding.what) == ("wrong", "not installed")
-    assert finding.do == "pip install 'calib-serve[fit]'"
-    assert "extra onnx" not in site.found("fit")
+    assert finding.do == "pip install 'calib-serve[torch]'"
+    assert "extra onnx" not in site.found("torch")
 
 
 def test_half_an_extra_says_which_half(site: Site) -> None:
     site.metadata("scipy", "1.17.1")
     site.module("scipy", "")
-    assert site.found()["extra fit"].what == "lacks torch"
+    assert site.found()["extra torch"].what == "lacks torch"
 
 
 def test_a_version_outside_of_the_range_is_wrong(site: Site) -> None:
@@ -131,7 +131,7 @@ def test_a_version_outside_of_the_range_is_wrong(site: Site) -> None:
 
 
 def test_an_extra_that_there_is_not_is_refused_with_those_that_there_are(site: Site) -> None:
-    with pytest.raises(InputError, match="no extra onxx; there are fit, gpu, onnx, torchserve"):
+    with pytest.raises(InputError, match="no extra onxx; there are gpu, onnx, torch, torchserve"):
         site.found("onxx")
 
 
@@ -171,7 +171,7 @@ def test_a_library_that_kills_its_process_takes_nothing_else_down(site: Site) ->
 def test_a_torch_for_cuda_without_a_gpu_is_a_note_with_what_brings_the_small_one(site: Site) -> None:
     site.metadata("torch", "2.13.0")
     site.module("torch", TORCH.format(version="2.13.0+cu128", cuda="12.8", numpy="return None"))
-    finding = site.found("fit")["torch"]
+    finding = site.found("torch")["torch"]
     assert finding.level == "note"
     assert "torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu" in finding.do
 
@@ -180,7 +180,7 @@ def test_a_driver_that_is_too_old_is_wrong_in_its_own_words(site: Site) -> None:
     site.metadata("torch", "2.13.0")
     site.module("torch", TORCH.format(version="2.13.0+cu128", cuda="12.8", numpy="return None"))
     site.driver()
-    finding = site.found("fit")["torch"]
+    finding = site.found("torch")["torch"]
     assert finding.level == "wrong"
     assert "driver 535.183.01" in finding.what
     assert "too old (found version 11040)" in finding.what
@@ -189,9 +189,9 @@ def test_a_driver_that_is_too_old_is_wrong_in_its_own_words(site: Site) -> None:
 def test_a_torch_of_the_cpu_beside_a_gpu_is_a_note(site: Site) -> None:
     site.metadata("torch", "2.13.0")
     site.module("torch", TORCH.format(version="2.13.0+cpu", cuda=None, numpy="return None"))
-    assert site.found("fit")["torch"].level == "ok"
+    assert site.found("torch")["torch"].level == "ok"
     site.driver()
-    finding = site.found("fit")["torch"]
+    finding = site.found("torch")["torch"]
     assert finding.level == "note"
     assert "runs on the CPU alone" in finding.what
 
@@ -200,7 +200,9 @@ def test_a_torch_that_was_built_for_numpy_1_is_wrong(site: Site) -> None:
     site.metadata("torch", "2.13.0")
     fails = "raise RuntimeError('Numpy is not available')"
     site.module("torch", TORCH.format(version="2.13.0", cuda=None, numpy=fails))
-    assert "cannot use numpy: RuntimeError: Numpy is not available" in site.found("fit")["import torch"].what
+    assert (
+        "cannot use numpy: RuntimeError: Numpy is not available" in site.found("torch")["import torch"].what
+    )
 
 
 def test_two_packages_of_onnxruntime_are_wrong(site: Site) -> None:
@@ -254,9 +256,9 @@ def test_an_old_java_is_wrong(site: Site, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_version_that_is_none_meets_nothing(site: Site) -> None:
     site.metadata("scipy", "not a version")
-    found = site.found("fit")
-    assert found["extra fit"].level == "wrong"
-    assert found["extra fit"].what == "scipy is not a version, wanted is >=1.11; lacks torch"
+    found = site.found("torch")
+    assert found["extra torch"].level == "wrong"
+    assert found["extra torch"].what == "scipy is not a version, wanted is >=1.11; lacks torch"
 
 
 @pytest.mark.parametrize(
