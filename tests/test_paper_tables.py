@@ -99,6 +99,7 @@ def test_the_tables_of_losses_are_those_of_their_runs(paper_tables) -> None:
             assert table.missing == tables[table.title]["missing"]
 
 
+@pytest.mark.server  # the record of a run names the machine, by uname
 def test_losses_are_trained_and_an_ended_run_is_not_trained_again(
     paper_tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
