@@ -110,6 +110,18 @@ def test_a_longer_retention_counts_nothing_twice_now_or_later(tmp_path, clock):
     ledger.close()
 
 
+def test_whoever_opened_it_for_less_remembers_for_the_longest_retention(tmp_path, clock):
+    clock.now = 100 * DAY
+    short, long = (SqliteLedger(tmp_path / "l.db", clock=clock, retention=days * DAY) for days in (10, 60))
+    label = label_of_epoch(1, when=clock.now)
+    assert accept(short, [label]) == [True]
+    clock.now += 30 * DAY
+    assert accept(long, [label_of_epoch(2, when=clock.now)]) == [True]
+    long.sweep(clock.now)
+    assert long.accept(entries([label])) == ["duplicate"]
+    short.close(), long.close()
+
+
 @pytest.mark.parametrize("jump", sized([-400 * DAY, DAY], [-400 * DAY, -DAY, -1.0, 1.0, DAY, 400 * DAY]))
 def test_a_served_watch_counts_each_label_once_over_a_jump(tmp_path, clock, jump: float):
     watch = make_watch(tmp_path, clock=clock)

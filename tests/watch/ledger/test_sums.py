@@ -102,3 +102,10 @@ def test_label_sums_lie_by_bin_or_are_of_all():
         sums = Sums(10, np.isin(np.arange(len(every.vector)), one).astype(float))
         for name in (sum.name for sum in SUMS if sum.of == "labels" and sum.per == "bin"):
             assert np.flatnonzero(sums[name]).tolist() == [b]
+
+
+def test_what_sums_have_more_than_others_is_never_below_0():
+    one, two = (Sums.labelled([0.7] * n, [1] * n) for n in (1, 2))
+    assert not one.beyond(two).vector.any()
+    assert two.beyond(one)["calib_feedback_total"].sum() == 1
+    assert not Sums(two.bins, two.vector * (1 + 1e-12)).beyond(two).vector.any()
