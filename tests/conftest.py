@@ -41,7 +41,7 @@ def pytest_xdist_auto_num_workers() -> int:
 LONGEST = (
     "docs/test_pages.py", "serve/test_protocols.py", "serve/test_foreign_served.py",
     "workflows/test_fit_from_archive.py", "test_demo.py", "test_packages.py", "faults/test_worker_killed.py",
-    "deploy/test_rules.py", "collect/test_kafka.py", "servers/test_fastapi.py", "serve/test_scaling.py",
+    "collect/test_kafka.py", "servers/test_fastapi.py",
 )  # fmt: skip
 
 
