@@ -17,7 +17,9 @@ WATCH = ("drift", "ledger", "http/test_app.py", "test_intake.py", "test_watch_se
 ONNX = (
     "test_fuse_any_graph.py",
     "test_onnx_files.py",
+    "test_onnx_graphs.py",
     "test_onnx_passes.py",
+    "test_onnx_refusals.py",
     "test_sessions.py",
 )
 TESTING = ("pytest", "pytest-xdist", "hypothesis", "httpx", "scikit-learn", "psutil")

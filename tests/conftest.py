@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
@@ -9,11 +10,19 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from httpx._transports import default as _default
 from hypothesis import settings
 from sizes import NIGHTLY, sized
+
+# A client of httpx reads all certificates of the system, for 36 ms; tests ask servers thousands of times.
+_default.create_ssl_context = functools.cache(_default.create_ssl_context)
+# Imported first by a unit test, it would open a socket there, to see whether there is IPv6.
+with suppress(ImportError):
+    import urllib3  # noqa: F401
 
 # Imported for doctests, it would change this process.
 collect_ignore = ["support/torchvision_ops"]
