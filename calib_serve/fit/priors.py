@@ -45,8 +45,8 @@ def class_shares_of(artifact: Artifact) -> Floats:
     known = _corrected_to(artifact).get("new") or artifact.data.get("class_shares")
     if known is None:
         raise InputError(
-            "the artifact does not say under which class shares it was fitted: it is of an earlier version, "
-            "or has more than 1,000 classes; fit it again"
+            "the artifact does not say under which class shares it was fitted: it was not made by a fit, or "
+            "has more than 1,000 classes"
         )
     return np.asarray(known, np.float64)
 
@@ -125,7 +125,7 @@ def referenced(
 
 
 def _corrected_to(artifact: Artifact) -> Mapping[str, Any]:
-    """``fit["prior"]``; of an earlier version's histogram that is a number, and another thing."""
+    """Return ``fit["prior"]``: the shares that a correction led from and to; empty without one."""
     prior = artifact.fit.get("prior")
     return prior if isinstance(prior, Mapping) else {}
 
