@@ -118,43 +118,6 @@ def test_half_and_double_models_decide_in_full_precision(dtype, returns, score, 
         assert shown["abstain"][0] == (fine.probs(x[:1]).max() < least)
 
 
-@pytest.mark.parametrize("kind", ["temperature", "top"])
-@pytest.mark.parametrize("tail", ["", "Sigmoid"])
-@pytest.mark.parametrize("score", ["lac", "aps"])
-def test_a_binary_models_one_score_decides_between_both_classes(score, tail, kind, tmp_path):
-    b = Builder(np.dtype("f4"), np.random.default_rng(0))
-    y = b.node(tail or "Identity", "x", output="scores")
-    info = helper.make_tensor_value_info
-    path = tmp_path / "raw.onnx"
-    onnx.save(b.model([info("x", 1, ["n", 1])], [info(y, 1, ["n", 1])]), path)
-    steps = output_steps(kind, 2, np.random.default_rng(0))
-    fitted = deciding(
-        artifact(*steps, classes=2, outputs="probability" if tail else "logit"), score, below=0.7
-    )
-    x = np.linspace(-4, 4, 41).astype("f4")[:, None]
-    got = by_onnxruntime(fused(path, fitted), {"x": x})
-    assert (got["scores"].shape, got["set"].shape) == ((41, 1), (41, 2))
-    agree(got, fitted, fitted.probs(x), 1e-5)
-
-
-def test_a_mapping_a_row_stays_and_decisions_are_beside_it(tmp_path):
-    from skl2onnx import to_onnx
-    from sklearn.ensemble import RandomForestClassifier
-
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(120, 3)).astype("f4"), rng.integers(0, 3, 120)
-    forest = RandomForestClassifier(4, max_depth=2, random_state=0).fit(x, y)
-    path = tmp_path / "raw.onnx"
-    path.write_bytes(to_onnx(forest, x[:1]).SerializeToString())
-    fitted = deciding(
-        artifact(LogitMap.temperature(0.5), classes=3, outputs="probabilities"), "aps", below=0.4
-    )
-    out = fused(path, fitted, inputs={"X": x})
-    got = by_onnxruntime(out, {"X": x})
-    assert isinstance(got["output_probability"], list)
-    agree(got, fitted, fitted.probs(np.log(forest.predict_proba(x))), 1e-5)
-
-
 def test_the_first_of_equal_classes_is_first_however_a_runtime_sorted_them(tmp_path):
     values = np.array([[5, 5, 3, 3, 3], [9, 7, 7, 7, 1], [2, 2, 2, 2, 2], [5, 4, 3, 2, 1]], "f4")
     orders = np.array([[4, 2, 3, 0, 1], [0, 4, 2, 3, 1], [4, 3, 2, 1, 0], [3, 1, 4, 0, 2]])

@@ -335,16 +335,6 @@ def test_an_initializer_that_may_be_given_is_not_the_input_and_no_constant(tmp_p
 # --- clipping, and a shift of nothing ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [("float", "f4"), ("double", "f8"), ("float16", "f2")])
-def test_a_shift_that_clips_is_put_in_front(kind: str, dtype: str, tmp_path: Path) -> None:
-    model = graph("y = Neg(x)", f"{kind}[n, 3] x", f"{kind}[n, 3] y")
-    report, made = fused(model, tmp_path, InputShift(DELTA, -0.5, 0.75))
-    assert report.done == ("shift added to input 'x' and clipped",)
-    assert operators(made) == ["Add", "Clip", "Neg"]
-    x = (np.round(8 * X) / 8).astype(dtype)  # sums are exact
-    np.testing.assert_array_equal(run(made, {"x": x})["y"], -np.clip(x + DELTA, -0.5, 0.75))
-
-
 def test_a_shift_by_zeros_changes_nothing(tmp_path: Path) -> None:
     model = graph("y = Neg(x)")
     report, made = fused(model, tmp_path, InputShift(np.zeros(K)))

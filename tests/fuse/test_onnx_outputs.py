@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from deciding import deciding
 from fuse_artifacts import artifact
 from fuse_graphs import run
 from fuse_texts import DELTA, LAYER, TWO, K, W, X, editor, fused, graph, operators, value
@@ -379,16 +378,6 @@ def test_inputs_are_taken_as_arrays_or_from_a_file_of_them(tmp_path: Path) -> No
     (tmp_path / "inputs.npz").write_text("no archive")
     with pytest.raises(InputError, match=r"inputs\.npz is not an npz of inputs by name, as --inputs"):
         fused_with(model, tmp_path, of(TWO), inputs=tmp_path / "inputs.npz")
-
-
-def test_decisions_are_in_the_graph_unless_they_are_left_out(tmp_path: Path) -> None:
-    fitted = deciding(of(TWO))
-    report, made = fused_with(graph(SOFTMAX), tmp_path, fitted)
-    assert [o.name for o in made.graph.output] == ["y", "set", "abstain"]
-    assert len(report.done) == 2
-    report, made = fused_with(graph(SOFTMAX), tmp_path, fitted, decisions=False)
-    assert [o.name for o in made.graph.output] == ["y"]
-    assert "left out: --no-decisions" in report.done[-1]
 
 
 # --- shapes that only a run tells -------------------------------------------------------------------

@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from fuse_artifacts import KINDS, artifact, head, output_steps
+from fuse_artifacts import KINDS, artifact, output_steps
 from fuse_graphs import run
 from fuse_texts import TWO, fused, graph
-from gpus import needs_gpu_of_onnxruntime, without_gpu
+from gpus import needs_gpu_of_onnxruntime
 from numpy.typing import NDArray
 
 from calib_serve import Artifact, LogitMap, ProbTable
@@ -362,13 +362,6 @@ def test_on_another_device_numbers_are_not_shortened_and_no_other_engine_helps_o
     assert opened == [(device, options)]
 
 
-@without_gpu
-def test_a_device_that_is_not_there_is_an_error_not_another_device(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="cuda was asked for"):
-        fused(graph("z = Neg(x) y = Softmax(z)"), tmp_path, TWO, device="cuda")
-    assert [path.name for path in tmp_path.iterdir()] == ["raw.onnx"]
-
-
 @needs_gpu_of_onnxruntime
 @pytest.mark.parametrize("kind", KINDS)
 def test_parity_is_measured_on_the_gpu_that_serves(kind: str, tmp_path: Path) -> None:
@@ -405,15 +398,6 @@ def test_a_graph_that_does_not_end_is_stopped(tmp_path: Path, monkeypatch: pytes
 # --- what the graphs give ---------------------------------------------------------------------------
 
 
-def test_maps_of_class_names_and_further_sizes_of_1_are_rows_of_scores(tmp_path: Path) -> None:
-    zip_map = "y = ai.onnx.ml.ZipMap <classlabels_int64s: ints = [7, 8, 9]> (p)"
-    body = HALVES + "z = Mul(x, h) p = Softmax(z) " + zip_map
-    plan = planned(outputs="probabilities", activation="Softmax")
-    assert measured(body, tmp_path, plan, outputs="seq(map(int64, float)) y").max_abs_diff < 1e-6
-    body = HALVES + "s = Constant <value = int64[4] {4, 3, 1, 1}> () z = Mul(x, h) y = Reshape(z, s)"
-    assert measured(body, tmp_path, planned(), outputs="float[n, 3, 1, 1] y").max_abs_diff == 0.0
-
-
 @pytest.mark.parametrize(
     ("classes", "width", "wanted"),
     [(3, 2, 3), (3, 1, 3), (3, 4, 3), (2, 3, 2), (1, 2, 1)],
@@ -428,17 +412,6 @@ def test_scores_of_another_width_than_the_artifact_are_refused(
     assert str(error.value) == (
         f"the artifact needs 'z' as (n, {wanted}), but it gives (5, {width}); fit one for this model, or "
         "name another tensor: --output-name (output_name=)"
-    )
-
-
-@pytest.mark.parametrize("layers", [1, 2])
-def test_features_of_another_width_than_the_head_are_refused(layers: int, tmp_path: Path) -> None:
-    plan = planned(artifact(head(6, K, layers, np.random.default_rng(0)), classes=K))
-    with pytest.raises(FuseError) as error:
-        measured("y = Identity(x)", tmp_path, plan, x=np.ones((6, 7), "f4"))
-    assert str(error.value) == (
-        "the artifact needs 'z' as (n, 6), but it gives (6, 7); fit one for this model, or name another "
-        "tensor: --features (features=)"
     )
 
 

@@ -58,64 +58,10 @@ def rows(n: int = 5, width: int = 6) -> np.ndarray:
     return np.random.default_rng(1).normal(size=(n, width)).astype("f4")
 
 
-def test_a_softmax_that_other_outputs_read_is_copied_not_changed(tmp_path):
-    b = builder()
-    p = b.node("Softmax", linear(b), axis=-1)
-    entropy = b.node("ReduceSum", b.node("Mul", p, b.node("Log", p)), b.number([1], "i8"), keepdims=0)
-    model = b.model([info("x", "n", 6)], [info(p, "n", K), info(entropy, "n")])
-    report, calibrated = fused(model, tmp_path, LogitMap.temperature(2.0), output_name=p)
-    raw, got = run(model, {"x": rows()}), run(calibrated, {"x": rows()})
-    np.testing.assert_array_equal(got[entropy], raw[entropy])
-    assert np.abs(got[p] - raw[p]).max() > 0.01
-    assert report.nodes_after == report.nodes_before + 2
-
-
 # --- the shift ---------------------------------------------------------------------------------
 
 
-def test_a_shift_tells_the_size_that_a_graph_leaves_free(tmp_path):
-    b = builder()
-    z = linear(b, b.node("Flatten", b.node("GlobalAveragePool", b.node("Relu", "x"))), 3)
-    model = b.model([info("x", "n", 3, "h", "w")], [info(z, "n", K)])
-    report, _ = fused(model, tmp_path, InputShift(0.1 * np.random.default_rng(0).normal(size=(3, 20, 5))))
-    assert report.nodes_after == report.nodes_before + 1
-
-
-def test_masks_and_ids_beside_the_shifted_input_get_numbers_too(tmp_path):
-    b = builder()
-    masked = b.node("Where", "mask", "x", b.number(0.0))
-    y = b.node("Add", masked, b.node("Gather", b.normal(9, 6), "ids"))
-    more = [info("mask", "n", 6, kind=TensorProto.BOOL), info("ids", "n", kind=TensorProto.INT64)]
-    model = b.model([info("x", "n", 6), *more], [info(linear(b, y), "n", K)])
-    report, _ = fused(model, tmp_path, InputShift(np.ones(6)), LogitMap.temperature(2.0))
-    assert report.nodes_after == report.nodes_before + 1
-
-
 # --- heads, features and names -----------------------------------------------------------------
-
-
-def test_a_tied_weight_keeps_its_other_use(tmp_path):
-    b = builder()
-    w = b.normal(6, 6)
-    z = b.node("MatMul", b.node("Tanh", b.node("MatMul", "x", w)), w)
-    model = b.model([info("x", "n", 6)], [info(z, "n", 6)])
-    report, calibrated = fused(model, tmp_path, LogitMap.temperature(2.0), classes=6)
-    np.testing.assert_allclose(run(calibrated, {"x": rows()})[z], run(model, {"x": rows()})[z] / 2, rtol=1e-5)
-    assert report.nodes_after == report.nodes_before
-
-
-def test_names_of_ours_that_the_graph_has_already_are_moved_or_refused(tmp_path):
-    b = builder()
-    inner = b.node("Relu", "x", output="probabilities")
-    z = linear(b, inner)
-    _, calibrated = fused(
-        b.model([info("x", "n", 6)], [info(z, "n", K)]), tmp_path, LogitMap.temperature(2.0), returns="all"
-    )
-    assert run(calibrated, {"x": rows()})["probabilities"].shape == (5, K)
-    b = builder()
-    z = linear(b, "bin")
-    with pytest.raises(FuseError, match="another input or output called 'bin'"):
-        fused(b.model([info("bin", "n", 6)], [info(z, "n", K)]), tmp_path, returns="all")
 
 
 # --- types, opsets, quantisation ---------------------------------------------------------------
@@ -167,28 +113,6 @@ def test_a_pass_that_breaks_its_word_is_caught_by_its_own_check(tmp_path):
         carry_out(editor, replace(plan, passes=(Forgetful(step),)))
     with pytest.raises(FuseError, match="went wrong: probabilities were to get an activation"):
         carry_out(editor, replace(plan, passes=(OpenScores(),)))
-
-
-def quantized(b: Builder, output: bool) -> str:
-    """A last layer as static quantisation leaves it: QDQ around int8 weights, perhaps around the logits."""
-    scale, zero = b.number(0.05), b.number(0, "i1")
-    x = b.node("DequantizeLinear", b.node("QuantizeLinear", "x", scale, zero), scale, zero)
-    weight = b.number(np.random.default_rng(0).integers(-100, 100, (6, K)), "i1")
-    w = b.node("DequantizeLinear", weight, b.number(0.02), b.number(0, "i1"))
-    bias = b.node("DequantizeLinear", b.number([100, -50, 30], "i4"), b.number(0.05 * 0.02))
-    z = b.node("Gemm", x, w, bias)
-    if not output:
-        return z
-    q = b.node("QuantizeLinear", z, b.number(0.1), b.number(0, "i1"))
-    return b.node("DequantizeLinear", q, b.number(0.1), b.number(0, "i1"))
-
-
-def test_a_matrix_stands_behind_a_quantised_tail(tmp_path):
-    b = builder()
-    z = quantized(b, True)
-    model = b.model([info("x", "n", 6)], [info(z, "n", K)])
-    report, _ = fused(model, tmp_path, *output_steps("matrix", K, np.random.default_rng(0)))
-    assert report.nodes_after == report.nodes_before + 1
 
 
 @pytest.mark.parametrize("opset", range(13, onnx.defs.onnx_opset_version() + 1))

@@ -63,16 +63,6 @@ def test_calibrated_scores_are_not_rounded_to_the_steps_of_the_old_ones(
     np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(-X / 2), atol=1e-6)
 
 
-def test_others_read_the_dequantised_scores_as_they_were(tmp_path: Path) -> None:
-    body = SCORES + "d = DequantizeLinear(q, s, o) y = Identity(d) other = Neg(d)"
-    model = graph(body, outputs="float[n, 3] y, float[n, 3] other")
-    report, made = fused(model, tmp_path, TWO, output_name="y")
-    assert report.done[0].endswith("removed: calibrated scores are not rounded to its old steps of 0.0078")
-    got = run(made, {"x": X})
-    np.testing.assert_allclose(got["y"], softmax(-X / 2), atol=1e-6)
-    np.testing.assert_array_equal(got["other"], run(model, {"x": X})["other"])
-
-
 # --- quantised layers -------------------------------------------------------------------------------
 
 NUMBERS = (

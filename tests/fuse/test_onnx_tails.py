@@ -65,48 +65,6 @@ def test_the_logits_are_behind_what_passes_scores_on(body: str, logits: str, pat
     found.check()
 
 
-@pytest.mark.parametrize(
-    ("op", "axis", "shape", "right"),
-    [
-        ("Softmax", -1, "[n, 3]", True), ("Softmax", 1, "[n, 3]", True), ("Softmax", 0, "[n, 3]", False),
-        ("LogSoftmax", -1, "[n, 3]", True), ("Softmax", -1, "[n, 3, 1, 1]", False),
-        ("Softmax", 1, "[n, 3, 1, 1]", True), ("Softmax", -2, "[n, 3]", False),
-    ],
-)  # fmt: skip
-def test_an_activation_is_over_the_classes(op: str, axis: int, shape: str, right: bool) -> None:
-    def find() -> Tail:
-        body = f"z = Neg(x) y = {op} <axis: int = {axis}> (z)"
-        made = editor(body, f"float{shape} x", f"float{shape} y")
-        return find_tail(made, output="y", outputs=None, artifact=OF_THREE)
-
-    if right:
-        assert path_of(find()) == [op]
-        return
-    with pytest.raises(FuseError, match=rf"{op} .*works on axis {axis} of \d, not over the classes"):
-        find()
-
-
-@pytest.mark.parametrize(
-    ("outputs", "chosen"),
-    [
-        ("float[n, 3] y, float[n, 4] z", "y"), ("int64[n, 3] y, float[n, 3] z", "z"),
-        ("float[n, 3] y, float[n] z", "y"), ("float[n, 3, 1] y, float[n, 5] z", "y"),
-        ("float[n, 3] y, float[n, 3] z", "several outputs may hold the scores"),
-        ("float[n, k] y, float[n, 3] z", "several outputs may hold the scores"),
-        ("float[n, 4] y, float[n, 1] z", r"no output of the graph can hold scores of 3 classes, \(n, 3\)"),
-    ],
-)  # fmt: skip
-def test_the_one_output_that_may_hold_scores_is_chosen(outputs: str, chosen: str) -> None:
-    made = editor("y = Neg(x) z = Neg(x)", outputs=outputs)
-    if len(chosen) == 1:
-        assert find_tail(made, output=None, outputs=None, artifact=OF_THREE).output.name == chosen
-    else:
-        with pytest.raises(FuseError, match=chosen):
-            find_tail(made, output=None, outputs=None, artifact=OF_THREE)
-    with pytest.raises(FuseError, match=r"no output 'w'; .* is one of \['y', 'z'\]"):
-        find_tail(made, output="w", outputs=None, artifact=OF_THREE)
-
-
 OF_TWO = artifact(LogitMap.temperature(2.0), classes=2, outputs=None)
 
 
@@ -218,16 +176,6 @@ def test_the_output_whose_shape_fits_the_classes_is_chosen(classes: int, kinds: 
     made = editor("y = of.ours.Body(x) z = of.ours.Body(x)", outputs=kinds)
     fitted = OF_THREE if classes == 3 else OF_TWO
     assert found(made, output=None, artifact=fitted).output.name == chosen
-
-
-def test_a_map_a_row_is_chosen_beside_a_label() -> None:
-    made = editor(
-        "l, p = ai.onnx.ml.TreeEnsembleClassifier (x) y = ai.onnx.ml.ZipMap (p)",
-        outputs="int64[n] l, float y",
-    )
-    y = value(made, "y")
-    y.type = y.shape = None  # onnx-ir has no maps
-    assert found(made, output=None).output is y
 
 
 # --- who reads the scores ---------------------------------------------------------------------------

@@ -21,12 +21,12 @@ from torch import nn
 from typer.testing import CliRunner
 
 from calib_serve import Artifact, InputShift, LogitMap
-from calib_serve.artifact import Abstain, PredictionSets
+from calib_serve.artifact import Abstain
 from calib_serve.bins import bin_index
 from calib_serve.cli import app
 from calib_serve.errors import FuseError, InputError
 from calib_serve.fuse.decisions import check_decisions
-from calib_serve.fuse.torch import calibrated, fuse_torch, module
+from calib_serve.fuse.torch import calibrated, fuse_torch
 from calib_serve.fuse.torch.tail import All
 from calib_serve.metrics import softmax
 
@@ -355,22 +355,6 @@ def test_half_and_double_models_decide_before_the_result_is_rounded(dtype):
     assert made["probabilities"].dtype == dtype
     assert made["abstain"].tolist() == near.abstain(exact).tolist()
     np.testing.assert_array_equal(made["set"], one.sets(exact))
-
-
-@pytest.mark.parametrize("name", ["set", "abstain"])
-def test_a_module_that_decides_otherwise_is_refused(name, monkeypatch):
-    def wrong(returns, maps, one, *rest):
-        other = replace(
-            one,
-            sets=PredictionSets(np.array(0.3), 0.9) if name == "set" else one.sets,
-            abstain=Abstain(0.9, 0.1) if name == "abstain" else one.abstain,
-        )
-        return right(returns, maps, other, *rest)
-
-    right = module._deciding
-    monkeypatch.setattr(module, "_deciding", wrong)
-    with pytest.raises(FuseError, match=f"entries of '{name}' differ"):
-        calibrated(nn.Identity(), deciding_of(), decisions=True, example=EVEN)
 
 
 def saved(folder: Path, kind: str) -> Path:

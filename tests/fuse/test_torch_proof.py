@@ -420,15 +420,6 @@ def test_without_inputs_nothing_is_written(script, tmp_path):
         fuse_torch(script, artifact(classes=10), tmp_path / "no.pt", input_shape=(D,))
 
 
-def test_a_device_that_is_not_there_is_said(script, tmp_path):
-    step = artifact(LogitMap.temperature(2.0), classes=K)
-    with pytest.raises(InputError, match="--device"):
-        fuse_torch(script, step, tmp_path / "out.pt", input_shape=(D,), device="cuda:99")
-    for name in ("gpu", "meta"):
-        with pytest.raises(InputError, match="--device"):
-            fuse_torch(script, step, tmp_path / "out.pt", input_shape=(D,), device=name)
-
-
 def exported(model: nn.Module, args: tuple, path, named=None, **options) -> None:
     torch.export.save(torch.export.export(model, args, named, **options), path)
 

@@ -111,14 +111,6 @@ def test_a_head_and_a_fold_go_into_a_hugging_face_model():
     np.testing.assert_allclose(folded(**inputs), TEMPERATURE.probs(raw(model, inputs)), atol=1e-5)
 
 
-def test_a_compiled_module_is_calibrated():
-    model, x = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, K)).eval(), torch.randn(4, 5)
-    compiled = torch.compile(model, backend="eager")
-    for fold in (False, True):
-        got = calibrated(compiled, TEMPERATURE, fold=fold, example=x)(x)
-        np.testing.assert_allclose(got, TEMPERATURE.probs(model(x).numpy()), atol=1e-6)
-
-
 def test_a_dynamically_quantised_model_is_calibrated_but_takes_no_head(tmp_path):
     model, x = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, K)).eval(), torch.randn(4, 5)
     small = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)

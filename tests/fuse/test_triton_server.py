@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,16 +21,14 @@ from deciding import ACTS, acts_by_hand, deciding
 from fuse_graphs import run
 from live_server import until
 from onnx import TensorProto
-from real_servers import Server
 from sizes import sized
-from test_triton_repository import OTHER, STEP, K, artifact, killed_after, model_file, tree
+from test_triton_repository import OTHER, STEP, K, artifact, model_file, tree
 from triton_server import Triton, needs_tritonserver, triton_on
 
 from calib_serve import Bins, Keyring, LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.triton import Settings, fuse_triton
-from calib_serve.watch.series import SERIES, SUMS
 
 pytestmark = pytest.mark.server
 
@@ -176,25 +173,6 @@ def test_receipts_say_what_was_predicted_and_sums_follow(
     assert summed == pytest.approx(expected["confidence"].sum(), rel=1e-6)
 
 
-@each_model
-def test_classes_are_given_by_name(model: str, triton: Triton, expected: dict[str, np.ndarray]) -> None:
-    shown = given(post(triton, model, outputs=("probabilities",), classes=3))["probabilities"]
-    best = np.argsort(-expected["probabilities"], axis=1)
-    names = ("cat", "dog or wolf", "ü")
-    assert [one.split(":", 1)[1] for one in shown] == [f"{k}:{names[k]}" for row in best for k in row]
-
-
-@each_model
-def test_series_are_those_of_every_other_server_and_start_at_0(model: str, triton: Triton) -> None:
-    written = triton.scrape()
-    known = {s.name: s for s in SERIES}
-    for name in (one.name for one in SUMS if one.of == "predictions"):
-        assert f"# HELP {name} {known[name].help}\n" in written
-        assert set(triton.series(name, model)) == {str(b) for b in range(10)}
-    for name in ("calib_invalid_outputs_total", "calib_monitor_errors_total"):
-        assert f"# HELP {name} {known[name].help}\n" in written
-
-
 def test_a_prediction_that_is_nan_is_never_signed_and_counted_as_invalid(triton: Triton) -> None:
     images = IMAGES.copy()
     images[1] = np.nan
@@ -231,29 +209,6 @@ def test_requests_that_run_as_one_batch_get_their_own_answers(
         assert error is None
         np.testing.assert_allclose(result.as_numpy("probabilities")[0], row, rtol=1e-5)
     assert "NaN or infinite for row 0" in str(told[4][1])
-
-
-def test_a_graph_of_float16_is_served_in_float16(folder: Path, triton: Triton) -> None:
-    shown = over_grpc(triton, "half", IMAGES.astype("f2"))
-    assert shown["probabilities"].dtype == np.float16
-    (receipt, *_) = [ring(folder).verify(token.decode()) for token in shown["receipt"].flat]
-    assert receipt.confidence == float(shown["confidence"][0, 0])
-
-
-def test_a_label_for_a_receipt_comes_back_to_a_real_watch_and_counts_once(
-    folder: Path, triton: Triton, expected: dict[str, np.ndarray]
-) -> None:
-    (folder / "watch").mkdir()
-    shutil.copy(folder / "server" / "keyring.json", folder / "watch" / "keys.json")
-    tokens = [token for model in MODELS for token in given(post(triton, model))["receipt"]]
-    items = [{"receipt": token, "label": 1} for token in tokens]
-    with Server(folder / "watch", models=[f"{model}:1={K}" for model in MODELS]) as watch:
-        first, again = (httpx.post(f"{watch.url}/v1/labels", json=items).json() for _ in range(2))
-        assert (first["accepted"], again["accepted"]) == (8, 0)
-        until(lambda: "calib_feedback_total{" in httpx.get(f"{watch.url}/metrics").text)
-        text = httpx.get(f"{watch.url}/metrics").text
-    right = [float(n.split()[-1]) for n in text.splitlines() if n.startswith("calib_feedback_correct_total{")]
-    assert sum(right) == 2 * int((expected["predicted"] == 1).sum())
 
 
 @pytest.mark.last
@@ -307,48 +262,6 @@ def test_a_server_that_misreads_numpy_s_arrays_does_not_start(folder: Path, tmp_
 
 
 # --- of nightly size ----------------------------------------------------------------------------
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("version", "moves"), [(1, 1), (1, 2), (2, 0), (2, 1), (2, 2)])
-def test_what_a_killed_pack_leaves_starts_and_a_retry_is_served(
-    version: int, moves: int, folder: Path, tmp_path: Path
-) -> None:
-    raw, repository = model_file(tmp_path), tmp_path / "models"
-    if version == 2:
-        fuse_triton(raw, STEP, repository, name="pets", settings=CPU)
-    assert killed_after(moves, raw, repository, version)
-    options = ["--model-control-mode=poll", "--repository-poll-secs=1", "--exit-on-error=true"]
-    with triton_on(repository, tmp_path / "server", *options) as triton:
-        assert triton.ready(), triton.log.read_text()
-        if version == 2:
-            assert ring(tmp_path).verify(given(post(triton, "pets"))["receipt"][0]).version == "1"
-        fuse_triton(raw, STEP, repository, name="pets", version=version, settings=CPU)
-        until(lambda: triton.ready("pets", str(version)))
-        until(
-            lambda: ring(tmp_path).verify(given(post(triton, "pets"))["receipt"][0]).version == str(version)
-        )
-        until(triton.ready)  # Triton is not, for a moment, while it unloads a version
-
-
-@pytest.mark.nightly
-def test_versions_that_are_served_at_once_answer_sign_and_count_for_themselves(
-    folder: Path, tmp_path: Path
-) -> None:
-    raw, settings = model_file(tmp_path), Settings(device="cpu", backend="python", versions=2)
-    for version in (1, 2, 3):
-        step = artifact(LogitMap.temperature(float(version)), classes=K, reference=Bins.zeros(15))
-        fuse_triton(raw, step, tmp_path / "models", name="pets", version=version, settings=settings)
-    logits = run(str(raw), {"image": IMAGES})["z"]
-    with triton_on(tmp_path / "models", tmp_path / "server", "--exit-on-error=true") as triton:
-        assert [triton.ready("pets", v) for v in "123"] == [False, True, True]
-        for version in "23":
-            shown = given(post(triton, "pets", version=version))
-            np.testing.assert_allclose(
-                np.reshape(shown["logits"], (-1, K)), logits / int(version), rtol=1e-5, atol=1e-6
-            )
-            assert {ring(tmp_path).verify(t).version for t in shown["receipt"]} == {version}
-            assert predictions(triton, "pets", version) == len(IMAGES)
 
 
 @pytest.mark.nightly
