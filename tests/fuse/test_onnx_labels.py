@@ -167,19 +167,6 @@ def test_labels_move_unless_all_that_acts_keeps_the_order(
     assert report.done[len(steps) :] == (() if keeps else (warning("label", "ArgMax 'label'"),))
 
 
-@pytest.mark.parametrize("activation", ["Softmax", "LogSoftmax"])
-def test_a_decision_that_a_table_took_along_is_no_label_of_other_scores(
-    activation: str, tmp_path: Path
-) -> None:
-    body = f"z = Neg(x) y = {activation}(z) label = ArgMax <axis: int = 1> (z)"
-    model = graph(body, outputs="float[n, 3] y, int64[n, 1] label")
-    report, made = fused(model, tmp_path, TABLE, output_name="y")
-    assert report.done == ("prob table put in as standard operators",)
-    got = run(made, {"x": X})
-    np.testing.assert_array_equal(got["label"][:, 0], got["y"].argmax(axis=1))
-    assert (got["label"][:, 0] != (-X).argmax(axis=1)).any()
-
-
 @pytest.mark.parametrize(
     ("names", "shown"),
     [

@@ -187,7 +187,6 @@ def test_a_scale_of_logits_that_others_read_stays(tmp_path: Path) -> None:
 
 ONE = head(3, K, 1, np.random.default_rng(0))
 DEEP = head(3, K, 2, np.random.default_rng(0))
-LINEAR = LAYER + "z = Gemm(f, w) "
 
 
 def by_hand(step: Head, features: np.ndarray) -> np.ndarray:
@@ -199,15 +198,6 @@ def by_hand(step: Head, features: np.ndarray) -> np.ndarray:
 
 
 # --- which features ---------------------------------------------------------------------------------
-
-
-def test_old_logits_that_others_read_are_still_the_old_layers(tmp_path: Path) -> None:
-    model = graph("f = Tanh(x) " + LINEAR + "y = Softmax(z)", outputs="float[n, 3] y, float[n, 3] z")
-    report, made = fused(model, tmp_path, ONE, output_name="y")
-    assert report.done == ("head of 1 layers reads 'f'",)
-    got = run(made, {"x": X})
-    np.testing.assert_array_equal(got["z"], run(model, {"x": X})["z"])
-    np.testing.assert_allclose(got["y"], softmax(by_hand(ONE, np.tanh(X))), atol=1e-6)
 
 
 @pytest.mark.parametrize("step", [ONE, DEEP])
@@ -242,16 +232,3 @@ def test_numbers_that_are_not_of_their_shape_are_an_error_of_the_model() -> None
     made = Editor(ir.from_proto(model))
     with pytest.raises(ModelError, match=r"^the numbers of 'w' are not as their type and shape say: "):
         constant(value(made, "w"))
-
-
-def test_a_constant_that_others_read_stays_theirs(tmp_path: Path) -> None:
-    model = graph(
-        "z = MatMul(x, w) y = Softmax(z) other = MatMul(x, w)",
-        outputs="float[n, 3] y, float[n, 3] other",
-        constants=WEIGHT,
-    )
-    _, made = fused(model, tmp_path, TWO, output_name="y")
-    assert sorted(t.name for t in made.graph.initializer) == ["calib_serve.weight", "w"]
-    got = run(made, {"x": X})
-    np.testing.assert_allclose(got["y"], softmax(X @ W / 2), atol=1e-6)
-    np.testing.assert_allclose(got["other"], X @ W, atol=1e-6)

@@ -331,25 +331,6 @@ def test_a_conversion_leaves_other_domains_as_they_are() -> None:
     assert done == ["opset 11 -> 13: no operator changes"]
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [("", "RuntimeError"), (" \n\n  no shape of x \nmore", "no shape of x"), ("n" * 300, "n" * 200)],
-)
-def test_why_a_model_cannot_be_converted_is_said_in_one_line(
-    words: str, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def convert(*_: object) -> None:
-        raise RuntimeError(words)
-
-    monkeypatch.setattr("onnx.version_converter.convert_version", convert)
-    with pytest.raises(FuseError) as error:
-        repaired(graph("a = Relu(x) y = Neg(a)", imports='"" : 11'))
-    assert str(error.value) == (
-        "the model has opset 11, fusing needs 13 or newer, and onnx.version_converter cannot convert Neg, "
-        f"Relu: {why}; export it again with a newer opset (opset_version=, target_opset=)"
-    )
-
-
 # --- shapes that were stated wrongly ----------------------------------------------------------------
 
 

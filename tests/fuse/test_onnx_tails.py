@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from fuse_artifacts import KINDS, artifact, output_steps
-from fuse_graphs import Builder, run
+from fuse_artifacts import artifact
+from fuse_graphs import run
 from fuse_texts import IMPORTS, X, editor, fused, graph, operators, value
-from onnx import TensorProto, helper
 
 from calib_serve import Artifact, LogitMap
-from calib_serve.artifact import Examples
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.edit import Editor
 from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.fuse.onnx.tail import Tail, as_fitted, find_tail, of_one_column
-from calib_serve.metrics import log_softmax, softmax
-from calib_serve.scores import Outputs, to_logits
 
 OF_THREE = artifact(LogitMap.temperature(2.0), classes=3, outputs=None)
 
@@ -195,54 +190,11 @@ def test_decisions_follow_the_calibrated_scores_and_others_do_not() -> None:
     assert one.strangers(old) == ["ArgMax 'o'", "Exp 'e'"]
 
 
-CLASSES = 4
-ROWS = np.random.default_rng(1).normal(size=(40, 6)).astype(np.float32)
-
-
-def linear_graph(columns: int, *tail: str) -> tuple[onnx.ModelProto, np.ndarray]:
-    """A linear model of so many columns with these activations, and its logits of ``X``."""
-    b = Builder(np.dtype("f4"), np.random.default_rng(0))
-    z = b.node("Gemm", "x", b.normal(6, columns), b.normal(columns))
-    info = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)  # noqa: E731
-    bare = Builder.model(b, [info("x", "n", 6)], [info(z, "n", columns)])
-    logits = run(bare, {"x": ROWS})[z].astype(np.float64)
-    y = z
-    for op in tail:
-        axis = {"axis": -1} if "oftmax" in op else {}
-        y = b.node(op, y, **axis)
-    b.node("Identity", y, output="y")
-    return b.model([info("x", "n", 6)], [info("y", "n", columns)]), logits
-
-
 def fuse(model: onnx.ModelProto, folder, fitted: Artifact, **options):
     onnx.save(model, folder / "raw.onnx")
     return fuse_onnx(folder / "raw.onnx", fitted, folder / "fused.onnx", **options), str(
         folder / "fused.onnx"
     )
-
-
-FITTED_ON: tuple[Outputs, ...] = ("logits", "log_probs", "probabilities")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("fitted_on", FITTED_ON)
-@pytest.mark.parametrize("tail", ["", "Softmax", "LogSoftmax"])
-def test_a_graph_gives_what_the_fit_would_have_given_or_is_refused(kind, fitted_on, tail, tmp_path):
-    model, z = linear_graph(CLASSES, *([tail] if tail else []))
-    fitted = artifact(
-        *output_steps(kind, CLASSES, np.random.default_rng(3)), classes=CLASSES, outputs=fitted_on
-    )
-    seen = {"logits": z, "log_probs": log_softmax(z), "probabilities": softmax(z)}[fitted_on]
-    expected = fitted.probs(to_logits(seen, fitted_on))
-    own = to_logits(seen[:4], fitted_on)
-    fitted = replace(fitted, examples=Examples(own, fitted.probs(own)))
-    _, path = fuse(model, tmp_path, fitted, returns="probabilities", outputs=None if tail else "logits")
-    clear = np.ones(len(z), bool)
-    if fitted.table is not None:
-        p = replace(fitted, steps=fitted.output_steps[:-1]).probs(to_logits(seen, fitted_on))
-        clear = (np.abs(p[:, :, None] - fitted.table.edges.reshape(1, 1, -1)) > 1e-5).all(axis=(1, 2))
-    assert clear.mean() > 0.5
-    np.testing.assert_allclose(run(path, {"x": ROWS})["probabilities"][clear], expected[clear], atol=1e-5)
 
 
 # --- the rules by themselves ---

@@ -452,18 +452,6 @@ def test_an_exported_program_keeps_its_names_and_what_was_free(tmp_path):
         out(torch.randn(3, 10, D), mask=torch.ones(3, 10))
 
 
-def test_an_example_of_one_row_leaves_the_batch_free(tmp_path):
-    model, batch = Ends(K).eval(), {0: torch.export.Dim("n")}
-    exported(model, (x(2),), tmp_path / "model.pt2", dynamic_shapes=(batch,))
-    program = torch.export.load(tmp_path / "model.pt2")
-    program.example_inputs = ((x(1),), {})
-    torch.export.save(program, tmp_path / "one.pt2")
-    step = artifact(LogitMap.temperature(2.0), classes=K)
-    report = fuse_torch(tmp_path / "one.pt2", step, tmp_path / "out.pt2", outputs="logits")
-    assert report.samples == 1
-    assert torch.export.load(tmp_path / "out.pt2").module()(x(9)).shape == (9, K)
-
-
 def test_what_was_compiled_ahead_of_time_is_refused(tmp_path):
     path = tmp_path / "compiled.pt2"
     with zipfile.ZipFile(path, "w") as archive:  # the names that aoti_compile_and_package writes

@@ -16,7 +16,6 @@ from unittest.mock import Mock
 import numpy as np
 import onnx
 import pytest
-from deciding import deciding
 from fuse_artifacts import artifact
 from fuse_graphs import Builder, run
 from google.protobuf import text_format
@@ -106,33 +105,6 @@ def test_the_graph_is_batched_warmed_up_and_labelled(repository):
     assert graph.instance_group[0].kind == SCHEMA.ModelInstanceGroup.KIND_GPU
     assert next(t.label_filename for t in graph.output if t.name == "probabilities") == "labels.txt"
     assert (repository / "pets_onnx" / "labels.txt").read_text() == "cat\ndog or wolf\nü\n"
-
-
-@pytest.mark.parametrize("backend", ["onnxruntime", "python"])
-def test_what_an_artifact_decides_is_declared_and_handed_on(backend, tmp_path):
-    settings, out = Settings(backend=backend), tmp_path / "repo"
-    fuse_triton(model_file(tmp_path), deciding(STEP), out, name="pets", settings=settings)
-    for model in sorted(p.name for p in out.iterdir()):
-        shown = tensors(config(out / model).output)
-        assert (shown["set"], shown["abstain"]) == (("TYPE_BOOL", [K]), ("TYPE_BOOL", [1]))
-    if backend == "onnxruntime":
-        whole, step = config(out / "pets"), config(out / "pets_receipts")
-        assert {"set", "abstain"} <= set(tensors(step.input)) & set(tensors(step.output))
-        assert {"set", "abstain"} <= set(tensors(whole.output))
-    # Versions share their tensors: one that decides nothing is another model, unless both leave it out.
-    with pytest.raises(FuseError, match=r"served with another .*output"):
-        fuse_triton(tmp_path / "raw.onnx", STEP, out, name="pets", version=2, settings=settings)
-    fuse_triton(tmp_path / "raw.onnx", STEP, out, name="plain", settings=settings)
-    report = fuse_triton(
-        tmp_path / "raw.onnx",
-        deciding(STEP),
-        out,
-        name="plain",
-        version=2,
-        settings=settings,
-        decisions=False,
-    )
-    assert any("left out" in line for line in report.done)
 
 
 def test_tensorrt_a_cpu_and_no_receipts_are_settings(tmp_path):
