@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
 
-from calib_serve.artifact.steps import Head, InputShift, LogitMap, Mixture, ProbTable, tensor
+from calib_serve.artifact.steps import Head, InputShift, LogitMap, Mixture, ProbTable
 from calib_serve.errors import InputError, ShapeError
 
 RNG = np.random.default_rng(5)
@@ -290,19 +290,3 @@ def test_tables_that_are_none_are_refused(edges, values, error) -> None:
 
 
 # What steps are made of
-
-
-def test_a_tensor_is_a_read_only_copy_of_finite_numbers_within_a_bound() -> None:
-    given = [1.0, -2.0]
-    found = tensor(given, "x")
-    assert found.dtype == np.float64
-    assert not found.flags.writeable
-    source = np.ones(2)
-    assert tensor(source, "x") is not source
-    assert tensor([2.0, -2.0], "x", most=2.0).tolist() == [2.0, -2.0]
-    for wrong in ([3.0, 0.0], [-3.0, 0.0]):
-        with pytest.raises(InputError, match="x must be within 2, what float32 holds; got 3"):
-            tensor(wrong, "x", most=2.0)
-    with pytest.raises(InputError, match="x must be finite"):
-        tensor([1e39, 0.0], "x", np.float32)  # no warning of overflow either
-    assert tensor(1.5, "x", np.float32).dtype == np.float32

@@ -62,6 +62,13 @@ def test_an_error_is_one_line_and_exit_code_2(folder):
     assert "calibrated already" in done.stderr
 
 
+def test_what_an_earlier_artifact_was_fitted_on_is_asked_for_and_said(folder):
+    artifact(LogitMap(np.array([0.5, 1.0, 1.5])), classes=K, outputs=None).save(folder / "artifact")
+    with pytest.raises(FuseError, match="--fitted-on"):
+        call(folder, "onnx")
+    assert call(folder, "onnx", "--fitted-on", "logits").exit_code == 0
+
+
 def test_a_file_of_probabilities_fits_a_matrix_for_the_graph_that_returned_them(folder):
     b = Builder(np.dtype("f4"), np.random.default_rng(0))
     z = b.node("Gemm", b.node("Flatten", "x"), b.normal(12, K), b.normal(K))

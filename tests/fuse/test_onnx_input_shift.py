@@ -68,9 +68,6 @@ def check(
     return made
 
 
-# --- into constants ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("body", "into"),
     [
@@ -155,9 +152,6 @@ def test_a_constant_that_others_read_stays_as_it_is_for_them(tmp_path: Path) -> 
     np.testing.assert_array_equal(
         run(made, {"x": EXACT, "v": EXACT})["y"], (EXACT + DELTA + ROW).astype("f4")
     )
-
-
-# --- in front ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -252,8 +246,6 @@ def test_a_shift_of_images_is_added_in_front_of_what_cannot_hold_it(
     check(raw, tmp_path, delta, "shift added to input 'x'", more)
 
 
-# --- graphs in graphs, other domains, broken graphs -------------------------------------------------
-
 BRANCHES = """{start} y = If(yes) <
     then_branch = yes_graph () => (float[n, 3] a) {{ {then} }},
     else_branch = no_graph () => (float[n, 3] d) {{ d = Identity(twos) }}>"""
@@ -275,9 +267,6 @@ def test_no_constant_within_a_branch_takes_a_shift(start: str, then: str, done: 
 SHIFT = InputShift(DELTA)
 POOLED = "a = GlobalAveragePool(x) y = Flatten(a)"
 IMAGES = np.random.default_rng(4).normal(size=(4, K, 2, 2)).astype("f4")
-
-
-# --- which input ------------------------------------------------------------------------------------
 
 
 def test_the_floating_input_that_fits_is_shifted(tmp_path: Path) -> None:
@@ -332,9 +321,6 @@ def test_an_initializer_that_may_be_given_is_not_the_input_and_no_constant(tmp_p
     np.testing.assert_allclose(run(made, {"x": X[:2], "v": X[2:4]})["y"], X[:2] + DELTA + X[2:4], atol=1e-6)
 
 
-# --- clipping, and a shift of nothing ---------------------------------------------------------------
-
-
 def test_a_shift_by_zeros_changes_nothing(tmp_path: Path) -> None:
     model = graph("y = Neg(x)")
     report, made = fused(model, tmp_path, InputShift(np.zeros(K)))
@@ -343,9 +329,6 @@ def test_a_shift_by_zeros_changes_nothing(tmp_path: Path) -> None:
     report, made = fused(model, tmp_path, InputShift(np.zeros(K), 0.0, 1.0))
     assert report.done == ("shift added to input 'x' and clipped",)
     np.testing.assert_array_equal(run(made, {"x": X})["y"], -np.clip(X, 0, 1))
-
-
-# --- normalisations ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sizes", ["n, 3, 2, 2", "n, c, h, w"])

@@ -53,9 +53,6 @@ def done(
     return list(report.done[1:])
 
 
-# --- from a decision to the label -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("names", "shown"),
     [
@@ -103,9 +100,6 @@ def test_a_classifier_of_other_scores_decides_its_label_and_not_its_scores(tmp_p
     ]
 
 
-# --- thresholds -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -145,9 +139,6 @@ def test_a_temperature_moves_nothing_across_0_and_the_likeliest_of_three_across_
     got = run(str(tmp_path / "fused.onnx"), {"x": X, "o": 0 * X} if "o" in comparison else {"x": X, "o": X})
     if comparison == "Greater(y, half)":
         assert (got["label"] != (got["y"] > 0.5)).any(), "so it must be said"
-
-
-# --- which artifacts move labels --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -217,9 +208,6 @@ def test_an_earlier_decision_of_the_same_scores_follows_and_stands_behind_them(
     assert list(decides.input) == ["y" if step is BIAS else "a"]
     got = run(made, {"x": X})
     np.testing.assert_array_equal(got["label"], got["y"].argmax(axis=1))
-
-
-# --- values that no whole graph has -----------------------------------------------------------------
 
 
 K = 3

@@ -58,15 +58,6 @@ def rows(n: int = 5, width: int = 6) -> np.ndarray:
     return np.random.default_rng(1).normal(size=(n, width)).astype("f4")
 
 
-# --- the shift ---------------------------------------------------------------------------------
-
-
-# --- heads, features and names -----------------------------------------------------------------
-
-
-# --- types, opsets, quantisation ---------------------------------------------------------------
-
-
 def test_bfloat16_is_fused_and_measured_by_the_reference_evaluator(tmp_path):
     rng = np.random.default_rng(0)
     w = numpy_helper.from_array(rng.normal(size=(6, K)).astype(ml_dtypes.bfloat16), "w")

@@ -50,9 +50,6 @@ def computed(build: Build, x: Floats, *, opset: int = 17) -> NDArray:
     return got
 
 
-# --- one operator, or a few -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("dtype", "near"), [("f4", 1e-6), ("f8", 1e-14), ("f2", 1e-3)])
 def test_logarithms_and_log_odds_of_probabilities_are_finite_at_0_and_1(dtype: str, near: float) -> None:
     p = P.astype(dtype)
@@ -60,18 +57,6 @@ def test_logarithms_and_log_odds_of_probabilities_are_finite_at_0_and_1(dtype: s
     rest = np.log(np.maximum(1 - p.astype("f8"), LEAST))
     np.testing.assert_allclose(computed(probabilities.clamped_log, p), log, rtol=near)
     np.testing.assert_allclose(computed(probabilities.log_odds, p), log - rest, rtol=near, atol=near)
-
-
-# --- bins -------------------------------------------------------------------------------------------
-
-"""The float32 nearest to 0.1 is above it: it lies behind the edge."""
-"""And that of 0.7 below it."""
-
-
-# --- steps ------------------------------------------------------------------------------------------
-
-
-# --- in whole graphs --------------------------------------------------------------------------------
 
 
 def test_a_probability_of_half_precision_that_is_0_has_a_logarithm(tmp_path: Path) -> None:

@@ -33,9 +33,6 @@ def editor(body: str, outputs: str = "float[n, 3] y", inputs: str = "float[n, 3]
     return Editor(ir.from_proto(onnx.shape_inference.infer_shapes(graph(body, inputs, outputs))))
 
 
-# --- quantised scores -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("behind", "left"),
     [
@@ -62,8 +59,6 @@ def test_calibrated_scores_are_not_rounded_to_the_steps_of_the_old_ones(
     assert [op for op in operators(made) if op != "Constant"] == ["Neg", "Mul", "Softmax", *left]
     np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(-X / 2), atol=1e-6)
 
-
-# --- quantised layers -------------------------------------------------------------------------------
 
 NUMBERS = (
     "ws = Constant <value = float {0.5}> () wo = Constant <value = int8 {0}> () "
@@ -200,9 +195,6 @@ def builder() -> Builder:
     return Builder(np.dtype("f4"), np.random.default_rng(0))
 
 
-# --- quantisers -------------------------------------------------------------------------------
-
-
 class Samples(CalibrationDataReader):
     """What onnxruntime's quantiser measures ranges on."""
 
@@ -273,9 +265,6 @@ def test_other_readers_of_quantised_scores_keep_them(activation, tmp_path):
     assert not steps_of(got["shown"])
     np.testing.assert_array_equal(got["other"], raw["other"])
     np.testing.assert_array_equal(got["label"], got["shown"].argmax(axis=1))
-
-
-# --- local functions --------------------------------------------------------------------------
 
 
 def function(name: str, inputs: list[str], *nodes) -> onnx.FunctionProto:

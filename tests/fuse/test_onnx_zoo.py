@@ -40,12 +40,6 @@ def fuse(model: onnx.ModelProto, folder, *steps, classes: int = K, **options):
     return report, str(out)
 
 
-# --- the zoo ----------------------------------------------------------------------------------
-
-
-# --- Keras ------------------------------------------------------------------------------------
-
-
 def keras(final: str) -> onnx.ModelProto:
     """What tf2onnx makes of Rescaling, Conv2D, GlobalAveragePooling2D and Dense: NHWC, odd names."""
     b = Builder(np.dtype("f4"), np.random.default_rng(0), "model/")
@@ -73,8 +67,6 @@ def test_a_keras_export_takes_shift_and_matrix_without_a_node(final, tmp_path):
         softmax(got) if not final else got, artifact(*steps, classes=K).probs(z), atol=1e-5
     )
 
-
-# --- scikit-learn -----------------------------------------------------------------------------
 
 MAKERS = {
     "logistic": LogisticRegression,
@@ -108,9 +100,6 @@ def test_scikit_learns_exports_are_calibrated_in_their_own_output(name, classes,
     np.testing.assert_allclose(got, softmax(np.log(raw) / 2), atol=1e-5)
     folds = name == "network" and classes == 3
     assert (report.nodes_after == report.nodes_before) == folds
-
-
-# --- torch ------------------------------------------------------------------------------------
 
 
 class Small(nn.Module):

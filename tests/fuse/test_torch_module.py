@@ -252,9 +252,6 @@ def test_on_a_gpu_it_stays_there_and_replays_as_a_cuda_graph(kind):
     np.testing.assert_allclose(out.cpu().numpy(), reference(model, step, x), atol=1e-4)
 
 
-# --- files ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["torchscript", "exported"])
 @pytest.mark.parametrize(("output", "layers"), [("probabilities", 2), ("logits", 0), ("all", 0)])
 def test_a_file_is_calibrated_into_a_file_of_its_kind(kind, output, layers, tmp_path):

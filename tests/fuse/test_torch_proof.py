@@ -70,9 +70,6 @@ def scaled(classes: int, outputs: str | None, **facts) -> Artifact:
 HALVED = artifact(LogitMap.temperature(2.0), classes=2)
 
 
-# --- what was wrong in silence ----------------------------------------------------------------
-
-
 def test_one_logit_is_two_classes_not_1_for_every_row():
     model = Ends(1).eval()
     got = calibrated(model, HALVED, example=x())(x(5))
@@ -189,8 +186,6 @@ def test_a_damaged_artifact_does_not_pass_by_its_examples():
         calibrated(nn.Identity(), artifact(step, classes=K, examples=Examples(z, to_probs(z, "logits"))))
 
 
-# --- every kind -------------------------------------------------------------------------------
-
 MODELS = {
     "logits": (K, "logits"),
     "log_probs": (K, "log_softmax"),
@@ -300,8 +295,6 @@ def test_scores_become_what_it_was_fitted_on_where_that_is_exact(fitted, how, co
     np.testing.assert_allclose(calibrated(model, step, example=inputs)(inputs), expected, atol=1e-5)
 
 
-# --- places -----------------------------------------------------------------------------------
-
 Pair = namedtuple("Pair", "hidden logits")
 
 
@@ -397,9 +390,6 @@ def test_torchscript_of_several_inputs_keeps_its_signature(tmp_path):
         )
 
 
-# --- files ------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def script(tmp_path):
     torch.jit.trace(Ends(K).eval(), x(2)).save(str(tmp_path / "model.pt"))
@@ -459,6 +449,3 @@ def test_what_was_compiled_ahead_of_time_is_refused(tmp_path):
         archive.writestr("compiled/archive_format", "pt2")
     with pytest.raises(ModelError, match=r"compiled by AOTInductor.*then compile the result"):
         fuse_torch(path, HALVED, tmp_path / "out.pt2")
-
-
-# --- the command ------------------------------------------------------------------------------

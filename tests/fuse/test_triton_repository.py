@@ -16,6 +16,7 @@ from unittest.mock import Mock
 import numpy as np
 import onnx
 import pytest
+from deciding import deciding
 from fuse_artifacts import artifact
 from fuse_graphs import Builder, run
 from google.protobuf import text_format
@@ -193,9 +194,6 @@ def test_a_fixed_batch_is_left_to_the_client(tmp_path):
     assert tensors(graph.output)["confidence"][1] == [2]
 
 
-# --- what is there stays as it is ---------------------------------------------------------------
-
-
 def tree(folder: Path) -> dict[str, tuple]:
     """Every path below with what Triton looks at: its time, and the bytes."""
     found = {}
@@ -253,6 +251,7 @@ def test_a_version_that_shares_too_little_with_the_served_one_is_refused(reposit
         (STEP, Settings(backend="python"), "another backend"),
         (STEP, Settings(receipts=False), "another backend"),
         (other, Settings(), r"another labels\.txt"),
+        (deciding(STEP), Settings(), "another .*output"),
     ]
     for step, settings, said in wrong:
         with pytest.raises(FuseError, match=f"{said}.*choose another --name"):
@@ -370,8 +369,6 @@ def test_a_repository_on_a_file_system_of_its_own_is_refused(tmp_path):
     with pytest.raises(FuseError, match="a file system of its own"):
         fuse_triton(model_file(tmp_path), STEP, shared, name="pets")
 
-
-# --- the files to deploy it with: what can be held of them without a container engine -----------
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "triton"
 

@@ -261,9 +261,6 @@ def test_a_server_that_misreads_numpy_s_arrays_does_not_start(folder: Path, tmp_
     assert 'install "numpy<2" in its Python, or take Triton 25.01 or newer' in told
 
 
-# --- of nightly size ----------------------------------------------------------------------------
-
-
 @pytest.mark.nightly
 def test_without_keys_or_receipts_and_for_a_fixed_batch_it_serves(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "two").mkdir()
