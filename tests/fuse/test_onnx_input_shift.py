@@ -198,27 +198,6 @@ def test_a_normalisation_whose_numbers_come_from_outside_takes_no_shift(outside:
     check(raw, tmp_path, DELTA, "shift added to input 'x'", given)
 
 
-@pytest.mark.parametrize(
-    ("body", "imports"),
-    [
-        ("y, m, v = BatchNormalization <training_mode: int = 1> (x, c, b, b, small)", IMPORTS),
-        ("y = BatchNormalization <training_mode: int = 1> (x, c, b, b, small)", IMPORTS),
-        ("y, m, v, s, t = BatchNormalization(x, c, b, b, small)", '"" : 13'),
-    ],
-)
-def test_a_normalisation_in_training_takes_no_shift(body: str, imports: str, tmp_path: Path) -> None:
-    raw = model(body, imports=imports)
-    report, made = fused(raw, tmp_path, InputShift(DELTA))
-    assert report.done[-1] == "shift added to input 'x'"
-    assert operators(made) == ["Add", "BatchNormalization"]
-
-
-def test_a_normalisation_of_numbers_without_channels_takes_no_shift(tmp_path: Path) -> None:
-    body = "a = BatchNormalization(x, s1, s1, s1, s1) s = Unsqueeze(a, one) y = MatMul(s, w1)"
-    raw = model(body, inputs="float[n] x")
-    check(raw, tmp_path, np.array(0.5), "shift added to input 'x'")
-
-
 BIAS_AND_WEIGHT = "float[3] bias, float[3, 2, 2, 2] weight"
 CHANNELS = np.broadcast_to(np.array([0.5, -2.0]).reshape(2, 1, 1), (2, 3, 4))
 

@@ -135,14 +135,6 @@ def test_a_value_inside_makes_room_for_an_output_of_its_name(tmp_path: Path) -> 
     np.testing.assert_allclose(run(made, {"x": X})["probabilities"], softmax(X / 2), atol=1e-6)
 
 
-def test_a_graph_without_a_node_is_calibrated(tmp_path: Path) -> None:
-    model = graph("", "float[n, 3] y")
-    assert not model.graph.node
-    report, made = fused(model, tmp_path, LogitMap.temperature(1.0), returns="probabilities")
-    assert (report.nodes_before, operators(made)) == (0, ["Softmax"])
-    np.testing.assert_allclose(run(made, {"y": X})["probabilities"], softmax(X), atol=1e-6)
-
-
 @pytest.mark.parametrize("opset", [13, 17, 18, 20])
 def test_outputs_are_written_with_their_types_and_shapes(opset: int, tmp_path: Path) -> None:
     model = graph("z = Neg(x) y = Softmax(z)", imports=f'"" : {opset}')
@@ -309,16 +301,6 @@ def test_a_run_that_tells_shapes_is_of_the_inputs_that_are_given(tmp_path: Path)
     np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(X @ W / 2), atol=1e-5)
 
 
-@pytest.mark.parametrize("other", ["float[n, width, height] v", "float[n] v", "float v"])
-def test_a_run_that_tells_shapes_gives_an_input_of_another_rank_its_own(other: str, tmp_path: Path) -> None:
-    before = "total = ReduceSum <keepdims: int = 0> (v) sum = Add(x, total) "
-    model = graph(before + LEARNED.replace("(x, w)", "(sum, w)"), f"float[n, features] x, {other}")
-    _, made = fused_with(model, tmp_path, of(InputShift(DELTA), TWO), input_name="x")
-    v = np.ones({"float v": (), "float[n] v": (20,)}.get(other, (20, 2, 2)), "f4")
-    want = softmax((X + DELTA + v.sum()) @ W / 2)
-    np.testing.assert_allclose(run(made, {"x": X, "v": v})["y"], want, atol=1e-4)
-
-
 def test_a_repair_is_told_and_one_that_changes_what_the_file_gives_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,18 +327,6 @@ def test_a_copied_map_of_class_names_is_still_an_operator_of_its_domain(tmp_path
     got = run(made, {"x": X})
     for name, want in (("y", softmax(-X / 2)), ("raw_y", softmax(-X))):
         np.testing.assert_allclose([[row[k] for k in (4, 5, 6)] for row in got[name]], want, atol=1e-6)
-
-
-def test_a_map_of_class_names_beside_another_reader_of_its_scores_is_calibrated_alone(tmp_path: Path) -> None:
-    body = (
-        "z = Neg(x) p = Softmax(z) y = ai.onnx.ml.ZipMap <classlabels_int64s: ints = [4, 5, 6]> (p) "
-        "other = Neg(p)"
-    )
-    model = graph(body, outputs="seq(map(int64, float)) y, float[n, 3] other")
-    _, made = fused(model, tmp_path, TWO, output_name="y")
-    got = run(made, {"x": X})
-    np.testing.assert_allclose([[row[k] for k in (4, 5, 6)] for row in got["y"]], softmax(-X / 2), atol=1e-6)
-    np.testing.assert_allclose(got["other"], -softmax(-X), atol=1e-6)
 
 
 def test_a_label_never_contradicts_the_predicted_class_beside_it(tmp_path: Path) -> None:

@@ -229,18 +229,6 @@ def test_sizes_that_are_free_are_as_told_the_batch_first_and_8_where_nobody_tell
     assert shapes == {"x": (3, 5, 6), "z": (3, 8, 7), "m": (2, 8), "s": (), "w": (3, 4)}
 
 
-@pytest.mark.parametrize(
-    ("kind", "shape"), [(None, [2]), (ir.DataType.FLOAT, None), (ir.DataType.STRING, [2])]
-)
-def test_numbers_for_an_input_that_says_too_little_are_to_be_given(
-    kind: ir.DataType | None, shape: list[int] | None
-) -> None:
-    typed = None if kind is None else ir.TensorType(kind)
-    x = ir.Value(name="x", type=typed, shape=None if shape is None else ir.Shape(shape))
-    with pytest.raises(FuseError, match="no numbers can be made for input 'x'"):
-        generate(ir.Graph([x], [], nodes=[]), samples=2)
-
-
 ONLY_BY_ONNX = "b = Cast <to: int = 16> (x) c = Neg(b) d = Neg(c) z = Cast <to: int = 1> (d)"
 
 

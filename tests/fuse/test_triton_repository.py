@@ -7,10 +7,8 @@ import json
 import os
 import subprocess
 import sys
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -21,7 +19,6 @@ from fuse_artifacts import artifact
 from fuse_graphs import Builder, run
 from google.protobuf import text_format
 from onnx import TensorProto, helper
-from skl2onnx import to_onnx
 from typer.testing import CliRunner
 
 from calib_serve import Bins, InputShift, Keyring, LogitMap
@@ -404,14 +401,6 @@ def typed(folder: Path, raw: Path, *options: str, classes: int = K, steps: tuple
     return folder / "models" / raw.stem / "1" / "model.onnx"
 
 
-def classifier(folder: Path, name: str, model: Any, labels: np.ndarray = Y, **options: Any) -> Path:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        made = to_onnx(model.fit(X, labels), X[:1], target_opset=17, options={"zipmap": False, **options})
-    (folder / f"{name}.onnx").write_bytes(made.SerializeToString())
-    return folder / f"{name}.onnx"
-
-
 def graph(folder: Path, b: Builder, inputs: dict[str, list], outputs: dict[str, list]) -> Path:
     shown = [
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in one.items()]
@@ -419,12 +408,6 @@ def graph(folder: Path, b: Builder, inputs: dict[str, list], outputs: dict[str, 
     ]
     onnx.save(b.model(*shown), folder / "raw.onnx")
     return folder / "raw.onnx"
-
-
-def calibrated(probs: np.ndarray, t: float = 2.0) -> np.ndarray:
-    """What a temperature on the logarithm of probabilities makes of them."""
-    powers = np.asarray(probs, np.float64).clip(1e-12) ** (1 / t)
-    return powers / powers.sum(axis=1, keepdims=True)
 
 
 def test_labels_are_decisions_of_a_row(tmp_path, monkeypatch):
@@ -441,6 +424,8 @@ def test_labels_are_decisions_of_a_row(tmp_path, monkeypatch):
     for step in ("one", "two_receipts"):
         assert '"multilabel"' in (tmp_path / "models" / step / "config.pbtxt").read_text()
     made = run(str(tmp_path / "models/one/1/model.onnx"), {"x": X[:5]})
+    unsigned = Monitor(Mock(), model="one", bins=15, multilabel=True)
+    assert not unsigned.receipts("1", made["confidence"], made["predicted"]).any(), "without keys"
     ring = Keyring.new()
     ring.save(tmp_path / "keyring.json")
     monkeypatch.setenv("CALIB_SERVE_KEYRING", str(tmp_path / "keyring.json"))

@@ -20,8 +20,6 @@ import tritonclient.grpc as grpc
 from deciding import ACTS, acts_by_hand, deciding
 from fuse_graphs import run
 from live_server import until
-from onnx import TensorProto
-from sizes import sized
 from test_triton_repository import OTHER, STEP, K, artifact, model_file, tree
 from triton_server import Triton, needs_tritonserver, triton_on
 
@@ -50,17 +48,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def triton(folder: Path) -> Iterator[Triton]:
-    """A server that polls: both forms, the same that decide, one of float16."""
-    repository, half = folder / "models", folder / "half"
-    half.mkdir()
-    raw = model_file(folder)
+    """A server that polls: both forms, and an ensemble that decides."""
+    repository, raw = folder / "models", model_file(folder)
     fuse_triton(raw, STEP, repository, name="step", settings=CPU)
     fuse_triton(raw, STEP, repository, name="alone", settings=ALONE)
-    one = Settings(device="cpu", backend="python")
-    fuse_triton(model_file(half, kind=TensorProto.FLOAT16), STEP, repository, name="half", settings=one)
     decides = replace(deciding(STEP, "aps"), contract=ACTS)
     fuse_triton(raw, decides, repository, name="deciding", settings=CPU)
-    fuse_triton(raw, decides, repository, name="deciding-alone", settings=ALONE)
     polling = ["--model-control-mode=poll", "--repository-poll-secs=1", "--exit-on-error=true"]
     with triton_on(repository, folder / "server", *polling) as triton:
         assert triton.ready(), triton.log.read_text()
@@ -85,13 +78,9 @@ def post(
     outputs: tuple[str, ...] = (),
     *,
     version: str = "",
-    classes: int = 0,
 ) -> httpx.Response:
-    kind = {"f4": "FP32", "f2": "FP16"}[images.dtype.str[1:]]
-    sent = {"name": "image", "datatype": kind, "shape": images.shape, "data": images.ravel().tolist()}
-    wanted: list[dict[str, Any]] = [{"name": name} for name in outputs]
-    for one in wanted if classes else []:
-        one["parameters"] = {"classification": classes}
+    sent = {"name": "image", "datatype": "FP32", "shape": images.shape, "data": images.ravel().tolist()}
+    wanted = [{"name": name} for name in outputs]
     body = json.dumps({"inputs": [sent], **({"outputs": wanted} if outputs else {})})
     where = f"{triton.http}/v2/models/{model}" + (f"/versions/{version}" if version else "")
     return triton.client.post(f"{where}/infer", content=body)
@@ -100,8 +89,7 @@ def post(
 def over_grpc(
     triton: Triton, model: str, images: np.ndarray, outputs: tuple[str, ...] = ()
 ) -> dict[str, np.ndarray]:
-    kind = {"f4": "FP32", "f2": "FP16"}[images.dtype.str[1:]]
-    sent = grpc.InferInput("image", list(images.shape), kind)
+    sent = grpc.InferInput("image", list(images.shape), "FP32")
     sent.set_data_from_numpy(images)
     wanted = [grpc.InferRequestedOutput(name) for name in outputs] or None
     reply = triton.grpc.infer(model, [sent], outputs=wanted)
@@ -117,11 +105,10 @@ def predictions(triton: Triton, model: str, version: str = "1") -> float:
     return sum(triton.counted("calib_predictions_total", model, version).values())
 
 
-@pytest.mark.parametrize("model", ["deciding", "deciding-alone"])
 def test_sets_and_abstention_pass_the_step_that_signs(
-    model: str, triton: Triton, expected: dict[str, np.ndarray]
+    triton: Triton, expected: dict[str, np.ndarray]
 ) -> None:
-    fitted = deciding(STEP, "aps")
+    model, fitted = "deciding", deciding(STEP, "aps")
     assert fitted.sets is not None
     assert fitted.abstain is not None
     before, probs = predictions(triton, model), expected["probabilities"]
@@ -249,33 +236,9 @@ def test_another_version_takes_over_and_a_refused_one_changes_nothing(
 
 def test_a_server_that_misreads_numpy_s_arrays_does_not_start(folder: Path, tmp_path: Path) -> None:
     """Built for numpy 1 and given numpy 2, it read the first prediction for each, and sent empty receipts."""
-    forms = {"step_receipts": ("step", CPU), "alone": ("alone", ALONE)}
-    refusing = sized(ci=["alone"], nightly=list(forms))
-    for name, settings in (forms[model] for model in refusing):
-        fuse_triton(model_file(tmp_path), STEP, tmp_path / "models", name=name, settings=settings)
+    fuse_triton(model_file(tmp_path), STEP, tmp_path / "models", name="alone", settings=ALONE)
     with triton_on(tmp_path / "models", tmp_path / "server", "--exit-on-error=true", numpy=2) as triton:
         assert not triton.ready()
         told = triton.log.read_text()
-    for model in refusing:
-        assert f"failed to load '{model}' version 1: Internal: ModelError" in told
+    assert "failed to load 'alone' version 1: Internal: ModelError" in told
     assert 'install "numpy<2" in its Python, or take Triton 25.01 or newer' in told
-
-
-@pytest.mark.nightly
-def test_without_keys_or_receipts_and_for_a_fixed_batch_it_serves(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "two").mkdir()
-    raw, two, repository = model_file(tmp_path), model_file(tmp_path / "two", batch=2), tmp_path / "models"
-    for backend in ("onnxruntime", "python"):
-        plain = Settings(device="cpu", backend=backend, receipts=False)
-        fuse_triton(raw, STEP, repository, name=f"plain_{backend}", settings=plain)
-        watched = Settings(device="cpu", backend=backend)
-        fuse_triton(raw, STEP, repository, name=f"watched_{backend}", settings=watched)
-        fuse_triton(two, STEP, repository, name=f"two_{backend}", settings=watched)
-    with triton_on(repository, tmp_path / "server", "--exit-on-error=true", keyring=Path()) as triton:
-        assert triton.ready(), triton.log.read_text()
-        for backend in ("onnxruntime", "python"):
-            assert set(given(post(triton, f"plain_{backend}"))) == set(OUTPUTS) - {"receipt"}
-            assert given(post(triton, f"watched_{backend}"))["receipt"] == [""] * 4
-            assert predictions(triton, f"watched_{backend}") == 4
-            assert given(post(triton, f"two_{backend}", IMAGES[:2]))["receipt"] == [""] * 2
-            assert post(triton, f"two_{backend}").status_code == 400
