@@ -187,7 +187,7 @@ REFUSED = [
     (ShapeError, "bias must be", lambda: LogitMap(DIAGONAL, np.ones(2))),
     (ShapeError, "bias must be", lambda: LogitMap(np.array(1.0), np.ones((1, 3)))),
     (InputError, "positive in float32", lambda: LogitMap(np.array(SMALLEST / 2))),
-    (InputError, "positive in float32", lambda: LogitMap(np.array(-1.0))),
+    (InputError, "positive in float32", lambda: LogitMap(np.array(0.0))),
     (InputError, "on must be", lambda: LogitMap(DIAGONAL, on="probs")),  # type: ignore[arg-type]
     (InputError, "weight must be", lambda: LogitMap(np.array([1.0, F32 * 2]))),
     (InputError, "bias must be", lambda: LogitMap(np.ones(2), np.array([1.0, np.nan]))),
@@ -197,9 +197,12 @@ REFUSED = [
     (InputError, "scales", lambda: Mixture([np.nan], [0.5, 0.5])),
     (InputError, "weights", lambda: Mixture([1.0], [1.5, -0.5])),
     (InputError, "weights", lambda: Mixture([1.0], [0.5, 0.5 + 2e-6])),
+    (InputError, "weights", lambda: Mixture([1.0], [0.5, 0.5 - 2e-6])),
     (ShapeError, "scales|weights", lambda: Mixture([1.0, 2.0], [0.5, 0.5])),
     (InputError, "edges", lambda: ProbTable([[0.6, 0.5]], [[0, 0, 1]])),
     (InputError, "edges", lambda: ProbTable([[1.1]], [[0, 1]])),
+    (InputError, "edges", lambda: ProbTable([[-0.1]], [[0, 1]])),
+    (InputError, "values", lambda: ProbTable([[0.5]], [[-0.1, 1]])),
     (InputError, "values", lambda: ProbTable([[0.5]], [[0, 1.1]])),
     (InputError, "values", lambda: ProbTable([[0.5]], [[np.nan, 1]])),
     (ShapeError, "edges|values", lambda: ProbTable([[0.5]], [[0, 0.5, 1]])),
@@ -211,3 +214,13 @@ REFUSED = [
 def test_what_is_no_step_is_refused(error: type[Exception], said: str, make: Callable[[], object]) -> None:
     with pytest.raises(error, match=said):
         make()
+
+
+def test_what_is_just_a_step_is_one() -> None:
+    assert LogitMap(np.array(SMALLEST)).weight == SMALLEST
+    assert LogitMap(np.array([F32, -F32]), np.array([F32, -F32])).classes == 2
+    assert Mixture([1.0], [0.5, 0.5 + 5e-7]).weights[1] > 0.5
+    assert LogitMap.temperature(4.0).weight == 0.25
+    maps = LogitMap(np.array(2.0)), LogitMap(np.array(2.0), BIAS), LogitMap(FULL), LogitMap(np.ones(1))
+    assert [one.classes for one in maps] == [None, 3, 3, 1]
+    assert [one.is_scalar for one in maps] == [True, False, False, False]

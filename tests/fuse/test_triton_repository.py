@@ -381,49 +381,31 @@ def test_the_image_copies_files_that_are_there_and_the_step_needs_no_more_than_t
     assert not {"torch", "onnx", "onnx_ir", "onnxruntime", "scipy"} & set(loaded)
 
 
-X = np.random.default_rng(0).normal(size=(60, 4)).astype("f4")
-Y = (X @ np.random.default_rng(1).normal(size=(4, K))).argmax(axis=1)
-
-
-def typed(folder: Path, raw: Path, *options: str, classes: int = K, steps: tuple = ()) -> Path:
-    """Pack with the options as they are typed; the graph's file."""
-    artifact(*(steps or (LogitMap.temperature(2.0),)), classes=classes).save(folder / f"{raw.stem}.artifact")
-    arguments = [
-        "fuse",
-        "triton",
-        str(raw),
-        str(folder / f"{raw.stem}.artifact"),
-        "-o",
-        str(folder / "models"),
-    ]
-    arguments += ["--name", raw.stem, "--device", "cpu", "--backend", "python", *options]
-    CliRunner().invoke(app, arguments, catch_exceptions=False)
-    return folder / "models" / raw.stem / "1" / "model.onnx"
-
-
-def graph(folder: Path, b: Builder, inputs: dict[str, list], outputs: dict[str, list]) -> Path:
-    shown = [
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in one.items()]
-        for one in (inputs, outputs)
-    ]
-    onnx.save(b.model(*shown), folder / "raw.onnx")
-    return folder / "raw.onnx"
-
-
 def test_labels_are_decisions_of_a_row(tmp_path, monkeypatch):
     """The step that signs, on what the graph of a multi-label model gives."""
     b = Builder(np.dtype("f4"), np.random.default_rng(0))
     b.node("Sigmoid", b.node("Gemm", "x", b.normal(4, K), b.normal(K)), output="p")
-    raw = graph(tmp_path, b, {"x": ["n", 4]}, {"p": ["n", K]})
+    raw, info = tmp_path / "raw.onnx", helper.make_tensor_value_info
+    onnx.save(b.model([info("x", 1, ["n", 4])], [info("p", 1, ["n", K])]), raw)
     artifact(LogitMap.temperature(2.0), classes=K, outputs="label_logits").save(tmp_path / "a")
-    arguments = ["fuse", "triton", str(raw), str(tmp_path / "a"), "-o", str(tmp_path / "models")]
+    typed = [
+        "fuse",
+        "triton",
+        str(raw),
+        str(tmp_path / "a"),
+        "-o",
+        str(tmp_path / "models"),
+        "--device",
+        "cpu",
+    ]
     for name, backend in (("one", "python"), ("two", "onnxruntime")):
-        CliRunner().invoke(
-            app, [*arguments, "--name", name, "--device", "cpu", "--backend", backend], catch_exceptions=False
-        )
+        CliRunner().invoke(app, [*typed, "--name", name, "--backend", backend], catch_exceptions=False)
     for step in ("one", "two_receipts"):
         assert '"multilabel"' in (tmp_path / "models" / step / "config.pbtxt").read_text()
-    made = run(str(tmp_path / "models/one/1/model.onnx"), {"x": X[:5]})
+    made = run(
+        str(tmp_path / "models/one/1/model.onnx"),
+        {"x": np.random.default_rng(0).normal(size=(5, 4)).astype("f4")},
+    )
     unsigned = Monitor(Mock(), model="one", bins=15, multilabel=True)
     assert not unsigned.receipts("1", made["confidence"], made["predicted"]).any(), "without keys"
     ring = Keyring.new()
