@@ -85,14 +85,8 @@ def test_a_file_of_probabilities_fits_a_matrix_for_the_graph_that_returned_them(
     assert CliRunner().invoke(app, [*fit, "--force"], catch_exceptions=False).exit_code == 0
     shown = call(folder, "onnx").output
     assert "8 of the fit's own scores" in " ".join(shown.split())
-    apply = [
-        "apply",
-        str(folder / "artifact"),
-        "--logits",
-        str(folder / "p.npz"),
-        "-o",
-        str(folder / "c.npz"),
-    ]
+    given, made = (str(folder / name) for name in ("p.npz", "c.npz"))
+    apply = ["apply", str(folder / "artifact"), "--logits", given, "-o", made]
     assert CliRunner().invoke(app, apply, catch_exceptions=False).exit_code == 0
     fused = run(str(folder / "out.onnx"), {"x": x})["p"]
-    np.testing.assert_allclose(fused, np.load(folder / "c.npz")["probs"], atol=1e-5)
+    np.testing.assert_allclose(fused, np.load(made)["probs"], atol=1e-5)
