@@ -5,31 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
 from fuse_artifacts import artifact
 from fuse_graphs import run
 from fuse_texts import IMPORTS, X, editor, fused, graph, operators, value
 
-from calib_serve import Artifact, LogitMap
+from calib_serve import LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.edit import Editor
-from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.fuse.onnx.tail import Tail, as_fitted, find_tail, of_one_column
 
 OF_THREE = artifact(LogitMap.temperature(2.0), classes=3, outputs=None)
 
 
-def tail_of(
-    body: str, *, outputs: str = "float[n, 3] y", inputs: str = "float[n, 3] x", **more: object
-) -> Tail:
-    options = {"output": "y", "outputs": None, "artifact": OF_THREE} | more
-    return find_tail(editor(body, inputs, outputs), **options)  # type: ignore[arg-type]
+OF_TWO = artifact(LogitMap.temperature(2.0), classes=2, outputs=None)
+STEPS = "s = Constant <value = float {0.00390625}> () zero = Constant <value = uint8 {0}> () z = Neg(x) "
+ONES = "one = Constant <value = float[1, 1] {1.0}> () z = Neg(x) p = Softmax(z) "
 
 
-def path_of(tail: Tail) -> list[str]:
-    return [node.op_type for node in tail.path]
+def found(made: Editor, **options: object) -> Tail:
+    return find_tail(made, **({"output": "y", "outputs": None, "artifact": OF_THREE} | options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -50,30 +46,6 @@ def path_of(tail: Tail) -> list[str]:
         ("z = Softmax(x) y = Mul(z, z)", "y", []),
         ("y = Constant <value = float[2, 3] {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}> ()", "y", []),
         ("z = Neg(x) y = LogSoftmax <axis: int = 1> (z)", "z", ["LogSoftmax"]),
-    ],
-)  # fmt: skip
-def test_the_logits_are_behind_what_passes_scores_on(body: str, logits: str, path: list[str]) -> None:
-    found = tail_of(body)
-    assert (found.logits.name, found.output.name, path_of(found)) == (logits, "y", path)
-    assert found.normalised == any("Softmax" in op for op in path)
-    assert (found.activation in found.path) == found.normalised
-    found.check()
-
-
-OF_TWO = artifact(LogitMap.temperature(2.0), classes=2, outputs=None)
-
-
-def found(made: Editor, **options: object) -> Tail:
-    return find_tail(made, **({"output": "y", "outputs": None, "artifact": OF_THREE} | options))  # type: ignore[arg-type]
-
-
-STEPS = "s = Constant <value = float {0.00390625}> () zero = Constant <value = uint8 {0}> () z = Neg(x) "
-ONES = "one = Constant <value = float[1, 1] {1.0}> () z = Neg(x) p = Softmax(z) "
-
-
-@pytest.mark.parametrize(
-    ("body", "logits", "path"),
-    [
         ("z = Neg(x) y = of.ours.Softmax(z)", "y", []), ("z = Neg(x) y = of.ours.Identity(z)", "y", []),
         ("z = Neg(x) p = Softmax(z) y = of.ours.Cast <to: int = 1> (p)", "y", []),
         ("z = Neg(x) y = ai.onnx.ml.Scaler <scale: floats = [1.0]> (z)", "y", []),
@@ -98,9 +70,14 @@ ONES = "one = Constant <value = float[1, 1] {1.0}> () z = Neg(x) p = Softmax(z) 
          "y = DequantizeLinear(i, s, zero)", "y", []),
     ],
 )  # fmt: skip
-def test_only_what_leaves_scores_as_they_are_is_on_the_way(body: str, logits: str, path: list[str]) -> None:
+def test_the_logits_are_behind_what_leaves_scores_as_they_are(
+    body: str, logits: str, path: list[str]
+) -> None:
     one = found(editor(body))
-    assert (one.logits.name, operators(one.path)) == (logits, path)
+    assert (one.logits.name, one.output.name, operators(one.path)) == (logits, "y", path)
+    assert one.normalised == any("Softmax" in op for op in path)
+    assert (one.activation in one.path) == one.normalised
+    one.check()
 
 
 def test_scores_of_a_loop_without_a_count_are_calibrated(tmp_path: Path) -> None:
@@ -164,13 +141,6 @@ def test_decisions_follow_the_calibrated_scores_and_others_do_not() -> None:
     assert old is not None
     assert operators(one.readers(old)) == []
     assert one.strangers(old) == ["ArgMax 'o'", "Exp 'e'"]
-
-
-def fuse(model: onnx.ModelProto, folder, fitted: Artifact, **options):
-    onnx.save(model, folder / "raw.onnx")
-    return fuse_onnx(folder / "raw.onnx", fitted, folder / "fused.onnx", **options), str(
-        folder / "fused.onnx"
-    )
 
 
 PER_CLASS = LogitMap(np.array([0.5, 2.0]), np.array([0.1, 0.0]))
