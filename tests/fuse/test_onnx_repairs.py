@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from fuse_artifacts import artifact, head
+from fuse_artifacts import artifact
 from fuse_graphs import Builder, run
 from fuse_texts import TWO, X, fused, graph, operators
 from onnx import TensorProto, helper
@@ -118,27 +118,6 @@ def test_boosted_trees_as_their_converters_export_them(kind, classes, tmp_path):
             probs = np.array([[row[k] for k in range(classes)] for row in probs])
         np.testing.assert_allclose(probs, expected, atol=1e-6)
         np.testing.assert_array_equal(got["label"], probs.argmax(axis=1))
-
-
-def unknown(b: Builder) -> str:
-    """Features (n, 6) behind an operator whose output onnx infers nothing of."""
-    return b.node("Scaler", "x", domain="ai.onnx.ml", offset=[0.1] * 6, scale=[2.0] * 6, output="features")
-
-
-@pytest.mark.parametrize("layer", ["Gemm", "MatMul"])
-@pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("named", [False, True])
-def test_a_head_finds_features_of_unknown_shape(layer, layers, named, tmp_path):
-    b = builder()
-    features = unknown(b)
-    z = linear(b, features) if layer == "Gemm" else b.node("MatMul", features, b.normal(6, K))
-    y = b.node("Softmax", z, output="y", axis=1)
-    model = b.model([info("x", "n", 6)], [info(y, "n", K)], domains=(("ai.onnx.ml", 3),))
-    del model.graph.value_info[:]
-    new = head(6, K, layers, np.random.default_rng(0))
-    _, calibrated = fused_on(model, tmp_path, new, features="features" if named else None)
-    expected = softmax(new((ROWS - 0.1) * 2))
-    np.testing.assert_allclose(run(calibrated, {"x": ROWS})["y"], expected, atol=1e-5)
 
 
 HALF = "h = Constant <value = float {0.5}> () zero = Constant <value = uint8 {0}> () "

@@ -1,4 +1,4 @@
-"""A Triton repository that Triton's own protobuf reads, with a step that signs and counts; its command."""
+"""A Triton repository that Triton's own protobuf reads, with a step that signs and counts."""
 
 from __future__ import annotations
 
