@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from fuse_artifacts import artifact
+from fuse_artifacts import artifact, head, output_steps
 from fuse_graphs import Builder, run
 from fuse_texts import TWO, X, fused, graph, operators
 from onnx import TensorProto, helper
@@ -48,10 +48,6 @@ def fused_on(model: onnx.ModelProto, folder: Path, *steps, classes: int = K, fit
     report = fuse_onnx(folder / "raw.onnx", fitted, folder / "fused.onnx", **options)
     onnx.checker.check_model(str(folder / "fused.onnx"), full_check=True)
     return report, onnx.load(folder / "fused.onnx")
-
-
-def opsets(model: onnx.ModelProto) -> dict[str, int]:
-    return {o.domain: o.version for o in model.opset_import}
 
 
 @pytest.mark.parametrize("opset", [7, 9, 11])
@@ -111,7 +107,7 @@ def test_boosted_trees_as_their_converters_export_them(kind, classes, tmp_path):
         report, calibrated = fused_on(exported, tmp_path, step, **options)
         old = "of standard operators missing" if kind == "xgboost" else "9"
         assert report.done[0] == f"opset {old} -> 13: no operator changes"
-        assert opsets(calibrated) == {"": 13, "ai.onnx.ml": opsets(exported)["ai.onnx.ml"]}
+        assert dict(imports(calibrated)) == {**dict(imports(exported)), "": 13}
         got = run(calibrated, {"input": x[:20]})
         probs = got["probabilities"]
         if isinstance(probs, list):
@@ -175,6 +171,31 @@ def test_functions_of_another_opset_than_the_graph_stay_and_their_scores_are_cal
     assert report.done[0] == "warning: onnx cannot write out local functions, they stay: Net"
     assert len(report.done) == 2
     np.testing.assert_array_equal(run(made, {"x": X})["y"], -X / 2)
+
+
+@pytest.mark.parametrize("kind", ["temperature", "matrix", "dirichlet", "classwise", "head"])
+def test_scores_inside_of_functions_are_calibrated_there(kind: str, tmp_path: Path) -> None:
+    """Functions in functions, as exporters of modules write them: a block, a linear layer, a softmax."""
+    model = local(
+        "h = local.Linear(x, w1, b1) a = local.Act(h) y = local.Out(a, w2, b2)",
+        "Probs (z) => (p) { p = Softmax <axis: int = -1> (z) }",
+        "Linear (x, w, b) => (y) { m = MatMul(x, w) y = Add(m, b) }",
+        "Act (x) => (y) { y = Relu(x) }",
+        "Out (x, w, b) => (p) { z = local.Linear(x, w, b) p = local.Probs(z) }",
+    )
+    rng = np.random.default_rng(0)
+    for name in ("w1", "b1", "w2", "b2"):
+        numbers = rng.normal(size=(K, K)[: 2 if "w" in name else 1]).astype("f4")
+        model.graph.initializer.append(onnx.numpy_helper.from_array(numbers, name))
+    steps = (head(K, K, 1, rng),) if kind == "head" else output_steps(kind, K, rng)
+    report, made = fused(model, tmp_path, *steps)
+    assert report.done[0].startswith("local functions that hold the scores written out: Out, ")
+    assert bool(report.folded) == (kind != "dirichlet")
+    assert "Act" in {f.name for f in made.functions}  # what is not on the way out stays a function
+    assert "Probs" not in operators(made)
+    if kind in ("temperature", "dirichlet"):
+        want = artifact(*steps, classes=K).probs(np.log(run(model, {"x": X})["y"].astype("f8")))
+        np.testing.assert_allclose(run(made, {"x": X})["y"], want, atol=1e-5)
 
 
 def imports(model: onnx.ModelProto) -> list[tuple[str, int]]:
