@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from calib_serve import Artifact, LogitMap
 from calib_serve.artifact import Abstain, PredictionSets
-from calib_serve.cli import app
 from calib_serve.errors import CalibServeError
 
-SETS = PredictionSets(np.array([0.9, 0.8, 0.7]), coverage=0.9)
 PLAIN = Artifact((LogitMap.temperature(2.0),), method="temperature", classes=3)
 
 
@@ -54,21 +50,3 @@ def test_thresholds_of_other_classes_and_decisions_on_labels_are_refused() -> No
         )
     with pytest.raises(CalibServeError, match="threshold"):
         Abstain(1.5, risk=0.1)
-
-
-def test_an_artifact_shows_what_it_decides_and_apply_writes_it(tmp_path: Path) -> None:
-    artifact = replace(PLAIN, sets=SETS, abstain=Abstain(0.6, risk=0.1))
-    assert repr(artifact).endswith(f", sets of {SETS.coverage:g} ({SETS.score}), abstains below 0.6)")
-    assert "sets" not in repr(PLAIN)
-    logits = np.random.default_rng(0).normal(size=(9, PLAIN.classes))
-    np.savez(tmp_path / "z.npz", logits=logits)
-    for one, names in ((artifact, {"set", "abstain"}), (PLAIN, set())):
-        one.save(tmp_path / "a")
-        out = tmp_path / "p.npz"
-        call = ["apply", str(tmp_path / "a"), "--logits", str(tmp_path / "z.npz"), "-o", str(out)]
-        assert CliRunner().invoke(app, call).exit_code == 0
-        with np.load(out) as made:
-            assert {*made} - {"probs", "predictions", "confidence"} == names
-            for name in names:
-                decide = {"set": SETS, "abstain": artifact.abstain}[name]
-                np.testing.assert_array_equal(made[name], decide(made["probs"]))

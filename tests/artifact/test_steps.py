@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
 
-from calib_serve.artifact.steps import Head, InputShift, LogitMap, Mixture, ProbTable, tensor
+from calib_serve.artifact.steps import Head, InputShift, LogitMap, Mixture, ProbTable
 from calib_serve.errors import InputError, ShapeError
 
 RNG = np.random.default_rng(5)
@@ -16,9 +17,6 @@ Z = RNG.normal(0, 2, (7, 3))
 DIAGONAL, FULL, BIAS = RNG.uniform(0.5, 2, 3), RNG.normal(0, 1, (3, 3)), np.array([0.5, -1.0, 0.25])
 F32 = float(np.finfo(np.float32).max)
 SMALLEST = float(np.finfo(np.float32).tiny)
-
-
-# InputShift
 
 
 def test_an_input_is_shifted_and_clipped_in_its_own_dtype() -> None:
@@ -35,24 +33,6 @@ def test_an_input_is_shifted_and_clipped_in_its_own_dtype() -> None:
             InputShift(delta)(wrong)
 
 
-@pytest.mark.parametrize(
-    ("low", "high"),
-    [
-        (0.0, None),
-        (None, 1.0),
-        (1.0, 0.0),
-        (0.5, 0.0),
-        (1.0, 1.0),
-        (0.0, math.inf),
-        (-math.inf, 0.0),
-        (math.nan, 1.0),
-    ],
-)
-def test_limits_that_are_none_are_refused(low: float | None, high: float | None) -> None:
-    with pytest.raises(InputError, match=r"low must be below high|both low and high"):
-        InputShift(np.zeros(2), low, high)
-
-
 def test_what_does_nothing_says_so() -> None:
     assert InputShift(np.zeros(2)).is_nothing is True
     assert InputShift(np.array([0.0, 1.0])).is_nothing is False
@@ -67,9 +47,6 @@ def test_what_does_nothing_says_so() -> None:
     assert not LogitMap(np.array([1.0, 1.0, 2.0])).is_nothing
     assert not LogitMap(np.eye(3), np.array([0.0, 0.0, 1.0])).is_nothing
     assert not LogitMap(np.eye(3), on="log_probs").is_nothing
-
-
-# Head
 
 
 def test_a_head_is_its_layers_with_a_relu_between() -> None:
@@ -92,24 +69,6 @@ def test_a_head_is_its_layers_with_a_relu_between() -> None:
             head(wrong)
 
 
-def test_layers_that_do_not_chain_are_refused() -> None:
-    good, bias = np.ones((4, 3)), np.ones(4)
-    wrong = {
-        "a bias too few": ((good, np.ones((2, 4))), (bias,)),
-        "none": ((), ()),
-        "flat": ((np.ones(3),), (np.ones(3),)),
-        "bias of another width": ((good,), (np.ones(3),)),
-        "layers of other widths": ((good, np.ones((2, 3))), (bias, np.ones(2))),
-    }
-    for weights, biases in wrong.values():
-        with pytest.raises(ShapeError, match="head"):
-            Head(weights, biases)
-    with pytest.raises(InputError, match="head weight must be finite"):
-        Head((good * np.nan,), (bias,))
-    with pytest.raises(InputError, match="head bias must be finite"):
-        Head((good,), (bias * np.inf,))
-
-
 def test_steps_keep_read_only_copies_of_what_they_are_given() -> None:
     head = Head(([[1.0, 2.0]],), ([3.0],))  # type: ignore[arg-type]
     mapped = LogitMap([1.0, 2.0], [3.0, 4.0])  # type: ignore[arg-type]
@@ -128,9 +87,6 @@ def test_steps_keep_read_only_copies_of_what_they_are_given() -> None:
         np.float32,
         np.float64,
     )
-
-
-# LogitMap
 
 
 @pytest.mark.parametrize("bias", [None, BIAS])
@@ -163,16 +119,6 @@ def test_a_map_folded_into_the_layer_is_the_map_after_it(weight: np.ndarray, bia
         LogitMap(weight, bias, "log_probs").fold_into(layer, shift)
 
 
-def test_a_map_says_for_how_many_classes_it_is() -> None:
-    assert LogitMap(np.array(2.0)).classes is None
-    assert LogitMap(np.array(2.0), BIAS).classes == 3
-    assert LogitMap(DIAGONAL).classes == 3
-    assert LogitMap(FULL).classes == 3
-    assert LogitMap(np.array(2.0)).is_scalar is True
-    assert LogitMap(np.array(2.0), BIAS).is_scalar is False
-    assert LogitMap(np.ones(1)).is_scalar is False
-
-
 def test_a_map_ignores_a_shift_where_the_softmax_of_shifted_logits_is_the_same() -> None:
     even = np.array([[0.5, 0.2, 0.3], [0.0, 1.5, -0.5], [1.0, 1.0, -1.0]])  # each row sums to 1
     maps = [LogitMap(w, on=on) for w in (np.array(2.0), np.full(3, 2.0), DIAGONAL, FULL, even) for on in
@@ -180,48 +126,7 @@ def test_a_map_ignores_a_shift_where_the_softmax_of_shifted_logits_is_the_same()
     for one in maps:
         same = np.allclose(softmax(one(Z), axis=1), softmax(one(Z + 3.0), axis=1), rtol=1e-9)
         assert one.ignores_shift is bool(same)
-    assert [one.ignores_shift for one in maps] == [
-        True,
-        True,
-        True,
-        True,
-        False,
-        True,
-        False,
-        True,
-        True,
-        True,
-    ]
-
-
-def test_maps_that_are_none_are_refused() -> None:
-    for weight in (np.ones((2, 3)), np.ones((2, 2, 2)), np.ones((3, 2))):
-        with pytest.raises(ShapeError, match="weight must be"):
-            LogitMap(weight)
-    for bias in (np.array(1.0), np.ones((3, 1)), np.ones(2)):
-        with pytest.raises(ShapeError, match="bias must be"):
-            LogitMap(DIAGONAL, bias)
-    with pytest.raises(ShapeError, match="bias must be"):
-        LogitMap(np.array(1.0), np.ones((1, 3)))
-    for scalar in (0.0, -1.0, SMALLEST / 2):
-        with pytest.raises(InputError, match="positive in float32"):
-            LogitMap(np.array(scalar))
-    assert LogitMap(np.array(SMALLEST)).weight == SMALLEST
-    with pytest.raises(InputError, match="on must be"):
-        LogitMap(DIAGONAL, on="probs")  # type: ignore[arg-type]
-    for wrong in (F32 * 2, np.nan, -np.inf):
-        with pytest.raises(InputError, match=r"weight must be"):
-            LogitMap(np.array([1.0, wrong]))
-        with pytest.raises(InputError, match=r"bias must be"):
-            LogitMap(np.ones(2), np.array([1.0, wrong]))
-    assert LogitMap(np.array([F32, -F32]), np.array([F32, -F32])).classes == 2
-    for t in (0.0, -2.0, np.inf, np.nan):
-        with pytest.raises(InputError, match="temperature must be positive and finite"):
-            LogitMap.temperature(t)
-    assert LogitMap.temperature(4.0).weight == 0.25
-
-
-# Mixture
+    assert [n for n, one in enumerate(maps) if not one.ignores_shift] == [4, 6]
 
 
 def test_a_mixture_is_the_weighted_sum_of_softmaxes_and_the_uniform() -> None:
@@ -233,29 +138,6 @@ def test_a_mixture_is_the_weighted_sum_of_softmaxes_and_the_uniform() -> None:
     assert not mixture.weights.flags.writeable
     assert not mixture.scales.flags.writeable
     assert Mixture([1.0], [0.0, 1.0])(Z).tolist() == np.full((7, 3), 1 / 3).tolist()
-
-
-@pytest.mark.parametrize(
-    ("scales", "weights", "error"),
-    [
-        ([0.0], [0.5, 0.5], InputError), ([-1.0], [0.5, 0.5], InputError), ([1.0], [1.5, -0.5], InputError),
-        ([1.0], [0.5, 0.5 + 2e-6], InputError), ([1.0], [0.5, 0.5 - 2e-6], InputError),
-        ([1.0], [1.0], ShapeError), ([], [1.0], ShapeError), ([[1.0]], [0.5, 0.5], ShapeError),
-        ([1.0], [[0.5, 0.5]], ShapeError), ([1.0, 2.0], [0.5, 0.5], ShapeError),
-        ([F32 * 2], [0.5, 0.5], InputError),
-        ([np.nan], [0.5, 0.5], InputError), ([1.0], [np.nan, 0.5], InputError),
-    ],
-)  # fmt: skip
-def test_mixtures_that_are_none_are_refused(scales, weights, error) -> None:
-    with pytest.raises(error, match=r"scales|weights"):
-        Mixture(scales, weights)
-
-
-def test_a_mixtures_weights_may_sum_to_one_within_rounding() -> None:
-    assert Mixture([1.0], [0.5, 0.5 + 5e-7]).weights[1] > 0.5
-
-
-# ProbTable
 
 
 def test_a_row_for_each_class_is_looked_up_and_renormalised() -> None:
@@ -288,35 +170,57 @@ def test_one_row_maps_the_top_and_the_others_share_the_rest_in_their_proportions
     np.testing.assert_allclose(table(tiny), [[0.1 / 3, 0.9, 0.2 / 3]], rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("edges", "values", "error"),
-    [
-        ([[0.6, 0.5]], [[0, 0, 1]], InputError), ([[-0.1]], [[0, 1]], InputError),
-        ([[1.1]], [[0, 1]], InputError),
-        ([[0.5]], [[-0.1, 1]], InputError), ([[0.5]], [[0, 1.1]], InputError), ([0.5], [0, 1], ShapeError),
-        ([[0.5]], [[0, 0.5, 1]], ShapeError), ([[0.5]], [[0, 1], [0, 1]], ShapeError),
-        ([[np.nan]], [[0, 1]], InputError), ([[0.5]], [[np.nan, 1]], InputError),
-    ],
-)  # fmt: skip
-def test_tables_that_are_none_are_refused(edges, values, error) -> None:
-    with pytest.raises(error, match=r"edges|values"):
-        ProbTable(np.array(edges), np.array(values))
+GOOD, ONES = np.ones((4, 3)), np.ones(4)
+REFUSED = [
+    (InputError, "both low and high", lambda: InputShift(np.zeros(2), 0.0)),
+    (InputError, "low must be below high", lambda: InputShift(np.zeros(2), 1.0, 1.0)),
+    (InputError, "low must be below high|both", lambda: InputShift(np.zeros(2), 0.0, math.inf)),
+    (InputError, "low must be below high|both", lambda: InputShift(np.zeros(2), math.nan, 1.0)),
+    (ShapeError, "head", lambda: Head((), ())),
+    (ShapeError, "head", lambda: Head((GOOD, np.ones((2, 4))), (ONES,))),
+    (ShapeError, "head", lambda: Head((GOOD,), (np.ones(3),))),
+    (ShapeError, "head", lambda: Head((GOOD, np.ones((2, 3))), (ONES, np.ones(2)))),
+    (InputError, "head weight must be finite", lambda: Head((GOOD * np.nan,), (ONES,))),
+    (InputError, "head bias must be finite", lambda: Head((GOOD,), (ONES * np.inf,))),
+    (ShapeError, "weight must be", lambda: LogitMap(np.ones((2, 3)))),
+    (ShapeError, "weight must be", lambda: LogitMap(np.ones((2, 2, 2)))),
+    (ShapeError, "bias must be", lambda: LogitMap(DIAGONAL, np.ones(2))),
+    (ShapeError, "bias must be", lambda: LogitMap(np.array(1.0), np.ones((1, 3)))),
+    (InputError, "positive in float32", lambda: LogitMap(np.array(SMALLEST / 2))),
+    (InputError, "positive in float32", lambda: LogitMap(np.array(0.0))),
+    (InputError, "on must be", lambda: LogitMap(DIAGONAL, on="probs")),  # type: ignore[arg-type]
+    (InputError, "weight must be", lambda: LogitMap(np.array([1.0, F32 * 2]))),
+    (InputError, "bias must be", lambda: LogitMap(np.ones(2), np.array([1.0, np.nan]))),
+    (InputError, "temperature must be positive and finite", lambda: LogitMap.temperature(0.0)),
+    (InputError, "temperature must be positive and finite", lambda: LogitMap.temperature(np.inf)),
+    (InputError, "scales", lambda: Mixture([0.0], [0.5, 0.5])),
+    (InputError, "scales", lambda: Mixture([np.nan], [0.5, 0.5])),
+    (InputError, "weights", lambda: Mixture([1.0], [1.5, -0.5])),
+    (InputError, "weights", lambda: Mixture([1.0], [0.5, 0.5 + 2e-6])),
+    (InputError, "weights", lambda: Mixture([1.0], [0.5, 0.5 - 2e-6])),
+    (ShapeError, "scales|weights", lambda: Mixture([1.0, 2.0], [0.5, 0.5])),
+    (InputError, "edges", lambda: ProbTable([[0.6, 0.5]], [[0, 0, 1]])),
+    (InputError, "edges", lambda: ProbTable([[1.1]], [[0, 1]])),
+    (InputError, "edges", lambda: ProbTable([[-0.1]], [[0, 1]])),
+    (InputError, "values", lambda: ProbTable([[0.5]], [[-0.1, 1]])),
+    (InputError, "values", lambda: ProbTable([[0.5]], [[0, 1.1]])),
+    (InputError, "values", lambda: ProbTable([[0.5]], [[np.nan, 1]])),
+    (ShapeError, "edges|values", lambda: ProbTable([[0.5]], [[0, 0.5, 1]])),
+    (ShapeError, "edges|values", lambda: ProbTable([[0.5]], [[0, 1], [0, 1]])),
+]
 
 
-# What steps are made of
+@pytest.mark.parametrize(("error", "said", "make"), REFUSED)
+def test_what_is_no_step_is_refused(error: type[Exception], said: str, make: Callable[[], object]) -> None:
+    with pytest.raises(error, match=said):
+        make()
 
 
-def test_a_tensor_is_a_read_only_copy_of_finite_numbers_within_a_bound() -> None:
-    given = [1.0, -2.0]
-    found = tensor(given, "x")
-    assert found.dtype == np.float64
-    assert not found.flags.writeable
-    source = np.ones(2)
-    assert tensor(source, "x") is not source
-    assert tensor([2.0, -2.0], "x", most=2.0).tolist() == [2.0, -2.0]
-    for wrong in ([3.0, 0.0], [-3.0, 0.0]):
-        with pytest.raises(InputError, match="x must be within 2, what float32 holds; got 3"):
-            tensor(wrong, "x", most=2.0)
-    with pytest.raises(InputError, match="x must be finite"):
-        tensor([1e39, 0.0], "x", np.float32)  # no warning of overflow either
-    assert tensor(1.5, "x", np.float32).dtype == np.float32
+def test_what_is_just_a_step_is_one() -> None:
+    assert LogitMap(np.array(SMALLEST)).weight == SMALLEST
+    assert LogitMap(np.array([F32, -F32]), np.array([F32, -F32])).classes == 2
+    assert Mixture([1.0], [0.5, 0.5 + 5e-7]).weights[1] > 0.5
+    assert LogitMap.temperature(4.0).weight == 0.25
+    maps = LogitMap(np.array(2.0)), LogitMap(np.array(2.0), BIAS), LogitMap(FULL), LogitMap(np.ones(1))
+    assert [one.classes for one in maps] == [None, 3, 3, 1]
+    assert [one.is_scalar for one in maps] == [True, False, False, False]

@@ -32,20 +32,14 @@ FLOATS = {"f2": TensorProto.FLOAT16, "f4": TensorProto.FLOAT, "f8": TensorProto.
 EVEN = np.random.default_rng(1).integers(0, 3, (400, K)) * 2  # full of ties
 
 
-def graph(
-    folder: Path, tail: str = "", dtype: str = "f4", *, rows: int | str = "n", more: str = "", opset: int = 17
-) -> Path:
-    """Scores that are the input, through an activation; perhaps with an output or value of another name."""
+def graph(folder: Path, tail: str = "", dtype: str = "f4", classes: int = K) -> Path:
+    """Scores that are the input, perhaps through an activation."""
     b = Builder(np.dtype(dtype), np.random.default_rng(0))
-    info = helper.make_tensor_value_info
-    hidden = b.node("Neg", "x", output="set" if more == "hidden" else None)
-    y = b.node(tail or "Identity", b.node("Neg", hidden), output="scores", **({"axis": -1} if tail else {}))
-    shown = [info(y, FLOATS[dtype], [rows, K])]
-    if more and more != "hidden":
-        shown.append(info(b.node("Neg", "x", output=more), FLOATS[dtype], [rows, K]))
-    path = folder / "raw.onnx"
-    onnx.save(b.model([info("x", FLOATS[dtype], [rows, K])], shown, opset=opset), path)
-    return path
+    z = b.node("Neg", b.node("Neg", "x"))
+    y = b.node(tail or "Identity", z, output="scores", **({"axis": -1} if tail else {}))
+    x, shown = (helper.make_tensor_value_info(name, FLOATS[dtype], ["n", classes]) for name in ("x", y))
+    onnx.save(b.model([x], [shown]), folder / "raw.onnx")
+    return folder / "raw.onnx"
 
 
 def fused(path: Path, fitted: Artifact, **options) -> Path:
@@ -88,8 +82,8 @@ def test_decisions_are_by_the_calibrated_probabilities_of_any_step(kind, tail, r
     agree(got, fitted, probs, 1e-5)
 
 
-def rows(n: int = 40) -> np.ndarray:
-    return (2 * np.random.default_rng(1).normal(size=(n, K))).astype("f4")
+def rows(n: int = 40, classes: int = K) -> np.ndarray:
+    return (2 * np.random.default_rng(1).normal(size=(n, classes))).astype("f4")
 
 
 def raw_probs(z: np.ndarray) -> np.ndarray:
@@ -116,43 +110,6 @@ def test_half_and_double_models_decide_in_full_precision(dtype, returns, score, 
         fine = replace(fitted, sets=None, abstain=Abstain(least, risk=0.1))
         shown = by_onnxruntime(fused(graph(tmp_path, "Softmax", dtype), fine), {"x": x})
         assert shown["abstain"][0] == (fine.probs(x[:1]).max() < least)
-
-
-@pytest.mark.parametrize("kind", ["temperature", "top"])
-@pytest.mark.parametrize("tail", ["", "Sigmoid"])
-@pytest.mark.parametrize("score", ["lac", "aps"])
-def test_a_binary_models_one_score_decides_between_both_classes(score, tail, kind, tmp_path):
-    b = Builder(np.dtype("f4"), np.random.default_rng(0))
-    y = b.node(tail or "Identity", "x", output="scores")
-    info = helper.make_tensor_value_info
-    path = tmp_path / "raw.onnx"
-    onnx.save(b.model([info("x", 1, ["n", 1])], [info(y, 1, ["n", 1])]), path)
-    steps = output_steps(kind, 2, np.random.default_rng(0))
-    fitted = deciding(
-        artifact(*steps, classes=2, outputs="probability" if tail else "logit"), score, below=0.7
-    )
-    x = np.linspace(-4, 4, 41).astype("f4")[:, None]
-    got = by_onnxruntime(fused(path, fitted), {"x": x})
-    assert (got["scores"].shape, got["set"].shape) == ((41, 1), (41, 2))
-    agree(got, fitted, fitted.probs(x), 1e-5)
-
-
-def test_a_mapping_a_row_stays_and_decisions_are_beside_it(tmp_path):
-    from skl2onnx import to_onnx
-    from sklearn.ensemble import RandomForestClassifier
-
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(120, 3)).astype("f4"), rng.integers(0, 3, 120)
-    forest = RandomForestClassifier(4, max_depth=2, random_state=0).fit(x, y)
-    path = tmp_path / "raw.onnx"
-    path.write_bytes(to_onnx(forest, x[:1]).SerializeToString())
-    fitted = deciding(
-        artifact(LogitMap.temperature(0.5), classes=3, outputs="probabilities"), "aps", below=0.4
-    )
-    out = fused(path, fitted, inputs={"X": x})
-    got = by_onnxruntime(out, {"X": x})
-    assert isinstance(got["output_probability"], list)
-    agree(got, fitted, fitted.probs(np.log(forest.predict_proba(x))), 1e-5)
 
 
 def test_the_first_of_equal_classes_is_first_however_a_runtime_sorted_them(tmp_path):
@@ -231,33 +188,15 @@ def acting(contract: Contract = ACTS) -> Artifact:
     return replace(artifact(LogitMap.temperature(2.0), classes=THREE), contract=contract)
 
 
-def of_three(folder: Path, dtype: str = "f4") -> Path:
-    b = Builder(np.dtype(dtype), np.random.default_rng(0))
-    info = helper.make_tensor_value_info
-    y = b.node("Softmax", b.node("Neg", b.node("Neg", "x")), output="scores", axis=-1)
-    path = folder / "raw.onnx"
-    shown = [info(y, FLOATS[dtype], ["n", THREE])]
-    onnx.save(b.model([info("x", FLOATS[dtype], ["n", THREE])], shown, opset=17), path)
-    return path
-
-
-def rows_of_three(dtype: str = "f4", n: int = 400) -> np.ndarray:
-    return (3 * np.random.default_rng(1).normal(size=(n, THREE))).astype(dtype)
-
-
-def fused_acting(folder: Path, one: Artifact, dtype: str = "f4", **options) -> Path:
-    out = folder / "fused.onnx"
-    fuse_onnx(of_three(folder, dtype), one, out, **options)
-    onnx.checker.check_model(str(out), full_check=True)
-    return out
+OF_THREE = 1.5 * rows(400, THREE)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("contract", [ACTS, ONE], ids=["of classes", "of all"])
 def test_every_runtime_acts_as_the_contract_says(contract, runtime, tmp_path):
-    out = fused_acting(tmp_path, acting(contract), returns="all")
+    out = fused(graph(tmp_path, "Softmax", classes=THREE), acting(contract), returns="all")
     try:
-        got = RUNTIMES[runtime](out, {"x": rows_of_three()})
+        got = RUNTIMES[runtime](out, {"x": OF_THREE})
     except CannotRun as error:
         pytest.skip(str(error))
     assert got["act"].dtype == bool
@@ -270,7 +209,7 @@ def test_every_runtime_acts_as_the_contract_says(contract, runtime, tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("returns", ["probabilities", "all"])
 def test_a_module_acts_by_the_confidence_that_it_returns(dtype, returns):
-    x = torch.from_numpy(rows_of_three("f8")).to(dtype)
+    x = torch.from_numpy(OF_THREE).to(dtype)
     got = calibrated(nn.Identity(), acting(), decisions=True, returns=returns, example=x[:50])(x)
     shown = got["probabilities"].double().numpy()
     sure = np.sort(shown, axis=1)[:, -1] > np.sort(shown, axis=1)[:, -2]
@@ -279,16 +218,17 @@ def test_a_module_acts_by_the_confidence_that_it_returns(dtype, returns):
 
 
 def test_segments_which_a_model_does_not_know_are_refused_and_left_out_when_told(tmp_path):
-    one, x = acting(IN_SEGMENTS), torch.from_numpy(rows_of_three())
+    path = graph(tmp_path, "Softmax", classes=THREE)
+    one, x = acting(IN_SEGMENTS), torch.from_numpy(OF_THREE)
     with pytest.raises(FuseError, match="thresholds of its own for nord"):
-        fused_acting(tmp_path, one)
+        fused(path, one)
     with pytest.raises(FuseError, match="thresholds of its own for nord"):
         calibrated(nn.Identity(), one, decisions=True, example=x)
-    shown = by_onnxruntime(fused_acting(tmp_path, one, decisions=False), {"x": rows_of_three()})
+    shown = by_onnxruntime(fused(path, one, decisions=False), {"x": OF_THREE})
     assert [*shown] == ["scores"]
     assert isinstance(calibrated(nn.Identity(), one, example=x)(x), torch.Tensor)
     silent = acting(Contract((Clause("calibration", 0.1), Clause("coverage", 0.5, 0.9, segment="de"))))
-    assert [*by_onnxruntime(fused_acting(tmp_path, silent), {"x": rows_of_three()})] == ["scores"]
+    assert [*by_onnxruntime(fused(path, silent), {"x": OF_THREE})] == ["scores"]
 
 
 def test_a_module_that_acts_otherwise_is_refused(monkeypatch):
@@ -301,4 +241,4 @@ def test_a_module_that_acts_otherwise_is_refused(monkeypatch):
 
     monkeypatch.setattr(module, "_deciding", wrong)
     with pytest.raises(FuseError, match="entries of 'act' differ"):
-        calibrated(nn.Identity(), acting(), decisions=True, example=torch.from_numpy(rows_of_three()))
+        calibrated(nn.Identity(), acting(), decisions=True, example=torch.from_numpy(OF_THREE))

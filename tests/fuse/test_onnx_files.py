@@ -69,9 +69,6 @@ def only(folder: Path, *names: str) -> None:
     assert sorted(p.name for p in folder.iterdir()) == sorted(names)
 
 
-# --- what is written --------------------------------------------------------------------------
-
-
 def test_the_fingerprint_is_in_the_metadata_and_a_second_fusion_is_refused(raw, tmp_path):
     out = tmp_path / "out.onnx"
     fuse_onnx(raw, STEP, out)
@@ -121,12 +118,6 @@ def test_nothing_is_left_behind_where_parity_does_not_hold(raw, tmp_path, monkey
     only(tmp_path, "out.onnx", "raw.onnx")
 
 
-# --- the artifact of another model ------------------------------------------------------------
-
-
-# --- hostile files ----------------------------------------------------------------------------
-
-
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_damaged_file_is_refused_or_still_right(seed):
@@ -149,31 +140,14 @@ def test_a_damaged_file_is_refused_or_still_right(seed):
         np.testing.assert_allclose(got, raw / 2, rtol=1e-4, atol=1e-5 * max(1, np.abs(raw).max()))
 
 
-def test_a_cyclic_graph_is_refused(tmp_path):
-    nodes = [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["b"])]
-    graph = helper.make_graph(nodes, "g", [info("x", "n", K)], [info("b", "n", K)])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    onnx.save(model, tmp_path / "raw.onnx")
-    with pytest.raises(ModelError, match="fails onnx's checker"):
-        fuse_onnx(tmp_path / "raw.onnx", STEP, tmp_path / "out.onnx")
-    only(tmp_path, "raw.onnx")
-
-
-@pytest.mark.parametrize("location", ["../weights.bin", "sub/../../weights.bin"])
+@pytest.mark.parametrize("location", ["../weights.bin", "sub/../../weights.bin", "{}/weights.bin"])
 def test_external_data_outside_of_the_folder_is_refused(location, tmp_path):
     external(tmp_path)  # weights.bin lies above the model's folder
-    path = external(tmp_path / "model", location)
+    path = external(tmp_path / "model", location.format(tmp_path))
     (tmp_path / "model" / "sub").mkdir()
     with pytest.raises(ModelError, match="outside of its folder"):
         fuse_onnx(path, STEP, tmp_path / "out" / "out.onnx")
     assert not (tmp_path / "out").exists()
-
-
-def test_external_data_at_an_absolute_path_is_refused(tmp_path):
-    external(tmp_path)
-    path = external(tmp_path / "model", str(tmp_path / "weights.bin"))
-    with pytest.raises(ModelError, match="outside of its folder"):
-        fuse_onnx(path, STEP, tmp_path / "out.onnx")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="symbolic links need rights on Windows")
@@ -183,31 +157,6 @@ def test_external_data_behind_a_link_out_of_the_folder_is_refused(tmp_path):
     (tmp_path / "model" / "weights.bin").symlink_to(tmp_path / "elsewhere.bin")
     with pytest.raises(ModelError, match="outside of its folder"):
         fuse_onnx(path, STEP, tmp_path / "out.onnx")
-
-
-def test_external_data_that_is_missing_or_too_short_is_refused(tmp_path):
-    path = external(tmp_path / "short", offset=100)
-    with pytest.raises(ModelError, match="ends before it"):
-        fuse_onnx(path, STEP, tmp_path / "out.onnx")
-    path = external(tmp_path / "gone")
-    (tmp_path / "gone" / "weights.bin").unlink()
-    with pytest.raises(ModelError, match="No such file"):
-        fuse_onnx(path, STEP, tmp_path / "out.onnx")
-
-
-# --- large models -----------------------------------------------------------------------------
-
-
-def test_external_data_come_along_to_another_folder(tmp_path):
-    path = external(tmp_path / "model")
-    out = tmp_path / "out" / "fused.onnx"
-    fuse_onnx(path, STEP, out)
-    data = f"fused.{sha256(path.with_name('weights.bin'))[:16]}.data"
-    only(out.parent, "fused.onnx", data)
-    expected = run(str(path), {"x": ROWS})["z"] / 2
-    (tmp_path / "model" / "weights.bin").unlink()
-    np.testing.assert_allclose(run(str(out), {"x": ROWS})["z"], expected, rtol=1e-5)
-    onnx.checker.check_model(str(out), full_check=True)
 
 
 @pytest.mark.server
@@ -285,9 +234,6 @@ def two_layers(folder: Path, one: np.ndarray = W, other: np.ndarray = W) -> Path
     return folder / "raw.onnx"
 
 
-# --- brought along ----------------------------------------------------------------------------------
-
-
 def test_new_weights_of_the_same_size_replace_the_old_ones(tmp_path: Path) -> None:
     out, step = tmp_path / "out" / "fused.onnx", artifact(InputShift(DELTA, 0.0, 1.0), classes=K)
     shifted = np.clip(X + DELTA, 0, 1)
@@ -352,9 +298,6 @@ def test_the_numbers_of_an_attribute_are_not_read_outside_of_the_folder(tmp_path
     (tmp_path / "w.bin").write_bytes(W.tobytes())
     with pytest.raises(ModelError, match=r"keeps 'w' outside of its folder, in '\.\./w\.bin'"):
         fuse_onnx(path, HALF, tmp_path / "out.onnx")
-
-
-# --- checked ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("where", [{"offset": 0, "length": 32}, {"offset": 1, "length": 36}, {"offset": 4}])

@@ -27,7 +27,6 @@ from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.metrics import log_softmax, sigmoid, softmax
 from calib_serve.scores import LABELS, ONE_COLUMN, Outputs, from_probs, to_logits
 
-RNG = np.random.default_rng(7)
 WIDTH, CLASSES = 5, 3
 NEAR = {"f8": 1e-9, "f4": 1e-5, "f2": 1e-2}
 NAMES = {"f8": "double", "f4": "float", "f2": "float16"}

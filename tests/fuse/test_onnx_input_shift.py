@@ -68,9 +68,6 @@ def check(
     return made
 
 
-# --- into constants ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("body", "into"),
     [
@@ -157,9 +154,6 @@ def test_a_constant_that_others_read_stays_as_it_is_for_them(tmp_path: Path) -> 
     )
 
 
-# --- in front ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -204,27 +198,6 @@ def test_a_normalisation_whose_numbers_come_from_outside_takes_no_shift(outside:
     check(raw, tmp_path, DELTA, "shift added to input 'x'", given)
 
 
-@pytest.mark.parametrize(
-    ("body", "imports"),
-    [
-        ("y, m, v = BatchNormalization <training_mode: int = 1> (x, c, b, b, small)", IMPORTS),
-        ("y = BatchNormalization <training_mode: int = 1> (x, c, b, b, small)", IMPORTS),
-        ("y, m, v, s, t = BatchNormalization(x, c, b, b, small)", '"" : 13'),
-    ],
-)
-def test_a_normalisation_in_training_takes_no_shift(body: str, imports: str, tmp_path: Path) -> None:
-    raw = model(body, imports=imports)
-    report, made = fused(raw, tmp_path, InputShift(DELTA))
-    assert report.done[-1] == "shift added to input 'x'"
-    assert operators(made) == ["Add", "BatchNormalization"]
-
-
-def test_a_normalisation_of_numbers_without_channels_takes_no_shift(tmp_path: Path) -> None:
-    body = "a = BatchNormalization(x, s1, s1, s1, s1) s = Unsqueeze(a, one) y = MatMul(s, w1)"
-    raw = model(body, inputs="float[n] x")
-    check(raw, tmp_path, np.array(0.5), "shift added to input 'x'")
-
-
 BIAS_AND_WEIGHT = "float[3] bias, float[3, 2, 2, 2] weight"
 CHANNELS = np.broadcast_to(np.array([0.5, -2.0]).reshape(2, 1, 1), (2, 3, 4))
 
@@ -252,8 +225,6 @@ def test_a_shift_of_images_is_added_in_front_of_what_cannot_hold_it(
     check(raw, tmp_path, delta, "shift added to input 'x'", more)
 
 
-# --- graphs in graphs, other domains, broken graphs -------------------------------------------------
-
 BRANCHES = """{start} y = If(yes) <
     then_branch = yes_graph () => (float[n, 3] a) {{ {then} }},
     else_branch = no_graph () => (float[n, 3] d) {{ d = Identity(twos) }}>"""
@@ -275,9 +246,6 @@ def test_no_constant_within_a_branch_takes_a_shift(start: str, then: str, done: 
 SHIFT = InputShift(DELTA)
 POOLED = "a = GlobalAveragePool(x) y = Flatten(a)"
 IMAGES = np.random.default_rng(4).normal(size=(4, K, 2, 2)).astype("f4")
-
-
-# --- which input ------------------------------------------------------------------------------------
 
 
 def test_the_floating_input_that_fits_is_shifted(tmp_path: Path) -> None:
@@ -332,19 +300,6 @@ def test_an_initializer_that_may_be_given_is_not_the_input_and_no_constant(tmp_p
     np.testing.assert_allclose(run(made, {"x": X[:2], "v": X[2:4]})["y"], X[:2] + DELTA + X[2:4], atol=1e-6)
 
 
-# --- clipping, and a shift of nothing ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("kind", "dtype"), [("float", "f4"), ("double", "f8"), ("float16", "f2")])
-def test_a_shift_that_clips_is_put_in_front(kind: str, dtype: str, tmp_path: Path) -> None:
-    model = graph("y = Neg(x)", f"{kind}[n, 3] x", f"{kind}[n, 3] y")
-    report, made = fused(model, tmp_path, InputShift(DELTA, -0.5, 0.75))
-    assert report.done == ("shift added to input 'x' and clipped",)
-    assert operators(made) == ["Add", "Clip", "Neg"]
-    x = (np.round(8 * X) / 8).astype(dtype)  # sums are exact
-    np.testing.assert_array_equal(run(made, {"x": x})["y"], -np.clip(x + DELTA, -0.5, 0.75))
-
-
 def test_a_shift_by_zeros_changes_nothing(tmp_path: Path) -> None:
     model = graph("y = Neg(x)")
     report, made = fused(model, tmp_path, InputShift(np.zeros(K)))
@@ -353,9 +308,6 @@ def test_a_shift_by_zeros_changes_nothing(tmp_path: Path) -> None:
     report, made = fused(model, tmp_path, InputShift(np.zeros(K), 0.0, 1.0))
     assert report.done == ("shift added to input 'x' and clipped",)
     np.testing.assert_array_equal(run(made, {"x": X})["y"], -np.clip(X, 0, 1))
-
-
-# --- normalisations ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sizes", ["n, 3, 2, 2", "n, c, h, w"])

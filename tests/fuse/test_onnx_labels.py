@@ -53,9 +53,6 @@ def done(
     return list(report.done[1:])
 
 
-# --- from a decision to the label -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("names", "shown"),
     [
@@ -103,9 +100,6 @@ def test_a_classifier_of_other_scores_decides_its_label_and_not_its_scores(tmp_p
     ]
 
 
-# --- thresholds -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -147,9 +141,6 @@ def test_a_temperature_moves_nothing_across_0_and_the_likeliest_of_three_across_
         assert (got["label"] != (got["y"] > 0.5)).any(), "so it must be said"
 
 
-# --- which artifacts move labels --------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("steps", "keeps"),
     [
@@ -165,19 +156,6 @@ def test_labels_move_unless_all_that_acts_keeps_the_order(
     model = graph(body, WITH_OTHERS, "float[n, 3] y, int64[n, 1] label")
     report, _ = fused(model, tmp_path, *steps, output_name="y")
     assert report.done[len(steps) :] == (() if keeps else (warning("label", "ArgMax 'label'"),))
-
-
-@pytest.mark.parametrize("activation", ["Softmax", "LogSoftmax"])
-def test_a_decision_that_a_table_took_along_is_no_label_of_other_scores(
-    activation: str, tmp_path: Path
-) -> None:
-    body = f"z = Neg(x) y = {activation}(z) label = ArgMax <axis: int = 1> (z)"
-    model = graph(body, outputs="float[n, 3] y, int64[n, 1] label")
-    report, made = fused(model, tmp_path, TABLE, output_name="y")
-    assert report.done == ("prob table put in as standard operators",)
-    got = run(made, {"x": X})
-    np.testing.assert_array_equal(got["label"][:, 0], got["y"].argmax(axis=1))
-    assert (got["label"][:, 0] != (-X).argmax(axis=1)).any()
 
 
 @pytest.mark.parametrize(
@@ -207,16 +185,6 @@ def test_a_classifiers_label_follows_where_anybody_sees_it(
     assert (got["y"].argmax(axis=1) != X.argmax(axis=1)).any()
 
 
-def test_a_label_beside_scores_by_name_follows_them(tmp_path: Path) -> None:
-    names = "<classlabels_int64s: ints = [4, 5, 6]>"
-    body = CLASSIFIER + f"p = Softmax(s) y = ai.onnx.ml.ZipMap {names} (p)"
-    model = graph(body, outputs="int64[n] label, seq(map(int64, float)) y")
-    report, made = fused(model, tmp_path, BIAS, output_name="y")
-    assert report.done[1:] == ("labels by LinearClassifier 'label' follow the calibrated scores",)
-    got = run(made, {"x": X})
-    assert got["label"].tolist() == [max(row, key=row.get) for row in got["y"]]
-
-
 def test_labels_follow_the_chosen_scores_and_not_others_of_a_name_of_ours(tmp_path: Path) -> None:
     body = CLASSIFIER + "logits = Identity(s) probabilities = Softmax(s)"
     shown = "float[n, 3] logits, float[n, 3] probabilities, int64[n] label"
@@ -240,9 +208,6 @@ def test_an_earlier_decision_of_the_same_scores_follows_and_stands_behind_them(
     assert list(decides.input) == ["y" if step is BIAS else "a"]
     got = run(made, {"x": X})
     np.testing.assert_array_equal(got["label"], got["y"].argmax(axis=1))
-
-
-# --- values that no whole graph has -----------------------------------------------------------------
 
 
 K = 3
@@ -302,43 +267,6 @@ def test_scikit_learns_labels_are_those_of_the_calibrated_scores(maker, names, m
         assert label.shape == before.shape
         assert (label != before).any()
         assert not any("warning" in what for what in report.done)
-
-
-def test_a_temperature_leaves_labels_as_they_are(tmp_path):
-    model, x = learned(LogisticRegression, np.array([3, 5, 9]))
-    raw = to_onnx(model, x[:1])
-    onnx.save(raw, tmp_path / "raw.onnx")
-    fitted = artifact(LogitMap.temperature(2.0), classes=K)
-    report = fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "fused.onnx")
-    assert not any("label" in what for what in report.done)
-    label = next(iter(run(str(tmp_path / "fused.onnx"), {"X": x}).values()))
-    np.testing.assert_array_equal(label, model.predict(x))
-
-
-def classifier():
-    """Softmax scores of a linear layer."""
-    b = Builder(np.dtype("f4"), np.random.default_rng(0))
-    z = b.node("Gemm", "x", b.normal(6, K), b.normal(K))
-    y = b.node("Softmax", z, axis=1, output="y")
-    return b, z, y
-
-
-def all_done(b: Builder, outputs: list, step, tmp_path, **options) -> str:
-    model = b.model([info("x", "n", 6)], [info("y", "n", K), *outputs])
-    onnx.save(model, tmp_path / "raw.onnx")
-    fitted = artifact(step, classes=options.pop("classes", K))
-    report = fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "fused.onnx", output_name="y", **options)
-    return "\n".join(report.done)
-
-
-def test_a_one_hot_answer_follows_a_table(tmp_path):
-    b, z, _ = classifier()
-    chosen = b.node("Hardmax", z, axis=1, output="chosen")
-    all_done(b, [info(chosen, "n", K)], CLASSWISE, tmp_path)
-    x = np.random.default_rng(1).normal(size=(200, 6)).astype("f4")
-    raw, got = run(str(tmp_path / "raw.onnx"), {"x": x}), run(str(tmp_path / "fused.onnx"), {"x": x})
-    np.testing.assert_array_equal(got["chosen"], np.eye(K)[got["y"].argmax(axis=1)])
-    assert (got["chosen"] != raw["chosen"]).any()
 
 
 COMPARISONS = {

@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from fuse_artifacts import KINDS, artifact, head, output_steps
+from fuse_artifacts import KINDS, artifact, output_steps
 from fuse_graphs import run
 from fuse_texts import TWO, fused, graph
-from gpus import needs_gpu_of_onnxruntime, without_gpu
+from gpus import needs_gpu_of_onnxruntime
 from numpy.typing import NDArray
 
 from calib_serve import Artifact, LogitMap, ProbTable
@@ -60,9 +60,6 @@ def measured(
     return measure(folder / "raw.onnx", folder / "fused.onnx", plan, {"x": x}, **told)
 
 
-# --- what is measured, and allowed ------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("dtype", "quantized", "near"),
     [("BFLOAT16", False, 0.05), ("FLOAT16", False, 0.01), ("FLOAT", False, 1e-5), ("DOUBLE", False, 1e-9),
@@ -74,16 +71,6 @@ def test_the_narrowest_type_and_the_largest_logit_say_what_rounding_allows(
     plan = planned(dtype=getattr(ir.DataType, dtype))
     found = measured(HALVES + "y = Mul(x, h)", tmp_path, plan, quantized=quantized)
     assert found.tolerance == near * 10
-
-
-def test_probabilities_that_are_apart_are_refused(tmp_path: Path) -> None:
-    body = HALVES + "z = Mul(x, h) y = Softmax(z)"
-    plan = planned(outputs="probabilities", activation="Softmax")
-    assert measured(body, tmp_path, plan).max_abs_diff < 1e-7
-    off = "o = Constant <value = float[3] {0.0009765625, 0, 0}> () " + body.replace("y =", "p =")
-    with pytest.raises(FuseError) as error:
-        measured(off + " y = Add(p, o)", tmp_path, plan)
-    assert str(error.value) == f"probabilities differ by 0.000977, rounding allows 0.0001; {REPORT}"
 
 
 @pytest.mark.parametrize("number", ["nan", "inf"])
@@ -119,15 +106,6 @@ def test_scores_are_compared_as_what_they_are(outputs: str, body: str, right: bo
         return
     with pytest.raises(FuseError, match="probabilities differ by"):
         measured(HALVES.replace("0.5", "0.75") + body, tmp_path, plan)
-
-
-@pytest.mark.parametrize("returns", ["probabilities", "all"])
-def test_scores_that_are_returned_as_probabilities_are_found_by_that_name(
-    returns: str, tmp_path: Path
-) -> None:
-    body = HALVES + "z = Mul(x, h) probabilities = Softmax(z) y = Neg(x)"
-    outputs = "float[n, 3] y, float[n, 3] probabilities"
-    assert measured(body, tmp_path, planned(returns=returns), outputs=outputs).max_abs_diff < 1e-6
 
 
 def test_scores_of_another_shape_are_refused(tmp_path: Path) -> None:
@@ -172,8 +150,6 @@ def test_a_masked_logit_may_be_rounded_by_its_own_size_alone(tmp_path: Path) -> 
         measured(body.replace("4e3", "-5.05e6"), tmp_path, half, raw=MASK)
 
 
-# --- what is left out -------------------------------------------------------------------------------
-
 AT_EDGES = ProbTable(np.array([[0.5]]), np.array([[0.25, 0.75]]))
 
 
@@ -193,9 +169,6 @@ def test_samples_at_an_edge_and_decisions_at_a_threshold_are_left_out_and_counte
     assert found.max_abs_diff == 0.0
     with pytest.raises(FuseError, match=r"^probabilities differ by 0.25, rounding allows 9e-05"):
         measured(body.replace("0.75, 0.25, 0.25", "0.5, 0.5, 0.25"), tmp_path, plan, x=x, outputs=outputs)
-
-
-# --- the fit's own scores ---------------------------------------------------------------------------
 
 
 def remembering(z: NDArray[np.float64], off: float = 0.0, **facts: Any) -> Artifact:
@@ -241,28 +214,6 @@ def test_the_fit_s_own_scores_go_the_way_of_the_graph_s(kind: str, activation: s
     assert (own.outputs, own.activation, own.shifted) == (kind, activation, None)
 
 
-def test_decisions_on_the_fit_s_own_scores_are_as_near_as_their_size_allows(tmp_path: Path) -> None:
-    # The fit's probability is told to be above a threshold that its score is below.
-    z = np.array([[10.0, 0, 0], [2, 0, 0]])
-    top = float(softmax(z[1] / 2).max())
-    for off, refused in ((2e-5, False), (2e-4, True)):
-        sure = replace(remembering(z), abstain=Abstain(top * (1 + off), 0.1))
-        probs = softmax(z / 2)
-        probs[1] *= 1 + 2 * off
-        fitted = replace(sure, examples=Examples(z, probs))
-        body = (
-            HALVES + "z = Mul(x, h) y = Softmax(z) t = ReduceMax <axes: ints = [1], keepdims: int = 0> (y) "
-            f"l = Constant <value = float {{{top * (1 + off)}}}> () abstain = Less(t, l)"
-        )
-        plan = planned(fitted, outputs="probabilities", activation="Softmax")
-        outputs = "float[n, 3] y, bool[n] abstain"
-        if refused:
-            with pytest.raises(FuseError, match=r"own scores do not get its own .*'abstain' differ"):
-                measured(body, tmp_path, plan, outputs=outputs)
-        else:
-            assert measured(body, tmp_path, plan, outputs=outputs).own_scores == 2
-
-
 def inputs_of(inputs: str, **options: Any) -> dict[str, NDArray[Any]]:
     """What is generated for a graph of these inputs."""
     model = graph("y = Identity(c)", f"{inputs}, float c", "float y")
@@ -271,40 +222,12 @@ def inputs_of(inputs: str, **options: Any) -> dict[str, NDArray[Any]]:
     return made
 
 
-# --- generated inputs -------------------------------------------------------------------------------
-
-
-def test_generated_inputs_are_of_their_types_and_the_same_each_time() -> None:
-    made = inputs_of("float[n, 2] x, int64[n, 3] m, bool[n] b, float16[4] h", samples=5)
-    rng = np.random.default_rng(0)
-    x, m = rng.standard_normal((5, 2)).astype("f4"), rng.integers(0, 2, (5, 3))
-    want = {"x": x, "m": m, "b": np.ones(5, bool), "h": rng.standard_normal(4).astype("f2")}
-    assert made.keys() == want.keys()
-    for name, array in want.items():
-        np.testing.assert_array_equal(made[name], array, strict=True)
-    assert not np.array_equal(inputs_of("float[n, 2] x", samples=5, seed=1)["x"], x)
-
-
 def test_sizes_that_are_free_are_as_told_the_batch_first_and_8_where_nobody_tells() -> None:
     inputs = "float[n, a, b] x, float[n, a, 7] z, int32[2, a] m, float s, float[n, c] w"
     made = inputs_of(inputs, samples=3, shapes={"x": (5, 6), "w": (4,)})
     shapes = {name: array.shape for name, array in made.items()}
     assert shapes == {"x": (3, 5, 6), "z": (3, 8, 7), "m": (2, 8), "s": (), "w": (3, 4)}
 
-
-@pytest.mark.parametrize(
-    ("kind", "shape"), [(None, [2]), (ir.DataType.FLOAT, None), (ir.DataType.STRING, [2])]
-)
-def test_numbers_for_an_input_that_says_too_little_are_to_be_given(
-    kind: ir.DataType | None, shape: list[int] | None
-) -> None:
-    typed = None if kind is None else ir.TensorType(kind)
-    x = ir.Value(name="x", type=typed, shape=None if shape is None else ir.Shape(shape))
-    with pytest.raises(FuseError, match="no numbers can be made for input 'x'"):
-        generate(ir.Graph([x], [], nodes=[]), samples=2)
-
-
-# --- engines ----------------------------------------------------------------------------------------
 
 ONLY_BY_ONNX = "b = Cast <to: int = 16> (x) c = Neg(b) d = Neg(c) z = Cast <to: int = 1> (d)"
 
@@ -362,31 +285,12 @@ def test_on_another_device_numbers_are_not_shortened_and_no_other_engine_helps_o
     assert opened == [(device, options)]
 
 
-@without_gpu
-def test_a_device_that_is_not_there_is_an_error_not_another_device(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="cuda was asked for"):
-        fused(graph("z = Neg(x) y = Softmax(z)"), tmp_path, TWO, device="cuda")
-    assert [path.name for path in tmp_path.iterdir()] == ["raw.onnx"]
-
-
 @needs_gpu_of_onnxruntime
 @pytest.mark.parametrize("kind", KINDS)
 def test_parity_is_measured_on_the_gpu_that_serves(kind: str, tmp_path: Path) -> None:
     steps = output_steps(kind, K, np.random.default_rng(0))
     report, _ = fused(graph("z = Neg(x) y = Softmax(z)"), tmp_path, *steps, device="cuda")
     assert report.device == "cuda"
-
-
-def test_what_neither_engine_can_load_is_refused_with_both_reasons(tmp_path: Path) -> None:
-    path = tmp_path / "raw.onnx"
-    onnx.save(graph("y = of.ours.Odd(x)"), path)
-    with pytest.raises(FuseError) as error:
-        run_raw(path, {"x": X}, ["y"])
-    first, second, last = str(error.value).split("; ", 2)
-    assert first.startswith(f"parity cannot be measured: onnxruntime cannot load {path}: ")
-    assert second.startswith("onnx.reference: ")
-    assert "Odd" in second
-    assert last == INPUTS
 
 
 def test_a_graph_that_does_not_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,18 +304,6 @@ def test_a_graph_that_does_not_end_is_stopped(tmp_path: Path, monkeypatch: pytes
     onnx.save(graph(body), tmp_path / "raw.onnx")
     with pytest.raises(FuseError, match="cannot run the model to measure parity: "):
         run_raw(tmp_path / "raw.onnx", {"x": X}, ["y"])
-
-
-# --- what the graphs give ---------------------------------------------------------------------------
-
-
-def test_maps_of_class_names_and_further_sizes_of_1_are_rows_of_scores(tmp_path: Path) -> None:
-    zip_map = "y = ai.onnx.ml.ZipMap <classlabels_int64s: ints = [7, 8, 9]> (p)"
-    body = HALVES + "z = Mul(x, h) p = Softmax(z) " + zip_map
-    plan = planned(outputs="probabilities", activation="Softmax")
-    assert measured(body, tmp_path, plan, outputs="seq(map(int64, float)) y").max_abs_diff < 1e-6
-    body = HALVES + "s = Constant <value = int64[4] {4, 3, 1, 1}> () z = Mul(x, h) y = Reshape(z, s)"
-    assert measured(body, tmp_path, planned(), outputs="float[n, 3, 1, 1] y").max_abs_diff == 0.0
 
 
 @pytest.mark.parametrize(
@@ -431,17 +323,6 @@ def test_scores_of_another_width_than_the_artifact_are_refused(
     )
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_features_of_another_width_than_the_head_are_refused(layers: int, tmp_path: Path) -> None:
-    plan = planned(artifact(head(6, K, layers, np.random.default_rng(0)), classes=K))
-    with pytest.raises(FuseError) as error:
-        measured("y = Identity(x)", tmp_path, plan, x=np.ones((6, 7), "f4"))
-    assert str(error.value) == (
-        "the artifact needs 'z' as (n, 6), but it gives (6, 7); fit one for this model, or name another "
-        "tensor: --features (features=)"
-    )
-
-
 def test_one_score_that_is_nan_is_refused(tmp_path: Path) -> None:
     x = X.copy()
     x[1, 1] = np.nan
@@ -453,15 +334,6 @@ def test_one_score_that_is_nan_is_refused(tmp_path: Path) -> None:
 TWO = LogitMap.temperature(2.0)
 Z = np.array([[1.0, 2, -4], [8, -20, 0], [3, 3, 1]])
 NEAR = 1e-3
-
-
-# --- the inputs of the raw graph --------------------------------------------------------------------
-
-
-# --- scores of every kind ---------------------------------------------------------------------------
-
-
-# --- what rounding grows with, and what is sure ------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -495,8 +367,6 @@ def test_sure_is_what_is_far_from_the_edges_of_a_table_as_its_own_steps_get_ther
     assert found.scale == 10.0, "so that 0.01 is near"
     assert found.sure.tolist() == [False, True, True, False, True, True]
 
-
-# --- numbers of another kind -------------------------------------------------------------------------
 
 SHARES = softmax(Z)
 UNIT = np.array([[0.25, 0.5, 0.75], [0.5, 0, 1], [0, 0.25, 0.25]])

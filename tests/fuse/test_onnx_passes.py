@@ -1,4 +1,4 @@
-"""Where each step goes in a graph: what it costs in nodes, and what it leaves alone."""
+"""Types and opsets of graphs, and passes that are held to their word."""
 
 from __future__ import annotations
 
@@ -11,145 +11,43 @@ import onnx
 import onnx_ir as ir
 import pytest
 from fuse_artifacts import artifact, output_steps
-from fuse_graphs import Builder, run
-from onnx import TensorProto, helper, numpy_helper
+from fuse_graphs import run
+from fuse_texts import LAYER, TWO, K, X, editor, fused, graph
+from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from calib_serve import InputShift, LogitMap
+from calib_serve import InputShift
 from calib_serve.errors import FuseError
-from calib_serve.fuse.onnx.edit import Editor
-from calib_serve.fuse.onnx.files import read
-from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.fuse.onnx.logit_map import MapLogits
 from calib_serve.fuse.onnx.outputs import OpenScores
 from calib_serve.fuse.onnx.plan import Request, carry_out, make_plan
 
-K = 3
-F4 = np.dtype("f4")
 
-
-def info(name: str, *shape, kind: int = TensorProto.FLOAT):
-    return helper.make_tensor_value_info(name, kind, shape)
-
-
-def builder() -> Builder:
-    return Builder(F4, np.random.default_rng(0))
-
-
-def linear(b: Builder, x: str = "x", width: int = 6) -> str:
-    return b.node("Gemm", x, b.normal(width, K), b.normal(K))
-
-
-def saved(model: onnx.ModelProto, folder: Path) -> Path:
-    path = folder / "raw.onnx"
-    onnx.save(model, path)
-    return path
-
-
-def fused(model: onnx.ModelProto, folder: Path, *steps, classes: int = K, **options):
-    """The report and the fused model, checked in full."""
-    out = folder / "fused.onnx"
-    report = fuse_onnx(saved(model, folder), artifact(*steps, classes=classes), out, **options)
-    onnx.checker.check_model(str(out), full_check=True)
-    return report, onnx.load(out)
-
-
-def rows(n: int = 5, width: int = 6) -> np.ndarray:
-    return np.random.default_rng(1).normal(size=(n, width)).astype("f4")
-
-
-def test_a_softmax_that_other_outputs_read_is_copied_not_changed(tmp_path):
-    b = builder()
-    p = b.node("Softmax", linear(b), axis=-1)
-    entropy = b.node("ReduceSum", b.node("Mul", p, b.node("Log", p)), b.number([1], "i8"), keepdims=0)
-    model = b.model([info("x", "n", 6)], [info(p, "n", K), info(entropy, "n")])
-    report, calibrated = fused(model, tmp_path, LogitMap.temperature(2.0), output_name=p)
-    raw, got = run(model, {"x": rows()}), run(calibrated, {"x": rows()})
-    np.testing.assert_array_equal(got[entropy], raw[entropy])
-    assert np.abs(got[p] - raw[p]).max() > 0.01
-    assert report.nodes_after == report.nodes_before + 2
-
-
-# --- the shift ---------------------------------------------------------------------------------
-
-
-def test_a_shift_tells_the_size_that_a_graph_leaves_free(tmp_path):
-    b = builder()
-    z = linear(b, b.node("Flatten", b.node("GlobalAveragePool", b.node("Relu", "x"))), 3)
-    model = b.model([info("x", "n", 3, "h", "w")], [info(z, "n", K)])
-    report, _ = fused(model, tmp_path, InputShift(0.1 * np.random.default_rng(0).normal(size=(3, 20, 5))))
-    assert report.nodes_after == report.nodes_before + 1
-
-
-def test_masks_and_ids_beside_the_shifted_input_get_numbers_too(tmp_path):
-    b = builder()
-    masked = b.node("Where", "mask", "x", b.number(0.0))
-    y = b.node("Add", masked, b.node("Gather", b.normal(9, 6), "ids"))
-    more = [info("mask", "n", 6, kind=TensorProto.BOOL), info("ids", "n", kind=TensorProto.INT64)]
-    model = b.model([info("x", "n", 6), *more], [info(linear(b, y), "n", K)])
-    report, _ = fused(model, tmp_path, InputShift(np.ones(6)), LogitMap.temperature(2.0))
-    assert report.nodes_after == report.nodes_before + 1
-
-
-# --- heads, features and names -----------------------------------------------------------------
-
-
-def test_a_tied_weight_keeps_its_other_use(tmp_path):
-    b = builder()
-    w = b.normal(6, 6)
-    z = b.node("MatMul", b.node("Tanh", b.node("MatMul", "x", w)), w)
-    model = b.model([info("x", "n", 6)], [info(z, "n", 6)])
-    report, calibrated = fused(model, tmp_path, LogitMap.temperature(2.0), classes=6)
-    np.testing.assert_allclose(run(calibrated, {"x": rows()})[z], run(model, {"x": rows()})[z] / 2, rtol=1e-5)
-    assert report.nodes_after == report.nodes_before
-
-
-def test_names_of_ours_that_the_graph_has_already_are_moved_or_refused(tmp_path):
-    b = builder()
-    inner = b.node("Relu", "x", output="probabilities")
-    z = linear(b, inner)
-    _, calibrated = fused(
-        b.model([info("x", "n", 6)], [info(z, "n", K)]), tmp_path, LogitMap.temperature(2.0), returns="all"
-    )
-    assert run(calibrated, {"x": rows()})["probabilities"].shape == (5, K)
-    b = builder()
-    z = linear(b, "bin")
-    with pytest.raises(FuseError, match="another input or output called 'bin'"):
-        fused(b.model([info("bin", "n", 6)], [info(z, "n", K)]), tmp_path, returns="all")
-
-
-# --- types, opsets, quantisation ---------------------------------------------------------------
-
-
-def test_bfloat16_is_fused_and_measured_by_the_reference_evaluator(tmp_path):
-    rng = np.random.default_rng(0)
-    w = numpy_helper.from_array(rng.normal(size=(6, K)).astype(ml_dtypes.bfloat16), "w")
-    node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    bf16 = TensorProto.BFLOAT16
-    graph = helper.make_graph(
-        [node], "g", [info("x", "n", 6, kind=bf16)], [info("y", "n", K, kind=bf16)], [w]
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
-    report, calibrated = fused(model, tmp_path, LogitMap.temperature(2.0))
+def test_bfloat16_is_fused_and_measured_by_the_reference_evaluator(tmp_path: Path) -> None:
+    model = graph("y = MatMul(x, w)", "bfloat16[n, 3] x", "bfloat16[n, 3] y")
+    w = np.random.default_rng(0).normal(size=(K, K)).astype(ml_dtypes.bfloat16)
+    model.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    report, made = fused(model, tmp_path, TWO)
     assert report.engine == "onnx.reference"
     assert report.nodes_after == 1
-    assert calibrated.graph.initializer[0].data_type == bf16
+    assert made.graph.initializer[0].data_type == TensorProto.BFLOAT16
 
 
-def test_half_precision_inside_of_a_float_graph_is_allowed_its_own_rounding(tmp_path):
-    b = builder()
-    half = {"to": TensorProto.FLOAT16}
-    x = b.node("Cast", b.node("Div", b.node("Sub", "x", b.number(0.3)), b.number(0.7)), **half)
-    w, bias = (b.number(np.random.default_rng(0).normal(size=s), "f2") for s in ((6, K), (K,)))
-    z = b.node("Cast", b.node("Gemm", x, w, bias), to=TensorProto.FLOAT)
-    model = b.model([info("x", "n", 6)], [info(b.node("Softmax", z, axis=1), "n", K)])
-    delta = np.random.default_rng(1).normal(size=6)
-    report, _ = fused(model, tmp_path, InputShift(delta), LogitMap.temperature(2.0), samples=200)
+def test_half_precision_inside_of_a_float_graph_is_allowed_its_own_rounding(tmp_path: Path) -> None:
+    body = "s = Sub(x, mean) d = Div(s, std) h = Cast <to: int = 10> (d) g = Gemm(h, w, b) "
+    model = graph(
+        body + "z = Cast <to: int = 1> (g) y = Softmax(z)", constants="float mean = {0.3}, float std = {0.7}"
+    )
+    for name, size in (("w", (K, K)), ("b", (K,))):
+        numbers = np.random.default_rng(0).normal(size=size).astype("f2")
+        model.graph.initializer.append(numpy_helper.from_array(numbers, name))
+    delta = np.random.default_rng(1).normal(size=K)
+    report, _ = fused(model, tmp_path, InputShift(delta), TWO, samples=200)
     assert report.max_abs_diff <= report.tolerance
     assert report.tolerance >= 1e-2
 
 
-def test_a_pass_that_breaks_its_word_is_caught_by_its_own_check(tmp_path):
+def test_a_pass_that_breaks_its_word_is_caught_by_its_own_check() -> None:
     """Each pass says what it needs and what it leaves, and both are checked while it runs."""
 
     class Forgetful(MapLogits):
@@ -157,49 +55,24 @@ def test_a_pass_that_breaks_its_word_is_caught_by_its_own_check(tmp_path):
             stray = editor.node("Mul", [tail.logits, editor.number(0.5, ir.DataType.FLOAT, "scale")])
             return replace(tail, logits=stray), "a node that nothing reads"
 
-    b = builder()
-    z = linear(b)
-    model = b.model([info("x", "n", 6)], [info(b.node("Softmax", z), "n", K)])
-    editor = Editor(read(saved(model, tmp_path)))
-    step = LogitMap.temperature(2.0)
-    plan = make_plan(editor, artifact(step, classes=K), Request())
+    made = editor("z = Neg(x) y = Softmax(z)")
+    plan = make_plan(made, artifact(TWO, classes=K), Request())
     with pytest.raises(FuseError, match="went wrong: the way out is broken"):
-        carry_out(editor, replace(plan, passes=(Forgetful(step),)))
+        carry_out(made, replace(plan, passes=(Forgetful(TWO),)))
     with pytest.raises(FuseError, match="went wrong: probabilities were to get an activation"):
-        carry_out(editor, replace(plan, passes=(OpenScores(),)))
-
-
-def quantized(b: Builder, output: bool) -> str:
-    """A last layer as static quantisation leaves it: QDQ around int8 weights, perhaps around the logits."""
-    scale, zero = b.number(0.05), b.number(0, "i1")
-    x = b.node("DequantizeLinear", b.node("QuantizeLinear", "x", scale, zero), scale, zero)
-    weight = b.number(np.random.default_rng(0).integers(-100, 100, (6, K)), "i1")
-    w = b.node("DequantizeLinear", weight, b.number(0.02), b.number(0, "i1"))
-    bias = b.node("DequantizeLinear", b.number([100, -50, 30], "i4"), b.number(0.05 * 0.02))
-    z = b.node("Gemm", x, w, bias)
-    if not output:
-        return z
-    q = b.node("QuantizeLinear", z, b.number(0.1), b.number(0, "i1"))
-    return b.node("DequantizeLinear", q, b.number(0.1), b.number(0, "i1"))
-
-
-def test_a_matrix_stands_behind_a_quantised_tail(tmp_path):
-    b = builder()
-    z = quantized(b, True)
-    model = b.model([info("x", "n", 6)], [info(z, "n", K)])
-    report, _ = fused(model, tmp_path, *output_steps("matrix", K, np.random.default_rng(0)))
-    assert report.nodes_after == report.nodes_before + 1
+        carry_out(made, replace(plan, passes=(OpenScores(),)))
 
 
 @pytest.mark.parametrize("opset", range(13, onnx.defs.onnx_opset_version() + 1))
-def test_every_opset_from_13_on_is_written_as_it_was_read(opset, tmp_path):
-    b = builder()
-    model = b.model([info("x", "n", 6)], [info(linear(b), "n", K)], opset=opset)
+def test_every_opset_from_13_on_is_written_as_it_was_read(opset: int, tmp_path: Path) -> None:
+    model = graph(LAYER + "y = MatMul(x, w)", imports=f'"" : {opset}')
+    model.ir_version = 10
     steps = output_steps("classwise", K, np.random.default_rng(0))
-    report, calibrated = fused(model, tmp_path, InputShift(np.ones(6)), *steps, returns="all")
-    assert [(o.domain, o.version) for o in calibrated.opset_import] == [("", opset)]
+    report, made = fused(model, tmp_path, InputShift(np.ones(K)), *steps, returns="all")
+    onnx.checker.check_model(made, full_check=True)
+    assert [(o.domain, o.version) for o in made.opset_import] == [("", opset)]
     if report.engine == "onnxruntime":
-        got = run(calibrated, {"x": rows()})["bin"]
+        got = run(made, {"x": X[:5]})["bin"]
     else:  # newer than this onnxruntime
-        got = ReferenceEvaluator(calibrated).run(["bin"], {"x": rows()})[0]
+        got = ReferenceEvaluator(made).run(["bin"], {"x": X[:5]})[0]
     assert got.shape == (5,)

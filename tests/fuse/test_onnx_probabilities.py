@@ -50,9 +50,6 @@ def computed(build: Build, x: Floats, *, opset: int = 17) -> NDArray:
     return got
 
 
-# --- one operator, or a few -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("dtype", "near"), [("f4", 1e-6), ("f8", 1e-14), ("f2", 1e-3)])
 def test_logarithms_and_log_odds_of_probabilities_are_finite_at_0_and_1(dtype: str, near: float) -> None:
     p = P.astype(dtype)
@@ -60,29 +57,6 @@ def test_logarithms_and_log_odds_of_probabilities_are_finite_at_0_and_1(dtype: s
     rest = np.log(np.maximum(1 - p.astype("f8"), LEAST))
     np.testing.assert_allclose(computed(probabilities.clamped_log, p), log, rtol=near)
     np.testing.assert_allclose(computed(probabilities.log_odds, p), log - rest, rtol=near, atol=near)
-
-
-# --- bins -------------------------------------------------------------------------------------------
-
-ABOVE = np.float32(0.1)
-"""The float32 nearest to 0.1 is above it: it lies behind the edge."""
-BELOW = np.float32(0.7)
-"""And that of 0.7 below it."""
-
-
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_a_bin_is_open_on_its_left_in_every_type(dtype: str) -> None:
-    edges = np.array([0.1, 0.5, 0.7])
-    values = [0.0, 0.1, ABOVE, np.nextafter(ABOVE, np.float32(0)), 0.5, BELOW, 0.7, np.nextafter(0.7, 1), 1.0]
-    x = np.array(values, dtype)[:, None]
-    got = computed(lambda e, v: probabilities.count_below(e, v, edges[None], keepdims=0), x)
-    np.testing.assert_array_equal(got, (x.astype("f8") > edges).sum(axis=1), strict=True)
-
-
-# --- steps ------------------------------------------------------------------------------------------
-
-
-# --- in whole graphs --------------------------------------------------------------------------------
 
 
 def test_a_probability_of_half_precision_that_is_0_has_a_logarithm(tmp_path: Path) -> None:
@@ -152,18 +126,6 @@ def test_every_runtime_looks_up_what_numpy_does(kind, classes, opset, tmp_path):
     probs = hostile_probs(step, classes, rng)
     for name, program in PROGRAMS.items():
         np.testing.assert_allclose(program(path, {"p": probs})["q"], step(probs), atol=1e-5, err_msg=name)
-
-
-@pytest.mark.parametrize("opset", OPSETS)
-@pytest.mark.parametrize("kind", ["top", "each"])
-def test_tables_are_looked_up_alike_at_every_opset(kind, opset, tmp_path):
-    rng = np.random.default_rng(opset)
-    step = table(kind, 4, rng)
-    edited(lambda editor, p: look_up(editor, p, step, 4), 4, opset, tmp_path / "table.onnx")
-    probs = hostile_probs(step, 4, rng)
-    for name, program in PROGRAMS.items():
-        got = program(tmp_path / "table.onnx", {"p": probs})["q"]
-        np.testing.assert_allclose(got, step(probs), atol=1e-5, err_msg=name)
 
 
 def test_every_runtime_counts_bins_as_numpy_does(tmp_path):

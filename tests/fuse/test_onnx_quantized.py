@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from fuse_artifacts import artifact, head, output_steps
+from fuse_artifacts import artifact
 from fuse_graphs import Builder, run
 from fuse_texts import TWO, X, fused, graph, operators
 from onnx import TensorProto, helper
@@ -31,9 +31,6 @@ REMOVED = (
 
 def editor(body: str, outputs: str = "float[n, 3] y", inputs: str = "float[n, 3] x, float[3, 3] v") -> Editor:
     return Editor(ir.from_proto(onnx.shape_inference.infer_shapes(graph(body, inputs, outputs))))
-
-
-# --- quantised scores -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -62,18 +59,6 @@ def test_calibrated_scores_are_not_rounded_to_the_steps_of_the_old_ones(
     assert [op for op in operators(made) if op != "Constant"] == ["Neg", "Mul", "Softmax", *left]
     np.testing.assert_allclose(run(made, {"x": X})["y"], softmax(-X / 2), atol=1e-6)
 
-
-def test_others_read_the_dequantised_scores_as_they_were(tmp_path: Path) -> None:
-    body = SCORES + "d = DequantizeLinear(q, s, o) y = Identity(d) other = Neg(d)"
-    model = graph(body, outputs="float[n, 3] y, float[n, 3] other")
-    report, made = fused(model, tmp_path, TWO, output_name="y")
-    assert report.done[0].endswith("removed: calibrated scores are not rounded to its old steps of 0.0078")
-    got = run(made, {"x": X})
-    np.testing.assert_allclose(got["y"], softmax(-X / 2), atol=1e-6)
-    np.testing.assert_array_equal(got["other"], run(model, {"x": X})["other"])
-
-
-# --- quantised layers -------------------------------------------------------------------------------
 
 NUMBERS = (
     "ws = Constant <value = float {0.5}> () wo = Constant <value = int8 {0}> () "
@@ -210,9 +195,6 @@ def builder() -> Builder:
     return Builder(np.dtype("f4"), np.random.default_rng(0))
 
 
-# --- quantisers -------------------------------------------------------------------------------
-
-
 class Samples(CalibrationDataReader):
     """What onnxruntime's quantiser measures ranges on."""
 
@@ -283,55 +265,3 @@ def test_other_readers_of_quantised_scores_keep_them(activation, tmp_path):
     assert not steps_of(got["shown"])
     np.testing.assert_array_equal(got["other"], raw["other"])
     np.testing.assert_array_equal(got["label"], got["shown"].argmax(axis=1))
-
-
-# --- local functions --------------------------------------------------------------------------
-
-
-def function(name: str, inputs: list[str], *nodes) -> onnx.FunctionProto:
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
-    return helper.make_function("local", name, inputs, [nodes[-1].output[0]], list(nodes), opsets)
-
-
-def call(name: str, inputs: list[str], output: str, domain: str = "local") -> onnx.NodeProto:
-    return helper.make_node(name, inputs, [output], domain=domain, name=f"{output}.call")
-
-
-def layered(b: Builder) -> onnx.ModelProto:
-    """Functions in functions, as exporters of modules write them: a block, a linear layer, a softmax."""
-    std = ""
-    functions = [
-        function("Probs", ["z"], helper.make_node("Softmax", ["z"], ["p"], axis=-1)),
-        function(
-            "Linear", ["x", "w", "b"], call("MatMul", ["x", "w"], "m", std), call("Add", ["m", "b"], "y", std)
-        ),
-        function("Act", ["x"], helper.make_node("Relu", ["x"], ["y"])),
-        function("Out", ["x", "w", "b"], call("Linear", ["x", "w", "b"], "z"), call("Probs", ["z"], "p")),
-    ]
-    b.nodes += [
-        call("Linear", ["x", b.normal(6, 8), b.normal(8)], "h"),
-        call("Act", ["h"], "a"),
-        call("Out", ["a", b.normal(8, CLASSES), b.normal(CLASSES)], "y"),
-    ]
-    graph = helper.make_graph(b.nodes, "g", [info("x", "n", 6)], [info("y", "n", CLASSES)], b.initializers)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
-    return helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=10)
-
-
-@pytest.mark.parametrize("kind", ["temperature", "matrix", "dirichlet", "classwise", "head"])
-def test_scores_inside_of_functions_are_calibrated_there(kind, tmp_path):
-    model = layered(builder())
-    onnx.save(model, tmp_path / "raw.onnx")
-    rng = np.random.default_rng(0)
-    steps = (head(8, CLASSES, 1, rng),) if kind == "head" else output_steps(kind, CLASSES, rng)
-    fitted = artifact(*steps, classes=CLASSES)
-    report = fuse_onnx(tmp_path / "raw.onnx", fitted, tmp_path / "out.onnx")
-    assert report.done[0].startswith("local functions that hold the scores written out: Out, ")
-    assert bool(report.folded) == (kind != "dirichlet")
-    fused = onnx.load(tmp_path / "out.onnx")
-    assert "Act" in {f.name for f in fused.functions}  # what is not on the way out stays a function
-    assert "Probs" not in {n.op_type for n in fused.graph.node}
-    raw = run(model, {"x": ROWS})["y"].astype("f8")
-    if kind in ("temperature", "dirichlet"):
-        expected = fitted.probs(np.log(raw))
-        np.testing.assert_allclose(run(fused, {"x": ROWS})["y"], expected, atol=1e-5)

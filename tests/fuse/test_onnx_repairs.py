@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from fuse_artifacts import artifact, head
+from fuse_artifacts import artifact, head, output_steps
 from fuse_graphs import Builder, run
 from fuse_texts import TWO, X, fused, graph, operators
 from onnx import TensorProto, helper
@@ -50,13 +50,6 @@ def fused_on(model: onnx.ModelProto, folder: Path, *steps, classes: int = K, fit
     return report, onnx.load(folder / "fused.onnx")
 
 
-def opsets(model: onnx.ModelProto) -> dict[str, int]:
-    return {o.domain: o.version for o in model.opset_import}
-
-
-# --- opsets -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("opset", [7, 9, 11])
 def test_operators_that_did_change_are_converted(opset, tmp_path):
     """A mean over axes that are an attribute, a Dropout without inputs, and a Softmax of two dimensions."""
@@ -89,22 +82,6 @@ def test_weights_in_another_file_survive_a_conversion(tmp_path):
     np.testing.assert_allclose(run(str(tmp_path / "fused.onnx"), {"x": ROWS})["y"], expected, atol=1e-6)
 
 
-def test_a_conversion_that_changes_results_is_refused(tmp_path, monkeypatch):
-    b = builder()
-    y = b.node("Softmax", b.node("Dropout", linear(b)), output="y")
-    model = b.model([info("x", "n", 6)], [info(y, "n", K)], opset=9, ir_version=4)
-    convert = onnx.version_converter.convert_version
-
-    def wrong(old, version):
-        new = convert(old, version)
-        new.graph.initializer[0].raw_data = np.ones((6, K), "f4").tobytes()
-        return new
-
-    monkeypatch.setattr("onnx.version_converter.convert_version", wrong)
-    with pytest.raises(FuseError, match=r"cannot be brought up to date.*'y' differs.*export it again"):
-        fused_on(model, tmp_path, LogitMap.temperature(2.0))
-
-
 @pytest.mark.parametrize("kind", ["xgboost", "lightgbm"])
 @pytest.mark.parametrize("classes", [2, 3])
 def test_boosted_trees_as_their_converters_export_them(kind, classes, tmp_path):
@@ -130,40 +107,13 @@ def test_boosted_trees_as_their_converters_export_them(kind, classes, tmp_path):
         report, calibrated = fused_on(exported, tmp_path, step, **options)
         old = "of standard operators missing" if kind == "xgboost" else "9"
         assert report.done[0] == f"opset {old} -> 13: no operator changes"
-        assert opsets(calibrated) == {"": 13, "ai.onnx.ml": opsets(exported)["ai.onnx.ml"]}
+        assert dict(imports(calibrated)) == {**dict(imports(exported)), "": 13}
         got = run(calibrated, {"input": x[:20]})
         probs = got["probabilities"]
         if isinstance(probs, list):
             probs = np.array([[row[k] for k in range(classes)] for row in probs])
         np.testing.assert_allclose(probs, expected, atol=1e-6)
         np.testing.assert_array_equal(got["label"], probs.argmax(axis=1))
-
-
-# --- stated shapes and names ------------------------------------------------------------------
-
-
-# --- shapes that inference does not know ------------------------------------------------------
-
-
-def unknown(b: Builder) -> str:
-    """Features (n, 6) behind an operator whose output onnx infers nothing of."""
-    return b.node("Scaler", "x", domain="ai.onnx.ml", offset=[0.1] * 6, scale=[2.0] * 6, output="features")
-
-
-@pytest.mark.parametrize("layer", ["Gemm", "MatMul"])
-@pytest.mark.parametrize("layers", [1, 2])
-@pytest.mark.parametrize("named", [False, True])
-def test_a_head_finds_features_of_unknown_shape(layer, layers, named, tmp_path):
-    b = builder()
-    features = unknown(b)
-    z = linear(b, features) if layer == "Gemm" else b.node("MatMul", features, b.normal(6, K))
-    y = b.node("Softmax", z, output="y", axis=1)
-    model = b.model([info("x", "n", 6)], [info(y, "n", K)], domains=(("ai.onnx.ml", 3),))
-    del model.graph.value_info[:]
-    new = head(6, K, layers, np.random.default_rng(0))
-    _, calibrated = fused_on(model, tmp_path, new, features="features" if named else None)
-    expected = softmax(new((ROWS - 0.1) * 2))
-    np.testing.assert_allclose(run(calibrated, {"x": ROWS})["y"], expected, atol=1e-5)
 
 
 HALF = "h = Constant <value = float {0.5}> () zero = Constant <value = uint8 {0}> () "
@@ -223,11 +173,33 @@ def test_functions_of_another_opset_than_the_graph_stay_and_their_scores_are_cal
     np.testing.assert_array_equal(run(made, {"x": X})["y"], -X / 2)
 
 
+@pytest.mark.parametrize("kind", ["temperature", "matrix", "dirichlet", "classwise", "head"])
+def test_scores_inside_of_functions_are_calibrated_there(kind: str, tmp_path: Path) -> None:
+    """Functions in functions, as exporters of modules write them: a block, a linear layer, a softmax."""
+    model = local(
+        "h = local.Linear(x, w1, b1) a = local.Act(h) y = local.Out(a, w2, b2)",
+        "Probs (z) => (p) { p = Softmax <axis: int = -1> (z) }",
+        "Linear (x, w, b) => (y) { m = MatMul(x, w) y = Add(m, b) }",
+        "Act (x) => (y) { y = Relu(x) }",
+        "Out (x, w, b) => (p) { z = local.Linear(x, w, b) p = local.Probs(z) }",
+    )
+    rng = np.random.default_rng(0)
+    for name in ("w1", "b1", "w2", "b2"):
+        numbers = rng.normal(size=(K, K)[: 2 if "w" in name else 1]).astype("f4")
+        model.graph.initializer.append(onnx.numpy_helper.from_array(numbers, name))
+    steps = (head(K, K, 1, rng),) if kind == "head" else output_steps(kind, K, rng)
+    report, made = fused(model, tmp_path, *steps)
+    assert report.done[0].startswith("local functions that hold the scores written out: Out, ")
+    assert bool(report.folded) == (kind != "dirichlet")
+    assert "Act" in {f.name for f in made.functions}  # what is not on the way out stays a function
+    assert "Probs" not in operators(made)
+    if kind in ("temperature", "dirichlet"):
+        want = artifact(*steps, classes=K).probs(np.log(run(model, {"x": X})["y"].astype("f8")))
+        np.testing.assert_allclose(run(made, {"x": X})["y"], want, atol=1e-5)
+
+
 def imports(model: onnx.ModelProto) -> list[tuple[str, int]]:
     return [(one.domain, one.version) for one in model.opset_import]
-
-
-# --- forced inputs ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("version", "constant"), [(3, True), (4, False), (5, False)])
@@ -239,9 +211,6 @@ def test_from_ir_4_on_an_initializer_among_the_inputs_is_a_default(version: int,
     assert [one.name for one in made.graph.input] == (["x"] if constant else ["x", "c"])
     assert done == (["IR version 3 -> 7: initializers are constants, no inputs"] if constant else [])
     assert made.ir_version == (7 if constant else version)
-
-
-# --- opsets -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -347,28 +316,6 @@ def test_a_conversion_leaves_other_domains_as_they_are() -> None:
     assert done == ["opset 11 -> 13: no operator changes"]
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [("", "RuntimeError"), (" \n\n  no shape of x \nmore", "no shape of x"), ("n" * 300, "n" * 200)],
-)
-def test_why_a_model_cannot_be_converted_is_said_in_one_line(
-    words: str, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def convert(*_: object) -> None:
-        raise RuntimeError(words)
-
-    monkeypatch.setattr("onnx.version_converter.convert_version", convert)
-    with pytest.raises(FuseError) as error:
-        repaired(graph("a = Relu(x) y = Neg(a)", imports='"" : 11'))
-    assert str(error.value) == (
-        "the model has opset 11, fusing needs 13 or newer, and onnx.version_converter cannot convert Neg, "
-        f"Relu: {why}; export it again with a newer opset (opset_version=, target_opset=)"
-    )
-
-
-# --- shapes that were stated wrongly ----------------------------------------------------------------
-
-
 def test_only_shapes_that_are_wrong_are_corrected() -> None:
     body = (
         "a = Neg(x) odd = of.ours.Odd(x) right = Neg(odd) m = Sigmoid(a) "
@@ -428,18 +375,10 @@ def test_small_numbers_may_be_off_by_the_rounding_of_the_type(tmp_path: Path) ->
         (np.array([1.0, np.nan]), np.array([1.0, np.nan]), True),
         (np.array([1.0, np.nan]), np.array([np.nan, 1.0]), False),
         (np.ones((2, 1)), np.ones((2, 3)), False),
-        (np.array(["a", "b"], object), np.array(["a", "b"], object), True),
         (np.array(["a", "b"], object), np.array(["a", "c"], object), False),
-        (np.array(["a", "b"]), np.array(["a", "b"]), True),
         (np.array(["a", "b"]), np.array(["a", "c"]), False),
-        (np.array([b"a"]), np.array([b"a"]), True),
-        (np.array([True, False]), np.array([True, False]), True),
         (np.array([True, False]), np.array([True, True]), False),
-        (["a", "b"], ["a", "b"], True),
-        ([], [], True),
-        ([np.ones(2)], [np.ones(2), np.ones(2)], False),
         ([np.ones(2), np.ones(2)], [np.ones(2), np.zeros(2)], False),
-        ((1.0, 2.0), [1.0, 2.0], True),
         ({"a": 1.0, "b": 2.0}, {"b": 2.0, "a": 1.0}, True),
         ({"a": 1.0}, {"a": 1.0, "b": 2.0}, False),
         ({"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 3.0}, False),

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
-from fuse_artifacts import KINDS, artifact, output_steps
-from fuse_graphs import Builder, run
+from fuse_artifacts import artifact
+from fuse_graphs import run
 from fuse_texts import IMPORTS, X, editor, fused, graph, operators, value
-from onnx import TensorProto, helper
 
-from calib_serve import Artifact, LogitMap
-from calib_serve.artifact import Examples
+from calib_serve import LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.edit import Editor
-from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.fuse.onnx.tail import Tail, as_fitted, find_tail, of_one_column
-from calib_serve.metrics import log_softmax, softmax
-from calib_serve.scores import Outputs, to_logits
 
 OF_THREE = artifact(LogitMap.temperature(2.0), classes=3, outputs=None)
 
 
-def tail_of(
-    body: str, *, outputs: str = "float[n, 3] y", inputs: str = "float[n, 3] x", **more: object
-) -> Tail:
-    options = {"output": "y", "outputs": None, "artifact": OF_THREE} | more
-    return find_tail(editor(body, inputs, outputs), **options)  # type: ignore[arg-type]
+OF_TWO = artifact(LogitMap.temperature(2.0), classes=2, outputs=None)
+STEPS = "s = Constant <value = float {0.00390625}> () zero = Constant <value = uint8 {0}> () z = Neg(x) "
+ONES = "one = Constant <value = float[1, 1] {1.0}> () z = Neg(x) p = Softmax(z) "
 
 
-def path_of(tail: Tail) -> list[str]:
-    return [node.op_type for node in tail.path]
+def found(made: Editor, **options: object) -> Tail:
+    return find_tail(made, **({"output": "y", "outputs": None, "artifact": OF_THREE} | options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -55,74 +46,6 @@ def path_of(tail: Tail) -> list[str]:
         ("z = Softmax(x) y = Mul(z, z)", "y", []),
         ("y = Constant <value = float[2, 3] {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}> ()", "y", []),
         ("z = Neg(x) y = LogSoftmax <axis: int = 1> (z)", "z", ["LogSoftmax"]),
-    ],
-)  # fmt: skip
-def test_the_logits_are_behind_what_passes_scores_on(body: str, logits: str, path: list[str]) -> None:
-    found = tail_of(body)
-    assert (found.logits.name, found.output.name, path_of(found)) == (logits, "y", path)
-    assert found.normalised == any("Softmax" in op for op in path)
-    assert (found.activation in found.path) == found.normalised
-    found.check()
-
-
-@pytest.mark.parametrize(
-    ("op", "axis", "shape", "right"),
-    [
-        ("Softmax", -1, "[n, 3]", True), ("Softmax", 1, "[n, 3]", True), ("Softmax", 0, "[n, 3]", False),
-        ("LogSoftmax", -1, "[n, 3]", True), ("Softmax", -1, "[n, 3, 1, 1]", False),
-        ("Softmax", 1, "[n, 3, 1, 1]", True), ("Softmax", -2, "[n, 3]", False),
-    ],
-)  # fmt: skip
-def test_an_activation_is_over_the_classes(op: str, axis: int, shape: str, right: bool) -> None:
-    def find() -> Tail:
-        body = f"z = Neg(x) y = {op} <axis: int = {axis}> (z)"
-        made = editor(body, f"float{shape} x", f"float{shape} y")
-        return find_tail(made, output="y", outputs=None, artifact=OF_THREE)
-
-    if right:
-        assert path_of(find()) == [op]
-        return
-    with pytest.raises(FuseError, match=rf"{op} .*works on axis {axis} of \d, not over the classes"):
-        find()
-
-
-@pytest.mark.parametrize(
-    ("outputs", "chosen"),
-    [
-        ("float[n, 3] y, float[n, 4] z", "y"), ("int64[n, 3] y, float[n, 3] z", "z"),
-        ("float[n, 3] y, float[n] z", "y"), ("float[n, 3, 1] y, float[n, 5] z", "y"),
-        ("float[n, 3] y, float[n, 3] z", "several outputs may hold the scores"),
-        ("float[n, k] y, float[n, 3] z", "several outputs may hold the scores"),
-        ("float[n, 4] y, float[n, 1] z", r"no output of the graph can hold scores of 3 classes, \(n, 3\)"),
-    ],
-)  # fmt: skip
-def test_the_one_output_that_may_hold_scores_is_chosen(outputs: str, chosen: str) -> None:
-    made = editor("y = Neg(x) z = Neg(x)", outputs=outputs)
-    if len(chosen) == 1:
-        assert find_tail(made, output=None, outputs=None, artifact=OF_THREE).output.name == chosen
-    else:
-        with pytest.raises(FuseError, match=chosen):
-            find_tail(made, output=None, outputs=None, artifact=OF_THREE)
-    with pytest.raises(FuseError, match=r"no output 'w'; .* is one of \['y', 'z'\]"):
-        find_tail(made, output="w", outputs=None, artifact=OF_THREE)
-
-
-OF_TWO = artifact(LogitMap.temperature(2.0), classes=2, outputs=None)
-
-
-def found(made: Editor, **options: object) -> Tail:
-    return find_tail(made, **({"output": "y", "outputs": None, "artifact": OF_THREE} | options))  # type: ignore[arg-type]
-
-
-# --- what passes scores on --------------------------------------------------------------------------
-
-STEPS = "s = Constant <value = float {0.00390625}> () zero = Constant <value = uint8 {0}> () z = Neg(x) "
-ONES = "one = Constant <value = float[1, 1] {1.0}> () z = Neg(x) p = Softmax(z) "
-
-
-@pytest.mark.parametrize(
-    ("body", "logits", "path"),
-    [
         ("z = Neg(x) y = of.ours.Softmax(z)", "y", []), ("z = Neg(x) y = of.ours.Identity(z)", "y", []),
         ("z = Neg(x) p = Softmax(z) y = of.ours.Cast <to: int = 1> (p)", "y", []),
         ("z = Neg(x) y = ai.onnx.ml.Scaler <scale: floats = [1.0]> (z)", "y", []),
@@ -147,9 +70,14 @@ ONES = "one = Constant <value = float[1, 1] {1.0}> () z = Neg(x) p = Softmax(z) 
          "y = DequantizeLinear(i, s, zero)", "y", []),
     ],
 )  # fmt: skip
-def test_only_what_leaves_scores_as_they_are_is_on_the_way(body: str, logits: str, path: list[str]) -> None:
+def test_the_logits_are_behind_what_leaves_scores_as_they_are(
+    body: str, logits: str, path: list[str]
+) -> None:
     one = found(editor(body))
-    assert (one.logits.name, operators(one.path)) == (logits, path)
+    assert (one.logits.name, one.output.name, operators(one.path)) == (logits, "y", path)
+    assert one.normalised == any("Softmax" in op for op in path)
+    assert (one.activation in one.path) == one.normalised
+    one.check()
 
 
 def test_scores_of_a_loop_without_a_count_are_calibrated(tmp_path: Path) -> None:
@@ -164,9 +92,6 @@ def test_scores_of_a_loop_without_a_count_are_calibrated(tmp_path: Path) -> None
     np.testing.assert_allclose(run(made, {"x": X})["y"], -X / 2, atol=1e-6)
 
 
-# --- classifiers of scikit-learn's exports ----------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "maker",
     [
@@ -177,31 +102,15 @@ def test_scores_of_a_loop_without_a_count_are_calibrated(tmp_path: Path) -> None
         "z = ai.onnx.ml.Normalizer (x)",
     ],
 )
-@pytest.mark.parametrize(
-    ("end", "path"),
-    [
-        ("y = Identity(z)", ["Identity"]),
-        ("y = Cast <to: int = 1> (z)", ["Cast"]),
-        ("y = ai.onnx.ml.ZipMap <classlabels_int64s: ints = [4, 5, 6]> (z)", ["ZipMap"]),
-    ],
-)
-def test_scores_of_a_classifier_operator_are_probabilities_unless_told(
-    maker: str, end: str, path: list[str]
-) -> None:
+def test_scores_of_a_classifier_operator_are_probabilities_unless_told(maker: str) -> None:
     imports = IMPORTS.replace('"ai.onnx.ml" : 3', '"ai.onnx.ml" : 5')
-    made = editor(f"{maker} {end}", imports=imports)
+    made = editor(f"{maker} y = Identity(z)", imports=imports)
     z = value(made, "z")
     z.type = z.shape = None  # as where inference knows nothing of the operator
     one = found(made)
-    assert (one.logits.name, operators(one.path), one.outputs) == ("z", path, "probabilities")
+    assert (one.logits.name, operators(one.path), one.outputs) == ("z", ["Identity"], "probabilities")
     assert (z.dtype, z.shape) == (ir.DataType.FLOAT, ir.Shape((None, 3)))
     assert found(made, outputs="logits").outputs == "logits"
-
-
-# --- the activation ---------------------------------------------------------------------------------
-
-
-# --- which output, of which shape -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -220,19 +129,6 @@ def test_the_output_whose_shape_fits_the_classes_is_chosen(classes: int, kinds: 
     assert found(made, output=None, artifact=fitted).output.name == chosen
 
 
-def test_a_map_a_row_is_chosen_beside_a_label() -> None:
-    made = editor(
-        "l, p = ai.onnx.ml.TreeEnsembleClassifier (x) y = ai.onnx.ml.ZipMap (p)",
-        outputs="int64[n] l, float y",
-    )
-    y = value(made, "y")
-    y.type = y.shape = None  # onnx-ir has no maps
-    assert found(made, output=None).output is y
-
-
-# --- who reads the scores ---------------------------------------------------------------------------
-
-
 def test_decisions_follow_the_calibrated_scores_and_others_do_not() -> None:
     made = editor(
         "z = Neg(x) y = Softmax(z) k = Constant <value = int64[1] {1}> () a = ArgMax(y) h = Hardmax(y) "
@@ -245,59 +141,6 @@ def test_decisions_follow_the_calibrated_scores_and_others_do_not() -> None:
     assert old is not None
     assert operators(one.readers(old)) == []
     assert one.strangers(old) == ["ArgMax 'o'", "Exp 'e'"]
-
-
-CLASSES = 4
-ROWS = np.random.default_rng(1).normal(size=(40, 6)).astype(np.float32)
-
-
-def linear_graph(columns: int, *tail: str) -> tuple[onnx.ModelProto, np.ndarray]:
-    """A linear model of so many columns with these activations, and its logits of ``X``."""
-    b = Builder(np.dtype("f4"), np.random.default_rng(0))
-    z = b.node("Gemm", "x", b.normal(6, columns), b.normal(columns))
-    info = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)  # noqa: E731
-    bare = Builder.model(b, [info("x", "n", 6)], [info(z, "n", columns)])
-    logits = run(bare, {"x": ROWS})[z].astype(np.float64)
-    y = z
-    for op in tail:
-        axis = {"axis": -1} if "oftmax" in op else {}
-        y = b.node(op, y, **axis)
-    b.node("Identity", y, output="y")
-    return b.model([info("x", "n", 6)], [info("y", "n", columns)]), logits
-
-
-def fuse(model: onnx.ModelProto, folder, fitted: Artifact, **options):
-    onnx.save(model, folder / "raw.onnx")
-    return fuse_onnx(folder / "raw.onnx", fitted, folder / "fused.onnx", **options), str(
-        folder / "fused.onnx"
-    )
-
-
-FITTED_ON: tuple[Outputs, ...] = ("logits", "log_probs", "probabilities")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("fitted_on", FITTED_ON)
-@pytest.mark.parametrize("tail", ["", "Softmax", "LogSoftmax"])
-def test_a_graph_gives_what_the_fit_would_have_given_or_is_refused(kind, fitted_on, tail, tmp_path):
-    model, z = linear_graph(CLASSES, *([tail] if tail else []))
-    fitted = artifact(
-        *output_steps(kind, CLASSES, np.random.default_rng(3)), classes=CLASSES, outputs=fitted_on
-    )
-    seen = {"logits": z, "log_probs": log_softmax(z), "probabilities": softmax(z)}[fitted_on]
-    expected = fitted.probs(to_logits(seen, fitted_on))
-    own = to_logits(seen[:4], fitted_on)
-    fitted = replace(fitted, examples=Examples(own, fitted.probs(own)))
-    _, path = fuse(model, tmp_path, fitted, returns="probabilities", outputs=None if tail else "logits")
-    clear = np.ones(len(z), bool)
-    if fitted.table is not None:
-        p = replace(fitted, steps=fitted.output_steps[:-1]).probs(to_logits(seen, fitted_on))
-        clear = (np.abs(p[:, :, None] - fitted.table.edges.reshape(1, 1, -1)) > 1e-5).all(axis=(1, 2))
-    assert clear.mean() > 0.5
-    np.testing.assert_allclose(run(path, {"x": ROWS})["probabilities"][clear], expected[clear], atol=1e-5)
-
-
-# --- the rules by themselves ---
 
 
 PER_CLASS = LogitMap(np.array([0.5, 2.0]), np.array([0.1, 0.0]))

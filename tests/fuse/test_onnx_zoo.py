@@ -22,7 +22,6 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from calib_serve import InputShift, LogitMap
-from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx.graph import fuse_onnx
 from calib_serve.metrics import log_softmax, softmax
 
@@ -39,12 +38,6 @@ def fuse(model: onnx.ModelProto, folder, *steps, classes: int = K, **options):
     report = fuse_onnx(folder / "raw.onnx", artifact(*steps, classes=classes), out, **options)
     onnx.checker.check_model(str(out), full_check=True)
     return report, str(out)
-
-
-# --- the zoo ----------------------------------------------------------------------------------
-
-
-# --- Keras ------------------------------------------------------------------------------------
 
 
 def keras(final: str) -> onnx.ModelProto:
@@ -74,8 +67,6 @@ def test_a_keras_export_takes_shift_and_matrix_without_a_node(final, tmp_path):
         softmax(got) if not final else got, artifact(*steps, classes=K).probs(z), atol=1e-5
     )
 
-
-# --- scikit-learn -----------------------------------------------------------------------------
 
 MAKERS = {
     "logistic": LogisticRegression,
@@ -109,32 +100,6 @@ def test_scikit_learns_exports_are_calibrated_in_their_own_output(name, classes,
     np.testing.assert_allclose(got, softmax(np.log(raw) / 2), atol=1e-5)
     folds = name == "network" and classes == 3
     assert (report.nodes_after == report.nodes_before) == folds
-
-
-def test_a_classifier_operator_without_a_transform_gives_logits_and_must_be_said_to(tmp_path):
-    rng = np.random.default_rng(0)
-    b = Builder(np.dtype("f4"), rng)
-    numbers = {"coefficients": rng.normal(size=3 * 4).tolist(), "intercepts": [0.1, 0.2, 0.3]}
-    classifier = helper.make_node(
-        "LinearClassifier",
-        ["x"],
-        ["label", "scores"],
-        domain="ai.onnx.ml",
-        classlabels_ints=[0, 1, 2],
-        post_transform="NONE",
-        **numbers,
-    )
-    b.nodes.append(classifier)
-    label = helper.make_tensor_value_info("label", TensorProto.INT64, ["n"])
-    model = b.model([info("x", "n", 4)], [label, info("scores", "n", 3)], domains=(("ai.onnx.ml", 3),))
-    with pytest.raises(FuseError, match="say --outputs logits"):
-        fuse(model, tmp_path, LogitMap.temperature(2.0), classes=3)
-    _, path = fuse(model, tmp_path, LogitMap.temperature(2.0), classes=3, outputs="logits")
-    x = rng.normal(size=(5, 4)).astype("f4")
-    np.testing.assert_allclose(run(path, {"x": x})["scores"], run(model, {"x": x})["scores"] / 2, rtol=1e-6)
-
-
-# --- torch ------------------------------------------------------------------------------------
 
 
 class Small(nn.Module):

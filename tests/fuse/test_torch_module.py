@@ -21,12 +21,12 @@ from torch import nn
 from typer.testing import CliRunner
 
 from calib_serve import Artifact, InputShift, LogitMap
-from calib_serve.artifact import Abstain, PredictionSets
+from calib_serve.artifact import Abstain
 from calib_serve.bins import bin_index
 from calib_serve.cli import app
 from calib_serve.errors import FuseError, InputError
 from calib_serve.fuse.decisions import check_decisions
-from calib_serve.fuse.torch import calibrated, fuse_torch, module
+from calib_serve.fuse.torch import calibrated, fuse_torch
 from calib_serve.fuse.torch.tail import All
 from calib_serve.metrics import softmax
 
@@ -252,37 +252,31 @@ def test_on_a_gpu_it_stays_there_and_replays_as_a_cuda_graph(kind):
     np.testing.assert_allclose(out.cpu().numpy(), reference(model, step, x), atol=1e-4)
 
 
-# --- files ------------------------------------------------------------------------------------
+def saved(folder: Path, kind: str, model: nn.Module, x: torch.Tensor):
+    """The model in a file, and what loads such files."""
+    path = folder / f"model.{kind}"
+    if kind == "pt":
+        torch.jit.script(model).save(str(path))
+        return path, torch.jit.load
+    shapes = ({0: torch.export.Dim("n")},)
+    torch.export.save(torch.export.export(model, (x,), dynamic_shapes=shapes), path)
+    return path, lambda file: torch.export.load(file).module()
 
 
-@pytest.mark.parametrize("kind", ["torchscript", "exported"])
+@pytest.mark.parametrize("kind", ["pt", "pt2"])
 @pytest.mark.parametrize(("output", "layers"), [("probabilities", 2), ("logits", 0), ("all", 0)])
 def test_a_file_is_calibrated_into_a_file_of_its_kind(kind, output, layers, tmp_path):
-    model, x = Net().eval(), torch.randn(7, 3, 8, 8)
-    source, out = tmp_path / f"model.{kind}", tmp_path / "out.pt2"
-    if kind == "torchscript":
-        torch.jit.script(model).save(str(source))
-        load = torch.jit.load
-    else:
-        source = tmp_path / "model.pt2"
-        torch.export.save(
-            torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("n")},)), source
-        )
-        load = lambda path: torch.export.load(path).module()  # noqa: E731
+    model, x, out = Net().eval(), torch.randn(7, 3, 8, 8), tmp_path / f"out.{kind}"
+    source, load = saved(tmp_path, kind, model, x)
     step = fitted("matrix", shift=True, layers=layers)
     report = fuse_torch(source, step, out, returns=output)
-    assert report.kind == kind
+    assert report.kind == {"pt": "torchscript", "pt2": "exported"}[kind]
     assert report.max_abs_diff <= report.tolerance
-    expected = calibrated(model, step, returns=output)(x[:3])
-    got = load(out)(x[:3])
-    for one, other in zip(
-        got if output == "all" else [got], expected if output == "all" else [expected], strict=True
-    ):
+    expected, got = calibrated(model, step, returns=output)(x[:3]), load(out)(x[:3])
+    for one, other in zip(*((v if output == "all" else [v]) for v in (got, expected)), strict=True):
         torch.testing.assert_close(one, other)
     with pytest.raises(FuseError, match="calibrated already"):
-        fuse_torch(
-            out if kind == "exported" else out.rename(tmp_path / "out.pt"), step, tmp_path / "twice.pt2"
-        )
+        fuse_torch(out, step, tmp_path / f"twice.{kind}")
 
 
 def test_files_that_are_no_models_and_artifacts_of_others_are_refused(tmp_path):
@@ -357,66 +351,19 @@ def test_half_and_double_models_decide_before_the_result_is_rounded(dtype):
     np.testing.assert_array_equal(made["set"], one.sets(exact))
 
 
-@pytest.mark.parametrize("name", ["set", "abstain"])
-def test_a_module_that_decides_otherwise_is_refused(name, monkeypatch):
-    def wrong(returns, maps, one, *rest):
-        other = replace(
-            one,
-            sets=PredictionSets(np.array(0.3), 0.9) if name == "set" else one.sets,
-            abstain=Abstain(0.9, 0.1) if name == "abstain" else one.abstain,
-        )
-        return right(returns, maps, other, *rest)
-
-    right = module._deciding
-    monkeypatch.setattr(module, "_deciding", wrong)
-    with pytest.raises(FuseError, match=f"entries of '{name}' differ"):
-        calibrated(nn.Identity(), deciding_of(), decisions=True, example=EVEN)
-
-
-def saved(folder: Path, kind: str) -> Path:
-    net, x = nn.Sequential(nn.Linear(6, FIVE)).eval(), torch.randn(4, 6)
-    if kind == "pt2":
-        shapes = ({0: torch.export.Dim("n")},)
-        torch.export.save(torch.export.export(net, (x,), dynamic_shapes=shapes), folder / "net.pt2")
-        return folder / "net.pt2"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        torch.jit.save(torch.jit.script(net), str(folder / "net.pt"))
-    return folder / "net.pt"
-
-
 @pytest.mark.parametrize("kind", ["pt", "pt2"])
 def test_a_file_returns_them_where_it_is_asked_to_and_the_command_says_where_not(kind, tmp_path):
-    path, out = saved(tmp_path, kind), tmp_path / f"out.{kind}"
+    model, x, out = nn.Sequential(nn.Linear(6, FIVE)).eval(), torch.randn(7, 6), tmp_path / f"out.{kind}"
+    path, load = saved(tmp_path, kind, model, x)
     deciding_of("aps").save(tmp_path / "fitted")
-    call = [
-        "fuse",
-        "torch",
-        str(path),
-        str(tmp_path / "fitted"),
-        "-o",
-        str(out),
-        "--input-shape",
-        "6",
-        "--json",
-    ]
-    shown = json.loads(CliRunner().invoke(app, call, catch_exceptions=False).stdout)
-    assert (shown["decisions"], shown["left_out"]) == (
-        [],
-        [f"the artifact's prediction sets and abstention are left out: {RETURNS}"],
-    )
-    shown = json.loads(CliRunner().invoke(app, [*call, "--decisions"], catch_exceptions=False).stdout)
-    assert (shown["decisions"], shown["left_out"]) == (["set", "abstain"], [])
-    x = torch.randn(7, 6)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        read = [
-            torch.jit.load(str(f)) if kind == "pt" else torch.export.load(f).module() for f in (path, out)
-        ]
-    raw, made = (one(x) for one in read)
-    probs = deciding_of("aps").probs(raw.detach().numpy())
-    np.testing.assert_allclose(made["probabilities"].detach(), probs, atol=1e-6)
+    call = ["fuse", "torch", str(path), str(tmp_path / "fitted"), "-o", str(out), "--json"]
+    for told, decisions in ([], []), (["--decisions"], ["set", "abstain"]):
+        typed = [*call, "--input-shape", "6", *told]
+        shown = json.loads(CliRunner().invoke(app, typed, catch_exceptions=False).stdout)
+        assert shown["decisions"] == decisions
+        left = [] if told else [f"the artifact's prediction sets and abstention are left out: {RETURNS}"]
+        assert shown["left_out"] == left
+    made, probs = load(str(out))(x), deciding_of("aps").probs(model(x).numpy())
+    np.testing.assert_allclose(made["probabilities"], probs, atol=1e-6)
     np.testing.assert_array_equal(made["set"], deciding_of("aps").sets(probs))
     np.testing.assert_array_equal(made["abstain"], deciding_of("aps").abstain(probs))
-    report = fuse_torch(path, deciding_of("aps"), out, decisions=True, input_shape=[6])
-    assert ("returns", "probabilities, set, abstain") in report.rows()

@@ -70,9 +70,6 @@ def scaled(classes: int, outputs: str | None, **facts) -> Artifact:
 HALVED = artifact(LogitMap.temperature(2.0), classes=2)
 
 
-# --- what was wrong in silence ----------------------------------------------------------------
-
-
 def test_one_logit_is_two_classes_not_1_for_every_row():
     model = Ends(1).eval()
     got = calibrated(model, HALVED, example=x())(x(5))
@@ -189,8 +186,6 @@ def test_a_damaged_artifact_does_not_pass_by_its_examples():
         calibrated(nn.Identity(), artifact(step, classes=K, examples=Examples(z, to_probs(z, "logits"))))
 
 
-# --- every kind -------------------------------------------------------------------------------
-
 MODELS = {
     "logits": (K, "logits"),
     "log_probs": (K, "log_softmax"),
@@ -300,8 +295,6 @@ def test_scores_become_what_it_was_fitted_on_where_that_is_exact(fitted, how, co
     np.testing.assert_allclose(calibrated(model, step, example=inputs)(inputs), expected, atol=1e-5)
 
 
-# --- places -----------------------------------------------------------------------------------
-
 Pair = namedtuple("Pair", "hidden logits")
 
 
@@ -397,9 +390,6 @@ def test_torchscript_of_several_inputs_keeps_its_signature(tmp_path):
         )
 
 
-# --- files ------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def script(tmp_path):
     torch.jit.trace(Ends(K).eval(), x(2)).save(str(tmp_path / "model.pt"))
@@ -418,15 +408,6 @@ def test_without_inputs_nothing_is_written(script, tmp_path):
     assert report.max_abs_diff <= report.tolerance == pytest.approx(1e-5, rel=10)
     with pytest.raises(CalibServeError, match=r"4 classes.*10"):
         fuse_torch(script, artifact(classes=10), tmp_path / "no.pt", input_shape=(D,))
-
-
-def test_a_device_that_is_not_there_is_said(script, tmp_path):
-    step = artifact(LogitMap.temperature(2.0), classes=K)
-    with pytest.raises(InputError, match="--device"):
-        fuse_torch(script, step, tmp_path / "out.pt", input_shape=(D,), device="cuda:99")
-    for name in ("gpu", "meta"):
-        with pytest.raises(InputError, match="--device"):
-            fuse_torch(script, step, tmp_path / "out.pt", input_shape=(D,), device=name)
 
 
 def exported(model: nn.Module, args: tuple, path, named=None, **options) -> None:
@@ -461,18 +442,6 @@ def test_an_exported_program_keeps_its_names_and_what_was_free(tmp_path):
         out(torch.randn(3, 10, D), mask=torch.ones(3, 10))
 
 
-def test_an_example_of_one_row_leaves_the_batch_free(tmp_path):
-    model, batch = Ends(K).eval(), {0: torch.export.Dim("n")}
-    exported(model, (x(2),), tmp_path / "model.pt2", dynamic_shapes=(batch,))
-    program = torch.export.load(tmp_path / "model.pt2")
-    program.example_inputs = ((x(1),), {})
-    torch.export.save(program, tmp_path / "one.pt2")
-    step = artifact(LogitMap.temperature(2.0), classes=K)
-    report = fuse_torch(tmp_path / "one.pt2", step, tmp_path / "out.pt2", outputs="logits")
-    assert report.samples == 1
-    assert torch.export.load(tmp_path / "out.pt2").module()(x(9)).shape == (9, K)
-
-
 def test_what_was_compiled_ahead_of_time_is_refused(tmp_path):
     path = tmp_path / "compiled.pt2"
     with zipfile.ZipFile(path, "w") as archive:  # the names that aoti_compile_and_package writes
@@ -480,6 +449,3 @@ def test_what_was_compiled_ahead_of_time_is_refused(tmp_path):
         archive.writestr("compiled/archive_format", "pt2")
     with pytest.raises(ModelError, match=r"compiled by AOTInductor.*then compile the result"):
         fuse_torch(path, HALVED, tmp_path / "out.pt2")
-
-
-# --- the command ------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import pytest
 import torch
 from fuse_artifacts import artifact, head
 from libraries import library, torchvision_here
-from sizes import NIGHTLY
 from torch import nn
 
 from calib_serve import LogitMap
@@ -42,65 +41,31 @@ def bert(**options) -> nn.Module:
     return transformers.BertForSequenceClassification(config).eval()
 
 
-def vit() -> nn.Module:
-    transformers = hugging_face()
-    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    config = transformers.ViTConfig(image_size=16, patch_size=8, num_labels=K, **small)
-    return transformers.ViTForImageClassification(config).eval()
-
-
 def words() -> dict[str, torch.Tensor]:
     mask = torch.ones(3, 9, dtype=torch.long)
     mask[:, 6:] = 0
     return {"input_ids": torch.randint(0, 50, (3, 9)), "attention_mask": mask}
 
 
-def pictures(size: int) -> tuple[torch.Tensor]:
-    return (torch.randn(2, 3, size, size),)
+MODELS = {"mapping": lambda: bert(output_hidden_states=True), "tuple": lambda: bert(return_dict=False)}
 
 
-def convnet(name: str, **options) -> nn.Module:
-    return getattr(torchvision_here().models, name)(num_classes=K, **options).eval()
-
-
-def timm() -> nn.Module:
-    torchvision_here()
-    return library("timm").create_model("mobilevit_xxs", num_classes=K).eval()
-
-
-MODELS = {"bert": (lambda: bert(output_hidden_states=True), words)}
-if NIGHTLY:
-    MODELS |= {
-        "bert's tuple": (lambda: bert(return_dict=False), words),
-        "vit": (vit, lambda: {"pixel_values": pictures(16)[0]}),
-        "resnet": (lambda: convnet("resnet18"), lambda: pictures(64)),
-        "googlenet": (lambda: convnet("googlenet", init_weights=False), lambda: pictures(96)),
-        "parallel": (lambda: nn.DataParallel(convnet("resnet18")).eval(), lambda: pictures(64)),
-        "mobilenet": (lambda: convnet("mobilenet_v3_small"), lambda: pictures(32)),
-        "timm": (timm, lambda: pictures(64)),
-    }
-
-
-def raw(model: nn.Module, inputs) -> np.ndarray:
-    returned = model(**inputs) if isinstance(inputs, dict) else model(*inputs)
-    if isinstance(returned, dict):
-        return returned["logits"].numpy()
-    return (returned[0] if isinstance(returned, tuple) else returned).numpy()
+def raw(model: nn.Module, inputs: dict[str, torch.Tensor]) -> np.ndarray:
+    returned = model(**inputs)
+    return (returned["logits"] if isinstance(returned, dict) else returned[0]).numpy()
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_librarys_model_is_calibrated(name, tmp_path):
-    make, made = MODELS[name]
-    model, inputs = make(), made()
+    model, inputs = MODELS[name](), words()
     expected = TEMPERATURE.probs(raw(model, inputs))
     whole = calibrated(model, TEMPERATURE, example=inputs)
-    args, named = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
-    np.testing.assert_allclose(whole(*args, **named), expected, atol=1e-5)
-    torch.export.save(torch.export.export(model, args, named), tmp_path / "model.pt2")
+    np.testing.assert_allclose(whole(**inputs), expected, atol=1e-5)
+    torch.export.save(torch.export.export(model, (), inputs), tmp_path / "model.pt2")
     report = fuse_torch(tmp_path / "model.pt2", TEMPERATURE, tmp_path / "out.pt2")
     assert report.max_abs_diff <= report.tolerance
     out = torch.export.load(tmp_path / "out.pt2").module()
-    np.testing.assert_allclose(out(*args, **named), expected, atol=1e-5)
+    np.testing.assert_allclose(out(**inputs), expected, atol=1e-5)
 
 
 def test_a_head_and_a_fold_go_into_a_hugging_face_model():
@@ -109,14 +74,6 @@ def test_a_head_and_a_fold_go_into_a_hugging_face_model():
     assert calibrated(model, step, example=inputs)(**inputs).shape == (3, K)
     folded = calibrated(model, TEMPERATURE, fold=True, example=inputs)
     np.testing.assert_allclose(folded(**inputs), TEMPERATURE.probs(raw(model, inputs)), atol=1e-5)
-
-
-def test_a_compiled_module_is_calibrated():
-    model, x = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, K)).eval(), torch.randn(4, 5)
-    compiled = torch.compile(model, backend="eager")
-    for fold in (False, True):
-        got = calibrated(compiled, TEMPERATURE, fold=fold, example=x)(x)
-        np.testing.assert_allclose(got, TEMPERATURE.probs(model(x).numpy()), atol=1e-6)
 
 
 def test_a_dynamically_quantised_model_is_calibrated_but_takes_no_head(tmp_path):

@@ -1,18 +1,14 @@
-"""A Triton repository that Triton's own protobuf reads, with a step that signs and counts; its command."""
+"""A Triton repository that Triton's own protobuf reads, with a step that signs and counts."""
 
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import json
 import os
-import shutil
 import subprocess
 import sys
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -23,17 +19,11 @@ from fuse_artifacts import artifact
 from fuse_graphs import Builder, run
 from google.protobuf import text_format
 from onnx import TensorProto, helper
-from skl2onnx import to_onnx
-from sklearn.linear_model import LogisticRegression
-from sklearn.multiclass import OneVsRestClassifier
-from sklearn.naive_bayes import GaussianNB
-from sklearn.neighbors import KNeighborsClassifier
-from triton_server import needs_tritonserver, triton_on
 from typer.testing import CliRunner
 
 from calib_serve import Bins, InputShift, Keyring, LogitMap
 from calib_serve.cli import app
-from calib_serve.errors import CalibServeError, FuseError, InputError
+from calib_serve.errors import FuseError, InputError
 from calib_serve.fuse.sessions import TensorRT
 from calib_serve.fuse.triton import Settings, fuse_triton
 from calib_serve.fuse.triton.models import VERSION
@@ -113,59 +103,6 @@ def test_the_graph_is_batched_warmed_up_and_labelled(repository):
     assert graph.instance_group[0].kind == SCHEMA.ModelInstanceGroup.KIND_GPU
     assert next(t.label_filename for t in graph.output if t.name == "probabilities") == "labels.txt"
     assert (repository / "pets_onnx" / "labels.txt").read_text() == "cat\ndog or wolf\nü\n"
-
-
-def test_the_ensemble_hands_every_tensor_on_and_none_of_its_outputs_to_a_later_step(repository):
-    whole = config(repository / "pets")
-    assert whole.platform == "ensemble"
-    graph, receipts = (config(repository / n) for n in ("pets_onnx", "pets_receipts"))
-    shown = tensors(whole.output)
-    assert shown == tensors(receipts.output)
-    assert shown.pop("receipt") == ("TYPE_STRING", [1])
-    assert {**shown, VERSION: ("TYPE_INT64", [1])} == tensors(graph.output)
-    made = set(tensors(whole.input))
-    for step, part in zip(whole.ensemble_scheduling.step, (graph, receipts), strict=True):
-        assert step.model_name == part.name
-        assert set(step.input_map) == set(tensors(part.input))
-        assert set(step.input_map.values()) <= made - set(tensors(whole.output))
-        assert set(step.output_map) == set(tensors(part.output))
-        made |= set(step.output_map.values())
-    assert set(tensors(whole.output)) <= made
-
-
-@pytest.mark.parametrize("backend", ["onnxruntime", "python"])
-def test_what_an_artifact_decides_is_declared_and_handed_on(backend, tmp_path):
-    settings, out = Settings(backend=backend), tmp_path / "repo"
-    fuse_triton(model_file(tmp_path), deciding(STEP), out, name="pets", settings=settings)
-    for model in sorted(p.name for p in out.iterdir()):
-        shown = tensors(config(out / model).output)
-        assert (shown["set"], shown["abstain"]) == (("TYPE_BOOL", [K]), ("TYPE_BOOL", [1]))
-    if backend == "onnxruntime":
-        whole, step = config(out / "pets"), config(out / "pets_receipts")
-        assert {"set", "abstain"} <= set(tensors(step.input)) & set(tensors(step.output))
-        assert {"set", "abstain"} <= set(tensors(whole.output))
-    # Versions share their tensors: one that decides nothing is another model, unless both leave it out.
-    with pytest.raises(FuseError, match=r"served with another .*output"):
-        fuse_triton(tmp_path / "raw.onnx", STEP, out, name="pets", version=2, settings=settings)
-    fuse_triton(tmp_path / "raw.onnx", STEP, out, name="plain", settings=settings)
-    report = fuse_triton(
-        tmp_path / "raw.onnx",
-        deciding(STEP),
-        out,
-        name="plain",
-        version=2,
-        settings=settings,
-        decisions=False,
-    )
-    assert any("left out" in line for line in report.done)
-
-
-def test_a_second_version_joins_the_first_and_none_is_overwritten(repository, tmp_path):
-    fuse_triton(tmp_path / "raw.onnx", STEP, repository, name="pets", version=2)
-    for name in ("pets", "pets_onnx", "pets_receipts"):
-        assert sorted(p.name for p in (repository / name).iterdir() if p.is_dir()) == ["1", "2"]
-    with pytest.raises(FuseError, match="a served version must not change"):
-        fuse_triton(tmp_path / "raw.onnx", STEP, repository, name="pets", version=2)
 
 
 def test_tensorrt_a_cpu_and_no_receipts_are_settings(tmp_path):
@@ -254,9 +191,6 @@ def test_a_fixed_batch_is_left_to_the_client(tmp_path):
     assert tensors(graph.output)["confidence"][1] == [2]
 
 
-# --- what is there stays as it is ---------------------------------------------------------------
-
-
 def tree(folder: Path) -> dict[str, tuple]:
     """Every path below with what Triton looks at: its time, and the bytes."""
     found = {}
@@ -314,6 +248,7 @@ def test_a_version_that_shares_too_little_with_the_served_one_is_refused(reposit
         (STEP, Settings(backend="python"), "another backend"),
         (STEP, Settings(receipts=False), "another backend"),
         (other, Settings(), r"another labels\.txt"),
+        (deciding(STEP), Settings(), "another .*output"),
     ]
     for step, settings, said in wrong:
         with pytest.raises(FuseError, match=f"{said}.*choose another --name"):
@@ -432,18 +367,6 @@ def test_a_repository_on_a_file_system_of_its_own_is_refused(tmp_path):
         fuse_triton(model_file(tmp_path), STEP, shared, name="pets")
 
 
-def test_what_cannot_be_written_is_said_and_what_cannot_be_read_is_not_taken_for_it(tmp_path):
-    path = model_file(tmp_path)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(FuseError, match=r"cannot write .*file/repo"):
-        fuse_triton(path, STEP, tmp_path / "file" / "repo", name="pets")
-    with pytest.raises((OSError, InputError), match=r"none\.npz"):
-        fuse_triton(path, STEP, tmp_path / "repo", name="pets", inputs=tmp_path / "none.npz")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "raw.onnx"]
-
-
-# --- the files to deploy it with: what can be held of them without a container engine -----------
-
 DEPLOY = Path(__file__).parents[2] / "deploy" / "triton"
 
 
@@ -458,122 +381,33 @@ def test_the_image_copies_files_that_are_there_and_the_step_needs_no_more_than_t
     assert not {"torch", "onnx", "onnx_ir", "onnxruntime", "scipy"} & set(loaded)
 
 
-X = np.random.default_rng(0).normal(size=(60, 4)).astype("f4")
-Y = (X @ np.random.default_rng(1).normal(size=(4, K))).argmax(axis=1)
-
-
-def typed(folder: Path, raw: Path, *options: str, classes: int = K, steps: tuple = ()) -> Path:
-    """Pack with the options as they are typed; the graph's file."""
-    artifact(*(steps or (LogitMap.temperature(2.0),)), classes=classes).save(folder / f"{raw.stem}.artifact")
-    arguments = [
-        "fuse",
-        "triton",
-        str(raw),
-        str(folder / f"{raw.stem}.artifact"),
-        "-o",
-        str(folder / "models"),
-    ]
-    arguments += ["--name", raw.stem, "--device", "cpu", "--backend", "python", *options]
-    CliRunner().invoke(app, arguments, catch_exceptions=False)
-    return folder / "models" / raw.stem / "1" / "model.onnx"
-
-
-def classifier(folder: Path, name: str, model: Any, labels: np.ndarray = Y, **options: Any) -> Path:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        made = to_onnx(model.fit(X, labels), X[:1], target_opset=17, options={"zipmap": False, **options})
-    (folder / f"{name}.onnx").write_bytes(made.SerializeToString())
-    return folder / f"{name}.onnx"
-
-
-def graph(folder: Path, b: Builder, inputs: dict[str, list], outputs: dict[str, list]) -> Path:
-    shown = [
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in one.items()]
-        for one in (inputs, outputs)
-    ]
-    onnx.save(b.model(*shown), folder / "raw.onnx")
-    return folder / "raw.onnx"
-
-
-def calibrated(probs: np.ndarray, t: float = 2.0) -> np.ndarray:
-    """What a temperature on the logarithm of probabilities makes of them."""
-    powers = np.asarray(probs, np.float64).clip(1e-12) ** (1 / t)
-    return powers / powers.sum(axis=1, keepdims=True)
-
-
-@pytest.mark.parametrize("zipmap", [False, True])
-@pytest.mark.parametrize(
-    "model", [GaussianNB(), KNeighborsClassifier(), OneVsRestClassifier(LogisticRegression())], ids=type
-)
-def test_probabilities_without_a_softmax_go_in_once_it_is_said_that_they_are(model, zipmap, tmp_path):
-    raw = classifier(tmp_path, "m", model, zipmap=zipmap)
-    with pytest.raises(CalibServeError, match="outputs="):
-        typed(tmp_path, raw)
-    assert not (tmp_path / "models").exists()
-    made = run(str(typed(tmp_path, raw, "--outputs", "probabilities")), {"X": X})
-    np.testing.assert_allclose(made["probabilities"], calibrated(model.predict_proba(X)), atol=2e-5)
-
-
-def test_inputs_features_and_normalisation_are_named(tmp_path):
-    b = Builder(np.dtype("f4"), np.random.default_rng(0))
-    both = b.node("Add", b.node("Flatten", "image"), b.node("Flatten", "mask"))
-    b.node("Gemm", both, b.normal(12, K), b.normal(K), output="z")
-    shape = ["n", 3, 2, 2]
-    raw = graph(tmp_path, b, {"image": shape, "mask": shape}, {"z": ["n", K]})
-    options = ["--input-name", "mask", "--with-normalization", "0.5,0.25", "--features", both]
-    np.savez(tmp_path / "mine.npz", image=np.ones((5, 3, 2, 2), "f4"), mask=np.ones((5, 3, 2, 2), "f4"))
-    shift = InputShift(np.full((3, 2, 2), 0.1))
-    out = typed(tmp_path, raw, *options, "--inputs", str(tmp_path / "mine.npz"), steps=(shift,))
-    feeds = {name: np.random.default_rng(0).random((2, 3, 2, 2)).astype("f4") for name in ("image", "mask")}
-    moved = {**feeds, "mask": ((feeds["mask"] - 0.5) / 0.25 + 0.1).astype("f4")}
-    np.testing.assert_allclose(run(str(out), feeds)["logits"], run(str(raw), moved)["z"], atol=1e-4)
-
-
-@pytest.mark.server
-@pytest.mark.nightly
-def test_labels_of_text_and_one_number_a_sample_are_served_in_both_forms(tmp_path):
-    needs_tritonserver()
-    texts = np.array(["ant", "bee", "cow"])[Y]
-    raw = {"text": classifier(tmp_path, "text", GaussianNB(), texts)}
-    b = Builder(np.dtype("f4"), np.random.default_rng(0))
-    number = b.node("Unsqueeze", "X", b.number([1], "i8"))
-    b.node("Gemm", number, b.normal(1, K), b.normal(K), output="z")
-    raw["number"] = graph(tmp_path, b, {"X": ["n"]}, {"z": ["n", K]})
-    for name, backend in itertools.product(raw, BACKENDS):
-        said = ["--outputs", "probabilities"] if name == "text" else []
-        path = Path(shutil.copy(raw[name], tmp_path / f"{name}_{backend}.onnx"))
-        typed(tmp_path, path, *said, "--backend", backend)
-    with triton_on(tmp_path / "models", tmp_path / "server", "--exit-on-error=true") as triton:
-        assert triton.ready(), triton.log.read_text()
-        for name, backend in itertools.product(raw, BACKENDS):
-            x = X[:5] if name == "text" else X[:5, :1]
-            sent = {"name": "X", "datatype": "FP32", "shape": x.shape, "data": x.ravel().tolist()}
-            where = f"{triton.http}/v2/models/{name}_{backend}/infer"
-            reply = triton.client.post(where, json={"inputs": [sent]})
-            assert reply.status_code == 200, reply.text
-            shown = {one["name"]: one["data"] for one in reply.json()["outputs"]}
-            assert all(shown["receipt"])
-            if name == "text":
-                assert shown["label"] == GaussianNB().fit(X, texts).predict(x).tolist()
-            else:
-                plain = run(str(raw[name]), {"X": x[:, 0]})["z"]
-                np.testing.assert_allclose(np.reshape(shown["logits"], (-1, K)), plain / 2, atol=1e-6)
-
-
 def test_labels_are_decisions_of_a_row(tmp_path, monkeypatch):
     """The step that signs, on what the graph of a multi-label model gives."""
     b = Builder(np.dtype("f4"), np.random.default_rng(0))
     b.node("Sigmoid", b.node("Gemm", "x", b.normal(4, K), b.normal(K)), output="p")
-    raw = graph(tmp_path, b, {"x": ["n", 4]}, {"p": ["n", K]})
+    raw, info = tmp_path / "raw.onnx", helper.make_tensor_value_info
+    onnx.save(b.model([info("x", 1, ["n", 4])], [info("p", 1, ["n", K])]), raw)
     artifact(LogitMap.temperature(2.0), classes=K, outputs="label_logits").save(tmp_path / "a")
-    arguments = ["fuse", "triton", str(raw), str(tmp_path / "a"), "-o", str(tmp_path / "models")]
+    typed = [
+        "fuse",
+        "triton",
+        str(raw),
+        str(tmp_path / "a"),
+        "-o",
+        str(tmp_path / "models"),
+        "--device",
+        "cpu",
+    ]
     for name, backend in (("one", "python"), ("two", "onnxruntime")):
-        CliRunner().invoke(
-            app, [*arguments, "--name", name, "--device", "cpu", "--backend", backend], catch_exceptions=False
-        )
+        CliRunner().invoke(app, [*typed, "--name", name, "--backend", backend], catch_exceptions=False)
     for step in ("one", "two_receipts"):
         assert '"multilabel"' in (tmp_path / "models" / step / "config.pbtxt").read_text()
-    made = run(str(tmp_path / "models/one/1/model.onnx"), {"x": X[:5]})
+    made = run(
+        str(tmp_path / "models/one/1/model.onnx"),
+        {"x": np.random.default_rng(0).normal(size=(5, 4)).astype("f4")},
+    )
+    unsigned = Monitor(Mock(), model="one", bins=15, multilabel=True)
+    assert not unsigned.receipts("1", made["confidence"], made["predicted"]).any(), "without keys"
     ring = Keyring.new()
     ring.save(tmp_path / "keyring.json")
     monkeypatch.setenv("CALIB_SERVE_KEYRING", str(tmp_path / "keyring.json"))

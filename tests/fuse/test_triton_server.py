@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,17 +20,13 @@ import tritonclient.grpc as grpc
 from deciding import ACTS, acts_by_hand, deciding
 from fuse_graphs import run
 from live_server import until
-from onnx import TensorProto
-from real_servers import Server
-from sizes import sized
-from test_triton_repository import OTHER, STEP, K, artifact, killed_after, model_file, tree
+from test_triton_repository import OTHER, STEP, K, artifact, model_file, tree
 from triton_server import Triton, needs_tritonserver, triton_on
 
 from calib_serve import Bins, Keyring, LogitMap
 from calib_serve.errors import FuseError
 from calib_serve.fuse.onnx import fuse_onnx
 from calib_serve.fuse.triton import Settings, fuse_triton
-from calib_serve.watch.series import SERIES, SUMS
 
 pytestmark = pytest.mark.server
 
@@ -53,17 +48,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def triton(folder: Path) -> Iterator[Triton]:
-    """A server that polls: both forms, the same that decide, one of float16."""
-    repository, half = folder / "models", folder / "half"
-    half.mkdir()
-    raw = model_file(folder)
+    """A server that polls: both forms, and an ensemble that decides."""
+    repository, raw = folder / "models", model_file(folder)
     fuse_triton(raw, STEP, repository, name="step", settings=CPU)
     fuse_triton(raw, STEP, repository, name="alone", settings=ALONE)
-    one = Settings(device="cpu", backend="python")
-    fuse_triton(model_file(half, kind=TensorProto.FLOAT16), STEP, repository, name="half", settings=one)
     decides = replace(deciding(STEP, "aps"), contract=ACTS)
     fuse_triton(raw, decides, repository, name="deciding", settings=CPU)
-    fuse_triton(raw, decides, repository, name="deciding-alone", settings=ALONE)
     polling = ["--model-control-mode=poll", "--repository-poll-secs=1", "--exit-on-error=true"]
     with triton_on(repository, folder / "server", *polling) as triton:
         assert triton.ready(), triton.log.read_text()
@@ -88,13 +78,9 @@ def post(
     outputs: tuple[str, ...] = (),
     *,
     version: str = "",
-    classes: int = 0,
 ) -> httpx.Response:
-    kind = {"f4": "FP32", "f2": "FP16"}[images.dtype.str[1:]]
-    sent = {"name": "image", "datatype": kind, "shape": images.shape, "data": images.ravel().tolist()}
-    wanted: list[dict[str, Any]] = [{"name": name} for name in outputs]
-    for one in wanted if classes else []:
-        one["parameters"] = {"classification": classes}
+    sent = {"name": "image", "datatype": "FP32", "shape": images.shape, "data": images.ravel().tolist()}
+    wanted = [{"name": name} for name in outputs]
     body = json.dumps({"inputs": [sent], **({"outputs": wanted} if outputs else {})})
     where = f"{triton.http}/v2/models/{model}" + (f"/versions/{version}" if version else "")
     return triton.client.post(f"{where}/infer", content=body)
@@ -103,8 +89,7 @@ def post(
 def over_grpc(
     triton: Triton, model: str, images: np.ndarray, outputs: tuple[str, ...] = ()
 ) -> dict[str, np.ndarray]:
-    kind = {"f4": "FP32", "f2": "FP16"}[images.dtype.str[1:]]
-    sent = grpc.InferInput("image", list(images.shape), kind)
+    sent = grpc.InferInput("image", list(images.shape), "FP32")
     sent.set_data_from_numpy(images)
     wanted = [grpc.InferRequestedOutput(name) for name in outputs] or None
     reply = triton.grpc.infer(model, [sent], outputs=wanted)
@@ -120,11 +105,10 @@ def predictions(triton: Triton, model: str, version: str = "1") -> float:
     return sum(triton.counted("calib_predictions_total", model, version).values())
 
 
-@pytest.mark.parametrize("model", ["deciding", "deciding-alone"])
 def test_sets_and_abstention_pass_the_step_that_signs(
-    model: str, triton: Triton, expected: dict[str, np.ndarray]
+    triton: Triton, expected: dict[str, np.ndarray]
 ) -> None:
-    fitted = deciding(STEP, "aps")
+    model, fitted = "deciding", deciding(STEP, "aps")
     assert fitted.sets is not None
     assert fitted.abstain is not None
     before, probs = predictions(triton, model), expected["probabilities"]
@@ -176,25 +160,6 @@ def test_receipts_say_what_was_predicted_and_sums_follow(
     assert summed == pytest.approx(expected["confidence"].sum(), rel=1e-6)
 
 
-@each_model
-def test_classes_are_given_by_name(model: str, triton: Triton, expected: dict[str, np.ndarray]) -> None:
-    shown = given(post(triton, model, outputs=("probabilities",), classes=3))["probabilities"]
-    best = np.argsort(-expected["probabilities"], axis=1)
-    names = ("cat", "dog or wolf", "ü")
-    assert [one.split(":", 1)[1] for one in shown] == [f"{k}:{names[k]}" for row in best for k in row]
-
-
-@each_model
-def test_series_are_those_of_every_other_server_and_start_at_0(model: str, triton: Triton) -> None:
-    written = triton.scrape()
-    known = {s.name: s for s in SERIES}
-    for name in (one.name for one in SUMS if one.of == "predictions"):
-        assert f"# HELP {name} {known[name].help}\n" in written
-        assert set(triton.series(name, model)) == {str(b) for b in range(10)}
-    for name in ("calib_invalid_outputs_total", "calib_monitor_errors_total"):
-        assert f"# HELP {name} {known[name].help}\n" in written
-
-
 def test_a_prediction_that_is_nan_is_never_signed_and_counted_as_invalid(triton: Triton) -> None:
     images = IMAGES.copy()
     images[1] = np.nan
@@ -231,29 +196,6 @@ def test_requests_that_run_as_one_batch_get_their_own_answers(
         assert error is None
         np.testing.assert_allclose(result.as_numpy("probabilities")[0], row, rtol=1e-5)
     assert "NaN or infinite for row 0" in str(told[4][1])
-
-
-def test_a_graph_of_float16_is_served_in_float16(folder: Path, triton: Triton) -> None:
-    shown = over_grpc(triton, "half", IMAGES.astype("f2"))
-    assert shown["probabilities"].dtype == np.float16
-    (receipt, *_) = [ring(folder).verify(token.decode()) for token in shown["receipt"].flat]
-    assert receipt.confidence == float(shown["confidence"][0, 0])
-
-
-def test_a_label_for_a_receipt_comes_back_to_a_real_watch_and_counts_once(
-    folder: Path, triton: Triton, expected: dict[str, np.ndarray]
-) -> None:
-    (folder / "watch").mkdir()
-    shutil.copy(folder / "server" / "keyring.json", folder / "watch" / "keys.json")
-    tokens = [token for model in MODELS for token in given(post(triton, model))["receipt"]]
-    items = [{"receipt": token, "label": 1} for token in tokens]
-    with Server(folder / "watch", models=[f"{model}:1={K}" for model in MODELS]) as watch:
-        first, again = (httpx.post(f"{watch.url}/v1/labels", json=items).json() for _ in range(2))
-        assert (first["accepted"], again["accepted"]) == (8, 0)
-        until(lambda: "calib_feedback_total{" in httpx.get(f"{watch.url}/metrics").text)
-        text = httpx.get(f"{watch.url}/metrics").text
-    right = [float(n.split()[-1]) for n in text.splitlines() if n.startswith("calib_feedback_correct_total{")]
-    assert sum(right) == 2 * int((expected["predicted"] == 1).sum())
 
 
 @pytest.mark.last
@@ -294,78 +236,9 @@ def test_another_version_takes_over_and_a_refused_one_changes_nothing(
 
 def test_a_server_that_misreads_numpy_s_arrays_does_not_start(folder: Path, tmp_path: Path) -> None:
     """Built for numpy 1 and given numpy 2, it read the first prediction for each, and sent empty receipts."""
-    forms = {"step_receipts": ("step", CPU), "alone": ("alone", ALONE)}
-    refusing = sized(ci=["alone"], nightly=list(forms))
-    for name, settings in (forms[model] for model in refusing):
-        fuse_triton(model_file(tmp_path), STEP, tmp_path / "models", name=name, settings=settings)
+    fuse_triton(model_file(tmp_path), STEP, tmp_path / "models", name="alone", settings=ALONE)
     with triton_on(tmp_path / "models", tmp_path / "server", "--exit-on-error=true", numpy=2) as triton:
         assert not triton.ready()
         told = triton.log.read_text()
-    for model in refusing:
-        assert f"failed to load '{model}' version 1: Internal: ModelError" in told
+    assert "failed to load 'alone' version 1: Internal: ModelError" in told
     assert 'install "numpy<2" in its Python, or take Triton 25.01 or newer' in told
-
-
-# --- of nightly size ----------------------------------------------------------------------------
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("version", "moves"), [(1, 1), (1, 2), (2, 0), (2, 1), (2, 2)])
-def test_what_a_killed_pack_leaves_starts_and_a_retry_is_served(
-    version: int, moves: int, folder: Path, tmp_path: Path
-) -> None:
-    raw, repository = model_file(tmp_path), tmp_path / "models"
-    if version == 2:
-        fuse_triton(raw, STEP, repository, name="pets", settings=CPU)
-    assert killed_after(moves, raw, repository, version)
-    options = ["--model-control-mode=poll", "--repository-poll-secs=1", "--exit-on-error=true"]
-    with triton_on(repository, tmp_path / "server", *options) as triton:
-        assert triton.ready(), triton.log.read_text()
-        if version == 2:
-            assert ring(tmp_path).verify(given(post(triton, "pets"))["receipt"][0]).version == "1"
-        fuse_triton(raw, STEP, repository, name="pets", version=version, settings=CPU)
-        until(lambda: triton.ready("pets", str(version)))
-        until(
-            lambda: ring(tmp_path).verify(given(post(triton, "pets"))["receipt"][0]).version == str(version)
-        )
-        until(triton.ready)  # Triton is not, for a moment, while it unloads a version
-
-
-@pytest.mark.nightly
-def test_versions_that_are_served_at_once_answer_sign_and_count_for_themselves(
-    folder: Path, tmp_path: Path
-) -> None:
-    raw, settings = model_file(tmp_path), Settings(device="cpu", backend="python", versions=2)
-    for version in (1, 2, 3):
-        step = artifact(LogitMap.temperature(float(version)), classes=K, reference=Bins.zeros(15))
-        fuse_triton(raw, step, tmp_path / "models", name="pets", version=version, settings=settings)
-    logits = run(str(raw), {"image": IMAGES})["z"]
-    with triton_on(tmp_path / "models", tmp_path / "server", "--exit-on-error=true") as triton:
-        assert [triton.ready("pets", v) for v in "123"] == [False, True, True]
-        for version in "23":
-            shown = given(post(triton, "pets", version=version))
-            np.testing.assert_allclose(
-                np.reshape(shown["logits"], (-1, K)), logits / int(version), rtol=1e-5, atol=1e-6
-            )
-            assert {ring(tmp_path).verify(t).version for t in shown["receipt"]} == {version}
-            assert predictions(triton, "pets", version) == len(IMAGES)
-
-
-@pytest.mark.nightly
-def test_without_keys_or_receipts_and_for_a_fixed_batch_it_serves(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "two").mkdir()
-    raw, two, repository = model_file(tmp_path), model_file(tmp_path / "two", batch=2), tmp_path / "models"
-    for backend in ("onnxruntime", "python"):
-        plain = Settings(device="cpu", backend=backend, receipts=False)
-        fuse_triton(raw, STEP, repository, name=f"plain_{backend}", settings=plain)
-        watched = Settings(device="cpu", backend=backend)
-        fuse_triton(raw, STEP, repository, name=f"watched_{backend}", settings=watched)
-        fuse_triton(two, STEP, repository, name=f"two_{backend}", settings=watched)
-    with triton_on(repository, tmp_path / "server", "--exit-on-error=true", keyring=Path()) as triton:
-        assert triton.ready(), triton.log.read_text()
-        for backend in ("onnxruntime", "python"):
-            assert set(given(post(triton, f"plain_{backend}"))) == set(OUTPUTS) - {"receipt"}
-            assert given(post(triton, f"watched_{backend}"))["receipt"] == [""] * 4
-            assert predictions(triton, f"watched_{backend}") == 4
-            assert given(post(triton, f"two_{backend}", IMAGES[:2]))["receipt"] == [""] * 2
-            assert post(triton, f"two_{backend}").status_code == 400

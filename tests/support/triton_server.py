@@ -84,14 +84,10 @@ class Triton:
         """Triton's own metrics port."""
         return self.client.get(self.metrics).text
 
-    def series(self, name: str, model: str = "pets", version: str = "1") -> dict[str, float]:
+    def counted(self, name: str, model: str = "pets", version: str = "1") -> dict[str, float]:
         """One series by bin."""
         wanted = rf'^{name}\{{bin="(\d+)",model="{model}",version="{version}"\}} (\S+)$'
         return {b: float(v) for b, v in re.findall(wanted, self.scrape(), re.MULTILINE)}
-
-    def counted(self, name: str, model: str = "pets", version: str = "1") -> dict[str, float]:
-        """The same without zeros."""
-        return {b: value for b, value in self.series(name, model, version).items() if value}
 
 
 def needs_tritonserver() -> None:
@@ -124,7 +120,7 @@ def _environment(folder: Path, packages: list[str], keyring: Path) -> dict[str, 
         **os.environ,
         "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
         "LD_LIBRARY_PATH": ":".join([*libraries, os.environ.get("LD_LIBRARY_PATH", "")]),
-        "CALIB_SERVE_KEYRING": "" if keyring == Path() else str(keyring),
+        "CALIB_SERVE_KEYRING": str(keyring),
     }
 
 
@@ -135,17 +131,14 @@ def free_port() -> int:
 
 
 @contextmanager
-def triton_on(
-    repository: Path, folder: Path, *options: str, numpy: int = 1, keyring: Path | None = None
-) -> Iterator[Triton]:
+def triton_on(repository: Path, folder: Path, *options: str, numpy: int = 1) -> Iterator[Triton]:
     """A server of ``repository``, ready, or ended with its reason in the log; its files lie in ``folder``.
 
     ``numpy``: 1 for the one that this server can read, 2 for that of this Python.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if keyring is None:
-        keyring = folder / "keyring.json"
-        Keyring.new().save(keyring)
+    keyring = folder / "keyring.json"
+    Keyring.new().save(keyring)
     http, grpc, metrics = free_port(), free_port(), free_port()
     where = [f"--model-repository={repository}", _backends(folder / "backends"), f"--http-port={http}"]
     where += [f"--grpc-port={grpc}", f"--metrics-port={metrics}", "--http-address=127.0.0.1"]
