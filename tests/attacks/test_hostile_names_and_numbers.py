@@ -101,21 +101,6 @@ def test_logits_of_predictions_may_be_any_numbers(tmp_path: Path) -> None:
     watch.ledger.close()
 
 
-@pytest.mark.parametrize("where", ["label", "receipt", "by", "segment", "item"])
-def test_what_is_nested_as_deep_as_can_be_is_answered(tmp_path: Path, where: str) -> None:
-    watch = make_watch(tmp_path)
-    token = json.dumps(watch.keyring.sign(model="m", version="1", predicted=1, confidence=0.9))
-    with talk_to(watch) as client:
-        for depth in range(880, 1020, sized(7, 1)):
-            deep = "[" * depth + "]" * depth
-            parts = {"receipt": token, "label": "1", where: deep}
-            item = "{" + ",".join(f'"{k}": {v}' for k, v in parts.items()) + "}"
-            body = f"[{deep if where == 'item' else item}]"
-            answer = client.post("/v1/labels", content=body, headers={"content-type": "application/json"})
-            assert answer.status_code in (200, 400)
-    watch.ledger.close()
-
-
 NAMES = ["a\x00b", "to the\rbegin", "\x1b[31mred", "x" * 10**6, "next\x85line", "line\u2028end", "\udc80"]
 
 
@@ -137,18 +122,6 @@ def test_so_is_one_of_a_file(folder: Path, name: str) -> None:
         assert isinstance(error, InputError), command
         assert len(str(error)) < 500
     assert not (folder / "made").exists()
-
-
-def test_a_name_of_two_lines_is_shown_by_every_command(folder: Path) -> None:
-    np.savez("z.npz", **scores(class_names=np.array(["a", "two\nlines", "[/bold]"])))
-    for command in (
-        ("fit", "--logits", "z.npz", "--method", "temperature", "-o", "made"),
-        ("inspect", "made"),
-        ("evaluate", "z.npz", "--artifact", "made"),
-        ("report", "--logits", "z.npz", "--artifact", "made", "--out", "r.html"),
-        ("apply", "made", "--logits", "z.npz", "-o", "p.npz"),
-    ):
-        assert commands(*command) is None, command
 
 
 def test_an_artifact_that_could_not_be_read_again_is_not_written(folder: Path) -> None:

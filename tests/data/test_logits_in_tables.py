@@ -80,16 +80,6 @@ def test_what_has_no_order_takes_no_labels_or_groups_by_their_order(tmp_path):
     assert len(read_groups(tmp_path / "y.npy", 60, beside=where / "part-0.parquet")) == 60
 
 
-def test_splits_of_a_table(tmp_path):
-    logits, labels = samples(400)
-    where = write(tmp_path / "logs", logits, labels, split=np.array(["cal", "test"])[np.arange(400) % 2])
-    assert len(read_labelled(where, split="cal")) == 200
-    with pytest.raises(InputError, match="has the splits cal, test, got 'train'"):
-        read_labelled(where, split="train")
-    with pytest.raises(InputError, match="name one of its splits"):
-        read_labelled(where)
-
-
 def missing(table):
     return table.set_column(0, "bird", pa.array([None, *([1.0] * (len(table) - 1))]))
 

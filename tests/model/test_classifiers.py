@@ -214,14 +214,3 @@ def test_files_that_are_no_models_are_refused(tmp_path) -> None:
     with pytest.raises(ModelError, match="cannot load the weights"):
         load_model(f"{__file__}:network", weights=tmp_path / "text.pt", input_shape=SHAPE)
     assert "no.such.module" not in sys.modules
-
-
-def test_a_state_dict_never_runs_code(tmp_path) -> None:
-    class Trap:
-        def __reduce__(self):
-            return (open, (str(tmp_path / "sprung"), "w"))
-
-    torch.save({"weight": Trap()}, tmp_path / "trap.pt")
-    with pytest.raises(ModelError, match="cannot load the weights"):
-        load_model(f"{__file__}:network", weights=tmp_path / "trap.pt", input_shape=SHAPE)
-    assert not (tmp_path / "sprung").exists()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hugging_face import NAMES, SPECIAL, WORDS, classifier, logits, sentences, table, tokenizer, transformers
 
-from calib_serve.errors import InputError, ModelError
+from calib_serve.errors import ModelError
 from calib_serve.model import load_model
 from calib_serve.model.load import model_data
 
@@ -163,16 +163,6 @@ def test_pickled_weights_are_refused(copied) -> None:
         load_model(copied, input_shape=(2, 5))
 
 
-def test_damaged_files_are_refused(copied) -> None:
-    weights = copied / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:900])
-    with pytest.raises(ModelError, match="cannot load the model"):
-        load_model(copied, input_shape=(2, 5))
-    (copied / "config.json").write_text('{"model_type": ')
-    with pytest.raises(ModelError, match="cannot load the configuration"):
-        load_model(copied, input_shape=(2, 5))
-
-
 def test_an_adapter_beside_the_weights_is_refused(copied) -> None:
     (copied / "adapter_config.json").write_text("{}")
     with pytest.raises(ModelError, match="merge it"):
@@ -191,18 +181,3 @@ def test_another_models_tokenizer_is_refused(copied) -> None:
     transformers().BertTokenizer(vocab=vocabulary).save_pretrained(copied)
     with pytest.raises(ModelError, match="not this model's"):
         load_model(copied, input_shape=(2, 5))
-
-
-def test_labels_that_the_model_has_not_are_refused(bert, tmp_path) -> None:
-    def said(label) -> str:
-        data = table(tmp_path / "x.jsonl", sentences(2), ["praise", label])
-        with pytest.raises(InputError) as found:
-            model_data(bert, data, [None])
-        return str(found.value)
-
-    assert "row 1 of" in said("Praise")
-    assert "is no class of the model: the model's classes are 0..2 and are called praise" in said("Praise")
-    assert "is no class" in said(3)
-    assert "is no class" in said("-1")
-    assert "the label is missing" in said(" ")
-    assert "is no class" in said("praise;blame")

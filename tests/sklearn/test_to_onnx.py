@@ -27,7 +27,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
-from calib_serve.errors import FuseError, InputError, ShapeError
+from calib_serve.errors import FuseError
 from calib_serve.fuse.sessions import open_session
 from calib_serve.sklearn import CalibratedClassifier
 
@@ -133,14 +133,3 @@ def test_an_edge_of_a_table_where_scores_lie_is_refused(tmp_path):
     with pytest.raises(FuseError, match="a table of bins has its edge where scores lie"):
         model.to_onnx(tmp_path / "table.onnx", x)
     assert not list(tmp_path.iterdir())
-
-
-def test_options_that_cannot_be_are_named(tmp_path):
-    x, _, y, _ = parts("three classes")
-    model = fitted(GaussianNB(), x, y, "none")
-    with pytest.raises(InputError, match="returns"):
-        model.to_onnx(tmp_path / "x.onnx", x, returns="logits")
-    with pytest.raises(InputError, match="dtype"):
-        model.to_onnx(tmp_path / "x.onnx", x, dtype="float16")
-    with pytest.raises(ShapeError, match="X must be"):
-        model.to_onnx(tmp_path / "x.onnx", x[0])

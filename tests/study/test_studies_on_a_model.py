@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 from calib_serve.artifact import Head, InputShift
 from calib_serve.cli import app
 from calib_serve.demo import digits
-from calib_serve.errors import InputError
 from calib_serve.metrics import ece, nll, softmax
 from calib_serve.model import from_module
-from calib_serve.study import ablation, bin_effect, shift, stability, validation_size
+from calib_serve.study import ablation
 from calib_serve.workflows.on_model import ON_MODEL, FitOnModel
 
 SLOW = ("neural-clamping",)  # by minutes, at full size
@@ -50,20 +49,6 @@ def test_each_method_on_the_model_is_studied_and_changes_it(parts, method: str) 
     np.testing.assert_allclose(probs.sum(axis=1), 1, rtol=1e-9)
     assert np.abs(probs - softmax(model.logits(test[0]))).max() > 0.01
     assert any(isinstance(step, (Head, InputShift)) for step in artifact.steps)
-
-
-def test_a_head_without_the_model_is_refused_by_every_study(parts) -> None:
-    model, _, cal, test, _ = parts
-    logits = (model.logits(cal[0]), cal[1]), (model.logits(test[0]), test[1])
-    for run in (
-        lambda: bin_effect(*logits, methods=["masked-head"]),
-        lambda: validation_size(*logits, methods=["tuned-head"], sizes=[100]),
-        lambda: stability([logits[0]], methods=["neural-clamping"]),
-        lambda: ablation(*logits, methods=["no-mask-head"]),
-        lambda: shift(model.logits, cal, test, methods=["masked-head-paper"]),
-    ):
-        with pytest.raises(InputError, match=r"needs the model itself: give --model with --data"):
-            run()
 
 
 def test_the_ablation_tells_what_each_part_does(parts) -> None:
@@ -121,20 +106,3 @@ def test_each_study_is_a_command_on_a_model(files, arguments: list[str]) -> None
     study = json.loads(done.stdout)
     assert study["rows"]
     assert study["says"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["bins"], "say what to study"),
-        (["stability"], "say what to study"),
-        (["ablation", "--logits", "x.npz", "--model", "y.pt"], "say what to study"),
-        (["stability", "--logits", "x.npz", "--model", "y.pt"], "say what to study"),
-        (["size", "--model", "y.pt"], "--model needs --data"),
-        (["bins", "--logits", "x.npz", "--train-split", "train"], "--train-split: for a study on --model"),
-    ],
-)
-def test_what_a_study_is_made_on_is_said_once(arguments: list[str], said: str) -> None:
-    done = CliRunner().invoke(app, ["study", *arguments])
-    assert isinstance(done.exception, InputError)
-    assert said in str(done.exception)

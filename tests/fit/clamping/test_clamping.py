@@ -87,23 +87,6 @@ def test_the_gradient_is_the_objective_s_own(classifier, drawn, gamma, power, re
         assert (ahead - behind) / 2e-2 == pytest.approx(gradient @ direction, abs=2e-4, rel=2e-3)
 
 
-def test_a_heavy_penalty_leaves_temperature_scaling(classifier, drawn) -> None:
-    inputs, labels, _ = drawn
-    artifact = fit_neural_clamping(classifier, inputs[:500], labels[:500], penalty=100.0, resolution=None)
-    alone = fit_temperature(classifier.logits(inputs[:500]), labels[:500]).fit["temperature"]
-    assert not artifact.input_shift.delta.any()
-    assert artifact.fit["temperature"] == pytest.approx(alone, rel=1e-4)
-
-
-def test_folds_choose_the_resolution_that_generalises(classifier, drawn) -> None:
-    inputs, labels, _ = drawn
-    artifact = fit_neural_clamping(classifier, inputs[:400], labels[:400], penalty=1e-4, resolution=(1, None))
-    one, full = (row["score"] for row in artifact.fit["candidates"])
-    assert one < full  # 256 pixels fit the noise of 400 labels
-    assert artifact.fit["resolution"] == 1
-    assert one < artifact.fit["held_out_nll_of_temperature_alone"]
-
-
 def test_delta_behind_the_normalisation_is_scaled_by_its_deviation(classifier, drawn) -> None:
     inputs, labels, _ = drawn
     artifact = fit_neural_clamping(

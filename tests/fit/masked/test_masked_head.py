@@ -7,12 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from calib_serve.artifact import Artifact
 from calib_serve.errors import FitError, InputError, ShapeError
-from calib_serve.fit.losses import focal
 from calib_serve.fit.masked import PAPER, UNMASKED, Masking, Retention, fit_masked_head
 from calib_serve.fit.masked.training import train_masked
 from calib_serve.fit.output import fit_temperature
@@ -60,33 +56,6 @@ def test_masked_weights_get_no_gradient_and_all_do_without_the_restriction(sets)
     kept = (masked != first).mean()
     assert 0.1 < kept < 0.4  # a quarter of 80 weights, give or take
     assert (free != first).all()
-
-
-@given(
-    st.floats(0.05, 1), st.floats(0, 1), st.floats(0, 1), st.integers(1, 40),
-    st.sampled_from(["held-out", "training"]),
-)  # fmt: skip
-def test_q_moves_by_no_more_than_its_bound_and_stays_a_share(q, conf, acc, epoch, adapt) -> None:
-    how = Retention(adapt=adapt)
-    moved = how.moved(q, confidence=conf, accuracy=acc, epoch=epoch, epochs=40)
-    assert abs(moved - q) <= how.bound(epoch, 40) + 1e-12
-    assert 0.05 <= moved <= 1
-    direction = (acc - conf) if adapt == "held-out" else (conf - acc)
-    assert (moved - q) * direction >= 0
-
-
-def test_a_head_trains_on_any_loss_views_and_depth_and_survives_its_file(sets, tmp_path) -> None:
-    (x, y), _, _ = sets
-    views = np.stack([x, x + np.float32(0.1)])
-    for hidden, layers in ((None, 1), (8, 2)):
-        how = Masking(hidden=hidden, loss=focal, epochs=2, batch=64)
-        artifact = fit_masked_head(views, y, masking=how, class_names=("a", "b", "c", "d", "e"))
-        assert len(artifact.head.weights) == layers
-        assert artifact.fit["loss"] == "focal"
-        loaded = Artifact.load(artifact.save(tmp_path / str(layers)))
-        assert np.array_equal(loaded.head(x), artifact.head(x))
-        assert artifact.data["trained_on"] == 450
-        assert artifact.reference.n == 150
 
 
 def test_hostile_input_is_refused(sets) -> None:

@@ -100,16 +100,6 @@ def test_a_score_is_the_mean_over_folds_that_the_fit_has_not_seen():
     assert artifact.fit["temperature"] == full.fit["temperature"]
 
 
-def test_the_choice_is_the_same_for_the_same_seed_and_for_samples_in_float16():
-    logits, labels = draw()
-    half = logits.astype(np.float16)
-    names = ["temperature", "structured-vector", "isotonic"]
-    first, again = (select(z, labels, candidates=names, seed=3) for z in (half, half.astype(np.float64)))
-    assert first.fit["selection"]["chosen"] == again.fit["selection"]["chosen"]
-    for a, b in zip(first.fit["selection"]["scores"], again.fit["selection"]["scores"], strict=True):
-        assert a.get("score") == pytest.approx(b.get("score"), rel=1e-6)
-
-
 @pytest.mark.parametrize(
     "options", [{"candidates": ["plat"]}, {"criterion": "accuracy"}, {"folds": 1}, {"level": 2.0}]
 )

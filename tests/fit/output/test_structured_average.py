@@ -49,13 +49,3 @@ def test_on_new_samples_it_is_as_good_as_a_temperature_and_better_where_classes_
         new, truth = make(5000, seed=seed + 100)
         ours = nll(fit_structured_average(logits, labels).probs(new), truth)
         assert ours < most * nll(fit_by_name("temperature", logits, labels).probs(new), truth)
-
-
-def test_a_matrix_is_found_where_classes_are_mixed_up_and_dropped_where_they_are_not() -> None:
-    rng = np.random.default_rng(0)
-    mixed = np.eye(4) + 0.5 * rng.standard_normal((4, 4))
-    logits, labels = draw(3000, t=1.0)
-    weights = fit_structured_average(logits @ mixed, labels).fit["members"]
-    assert all(name.startswith("structured-matrix") for name in weights)
-    plain = fit_structured_average(logits, labels).fit["members"]
-    assert plain["temperature"] == max(plain.values())

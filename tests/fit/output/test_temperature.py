@@ -83,13 +83,6 @@ def test_one_binary_logit_is_two_logits_of_which_one_is_zero():
         assert artifact.fit["temperature"] == pytest.approx(both, rel=1e-12)
 
 
-def test_a_memory_mapped_file_gives_what_the_array_gives(tmp_path: Path):
-    logits, labels = draw(3000, 20, 2.0)
-    np.save(tmp_path / "z.npy", logits)
-    mapped = np.load(tmp_path / "z.npy", mmap_mode="r")
-    assert fit_temperature(mapped, labels).fit == fit_temperature(logits, labels).fit
-
-
 def test_a_weight_of_two_is_a_sample_twice():
     logits, labels = draw(300, 4, 2.0)
     weight = np.where(np.arange(300) < 100, 2.0, 1.0)
