@@ -10,7 +10,6 @@ import base64
 import json
 import os
 import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -183,26 +182,6 @@ SECTION = {
 def test_archives_of_any_manifest_and_configuration(cage: Cage, found: Any, config: Any) -> None:
     meet(cage, "mar_manifest", as_json(found))
     meet(cage, "model_config", as_json(config))  # JSON is YAML
-
-
-NAMES = st.sampled_from(
-    ["x.py", "a/b", "../x", "/x", "MAR-INF/MANIFEST.json", "MAR-INF/SHA256.json", "a\\b", "CON", ""]
-)
-
-
-@settings(max_examples=sized(15, 400))
-@given(
-    entries=st.dictionaries(NAMES | st.text(max_size=8), st.binary(max_size=30), max_size=5),
-    packed=st.booleans(),
-)
-def test_archives_of_any_names(cage: Cage, entries: dict[str, bytes], packed: bool) -> None:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # two entries of one name are an attack as well
-            content = zipped({"MAR-INF/MANIFEST.json": as_json(MANIFEST), **entries}, packed=packed)
-    except (UnicodeError, IndexError):
-        return  # a zip cannot hold such a name
-    meet(cage, "mar", content)
 
 
 # --- what clients send ------------------------------------------------------------------------

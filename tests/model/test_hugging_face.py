@@ -137,14 +137,10 @@ def test_a_head_that_would_be_random_is_refused(copied) -> None:
     ("changes", "said"),
     [
         ({"architectures": ["BertForMaskedLM"]}, "random weights"),
-        ({"architectures": None}, "unknown architecture"),
         ({"architectures": ["RobertaForSequenceClassification"]}, "was loaded as"),
         ({"problem_type": "regression"}, "regression"),
-        ({"id2label": {"0": "x"}, "label2id": {"x": 0}}, "regression"),
         ({"id2label": {"0": "x", "2": "y"}, "label2id": {"x": 0, "y": 2}}, "id2label"),
-        ({"id2label": {"0": "a", "1": "b"}, "label2id": {"a": 0, "b": 1}}, "cannot load the model"),
         ({"auto_map": {"AutoModelForSequenceClassification": "code.Net"}}, "code of its own"),
-        ({"model_type": "nobodys"}, "cannot load the configuration"),
     ],
 )
 def test_a_configuration_that_is_no_classifiers_is_refused(copied, changes, said) -> None:

@@ -48,16 +48,9 @@ def test_it_gives_distributions_certifies_itself_and_comes_back_from_disk(method
 
 
 HOSTILE = {
-    "a class that never occurs": lambda z: (z[:200], z[:200, :3].argmax(axis=1)),
     "one sample a class": lambda z: (z[:4], np.arange(4)),
     "one sample": lambda z: (z[:1], np.array([2])),
-    "all right": lambda z: (z, z.argmax(axis=1)),
-    "all wrong": lambda z: (z, z.argmin(axis=1)),
-    "constant logits": lambda z: (np.ones_like(z), np.arange(len(z)) % 4),
-    "one class only": lambda z: (z, np.zeros(len(z), int)),
     "infinite logits": lambda z: (np.where(z > 5, np.inf, z), z.argmin(axis=1)),
-    "minus infinite logits": lambda z: (np.where(z < -5, -np.inf, z), z.argmax(axis=1)),
-    "NaN": lambda z: (np.where(z > 5, np.nan, z), z.argmax(axis=1)),
     "float16": lambda z: (z.astype(np.float16), np.roll(z.argmax(axis=1), 1)),
     "huge logits": lambda z: (1e30 * z, np.where(np.arange(len(z)) % 3, z.argmax(axis=1), 0)),
     "tiny logits": lambda z: (1e-30 * z, np.where(np.arange(len(z)) % 3, z.argmax(axis=1), 0)),
@@ -65,7 +58,6 @@ HOSTILE = {
         np.where(np.arange(len(z))[:, None] == 7, 1e6 * z, z),
         np.where(np.arange(len(z)) % 3, z.argmax(axis=1), 0),
     ),
-    "many ties": lambda z: (np.round(z / 5), np.where(np.arange(len(z)) % 3, z.argmax(axis=1), 0)),
 }
 
 
