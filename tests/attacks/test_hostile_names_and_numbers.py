@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from real_watch import make_watch, talk_to
 from sizes import sized
 from typer.testing import CliRunner
 
@@ -22,7 +20,6 @@ from calib_serve.cli import app
 from calib_serve.errors import ArtifactError, CalibServeError, InputError, SchemaError
 from calib_serve.files import sha256
 from calib_serve.metrics import log_softmax, softmax
-from calib_serve.watch.samples import SampleLog
 
 HUGE = 1.7e308
 NUMBERS = (HUGE, -HUGE, np.inf, np.nan)
@@ -83,22 +80,6 @@ def test_the_largest_floats_have_a_softmax() -> None:
     assert log_softmax([[HUGE, -HUGE]])[0, 0] == 0
     with pytest.raises(InputError, match=r"row 1 go up to 1\.7e"):
         Artifact((LogitMap.temperature(0.5),), method="t", classes=2).probs([[0, 1], [HUGE, 0]])
-
-
-def test_logits_of_predictions_may_be_any_numbers(tmp_path: Path) -> None:
-    """Of what comes over HTTP, and is kept among the samples."""
-    samples = SampleLog(tmp_path / "samples", rate=1.0)
-    watch = make_watch(tmp_path, samples=samples)
-    one = {"model": "m", "version": "1", "predicted": 1, "confidence": 0.9}
-    with talk_to(watch) as client:
-        items = [{**one, "logits": [HUGE, -HUGE, 0.0]}, {**one, "logits": [10**400, 0, 0]}]
-        text = json.dumps([*items, {**one, "logits": [float("inf"), 0, 0]}])
-        answer = client.post("/v1/predictions", content=text, headers={"content-type": "application/json"})
-        assert answer.status_code == 200
-        assert "receipt" in answer.json()["items"][0]
-        assert [item["reason"] for item in answer.json()["items"][1:]] == ["malformed"] * 2
-    samples.close()
-    watch.ledger.close()
 
 
 NAMES = ["a\x00b", "to the\rbegin", "\x1b[31mred", "x" * 10**6, "next\x85line", "line\u2028end", "\udc80"]

@@ -78,12 +78,8 @@ def test_labels_and_inputs_that_cannot_be_right_are_refused() -> None:
         Dataset(X, 2 * np.eye(3)[Y])
     with pytest.raises(InputError, match="whole numbers"):
         Dataset(X, Y + 0.5)
-    with pytest.raises(InputError, match="not be negative"):
-        Dataset(X, Y - 1)
     with pytest.raises(InputError, match="no sample"):
         Dataset(X[:0], Y[:0])
-    with pytest.raises(InputError, match="numbers"):
-        Dataset(X.astype(str), Y)
 
 
 def test_data_is_held_against_the_model_before_anything_runs() -> None:

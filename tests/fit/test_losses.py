@@ -171,14 +171,6 @@ def test_mixup_weighs_the_losses_of_both_labels() -> None:
     assert mixed.item() == pytest.approx(
         0.3 * L.focal(z, a, gamma=2.0).item() + 0.7 * L.focal(z, b, gamma=2.0).item()
     )
-    share = torch.rand(a.shape, dtype=z.dtype)
-    each = L.mixup(partial(L.brier, reduction="none"), z, a, b, share)
-    expected = share * L.brier(z, a, reduction="none") + (1 - share) * L.brier(z, b, reduction="none")
-    assert torch.allclose(each, expected)
-    # Of the cross-entropy it is the cross-entropy against the mixed target.
-    target = 0.3 * torch.nn.functional.one_hot(a, 5) + 0.7 * torch.nn.functional.one_hot(b, 5)
-    soft = -(target * torch.log_softmax(z, -1)).sum(-1).mean()
-    assert L.mixup(L.cross_entropy, z, a, b, 0.3).item() == pytest.approx(soft.item())
 
 
 def test_regularised_losses_equal_torchs_own_and_their_formulas(batch: tuple[Tensor, Tensor]) -> None:
@@ -206,13 +198,3 @@ def test_input_that_cannot_be_right_is_refused() -> None:
         L.focal(z[..., :1], y)
     with pytest.raises(InputError, match="gamma"):
         L.focal(z, y, gamma=-1.0)
-    with pytest.raises(InputError, match="beta"):
-        L.brier_weight(gamma=1.0, beta=0.0)
-    with pytest.raises(InputError, match="reduction"):
-        L.focal(z, y, reduction="median")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="epsilon"):
-        L.label_smoothing(z, y, epsilon=1.0)
-    with pytest.raises(InputError, match="norm"):
-        L.logit_norm_regularised(z, y, p=0.5)
-    with pytest.raises(InputError, match="noise"):
-        L.inconsistency_weight(noise=0.0)

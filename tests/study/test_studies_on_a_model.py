@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
-import torch
 from sizes import sized
-from typer.testing import CliRunner
 
 from calib_serve.artifact import Head, InputShift
-from calib_serve.cli import app
 from calib_serve.demo import digits
 from calib_serve.metrics import ece, nll, softmax
 from calib_serve.model import from_module
@@ -72,37 +66,3 @@ def test_the_ablation_tells_what_each_part_does(parts) -> None:
     assert found["tuned-head", "head + temperature"][2] < found["temperature", "temperature"][2]
     assert study.says[0].startswith("NLL: ")
     assert any("no-mask-head+temperature: " in sentence for sentence in study.says)
-
-
-@pytest.fixture(scope="module")
-def files(parts, tmp_path_factory) -> list[str]:
-    _, train, cal, test, net = parts
-    folder: Path = tmp_path_factory.mktemp("digits")
-    program = torch.export.export(
-        net, (torch.zeros(2, 1, 8, 8),), dynamic_shapes=({0: torch.export.Dim("n")},)
-    )
-    torch.export.save(program, folder / "digits.pt2")
-    arrays = {}
-    for name, (x, y) in (("train", train), ("cal", cal), ("test", test)):
-        arrays |= {f"{name}_inputs": x, f"{name}_labels": y}
-    np.savez(folder / "data.npz", **arrays)
-    return ["--model", str(folder / "digits.pt2"), "--data", str(folder / "data.npz")]
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["ablation", "--methods", "tuned-head,masked-head+temperature", "--train-split", "train"],
-        ["bins", "--methods", "none,tuned-head"],
-        ["size", "--methods", "tuned-head", "--sizes", "100", "--repeats", "2"],
-        ["stability", "--methods", "none,tuned-head", "--folds", "2"],
-        ["shift", "--methods", "no-mask-head", "--train-split", "train", "--severities", "3"],
-    ],
-    ids=lambda a: a[0],
-)
-def test_each_study_is_a_command_on_a_model(files, arguments: list[str]) -> None:
-    done = CliRunner().invoke(app, ["study", *arguments, *files, "--json"])
-    assert done.exit_code == 0, done.output
-    study = json.loads(done.stdout)
-    assert study["rows"]
-    assert study["says"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calib_serve.errors import FitError, InputError, ShapeError
-from calib_serve.fit.masked import PAPER, UNMASKED, Masking, Retention, fit_masked_head
+from calib_serve.fit.masked import UNMASKED, Masking, Retention, fit_masked_head
 from calib_serve.fit.masked.training import train_masked
 from calib_serve.fit.output import fit_temperature
 from calib_serve.metrics import accuracy, ece, nll, softmax
@@ -72,12 +72,6 @@ def test_hostile_input_is_refused(sets) -> None:
         fit_masked_head(x, y, classes=3)
     with pytest.raises(InputError, match="NaN"):
         fit_masked_head(np.where(x > 9, np.nan, x), y)
-    with pytest.raises(InputError, match="held_share"):
-        fit_masked_head(x, y, held_share=1.0)
-    with pytest.raises(InputError, match="inference"):
-        Masking(inference="sampled")
-    with pytest.raises(InputError, match="q must lie"):
-        Retention(first=0.0)
     with pytest.raises(FitError, match="diverged"):
         fit_masked_head(x, y, masking=replace(SHORT, rate=1e9, epochs=2))
 
@@ -103,19 +97,6 @@ def test_without_masks_it_is_plain_training_of_the_same_head(sets) -> None:
     ours = train_masked(x, y, 5, masking=how).head
     with torch.no_grad():
         np.testing.assert_allclose(ours(x), net(torch.from_numpy(x)).numpy(), rtol=1e-4, atol=1e-5)
-
-
-def test_the_paper_s_q_moves_from_the_first_epoch_on_by_its_gap_within_its_threshold() -> None:
-    q = PAPER.retention
-    assert q.bound(40, 40) == pytest.approx(0.001)
-    assert q.bound(1, 40) == pytest.approx(0.1 * 0.01 ** (1 / 40))
-    small = q.moved(0.5, confidence=0.9, accuracy=0.9, epoch=1, epochs=40)
-    assert small == pytest.approx(0.5 + 0.9 - 0.95 * 0.9)
-    assert q.moved(0.5, confidence=0.9, accuracy=0.5, epoch=1, epochs=40) == pytest.approx(
-        0.5 + q.bound(1, 40)
-    )
-    assert q.moved(0.0, confidence=0.1, accuracy=0.9, epoch=40, epochs=40) == 0.0
-    assert q.moved(1.0, confidence=1.0, accuracy=0.9, epoch=40, epochs=40) == 1.0
 
 
 def test_a_method_behind_the_head_is_fitted_to_the_held_out_part(sets) -> None:

@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 
 from calib_serve import calibrate, evaluate
 from calib_serve.errors import FitError, InputError
-from calib_serve.fit.output import TWO_CLASSES, fit_by_name
+from calib_serve.fit.output import TWO_CLASSES
 from calib_serve.fit.output.selection import default_candidates
 from calib_serve.metrics import sigmoid
 
@@ -77,12 +77,6 @@ def test_auto_corrects_a_share_that_changed_and_tables_do_too() -> None:
     for method in ("platt", "beta", "histogram-mass", "histogram-width", "isotonic"):
         probs = calibrate(z, y, method, cross_validate=False).probs(z)
         assert abs(float(evaluate(probs, y, replicates=0).positive_gap)) < 0.01, method  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("method", TWO_CLASSES)
-def test_three_classes_are_refused_with_what_to_choose(method: str) -> None:
-    with pytest.raises(InputError, match="structured-vector"):
-        fit_by_name(method, np.eye(3).repeat(5, axis=0), np.arange(3).repeat(5))
 
 
 def test_a_threshold_that_tells_all_apart_has_a_finite_fit() -> None:
