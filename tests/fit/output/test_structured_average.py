@@ -23,14 +23,6 @@ def skewed(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return z * np.array([0.4, 1.0, 1.5, 2.5]) + np.array([3.0, 0.0, -3.0, 0.0]), y
 
 
-def test_members_weigh_as_they_predict_held_out_samples() -> None:
-    logits, labels = skewed(2000)
-    artifact = fit_structured_average(logits, labels)
-    held, weight = artifact.fit["held_out_nll"], artifact.fit["members"]
-    assert held[max(weight, key=weight.__getitem__)] < held["temperature"] < held["none"]
-    assert "temperature" not in weight
-
-
 def test_a_fold_is_weighed_without_its_own_samples() -> None:
     samples = Samples.of(*draw(200))
     average = Averaged.of(samples, folds_of(samples, folds=5, seed=0))
